@@ -1,0 +1,35 @@
+"""What Java wrote: its text, its numbers as text, and its serialized objects.
+
+No format is known here, so a fault is a `JavaError` with an offset into the bytes given; the
+formats turn it into an error of their own.
+"""
+
+from wireyard.java.cursor import Limits
+from wireyard.java.hashtable import read_hashtable, write_hashtable
+from wireyard.java.serial import read_object, read_objects
+from wireyard.java.text import (
+    decode_text,
+    double_text,
+    encode_item,
+    encode_modified,
+    float_text,
+)
+from wireyard.java.values import JavaCollection, JavaError, JavaValue, Opaque, plain
+
+__all__ = [
+    "JavaCollection",
+    "JavaError",
+    "JavaValue",
+    "Limits",
+    "Opaque",
+    "decode_text",
+    "double_text",
+    "encode_item",
+    "encode_modified",
+    "float_text",
+    "plain",
+    "read_hashtable",
+    "read_object",
+    "read_objects",
+    "write_hashtable",
+]

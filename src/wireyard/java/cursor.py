@@ -1,0 +1,124 @@
+"""Steps through the bytes of a serialization stream, counts what it costs, keeps its handles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from wireyard.java.grammar import FIRST_HANDLE, MAGIC
+from wireyard.java.graph import ASSIGN, BEGIN, REFER, Graph
+from wireyard.java.text import decode_text
+from wireyard.java.values import MAX_DEPTH, JavaError
+
+__all__ = ["DEFAULT_LIMITS", "MAX_ELEMENTS", "MAX_HANDLES", "Cursor", "Limits"]
+
+MAX_HANDLES = 1 << 20
+"""Objects, strings and class descriptors: some 500 bytes of Python each, 500 MB at worst."""
+
+MAX_ELEMENTS = 1 << 22
+"""Elements of arrays and collections, and references: up to 120 bytes of Python each, 500 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Caps on one stream; what they guard is beside the constants they default to."""
+
+    depth: int = MAX_DEPTH
+    handles: int = MAX_HANDLES
+    elements: int = MAX_ELEMENTS
+
+
+DEFAULT_LIMITS = Limits()
+
+
+class Cursor:
+    """A place in one stream. No length is believed before as many bytes are there."""
+
+    def __init__(self, data: bytes | memoryview, limits: Limits) -> None:
+        self.data = bytes(data)
+        self.size = len(self.data)
+        self.limits = limits
+        self.graph = Graph(self.data)
+        self.at = 0
+        self.depth = 0
+        self.elements = 0
+        self.base = 0  # handles before it were given up by a TC_RESET
+        start = self.take(len(MAGIC), "stream header")
+        if self.data[: len(MAGIC)] != MAGIC:
+            shown = self.data[: len(MAGIC)].hex()
+            raise JavaError("bad_java", "stream header", start, f"is {shown}, not {MAGIC.hex()}")
+
+    def take(self, size: int, field: str) -> int:
+        """Step over `size` bytes and return where they begin."""
+        start = self.at
+        if size > self.size - start:
+            problem = f"needs {size} bytes, {self.size - start} left"
+            raise JavaError("truncated", field, start, problem)
+        self.at = start + size
+        return start
+
+    def number(self, size: int, field: str, *, signed: bool = False) -> int:
+        """Read an integer of `size` bytes."""
+        start = self.take(size, field)
+        return int.from_bytes(self.data[start : self.at], "big", signed=signed)
+
+    def text(self, length_bytes: int, field: str) -> str:
+        """Read text behind its length."""
+        start = self.take(self.number(length_bytes, field), field)
+        try:
+            return decode_text(self.data[start : self.at])
+        except UnicodeDecodeError:
+            problem = "is not modified UTF-8"
+            raise JavaError("bad_java", field, start, problem) from None
+
+    def count(self, more: int, field: str, start: int) -> None:
+        """Count elements against their limit."""
+        self.elements += more
+        if self.elements > self.limits.elements:
+            problem = f"make {self.elements} elements, at most {self.limits.elements} are allowed"
+            raise JavaError("limit_exceeded", field, start, problem)
+
+    def begin(self, start: int) -> int:
+        """Note that an object begins, one level deeper, and return its place in the log."""
+        self.depth += 1
+        if self.depth > self.limits.depth:
+            problem = f"is nested more than {self.limits.depth} deep"
+            raise JavaError("limit_exceeded", "object", start, problem)
+        log = self.graph.log
+        log.append((BEGIN, start, 0))
+        return len(log) - 1
+
+    def assign(self, begun: int, value: object) -> int:
+        """Give the object that began there its handle, where the grammar says newHandle."""
+        graph = self.graph
+        handle = len(graph.values)
+        start = graph.log[begun][1]
+        if handle >= self.limits.handles:
+            problem = f"is one of more than {self.limits.handles}"
+            raise JavaError("limit_exceeded", "object", start, problem)
+        graph.values.append(value)
+        graph.begins.append(begun)
+        graph.afters.append(0)
+        graph.stops.append(0)
+        graph.log[begun] = (BEGIN, start, handle)
+        graph.log.append((ASSIGN, 0, handle))
+        return handle
+
+    def end(self, handle: int, value: Any) -> Any:
+        """Note that the last byte of an object was read, and return its value."""
+        graph = self.graph
+        graph.values[handle] = value
+        graph.afters[handle] = len(graph.log)
+        graph.stops[handle] = self.at
+        self.depth -= 1
+        return value
+
+    def refer(self, start: int) -> Any:
+        """Read the handle of a TC_REFERENCE and return what it stands for."""
+        number = self.number(4, "reference")
+        handle = number - FIRST_HANDLE + self.base
+        if not self.base <= handle < len(self.graph.values):
+            raise JavaError("bad_java", "reference", start, f"is {number:#x}, no such handle")
+        self.count(1, "references", start)
+        self.graph.log.append((REFER, start, handle))
+        return self.graph.values[handle]

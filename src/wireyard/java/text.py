@@ -1,0 +1,137 @@
+"""Text as Java writes it: modified UTF-8, and numbers in the form of ``toString``."""
+
+from __future__ import annotations
+
+import re
+import struct
+from decimal import ROUND_FLOOR, Context, Decimal
+from math import inf, isfinite, nextafter
+
+__all__ = ["decode_text", "double_text", "encode_item", "encode_modified", "float_text"]
+
+_ASTRAL = re.compile("[\U00010000-\U0010ffff]")
+
+_EXACT = Context(prec=1100, rounding=ROUND_FLOOR)
+"""No double has more than 767 significant digits, so sums and halves of two are exact."""
+
+_NON_FINITE = {inf: "Infinity", -inf: "-Infinity"}
+
+
+def decode_text(data: bytes | memoryview) -> str:
+    """Decode text of either UTF-8, the standard one or that of ``DataOutputStream.writeUTF``.
+
+    Accepted beside standard UTF-8: C0 80 as NUL, and surrogates of three bytes each. A pair
+    becomes the one character it stands for, a lone one stays a lone surrogate.
+
+    Raises
+    ------
+    UnicodeDecodeError
+        Any other sequence; also a ``ValueError``.
+    """
+    raw = bytes(data)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        # C0 begins no sequence of standard UTF-8, so nothing else can be hit.
+        text = raw.replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")
+    # UTF-16 joins pairs.
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+def encode_modified(text: str) -> bytes:
+    """Encode `text` as ``DataOutputStream.writeUTF`` does, without the length."""
+    halves = _ASTRAL.sub(_surrogates, text)
+    return halves.encode("utf-8", "surrogatepass").replace(b"\0", b"\xc0\x80")
+
+
+def _surrogates(match: re.Match[str]) -> str:
+    above = ord(match[0]) - 0x10000
+    return chr(0xD800 + (above >> 10)) + chr(0xDC00 + (above & 0x3FF))
+
+
+def encode_item(text: str) -> bytes:
+    """Encode a string of the variable header: standard UTF-8, which every shipped reader takes.
+
+    Raises
+    ------
+    ValueError
+        A NUL or a lone surrogate; neither has a form that the shipped readers accept.
+    """
+    if "\0" in text:
+        raise ValueError("NUL cannot be written in a header item")
+    return text.encode()
+
+
+def double_text(value: float) -> str:
+    """Return what ``Double.toString`` of Java 19 and later returns."""
+    size = abs(value)
+    even = struct.pack(">d", value)[-1] % 2 == 0
+    return _text(value, nextafter(size, 0.0), nextafter(size, inf), even)
+
+
+def float_text(value: float) -> str:
+    """Return what ``Float.toString`` of Java 19 and later returns for `value` as a float.
+
+    Raises
+    ------
+    OverflowError
+        A finite value that no float is near to.
+    """
+    packed = struct.pack(">f", value)
+    value = struct.unpack(">f", packed)[0]
+    bits = int.from_bytes(packed, "big") & 0x7FFFFFFF
+    below, above = (
+        struct.unpack(">f", bit.to_bytes(4, "big"))[0] for bit in (max(bits - 1, 0), bits + 1)
+    )
+    return _text(value, below, above, bits % 2 == 0)
+
+
+def _text(value: float, below: float, above: float, even: bool) -> str:
+    """Lay `value` out, given the size of its neighbours and whether its significand is even."""
+    if not isfinite(value):
+        return _NON_FINITE.get(value, "NaN")
+    sign = "-" if str(value)[0] == "-" else ""
+    if not value:
+        return sign + "0.0"
+    _, digits, exponent = _shortest(Decimal(abs(value)), below, above, even).as_tuple()
+    assert isinstance(exponent, int)
+    text = "".join(map(str, digits)).rstrip("0")
+    # The decimal point stands behind this many digits; at most 3 zeros may lead, 7 digits precede.
+    point = len(digits) + exponent
+    if -2 <= point <= 0:
+        return f"{sign}0.{'0' * -point}{text}"
+    if 0 < point <= 7:
+        return f"{sign}{text[:point].ljust(point, '0')}.{text[point:] or '0'}"
+    return f"{sign}{text[0]}.{text[1:] or '0'}E{point - 1}"
+
+
+def _shortest(exact: Decimal, below: float, above: float, even: bool) -> Decimal:
+    """Return the decimal that ``Double.toString`` specifies.
+
+    Of the decimals that round to `exact`, those of the least length of at least 2; of these the
+    nearest; of two as near the one whose last digit is even.
+    """
+    low = _EXACT.divide(_EXACT.add(exact, Decimal(below)), 2)
+    if above < inf:
+        high = _EXACT.divide(_EXACT.add(exact, Decimal(above)), 2)
+    else:
+        high = _EXACT.subtract(_EXACT.multiply(exact, 2), low)  # the step below goes on above
+    for length in range(2, 18):
+        unit = Decimal((0, (1,), exact.adjusted() - length + 1))
+        down = _EXACT.quantize(exact, unit)
+        fits = [
+            number
+            for number in (down, _EXACT.add(down, unit))
+            if low < number < high or (even and number in (low, high))
+        ]
+        if fits:
+            return min(fits, key=lambda number: (_distance(number, exact), _last_digit(number) % 2))
+    raise AssertionError("17 digits tell every double from its neighbours")
+
+
+def _distance(one: Decimal, other: Decimal) -> Decimal:
+    return _EXACT.subtract(one, other).copy_abs()
+
+
+def _last_digit(number: Decimal) -> int:
+    return number.as_tuple().digits[-1]

@@ -1,0 +1,317 @@
+"""Bytes for kernels: big-endian fields, words, moves, UTF-8 and decimal text.
+
+Everything here is called from kernels as ``piece(array, position, ...)`` on uint8 arrays, takes
+and returns 64-bit signed integers, and checks nothing: the kernel has checked that the bytes are
+there. What writes text may write up to `SLACK` bytes past the end of what it reports, so output
+arrays are longer than their text by that much.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from llvmlite import ir
+
+from wireyard.accelerate import instruction, piece
+
+__all__ = [
+    "ASCII_ZEROS",
+    "HIGH_BITS",
+    "SLACK",
+    "Bytes",
+    "bit_length",
+    "copy_bytes",
+    "copy_text",
+    "count_zero_bytes",
+    "divide",
+    "load_i8",
+    "load_i16",
+    "load_i32",
+    "load_i64",
+    "load_u8",
+    "load_u16",
+    "load_u32",
+    "load_word",
+    "prefetch",
+    "put_i64",
+    "put_leading",
+    "spread_digits",
+    "store_word",
+    "valid_utf8",
+]
+
+Bytes: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint8]]
+
+SLACK: Final = 64
+"""Bytes an output array must have left after the last text written to it."""
+
+HIGH_BITS: Final = -0x7F7F7F7F7F7F7F80
+"""The high bit of each byte of a word: a byte that has it set is not ASCII."""
+
+ASCII_ZEROS: Final = 0x3030303030303030
+"""Added to a word of eight digits, makes them text."""
+
+_BYTE: Final = ir.IntType(8)
+_WORD: Final = ir.IntType(64)
+
+
+# --- instructions ---------------------------------------------------------------------------
+
+
+def _emit_load(width: int, *, signed: bool, swapped: bool = True) -> Any:
+    def emit(builder: Any, data: Any, at: Any) -> Any:
+        kind = ir.IntType(8 * width)
+        place = builder.bitcast(builder.gep(data, [at]), kind.as_pointer())
+        value = builder.load(place, align=1)
+        if swapped and width > 1:
+            value = builder.bswap(value)
+        if width == _WORD.width // 8:
+            return value
+        return (builder.sext if signed else builder.zext)(value, _WORD)
+
+    return emit
+
+
+def _emit_store_word(builder: Any, out: Any, at: Any, word: Any) -> None:
+    place = builder.bitcast(builder.gep(out, [at]), _WORD.as_pointer())
+    builder.store(word, place, align=1)
+
+
+def _emit_copy_bytes(builder: Any, out: Any, out_at: Any, data: Any, at: Any, size: Any) -> None:
+    pointer = _BYTE.as_pointer()
+    move = builder.module.declare_intrinsic("llvm.memcpy", [pointer, pointer, _WORD])
+    target, source = builder.gep(out, [out_at]), builder.gep(data, [at])
+    builder.call(move, [target, source, size, ir.Constant(ir.IntType(1), 0)])
+
+
+def _emit_prefetch(builder: Any, data: Any, at: Any) -> None:
+    pointer, word = _BYTE.as_pointer(), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [pointer, word, word, word])
+    fetch = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
+    builder.call(fetch, [builder.gep(data, [at]), word(0), word(3), word(1)])
+
+
+def _emit_count_zero_bytes(builder: Any, word: Any) -> Any:
+    zeros = builder.cttz(word, ir.Constant(ir.IntType(1), 0))
+    return builder.lshr(zeros, ir.Constant(_WORD, 3))
+
+
+def _emit_bit_length(builder: Any, value: Any) -> Any:
+    return builder.sub(
+        ir.Constant(_WORD, _WORD.width), builder.ctlz(value, ir.Constant(ir.IntType(1), 0))
+    )
+
+
+def _emit_divide(builder: Any, value: Any, divisor: Any) -> Any:
+    return builder.udiv(value, divisor)
+
+
+def _integer(data: Bytes, at: int, width: int, *, signed: bool) -> int:
+    return int.from_bytes(data[at : at + width].tobytes(), "big", signed=signed)
+
+
+@instruction(_emit_load(1, signed=False))
+def load_u8(data: Bytes, at: int) -> int:
+    """Read one byte."""
+    return int(data[at])
+
+
+@instruction(_emit_load(1, signed=True))
+def load_i8(data: Bytes, at: int) -> int:
+    """Read one signed byte."""
+    return _integer(data, at, 1, signed=True)
+
+
+@instruction(_emit_load(2, signed=True))
+def load_i16(data: Bytes, at: int) -> int:
+    """Read a signed big-endian 16-bit integer."""
+    return _integer(data, at, 2, signed=True)
+
+
+@instruction(_emit_load(2, signed=False))
+def load_u16(data: Bytes, at: int) -> int:
+    """Read an unsigned big-endian 16-bit integer."""
+    return _integer(data, at, 2, signed=False)
+
+
+@instruction(_emit_load(4, signed=True))
+def load_i32(data: Bytes, at: int) -> int:
+    """Read a signed big-endian 32-bit integer."""
+    return _integer(data, at, 4, signed=True)
+
+
+@instruction(_emit_load(4, signed=False))
+def load_u32(data: Bytes, at: int) -> int:
+    """Read an unsigned big-endian 32-bit integer."""
+    return _integer(data, at, 4, signed=False)
+
+
+@instruction(_emit_load(8, signed=True))
+def load_i64(data: Bytes, at: int) -> int:
+    """Read a signed big-endian 64-bit integer."""
+    return _integer(data, at, 8, signed=True)
+
+
+@instruction(_emit_load(8, signed=True, swapped=False))
+def load_word(data: Bytes, at: int) -> int:
+    """Read eight bytes in the machine's own (little-endian) order."""
+    return int.from_bytes(data[at : at + 8].tobytes(), "little", signed=True)
+
+
+@instruction(_emit_store_word)
+def store_word(out: Bytes, at: int, word: int) -> None:
+    """Write eight bytes in the machine's own (little-endian) order."""
+    out[at : at + 8] = np.frombuffer(word.to_bytes(8, "little", signed=True), np.uint8)
+
+
+@instruction(_emit_copy_bytes)
+def copy_bytes(out: Bytes, out_at: int, data: Bytes, at: int, size: int) -> None:
+    """Move exactly `size` bytes between arrays that do not overlap."""
+    out[out_at : out_at + size] = data[at : at + size]
+
+
+@instruction(_emit_prefetch)
+def prefetch(data: Bytes, at: int) -> None:
+    """Ask for the cache line of a byte that will be read soon."""
+
+
+@instruction(_emit_count_zero_bytes)
+def count_zero_bytes(word: int) -> int:
+    """Return how many of the first bytes of `word` in memory are zero."""
+    return 8 if word == 0 else ((word & -word).bit_length() - 1) >> 3
+
+
+@instruction(_emit_bit_length)
+def bit_length(value: int) -> int:
+    """Return the bits `value`, not negative, needs."""
+    return int(value).bit_length()
+
+
+@instruction(_emit_divide)
+def divide(value: int, divisor: int) -> int:
+    """Divide two integers that are not negative; floor division would test their signs."""
+    return value // divisor
+
+
+# --- text -----------------------------------------------------------------------------------
+
+
+@piece
+def copy_text(out: Bytes, out_at: int, data: Bytes, at: int, size: int, stop: int) -> int:
+    """Move `size` bytes by words and return non-zero if not all of them are ASCII.
+
+    Up to seven bytes more are written to `out`; nothing at or after `stop` is read from `data`.
+    """
+    flags = 0
+    whole = size & -8
+    for moved in range(0, whole, 8):
+        word = load_word(data, at + moved)
+        store_word(out, out_at + moved, word)
+        flags |= word
+    rest = size - whole
+    if rest > 0:
+        if at + whole + 8 <= stop:
+            store_word(out, out_at + whole, load_word(data, at + whole))
+        else:
+            copy_bytes(out, out_at + whole, data, at + whole, rest)
+        flags |= load_word(out, out_at + whole) & ((1 << (8 * rest)) - 1)
+    return flags & HIGH_BITS
+
+
+@piece
+def valid_utf8(data: Bytes, at: int, size: int) -> bool:
+    """Tell whether `size` bytes are UTF-8: no overlong forms, surrogates or planes above 16."""
+    stop = at + size
+    while at < stop:
+        while at + 16 <= stop and (load_word(data, at) | load_word(data, at + 8)) & HIGH_BITS == 0:
+            at += 16
+        if at + 8 <= stop and load_word(data, at) & HIGH_BITS == 0:
+            at += 8
+        while at < stop and load_u8(data, at) < 0x80:
+            at += 1
+        while at < stop:
+            first = load_u8(data, at)
+            if first < 0x80:
+                break
+            width = _sequence_width(data, at, first, stop)
+            if width == 0:
+                return False
+            at += width
+    return True
+
+
+@piece
+def _sequence_width(data: Bytes, at: int, first: int, stop: int) -> int:
+    """Return the width of the sequence that `first` begins, 0 if it is none (RFC 3629)."""
+    width = 2 + (first >= 0xE0) + (first >= 0xF0)
+    if first < 0xC2 or first > 0xF4 or at + width > stop:
+        return 0
+    # The second byte decides what the first alone cannot: overlong forms, surrogates, the end.
+    low, high = 0x80, 0xBF
+    if first == 0xE0:
+        low = 0xA0
+    elif first == 0xED:
+        high = 0x9F
+    elif first == 0xF0:
+        low = 0x90
+    elif first == 0xF4:
+        high = 0x8F
+    second = load_u8(data, at + 1)
+    if second < low or second > high:
+        return 0
+    for place in range(2, width):
+        if load_u8(data, at + place) & 0xC0 != 0x80:
+            return 0
+    return width
+
+
+# --- decimal text ---------------------------------------------------------------------------
+
+
+@piece
+def spread_digits(value: int) -> int:
+    """Return `value`, less than 10**8, as the eight digits of a word, the first one first."""
+    top = divide(value, 10_000)
+    fours = top | (value - 10_000 * top) << 32
+    # Each step halves lanes by a multiplication with a rounded reciprocal, exact in its range:
+    # x * 10486 >> 20 is x // 100 below 10 000, x * 103 >> 10 is x // 10 below 100.
+    hundreds = (fours * 10_486 >> 20) & 0x0000007F_0000007F
+    twos = hundreds + ((fours - 100 * hundreds) << 16)
+    tens = (twos * 103 >> 10) & 0x000F000F_000F000F
+    return tens + ((twos - 10 * tens) << 8)
+
+
+@piece
+def put_leading(out: Bytes, at: int, value: int) -> int:
+    """Write `value`, less than 10**8, without leading zeros."""
+    if value < 10:
+        store_word(out, at, 0x30 + value)
+        return at + 1
+    digits = spread_digits(value)
+    skip = count_zero_bytes(digits)
+    store_word(out, at, (digits + ASCII_ZEROS) >> (8 * skip))
+    return at + 8 - skip
+
+
+@piece
+def put_i64(out: Bytes, at: int, value: int) -> int:
+    """Write `value` in decimal and return the position after it."""
+    store_word(out, at, 0x2D)  # written over if it is not negative
+    if value < 0:
+        value = -value  # the least integer stays negative, and is right as unsigned
+        at += 1
+    if 0 <= value < 100_000_000:
+        return put_leading(out, at, value)
+    if 0 <= value < 10_000_000_000_000_000:
+        high = divide(value, 100_000_000)
+        at = put_leading(out, at, high)
+    else:
+        highest = divide(value, 10_000_000_000_000_000)
+        at = put_leading(out, at, highest)
+        value -= highest * 10_000_000_000_000_000
+        high = divide(value, 100_000_000)
+        store_word(out, at, spread_digits(high) + ASCII_ZEROS)
+        at += 8
+    store_word(out, at, spread_digits(value - high * 100_000_000) + ASCII_ZEROS)
+    return at + 8

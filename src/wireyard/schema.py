@@ -1,0 +1,107 @@
+"""Column kinds as Arrow types, and rows as Arrow batches.
+
+Only types that every engine takes: signed integers, 32-bit offsets, no unions, dictionaries or
+views. The columns every row has come first, then the format's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from wireyard.errors import UsageError
+from wireyard.formats.base import Format, Row
+from wireyard.formats.properties import property_text
+from wireyard.layout import Column
+
+__all__ = ["COMMON", "arrow_type", "pick_columns", "rows_to_batch", "schema_of"]
+
+COMMON = (
+    Column("source", "string", "the source as it was given"),
+    Column("stream", "string", "the directed stream; of a raw file its path"),
+    Column("offset", "int64", "where the row's bytes begin in the stream", unit="bytes"),
+    Column("length", "int64", "how many bytes the row stands for", unit="bytes"),
+    Column("format", "string", "name of the format"),
+    Column("status", "string", "ok, malformed, garbage, tail or gap"),
+    Column("error", "error", "which rule was broken, where; null if none"),
+)
+"""The columns that every row has, whatever its format."""
+
+_TYPES: Mapping[str, pa.DataType] = {
+    "bool": pa.bool_(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "error": pa.struct(
+        [
+            ("code", pa.string()),
+            ("field", pa.string()),
+            ("offset", pa.int64()),
+            ("message", pa.string()),
+            ("spec", pa.string()),
+        ]
+    ),
+    "items": pa.list_(pa.struct([("type", pa.int32()), ("value", pa.binary())])),
+    "properties": pa.map_(pa.string(), pa.struct([("type", pa.string()), ("value", pa.string())])),
+}
+
+
+def arrow_type(kind: str) -> pa.DataType:
+    """Return the Arrow type of a column kind."""
+    return _TYPES[kind]
+
+
+def pick_columns(format: Format, columns: Sequence[str] | None) -> tuple[Column, ...]:
+    """Return the columns called `columns` in that order, or all.
+
+    Raises
+    ------
+    UsageError
+        A name that is no column of the format, or one given twice.
+    """
+    known = {column.name: column for column in (*COMMON, *format.columns)}
+    if columns is None:
+        return tuple(known.values())
+    for name in columns:
+        if name not in known:
+            raise UsageError(f"{format.name} has no column '{name}'; it has {', '.join(known)}")
+    if len(set(columns)) < len(columns):
+        raise UsageError("a column was asked for twice")
+    return tuple(known[name] for name in columns)
+
+
+def schema_of(columns: Iterable[Column]) -> pa.Schema:
+    """Return `columns` as an Arrow schema."""
+    return pa.schema([pa.field(column.name, arrow_type(column.kind)) for column in columns])
+
+
+def rows_to_batch(columns: Sequence[Column], rows: Sequence[Row]) -> pa.RecordBatch:
+    """Return rows as a batch; a value a row does not have is null."""
+    arrays = [pa.array(_values(column, rows), type=arrow_type(column.kind)) for column in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns))
+
+
+def _values(column: Column, rows: Sequence[Row]) -> list[Any]:
+    values = [row.get(column.name) for row in rows]
+    if column.kind == "string":
+        return [None if value is None else _storable(value) for value in values]
+    if column.kind == "properties":
+        return [None if value is None else _property_entries(value) for value in values]
+    return values
+
+
+def _property_entries(properties: Mapping[str, tuple[str, Any]]) -> list[tuple[str, Row]]:
+    return [
+        (_storable(name), {"type": kind, "value": _storable(property_text(kind, value))})
+        for name, (kind, value) in properties.items()
+    ]
+
+
+def _storable(text: str) -> str:
+    """Replace lone surrogates, which Java text may have and Arrow cannot hold (errata 8)."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
