@@ -1,0 +1,44 @@
+"""The wire formats, by name. A format is imported when it is first asked for."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+
+from wireyard.errors import UsageError
+from wireyard.formats.base import Format, View
+
+__all__ = ["Format", "get_format", "names", "sniff"]
+
+_MODULES = {"jmq": "wireyard.formats.jmq"}
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all formats."""
+    return tuple(_MODULES)
+
+
+@cache
+def get_format(name: str) -> Format:
+    """Return the format called `name`.
+
+    Raises
+    ------
+    UsageError
+        When there is none; the text names those there are.
+    """
+    module = _MODULES.get(name.lower())
+    if module is None:
+        raise UsageError(f"unknown format '{name}'; there are: {', '.join(_MODULES)}")
+    found: Format = import_module(module).FORMAT
+    return found
+
+
+def sniff(head: View) -> Format | None:
+    """Return the format whose packet begins at the first byte of `head`, if one does."""
+    for name in _MODULES:
+        candidate = get_format(name)
+        position, _ = candidate.find_header(head, 0, len(head), candidate.max_packet_bytes)
+        if position == 0 and len(head) > 0:
+            return candidate
+    return None

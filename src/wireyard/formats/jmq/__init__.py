@@ -1,0 +1,29 @@
+"""JMQ: the client-broker packet of Sun/Open Message Queue, versions 103, 200 and 301."""
+
+from wireyard.formats.base import Format
+from wireyard.formats.jmq.annotate import annotate
+from wireyard.formats.jmq.body import body_text, body_value
+from wireyard.formats.jmq.framing import find_header, frame_size
+from wireyard.formats.jmq.layout import COLUMNS, HEADER_BYTES, MAX_PACKET_BYTES
+from wireyard.formats.jmq.message import redact
+from wireyard.formats.jmq.packet import decode, encode, packet_of, read_row
+
+__all__ = ["FORMAT"]
+
+FORMAT = Format(
+    name="jmq",
+    title="client-broker packets of Sun/Open Message Queue",
+    columns=COLUMNS,
+    fast_path="wireyard.formats.jmq.columns",
+    header_bytes=HEADER_BYTES,
+    max_packet_bytes=MAX_PACKET_BYTES,
+    frame_size=frame_size,
+    find_header=find_header,
+    decode=decode,
+    encode=encode,
+    read_row=read_row,
+    packet_of=packet_of,
+    annotate=annotate,
+    redact=redact,
+    body_views={"text": body_text, "value": body_value},
+)

@@ -1,0 +1,192 @@
+"""JMQ packets as Arrow columns, and back.
+
+The compiled reader takes the packets of a window in one pass; what it rejects is left to the
+scalar reader, so that every rare rule is written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from wireyard.arena import Arena
+from wireyard.formats.jmq import kernels
+from wireyard.formats.jmq.layout import HEADER_BYTES, ITEMS
+from wireyard.layout import Column
+from wireyard.memory import SLACK
+from wireyard.schema import arrow_type
+
+__all__ = ["ColumnDecoder", "scan_frames"]
+
+Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
+
+_TEXT_BYTES_PER_BYTE = 2  # see rule 3 of the kernels
+_MIN_PROPERTY_BYTES = 6
+_ADDRESS_BYTES = 16
+_ROW_TEXTS = len(kernels.TEXTS) - 3
+_I32 = {name: place for place, name in enumerate(kernels.I32_FIELDS)}
+_I64 = {name: place for place, name in enumerate(kernels.I64_FIELDS)}
+_TEXT = {name: place for place, name in enumerate(kernels.TEXTS)}
+_BIT = {name: place for place, name in enumerate(kernels.BITS)}
+_GROUPS = {
+    "packet_type_name": "names",
+    "flags": "names",
+    "source_ip_text": "address",
+    "sys_message_id": "id",
+    "properties": "properties",
+    "body": "body",
+    **{item.name: "items" for item in ITEMS.values()},
+}
+
+
+def scan_frames(
+    data: Bytes, start: int, stop: int, last_start: int, max_packet_bytes: int
+) -> tuple[Ints, Ints]:
+    """Return starts and sizes of the whole packets that follow each other from `start`.
+
+    Ends before anything else, and before a packet that begins at or after `last_start`.
+    """
+    most = max((min(stop, last_start) - start) // HEADER_BYTES + 1, 0)
+    starts, sizes = np.empty(most, np.int64), np.empty(most, np.int64)
+    count = kernels.scan_frames(data, start, stop, last_start, max_packet_bytes, starts, sizes)
+    return starts[:count], sizes[:count]
+
+
+class ColumnDecoder:
+    """Decode frames into chosen columns. One thread uses it at a time: its scratch is reused.
+
+    Parameters
+    ----------
+    columns
+        The format's own columns that are wanted, in order.
+    validate
+        Whether packets are checked even where no column needs it, because the caller shows or
+        acts on the verdict.
+    """
+
+    def __init__(self, columns: Sequence[Column], validate: bool) -> None:
+        self._columns = tuple(columns)
+        groups = {_GROUPS.get(column.name) for column in columns}
+        groups |= {"items", "properties"} if validate else set()
+        groups |= {"address"} if "id" in groups else set()
+        self._wanted = sum(bit for name, bit in kernels.WANT.items() if name in groups)
+        self._bodies = "body" in groups
+        self._text: Bytes = np.empty(0, np.uint8)
+        self._entry_offsets = np.zeros((3, 0), np.int32)
+        self._names = np.empty(kernels.MAX_UNIQUE_NAMES, np.int64)
+
+    def decode(
+        self, data: Bytes, stop: int, starts: Ints, sizes: Ints
+    ) -> tuple[list[pa.Array], Ints]:
+        """Decode whole packets.
+
+        Returns
+        -------
+        arrays, rejected
+            A value per packet for each column, and which packets the scalar reader has to read:
+            their values here mean nothing.
+        """
+        total = int(sizes.sum())
+        capacity = _TEXT_BYTES_PER_BYTE * total + SLACK
+        if len(self._text) < capacity * len(kernels.TEXTS):
+            self._text = np.empty(capacity * len(kernels.TEXTS), np.uint8)
+            self._entry_offsets = np.zeros((3, total // _MIN_PROPERTY_BYTES + 1), np.int32)
+        body_bytes = kernels.count_body_bytes(data, starts, sizes) if self._bodies else 0
+        out = _Batch(len(starts), body_bytes, self._text, capacity, self._entry_offsets)
+        a = out.arrays
+        kernels.fill_rows(
+            data, stop, starts, sizes, self._wanted,
+            a["i32"], a["i64"], a["addresses"], self._text, capacity, a["used"],
+            a["text_offsets"], self._entry_offsets, a["map_offsets"], a["bodies"],
+            a["body_offsets"], a["bits"], a["rejected"], self._names, *kernels.TABLES,
+        )  # fmt: skip
+        return [out.column(column) for column in self._columns], np.flatnonzero(a["rejected"])
+
+
+class _Batch:
+    """The output of one call; text is copied out of scratch when its column is made."""
+
+    def __init__(
+        self, rows: int, body_bytes: int, text: Bytes, capacity: int, entry_offsets: Any
+    ) -> None:
+        self.rows = rows
+        self._arena = Arena(
+            {
+                "i32": ((len(kernels.I32_FIELDS), rows), np.int32),
+                "i64": ((len(kernels.I64_FIELDS), rows), np.int64),
+                "addresses": ((_ADDRESS_BYTES * rows,), np.uint8),
+                "address_offsets": ((rows + 1,), np.int32),
+                "text_offsets": ((_ROW_TEXTS, rows + 1), np.int32),
+                "map_offsets": ((rows + 1,), np.int32),
+                "bodies": ((body_bytes,), np.uint8),
+                "body_offsets": ((rows + 1,), np.int32),
+                "bits": ((len(kernels.BITS), (rows + 7) // 8), np.uint8),
+                "rejected": ((rows,), np.uint8),
+                "used": ((len(kernels.TEXTS),), np.int64),
+            }
+        )
+        self.arrays = self._arena.arrays
+        for name in ("bits", "rejected", "used"):
+            self.arrays[name].fill(0)
+        for name in ("text_offsets", "map_offsets", "body_offsets"):
+            self.arrays[name][..., 0] = 0
+        self._text, self._capacity = text, capacity
+        self._entry_offsets = entry_offsets
+
+    def column(self, column: Column) -> pa.Array:
+        """Return a column as an Arrow array."""
+        name, kind = column.name, arrow_type(column.kind)
+        if name == "properties":
+            return self._properties(kind)
+        if name == "unknown_items":
+            return pa.nulls(self.rows, kind)
+        return pa.Array.from_buffers(kind, self.rows, [self._validity(name), *self._values(name)])
+
+    def _buffer(self, name: str, place: int | None = None) -> pa.Buffer:
+        array = self.arrays[name]
+        return self._arena.buffer(array if place is None else array[place])
+
+    def _validity(self, name: str) -> pa.Buffer | None:
+        return self._buffer("bits", _BIT[name]) if name in _BIT else None
+
+    def _values(self, name: str) -> list[pa.Buffer]:
+        if name in _I64:
+            return [self._buffer("i64", _I64[name])]
+        if name in _I32:
+            return [self._buffer("i32", _I32[name])]
+        if name == "body":
+            return [self._buffer("body_offsets"), self._buffer("bodies")]
+        if name == "source_ip":
+            offsets = self.arrays["address_offsets"]
+            offsets[:] = np.arange(len(offsets)) * _ADDRESS_BYTES
+            return [self._buffer("address_offsets"), self._buffer("addresses")]
+        return [self._buffer("text_offsets", _TEXT[name]), self._copied(_TEXT[name])]
+
+    def _copied(self, text: int) -> pa.Buffer:
+        start = text * self._capacity
+        return _copy(self._text[start : start + int(self.arrays["used"][text])])
+
+    def _properties(self, kind: pa.MapType) -> pa.Array:
+        entries = int(self.arrays["map_offsets"][-1])
+        names, types, values = (
+            pa.StringArray.from_buffers(
+                entries,
+                _copy(self._entry_offsets[place, : entries + 1]),
+                self._copied(_ROW_TEXTS + place),
+            )
+            for place in range(3)
+        )
+        pairs = pa.StructArray.from_arrays([types, values], fields=list(kind.item_type))
+        keyed = pa.StructArray.from_arrays([names, pairs], fields=[kind.key_field, kind.item_field])
+        buffers = [self._validity("properties"), self._buffer("map_offsets")]
+        return pa.Array.from_buffers(kind, self.rows, buffers, children=[keyed])
+
+
+def _copy(array: np.ndarray[Any, Any]) -> pa.Buffer:
+    buffer = pa.allocate_buffer(array.nbytes)
+    np.frombuffer(buffer, array.dtype)[:] = array
+    return buffer

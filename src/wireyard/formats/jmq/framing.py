@@ -1,0 +1,93 @@
+"""Where JMQ packets begin and end in a stream.
+
+In step, a packet is what the magic and the size say: the sections inside may be wrong without the
+stream losing its place, so a version nobody knows is consumed by its size (errata 26). Out of step,
+a header is believed only if all its fields agree with each other: the chance that random bytes do
+is below 1e-28 a position. One packet inside another's body still passes; splitting therefore
+proves its guesses (``wireyard.streams.split``).
+"""
+
+from __future__ import annotations
+
+import struct
+
+from wireyard.errors import LimitExceeded, Malformed
+from wireyard.formats.base import View
+from wireyard.formats.jmq.layout import (
+    HEADER_BYTES,
+    HEADERS,
+    MAGIC,
+    MAGIC_BYTES,
+    PREFIX_BYTES,
+    SPEC,
+)
+from wireyard.formats.search import find_magic
+
+__all__ = ["find_header", "frame_size"]
+
+_SPEC = f"{SPEC}, fixed header"
+_PREFIX = struct.Struct(">IHhi")
+_MAX_PRIORITY = 9
+_FLAG_BITS = 0x1FFF
+
+
+def frame_size(view: View, start: int, stop: int, max_packet_bytes: int) -> int | None:
+    """Return the size of the packet at `start`, None if more bytes are needed to say.
+
+    Raises
+    ------
+    Malformed
+        The magic is not there, or the size is below the fixed header.
+    LimitExceeded
+        The size is over `max_packet_bytes`.
+    """
+    left = stop - start
+    if left < PREFIX_BYTES:
+        if bytes(view[start : min(stop, start + 4)]) != MAGIC_BYTES[:left]:
+            raise Malformed("jmq", "magic", 0, "is not there", _SPEC, "bad_magic")
+        return None
+    magic, _, _, size = _PREFIX.unpack_from(view, start)
+    if magic != MAGIC:
+        raise Malformed("jmq", "magic", 0, "is not there", _SPEC, "bad_magic")
+    if size < HEADER_BYTES:
+        problem = f"is {size}, less than the {HEADER_BYTES} of the fixed header"
+        raise Malformed("jmq", "size", 8, problem, _SPEC, "bad_size")
+    if size > max_packet_bytes:
+        raise LimitExceeded("jmq", "size", 8, f"is {size}, over {max_packet_bytes}", _SPEC)
+    return int(size)
+
+
+def find_header(view: View, start: int, stop: int, max_packet_bytes: int) -> tuple[int, bool]:
+    """Return the first position at or after `start` where a whole header agrees with itself.
+
+    Returns
+    -------
+    position, certain
+        `stop` if there is none. Not certain: the bytes from `position` on may be a header, but
+        `stop` cuts it off.
+    """
+    at = find_magic(view, MAGIC_BYTES, start, stop)
+    while at >= 0:
+        if stop - at < HEADER_BYTES:
+            return at, False
+        if _plausible(view, at, max_packet_bytes):
+            return at, True
+        at = find_magic(view, MAGIC_BYTES, at + 1, stop)
+    return stop, True
+
+
+def _plausible(view: View, at: int, max_packet_bytes: int) -> bool:
+    _, version, _, total = _PREFIX.unpack_from(view, at)
+    layout = HEADERS.get(version)
+    if layout is None or not HEADER_BYTES <= total <= max_packet_bytes:
+        return False
+    header = layout.unpack(view, at)
+    offset, size = int(header["property_offset"]), int(header["property_size"])
+    flags = int(header["bit_flags"])
+    return (
+        HEADER_BYTES <= offset <= total
+        and 0 <= size <= total - offset
+        and 0 <= int(header["priority"]) <= _MAX_PRIORITY
+        and header["encryption"] == 0
+        and (flags <= _FLAG_BITS or version == 103)
+    )

@@ -1,0 +1,83 @@
+"""The variable header: where its items stand and what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from wireyard import java
+from wireyard.errors import Malformed, Truncated
+from wireyard.formats.base import View
+from wireyard.formats.jmq.layout import ITEMS, SPEC
+
+__all__ = ["ItemSpan", "item_value", "walk_items"]
+
+_LIST = f"{SPEC}, variable header"
+
+
+class ItemSpan(NamedTuple):
+    """One item in its packet: type at `start`, length two bytes on, value from `value` to `stop`.
+
+    The end of the list is an item of type 0, two bytes long, without a value.
+    """
+
+    code: int
+    start: int
+    value: int
+    stop: int
+
+
+def walk_items(view: View, start: int, stop: int) -> Iterator[ItemSpan]:
+    """Yield the items of the list from `start` to `stop`, the end of the list last.
+
+    What follows the end is padding. An empty list has no end either.
+
+    Raises
+    ------
+    Truncated
+        An item that does not fit, or a list without its end.
+    """
+    at = start
+    while start < stop:
+        if stop - at < 2:
+            raise Truncated("jmq", "item type", at, 2, stop - at, _LIST)
+        code = int.from_bytes(view[at : at + 2], "big")
+        if code == 0:
+            yield ItemSpan(0, at, at + 2, at + 2)
+            return
+        if stop - at < 4:
+            raise Truncated("jmq", "item length", at + 2, 2, stop - at - 2, _LIST)
+        # Unsigned, as specified; the shipped reader takes it as signed (errata 7).
+        size = int.from_bytes(view[at + 2 : at + 4], "big")
+        value = at + 4
+        if size > stop - value:
+            item = ITEMS.get(code)
+            name = item.name if item else f"item {code}"
+            raise Truncated("jmq", name, value, size, stop - value, _LIST)
+        yield ItemSpan(code, at, value, value + size)
+        at = value + size
+
+
+def item_value(view: View, span: ItemSpan) -> int | str | bytes:
+    """Return what an item holds: a number, text, or the bytes of a type nobody knows.
+
+    Raises
+    ------
+    Malformed
+        A number of the wrong length, or text that is not UTF-8.
+    """
+    data = bytes(view[span.value : span.stop])
+    item = ITEMS.get(span.code)
+    if item is None:
+        return data
+    if item.width is None:
+        try:
+            return java.decode_text(data)
+        except ValueError:
+            raise Malformed(
+                "jmq", item.name, span.value, "is not UTF-8", _LIST, "bad_utf8"
+            ) from None
+    if len(data) != item.width:
+        problem = f"has length {len(data)}, not {item.width}"
+        raise Malformed("jmq", item.name, span.value - 2, problem, _LIST)
+    return int.from_bytes(data, "big", signed=True)

@@ -1,0 +1,305 @@
+r"""The JMQ packet as tables: header fields, variable items, flags, packet types, columns.
+
+No logic lives here. Everything is big-endian; every Java integer is signed (errata 19).
+
+::
+
+    0   magic            4   1B FF E3 C2
+    4   version          2   103, 200, 301
+    6   packet type      2
+    8   size             4   the whole packet
+    12  expiration       8   (103: a 32-bit transaction id stands here first)
+    20  timestamp        8 \
+    28  source address  16  | the 32 bytes of the SysMessageID
+    44  source port      4  |
+    48  sequence         4 /
+    52  property offset  4   from the first byte of the packet
+    56  property size    4
+    60  priority         1
+    61  encryption       1
+    62  bit flags        2
+    64  consumer id      8   (103: 4 bytes at 68)
+    72  variable items .. property offset, then properties, then the body
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from wireyard.layout import Column, Field, Layout
+
+__all__ = [
+    "CLIENT_TYPES",
+    "COLUMNS",
+    "FLAGS",
+    "HEADERS",
+    "HEADER_BYTES",
+    "ITEMS",
+    "ITEMS_BY_NAME",
+    "MAGIC",
+    "MAGIC_BYTES",
+    "MAX_PACKET_BYTES",
+    "MESSAGE_TYPES",
+    "PACKET_TYPES",
+    "PREFIX_BYTES",
+    "SPEC",
+    "SYS_MESSAGE_ID",
+    "VERSIONS",
+    "Item",
+]
+
+SPEC = "JMQ 3.0.1c"
+MAGIC = 469754818
+MAGIC_BYTES = MAGIC.to_bytes(4, "big")
+VERSIONS = (103, 200, 301)
+PREFIX_BYTES = 12
+"""Magic, version, type and size: the part that no version may change."""
+HEADER_BYTES = 72
+MAX_PACKET_BYTES = 70 * 1024 * 1024 + HEADER_BYTES
+"""What brokers accept as shipped: ``imq.message.max_size=70m``, plus the fixed header."""
+
+_HEAD = f"{SPEC}, fixed header"
+
+
+def _header(name: str, *rows: tuple[str, int, int, str, str, str | None]) -> Layout:
+    fields = (Field(n, at, width, kind, doc, _HEAD, unit) for n, at, width, kind, doc, unit in rows)
+    return Layout(name, tuple(fields))
+
+
+_PREFIX = (
+    ("magic", 0, 4, "u32", "469754818 in every version", None),
+    ("version", 4, 2, "u16", "103, 200 or 301", None),
+    ("packet_type", 6, 2, "i16", "what the packet is", None),
+    ("size", 8, 4, "i32", "the whole packet", "bytes"),
+)
+
+_HEADER_301 = _header(
+    "jmq 200 and 301",
+    *_PREFIX,
+    ("expiration", 12, 8, "i64", "when the message expires; 0 is never", "ms since epoch"),
+    ("timestamp", 20, 8, "i64", "when the sender sent it", "ms since epoch"),
+    ("source_ip", 28, 16, "bytes", "address of the original sender", None),
+    ("source_port", 44, 4, "i32", "port of the original sender", None),
+    ("sequence", 48, 4, "i32", "counts up with each packet of a sender", None),
+    ("property_offset", 52, 4, "i32", "where the properties begin", "bytes"),
+    ("property_size", 56, 4, "i32", "length of the properties", "bytes"),
+    ("priority", 60, 1, "i8", "0 to 9", None),
+    ("encryption", 61, 1, "i8", "unused", None),
+    ("bit_flags", 62, 2, "u16", "one-bit flags, Q lowest", None),
+    ("consumer_id", 64, 8, "i64", "consumer, or the id that ties a reply to its request", None),
+)
+
+_HEADER_103 = _header(
+    "jmq 103",
+    *_PREFIX,
+    ("transaction_id", 12, 4, "i32", "32-bit transaction id", None),
+    ("expiration", 16, 8, "i64", "when the message expires; 0 is never", "ms since epoch"),
+    ("timestamp", 24, 8, "i64", "when the sender sent it", "ms since epoch"),
+    ("source_ip", 32, 16, "bytes", "address of the original sender", None),
+    ("source_port", 48, 4, "i32", "port of the original sender", None),
+    ("sequence", 52, 4, "i32", "counts up with each packet of a sender", None),
+    ("property_offset", 56, 4, "i32", "where the properties begin", "bytes"),
+    ("property_size", 60, 4, "i32", "length of the properties", "bytes"),
+    ("priority", 64, 1, "i8", "0 to 9", None),
+    ("encryption", 65, 1, "i8", "unused", None),
+    ("bit_flags", 66, 2, "u16", "one-bit flags; only the low byte counts", None),
+    ("consumer_id", 68, 4, "i32", "32-bit consumer id", None),
+)
+
+HEADERS = MappingProxyType({103: _HEADER_103, 200: _HEADER_301, 301: _HEADER_301})
+"""Fixed header by version."""
+
+SYS_MESSAGE_ID = ("timestamp", "source_ip", "source_port", "sequence")
+"""The four fields that identify a message; 32 bytes that always stand together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One kind of variable-header item; `width` is its length in bytes, None for text."""
+
+    code: int
+    name: str
+    width: int | None
+    doc: str
+    spec: str
+
+
+_LIST = f"{SPEC}, variable header"
+_SHIPPED = "shipped classes, variable header"
+
+ITEMS = MappingProxyType(
+    {
+        item.code: item
+        for item in (
+            # In the order the shipped writer sends them; any order is read.
+            Item(8, "transaction_id", 8, "transaction the packet belongs to", _LIST),
+            Item(9, "producer_id", 8, "producer that sent it", _LIST),
+            Item(10, "delivery_time", 8, "not to be delivered before", _SHIPPED),
+            Item(11, "delivery_count", 4, "how often it was delivered", _SHIPPED),
+            Item(1, "destination", None, "queue or topic name", _LIST),
+            Item(2, "message_id", None, "JMSMessageID chosen by the client", _LIST),
+            Item(3, "correlation_id", None, "JMSCorrelationID", _LIST),
+            Item(4, "reply_to", None, "JMSReplyTo destination", _LIST),
+            Item(5, "message_type", None, "JMSType", _LIST),
+            Item(6, "destination_class", None, "Java class of the destination", _LIST),
+            Item(7, "reply_to_class", None, "Java class of the reply-to destination", _LIST),
+        )
+    }
+)
+ITEMS_BY_NAME = MappingProxyType({item.name: item for item in ITEMS.values()})
+
+FLAGS = MappingProxyType(
+    {
+        "Q": 0x0001,  # destination is a queue
+        "R": 0x0002,  # redelivered
+        "P": 0x0004,  # persistent
+        "S": 0x0008,  # selectors processed; no shipped code sets it
+        "A": 0x0010,  # reply wanted
+        "L": 0x0020,  # last of a set
+        "F": 0x0040,  # flow paused for the connection
+        "T": 0x0080,  # in a transaction; no shipped code sets it
+        "C": 0x0100,  # flow paused for the consumer, or producer out of credit
+        "B": 0x0200,  # made by the server; no shipped code sets it
+        "Z": 0x0400,  # body compressed
+        "I": 0x0800,  # idempotent resend
+        "W": 0x1000,  # wildcard destination; not in the specification
+    }
+)
+"""Bit of each flag letter, lowest first. 0xE000 is reserved."""
+
+MESSAGE_TYPES = (1, 2, 3, 4, 5, 6)
+"""Packet types that carry a JMS message."""
+
+PACKET_TYPES = MappingProxyType(
+    {
+        1: "TEXT_MESSAGE",
+        2: "BYTES_MESSAGE",
+        3: "MAP_MESSAGE",
+        4: "STREAM_MESSAGE",
+        5: "OBJECT_MESSAGE",
+        6: "MESSAGE",
+        9: "SEND_REPLY",
+        10: "HELLO",
+        11: "HELLO_REPLY",
+        12: "AUTHENTICATE",
+        13: "AUTHENTICATE_REPLY",
+        14: "ADD_CONSUMER",
+        15: "ADD_CONSUMER_REPLY",
+        16: "DELETE_CONSUMER",
+        17: "DELETE_CONSUMER_REPLY",
+        18: "ADD_PRODUCER",
+        19: "ADD_PRODUCER_REPLY",
+        20: "START",
+        22: "STOP",
+        23: "STOP_REPLY",
+        24: "ACKNOWLEDGE",
+        25: "ACKNOWLEDGE_REPLY",
+        26: "BROWSE",
+        27: "BROWSE_REPLY",
+        28: "GOODBYE",
+        29: "GOODBYE_REPLY",
+        30: "ERROR",
+        32: "REDELIVER",
+        34: "CREATE_DESTINATION",
+        35: "CREATE_DESTINATION_REPLY",
+        36: "DESTROY_DESTINATION",
+        37: "DESTROY_DESTINATION_REPLY",
+        38: "AUTHENTICATE_REQUEST",
+        40: "VERIFY_DESTINATION",
+        41: "VERIFY_DESTINATION_REPLY",
+        42: "DELIVER",
+        43: "DELIVER_REPLY",
+        44: "START_TRANSACTION",
+        45: "START_TRANSACTION_REPLY",
+        46: "COMMIT_TRANSACTION",
+        47: "COMMIT_TRANSACTION_REPLY",
+        48: "ROLLBACK_TRANSACTION",
+        49: "ROLLBACK_REPLY",
+        50: "SET_CLIENTID",
+        51: "SET_CLIENTID_REPLY",
+        52: "RESUME_FLOW",
+        54: "PING",
+        55: "PING_REPLY",
+        56: "PREPARE_TRANSACTION",
+        57: "PREPARE_TRANSACTION_REPLY",
+        58: "END_TRANSACTION",
+        59: "END_TRANSACTION_REPLY",
+        60: "RECOVER_TRANSACTION",
+        61: "RECOVER_TRANSACTION_REPLY",
+        62: "GENERATE_UID",
+        63: "GENERATE_UID_REPLY",
+        64: "FLOW_PAUSED",
+        66: "DELETE_PRODUCER",
+        67: "DELETE_PRODUCER_REPLY",
+        68: "CREATE_SESSION",
+        69: "CREATE_SESSION_REPLY",
+        70: "DESTROY_SESSION",
+        71: "DESTROY_SESSION_REPLY",
+        72: "INFO_REQUEST",
+        73: "INFO",
+        74: "DEBUG",
+        76: "GET_LICENSE",
+        77: "GET_LICENSE_REPLY",
+        78: "VERIFY_TRANSACTION",
+        79: "VERIFY_TRANSACTION_REPLY",
+    }
+)
+"""Names of the packet types, as the shipped classes print them."""
+
+CLIENT_TYPES = (10, 12, 14, 16, 18, 20, 22, 24, 26, 32, 34, 36, 40, 42, 44, 46, 48, 50)
+"""Packet types that only clients send: what tells the direction of a stream."""
+
+
+def _columns() -> tuple[Column, ...]:
+    head = _HEADER_301
+    derived = f"{SPEC}, correlation with JMS"
+
+    def plain(name: str, kind: str) -> Column:
+        return Column(name, kind, head[name].doc, _HEAD, head[name].unit)
+
+    def item(name: str) -> Column:
+        found = ITEMS_BY_NAME[name]
+        kind = {None: "string", 8: "int64", 4: "int32"}[found.width]
+        unit = "ms since epoch" if name == "delivery_time" else None
+        return Column(name, kind, found.doc, found.spec, unit)
+
+    return (
+        plain("version", "int32"),
+        plain("packet_type", "int32"),
+        Column("packet_type_name", "string", "name of the packet type, null if unknown", _HEAD),
+        plain("size", "int64"),
+        plain("expiration", "int64"),
+        plain("timestamp", "int64"),
+        plain("source_ip", "binary"),
+        Column("source_ip_text", "string", "the address as the shipped classes print it", _HEAD),
+        plain("source_port", "int32"),
+        plain("sequence", "int32"),
+        plain("property_offset", "int64"),
+        plain("property_size", "int64"),
+        plain("priority", "int32"),
+        plain("encryption", "int32"),
+        plain("bit_flags", "int32"),
+        Column("flags", "string", "letters of the set flags, in bit order from Q", _HEAD),
+        plain("consumer_id", "int64"),
+        item("transaction_id"),
+        item("producer_id"),
+        item("delivery_time"),
+        item("delivery_count"),
+        item("destination"),
+        item("message_id"),
+        Column("sys_message_id", "string", "sequence-address-port-timestamp", derived),
+        item("correlation_id"),
+        item("reply_to"),
+        item("message_type"),
+        item("destination_class"),
+        item("reply_to_class"),
+        Column("unknown_items", "items", "items of other types, as sent", _LIST),
+        Column("properties", "properties", "typed properties, null if none", f"{SPEC}, properties"),
+        Column("body_size", "int64", "length of the body", f"{SPEC}, overview", "bytes"),
+        Column("body", "binary", "the body as on the wire, null if none", f"{SPEC}, overview"),
+    )
+
+
+COLUMNS = _columns()
+"""The columns of a JMQ row, in the order of the outside contract."""

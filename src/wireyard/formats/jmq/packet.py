@@ -1,0 +1,367 @@
+"""JMQ packets as frozen values: decode, encode, and rows.
+
+`decode` accepts or raises; `read_row` is its lenient twin, which gives what could be read and the
+error beside it. Both run the same steps, so a packet is malformed for one exactly when the other
+raises.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from wireyard import java
+from wireyard.errors import DecodeError, EncodeError, Malformed, Truncated, UnsupportedVersion
+from wireyard.formats.base import Row, View
+from wireyard.formats.jmq.address import address_text, sys_message_id_text
+from wireyard.formats.jmq.layout import (
+    FLAGS,
+    HEADER_BYTES,
+    HEADERS,
+    ITEMS,
+    MAGIC,
+    PACKET_TYPES,
+    PREFIX_BYTES,
+    SPEC,
+    VERSIONS,
+)
+from wireyard.formats.properties import (
+    Properties,
+    Property,
+    decode_properties,
+    encode_properties,
+    property_value,
+)
+
+__all__ = ["Packet", "decode", "encode", "packet_of", "read_row"]
+
+_HEAD = f"{SPEC}, fixed header"
+_LIST = f"{SPEC}, variable header"
+_PREFIX = struct.Struct(">IHhi")
+_NO_ADDRESS = bytes(10) + b"\xff\xff" + bytes(4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packet:
+    """One JMQ packet; absent items are None.
+
+    Sizes are not fields: they follow from the rest. `property_offset` is kept because writers pad
+    the variable header differently; None lets `encode` choose.
+    """
+
+    version: int = 301
+    packet_type: int
+    expiration: int = 0
+    timestamp: int = 0
+    source_ip: bytes = _NO_ADDRESS
+    source_port: int = 0
+    sequence: int = 0
+    property_offset: int | None = None
+    priority: int = 5
+    encryption: int = 0
+    bit_flags: int = 0
+    consumer_id: int = 0
+    transaction_id: int | None = None
+    producer_id: int | None = None
+    delivery_time: int | None = None
+    delivery_count: int | None = None
+    destination: str | None = None
+    message_id: str | None = None
+    correlation_id: str | None = None
+    reply_to: str | None = None
+    message_type: str | None = None
+    destination_class: str | None = None
+    reply_to_class: str | None = None
+    unknown_items: tuple[tuple[int, bytes], ...] = ()
+    properties: Properties | None = None
+    body: bytes | None = None
+
+    @property
+    def packet_type_name(self) -> str | None:
+        """Name of the packet type, None if it has none."""
+        return PACKET_TYPES.get(self.packet_type)
+
+    @property
+    def flags(self) -> str:
+        """Letters of the set flags, in bit order from Q."""
+        return flag_letters(self.bit_flags)
+
+    @property
+    def sys_message_id(self) -> str:
+        """The id that identifies the message, whatever the client chose to call it."""
+        address = address_text(self.source_ip)
+        return sys_message_id_text(self.sequence, address, self.source_port, self.timestamp)
+
+
+_FIELDS = tuple(item.name for item in fields(Packet))
+
+
+def flag_letters(bit_flags: int) -> str:
+    """Return the letters of the set flags, in bit order from Q."""
+    return "".join(letter for letter, bit in FLAGS.items() if bit_flags & bit)
+
+
+def decode(view: View) -> Packet:
+    """Decode one whole packet.
+
+    Raises
+    ------
+    DecodeError
+        The first rule the packet breaks.
+    """
+    values: Row = {}
+    _read(view, values)
+    return Packet(**{name: values[name] for name in _FIELDS if name in values})
+
+
+def read_row(view: View) -> tuple[Row, DecodeError | None]:
+    """Read one whole packet into its row; the error is None for a well-formed one.
+
+    Values that could not be read are None.
+    """
+    values: Row = {}
+    error: DecodeError | None = None
+    try:
+        _read(view, values)
+    except DecodeError as found:
+        error = found
+    if "source_ip" in values:
+        values["source_ip_text"] = address_text(values["source_ip"])
+        values["sys_message_id"] = sys_message_id_text(
+            values["sequence"],
+            values["source_ip_text"],
+            values["source_port"],
+            values["timestamp"],
+        )
+        values["flags"] = flag_letters(values["bit_flags"])
+    values["packet_type_name"] = PACKET_TYPES.get(values.get("packet_type", 0))
+    if "unknown_items" in values:
+        values["unknown_items"] = [
+            {"type": code, "value": data} for code, data in values["unknown_items"]
+        ]
+    return values, error
+
+
+def _read(view: View, values: Row) -> None:
+    """Fill `values` section by section; what is there when an error rises is right."""
+    version = _read_prefix(view, values)
+    layout = HEADERS[version]
+    header: dict[str, Any] = layout.unpack(view)
+    if version == 103:
+        header["bit_flags"] &= 0x00FF  # 2.0 clients left garbage above (errata 27).
+    values.update((name, value) for name, value in header.items() if name != "magic")
+    _check_sections(layout["property_offset"].offset, header)
+    offset, size = header["property_offset"], header["property_size"]
+    body_start = offset + size
+    values["body_size"] = len(view) - body_start
+    values["body"] = bytes(view[body_start:]) or None
+    error: DecodeError | None = None
+    try:
+        _read_items(bytes(view[HEADER_BYTES:offset]), values)
+    except DecodeError as found:
+        error = found  # The properties can still be read: only the first error is told.
+    if version == 103:
+        values["transaction_id"] = header["transaction_id"]  # The header wins (errata 2).
+    try:
+        if size:
+            section = bytes(view[offset:body_start])
+            values["properties"] = _read_properties(version, section, offset)
+    except DecodeError as found:
+        error = error or found
+    if error:
+        raise error
+
+
+def _read_prefix(view: View, values: Row) -> int:
+    """Read what no version may change and return the version, if it is one of ours."""
+    if len(view) < PREFIX_BYTES:
+        raise Truncated("jmq", "fixed header", 0, HEADER_BYTES, len(view), _HEAD)
+    magic, version, packet_type, size = _PREFIX.unpack_from(view)
+    if magic != MAGIC:
+        raise Malformed("jmq", "magic", 0, f"is {magic}, not {MAGIC}", _HEAD, "bad_magic")
+    values.update(version=version, packet_type=packet_type, size=size)
+    if size < HEADER_BYTES or size > len(view):
+        raise Truncated("jmq", "packet", 0, max(size, HEADER_BYTES), len(view), _HEAD)
+    if size < len(view):
+        raise Malformed("jmq", "size", 8, f"is {size}, {len(view)} bytes were given", _HEAD)
+    if version not in HEADERS:
+        known = ", ".join(map(str, VERSIONS))
+        raise UnsupportedVersion("jmq", "version", 4, f"is {version}, not one of {known}", _HEAD)
+    return int(version)
+
+
+def _check_sections(at: int, header: Mapping[str, int]) -> None:
+    offset, size, total = header["property_offset"], header["property_size"], header["size"]
+    if not HEADER_BYTES <= offset <= total:
+        problem = f"is {offset}, not between {HEADER_BYTES} and the size, {total}"
+        raise Malformed("jmq", "property offset", at, problem, _HEAD)
+    if not 0 <= size <= total - offset:
+        problem = f"is {size}, {total - offset} bytes are left after the property offset"
+        raise Malformed("jmq", "property size", at + 4, problem, _HEAD)
+
+
+def _read_items(data: bytes, values: Row) -> None:
+    """Read the variable header: items until type 0; what follows that is padding."""
+    at, stop = 0, len(data)
+    while stop:
+        if stop - at < 2:
+            raise Truncated("jmq", "item type", HEADER_BYTES + at, 2, stop - at, _LIST)
+        code = int.from_bytes(data[at : at + 2], "big")
+        if code == 0:
+            return
+        if stop - at < 4:
+            raise Truncated("jmq", "item length", HEADER_BYTES + at + 2, 2, stop - at - 2, _LIST)
+        # Unsigned, as specified; the shipped reader takes it as signed (errata 7).
+        size = int.from_bytes(data[at + 2 : at + 4], "big")
+        start = at + 4
+        at = start + size
+        item = ITEMS.get(code)
+        if at > stop:
+            name = item.name if item else f"item {code}"
+            raise Truncated("jmq", name, HEADER_BYTES + start, size, stop - start, _LIST)
+        if item is None:
+            values["unknown_items"] = (*values.get("unknown_items", ()), (code, data[start:at]))
+        else:
+            values[item.name] = _item_value(item.name, item.width, data[start:at], start)
+
+
+def _item_value(name: str, width: int | None, data: bytes, start: int) -> int | str:
+    if width is None:
+        try:
+            return java.decode_text(data)
+        except ValueError:
+            at = HEADER_BYTES + start
+            raise Malformed("jmq", name, at, "is not UTF-8", _LIST, "bad_utf8") from None
+    if len(data) != width:
+        problem = f"has length {len(data)}, not {width}"
+        raise Malformed("jmq", name, HEADER_BYTES + start - 2, problem, _LIST)
+    return int.from_bytes(data, "big", signed=True)
+
+
+def _read_properties(version: int, data: bytes, start: int) -> Properties:
+    if version == 301:
+        return decode_properties(data, "jmq", start, SPEC)
+    try:
+        entries = java.read_hashtable(data)
+    except java.JavaError as error:
+        spec = f"{SPEC}, history, 3.0.1"
+        at = start + error.offset
+        raise Malformed("jmq", error.field, at, error.problem, spec, error.code) from None
+    return Properties({name: Property(*entry) for name, entry in entries.items()}, data)
+
+
+def encode(packet: Packet) -> bytes:
+    """Encode a packet as the shipped classes would, sections sized exactly.
+
+    A `property_offset` that leaves room for up to four bytes of padding is honoured, so a packet
+    as shipped writers send it comes back byte for byte.
+
+    Raises
+    ------
+    EncodeError
+        A value the version's header, items or properties cannot hold.
+    """
+    layout = HEADERS.get(packet.version)
+    if layout is None:
+        raise EncodeError("version", packet.version, f"one of {VERSIONS}")
+    items = _encode_items(packet)
+    section = _encode_properties(packet.version, packet.properties)
+    offset = HEADER_BYTES + len(items)
+    body = packet.body or b""
+    computed = {
+        "magic": MAGIC,
+        "size": offset + len(section) + len(body),
+        "property_offset": offset,
+        "property_size": len(section),
+        "transaction_id": packet.transaction_id or 0,
+    }
+    values = []
+    for field in layout.fields:
+        value = computed[field.name] if field.name in computed else getattr(packet, field.name)
+        _check_value(field.name, field.code, value)
+        values.append(value)
+    return b"".join((layout.struct.pack(*values), items, section, body))
+
+
+def _check_value(name: str, code: str, value: object) -> None:
+    """Refuse a header value that `struct` would refuse, or worse, pad or cut."""
+    if code == "16s":
+        if not isinstance(value, bytes) or len(value) != 16:
+            raise EncodeError(name, value, "an address has 16 bytes")
+        return
+    try:
+        struct.pack(">" + code, value)
+    except struct.error as error:
+        raise EncodeError(name, value, str(error)) from None
+
+
+def _encode_items(packet: Packet) -> bytes:
+    parts = []
+    for code, item in ITEMS.items():
+        value = getattr(packet, item.name)
+        if value is None or (packet.version == 103 and item.name == "transaction_id"):
+            continue
+        parts.append(_encode_item(code, item.name, item.width, value))
+    for code, data in packet.unknown_items:
+        if not 0 < code <= 0xFFFF or code in ITEMS:
+            raise EncodeError("unknown item", code, "a type from 12 to 65535")
+        parts.append(_framed_item(code, f"item {code}", data))
+    listed = b"".join(parts)
+    least = HEADER_BYTES + (len(listed) + 2 if listed else 0)
+    wanted = packet.property_offset or 0
+    if not least <= wanted <= least + 4 or (not listed and wanted not in (72, 74, 75, 76)):
+        # 103 always carries a list, if only its end; 200 and 301 do without (errata 11).
+        least = max(least, HEADER_BYTES + 2 if packet.version == 103 else HEADER_BYTES)
+        wanted = least + -least % 4
+    return listed.ljust(wanted - HEADER_BYTES, b"\0")
+
+
+def _encode_item(code: int, name: str, width: int | None, value: Any) -> bytes:
+    try:
+        data = java.encode_item(value) if width is None else value.to_bytes(width, signed=True)
+    except (ValueError, AttributeError, OverflowError) as error:
+        raise EncodeError(name, value, str(error)) from None
+    return _framed_item(code, name, data)
+
+
+def _framed_item(code: int, name: str, data: bytes) -> bytes:
+    if len(data) > 0xFFFF:
+        raise EncodeError(name, data, f"{len(data)} bytes, an item holds 65535 at most")
+    return struct.pack(">HH", code, len(data)) + data
+
+
+def _encode_properties(version: int, properties: Properties | None) -> bytes:
+    if properties is None:
+        return b""
+    if properties.section is not None and (properties.section[:2] == b"\xac\xed") == (
+        version != 301
+    ):
+        return properties.section
+    return encode_properties(properties) if version == 301 else java.write_hashtable(properties)
+
+
+def packet_of(row: Mapping[str, Any]) -> Packet:
+    """Return the packet a row describes.
+
+    Raises
+    ------
+    EncodeError
+        A row without a packet type, or with properties that are not of their type.
+    """
+    values = {name: row[name] for name in _FIELDS if row.get(name) is not None}
+    if "packet_type" not in values:
+        raise EncodeError("packet_type", None, "every packet has a type")
+    if "properties" in values:
+        values["properties"] = Properties(
+            {
+                name: property_value(name, entry["type"], entry["value"])
+                for name, entry in values["properties"].items()
+            }
+        )
+    if "unknown_items" in values:
+        values["unknown_items"] = tuple(
+            (item["type"], item["value"]) for item in values["unknown_items"]
+        )
+    return Packet(**values)

@@ -1,0 +1,297 @@
+"""The marshalled property section that JMQ 3.0.1 and GPacket share.
+
+``i32 version = 1``, ``i32 count``, then per property a name (u16 length, modified UTF-8), an i16
+type and the value. No padding. The specification gives OBJECT a short length; every shipped class
+writes and reads 32 bits (errata 1), and pads the value with the slack of its buffer.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from wireyard import java
+from wireyard.errors import DecodeError, EncodeError, LimitExceeded, Malformed, Truncated
+
+__all__ = [
+    "TYPES",
+    "Properties",
+    "Property",
+    "decode_properties",
+    "encode_properties",
+    "property_text",
+    "property_value",
+]
+
+TYPES = MappingProxyType(
+    {
+        1: "boolean",
+        2: "byte",
+        3: "short",
+        4: "integer",
+        5: "long",
+        6: "float",
+        7: "double",
+        8: "string",
+        9: "object",
+    }
+)
+"""Name of each wire type code."""
+
+SECTION_VERSION = 1
+_SPEC = "property data"
+_CODES = MappingProxyType({name: code for code, name in TYPES.items()})
+_NUMBERS = MappingProxyType(
+    {name: struct.Struct(">" + code) for name, code in zip(TYPES.values(), "?bhiqfd", strict=False)}
+)
+_MIN_PROPERTY_BYTES = 6
+"""Name length 2, one character, type 2, one byte: what the count is checked against."""
+
+
+class Property(NamedTuple):
+    """One property: the type's name and the value as Python has it."""
+
+    type: str
+    value: bool | int | float | str | bytes
+
+
+class Properties(Mapping[str, Property]):
+    """Properties in wire order, read only.
+
+    Parameters
+    ----------
+    entries
+        Name to property; the later of two with one name counts.
+    section
+        The bytes they were read from, if they were. An encoder writes these back as they are.
+    """
+
+    __slots__ = ("_entries", "section")
+
+    def __init__(self, entries: Mapping[str, Property], section: bytes | None = None) -> None:
+        self._entries = {name: Property(*entry) for name, entry in entries.items()}
+        self.section = section
+
+    def __getitem__(self, name: str) -> Property:
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        return _comparable(self) == _comparable(other)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._entries))
+
+    def __repr__(self) -> str:
+        return f"Properties({self._entries!r})"
+
+
+def _comparable(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Make NaN equal to itself: two packets with the same bytes are the same."""
+    return {
+        name: (kind, "NaN" if isinstance(value, float) and math.isnan(value) else value)
+        for name, (kind, value) in entries.items()
+    }
+
+
+class _Cursor:
+    """Reads the section from left to right; every error says which field, and where it stands."""
+
+    def __init__(self, data: bytes, format: str, base: int, spec: str) -> None:
+        self.data = data
+        self.at = 0
+        self.format = format
+        self.base = base
+        self.spec = f"{spec}, {_SPEC}"
+
+    def take(self, size: int, field: str) -> bytes:
+        left = len(self.data) - self.at
+        if size > left:
+            raise Truncated(self.format, field, self.base + self.at, size, left, self.spec)
+        start, self.at = self.at, self.at + size
+        return self.data[start : self.at]
+
+    def integer(self, size: int, field: str, *, signed: bool = True) -> int:
+        return int.from_bytes(self.take(size, field), "big", signed=signed)
+
+    def text(self, field: str) -> str:
+        size = self.integer(2, f"{field} length", signed=False)
+        start = self.at
+        data = self.take(size, field)
+        try:
+            return java.decode_text(data)
+        except ValueError:
+            problem = "is not modified UTF-8"
+            raise self.fault(Malformed, field, start, problem, "bad_utf8") from None
+
+    def fault(
+        self, kind: type[DecodeError], field: str, at: int, problem: str, code: str | None = None
+    ) -> DecodeError:
+        return kind(self.format, field, self.base + at, problem, self.spec, code)
+
+
+def decode_properties(data: bytes, format: str, base: int, spec: str) -> Properties:
+    """Decode one marshalled property section.
+
+    Parameters
+    ----------
+    data
+        The section, all of it. Bytes after the last property are kept and ignored.
+    format, base, spec
+        For errors: the format's name, where the section begins in its packet, its document.
+
+    Raises
+    ------
+    DecodeError
+        A version other than 1, an impossible count, an empty name, an unknown type, or a field
+        that does not fit.
+    """
+    cursor = _Cursor(data, format, base, spec)
+    version = cursor.integer(4, "property version")
+    if version != SECTION_VERSION:
+        raise cursor.fault(Malformed, "property version", 0, f"is {version}, not 1")
+    count = cursor.integer(4, "property count")
+    room = (len(data) - cursor.at) // _MIN_PROPERTY_BYTES
+    if count < 0:
+        raise cursor.fault(Malformed, "property count", 4, f"is {count}")
+    if count > room:
+        problem = f"is {count}, {len(data) - cursor.at} bytes hold at most {room}"
+        raise cursor.fault(LimitExceeded, "property count", 4, problem)
+    entries: dict[str, Property] = {}
+    for _ in range(count):
+        start = cursor.at
+        name = cursor.text("property name")
+        if not name:
+            # The shipped reader stops here in silence and loses the rest (errata 31).
+            raise cursor.fault(Malformed, "property name", start, "is empty")
+        entries.pop(name, None)
+        entries[name] = _decode_value(cursor)
+    return Properties(entries, data)
+
+
+def _decode_value(cursor: _Cursor) -> Property:
+    start = cursor.at
+    code = cursor.integer(2, "property type")
+    kind = TYPES.get(code)
+    if kind is None:
+        raise cursor.fault(Malformed, "property type", start, f"is {code}, not 1 to 9")
+    if kind == "string":
+        return Property(kind, cursor.text("property value"))
+    if kind == "object":
+        start = cursor.at
+        size = cursor.integer(4, "object length")
+        if size < 0:
+            raise cursor.fault(Malformed, "object length", start, f"is {size}")
+        return Property(kind, cursor.take(size, "property value"))
+    number = _NUMBERS[kind]
+    return Property(kind, number.unpack(cursor.take(number.size, "property value"))[0])
+
+
+def encode_properties(entries: Mapping[str, Property]) -> bytes:
+    """Encode properties as a marshalled section.
+
+    Raises
+    ------
+    EncodeError
+        An unknown type, a value its type cannot hold, an empty name, or text over 65535 bytes.
+    """
+    parts = [struct.pack(">ii", SECTION_VERSION, len(entries))]
+    for name, (kind, value) in entries.items():
+        if not name:
+            raise EncodeError("property name", name, "a name has at least one character")
+        if kind not in _CODES:
+            raise EncodeError(f"type of property {name}", kind, f"one of {', '.join(_CODES)}")
+        parts += (_text(f"property name {name}", name), struct.pack(">h", _CODES[kind]))
+        parts.append(_VALUE_WRITERS.get(kind, _number)(name, kind, value))
+    return b"".join(parts)
+
+
+def _text(field: str, text: str) -> bytes:
+    data = java.encode_modified(text)
+    if len(data) > 0xFFFF:
+        raise EncodeError(field, text, f"{len(data)} bytes of modified UTF-8, 65535 at most")
+    return struct.pack(">H", len(data)) + data
+
+
+def _string(name: str, kind: str, value: object) -> bytes:
+    if not isinstance(value, str):
+        raise EncodeError(f"property {name}", value, "a string property holds text")
+    return _text(f"property {name}", value)
+
+
+def _object(name: str, kind: str, value: object) -> bytes:
+    if not isinstance(value, bytes):
+        raise EncodeError(f"property {name}", value, "an object property holds bytes")
+    return struct.pack(">i", len(value)) + value
+
+
+def _number(name: str, kind: str, value: Any) -> bytes:
+    try:
+        if isinstance(value, float) and math.isnan(value):
+            # The shipped writer sends one NaN only: 7FC00000 and 7FF8000000000000.
+            return _NUMBERS[kind].pack(math.nan)
+        return _NUMBERS[kind].pack(value)
+    except (struct.error, OverflowError, TypeError):
+        raise EncodeError(f"property {name}", value, f"does not fit type {kind}") from None
+
+
+_VALUE_WRITERS: Mapping[str, Callable[[str, str, Any], bytes]] = {
+    "string": _string,
+    "object": _object,
+}
+
+
+def property_text(kind: str, value: Any) -> str:
+    """Return a value in the JMS string conversion; an object as base64 of its bytes."""
+    match kind:
+        case "string":
+            return str(value)
+        case "boolean":
+            return "true" if value else "false"
+        case "float":
+            return java.float_text(value)
+        case "double":
+            return java.double_text(value)
+        case "object":
+            return base64.b64encode(value).decode("ascii")
+        case _:
+            return str(int(value))
+
+
+def property_value(name: str, kind: str, value: Any) -> Property:
+    """Return the property that a row's type and value describe.
+
+    Takes a value as rows have it in JSON (numbers, text, ``"NaN"``) or as columns have it
+    (text in the JMS string conversion). Bytes stand for an object.
+
+    Raises
+    ------
+    EncodeError
+        A type that is none of the nine, or text that is no value of it.
+    """
+    if kind not in _CODES:
+        raise EncodeError(f"type of property {name}", kind, f"one of {', '.join(_CODES)}")
+    if not isinstance(value, str) or kind == "string":
+        return Property(kind, float(value) if kind in ("float", "double") else value)
+    try:
+        if kind in ("float", "double"):
+            return Property(kind, float(value))
+        if kind == "boolean":
+            return Property(kind, {"true": True, "false": False}[value])
+        if kind == "object":
+            return Property(kind, base64.b64decode(value, validate=True))
+        return Property(kind, int(value))
+    except (ValueError, KeyError, binascii.Error):
+        raise EncodeError(f"property {name}", value, f"not a value of type {kind}") from None
