@@ -1,0 +1,80 @@
+"""wireyard: message-broker traffic as tables, and back.
+
+``import wireyard`` loads the standard library only; each name below brings what it needs when it
+is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wireyard.api import decode, encode, formats, packets, read, scan, write
+    from wireyard.errors import (
+        DecodeError,
+        EncodeError,
+        LimitExceeded,
+        Malformed,
+        SourceError,
+        Truncated,
+        UnsupportedVersion,
+        UsageError,
+        WireError,
+    )
+    from wireyard.spark import register
+    from wireyard.streams.decoder import Decoded, Decoder, Need
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "wireyard.api": ("decode", "encode", "formats", "packets", "read", "scan", "write"),
+    "wireyard.errors": (
+        "DecodeError",
+        "EncodeError",
+        "LimitExceeded",
+        "Malformed",
+        "SourceError",
+        "Truncated",
+        "UnsupportedVersion",
+        "UsageError",
+        "WireError",
+    ),
+    "wireyard.spark": ("register",),
+    "wireyard.streams.decoder": ("Decoded", "Decoder", "Need"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "DecodeError",
+    "Decoded",
+    "Decoder",
+    "EncodeError",
+    "LimitExceeded",
+    "Malformed",
+    "Need",
+    "SourceError",
+    "Truncated",
+    "UnsupportedVersion",
+    "UsageError",
+    "WireError",
+    "decode",
+    "encode",
+    "formats",
+    "packets",
+    "read",
+    "register",
+    "scan",
+    "write",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'wireyard' has no attribute '{name}'")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted((*__all__, "__version__"))

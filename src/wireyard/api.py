@@ -1,0 +1,198 @@
+"""The Python face: sources to tables, packets to bytes, and back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+
+from wireyard.errors import SourceError, UsageError
+from wireyard.formats import get_format, names, sniff
+from wireyard.formats.base import Format
+from wireyard.streams.decoder import Decoder
+from wireyard.streams.plan import Condition, make_plan
+from wireyard.streams.scan import OpenedStream, open_windows, scan_windows
+from wireyard.streams.source import Source
+from wireyard.streams.write import write_stream
+
+__all__ = ["decode", "encode", "formats", "packets", "read", "scan", "write"]
+
+_MOST_THREADS = 8
+_SHOWN_BYTES = 16
+
+
+def formats() -> dict[str, str]:
+    """Return the names of all formats, each with what it is."""
+    return {name: get_format(name).title for name in names()}
+
+
+def scan(
+    source: Source,
+    format: str | None = None,
+    columns: Sequence[str] | None = None,
+    mode: str = "permissive",
+    *,
+    where: Sequence[Condition] = (),
+    max_packet_bytes: int | None = None,
+    threads: int | None = None,
+) -> pa.RecordBatchReader:
+    """Open a source as a stream of Arrow record batches, in bounded memory.
+
+    Parameters
+    ----------
+    source
+        A path, a URL, bytes, a file object, or ``-`` for standard input; gzip and zstandard are
+        opened by their content.
+    format
+        Name of the format; by the first bytes if None.
+    columns
+        The columns wanted, in order; all if None. What nobody asks for is not decoded.
+    mode
+        ``permissive`` keeps bad rows with their `error`, ``dropmalformed`` leaves them out,
+        ``failfast`` raises the first.
+    where
+        Conditions that all have to hold, such as ``("packet_type", "in", [1, 2])`` or
+        ``("timestamp", ">=", 0)``. They are decided before properties and bodies are read.
+    max_packet_bytes
+        Larger sizes are not believed; the format's own bound if None.
+    threads
+        How many decode at the same time; as many as there are cores, up to eight, if None.
+
+    Raises
+    ------
+    SourceError
+        The source cannot be read.
+    UsageError
+        An unknown format, column, operator or mode.
+    DecodeError
+        While reading, in mode ``failfast``.
+
+    Examples
+    --------
+    >>> import wireyard
+    >>> wireyard.scan(b"", format="jmq").read_all().num_rows
+    0
+    """
+    opened = open_windows(source)
+    found, opened = (get_format(format), opened) if format else _sniffed(opened)
+    plan = make_plan(found, columns, where, mode, max_packet_bytes)
+    workers = threads or min(os.cpu_count() or 1, _MOST_THREADS)
+    batches = scan_windows(opened, plan, opened.name, threads=workers)
+    return pa.RecordBatchReader.from_batches(plan.schema, batches)
+
+
+def read(
+    source: Source,
+    format: str | None = None,
+    columns: Sequence[str] | None = None,
+    mode: str = "permissive",
+    *,
+    where: Sequence[Condition] = (),
+    max_packet_bytes: int | None = None,
+    threads: int | None = None,
+) -> pa.Table:
+    """Read a whole source into one Arrow table; the parameters are those of `scan`."""
+    return scan(
+        source,
+        format,
+        columns,
+        mode,
+        where=where,
+        max_packet_bytes=max_packet_bytes,
+        threads=threads,
+    ).read_all()
+
+
+def packets(
+    source: Source,
+    format: str | None = None,
+    mode: str = "failfast",
+    *,
+    max_packet_bytes: int | None = None,
+) -> Iterator[Any]:
+    """Yield the packets of a source as frozen values.
+
+    Parameters
+    ----------
+    mode
+        ``failfast`` raises the first fault; ``dropmalformed`` leaves faults out. A packet has no
+        place to carry an error, so there is no third: `scan` and `Decoder` keep everything.
+    """
+    if mode not in ("failfast", "dropmalformed"):
+        raise UsageError(f"mode '{mode}' is for tables; packets take failfast or dropmalformed")
+    opened = open_windows(source)
+    found, opened = (get_format(format), opened) if format else _sniffed(opened)
+    decoder = Decoder(found, max_packet_bytes)
+    for window in opened.windows:
+        decoder.receive_data(window.view)
+        window.start = window.stop
+        if window.at_end:
+            decoder.receive_end()
+        for event in decoder.events():
+            if event.packet is not None:
+                yield event.packet
+            elif event.error is not None and mode == "failfast":
+                event.error.add_note(f"in {opened.name}, offset {event.offset}")
+                raise event.error
+
+
+def decode(data: bytes | bytearray | memoryview, format: str) -> Any:
+    """Decode one whole packet.
+
+    Raises
+    ------
+    DecodeError
+        The bytes are not exactly one well-formed packet.
+    """
+    return get_format(format).decode(bytes(data))
+
+
+def encode(packet: Any) -> bytes:
+    """Encode a packet of any format.
+
+    Raises
+    ------
+    EncodeError
+        A value that has no form on the wire.
+    """
+    # A packet class lives in its format's folder: wireyard.formats.<name>.packet.
+    return get_format(type(packet).__module__.split(".")[2]).encode(packet)
+
+
+def write(table: Any, path: str | os.PathLike[str], format: str) -> int:
+    """Write a table of packets as a stream of the format; return its bytes.
+
+    Parameters
+    ----------
+    table
+        An Arrow table, reader, or anything that exports an Arrow stream, such as a polars frame.
+        Columns that are not there get the format's defaults.
+    path
+        Path or URL. A local file appears whole or not at all.
+
+    Raises
+    ------
+    EncodeError
+        A row that is no packet, or that has no form on the wire.
+    SourceError
+        The target cannot be written.
+    """
+    reader = pa.RecordBatchReader.from_stream(table)
+    return write_stream(reader, os.fspath(path), get_format(format))
+
+
+def _sniffed(opened: OpenedStream) -> tuple[Format, OpenedStream]:
+    """Return the format of a stream by its first bytes, and the stream with those still in it."""
+    first = next(opened.windows)
+    head = bytes(first.view[: 1 << 16])
+    if not head:
+        raise SourceError(f"{opened.name}: is empty, so its format cannot be told; name it")
+    found = sniff(head)
+    if found is None:
+        known = ", ".join(names())
+        shown = head[:_SHOWN_BYTES].hex(" ")
+        raise UsageError(f"{opened.name}: begins like no format ({shown}); name one: {known}")
+    return found, OpenedStream(opened.name, chain([first], opened.windows), opened.size)

@@ -1,0 +1,1 @@
+"""Directed byte streams of any format: framing, decoding, scanning, splitting, writing."""

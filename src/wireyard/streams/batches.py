@@ -1,0 +1,176 @@
+"""Blocks to Arrow batches.
+
+The format's compiled columns answer the packets they are sure of, the scalar reader the rest. Both
+give the same values, so which one answered can only be seen in time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from wireyard.errors import DecodeError
+from wireyard.formats.base import Row
+from wireyard.layout import Column
+from wireyard.schema import arrow_type, rows_to_batch
+from wireyard.streams.blocks import Block, Ints
+from wireyard.streams.framer import MALFORMED, OK
+from wireyard.streams.plan import Plan, own_columns
+
+__all__ = ["BlockReader"]
+
+
+class BlockReader:
+    """Reads blocks into batches of one plan; one thread uses it at a time.
+
+    Parameters
+    ----------
+    plan
+        What is wanted.
+    name, stream
+        What the columns `source` and `stream` say.
+    fast
+        The module of the format's compiled columns, None to read every packet one by one.
+    """
+
+    def __init__(self, plan: Plan, name: str, stream: str, fast: Any) -> None:
+        self._plan = plan
+        self._constants = {"source": name, "stream": stream, "format": plan.format.name}
+        self._cached: dict[str, pa.Array] = {}
+        self._fast = fast
+        self._own = own_columns(plan.columns)
+        self._condition_reader: BlockReader | None = None
+        if plan.expression is not None:
+            self._condition_reader = BlockReader(plan.conditions(), name, stream, fast)
+        self._decoder = fast.ColumnDecoder(self._own, plan.validates) if fast else None
+
+    def read(self, block: Block) -> pa.RecordBatch:
+        """Return the block's rows that the plan wants."""
+        if self._condition_reader is not None:
+            block = block.pick(self._wanted(block))
+        arrays, bad = self._columns(block)
+        batch = pa.RecordBatch.from_arrays(
+            [self._array(column, block, arrays, bad) for column in self._plan.columns],
+            schema=self._plan.schema,
+        )
+        if not bad or self._plan.mode == "permissive":
+            return batch
+        if self._plan.mode == "failfast":
+            raise self._fault(block, bad)
+        good = np.ones(len(block.offsets), np.bool_)
+        good[list(bad)] = False
+        return batch.filter(pa.array(good))
+
+    def _wanted(self, block: Block) -> Ints:
+        assert self._condition_reader is not None and self._plan.expression is not None
+        batch = self._condition_reader.read(block)
+        rows = np.arange(batch.num_rows)
+        table = pa.table({**dict(zip(batch.schema.names, batch.columns, strict=True)), "": rows})
+        wanted: Ints = table.filter(self._plan.expression)[""].to_numpy()
+        return wanted
+
+    def _columns(self, block: Block) -> tuple[dict[str, pa.Array], dict[int, DecodeError | None]]:
+        """Return the format's own columns, and the rows that are no well-formed packets."""
+        rows = len(block.offsets)
+        bad: dict[int, DecodeError | None] = {row: f.error for row, f in block.odd.items()}
+        if self._decoder is None:
+            packets = [row for row in range(rows) if row not in block.odd]
+            scalar = self._scalar(block, packets, bad)
+            order = np.full(rows, len(packets), np.int64)
+            order[packets] = np.arange(len(packets))
+            return self._arranged(scalar, order if block.odd else None), bad
+        framed = np.ones(rows, np.bool_)
+        framed[list(block.odd)] = False
+        starts = (block.offsets - block.base)[framed]
+        arrays, rejected = self._decoder.decode(
+            block.data, block.stop, starts, block.lengths[framed]
+        )
+        if not len(rejected) and not block.odd:
+            return dict(zip(_names(self._own), arrays, strict=True)), bad
+        of_row = np.flatnonzero(framed)
+        scalar = self._scalar(block, of_row[rejected].tolist(), bad)
+        merged = [
+            pa.concat_arrays([array, more]) for array, more in zip(arrays, scalar, strict=True)
+        ]
+        order = np.full(rows, len(of_row) + len(rejected), np.int64)
+        order[of_row] = np.arange(len(of_row))
+        order[of_row[rejected]] = len(of_row) + np.arange(len(rejected))
+        return self._arranged(merged, order), bad
+
+    def _scalar(
+        self, block: Block, rows: list[int], bad: dict[int, DecodeError | None]
+    ) -> list[pa.Array]:
+        """Read rows one by one, note which are malformed; one null row stands for the others."""
+        values: list[Row] = []
+        view = block.data.data
+        for row in rows:
+            start = int(block.offsets[row]) - block.base
+            value, error = self._plan.format.read_row(view[start : start + int(block.lengths[row])])
+            values.append(value)
+            if error is not None:
+                bad[row] = error
+        arrays: list[pa.Array] = rows_to_batch(self._own, [*values, {}]).columns
+        return arrays
+
+    def _arranged(self, arrays: list[pa.Array], order: Ints | None) -> dict[str, pa.Array]:
+        if order is None:
+            arrays = [array.slice(0, len(array) - 1) for array in arrays]
+        else:
+            indices = pa.array(order)
+            arrays = [array.take(indices) for array in arrays]
+        return dict(zip(_names(self._own), arrays, strict=True))
+
+    def _array(
+        self,
+        column: Column,
+        block: Block,
+        arrays: dict[str, pa.Array],
+        bad: dict[int, DecodeError | None],
+    ) -> pa.Array:
+        rows = len(block.offsets)
+        match column.name:
+            case "offset":
+                return pa.array(block.offsets)
+            case "length":
+                return pa.array(block.lengths)
+            case "status" if bad:
+                return pa.array(_statuses(block, bad), pa.string())
+            case "error" if bad:
+                errors: list[Row | None] = [None] * rows
+                for row, error in bad.items():
+                    errors[row] = error.row() if error else None
+                return pa.array(errors, arrow_type("error"))
+            case "error":
+                return pa.nulls(rows, arrow_type("error"))
+            case "source" | "stream" | "format" | "status":
+                return self._constant(column.name, rows)
+        return arrays[column.name]
+
+    def _constant(self, name: str, rows: int) -> pa.Array:
+        """Return a column with one value: a slice of one that was made before."""
+        array = self._cached.get(name)
+        if array is None or len(array) < rows:
+            array = pa.repeat(pa.scalar(self._constants.get(name, OK)), 2 * rows)
+            self._cached[name] = array
+        return array.slice(0, rows)
+
+    def _fault(self, block: Block, bad: dict[int, DecodeError | None]) -> DecodeError:
+        row = min(bad)
+        error = bad[row]
+        assert error is not None
+        where = f"{self._constants['source']}, offset {block.offsets[row]}"
+        error.add_note(f"in {where}")
+        return error
+
+
+def _names(columns: tuple[Column, ...]) -> list[str]:
+    return [column.name for column in columns]
+
+
+def _statuses(block: Block, bad: dict[int, DecodeError | None]) -> list[str]:
+    statuses = [OK] * len(block.offsets)
+    for row in bad:
+        statuses[row] = block.odd[row].status if row in block.odd else MALFORMED
+    return statuses

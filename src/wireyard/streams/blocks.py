@@ -1,0 +1,109 @@
+"""Windows cut into blocks: which rows a window holds, before anything is decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wireyard.streams.framer import OK, Frame, Framer
+from wireyard.streams.window import Window
+
+__all__ = ["Block", "FrameScanner", "cut_blocks"]
+
+Ints = npt.NDArray[np.int64]
+FrameScanner = Callable[[Any, int, int, int, int], tuple[Ints, Ints]]
+"""``(data, start, stop, last_start, max_packet_bytes)`` -> starts, sizes of whole packets."""
+
+_NO_LIMIT = 1 << 62
+
+
+@dataclass(frozen=True)
+class Block:
+    """The rows of one window: where each begins in the stream, and which are no packets.
+
+    Shapes: offsets, lengths (r). `odd` maps a row number to its frame; every other row is a
+    framed packet and lies in ``data[offset - base :]``.
+    """
+
+    data: npt.NDArray[np.uint8]
+    base: int
+    stop: int
+    offsets: Ints
+    lengths: Ints
+    odd: dict[int, Frame]
+
+    def pick(self, rows: Ints) -> Block:
+        """Return the block with only the given rows, in order."""
+        odd = {}
+        if self.odd:
+            kept = enumerate(rows.tolist())
+            odd = {place: self.odd[row] for place, row in kept if row in self.odd}
+        picked = self.offsets[rows], self.lengths[rows]
+        return Block(self.data, self.base, self.stop, *picked, odd)
+
+
+def cut_blocks(
+    windows: Iterator[Window],
+    framer: Framer,
+    scanner: FrameScanner | None,
+    limit: int | None = None,
+) -> Iterator[Block]:
+    """Yield one block per window, and move each window on by what its block holds.
+
+    Parameters
+    ----------
+    windows, framer
+        The stream from where the framer stands.
+    scanner
+        Finds runs of whole packets quickly; without one the framer takes each step.
+    limit
+        No row begins at or after this offset; a row that begins before it is whole. None for
+        the whole stream.
+    """
+    limit = _NO_LIMIT if limit is None else limit
+    for window in windows:
+        block = _cut(window, framer, scanner, limit)
+        window.start = framer.position - window.base
+        if len(block.offsets):
+            yield block
+        if framer.in_step and framer.position >= limit:
+            return
+
+
+def _cut(window: Window, framer: Framer, scanner: FrameScanner | None, limit: int) -> Block:
+    offsets: list[Ints] = []
+    lengths: list[Ints] = []
+    odd: dict[int, Frame] = {}
+    rows = 0
+    while not framer.in_step or framer.position < limit:
+        start = framer.position - window.base
+        if scanner is not None and framer.in_step:
+            last = min(limit - window.base, window.stop)
+            starts, sizes = scanner(window.data, start, window.stop, last, framer.max_packet_bytes)
+            if len(starts):
+                offsets.append(starts + window.base)
+                lengths.append(sizes)
+                rows += len(starts)
+                framer.position = int(offsets[-1][-1] + sizes[-1])
+                continue
+        with window.data[start : window.stop].data as view:
+            frame = framer.next_frame(view, window.at_end)
+        if frame is None:
+            break
+        offsets.append(np.array([frame.start], np.int64))
+        lengths.append(np.array([frame.stop - frame.start], np.int64))
+        if frame.status != OK:
+            odd[rows] = frame
+        rows += 1
+    return Block(
+        window.data,
+        window.base,
+        window.stop,
+        np.concatenate(offsets) if offsets else np.empty(0, np.int64),
+        np.concatenate(lengths) if lengths else np.empty(0, np.int64),
+        odd,
+    )

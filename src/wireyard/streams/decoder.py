@@ -1,0 +1,103 @@
+"""Decoding a stream as it arrives: feed any chunks, take out packets and faults.
+
+The clock, the socket and the thread are the caller's; this is bytes in, events out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from wireyard.errors import DecodeError
+from wireyard.formats.base import Format
+from wireyard.streams.framer import MALFORMED, OK, Frame, Framer
+
+__all__ = ["Decoded", "Decoder", "Need"]
+
+
+class Need(Enum):
+    """What `Decoder.next_event` returns when there is no event."""
+
+    DATA = "data"
+    """Nothing more until more bytes arrive."""
+    NOTHING = "nothing"
+    """The stream has ended and every byte of it is accounted for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """One step through the stream: a packet, or bytes that are none.
+
+    `offset` and `length` are bytes of the stream; events are contiguous. `packet` is None unless
+    `status` is ``ok``; `error` says why it is not.
+    """
+
+    offset: int
+    length: int
+    status: str
+    packet: Any
+    error: DecodeError | None
+
+
+class Decoder:
+    """Decode one directed stream incrementally.
+
+    Limits
+    ------
+    Holds one unfinished packet at most, so `max_packet_bytes`, plus one chunk. Garbage is counted,
+    not kept.
+
+    Examples
+    --------
+    >>> from wireyard.formats import get_format
+    >>> decoder = Decoder(get_format("jmq"))
+    >>> decoder.receive_data(b"HELP")
+    >>> decoder.receive_end()
+    >>> [(event.status, event.length) for event in decoder.events()]
+    [('garbage', 4)]
+    """
+
+    def __init__(self, format: Format, max_packet_bytes: int | None = None) -> None:
+        self.format = format
+        self._framer = Framer(format, max_packet_bytes)
+        self._buffer = bytearray()
+        self._base = 0
+        self._ended = False
+
+    def receive_data(self, data: bytes | bytearray | memoryview) -> None:
+        """Take the next bytes of the stream."""
+        if self._ended:
+            raise ValueError("bytes after the end of the stream")
+        self._buffer += data
+
+    def receive_end(self) -> None:
+        """Take note that the stream ends here."""
+        self._ended = True
+
+    def next_event(self) -> Decoded | Need:
+        """Return the next event, or what is needed before there is one."""
+        with memoryview(self._buffer) as whole, whole[self._framer.position - self._base :] as view:
+            frame = self._framer.next_frame(view, self._ended)
+            event = None if frame is None else self._decode(frame, whole)
+        del self._buffer[: self._framer.position - self._base]
+        self._base = self._framer.position
+        if event is not None:
+            return event
+        return Need.NOTHING if self._ended else Need.DATA
+
+    def events(self) -> Iterator[Decoded]:
+        """Yield the events there are; stop when more bytes are needed."""
+        while isinstance(event := self.next_event(), Decoded):
+            yield event
+
+    def _decode(self, frame: Frame, buffer: memoryview) -> Decoded:
+        length = frame.stop - frame.start
+        if frame.status != OK:
+            return Decoded(frame.start, length, frame.status, None, frame.error)
+        with buffer[frame.start - self._base : frame.stop - self._base] as view:
+            try:
+                return Decoded(frame.start, length, OK, self.format.decode(bytes(view)), None)
+            except DecodeError as error:
+                return Decoded(frame.start, length, MALFORMED, None, error)

@@ -1,0 +1,104 @@
+"""Cutting a directed stream into frames: packets, garbage between them, an unfinished tail.
+
+Rules of this file:
+
+1. Frames are contiguous: each begins where the one before ended, the last ends with the stream.
+2. In step, the format's `frame_size` decides. Where it says that no packet begins, everything up
+   to the next header that agrees with itself is one garbage frame.
+3. The result depends on the bytes alone, never on how they were cut into views.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wireyard.errors import DecodeError
+from wireyard.formats.base import Format, View
+
+__all__ = ["GARBAGE", "MALFORMED", "OK", "TAIL", "Frame", "Framer"]
+
+OK, MALFORMED, GARBAGE, TAIL = "ok", "malformed", "garbage", "tail"
+"""The `status` of a row. A frame is OK until its packet proves malformed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Bytes ``[start, stop)`` of the stream; `error` says why garbage or a tail is one."""
+
+    start: int
+    stop: int
+    status: str
+    error: DecodeError | None = None
+
+
+class Framer:
+    """The framing state of one stream: where it is, and whether it lost its place.
+
+    Parameters
+    ----------
+    format
+        The stream's format.
+    max_packet_bytes
+        Sizes above this are not believed; the format's own bound if None.
+    position
+        Offset of the next byte in the stream.
+    """
+
+    def __init__(
+        self, format: Format, max_packet_bytes: int | None = None, position: int = 0
+    ) -> None:
+        self.format = format
+        self.max_packet_bytes = max_packet_bytes or format.max_packet_bytes
+        self.position = position
+        self._garbage_from: int | None = None
+        self._why: DecodeError | None = None
+
+    @property
+    def in_step(self) -> bool:
+        """Whether the next byte is known to begin a frame."""
+        return self._garbage_from is None
+
+    def next_frame(self, view: View, at_end: bool) -> Frame | None:
+        """Return the next frame, None if it needs more bytes than `view` has.
+
+        Parameters
+        ----------
+        view
+            Bytes of the stream from `position` on. After a None the caller gives at least the
+            bytes from the (perhaps advanced) `position` on, and more of them.
+        at_end
+            Whether the stream ends where `view` ends.
+        """
+        if not view and self.in_step:
+            return None
+        if self.in_step:
+            try:
+                size = self.format.frame_size(view, 0, len(view), self.max_packet_bytes)
+            except DecodeError as error:
+                self._garbage_from, self._why = self.position, error
+                return self._resync(view, 1, at_end)
+            if size is not None and size <= len(view):
+                return self._take(size, OK)
+            return self._tail(view, size) if at_end else None
+        return self._resync(view, 0, at_end)
+
+    def _take(self, size: int, status: str, error: DecodeError | None = None) -> Frame:
+        start = self.position
+        self.position += size
+        return Frame(start, self.position, status, error)
+
+    def _tail(self, view: View, size: int | None) -> Frame:
+        _, error = self.format.read_row(view)
+        return self._take(len(view), TAIL, error)
+
+    def _resync(self, view: View, start: int, at_end: bool) -> Frame | None:
+        found, certain = self.format.find_header(view, start, len(view), self.max_packet_bytes)
+        self.position += found
+        if certain and found == len(view) and not at_end:
+            return None
+        if not certain and not at_end:
+            return None
+        assert self._garbage_from is not None
+        frame = Frame(self._garbage_from, self.position, GARBAGE, self._why)
+        self._garbage_from = self._why = None
+        return frame

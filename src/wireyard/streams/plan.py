@@ -1,0 +1,107 @@
+"""What a reader is asked for, checked once: columns, a filter on header columns, a mode."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wireyard.errors import UsageError
+from wireyard.formats.base import Format
+from wireyard.layout import Column
+from wireyard.schema import COMMON, pick_columns, schema_of
+
+__all__ = ["MODES", "Condition", "Plan", "make_plan"]
+
+MODES = ("permissive", "dropmalformed", "failfast")
+"""Bad rows are kept with their error, left out, or end the read."""
+
+Condition = tuple[str, str, Any]
+"""Column, operator (``== != < <= > >= in``), value."""
+
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "in": lambda expression, values: expression.isin(list(values)),
+}
+_FILTERED_KINDS = ("bool", "int32", "int64", "string")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One read of one format."""
+
+    format: Format
+    columns: tuple[Column, ...]
+    condition_columns: tuple[Column, ...]
+    """The columns that decide whether a packet is wanted; empty without a filter."""
+    expression: pc.Expression | None
+    mode: str
+    max_packet_bytes: int
+    schema: pa.Schema = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "schema", schema_of(self.columns))
+
+    def conditions(self) -> Plan:
+        """Return the read that answers the filter: its columns, all rows, nothing dropped."""
+        return Plan(
+            self.format, self.condition_columns, (), None, "permissive", self.max_packet_bytes
+        )
+
+    @property
+    def validates(self) -> bool:
+        """Whether every packet is checked whole, so that no verdict depends on the columns."""
+        shown = {column.name for column in (*self.columns, *self.condition_columns)}
+        return self.mode != "permissive" or not shown.isdisjoint({"status", "error"})
+
+
+def make_plan(
+    format: Format,
+    columns: Sequence[str] | None = None,
+    where: Sequence[Condition] = (),
+    mode: str = "permissive",
+    max_packet_bytes: int | None = None,
+) -> Plan:
+    """Check a request and return it as a plan.
+
+    Raises
+    ------
+    UsageError
+        An unknown column, operator or mode, or a filter on a column with structure.
+    """
+    if mode.lower() not in MODES:
+        raise UsageError(f"unknown mode '{mode}'; there are: {', '.join(MODES)}")
+    picked = pick_columns(format, columns)
+    expression: pc.Expression | None = None
+    names = list(dict.fromkeys(name for name, _, _ in where))
+    condition_columns = pick_columns(format, names) if names else ()
+    for column in condition_columns:
+        if column.kind not in _FILTERED_KINDS:
+            raise UsageError(f"'{column.name}' cannot be filtered by; it is {column.kind}")
+    for name, sign, value in where:
+        if sign not in _OPERATORS:
+            raise UsageError(f"unknown operator '{sign}'; there are: {', '.join(_OPERATORS)}")
+        term = _OPERATORS[sign](pc.field(name), value)
+        expression = term if expression is None else expression & term
+    return Plan(
+        format,
+        picked,
+        condition_columns,
+        expression,
+        mode.lower(),
+        max_packet_bytes or format.max_packet_bytes,
+    )
+
+
+def own_columns(columns: Sequence[Column]) -> tuple[Column, ...]:
+    """Return those of `columns` that belong to the format, not to every row."""
+    return tuple(column for column in columns if column not in COMMON)

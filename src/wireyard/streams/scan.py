@@ -1,0 +1,135 @@
+"""Streams to Arrow batches, for any format: windows, blocks, batches, on one thread or several."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import import_module
+from threading import local
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from wireyard.formats.base import Format
+from wireyard.streams.batches import BlockReader
+from wireyard.streams.blocks import Block, FrameScanner, cut_blocks
+from wireyard.streams.framer import Framer
+from wireyard.streams.plan import Plan
+from wireyard.streams.source import Source, open_source
+from wireyard.streams.window import Window, windows_of_bytes, windows_of_file
+
+__all__ = ["load_fast_path", "scan_source"]
+
+_COLD_BYTES = 8 << 20
+"""Below this a cold process has the scalar reader's answer before the kernels are loaded."""
+_WARM_BYTES = 1 << 16
+"""The same for a process that has loaded them."""
+
+
+def scan_source(
+    source: Source,
+    plan: Plan,
+    *,
+    start: int = 0,
+    limit: int | None = None,
+    threads: int = 1,
+    stream: str | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a source as batches, in stream order.
+
+    Parameters
+    ----------
+    source
+        What `open_source` takes.
+    start, limit
+        Only rows that begin in ``[start, limit)``; `start` has to be the boundary of a frame.
+    threads
+        How many decode at the same time; the order of batches stays.
+    stream
+        Name of the stream; the source's own if None.
+
+    Raises
+    ------
+    SourceError
+        The source cannot be read.
+    DecodeError
+        In mode ``failfast``: the first bad row.
+    """
+    opened = open_windows(source, start)
+    yield from scan_windows(opened, plan, stream or opened.name, start, limit, threads)
+
+
+@dataclass(frozen=True)
+class OpenedStream:
+    """A source as windows; `size` is its bytes from where it was opened, None if not known."""
+
+    name: str
+    windows: Iterator[Window]
+    size: int | None
+
+
+def open_windows(source: Source, start: int = 0) -> OpenedStream:
+    """Open a source as windows from offset `start` on."""
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        data = np.frombuffer(source, np.uint8)
+        return OpenedStream("<bytes>", windows_of_bytes(data, start), len(data) - start)
+    name, file, size = open_source(source, start)
+    windows = windows_of_file(file, name, start)
+    return OpenedStream(name, windows, None if size is None else size - start)
+
+
+def scan_windows(
+    opened: OpenedStream,
+    plan: Plan,
+    stream: str,
+    start: int = 0,
+    limit: int | None = None,
+    threads: int = 1,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of an opened stream that begin in ``[start, limit)``."""
+    size = sys.maxsize if opened.size is None else opened.size
+    size = size if limit is None else min(size, limit - start)
+    fast = load_fast_path(plan.format, size)
+    scanner: FrameScanner | None = fast.scan_frames if fast else None
+    framer = Framer(plan.format, plan.max_packet_bytes, start)
+    blocks = cut_blocks(opened.windows, framer, scanner, limit)
+    own = local()
+
+    def decode(block: Block) -> pa.RecordBatch:
+        if not hasattr(own, "reader"):
+            own.reader = BlockReader(plan, opened.name, stream, fast)
+        batch: pa.RecordBatch = own.reader.read(block)
+        return batch
+
+    batches = map(decode, blocks) if threads <= 1 else _in_threads(decode, blocks, threads)
+    for batch in batches:
+        if batch.num_rows:
+            yield batch
+
+
+def _in_threads(decode: Any, blocks: Iterator[Block], threads: int) -> Iterator[pa.RecordBatch]:
+    """Decode ahead, never more than one block a thread beyond the one that is asked for."""
+    waiting: deque[Future[pa.RecordBatch]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for block in blocks:
+                waiting.append(pool.submit(decode, block))
+                if len(waiting) > threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def load_fast_path(format: Format, size: int) -> Any:
+    """Return the format's compiled columns, or None where loading them would cost more."""
+    loaded = format.fast_path in sys.modules
+    if size < (_WARM_BYTES if loaded else _COLD_BYTES):
+        return None
+    return import_module(format.fast_path)

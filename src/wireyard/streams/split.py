@@ -1,0 +1,251 @@
+"""Cutting one stream for many readers: guess, walk, stitch.
+
+Every piece of the stream is entered at a guess, the first header there that agrees with itself, and
+walked to the first boundary at or beyond its end. A guess may be wrong: a packet inside another's
+body looks just as good. Stitching makes it certain. The first piece begins at the true start, so
+its end is true; a piece whose guess is that end was walked truly, any other is walked again from
+there. By induction every boundary that comes out is one the sequential reader would have found.
+With hopeless guesses this degrades to reading in sequence, never to a wrong answer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+
+import numpy as np
+
+from wireyard.formats.base import Format
+from wireyard.streams.blocks import FrameScanner, cut_blocks
+from wireyard.streams.framer import Framer
+from wireyard.streams.scan import load_fast_path
+from wireyard.streams.source import open_source, reading
+from wireyard.streams.window import Window, windows_of_bytes, windows_of_file
+
+__all__ = [
+    "PIECE_BYTES",
+    "TO_THE_END",
+    "Segment",
+    "guess_start",
+    "plan_segments",
+    "stitch",
+    "walk",
+    "walk_pieces",
+]
+
+PIECE_BYTES = 16 << 20
+"""What one walk covers, and so how finely an index can be cut."""
+TO_THE_END = 1 << 62
+"""The stop of a segment of a stream whose size is not known, or does not matter."""
+_EDGE_BYTES = 64 << 10
+_INDEX_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Rows that begin in ``[start, stop)`` of the stream; both ends are boundaries of rows."""
+
+    start: int
+    stop: int
+    rows: int | None
+    """How many there are; None where nobody counted, in a stream that is not cut."""
+
+
+WindowsFrom = Callable[[int], Iterator[Window]]
+
+
+def guess_start(windows: Iterator[Window], format: Format, stop: int, limit: int) -> int | None:
+    """Return where the first header that agrees with itself begins, before `stop`."""
+    for window in windows:
+        end = min(window.stop, stop - window.base + format.header_bytes)
+        with window.data[:end].data as view:
+            found, certain = format.find_header(view, window.start, end, limit)
+        position = window.base + found
+        if position >= stop:
+            return None
+        if certain and found < end:
+            return position
+        window.start = found
+    return None
+
+
+def walk(
+    windows: Iterator[Window],
+    format: Format,
+    start: int,
+    stop: int,
+    limit: int,
+    scanner: FrameScanner | None,
+) -> Segment:
+    """Walk from the boundary `start` to the first boundary at or beyond `stop`."""
+    framer = Framer(format, limit, start)
+    rows = sum(len(block.offsets) for block in cut_blocks(windows, framer, scanner, stop))
+    return Segment(start, framer.position, rows)
+
+
+def stitch(
+    bounds: Sequence[int],
+    walked: Sequence[Segment | None],
+    walk_again: Callable[[int, int], Segment],
+) -> list[Segment]:
+    """Join walks into segments that cover the stream.
+
+    Parameters
+    ----------
+    bounds
+        Where the pieces begin, and the stream's size: one more than there are walks.
+    walked
+        The walk of each piece from its guess, None where there was nothing to guess.
+    walk_again
+        ``(start, stop)`` -> the walk of a piece whose guess was wrong.
+    """
+    segments = []
+    position = 0
+    for stop, segment in zip(bounds[1:], walked, strict=True):
+        if position >= stop:
+            continue  # A frame that began earlier covers the whole piece.
+        if segment is None or segment.start != position:
+            segment = walk_again(position, stop)
+        segments.append(segment)
+        position = segment.stop
+    return segments
+
+
+def plan_segments(
+    path: str,
+    format: Format,
+    split_bytes: int,
+    max_packet_bytes: int | None = None,
+    threads: int = os.cpu_count() or 1,
+) -> list[Segment]:
+    """Cut a stream into segments of about `split_bytes`, each readable by itself.
+
+    The walk of a local file leaves an index beside it, a hidden file that a later call uses if
+    size, time and the checksum of both ends still match.
+
+    Raises
+    ------
+    SourceError
+        The file cannot be read.
+    """
+    limit = max_packet_bytes or format.max_packet_bytes
+    _, file, size = open_source(path)
+    file.close()
+    if size is None or size <= split_bytes:
+        return [Segment(0, TO_THE_END, None)]
+    if split_bytes < PIECE_BYTES:
+        return walk_pieces(path, size, format, limit, split_bytes, threads)
+    stamp = _stamp(path, format, limit, size)
+    pieces = _load_index(path, stamp)
+    if pieces is None:
+        pieces = walk_pieces(path, size, format, limit, PIECE_BYTES, threads)
+        _save_index(path, stamp, pieces)
+    return _merge(pieces, split_bytes)
+
+
+def walk_pieces(
+    path: str, size: int, format: Format, limit: int, piece_bytes: int, threads: int = 1
+) -> list[Segment]:
+    """Guess, walk and stitch a file cut every `piece_bytes`; no index is read or written."""
+    bounds = [*range(0, size, piece_bytes), size]
+    fast = load_fast_path(format, size)
+    scanner: FrameScanner | None = fast.scan_frames if fast else None
+    with _windows(path) as windows_from, ThreadPoolExecutor(threads) as pool:
+
+        def walk_from(start: int, stop: int) -> Segment:
+            return walk(windows_from(start), format, start, stop, limit, scanner)
+
+        def enter(start: int, stop: int) -> Segment | None:
+            guess = guess_start(windows_from(start), format, stop, limit) if start else 0
+            return None if guess is None else walk_from(guess, stop)
+
+        walked = list(pool.map(enter, bounds[:-1], bounds[1:]))
+        return stitch(bounds, walked, walk_from)
+
+
+@contextmanager
+def _windows(path: str) -> Iterator[WindowsFrom]:
+    """Give windows of a file from any offset: of its pages where it is local, else read."""
+    if "://" in path:
+
+        def read_from(start: int) -> Iterator[Window]:
+            name, file, _ = open_source(path, start)
+            with file:
+                yield from windows_of_file(file, name, start)
+
+        yield read_from
+        return
+    with reading(path), Path(path).open("rb") as file:
+        pages = mmap(file.fileno(), 0, access=ACCESS_READ)
+        # The map is closed when its last window is gone, not before.
+        yield partial(windows_of_bytes, np.frombuffer(pages, np.uint8))
+
+
+def _merge(pieces: Sequence[Segment], split_bytes: int) -> list[Segment]:
+    merged: list[Segment] = []
+    for piece in pieces:
+        last = merged[-1] if merged else None
+        if last is not None and last.stop - last.start < split_bytes:
+            merged[-1] = Segment(last.start, piece.stop, (last.rows or 0) + (piece.rows or 0))
+        else:
+            merged.append(piece)
+    return merged
+
+
+# --- the side index -------------------------------------------------------------------------
+
+
+def _index_path(path: str) -> Path:
+    return Path(path).with_name(f".{Path(path).name}.wyidx")
+
+
+def _stamp(path: str, format: Format, limit: int, size: int) -> dict[str, object] | None:
+    """Describe what an index was made from; None where a file has no time to compare."""
+    if "://" in path:
+        return None
+    with reading(path), Path(path).open("rb") as file:
+        edges = zlib.crc32(file.read(_EDGE_BYTES))
+        file.seek(max(size - _EDGE_BYTES, 0))
+        edges = zlib.crc32(file.read(_EDGE_BYTES), edges)
+        modified_ns = os.fstat(file.fileno()).st_mtime_ns
+    return {
+        "index": _INDEX_VERSION,
+        "format": format.name,
+        "max_packet_bytes": limit,
+        "size": size,
+        "modified_ns": modified_ns,
+        "edges_crc32": edges,
+    }
+
+
+def _load_index(path: str, stamp: dict[str, object] | None) -> list[Segment] | None:
+    """Return the segments of the index beside a file, None unless it matches in everything."""
+    if stamp is None:
+        return None
+    try:
+        found = json.loads(_index_path(path).read_text())
+        segments = [Segment(**entry) for entry in found.pop("segments")]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    ends = [0, *(segment.stop for segment in segments)]
+    starts = [*(segment.start for segment in segments), stamp["size"]]
+    return segments if found == stamp and starts == ends else None
+
+
+def _save_index(path: str, stamp: dict[str, object] | None, pieces: Sequence[Segment]) -> None:
+    """Leave an index beside a file, whole or not at all, where one may be written."""
+    if stamp is None:
+        return
+    target = _index_path(path)
+    part = target.with_name(f"{target.name}.{os.getpid()}")
+    with suppress(OSError):
+        part.write_text(json.dumps({**stamp, "segments": [asdict(piece) for piece in pieces]}))
+        part.replace(target)

@@ -1,0 +1,76 @@
+"""Tables back to streams of packets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, cast
+
+import pyarrow as pa
+
+from wireyard.errors import EncodeError, SourceError
+from wireyard.formats.base import Format
+from wireyard.streams.framer import OK
+from wireyard.streams.source import filesystem
+
+__all__ = ["encode_columns", "whole_file", "write_stream"]
+
+
+def encode_columns(batch: pa.RecordBatch, format: Format) -> bytes:
+    """Encode the rows of a batch as packets, one after the other.
+
+    Raises
+    ------
+    EncodeError
+        A row whose status is not ``ok``: its bytes are not in the table. Or a value that has no
+        form on the wire.
+    """
+    known = {"status", *(column.name for column in format.columns)}
+    rows = batch.select([name for name in batch.schema.names if name in known]).to_pylist()
+    parts = []
+    for row in rows:
+        if row.get("status", OK) != OK:
+            raise EncodeError("status", row["status"], "only packets can be written, not faults")
+        if row.get("properties") is not None:
+            row["properties"] = dict(row["properties"])
+        parts.append(format.encode(format.packet_of(row)))
+    return b"".join(parts)
+
+
+def write_stream(batches: Iterable[pa.RecordBatch], path: str, format: Format) -> int:
+    """Write batches as one stream of packets; return its bytes."""
+    written = 0
+    with whole_file(path) as file:
+        for batch in batches:
+            written += file.write(encode_columns(batch, format))
+    return written
+
+
+@contextmanager
+def whole_file(path: str) -> Iterator[IO[bytes]]:
+    """Open a file that appears under its name only when everything in it was written.
+
+    Raises
+    ------
+    SourceError
+        It cannot be written; the text says why, a full disk too.
+    """
+    try:
+        if "://" in path:
+            system, inner = filesystem(path)
+            with system.open_output_stream(inner) as remote:
+                yield cast(IO[bytes], remote)
+            return
+        part = Path(path).with_name(f".{Path(path).name}.{os.getpid()}.part")
+        try:
+            with part.open("wb") as file:
+                yield file
+            part.replace(path)
+        except BaseException:
+            with suppress(OSError):
+                part.unlink()
+            raise
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be written ({error.strerror or error})") from None
