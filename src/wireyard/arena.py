@@ -32,8 +32,8 @@ class Arena:
         sizes = [prod(shape) * np.dtype(kind).itemsize for shape, kind in shapes.values()]
         starts = np.cumsum([0, *(size + -size % _ALIGNMENT for size in sizes)]).tolist()
         self._buffer = pa.allocate_buffer(starts[-1])
+        self._starts = dict(zip(shapes, starts, strict=False))
         whole = np.frombuffer(self._buffer, np.uint8)
-        self._address = whole.__array_interface__["data"][0]
         self.arrays: dict[str, npt.NDArray[Any]] = {
             name: whole[start : start + size].view(kind).reshape(shape)
             for (name, (shape, kind)), start, size in zip(
@@ -41,7 +41,10 @@ class Arena:
             )
         }
 
-    def buffer(self, array: npt.NDArray[Any]) -> pa.Buffer:
-        """Return the Arrow buffer of an array, or of a contiguous part of one."""
-        start = array.__array_interface__["data"][0] - self._address
-        return self._buffer.slice(start, array.nbytes)
+    def buffer(self, name: str, place: int | None = None) -> pa.Buffer:
+        """Return the Arrow buffer of an array, or of one row of it."""
+        array = self.arrays[name]
+        if place is None:
+            return self._buffer.slice(self._starts[name], array.nbytes)
+        stride = array.strides[0]
+        return self._buffer.slice(self._starts[name] + place * stride, stride)

@@ -73,7 +73,7 @@ def annotate(view: View) -> list[Annotation]:
 
 
 class _Marks:
-    """Annotations from left to right; nothing is made of no bytes."""
+    """Annotations from left to right; only a fault may stand where there are no bytes."""
 
     def __init__(self) -> None:
         self.made: list[Annotation] = []
@@ -86,7 +86,9 @@ class _Marks:
             self.at = stop
 
     def unreadable(self, stop: int, error: DecodeError) -> None:
-        self.to(stop, "not readable", str(error), error.spec)
+        """Annotate the bytes up to `stop`, if there are any, with why they cannot be read."""
+        self.made.append(Annotation(self.at, stop, "not readable", str(error), error.spec))
+        self.at = stop
 
 
 def _mark_header(marks: _Marks, view: View, row: Row) -> None:

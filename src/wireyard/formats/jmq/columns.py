@@ -146,25 +146,21 @@ class _Batch:
             return pa.nulls(self.rows, kind)
         return pa.Array.from_buffers(kind, self.rows, [self._validity(name), *self._values(name)])
 
-    def _buffer(self, name: str, place: int | None = None) -> pa.Buffer:
-        array = self.arrays[name]
-        return self._arena.buffer(array if place is None else array[place])
-
     def _validity(self, name: str) -> pa.Buffer | None:
-        return self._buffer("bits", _BIT[name]) if name in _BIT else None
+        return self._arena.buffer("bits", _BIT[name]) if name in _BIT else None
 
     def _values(self, name: str) -> list[pa.Buffer]:
         if name in _I64:
-            return [self._buffer("i64", _I64[name])]
+            return [self._arena.buffer("i64", _I64[name])]
         if name in _I32:
-            return [self._buffer("i32", _I32[name])]
+            return [self._arena.buffer("i32", _I32[name])]
         if name == "body":
-            return [self._buffer("body_offsets"), self._buffer("bodies")]
+            return [self._arena.buffer("body_offsets"), self._arena.buffer("bodies")]
         if name == "source_ip":
             offsets = self.arrays["address_offsets"]
             offsets[:] = np.arange(len(offsets)) * _ADDRESS_BYTES
-            return [self._buffer("address_offsets"), self._buffer("addresses")]
-        return [self._buffer("text_offsets", _TEXT[name]), self._copied(_TEXT[name])]
+            return [self._arena.buffer("address_offsets"), self._arena.buffer("addresses")]
+        return [self._arena.buffer("text_offsets", _TEXT[name]), self._copied(_TEXT[name])]
 
     def _copied(self, text: int) -> pa.Buffer:
         start = text * self._capacity
@@ -182,7 +178,7 @@ class _Batch:
         )
         pairs = pa.StructArray.from_arrays([types, values], fields=list(kind.item_type))
         keyed = pa.StructArray.from_arrays([names, pairs], fields=[kind.key_field, kind.item_field])
-        buffers = [self._validity("properties"), self._buffer("map_offsets")]
+        buffers = [self._validity("properties"), self._arena.buffer("map_offsets")]
         return pa.Array.from_buffers(kind, self.rows, buffers, children=[keyed])
 
 

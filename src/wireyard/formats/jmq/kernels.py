@@ -18,7 +18,6 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numba import types
 
 from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece
 from wireyard.decimals import put_double, put_float
@@ -252,9 +251,9 @@ def take_items(
 ) -> int:
     """Read the variable header; return a bit per item type that is there, or -1 for a rejection."""
     seen = 0
-    while at < end:
-        if end - at < 2:
-            return -1
+    if at == end:
+        return seen
+    while end - at >= 2:
         code = load_u16(data, at)
         if code == 0:
             return seen
@@ -280,7 +279,7 @@ def take_items(
                 return -1
             i64[_TRANSACTION_ID + code - 8, row] = load_i64(data, at)
         at += size
-    return seen
+    return -1
 
 
 @piece
@@ -387,9 +386,9 @@ def take_properties(
     return entry
 
 
-_GRID32 = types.Array(types.int32, 2, "C")
-_GRID64 = types.Array(types.int64, 2, "C")
-_GRID8 = types.Array(types.uint8, 2, "C")
+_GRID32 = array("int32", 2)
+_GRID64 = array("int64", 2)
+_GRID8 = array("uint8", 2)
 
 
 @kernel(

@@ -26,6 +26,7 @@ __all__ = [
     "destination_kind",
     "redact",
     "reply_to_kind",
+    "typed_properties",
 ]
 
 BODY_KINDS = MappingProxyType(
