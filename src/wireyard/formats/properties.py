@@ -20,12 +20,15 @@ from wireyard.errors import DecodeError, EncodeError, LimitExceeded, Malformed, 
 
 __all__ = [
     "TYPES",
+    "Cursor",
     "Properties",
     "Property",
     "decode_properties",
+    "decode_value",
     "encode_properties",
     "property_text",
     "property_value",
+    "typed_properties",
 ]
 
 TYPES = MappingProxyType(
@@ -106,8 +109,16 @@ def _comparable(entries: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-class _Cursor:
-    """Reads the section from left to right; every error says which field, and where it stands."""
+class Cursor:
+    """Reads the section from left to right; every error says which field, and where it stands.
+
+    Parameters
+    ----------
+    data
+        The section.
+    format, base, spec
+        For errors: the format's name, where the section begins in its packet, its document.
+    """
 
     def __init__(self, data: bytes, format: str, base: int, spec: str) -> None:
         self.data = data
@@ -117,6 +128,7 @@ class _Cursor:
         self.spec = f"{spec}, {_SPEC}"
 
     def take(self, size: int, field: str) -> bytes:
+        """Return the next `size` bytes."""
         left = len(self.data) - self.at
         if size > left:
             raise Truncated(self.format, field, self.base + self.at, size, left, self.spec)
@@ -124,9 +136,11 @@ class _Cursor:
         return self.data[start : self.at]
 
     def integer(self, size: int, field: str, *, signed: bool = True) -> int:
+        """Return an integer of `size` bytes."""
         return int.from_bytes(self.take(size, field), "big", signed=signed)
 
     def text(self, field: str) -> str:
+        """Return text behind its length."""
         size = self.integer(2, f"{field} length", signed=False)
         start = self.at
         data = self.take(size, field)
@@ -139,6 +153,7 @@ class _Cursor:
     def fault(
         self, kind: type[DecodeError], field: str, at: int, problem: str, code: str | None = None
     ) -> DecodeError:
+        """Return an error about what stands at `at` in the section."""
         return kind(self.format, field, self.base + at, problem, self.spec, code)
 
 
@@ -158,7 +173,7 @@ def decode_properties(data: bytes, format: str, base: int, spec: str) -> Propert
         A version other than 1, an impossible count, an empty name, an unknown type, or a field
         that does not fit.
     """
-    cursor = _Cursor(data, format, base, spec)
+    cursor = Cursor(data, format, base, spec)
     version = cursor.integer(4, "property version")
     if version != SECTION_VERSION:
         raise cursor.fault(Malformed, "property version", 0, f"is {version}, not 1")
@@ -177,11 +192,12 @@ def decode_properties(data: bytes, format: str, base: int, spec: str) -> Propert
             # The shipped reader stops here in silence and loses the rest (errata 31).
             raise cursor.fault(Malformed, "property name", start, "is empty")
         entries.pop(name, None)
-        entries[name] = _decode_value(cursor)
+        entries[name] = decode_value(cursor)
     return Properties(entries, data)
 
 
-def _decode_value(cursor: _Cursor) -> Property:
+def decode_value(cursor: Cursor) -> Property:
+    """Decode the type and the value that stand behind a name."""
     start = cursor.at
     code = cursor.integer(2, "property type")
     kind = TYPES.get(code)
@@ -295,3 +311,20 @@ def property_value(name: str, kind: str, value: Any) -> Property:
         return Property(kind, int(value))
     except (ValueError, KeyError, binascii.Error):
         raise EncodeError(f"property {name}", value, f"not a value of type {kind}") from None
+
+
+def typed_properties(properties: Mapping[str, Any] | None) -> Properties:
+    """Return the properties of a packet or a row as `Properties`.
+
+    A row that came back from JSON or from columns has ``{type, value}`` in the place of a pair.
+    """
+    if isinstance(properties, Properties):
+        return properties
+    return Properties(
+        {
+            name: property_value(name, entry["type"], entry["value"])
+            if isinstance(entry, Mapping)
+            else Property(*entry)
+            for name, entry in (properties or {}).items()
+        }
+    )

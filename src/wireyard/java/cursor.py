@@ -41,6 +41,7 @@ class Cursor:
         self.graph = Graph(self.data)
         self.at = 0
         self.depth = 0
+        self.descriptors = 0  # that are being read
         self.elements = 0
         self.base = 0  # handles before it were given up by a TC_RESET
         start = self.take(len(MAGIC), "stream header")

@@ -52,6 +52,6 @@ class ClassDesc:
         has_data = self.names or self.objects or written
         self.parts = (*inherited, self) if has_data else inherited
         self.shape = SHAPES.get(self.name)
-        word, code = BOXES.get(self.name, (None, ""))
+        word, code, _ = BOXES.get(self.name, (None, "", 0))
         if codes == code and self.names == ["value"] and self.parts == (self,):
             self.box = word

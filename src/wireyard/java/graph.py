@@ -73,8 +73,6 @@ class Graph:
             index += 1
             number = numbers.get(other)
             if kind == ASSIGN:
-                if number is not None:
-                    raise JavaError("bad_java", "reference", start, "leads back into its own class")
                 numbers[other] = first + len(numbers)
                 continue
             if kind == BEGIN and number is None:

@@ -12,6 +12,7 @@ from wireyard.java.cursor import DEFAULT_LIMITS, Limits
 from wireyard.java.grammar import (
     FIRST_HANDLE,
     MAGIC,
+    PRIMITIVES,
     SC_SERIALIZABLE,
     SC_WRITE_METHOD,
     TC_BLOCKDATA,
@@ -24,6 +25,7 @@ from wireyard.java.grammar import (
     TC_STRING,
 )
 from wireyard.java.serial import Reader
+from wireyard.java.shapes import BOXES
 from wireyard.java.text import encode_modified
 from wireyard.java.values import JavaCollection, JavaError, JavaValue
 
@@ -127,18 +129,11 @@ _HASHTABLE = _descriptor(
 )
 _NUMBER = _descriptor("java.lang.Number", 0x86AC951D0B94E08B, SC_SERIALIZABLE, ())
 
-# Type word: class, serialVersionUID, code of the field, `struct` code, superclass is Number.
+# Type word: descriptor, `struct` code of the field.
 _BOXES = {
-    word: (_descriptor("java.lang." + name, uid, SC_SERIALIZABLE, ((code, "value"),)), form, number)
-    for word, name, uid, code, form, number in (
-        ("boolean", "Boolean", 0xCD207280D59CFAEE, "Z", ">?", False),
-        ("byte", "Byte", 0x9C4E6084EE50F51C, "B", ">b", True),
-        ("short", "Short", 0x684D37133460DA52, "S", ">h", True),
-        ("integer", "Integer", 0x12E2A0A4F7818738, "I", ">i", True),
-        ("long", "Long", 0x3B8BE490CC8F23DF, "J", ">q", True),
-        ("float", "Float", 0xDAEDC9A2DB3CF0EC, "F", ">f", True),
-        ("double", "Double", 0x80B3C24A296BFB04, "D", ">d", True),
-    )
+    word: (_descriptor(name, uid, SC_SERIALIZABLE, ((code, "value"),)), ">" + PRIMITIVES[code])
+    for name, (word, code, uid) in BOXES.items()
+    if word in _WORDS
 }
 
 
@@ -177,14 +172,14 @@ class _Writer:
         if word not in _BOXES:
             words = ", ".join(sorted(_WORDS))
             raise EncodeError(f"type of property {name}", word, f"one of {words}")
-        descriptor, form, is_number = _BOXES[word]
+        descriptor, form = _BOXES[word]
         data = self.packed(name, word, form, value)
         key = word, value
         if key in self.boxed:
             self.refer(self.boxed[key])
             return
         self.out.append(TC_OBJECT)
-        self.descriptor(word, descriptor, is_number)
+        self.descriptor(word, descriptor)
         self.out += data
         handle = self.assign()
         if word in ("boolean", "byte") or (
@@ -202,14 +197,14 @@ class _Writer:
         except (struct.error, OverflowError, TypeError):
             raise EncodeError(f"property {name}", value, f"does not fit type {word}") from None
 
-    def descriptor(self, word: str, descriptor: bytes, is_number: bool) -> None:
+    def descriptor(self, word: str, descriptor: bytes) -> None:
         if word in self.classes:
             self.refer(self.classes[word])
             return
         self.out += descriptor
         self.classes[word] = self.assign()
-        if not is_number:
-            self.out.append(TC_NULL)
+        if word == "boolean":
+            self.out.append(TC_NULL)  # every other box is a Number
         elif "number" in self.classes:
             self.refer(self.classes["number"])
         else:

@@ -85,6 +85,10 @@ class Reader(Cursor):
         value = self.refer(start)
         if value is _OPEN or isinstance(value, ClassDesc):
             raise JavaError("bad_java", "reference", start, "is to no complete object")
+        if self.descriptors and not (isinstance(value, JavaValue) and value.type == "string"):
+            # Java writes text there, if anything. An object could hold one of the class that is
+            # not complete yet, which nobody could take out of the stream.
+            raise JavaError("bad_java", "reference", start, "is to an object, in a descriptor")
         return value
 
     def string(self, start: int, length_bytes: int = 2) -> JavaValue:
@@ -132,9 +136,10 @@ class Reader(Cursor):
         begun = self.begin(start)
         desc = ClassDesc(self.text(2, "class name"))
         handle = self.assign(begun, desc)
+        self.descriptors += 1
         at = self.take(_DESCRIPTOR.size, "class descriptor")
         _, desc.flags, count = _DESCRIPTOR.unpack_from(self.data, at)
-        if desc.flags & (SC_SERIALIZABLE | SC_EXTERNALIZABLE) not in _ONE_KIND:
+        if desc.flags & _BOTH_KINDS == _BOTH_KINDS:
             raise JavaError("bad_java", "class flags", at + 8, f"are {desc.flags:#04x}")
         codes = "".join([self.field_desc(desc) for _ in range(count)])
         self.finish(desc, codes, handle)
@@ -143,6 +148,7 @@ class Reader(Cursor):
     def finish(self, desc: ClassDesc, codes: str, handle: int) -> None:
         """Read what ends a class descriptor: its annotation and its superclass."""
         self.annotation()
+        self.descriptors -= 1
         start = self.at
         desc.close(codes, self.class_desc())
         if len(desc.parts or ()) > self.limits.depth:
@@ -171,6 +177,7 @@ class Reader(Cursor):
         begun = self.begin(start)
         desc = ClassDesc("java.lang.reflect.Proxy")
         handle = self.assign(begun, desc)
+        self.descriptors += 1
         for _ in range(self.number(4, "interface count")):
             self.text(2, "interface name")
         desc.flags = SC_SERIALIZABLE
@@ -305,7 +312,7 @@ class Reader(Cursor):
         return value
 
 
-_ONE_KIND = (SC_SERIALIZABLE, SC_EXTERNALIZABLE)
+_BOTH_KINDS = SC_SERIALIZABLE | SC_EXTERNALIZABLE
 
 _READERS: dict[int, Callable[[Reader, int], Any]] = {
     TC_NULL: Reader.null,

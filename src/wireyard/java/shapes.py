@@ -33,16 +33,16 @@ class Parts(dict[str, tuple[dict[str, Any], list[Any]]]):
 
 
 BOXES = {
-    "java.lang.Boolean": ("boolean", "Z"),
-    "java.lang.Byte": ("byte", "B"),
-    "java.lang.Character": ("character", "C"),
-    "java.lang.Short": ("short", "S"),
-    "java.lang.Integer": ("integer", "I"),
-    "java.lang.Long": ("long", "J"),
-    "java.lang.Float": ("float", "F"),
-    "java.lang.Double": ("double", "D"),
+    "java.lang.Boolean": ("boolean", "Z", 0xCD207280D59CFAEE),
+    "java.lang.Byte": ("byte", "B", 0x9C4E6084EE50F51C),
+    "java.lang.Character": ("character", "C", 0x348B47D96B1A2678),
+    "java.lang.Short": ("short", "S", 0x684D37133460DA52),
+    "java.lang.Integer": ("integer", "I", 0x12E2A0A4F7818738),
+    "java.lang.Long": ("long", "J", 0x3B8BE490CC8F23DF),
+    "java.lang.Float": ("float", "F", 0xDAEDC9A2DB3CF0EC),
+    "java.lang.Double": ("double", "D", 0x80B3C24A296BFB04),
 }
-"""Type word, and the code of the one field ``value``."""
+"""Type word, code of the one field ``value``, serialVersionUID."""
 
 
 class ShapeError(ValueError):

@@ -27,12 +27,12 @@ from wireyard.formats.jmq.layout import (
     VERSIONS,
 )
 from wireyard.formats.jmq.message import SECRET_BODIES
-from wireyard.formats.jmq.packet import _read_properties, read_row
+from wireyard.formats.jmq.packet import read_properties, read_row
 from wireyard.formats.properties import (
     TYPES,
+    Cursor,
     Properties,
-    _Cursor,
-    _decode_value,
+    decode_value,
     property_text,
 )
 
@@ -170,7 +170,7 @@ def _mark_properties(marks: _Marks, view: View, row: Row) -> None:
     fault: DecodeError | None = None
     found: Properties | None = None
     try:
-        found = _read_properties(row["version"], section, start)
+        found = read_properties(row["version"], section, start)
     except DecodeError as error:
         fault = error
     if row["version"] == 301:
@@ -185,7 +185,7 @@ def _mark_properties(marks: _Marks, view: View, row: Row) -> None:
 
 
 def _mark_marshalled(marks: _Marks, section: bytes, start: int, fault: DecodeError | None) -> None:
-    cursor = _Cursor(section, "jmq", start, SPEC)
+    cursor = Cursor(section, "jmq", start, SPEC)
     with suppress(DecodeError):  # It would be the fault again.
         for field in ("property version", "property count"):
             number = cursor.integer(4, field)
@@ -196,13 +196,13 @@ def _mark_marshalled(marks: _Marks, section: bytes, start: int, fault: DecodeErr
             _mark_property(marks, cursor, start)
 
 
-def _mark_property(marks: _Marks, cursor: _Cursor, start: int) -> None:
+def _mark_property(marks: _Marks, cursor: Cursor, start: int) -> None:
     value_at = start + cursor.at + 2
     name = cursor.text("property name")
     type_at = start + cursor.at
     marks.to(value_at, "property name length", _bytes_text(type_at - value_at), _PROPERTIES)
     marks.to(type_at, "property name", _shown(name), _PROPERTIES)
-    kind, value = _decode_value(cursor)
+    kind, value = decode_value(cursor)
     stop = start + cursor.at
     marks.to(type_at + 2, "property type", f"{_CODES[kind]} ({kind})", _PROPERTIES)
     value_at = marks.at + _LENGTHS.get(kind, 0)

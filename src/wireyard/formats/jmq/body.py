@@ -28,7 +28,7 @@ from wireyard.formats.jmq.layout import (
     SPEC,
     SYS_MESSAGE_ID,
 )
-from wireyard.formats.jmq.message import typed_properties
+from wireyard.formats.properties import typed_properties
 
 __all__ = ["MAX_INFLATED_BYTES", "body_text", "body_value", "iso_text"]
 

@@ -16,7 +16,7 @@ from wireyard.errors import UsageError
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES
 from wireyard.formats.jmq.packet import Packet
-from wireyard.formats.properties import Properties, Property, property_value
+from wireyard.formats.properties import Property, typed_properties
 
 __all__ = [
     "BODY_KINDS",
@@ -26,7 +26,6 @@ __all__ = [
     "destination_kind",
     "redact",
     "reply_to_kind",
-    "typed_properties",
 ]
 
 BODY_KINDS = MappingProxyType(
@@ -178,21 +177,6 @@ class JmsMessage:
     def headers(self) -> dict[str, Any]:
         """Return the JMS headers by their JMS names, then the JMSX* properties."""
         return {name: getattr(self, field) for name, field in JMS_HEADERS.items()} | self.jmsx
-
-
-def typed_properties(properties: Mapping[str, Any] | None) -> Mapping[str, Property]:
-    """Return the properties of a packet or a row as `Property` values.
-
-    A row that came back from JSON or from columns has ``{type, value}`` in the place of a pair.
-    """
-    if isinstance(properties, Properties):
-        return properties
-    return {
-        name: property_value(name, entry["type"], entry["value"])
-        if isinstance(entry, Mapping)
-        else Property(*entry)
-        for name, entry in (properties or {}).items()
-    }
 
 
 def redact(row: Row) -> Row:

@@ -16,6 +16,7 @@ from wireyard import java
 from wireyard.errors import DecodeError, EncodeError, Malformed, Truncated, UnsupportedVersion
 from wireyard.formats.base import Row, View
 from wireyard.formats.jmq.address import address_text, sys_message_id_text
+from wireyard.formats.jmq.items import item_value, walk_items
 from wireyard.formats.jmq.layout import (
     FLAGS,
     HEADER_BYTES,
@@ -32,13 +33,21 @@ from wireyard.formats.properties import (
     Property,
     decode_properties,
     encode_properties,
-    property_value,
+    typed_properties,
 )
 
-__all__ = ["Packet", "decode", "encode", "packet_of", "read_row"]
+__all__ = [
+    "Packet",
+    "check_sections",
+    "decode",
+    "encode",
+    "packet_of",
+    "read_prefix",
+    "read_properties",
+    "read_row",
+]
 
 _HEAD = f"{SPEC}, fixed header"
-_LIST = f"{SPEC}, variable header"
 _PREFIX = struct.Struct(">IHhi")
 _NO_ADDRESS = bytes(10) + b"\xff\xff" + bytes(4)
 
@@ -146,20 +155,20 @@ def read_row(view: View) -> tuple[Row, DecodeError | None]:
 
 def _read(view: View, values: Row) -> None:
     """Fill `values` section by section; what is there when an error rises is right."""
-    version = _read_prefix(view, values)
+    version = read_prefix(view, values)
     layout = HEADERS[version]
     header: dict[str, Any] = layout.unpack(view)
     if version == 103:
         header["bit_flags"] &= 0x00FF  # 2.0 clients left garbage above (errata 27).
     values.update((name, value) for name, value in header.items() if name != "magic")
-    _check_sections(layout["property_offset"].offset, header)
+    check_sections(layout["property_offset"].offset, header)
     offset, size = header["property_offset"], header["property_size"]
     body_start = offset + size
     values["body_size"] = len(view) - body_start
     values["body"] = bytes(view[body_start:]) or None
     error: DecodeError | None = None
     try:
-        _read_items(bytes(view[HEADER_BYTES:offset]), values)
+        _read_items(view, offset, values)
     except DecodeError as found:
         error = found  # The properties can still be read: only the first error is told.
     if version == 103:
@@ -167,14 +176,14 @@ def _read(view: View, values: Row) -> None:
     try:
         if size:
             section = bytes(view[offset:body_start])
-            values["properties"] = _read_properties(version, section, offset)
+            values["properties"] = read_properties(version, section, offset)
     except DecodeError as found:
         error = error or found
     if error:
         raise error
 
 
-def _read_prefix(view: View, values: Row) -> int:
+def read_prefix(view: View, values: Row) -> int:
     """Read what no version may change and return the version, if it is one of ours."""
     if len(view) < PREFIX_BYTES:
         raise Truncated("jmq", "fixed header", 0, HEADER_BYTES, len(view), _HEAD)
@@ -192,7 +201,8 @@ def _read_prefix(view: View, values: Row) -> int:
     return int(version)
 
 
-def _check_sections(at: int, header: Mapping[str, int]) -> None:
+def check_sections(at: int, header: Mapping[str, int]) -> None:
+    """Check that the sections fit in the packet; the property offset stands at `at`."""
     offset, size, total = header["property_offset"], header["property_size"], header["size"]
     if not HEADER_BYTES <= offset <= total:
         problem = f"is {offset}, not between {HEADER_BYTES} and the size, {total}"
@@ -202,45 +212,19 @@ def _check_sections(at: int, header: Mapping[str, int]) -> None:
         raise Malformed("jmq", "property size", at + 4, problem, _HEAD)
 
 
-def _read_items(data: bytes, values: Row) -> None:
-    """Read the variable header: items until type 0; what follows that is padding."""
-    at, stop = 0, len(data)
-    while stop:
-        if stop - at < 2:
-            raise Truncated("jmq", "item type", HEADER_BYTES + at, 2, stop - at, _LIST)
-        code = int.from_bytes(data[at : at + 2], "big")
-        if code == 0:
-            return
-        if stop - at < 4:
-            raise Truncated("jmq", "item length", HEADER_BYTES + at + 2, 2, stop - at - 2, _LIST)
-        # Unsigned, as specified; the shipped reader takes it as signed (errata 7).
-        size = int.from_bytes(data[at + 2 : at + 4], "big")
-        start = at + 4
-        at = start + size
-        item = ITEMS.get(code)
-        if at > stop:
-            name = item.name if item else f"item {code}"
-            raise Truncated("jmq", name, HEADER_BYTES + start, size, stop - start, _LIST)
-        if item is None:
-            values["unknown_items"] = (*values.get("unknown_items", ()), (code, data[start:at]))
-        else:
-            values[item.name] = _item_value(item.name, item.width, data[start:at], start)
+def _read_items(view: View, stop: int, values: Row) -> None:
+    """Read the variable header; of two items of one type the later counts."""
+    for span in walk_items(view, HEADER_BYTES, stop):
+        item = ITEMS.get(span.code)
+        if item is not None:
+            values[item.name] = item_value(view, span)
+        elif span.code:
+            unknown = values.get("unknown_items", ())
+            values["unknown_items"] = (*unknown, (span.code, item_value(view, span)))
 
 
-def _item_value(name: str, width: int | None, data: bytes, start: int) -> int | str:
-    if width is None:
-        try:
-            return java.decode_text(data)
-        except ValueError:
-            at = HEADER_BYTES + start
-            raise Malformed("jmq", name, at, "is not UTF-8", _LIST, "bad_utf8") from None
-    if len(data) != width:
-        problem = f"has length {len(data)}, not {width}"
-        raise Malformed("jmq", name, HEADER_BYTES + start - 2, problem, _LIST)
-    return int.from_bytes(data, "big", signed=True)
-
-
-def _read_properties(version: int, data: bytes, start: int) -> Properties:
+def read_properties(version: int, data: bytes, start: int) -> Properties:
+    """Read a property section in the encoding of its version; it stands at `start`."""
     if version == 301:
         return decode_properties(data, "jmq", start, SPEC)
     try:
@@ -354,12 +338,7 @@ def packet_of(row: Mapping[str, Any]) -> Packet:
     if "packet_type" not in values:
         raise EncodeError("packet_type", None, "every packet has a type")
     if "properties" in values:
-        values["properties"] = Properties(
-            {
-                name: property_value(name, entry["type"], entry["value"])
-                for name, entry in values["properties"].items()
-            }
-        )
+        values["properties"] = typed_properties(values["properties"])
     if "unknown_items" in values:
         values["unknown_items"] = tuple(
             (item["type"], item["value"]) for item in values["unknown_items"]

@@ -26,7 +26,7 @@ from wireyard.formats.jmq.layout import (
     ITEMS_BY_NAME,
     SYS_MESSAGE_ID,
 )
-from wireyard.formats.jmq.packet import _check_sections, _read_prefix
+from wireyard.formats.jmq.packet import check_sections, read_prefix
 
 __all__ = ["ROUTER_FIELDS", "ROUTER_FLAGS", "RouterView"]
 
@@ -88,9 +88,9 @@ class RouterView:
         if self.head:
             return
         view = memoryview(self.view)
-        layout = HEADERS[_read_prefix(view, {})]
+        layout = HEADERS[read_prefix(view, {})]
         header: dict[str, Any] = layout.unpack(view)
-        _check_sections(layout["property_offset"].offset, header)
+        check_sections(layout["property_offset"].offset, header)
         object.__setattr__(self, "head", bytes(view[:HEADER_BYTES]))
 
     @property

@@ -1,0 +1,60 @@
+"""What every test may ask for: the shared material, the examples, the hypothesis profiles."""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# A session that a test builds by itself would run its tasks in whatever python3 is on PATH.
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+# CI machines stall for seconds at a time, so a deadline would only measure them.
+settings.register_profile("default", deadline=None, print_blob=True)
+settings.register_profile(
+    "nightly",
+    max_examples=10_000,
+    deadline=timedelta(seconds=10),
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what uses the `shared` fixture."""
+    for item in items:
+        if "shared" in getattr(item, "fixturenames", ()):
+            item.add_marker("shared")
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Return the folder with the vectors and streams; skip where it is not there."""
+    folder = Path(os.environ.get("WIREYARD_SHARED", ROOT.parent / "shared"))
+    if not folder.is_dir():
+        pytest.skip(
+            "no ../shared beside the checkout, and WIREYARD_SHARED does not say where it is"
+        )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def examples() -> Path:
+    """Return the folder of the examples."""
+    return ROOT / "examples"
+
+
+@pytest.fixture(scope="session")
+def traffic(examples: Path) -> list[Path]:
+    """Return the recorded directed streams, in the order of their names."""
+    streams = sorted((examples / "traffic").glob("*.jmq"))
+    assert streams, "examples/traffic holds no recorded stream"
+    return streams
