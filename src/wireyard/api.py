@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from wireyard.streams.write import write_stream
 __all__ = ["decode", "encode", "formats", "packets", "read", "scan", "write"]
 
 _MOST_THREADS = 8
+_SNIFFED_BYTES = 1 << 12
 _SHOWN_BYTES = 16
 
 
@@ -77,8 +78,11 @@ def scan(
     0
     """
     opened = open_windows(source)
-    found, opened = (get_format(format), opened) if format else _sniffed(opened)
-    plan = make_plan(found, columns, where, mode, max_packet_bytes)
+    try:
+        plan = make_plan(_format_of(opened, format), columns, where, mode, max_packet_bytes)
+    except BaseException:
+        opened.close()
+        raise
     workers = threads or min(os.cpu_count() or 1, _MOST_THREADS)
     batches = scan_windows(opened, plan, opened.name, threads=workers)
     return pa.RecordBatchReader.from_batches(plan.schema, batches)
@@ -124,19 +128,19 @@ def packets(
     if mode not in ("failfast", "dropmalformed"):
         raise UsageError(f"mode '{mode}' is for tables; packets take failfast or dropmalformed")
     opened = open_windows(source)
-    found, opened = (get_format(format), opened) if format else _sniffed(opened)
-    decoder = Decoder(found, max_packet_bytes)
-    for window in opened.windows:
-        decoder.receive_data(window.view)
-        window.start = window.stop
-        if window.at_end:
-            decoder.receive_end()
-        for event in decoder.events():
-            if event.packet is not None:
-                yield event.packet
-            elif event.error is not None and mode == "failfast":
-                event.error.add_note(f"in {opened.name}, offset {event.offset}")
-                raise event.error
+    with closing(opened):
+        decoder = Decoder(_format_of(opened, format), max_packet_bytes)
+        for window in opened.windows:
+            decoder.receive_data(window.view)
+            window.start = window.stop
+            if window.at_end:
+                decoder.receive_end()
+            for event in decoder.events():
+                if event.packet is not None:
+                    yield event.packet
+                elif event.error is not None and mode == "failfast":
+                    event.error.add_note(f"in {opened.name}, offset {event.offset}")
+                    raise event.error
 
 
 def decode(data: bytes | bytearray | memoryview, format: str) -> Any:
@@ -184,10 +188,11 @@ def write(table: Any, path: str | os.PathLike[str], format: str) -> int:
     return write_stream(reader, os.fspath(path), get_format(format))
 
 
-def _sniffed(opened: OpenedStream) -> tuple[Format, OpenedStream]:
-    """Return the format of a stream by its first bytes, and the stream with those still in it."""
-    first = next(opened.windows)
-    head = bytes(first.view[: 1 << 16])
+def _format_of(opened: OpenedStream, format: str | None) -> Format:
+    """Return the format that was named, or that the stream's first bytes show."""
+    if format is not None:
+        return get_format(format)
+    head = bytes(opened.first.view[:_SNIFFED_BYTES])
     if not head:
         raise SourceError(f"{opened.name}: is empty, so its format cannot be told; name it")
     found = sniff(head)
@@ -195,4 +200,4 @@ def _sniffed(opened: OpenedStream) -> tuple[Format, OpenedStream]:
         known = ", ".join(names())
         shown = head[:_SHOWN_BYTES].hex(" ")
         raise UsageError(f"{opened.name}: begins like no format ({shown}); name one: {known}")
-    return found, OpenedStream(opened.name, chain([first], opened.windows), opened.size)
+    return found

@@ -105,19 +105,22 @@ def _shortest(significand: int, exponent: int, uneven: bool) -> tuple[int, int]:
     least = _round_to_odd(g1, g0, lower << shift) + odd
     most = _round_to_odd(g1, g0, (value + 2) << shift) - odd
 
+    # Which of the cases it is looks random from one number to the next, so all are worked out and
+    # none is branched to.
     below = middle >> 2
-    if below >= 100:  # a digit less still leaves two
-        short = 10 * divide(below, 10)
-        short_fits = least <= short << 2
-        if short_fits != ((short + 10) << 2 <= most):
-            return (short if short_fits else short + 10), power
+    short = 10 * divide(below, 10)
+    short_fits = least <= short << 2
+    one_short = short_fits != ((short + 10) << 2 <= most)
     below_fits = least <= below << 2
-    if below_fits != ((below + 1) << 2 <= most):
-        return (below if below_fits else below + 1), power
+    one_long = below_fits != ((below + 1) << 2 <= most)
     # Both fit or neither does: the closer one, the even one of two equally close.
     distance = middle - ((2 * below + 1) << 1)
-    nearer_below = distance < 0 or (distance == 0 and below & 1 == 0)
-    return (below if nearer_below else below + 1), power
+    nearer_below = (distance < 0) | ((distance == 0) & (below & 1 == 0))
+    take_below = (one_long & below_fits) | (nearer_below & ~one_long)
+    digits = below + 1 - take_below
+    if one_short & (below >= 100):  # a digit less still leaves two
+        digits = short + 10 * (1 - short_fits)
+    return digits, power
 
 
 # --- Java's layout --------------------------------------------------------------------------
@@ -149,19 +152,19 @@ def _put_decimal(out: Bytes, at: int, digits: int, power: int) -> int:
         store_word(out, at + 2, middle)
         store_word(out, at + 10, last)
         return _put_exponent(out, at + 1 + max(count, 2), point - 1)
-    if point > 0:
-        store_word(out, at, first)
-        store_word(out, at + 1, middle)
-        store_word(out, at + point, 0x2E)  # .
-        store_word(out, at + point + 1, middle >> 8 * (point - 1))
-        store_word(out, at + 10, last)
-        return at + 1 + max(count, point + 1)
+    # One way for both plain layouts. Behind the point nothing moves: "0." and zeros stand before
+    # the digits, and what is moved along for the point goes where no digit is.
+    inside = point > 0
+    before = point if inside else 17
     store_word(out, at, 0x30302E30)  # 0.00
-    at += 2 - point
+    at += 0 if inside else 2 - point
     store_word(out, at, first)
     store_word(out, at + 1, middle)
     store_word(out, at + 9, last)
-    return at + count
+    store_word(out, at + before, 0x2E)  # .
+    store_word(out, at + before + 1, middle >> 8 * (before - 1 & 7))
+    store_word(out, at + 9 + inside, last)
+    return at + max(count, (point + 1) * inside) + inside
 
 
 @piece

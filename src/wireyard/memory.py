@@ -46,6 +46,9 @@ Bytes: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint8]]
 SLACK: Final = 64
 """Bytes an output array must have left after the last text written to it."""
 
+BLOCK: Final = 32
+"""Bytes that are moved at once: one vector register, and longer than most names."""
+
 HIGH_BITS: Final = -0x7F7F7F7F7F7F7F80
 """The high bit of each byte of a word: a byte that has it set is not ASCII."""
 
@@ -83,6 +86,16 @@ def _emit_copy_bytes(builder: Any, out: Any, out_at: Any, data: Any, at: Any, si
     move = builder.module.declare_intrinsic("llvm.memcpy", [pointer, pointer, _WORD])
     target, source = builder.gep(out, [out_at]), builder.gep(data, [at])
     builder.call(move, [target, source, size, ir.Constant(ir.IntType(1), 0)])
+
+
+def _emit_copy_block(builder: Any, out: Any, out_at: Any, data: Any, at: Any) -> Any:
+    block = ir.VectorType(_BYTE, BLOCK)
+    source = builder.bitcast(builder.gep(data, [at]), block.as_pointer())
+    target = builder.bitcast(builder.gep(out, [out_at]), block.as_pointer())
+    value = builder.load(source, align=1)
+    builder.store(value, target, align=1)
+    high = builder.icmp_signed("<", value, ir.Constant(block, None))
+    return builder.zext(builder.bitcast(high, ir.IntType(BLOCK)), _WORD)
 
 
 def _emit_prefetch(builder: Any, data: Any, at: Any) -> None:
@@ -171,6 +184,14 @@ def copy_bytes(out: Bytes, out_at: int, data: Bytes, at: int, size: int) -> None
     out[out_at : out_at + size] = data[at : at + size]
 
 
+@instruction(_emit_copy_block)
+def copy_block(out: Bytes, out_at: int, data: Bytes, at: int) -> int:
+    """Move `BLOCK` bytes and return a bit for each that is not ASCII, the first lowest."""
+    moved = data[at : at + BLOCK].copy()
+    out[out_at : out_at + BLOCK] = moved
+    return int.from_bytes(np.packbits(moved >> 7, bitorder="little").tobytes(), "little")
+
+
 @instruction(_emit_prefetch)
 def prefetch(data: Bytes, at: int) -> None:
     """Ask for the cache line of a byte that will be read soon."""
@@ -199,24 +220,23 @@ def divide(value: int, divisor: int) -> int:
 
 @piece
 def copy_text(out: Bytes, out_at: int, data: Bytes, at: int, size: int, stop: int) -> int:
-    """Move `size` bytes by words and return non-zero if not all of them are ASCII.
+    """Move `size` bytes by blocks and return non-zero if not all of them are ASCII.
 
-    Up to seven bytes more are written to `out`; nothing at or after `stop` is read from `data`.
+    Up to `BLOCK` bytes more are written to `out`; nothing at or after `stop` is read from `data`.
+    A short text takes no loop: how long it is cannot be predicted, that it is short can.
     """
     flags = 0
-    whole = size & -8
-    for moved in range(0, whole, 8):
-        word = load_word(data, at + moved)
-        store_word(out, out_at + moved, word)
-        flags |= word
-    rest = size - whole
-    if rest > 0:
-        if at + whole + 8 <= stop:
-            store_word(out, out_at + whole, load_word(data, at + whole))
-        else:
-            copy_bytes(out, out_at + whole, data, at + whole, rest)
-        flags |= load_word(out, out_at + whole) & ((1 << (8 * rest)) - 1)
-    return flags & HIGH_BITS
+    while size > BLOCK and at + BLOCK <= stop:
+        flags |= copy_block(out, out_at, data, at)
+        out_at += BLOCK
+        at += BLOCK
+        size -= BLOCK
+    if at + BLOCK <= stop:
+        return flags | copy_block(out, out_at, data, at) & ((1 << size) - 1)
+    copy_bytes(out, out_at, data, at, size)
+    for place in range(size):
+        flags |= load_u8(data, at + place) & 0x80
+    return flags
 
 
 @piece

@@ -101,7 +101,5 @@ def _property_entries(properties: Mapping[str, tuple[str, Any]]) -> list[tuple[s
 
 
 def _storable(text: str) -> str:
-    """Replace lone surrogates, which Java text may have and Arrow cannot hold (errata 8)."""
-    if text.isascii():
-        return text
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    """Spell lone surrogates out: Java text may have them, Arrow cannot hold them (errata 8)."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import math
+import operator
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
@@ -255,6 +256,8 @@ def _object(name: str, kind: str, value: object) -> bytes:
 
 def _number(name: str, kind: str, value: Any) -> bytes:
     try:
+        if (kind == "boolean") != isinstance(value, bool):
+            raise TypeError
         if isinstance(value, float) and math.isnan(value):
             # The shipped writer sends one NaN only: 7FC00000 and 7FF8000000000000.
             return _NUMBERS[kind].pack(math.nan)
@@ -299,32 +302,70 @@ def property_value(name: str, kind: str, value: Any) -> Property:
     """
     if kind not in _CODES:
         raise EncodeError(f"type of property {name}", kind, f"one of {', '.join(_CODES)}")
-    if not isinstance(value, str) or kind == "string":
-        return Property(kind, float(value) if kind in ("float", "double") else value)
+    convert: Callable[[Any], Any] = _READERS.get(kind, _whole)
     try:
-        if kind in ("float", "double"):
-            return Property(kind, float(value))
-        if kind == "boolean":
-            return Property(kind, {"true": True, "false": False}[value])
-        if kind == "object":
-            return Property(kind, base64.b64decode(value, validate=True))
-        return Property(kind, int(value))
-    except (ValueError, KeyError, binascii.Error):
+        return Property(kind, convert(value))
+    except (ValueError, TypeError, KeyError, OverflowError, binascii.Error):
         raise EncodeError(f"property {name}", value, f"not a value of type {kind}") from None
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, str):
+        return int(value)
+    if isinstance(value, bool):
+        raise TypeError
+    return operator.index(value)
+
+
+def _truth(value: Any) -> bool:
+    return value if isinstance(value, bool) else {"true": True, "false": False}[value]
+
+
+def _float(value: Any) -> float:
+    if not isinstance(value, str | int | float):
+        raise TypeError
+    return float(value)
+
+
+def _plain_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _object_bytes(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else base64.b64decode(value, validate=True)
+
+
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "boolean": _truth,
+    "float": _float,
+    "double": _float,
+    "string": _plain_text,
+    "object": _object_bytes,
+}
 
 
 def typed_properties(properties: Mapping[str, Any] | None) -> Properties:
     """Return the properties of a packet or a row as `Properties`.
 
     A row that came back from JSON or from columns has ``{type, value}`` in the place of a pair.
+
+    Raises
+    ------
+    EncodeError
+        An entry without a type and a value, or with a value that is not of its type.
     """
     if isinstance(properties, Properties):
         return properties
     return Properties(
-        {
-            name: property_value(name, entry["type"], entry["value"])
-            if isinstance(entry, Mapping)
-            else Property(*entry)
-            for name, entry in (properties or {}).items()
-        }
+        {name: _typed_property(name, entry) for name, entry in (properties or {}).items()}
     )
+
+
+def _typed_property(name: str, entry: Any) -> Property:
+    if isinstance(entry, Property):
+        return entry
+    if not isinstance(entry, Mapping) or not {"type", "value"} <= entry.keys():
+        raise EncodeError(f"property {name}", entry, "a property has a type and a value")
+    return property_value(name, entry["type"], entry["value"])

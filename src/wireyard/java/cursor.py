@@ -98,9 +98,7 @@ class Cursor:
             problem = f"is one of more than {self.limits.handles}"
             raise JavaError("limit_exceeded", "object", start, problem)
         graph.values.append(value)
-        graph.begins.append(begun)
-        graph.afters.append(0)
-        graph.stops.append(0)
+        graph.spans.append((begun, 0, 0))
         graph.log[begun] = (BEGIN, start, handle)
         graph.log.append((ASSIGN, 0, handle))
         return handle
@@ -109,8 +107,7 @@ class Cursor:
         """Note that the last byte of an object was read, and return its value."""
         graph = self.graph
         graph.values[handle] = value
-        graph.afters[handle] = len(graph.log)
-        graph.stops[handle] = self.at
+        graph.spans[handle] = (graph.spans[handle][0], len(graph.log), self.at)
         self.depth -= 1
         return value
 

@@ -23,19 +23,17 @@ class Graph:
 
     `log` has ``(BEGIN, offset, handle)`` for the first byte of each object that gets a handle,
     ``(ASSIGN, 0, handle)`` where it gets it, ``(REFER, offset, handle)`` for each TC_REFERENCE.
-    The other lists have one element a handle: the object, the place in `log` of its BEGIN and
-    behind its last entry, and the offset behind its last byte. Handles are counted on past a
-    TC_RESET.
+    The other lists have one element a handle: the object; and its span, which is the place in
+    `log` of its BEGIN and behind its last entry, and the offset behind its last byte. Handles are
+    counted on past a TC_RESET.
     """
 
-    __slots__ = ("afters", "begins", "cut_bytes", "data", "handles", "log", "stops", "values")
+    __slots__ = ("cut_bytes", "data", "handles", "log", "spans", "values")
 
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.values: list[Any] = []
-        self.begins: list[int] = []
-        self.afters: list[int] = []
-        self.stops: list[int] = []
+        self.spans: list[tuple[int, int, int]] = []
         self.log: list[tuple[int, int, int]] = []
         self.handles: dict[int, int] | None = None
         self.cut_bytes = 0
@@ -64,7 +62,7 @@ class Graph:
     def _copy(
         self, handle: int, first: int, numbers: dict[int, int], out: bytearray, depth: int
     ) -> None:
-        index, after = self.begins[handle], self.afters[handle]
+        index, after, stop = self.spans[handle]
         start = at = self.log[index][1]
         if depth > MAX_DEPTH:
             raise JavaError("limit_exceeded", "reference", start, "is one of too long a chain")
@@ -84,10 +82,10 @@ class Graph:
                 out += _REFERENCE.pack(TC_REFERENCE, number)
             if kind == BEGIN:
                 # Spelled out before: an object that contains this one was copied into it.
-                at, index = self.stops[other], self.afters[other]
+                _, index, at = self.spans[other]
             else:
                 at = offset + _REFERENCE.size
-        self._append(out, at, self.stops[handle])
+        self._append(out, at, stop)
 
     def _append(self, out: bytearray, start: int, stop: int) -> None:
         # A reference costs its 5 bytes, so one pass of the loop above is paid for too.

@@ -53,7 +53,7 @@ class Reader(Cursor):
     """Reads one stream from left to right.
 
     One method for each thing of the grammar; `start` is the offset of its TC byte. Each level of
-    nesting is at most four calls deep, so `Limits.depth` bounds the stack.
+    nesting is at most five calls deep, so `Limits.depth` bounds the stack.
     """
 
     def top(self) -> Any:
@@ -70,7 +70,10 @@ class Reader(Cursor):
     def value(self, field: str) -> Any:
         """Read any object, or null."""
         start = self.take(1, field)
-        tag = self.data[start]
+        return self.tagged(self.data[start], start, field)
+
+    def tagged(self, tag: int, start: int, field: str) -> Any:
+        """Read an object behind its TC byte."""
         read = _READERS.get(tag)
         if read is None:
             problem = f"is {tag:#04x}, not the start of an object"
@@ -197,8 +200,7 @@ class Reader(Cursor):
                 begin = self.take(size, "block data")
                 items.append(self.data[begin : self.at])
             else:
-                self.at = start
-                items.append(self.value("object"))
+                items.append(self.tagged(tag, start, "object"))
             self.count(1, "objects", start)
 
     def object(self, start: int) -> Any:

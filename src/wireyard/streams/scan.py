@@ -6,8 +6,10 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import chain
 from threading import local
 from typing import Any
 
@@ -19,8 +21,8 @@ from wireyard.streams.batches import BlockReader
 from wireyard.streams.blocks import Block, FrameScanner, cut_blocks
 from wireyard.streams.framer import Framer
 from wireyard.streams.plan import Plan
-from wireyard.streams.source import Source, open_source
-from wireyard.streams.window import Window, windows_of_bytes, windows_of_file
+from wireyard.streams.source import Source, compression, open_source
+from wireyard.streams.window import Window, Windows, windows_of_bytes, windows_of_file
 
 __all__ = ["load_fast_path", "scan_source"]
 
@@ -65,21 +67,38 @@ def scan_source(
 
 @dataclass(frozen=True)
 class OpenedStream:
-    """A source as windows; `size` is its bytes from where it was opened, None if not known."""
+    """A source as windows, the first of them read; `size` is in bytes, None if not known."""
 
     name: str
-    windows: Iterator[Window]
+    first: Window
+    rest: Windows
     size: int | None
+
+    @property
+    def windows(self) -> Iterator[Window]:
+        """All windows; they can be gone through once."""
+        return chain([self.first], self.rest)
+
+    def close(self) -> None:
+        """Close the source, wherever the windows are."""
+        self.rest.close()
 
 
 def open_windows(source: Source, start: int = 0) -> OpenedStream:
-    """Open a source as windows from offset `start` on."""
-    if isinstance(source, (bytes, bytearray, memoryview)):
+    """Open a source as windows from offset `start` on, and read the first.
+
+    Raises
+    ------
+    SourceError
+        The source cannot be read.
+    """
+    if isinstance(source, bytes | bytearray | memoryview) and not compression(bytes(source[:4])):
         data = np.frombuffer(source, np.uint8)
-        return OpenedStream("<bytes>", windows_of_bytes(data, start), len(data) - start)
+        windows = windows_of_bytes(data, start)
+        return OpenedStream("<bytes>", next(windows), windows, len(data) - start)
     name, file, size = open_source(source, start)
     windows = windows_of_file(file, name, start)
-    return OpenedStream(name, windows, None if size is None else size - start)
+    return OpenedStream(name, next(windows), windows, None if size is None else size - start)
 
 
 def scan_windows(
@@ -106,9 +125,10 @@ def scan_windows(
         return batch
 
     batches = map(decode, blocks) if threads <= 1 else _in_threads(decode, blocks, threads)
-    for batch in batches:
-        if batch.num_rows:
-            yield batch
+    with closing(opened):
+        for batch in batches:
+            if batch.num_rows:
+                yield batch
 
 
 def _in_threads(decode: Any, blocks: Iterator[Block], threads: int) -> Iterator[pa.RecordBatch]:

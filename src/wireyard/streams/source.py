@@ -18,16 +18,19 @@ from pyarrow import fs
 
 from wireyard.errors import SourceError
 
-__all__ = ["Source", "filesystem", "open_source", "reading"]
+__all__ = ["Reading", "Source", "compression", "filesystem", "open_source", "reading"]
 
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes]
 """Anything a stream can be read from."""
 
 _COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+_MAGIC_BYTES = 4
+_INFLATED_BYTES = 1 << 16
+"""A decompressor that fails loses what it was asked for; so it is asked for little."""
 
 
-def open_source(source: Source, start: int = 0) -> tuple[str, IO[bytes], int | None]:
-    """Open a source for reading; the caller closes the file.
+def open_source(source: Source, start: int = 0) -> tuple[str, Reading, int | None]:
+    """Open a source for reading; the caller closes what it gets.
 
     Parameters
     ----------
@@ -39,30 +42,99 @@ def open_source(source: Source, start: int = 0) -> tuple[str, IO[bytes], int | N
     Returns
     -------
     name, file, size
-        The source as it is named in rows; something with `readinto`; its size if it is known.
+        The source as it is named in rows; its bytes; how many, if that is known.
 
     Raises
     ------
     SourceError
         One line that says what is wrong with the source.
     """
-    file: IO[bytes]
-    size: int | None
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        name, file, size = "<bytes>", io.BytesIO(source), len(source)
-    elif isinstance(source, (str, os.PathLike)):
-        name = os.fspath(source)
-        file, size = _open_path(name)
-    else:
-        name, file, size = str(getattr(source, "name", "<stream>")), source, None
+    name, file, size, ours = _open(source)
     with reading(name):
-        head = _peek(file, 4)
-        for magic, codec in _COMPRESSIONS.items():
-            if head.startswith(magic):
-                return name, cast(IO[bytes], pa.CompressedInputStream(_arrow(file), codec)), None
+        opened = Reading(file, ours)
+        codec = compression(opened.peek(_MAGIC_BYTES))
+        if codec and start:
+            opened.close()
+            raise SourceError(f"{name}: is compressed, so it is read from its beginning only")
+        if codec:
+            whole = pa.CompressedInputStream(pa.PythonFile(opened, mode="r"), codec)
+            return name, Reading(whole, True, _INFLATED_BYTES), None
         if start:
-            file.seek(start)
-    return name, file, size
+            opened.seek(start)
+    return name, opened, size
+
+
+def compression(head: bytes) -> str | None:
+    """Return the name of the compression that `head` begins, if it begins one."""
+    return next((name for magic, name in _COMPRESSIONS.items() if head.startswith(magic)), None)
+
+
+class Reading:
+    """Bytes in order, with a look at the first ones before anybody takes them.
+
+    Parameters
+    ----------
+    file
+        Something with `readinto`, or at least `read`.
+    ours
+        Whether `close` closes it: a file the caller gave us stays open.
+    most_bytes
+        How much it is asked for at once.
+    """
+
+    def __init__(self, file: Any, ours: bool, most_bytes: int = sys.maxsize) -> None:
+        self._file = file
+        self._ours = ours
+        self._most_bytes = most_bytes
+        self._head = b""
+        self.closed = False
+
+    def __enter__(self) -> Reading:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def peek(self, count: int) -> bytes:
+        """Return up to `count` of the first bytes; they stay to be read."""
+        while len(self._head) < count and (more := self._file.read(count - len(self._head))):
+            if not isinstance(more, bytes):
+                raise OSError("is open as text, not as bytes")
+            self._head += more
+        return self._head[:count]
+
+    def seek(self, offset: int) -> None:
+        """Go to an offset of the file."""
+        self._file.seek(offset)
+        self._head = b""
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Fill some of `buffer` and return how much; 0 is the end."""
+        if self._head:
+            count = min(len(self._head), len(buffer))
+            buffer[:count] = self._head[:count]
+            self._head = self._head[count:]
+            return count
+        buffer = buffer[: self._most_bytes]
+        if hasattr(self._file, "readinto"):
+            count = self._file.readinto(buffer)
+            if count is None:
+                raise OSError("has no bytes yet, and does not wait for them")
+            return int(count)
+        piece = self._file.read(len(buffer))
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+    def read(self, count: int) -> bytes:
+        """Return up to `count` bytes; none is the end."""
+        buffer = bytearray(count)
+        return bytes(buffer[: self.readinto(memoryview(buffer))])
+
+    def close(self) -> None:
+        """Close the file, if it is ours."""
+        if self._ours and not self.closed:
+            self._file.close()
+        self.closed = True
 
 
 def filesystem(path: str) -> tuple[fs.FileSystem, str]:
@@ -109,29 +181,19 @@ def reading(name: str) -> Iterator[None]:
         raise SourceError(f"{name}: {error.strerror or error}") from None
 
 
-def _open_path(path: str) -> tuple[IO[bytes], int | None]:
+def _open(source: Source) -> tuple[str, Any, int | None, bool]:
+    """Return a source's name, file and size, and whether we opened it."""
+    if isinstance(source, bytes | bytearray | memoryview):
+        return "<bytes>", io.BytesIO(source), memoryview(source).nbytes, True
+    if not isinstance(source, str | os.PathLike):
+        return str(getattr(source, "name", "<stream>")), source, None, False
+    path = os.fspath(source)
     if path == "-":
-        return sys.stdin.buffer, None
+        return path, sys.stdin.buffer, None, False
     with reading(path):
         if "://" not in path:
-            opened = Path(path).open("rb", buffering=0)  # noqa: SIM115 - the caller closes it
-            return cast(IO[bytes], opened), os.fstat(opened.fileno()).st_size
+            file = Path(path).open("rb", buffering=0)  # noqa: SIM115 - the caller closes it
+            return path, file, os.fstat(file.fileno()).st_size, True
         system, inner = filesystem(path)
         remote = system.open_input_file(inner)
-        return cast(IO[bytes], remote), remote.size()
-
-
-def _peek(file: IO[bytes], count: int) -> bytes:
-    """Look at the first bytes without losing them; a pipe keeps its own through `peek`."""
-    if hasattr(file, "peek"):
-        return bytes(file.peek(count)[:count])
-    if not file.seekable():
-        return b""
-    at = file.tell()
-    head = file.read(count)
-    file.seek(at)
-    return head
-
-
-def _arrow(file: Any) -> Any:
-    return file if isinstance(file, pa.NativeFile) else pa.PythonFile(file, mode="r")
+        return path, remote, remote.size(), True

@@ -15,7 +15,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from mmap import ACCESS_READ, mmap
@@ -28,7 +28,7 @@ from wireyard.streams.blocks import FrameScanner, cut_blocks
 from wireyard.streams.framer import Framer
 from wireyard.streams.scan import load_fast_path
 from wireyard.streams.source import open_source, reading
-from wireyard.streams.window import Window, windows_of_bytes, windows_of_file
+from wireyard.streams.window import Window, Windows, windows_of_bytes, windows_of_file
 
 __all__ = [
     "PIECE_BYTES",
@@ -59,7 +59,7 @@ class Segment:
     """How many there are; None where nobody counted, in a stream that is not cut."""
 
 
-WindowsFrom = Callable[[int], Iterator[Window]]
+WindowsFrom = Callable[[int], Windows]
 
 
 def guess_start(windows: Iterator[Window], format: Format, stop: int, limit: int) -> int | None:
@@ -155,16 +155,22 @@ def walk_pieces(
     path: str, size: int, format: Format, limit: int, piece_bytes: int, threads: int = 1
 ) -> list[Segment]:
     """Guess, walk and stitch a file cut every `piece_bytes`; no index is read or written."""
+    if size == 0:
+        return []
     bounds = [*range(0, size, piece_bytes), size]
     fast = load_fast_path(format, size)
     scanner: FrameScanner | None = fast.scan_frames if fast else None
     with _windows(path) as windows_from, ThreadPoolExecutor(threads) as pool:
 
         def walk_from(start: int, stop: int) -> Segment:
-            return walk(windows_from(start), format, start, stop, limit, scanner)
+            with closing(windows_from(start)) as windows:
+                return walk(windows, format, start, stop, limit, scanner)
 
         def enter(start: int, stop: int) -> Segment | None:
-            guess = guess_start(windows_from(start), format, stop, limit) if start else 0
+            if start == 0:
+                return walk_from(0, stop)
+            with closing(windows_from(start)) as windows:
+                guess = guess_start(windows, format, stop, limit)
             return None if guess is None else walk_from(guess, stop)
 
         walked = list(pool.map(enter, bounds[:-1], bounds[1:]))
@@ -176,10 +182,9 @@ def _windows(path: str) -> Iterator[WindowsFrom]:
     """Give windows of a file from any offset: of its pages where it is local, else read."""
     if "://" in path:
 
-        def read_from(start: int) -> Iterator[Window]:
+        def read_from(start: int) -> Windows:
             name, file, _ = open_source(path, start)
-            with file:
-                yield from windows_of_file(file, name, start)
+            return windows_of_file(file, name, start)
 
         yield read_from
         return
@@ -232,12 +237,10 @@ def _load_index(path: str, stamp: dict[str, object] | None) -> list[Segment] | N
         return None
     try:
         found = json.loads(_index_path(path).read_text())
-        segments = [Segment(**entry) for entry in found.pop("segments")]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        segments = [Segment(**entry) for entry in found["segments"]]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    ends = [0, *(segment.stop for segment in segments)]
-    starts = [*(segment.start for segment in segments), stamp["size"]]
-    return segments if found == stamp and starts == ends else None
+    return segments if found == _index(stamp, segments) else None
 
 
 def _save_index(path: str, stamp: dict[str, object] | None, pieces: Sequence[Segment]) -> None:
@@ -246,6 +249,15 @@ def _save_index(path: str, stamp: dict[str, object] | None, pieces: Sequence[Seg
         return
     target = _index_path(path)
     part = target.with_name(f"{target.name}.{os.getpid()}")
-    with suppress(OSError):
-        part.write_text(json.dumps({**stamp, "segments": [asdict(piece) for piece in pieces]}))
+    try:
+        part.write_text(json.dumps(_index(stamp, pieces)))
         part.replace(target)
+    except OSError:
+        with suppress(OSError):
+            part.unlink()
+
+
+def _index(stamp: dict[str, object], pieces: Sequence[Segment]) -> dict[str, object]:
+    segments = [asdict(piece) for piece in pieces]
+    checksum = zlib.crc32(json.dumps(segments).encode())
+    return {**stamp, "segments_crc32": checksum, "segments": segments}

@@ -6,16 +6,16 @@ left over begins the next window.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import closing
 from dataclasses import dataclass
-from typing import IO
 
 import numpy as np
 import numpy.typing as npt
 
-from wireyard.streams.source import reading
+from wireyard.streams.source import Reading, reading
 
-__all__ = ["WINDOW_BYTES", "Window", "windows_of_bytes", "windows_of_file"]
+__all__ = ["WINDOW_BYTES", "Window", "Windows", "windows_of_bytes", "windows_of_file"]
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -43,9 +43,11 @@ class Window:
         return self.data[self.start : self.stop].data
 
 
-def windows_of_bytes(
-    data: Bytes, start: int = 0, window_bytes: int = WINDOW_BYTES
-) -> Iterator[Window]:
+Windows = Generator[Window, None, None]
+"""Windows in order; closing them closes the file they come from."""
+
+
+def windows_of_bytes(data: Bytes, start: int = 0, window_bytes: int = WINDOW_BYTES) -> Windows:
     """Yield the windows of bytes in memory from offset `start` on, without copying them."""
     reach = window_bytes
     while True:
@@ -60,11 +62,16 @@ def windows_of_bytes(
 
 
 def windows_of_file(
-    file: IO[bytes], name: str, base: int, window_bytes: int = WINDOW_BYTES
-) -> Iterator[Window]:
-    """Yield the windows of a file from offset `base` on.
+    file: Reading, name: str, base: int, window_bytes: int = WINDOW_BYTES
+) -> Windows:
+    """Yield the windows of a file from offset `base` on, and close it at the end.
 
     Each window has a buffer of its own: whoever still decodes an earlier one is not disturbed.
+
+    Raises
+    ------
+    SourceError
+        The file cannot be read on. What was read before it is yielded first.
 
     Limits
     ------
@@ -72,32 +79,33 @@ def windows_of_file(
     """
     kept: Bytes = np.empty(0, np.uint8)
     capacity = window_bytes
-    while True:
-        data = np.empty(capacity + len(kept), np.uint8)
-        data[: len(kept)] = kept
-        with reading(name):
-            filled = len(kept) + _fill(file, data[len(kept) :].data)
-        window = Window(data, base, 0, filled, filled < len(data))
-        yield window
-        if window.at_end:
-            return
-        capacity = window_bytes if window.start > 0 else max(window_bytes, filled)
-        kept = data[window.start : window.stop]
-        base += window.start
+    with closing(file):
+        while True:
+            data = np.empty(capacity + len(kept), np.uint8)
+            data[: len(kept)] = kept
+            count, failure = _fill(file, data[len(kept) :].data)
+            filled = len(kept) + count
+            if failure is not None and filled == 0:
+                with reading(name):
+                    raise failure
+            window = Window(data, base, 0, filled, filled < len(data) and failure is None)
+            yield window
+            if failure is not None:
+                with reading(name):
+                    raise failure
+            if window.at_end:
+                return
+            capacity = window_bytes if window.start > 0 else max(window_bytes, filled)
+            kept = data[window.start : window.stop]
+            base += window.start
 
 
-def _fill(file: IO[bytes], buffer: memoryview) -> int:
-    """Read until `buffer` is full or the file ends; a short read is not an end."""
+def _fill(file: Reading, buffer: memoryview) -> tuple[int, OSError | None]:
+    """Read until `buffer` is full or the file ends, or fails; a short read is not an end."""
     filled = 0
-    readinto = getattr(file, "readinto", None)
-    while filled < len(buffer):
-        if readinto is not None:
-            count = readinto(buffer[filled:])
-        else:
-            piece = file.read(len(buffer) - filled)
-            count = len(piece)
-            buffer[filled : filled + count] = piece
-        if not count:
-            break
-        filled += count
-    return filled
+    try:
+        while filled < len(buffer) and (count := file.readinto(buffer[filled:])):
+            filled += count
+    except OSError as failure:
+        return filled, failure
+    return filled, None

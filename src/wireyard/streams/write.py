@@ -63,6 +63,11 @@ def whole_file(path: str) -> Iterator[IO[bytes]]:
             with system.open_output_stream(inner) as remote:
                 yield cast(IO[bytes], remote)
             return
+        if Path(path).exists() and not Path(path).is_file():
+            # A device or a pipe takes bytes as they come; a rename would put a file in its place.
+            with Path(path).open("wb") as device:
+                yield device
+            return
         part = Path(path).with_name(f".{Path(path).name}.{os.getpid()}.part")
         try:
             with part.open("wb") as file:

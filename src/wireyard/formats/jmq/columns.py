@@ -7,6 +7,7 @@ scalar reader, so that every rare rule is written once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import local
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,10 @@ Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 _TEXT_BYTES_PER_BYTE = 2  # see rule 3 of the kernels
 _MIN_PROPERTY_BYTES = 6
+_SCRATCH_STEP = 8 << 20
+_MOST_KEPT = 16 << 20
 _ADDRESS_BYTES = 16
+_ALIGNMENT = 64
 _ROW_TEXTS = len(kernels.TEXTS) - 3
 _I32 = {name: place for place, name in enumerate(kernels.I32_FIELDS)}
 _I64 = {name: place for place, name in enumerate(kernels.I64_FIELDS)}
@@ -35,10 +39,11 @@ _BIT = {name: place for place, name in enumerate(kernels.BITS)}
 _GROUPS = {
     "packet_type_name": "names",
     "flags": "names",
-    "source_ip_text": "address",
-    "sys_message_id": "id",
+    "source_ip_text": "ids",
+    "sys_message_id": "ids",
     "properties": "properties",
-    "body": "body",
+    "body": "bodies",
+    "unknown_items": "items",
     **{item.name: "items" for item in ITEMS.values()},
 }
 
@@ -57,7 +62,7 @@ def scan_frames(
 
 
 class ColumnDecoder:
-    """Decode frames into chosen columns. One thread uses it at a time: its scratch is reused.
+    """Decode frames into chosen columns.
 
     Parameters
     ----------
@@ -70,14 +75,10 @@ class ColumnDecoder:
 
     def __init__(self, columns: Sequence[Column], validate: bool) -> None:
         self._columns = tuple(columns)
-        groups = {_GROUPS.get(column.name) for column in columns}
+        groups = {_GROUPS[column.name] for column in columns if column.name in _GROUPS}
         groups |= {"items", "properties"} if validate else set()
-        groups |= {"address"} if "id" in groups else set()
-        self._wanted = sum(bit for name, bit in kernels.WANT.items() if name in groups)
-        self._bodies = "body" in groups
-        self._text: Bytes = np.empty(0, np.uint8)
-        self._entry_offsets = np.zeros((3, 0), np.int32)
-        self._names = np.empty(kernels.MAX_UNIQUE_NAMES, np.int64)
+        self._wanted = sum(kernels.WANT[group] for group in groups)
+        self._bodies = "bodies" in groups
 
     def decode(
         self, data: Bytes, stop: int, starts: Ints, sizes: Ints
@@ -90,30 +91,54 @@ class ColumnDecoder:
             A value per packet for each column, and which packets the scalar reader has to read:
             their values here mean nothing.
         """
-        total = int(sizes.sum())
-        capacity = _TEXT_BYTES_PER_BYTE * total + SLACK
-        if len(self._text) < capacity * len(kernels.TEXTS):
-            self._text = np.empty(capacity * len(kernels.TEXTS), np.uint8)
-            self._entry_offsets = np.zeros((3, total // _MIN_PROPERTY_BYTES + 1), np.int32)
+        scratch = Scratch.for_bytes(int(sizes.sum()))
         body_bytes = kernels.count_body_bytes(data, starts, sizes) if self._bodies else 0
-        out = _Batch(len(starts), body_bytes, self._text, capacity, self._entry_offsets)
+        out = _Batch(len(starts), body_bytes, scratch)
         a = out.arrays
         kernels.fill_rows(
-            data, stop, starts, sizes, self._wanted,
-            a["i32"], a["i64"], a["addresses"], self._text, capacity, a["used"],
-            a["text_offsets"], self._entry_offsets, a["map_offsets"], a["bodies"],
-            a["body_offsets"], a["bits"], a["rejected"], self._names, *kernels.TABLES,
+            data, stop, starts, sizes, self._wanted, a["i32"], a["i64"], a["addresses"],
+            scratch.text, scratch.capacity, a["used"], a["text_offsets"], scratch.entry_offsets,
+            a["map_offsets"], a["bodies"], a["body_offsets"], a["bits"], a["rejected"],
+            scratch.hashes, *kernels.TABLES,
         )  # fmt: skip
+        out.gather()
         return [out.column(column) for column in self._columns], np.flatnonzero(a["rejected"])
+
+
+class Scratch:
+    """Where a thread's kernels put text whose size is not known before.
+
+    It stays with the thread: touching that much memory anew for every read would cost as much as
+    the reading. Regions keep their places, so what is touched once stays what is touched.
+    """
+
+    _kept = local()
+
+    def __init__(self, taken: int) -> None:
+        self.taken = taken
+        self.capacity = _TEXT_BYTES_PER_BYTE * taken + SLACK
+        self.text: Bytes = np.empty(self.capacity * len(kernels.TEXTS), np.uint8)
+        self.entry_offsets = np.empty((3, taken // _MIN_PROPERTY_BYTES + 1), np.int32)
+        self.entry_offsets[:, 0] = 0
+        self.hashes = np.empty(kernels.MAX_UNIQUE_NAMES, np.int64)
+
+    @classmethod
+    def for_bytes(cls, taken: int) -> Scratch:
+        """Return the thread's scratch for `taken` bytes of packets; one for a huge packet goes."""
+        kept: Scratch | None = getattr(cls._kept, "scratch", None)
+        if kept is None or kept.taken < taken:
+            kept = cls(taken + -taken % _SCRATCH_STEP)
+            if kept.taken <= _MOST_KEPT:
+                cls._kept.scratch = kept
+        return kept
 
 
 class _Batch:
     """The output of one call; text is copied out of scratch when its column is made."""
 
-    def __init__(
-        self, rows: int, body_bytes: int, text: Bytes, capacity: int, entry_offsets: Any
-    ) -> None:
+    def __init__(self, rows: int, body_bytes: int, scratch: Scratch) -> None:
         self.rows = rows
+        self._scratch = scratch
         self._arena = Arena(
             {
                 "i32": ((len(kernels.I32_FIELDS), rows), np.int32),
@@ -126,7 +151,7 @@ class _Batch:
                 "body_offsets": ((rows + 1,), np.int32),
                 "bits": ((len(kernels.BITS), (rows + 7) // 8), np.uint8),
                 "rejected": ((rows,), np.uint8),
-                "used": ((len(kernels.TEXTS),), np.int64),
+                "used": ((kernels.COUNTS,), np.int64),
             }
         )
         self.arrays = self._arena.arrays
@@ -134,8 +159,15 @@ class _Batch:
             self.arrays[name].fill(0)
         for name in ("text_offsets", "map_offsets", "body_offsets"):
             self.arrays[name][..., 0] = 0
-        self._text, self._capacity = text, capacity
-        self._entry_offsets = entry_offsets
+
+    def gather(self) -> None:
+        """Copy all text out of scratch, into one buffer of exact size."""
+        used = self.arrays["used"][: len(kernels.TEXTS)]
+        ends = np.cumsum(used + -used % _ALIGNMENT)
+        self._places = ends - (used + -used % _ALIGNMENT)
+        self._texts = pa.allocate_buffer(int(ends[-1]))
+        out = np.frombuffer(self._texts, np.uint8)
+        kernels.gather_texts(self._scratch.text, self._scratch.capacity, used, self._places, out)
 
     def column(self, column: Column) -> pa.Array:
         """Return a column as an Arrow array."""
@@ -160,19 +192,18 @@ class _Batch:
             offsets = self.arrays["address_offsets"]
             offsets[:] = np.arange(len(offsets)) * _ADDRESS_BYTES
             return [self._arena.buffer("address_offsets"), self._arena.buffer("addresses")]
-        return [self._arena.buffer("text_offsets", _TEXT[name]), self._copied(_TEXT[name])]
+        return [self._arena.buffer("text_offsets", _TEXT[name]), self._gathered(_TEXT[name])]
 
-    def _copied(self, text: int) -> pa.Buffer:
-        start = text * self._capacity
-        return _copy(self._text[start : start + int(self.arrays["used"][text])])
+    def _gathered(self, text: int) -> pa.Buffer:
+        return self._texts.slice(int(self._places[text]), int(self.arrays["used"][text]))
 
     def _properties(self, kind: pa.MapType) -> pa.Array:
         entries = int(self.arrays["map_offsets"][-1])
         names, types, values = (
             pa.StringArray.from_buffers(
                 entries,
-                _copy(self._entry_offsets[place, : entries + 1]),
-                self._copied(_ROW_TEXTS + place),
+                _copy(self._scratch.entry_offsets[place, : entries + 1]),
+                self._gathered(_ROW_TEXTS + place),
             )
             for place in range(3)
         )

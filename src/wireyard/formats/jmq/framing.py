@@ -10,6 +10,8 @@ proves its guesses (``wireyard.streams.split``).
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from typing import Any
 
 from wireyard.errors import LimitExceeded, Malformed
 from wireyard.formats.base import View
@@ -68,26 +70,38 @@ def find_header(view: View, start: int, stop: int, max_packet_bytes: int) -> tup
     """
     at = find_magic(view, MAGIC_BYTES, start, stop)
     while at >= 0:
-        if stop - at < HEADER_BYTES:
-            return at, False
-        if _plausible(view, at, max_packet_bytes):
-            return at, True
+        if _agrees(bytes(view[at : min(at + HEADER_BYTES, stop)]), max_packet_bytes):
+            return at, stop - at >= HEADER_BYTES
         at = find_magic(view, MAGIC_BYTES, at + 1, stop)
     return stop, True
 
 
-def _plausible(view: View, at: int, max_packet_bytes: int) -> bool:
-    _, version, _, total = _PREFIX.unpack_from(view, at)
-    layout = HEADERS.get(version)
-    if layout is None or not HEADER_BYTES <= total <= max_packet_bytes:
-        return False
-    header = layout.unpack(view, at)
-    offset, size = int(header["property_offset"]), int(header["property_size"])
-    flags = int(header["bit_flags"])
-    return (
-        HEADER_BYTES <= offset <= total
-        and 0 <= size <= total - offset
-        and 0 <= int(header["priority"]) <= _MAX_PRIORITY
-        and header["encryption"] == 0
-        and (flags <= _FLAG_BITS or version == 103)
+def _agrees(head: bytes, max_packet_bytes: int) -> bool:
+    """Tell whether the fields of a header, as far as they are there, agree with each other."""
+    whole = head.ljust(HEADER_BYTES, b"\0")
+    layout = HEADERS.get(int.from_bytes(whole[4:6], "big"))
+    if layout is None:
+        return len(head) < 6
+    header = layout.unpack(whole)
+    return all(
+        check(header, max_packet_bytes) for name, check in _CHECKS if layout[name].stop <= len(head)
     )
+
+
+_CHECKS: tuple[tuple[str, Callable[[Any, int], bool]], ...] = (
+    ("size", lambda header, most: HEADER_BYTES <= header["size"] <= most),
+    ("property_offset", lambda header, _: header["property_offset"] >= HEADER_BYTES),
+    (
+        "property_size",
+        lambda header, _: (
+            0 <= header["property_size"] <= header["size"] - header["property_offset"]
+        ),
+    ),
+    ("priority", lambda header, _: 0 <= header["priority"] <= _MAX_PRIORITY),
+    ("encryption", lambda header, _: header["encryption"] == 0),
+    (
+        "bit_flags",
+        lambda header, _: header["bit_flags"] <= _FLAG_BITS or header["version"] == 103,
+    ),
+)
+"""What a header has to say, by the last field that each check needs."""

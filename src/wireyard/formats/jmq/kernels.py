@@ -6,7 +6,9 @@ Rules of this file:
    serialized properties, an unknown or repeated item, text that is not plain UTF-8, an OBJECT
    property, any broken rule) is marked in `rejected`, and the scalar reader gives its row.
 2. Nothing is read at or after `stop`; a length is compared with what is left before it is used.
-3. Text goes to one region of `text` per column, `capacity` bytes apart. Twice the window is
+3. Each group of columns has a pass of its own over a block of rows: few streams are written at a
+   time, and a group that nobody asked for costs nothing. What one pass rejects the next leaves out.
+4. Text goes to one region of `text` per column, `capacity` bytes apart. Twice the window is
    enough for each: the worst case is a double of 13 bytes (name 3, type 2, value 8) printed with
    24 characters; an id of 92 characters has a packet of 72 bytes.
 
@@ -44,6 +46,7 @@ from wireyard.memory import (
 
 __all__ = [
     "BITS",
+    "COUNTS",
     "I32_FIELDS",
     "I64_FIELDS",
     "MAX_UNIQUE_NAMES",
@@ -52,6 +55,7 @@ __all__ = [
     "WANT",
     "count_body_bytes",
     "fill_rows",
+    "gather_texts",
     "scan_frames",
 ]
 
@@ -59,6 +63,7 @@ Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Grid32 = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 Grid64 = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 Grid8 = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
+Offsets = np.ndarray[tuple[int], np.dtype[np.int32]]
 
 I32_FIELDS: Final = (
     "version",
@@ -100,11 +105,14 @@ BITS: Final = (
 )
 """Columns that can be null, each a row of the validity bitmap; 1 to 11 are the item's type."""
 
-WANT: Final = {"items": 1, "properties": 2, "body": 4, "address": 8, "id": 16, "names": 32}
-"""Groups of columns that cost something; a kernel leaves out the groups that nobody asked for."""
+WANT: Final = {"names": 1, "ids": 2, "items": 4, "properties": 8, "bodies": 16}
+"""Groups of columns that cost something; a group that nobody asked for is left out."""
 
-_ITEMS, _PROPERTIES, _BODY, _ADDRESS, _ID, _NAMES = WANT.values()
+_NAMES, _IDS, _ITEMS, _PROPERTIES, _BODIES = WANT.values()
 _NAME, _TYPE, _VALUE = 11, 12, 13
+COUNTS: Final = 16
+"""What `used` counts: the bytes of each text, then properties, then bytes of bodies."""
+_ENTRIES, _BODY_BYTES = 14, 15
 _PROPERTIES_BIT, _BODY_BIT = 12, 13
 _DELIVERY_COUNT = I32_FIELDS.index("delivery_count")
 _TRANSACTION_ID = I64_FIELDS.index("transaction_id")
@@ -117,6 +125,10 @@ _KNOWN_TYPES = max(PACKET_TYPES) + 1
 
 _WIDTHS: Final = 0x84842110
 """Bytes of a value by its type code, one hexadecimal digit each, from type 0 at the right."""
+_LINE: Final = 64
+_HEADER_LINES: Final = 128
+_BLOCK_ROWS: Final = 1024
+"""Rows that go through all passes together: what they read and write stays in the cache."""
 _AHEAD_BYTES: Final = 4096
 """How far ahead of the walk memory is asked for: what it sends while one answer is waited for."""
 
@@ -175,22 +187,12 @@ def scan_frames(
         ahead = max(ahead, start)
         while ahead < min(start + _AHEAD_BYTES, stop):
             prefetch(data, ahead)
-            ahead += 64
+            ahead += _LINE
         starts[count] = start
         sizes[count] = size
         count += 1
         start += size
     return count
-
-
-@kernel(I64(READ, array("int64"), array("int64")))
-def count_body_bytes(data: Bytes, starts: Ints, sizes: Ints) -> int:
-    """Return how many bytes the bodies of the packets have, or more where headers lie."""
-    total = 0
-    for row in range(starts.shape[0]):
-        sections = load_i32(data, starts[row] + 52) + load_i32(data, starts[row] + 56)
-        total += min(max(sizes[row] - sections, 0), sizes[row])
-    return total
 
 
 @piece
@@ -283,23 +285,25 @@ def take_items(
 
 
 @piece
-def put_value(out: Bytes, at: int, data: Bytes, start: int, kind: int, words: Ints) -> int:
+def put_value(
+    out: Bytes, at: int, data: Bytes, start: int, kind: int, width: int, stop: int
+) -> int:
     """Write a property value of a fixed width in the JMS string conversion."""
-    if kind == 4:
-        return put_i64(out, at, load_i32(data, start))
-    if kind == 5:
-        return put_i64(out, at, load_i64(data, start))
+    if start + 8 <= stop:
+        # One way for all widths: which type comes next cannot be predicted.
+        value = load_i64(data, start) >> (64 - 8 * width)
+    else:
+        value = load_i8(data, start)
+        for place in range(1, width):
+            value = value << 8 | load_u8(data, start + place)
     if kind == 7:
-        return put_double(out, at, load_i64(data, start))
+        return put_double(out, at, value)
     if kind == 6:
-        return put_float(out, at, load_i32(data, start))
-    if kind == 3:
-        return put_i64(out, at, load_i16(data, start))
-    if kind == 2:
-        return put_i64(out, at, load_i8(data, start))
-    truth = load_u8(data, start) != 0
-    store_word(out, at, 0x65757274 if truth else 0x65736C6166)
-    return at + (4 if truth else 5)
+        return put_float(out, at, value)
+    if kind == 1:
+        store_word(out, at, 0x65757274 if value else 0x65736C6166)
+        return at + (4 if value else 5)
+    return put_i64(out, at, value)
 
 
 @piece
@@ -311,7 +315,7 @@ def is_new_name(data: Bytes, at: int, size: int, hashes: Ints, count: int) -> bo
         word = 0
         for place in range(size):
             word = word << 8 | load_u8(data, at + place)
-    word = word * 31 + size
+    word = word * 31 + size & 0x7FFF_FFFF_FFFF_FFFF
     new = True
     for earlier in range(count):
         new = new and hashes[earlier] != word
@@ -341,6 +345,9 @@ def take_properties(
     at += 8
     if count < 0 or count > MAX_UNIQUE_NAMES or count > (end - at) // 6:
         return -1
+    name_at = used[_NAME] + _NAME * capacity
+    type_at = used[_TYPE] + _TYPE * capacity
+    value_at = used[_VALUE] + _VALUE * capacity
     for place in range(count):
         if end - at < 2:
             return -1
@@ -350,18 +357,16 @@ def take_properties(
             return -1
         if not is_new_name(data, at, size, hashes, place):
             return -1
-        out_at = _NAME * capacity + used[_NAME]
-        if copy_text(text, out_at, data, at, size, stop) and not valid_utf8(data, at, size):
+        if copy_text(text, name_at, data, at, size, stop) and not valid_utf8(data, at, size):
             return -1
-        used[_NAME] += size
+        name_at += size
         at += size
         kind = load_i16(data, at)
         at += 2
         if kind < 1 or kind > 8:
             return -1
-        store_word(text, _TYPE * capacity + used[_TYPE], words[_TYPE_WORDS + kind])
-        used[_TYPE] += lengths[_TYPE_WORDS + kind]
-        out_at = _VALUE * capacity + used[_VALUE]
+        store_word(text, type_at, words[_TYPE_WORDS + kind])
+        type_at += lengths[_TYPE_WORDS + kind]
         if kind == 8:
             if end - at < 2:
                 return -1
@@ -369,34 +374,263 @@ def take_properties(
             at += 2
             if size > end - at:
                 return -1
-            if copy_text(text, out_at, data, at, size, stop) and not valid_utf8(data, at, size):
+            if copy_text(text, value_at, data, at, size, stop) and not valid_utf8(data, at, size):
                 return -1
-            used[_VALUE] += size
+            value_at += size
         else:
-            size = (
-                8 if kind == 5 or kind == 7 else (4 if kind == 4 or kind == 6 else max(kind - 1, 1))
-            )
+            size = _WIDTHS >> 4 * kind & 15
             if size > end - at:
                 return -1
-            used[_VALUE] += put_value(text, out_at, data, at, kind, words) - out_at
+            value_at = put_value(text, value_at, data, at, kind, size, stop)
         at += size
         entry += 1
-        for column in range(3):
-            entry_offsets[column, entry] = used[_NAME + column]
+        entry_offsets[0, entry] = name_at - _NAME * capacity
+        entry_offsets[1, entry] = type_at - _TYPE * capacity
+        entry_offsets[2, entry] = value_at - _VALUE * capacity
+    used[_NAME] = name_at - _NAME * capacity
+    used[_TYPE] = type_at - _TYPE * capacity
+    used[_VALUE] = value_at - _VALUE * capacity
     return entry
 
 
-_GRID32 = array("int32", 2)
-_GRID64 = array("int64", 2)
-_GRID8 = array("uint8", 2)
+_INTS = array("int64")
+_OFFSETS = array("int32")
+_GRID32, _GRID64, _GRID8 = array("int32", 2), array("int64", 2), array("uint8", 2)
+
+
+@piece
+def fill_headers(
+    data: Bytes,
+    starts: Ints,
+    sizes: Ints,
+    i32: Grid32,
+    i64: Grid64,
+    addresses: Bytes,
+    rejected: Bytes,
+    first: int,
+    last: int,
+) -> None:
+    """Fill the columns of the fixed header, and ask for the memory of the rest of each packet."""
+    for row in range(first, last):
+        start = starts[row]
+        size = sizes[row]
+        for line in range(start + _HEADER_LINES, start + min(size, _AHEAD_BYTES), _LINE):
+            prefetch(data, line)
+        version = load_u16(data, start + 4)
+        offset = load_i32(data, start + 52)
+        property_size = load_i32(data, start + 56)
+        i32[0, row] = version
+        i32[1, row] = load_i16(data, start + 6)
+        i32[2, row] = load_i32(data, start + 44)
+        i32[3, row] = load_i32(data, start + 48)
+        i32[4, row] = load_i8(data, start + 60)
+        i32[5, row] = load_i8(data, start + 61)
+        i32[6, row] = load_u16(data, start + 62)
+        i64[0, row] = size
+        i64[1, row] = load_i64(data, start + 12)
+        i64[2, row] = load_i64(data, start + 20)
+        i64[3, row] = offset
+        i64[4, row] = property_size
+        i64[5, row] = load_i64(data, start + 64)
+        i64[6, row] = size - offset - property_size
+        store_word(addresses, 16 * row, load_word(data, start + 28))
+        store_word(addresses, 16 * row + 8, load_word(data, start + 36))
+        if (
+            (version != 301 and (version != 200 or property_size != 0))
+            or not HEADER_BYTES <= offset <= size
+            or not 0 <= property_size <= size - offset
+        ):
+            rejected[row] = 1
+
+
+@piece
+def fill_names(
+    i32: Grid32,
+    text: Bytes,
+    capacity: int,
+    used: Ints,
+    text_offsets: Grid32,
+    bits: Grid8,
+    words: Ints,
+    lengths: Ints,
+    first: int,
+    last: int,
+) -> None:
+    """Fill the names of packet types and the letters of flags."""
+    name_at = used[0]
+    flags_at = 2 * capacity + used[2]
+    for row in range(first, last):
+        kind = i32[1, row]
+        if 0 <= kind < _KNOWN_TYPES:
+            name = _TYPE_NAMES + _NAME_WORDS * kind
+            for place in range(_NAME_WORDS):
+                store_word(text, name_at + 8 * place, words[name + place])
+            name_at += lengths[name]
+            bits[0, row >> 3] |= (lengths[name] > 0) << (row & 7)
+        flags = i32[6, row]
+        low, high = _LOW + (flags & 255), _HIGH + (flags >> 8 & 31)
+        store_word(text, flags_at, words[low])
+        flags_at += lengths[low]
+        store_word(text, flags_at, words[high])
+        flags_at += lengths[high]
+        text_offsets[0, row + 1] = name_at
+        text_offsets[2, row + 1] = flags_at - 2 * capacity
+    used[0] = name_at
+    used[2] = flags_at - 2 * capacity
+
+
+@piece
+def fill_ids(
+    data: Bytes,
+    starts: Ints,
+    text: Bytes,
+    capacity: int,
+    used: Ints,
+    text_offsets: Grid32,
+    words: Ints,
+    lengths: Ints,
+    first: int,
+    last: int,
+) -> None:
+    """Fill the text of sender addresses and of SysMessageIDs."""
+    at = capacity + used[1]
+    id_at = 3 * capacity + used[3]
+    same = address_at = address_size = 0
+    for row in range(first, last):
+        start = starts[row]
+        if row > first and (
+            load_word(data, start + 28) == load_word(data, same)
+            and load_word(data, start + 36) == load_word(data, same + 8)
+        ):
+            copy_text(text, at, text, address_at, address_size, at + SLACK)
+        else:
+            same = start + 28
+            address_size = put_address(text, at, data, same, words, lengths) - at
+        address_at = at
+        at += address_size
+        id_at = put_i64(text, id_at, load_i32(data, start + 48))
+        text[id_at] = 45
+        copy_text(text, id_at + 1, text, address_at, address_size, at + SLACK)
+        id_at += 1 + address_size
+        text[id_at] = 45
+        id_at = put_i64(text, id_at + 1, load_i32(data, start + 44))
+        text[id_at] = 45
+        id_at = put_i64(text, id_at + 1, load_i64(data, start + 20))
+        text_offsets[1, row + 1] = at - capacity
+        text_offsets[3, row + 1] = id_at - 3 * capacity
+    used[1] = at - capacity
+    used[3] = id_at - 3 * capacity
+
+
+@piece
+def fill_items(
+    data: Bytes,
+    stop: int,
+    starts: Ints,
+    i32: Grid32,
+    i64: Grid64,
+    text: Bytes,
+    capacity: int,
+    used: Ints,
+    text_offsets: Grid32,
+    bits: Grid8,
+    rejected: Bytes,
+    first: int,
+    last: int,
+) -> None:
+    """Fill the columns of the variable header."""
+    for row in range(first, last):
+        if not rejected[row]:
+            start = starts[row]
+            seen = take_items(
+                data, start + HEADER_BYTES, start + i64[3, row], stop,
+                row, text, capacity, used, i32, i64,
+            )  # fmt: skip
+            if seen < 0:
+                rejected[row] = 1
+            for code in range(1, 12):
+                bits[code, row >> 3] |= (seen >> code & 1) << (row & 7)
+        for column in range(4, 11):
+            text_offsets[column, row + 1] = used[column]
+
+
+@piece
+def fill_properties(
+    data: Bytes,
+    stop: int,
+    starts: Ints,
+    i64: Grid64,
+    text: Bytes,
+    capacity: int,
+    used: Ints,
+    entry_offsets: Grid32,
+    map_offsets: Offsets,
+    bits: Grid8,
+    rejected: Bytes,
+    hashes: Ints,
+    words: Ints,
+    lengths: Ints,
+    first: int,
+    last: int,
+) -> None:
+    """Fill the property column."""
+    entry = used[_ENTRIES]
+    for row in range(first, last):
+        size = i64[4, row]
+        if size > 0 and not rejected[row]:
+            start = starts[row] + i64[3, row]
+            after = take_properties(
+                data, start, start + size, stop,
+                text, capacity, used, entry, entry_offsets, hashes, words, lengths,
+            )  # fmt: skip
+            if after < 0:
+                rejected[row] = 1
+            else:
+                entry = after
+                bits[_PROPERTIES_BIT, row >> 3] |= 1 << (row & 7)
+        map_offsets[row + 1] = entry
+    used[_ENTRIES] = entry
+
+
+@piece
+def fill_bodies(
+    data: Bytes,
+    starts: Ints,
+    i64: Grid64,
+    used: Ints,
+    bodies: Bytes,
+    body_offsets: Offsets,
+    bits: Grid8,
+    rejected: Bytes,
+    first: int,
+    last: int,
+) -> None:
+    """Fill the body column."""
+    body_at = used[_BODY_BYTES]
+    for row in range(first, last):
+        size = i64[6, row]
+        if size > 0 and not rejected[row]:
+            copy_bytes(bodies, body_at, data, starts[row] + i64[3, row] + i64[4, row], size)
+            body_at += size
+            bits[_BODY_BIT, row >> 3] |= 1 << (row & 7)
+        body_offsets[row + 1] = body_at
+    used[_BODY_BYTES] = body_at
+
+
+@kernel(I64(READ, _INTS, _INTS))
+def count_body_bytes(data: Bytes, starts: Ints, sizes: Ints) -> int:
+    """Return how many bytes the bodies of the packets have, or more where headers lie."""
+    total = 0
+    for row in range(starts.shape[0]):
+        sections = load_i32(data, starts[row] + 52) + load_i32(data, starts[row] + 56)
+        total += min(max(sizes[row] - sections, 0), sizes[row])
+    return total
 
 
 @kernel(
     I64(
-        READ, I64, array("int64"), array("int64"), I64,
-        _GRID32, _GRID64, TEXT, TEXT, I64, array("int64"), _GRID32,
-        _GRID32, array("int32"), TEXT, array("int32"), _GRID8, TEXT,
-        array("int64"), array("int64"), array("int64"),
+        READ, I64, _INTS, _INTS, I64, _GRID32, _GRID64, TEXT, TEXT, I64, _INTS, _GRID32,
+        _GRID32, _OFFSETS, TEXT, _OFFSETS, _GRID8, TEXT, _INTS, _INTS, _INTS,
     )
 )  # fmt: skip
 def fill_rows(
@@ -413,129 +647,51 @@ def fill_rows(
     used: Ints,
     text_offsets: Grid32,
     entry_offsets: Grid32,
-    map_offsets: np.ndarray[tuple[int], np.dtype[np.int32]],
+    map_offsets: Offsets,
     bodies: Bytes,
-    body_offsets: np.ndarray[tuple[int], np.dtype[np.int32]],
+    body_offsets: Offsets,
     bits: Grid8,
     rejected: Bytes,
     hashes: Ints,
     words: Ints,
     lengths: Ints,
 ) -> int:
-    """Fill the columns of the packets at `starts`; return how many were rejected.
+    """Fill the wanted columns of the packets at `starts`; return how many there are.
 
-    Shapes: i32, i64 (field, r); text_offsets (text, r + 1); entry_offsets (3, e + 1); map_offsets
-    and body_offsets (r + 1); bits (nullable, r / 8), all zero at first, as is `used`.
+    Shapes: i32, i64 (field, r); addresses (16 r); text (text, `capacity`); used (text and two
+    counts); text_offsets (text of a row, r + 1); entry_offsets (3, e + 1); map_offsets,
+    body_offsets (r + 1); bits (nullable, r / 8); rejected (r); hashes (`MAX_UNIQUE_NAMES`).
+    Zero at first: used, bits, rejected, and the first of all offsets.
     """
-    entry = 0
-    body_at = 0
-    bad = 0
-    same_from = -1
-    address_at = address_size = 0
-    for row in range(starts.shape[0]):
-        start = starts[row]
-        size = sizes[row]
-        version = load_u16(data, start + 4)
-        kind = load_i16(data, start + 6)
-        offset = load_i32(data, start + 52)
-        property_size = load_i32(data, start + 56)
-        ok = (version == 301 or (version == 200 and property_size == 0)) and (
-            HEADER_BYTES <= offset <= size and 0 <= property_size <= size - offset
-        )
-        flags = load_u16(data, start + 62)
-        body_size = size - offset - property_size
-        sequence = load_i32(data, start + 48)
-        port = load_i32(data, start + 44)
-        timestamp = load_i64(data, start + 20)
-        i32[0, row] = version
-        i32[1, row] = kind
-        i32[2, row] = port
-        i32[3, row] = sequence
-        i32[4, row] = load_i8(data, start + 60)
-        i32[5, row] = load_i8(data, start + 61)
-        i32[6, row] = flags
-        i64[0, row] = size
-        i64[1, row] = load_i64(data, start + 12)
-        i64[2, row] = timestamp
-        i64[3, row] = offset
-        i64[4, row] = property_size
-        i64[5, row] = load_i64(data, start + 64)
-        i64[6, row] = body_size
-        byte, bit = row >> 3, row & 7
-        store_word(addresses, 16 * row, load_word(data, start + 28))
-        store_word(addresses, 16 * row + 8, load_word(data, start + 36))
+    rows = starts.shape[0]
+    for first in range(0, rows, _BLOCK_ROWS):
+        last = min(first + _BLOCK_ROWS, rows)
+        fill_headers(data, starts, sizes, i32, i64, addresses, rejected, first, last)
         if wanted & _NAMES:
-            if 0 <= kind < _KNOWN_TYPES:
-                name = _TYPE_NAMES + _NAME_WORDS * kind
-                for place in range(_NAME_WORDS):
-                    store_word(text, used[0] + 8 * place, words[name + place])
-                used[0] += lengths[name]
-                bits[0, byte] |= (lengths[name] > 0) << bit
-            at = 2 * capacity + used[2]
-            store_word(text, at, words[_LOW + (flags & 255)])
-            at += lengths[_LOW + (flags & 255)]
-            high = _HIGH + ((flags >> 8) & 31)
-            store_word(text, at, words[high])
-            used[2] = at + lengths[high] - 2 * capacity
-        if wanted & _ADDRESS:
-            at = capacity + used[1]
-            if same_from >= 0 and (
-                load_word(data, start + 28) == load_word(data, same_from)
-                and load_word(data, start + 36) == load_word(data, same_from + 8)
-            ):
-                copy_text(text, at, text, address_at, address_size, at + SLACK)
-            else:
-                address_size = put_address(text, at, data, start + 28, words, lengths) - at
-                same_from = start + 28
-            address_at = at
-            used[1] += address_size
-        if wanted & _ID:
-            at = put_i64(text, 3 * capacity + used[3], sequence)
-            text[at] = 45
-            copy_text(text, at + 1, text, address_at, address_size, at + SLACK)
-            at += 1 + address_size
-            text[at] = 45
-            at = put_i64(text, at + 1, port)
-            text[at] = 45
-            used[3] = put_i64(text, at + 1, timestamp) - 3 * capacity
-        if ok and wanted & _ITEMS:
-            seen = take_items(
-                data,
-                start + HEADER_BYTES,
-                start + offset,
-                stop,
-                row,
-                text,
-                capacity,
-                used,
-                i32,
-                i64,
-            )
-            ok = seen >= 0
-            if ok:
-                for code in range(1, 12):
-                    bits[code, byte] |= (seen >> code & 1) << bit
-        for column in range(11):
-            text_offsets[column, row + 1] = used[column]
-        if ok and property_size > 0 and wanted & _PROPERTIES:
-            after = take_properties(
-                data, start + offset, start + offset + property_size, stop,
-                text, capacity, used, entry, entry_offsets, hashes, words, lengths,
+            fill_names(i32, text, capacity, used, text_offsets, bits, words, lengths, first, last)
+        if wanted & _IDS:
+            fill_ids(
+                data, starts, text, capacity, used, text_offsets, words, lengths,
+                first, last,
             )  # fmt: skip
-            ok = after >= 0
-            if ok:
-                entry = after
-                bits[_PROPERTIES_BIT, byte] |= 1 << bit
-            else:
-                for column in range(3):
-                    used[_NAME + column] = entry_offsets[column, entry]
-        map_offsets[row + 1] = entry
-        if ok and body_size > 0 and wanted & _BODY:
-            copy_bytes(bodies, body_at, data, start + offset + property_size, body_size)
-            body_at += body_size
-            bits[_BODY_BIT, byte] |= 1 << bit
-        body_offsets[row + 1] = body_at
-        if not ok:
-            rejected[row] = 1
-            bad += 1
-    return bad
+        if wanted & _ITEMS:
+            fill_items(
+                data, stop, starts, i32, i64, text, capacity, used, text_offsets, bits, rejected,
+                first, last,
+            )  # fmt: skip
+        if wanted & _PROPERTIES:
+            fill_properties(
+                data, stop, starts, i64, text, capacity, used, entry_offsets, map_offsets, bits,
+                rejected, hashes, words, lengths, first, last,
+            )  # fmt: skip
+        if wanted & _BODIES:
+            fill_bodies(data, starts, i64, used, bodies, body_offsets, bits, rejected, first, last)
+    return rows
+
+
+@kernel(I64(TEXT, I64, _INTS, _INTS, TEXT))
+def gather_texts(text: Bytes, capacity: int, used: Ints, places: Ints, out: Bytes) -> int:
+    """Copy each region of `text` to its place in `out`; return how many there are."""
+    for region in range(places.shape[0]):
+        copy_bytes(out, places[region], text, region * capacity, used[region])
+    return places.shape[0]

@@ -253,7 +253,9 @@ def encode(packet: Packet) -> bytes:
     items = _encode_items(packet)
     section = _encode_properties(packet.version, packet.properties)
     offset = HEADER_BYTES + len(items)
-    body = packet.body or b""
+    body = b"" if packet.body is None else packet.body
+    if not isinstance(body, bytes):
+        raise EncodeError("body", body, "a body is bytes")
     computed = {
         "magic": MAGIC,
         "size": offset + len(section) + len(body),
@@ -305,7 +307,7 @@ def _encode_items(packet: Packet) -> bytes:
 def _encode_item(code: int, name: str, width: int | None, value: Any) -> bytes:
     try:
         data = java.encode_item(value) if width is None else value.to_bytes(width, signed=True)
-    except (ValueError, AttributeError, OverflowError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise EncodeError(name, value, str(error)) from None
     return _framed_item(code, name, data)
 
