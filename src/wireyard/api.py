@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from wireyard.errors import SourceError, UsageError
-from wireyard.formats import get_format, names, sniff
+from wireyard.formats import get_format, names, sniff, titles
 from wireyard.formats.base import Format
 from wireyard.streams.decoder import Decoder
 from wireyard.streams.plan import Condition, make_plan
@@ -27,7 +27,7 @@ _SHOWN_BYTES = 16
 
 def formats() -> dict[str, str]:
     """Return the names of all formats, each with what it is."""
-    return {name: get_format(name).title for name in names()}
+    return titles()
 
 
 def scan(
@@ -161,9 +161,14 @@ def encode(packet: Any) -> bytes:
     ------
     EncodeError
         A value that has no form on the wire.
+    UsageError
+        Something that is no packet.
     """
     # A packet class lives in its format's folder: wireyard.formats.<name>.packet.
-    return get_format(type(packet).__module__.split(".")[2]).encode(packet)
+    home = type(packet).__module__.split(".")
+    if home[:2] != ["wireyard", "formats"]:
+        raise UsageError(f"a {type(packet).__name__} is no packet of any format")
+    return get_format(home[2]).encode(packet)
 
 
 def write(table: Any, path: str | os.PathLike[str], format: str) -> int:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from importlib import import_module
+from types import ModuleType
 
 from wireyard.errors import UsageError
 from wireyard.formats.base import Format, View
 
-__all__ = ["Format", "get_format", "names", "sniff"]
+__all__ = ["Format", "get_format", "names", "sniff", "titles"]
 
 _MODULES = {"jmq": "wireyard.formats.jmq"}
 
@@ -16,6 +18,11 @@ _MODULES = {"jmq": "wireyard.formats.jmq"}
 def names() -> tuple[str, ...]:
     """Return the names of all formats."""
     return tuple(_MODULES)
+
+
+def titles() -> dict[str, str]:
+    """Return the names of all formats, each with what it is."""
+    return {name: get_format(name).title for name in _MODULES}
 
 
 @cache
@@ -42,3 +49,16 @@ def sniff(head: View) -> Format | None:
         if position == 0 and len(head) > 0:
             return candidate
     return None
+
+
+class _Registry(ModuleType):
+    """The package itself, which answers to ``wireyard.formats()`` too.
+
+    Importing a package puts it in its parent under its name, over the function of that name.
+    """
+
+    def __call__(self) -> dict[str, str]:
+        return titles()
+
+
+sys.modules[__name__].__class__ = _Registry

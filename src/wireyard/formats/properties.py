@@ -327,6 +327,12 @@ def _float(value: Any) -> float:
     return float(value)
 
 
+def _float32(value: Any) -> float:
+    """Round as the wire does: text in columns has the digits that tell floats apart, no more."""
+    number: float = _NUMBERS["float"].unpack(_NUMBERS["float"].pack(_float(value)))[0]
+    return number
+
+
 def _plain_text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError
@@ -339,7 +345,7 @@ def _object_bytes(value: Any) -> bytes:
 
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "boolean": _truth,
-    "float": _float,
+    "float": _float32,
     "double": _float,
     "string": _plain_text,
     "object": _object_bytes,

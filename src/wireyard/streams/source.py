@@ -50,18 +50,26 @@ def open_source(source: Source, start: int = 0) -> tuple[str, Reading, int | Non
         One line that says what is wrong with the source.
     """
     name, file, size, ours = _open(source)
-    with reading(name):
-        opened = Reading(file, ours)
-        codec = compression(opened.peek(_MAGIC_BYTES))
-        if codec and start:
-            opened.close()
-            raise SourceError(f"{name}: is compressed, so it is read from its beginning only")
-        if codec:
-            whole = pa.CompressedInputStream(pa.PythonFile(opened, mode="r"), codec)
-            return name, Reading(whole, True, _INFLATED_BYTES), None
-        if start:
-            opened.seek(start)
-    return name, opened, size
+    opened = Reading(file, ours)
+    try:
+        with reading(name):
+            return name, *_ready(name, opened, size, start)
+    except BaseException:
+        opened.close()
+        raise
+
+
+def _ready(name: str, opened: Reading, size: int | None, start: int) -> tuple[Reading, int | None]:
+    """Put a decompressor in front of what is compressed, and go to the start."""
+    codec = compression(opened.peek(_MAGIC_BYTES))
+    if codec and start:
+        raise SourceError(f"{name}: is compressed, so it is read from its beginning only")
+    if codec:
+        whole = pa.CompressedInputStream(pa.PythonFile(opened, mode="r"), codec)
+        return Reading(whole, True, _INFLATED_BYTES), None
+    if start:
+        opened.seek(start)
+    return opened, size
 
 
 def compression(head: bytes) -> str | None:

@@ -1,0 +1,336 @@
+"""Streams to batches: the result depends on the bytes alone, not on buffers, batches or threads."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pytest
+
+from tests.make import packet, random_packet, section, variety
+from tests.mutations import base_corpus, mutated_stream
+from tests.readings import JMQ, assert_contiguous, assert_same, forced, table_of
+from wireyard.errors import DecodeError, UsageError
+from wireyard.formats import get_format
+from wireyard.schema import COMMON, schema_of
+from wireyard.streams import scan
+from wireyard.streams.plan import make_plan
+from wireyard.streams.window import Window, windows_of_bytes, windows_of_file
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def stream(examples: Path) -> bytes:
+    """Return a stream with packets, damage and an unfinished end."""
+    return mutated_stream(base_corpus(examples), Random(77), 300) + packet(body=bytes(50))[:100]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("window_bytes", [1, 100, 1000, 4096, 100_000])
+def test_the_size_of_windows_does_not_show(
+    stream: bytes, window_bytes: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = table_of(stream, compiled=False, max_packet_bytes=4096)
+    assert_contiguous(whole, len(stream))
+    monkeypatch.setattr(
+        scan, "windows_of_bytes", partial(windows_of_bytes, window_bytes=window_bytes)
+    )
+    monkeypatch.setattr(
+        scan, "windows_of_file", partial(windows_of_file, window_bytes=window_bytes)
+    )
+    in_memory = table_of(stream, compiled=compiled, max_packet_bytes=4096)
+    assert_same(in_memory, whole)
+    from_file = table_of(io.BytesIO(stream), compiled=compiled, max_packet_bytes=4096)
+    names = [name for name in whole.schema.names if name not in ("source", "stream")]
+    assert_same(from_file.select(names), whole.select(names))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_threads_keep_the_order(
+    stream: bytes, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = table_of(stream, compiled=False)
+    monkeypatch.setattr(scan, "windows_of_bytes", partial(windows_of_bytes, window_bytes=3000))
+    for threads in (1, 2, 7):
+        assert_same(table_of(stream, compiled=compiled, threads=threads), whole)
+
+
+def test_a_reader_that_stops_early_leaves_no_thread_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scan, "windows_of_bytes", partial(windows_of_bytes, window_bytes=1000))
+    before = threading.active_count()
+    batches = scan.scan_source(packet() * 5000, make_plan(JMQ), threads=3)
+    next(batches)
+    batches.close()
+    assert threading.active_count() == before
+
+
+def test_a_failure_in_a_thread_is_that_of_the_first_bad_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scan, "windows_of_bytes", partial(windows_of_bytes, window_bytes=1000))
+    data = packet() * 100 + packet(version=1) + packet() * 100 + packet(version=2) + packet() * 9
+    for threads in (1, 4):
+        with pytest.raises(DecodeError, match="is 1, not one of") as caught:
+            table_of(data, compiled=True, mode="failfast", threads=threads)
+        assert any("offset 7200" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_any_part_between_boundaries_has_its_rows(stream: bytes, compiled: bool) -> None:
+    whole = table_of(stream, compiled=False)
+    starts = whole["offset"].to_pylist()
+    rng = Random(1)
+    for _ in range(25):
+        first = rng.randrange(len(starts))
+        limit = rng.randrange(starts[first], len(stream) + 2)
+        rows = [n for n, at in enumerate(starts) if starts[first] <= at < limit]
+        part = table_of(stream, compiled=compiled, start=starts[first], limit=limit)
+        assert_same(part, whole.take(pa.array(rows, pa.int64())))
+
+
+def test_the_last_row_before_a_limit_is_whole() -> None:
+    data = packet(body=b"x" * 1000) * 3
+    assert table_of(data, compiled=True, limit=1)["length"].to_pylist() == [1072]
+    assert table_of(data, compiled=True, limit=1072)["length"].to_pylist() == [1072]
+    assert table_of(data, compiled=True, limit=1073)["length"].to_pylist() == [1072] * 2
+    noise = packet() + b"#" * 500 + packet()
+    assert table_of(noise, compiled=True, limit=73)["length"].to_pylist() == [72, 500]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_packet_larger_than_many_windows(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "windows_of_bytes", partial(windows_of_bytes, window_bytes=100))
+    monkeypatch.setattr(scan, "windows_of_file", partial(windows_of_file, window_bytes=100))
+    large = packet(body=bytes(range(256)) * 100)
+    data = packet() + large + packet() + large + packet()
+    for source in (data, io.BytesIO(data)):
+        table = table_of(source, compiled=compiled)
+        assert table["length"].to_pylist() == [72, len(large), 72, len(large), 72]
+        assert table["body"][1].as_py() == large[72:]
+
+
+def test_rows_say_where_they_come_from() -> None:
+    data = packet() + packet(version=0) + b"?" + packet()
+    plan = make_plan(JMQ)
+    for compiled in (False, True):
+        with forced(compiled=compiled):
+            [batch] = scan.scan_source(io.BytesIO(data), plan, stream="a>b")
+        rows = batch.to_pylist()
+        assert {row["source"] for row in rows} == {"<stream>"}
+        assert {row["stream"] for row in rows} == {"a>b"}
+        assert {row["format"] for row in rows} == {"jmq"}
+        assert [row["status"] for row in rows] == ["ok", "malformed", "garbage", "ok"]
+        [batch] = scan.scan_source(data, plan)
+        assert set(batch["stream"].to_pylist()) == {"<bytes>"}
+
+
+def test_rows_that_are_no_packets_have_no_values_but_their_place() -> None:
+    for compiled in (False, True):
+        table = table_of(b"noise" + packet() + packet()[:40], compiled=compiled)
+        common = {column.name for column in COMMON}
+        for row in (table.slice(0, 1).to_pylist()[0], table.slice(2, 1).to_pylist()[0]):
+            assert all(value is None for name, value in row.items() if name not in common)
+            assert row["error"]["code"] in ("bad_magic", "truncated")
+
+
+def test_one_schema_whatever_is_in_a_stream() -> None:
+    schema = schema_of((*COMMON, *get_format("jmq").columns))
+    for data in (b"", b"noise", packet(), packet(items=b"\0\1"), b"".join(variety())):
+        for compiled in (False, True):
+            assert table_of(data, compiled=compiled).schema == schema
+    kinds = {str(field.type) for field in schema}
+    assert kinds <= {
+        "string", "int64", "int32", "binary", str(schema.field("error").type),
+        str(schema.field("properties").type), str(schema.field("unknown_items").type),
+    }  # fmt: skip
+    assert str(schema.field("properties").type).startswith("map<string, struct<type")
+
+
+def test_no_batch_is_empty() -> None:
+    with forced(compiled=True):
+        assert list(scan.scan_source(b"", make_plan(JMQ))) == []
+        only_bad = scan.scan_source(b"noise", make_plan(JMQ, mode="dropmalformed"))
+        assert list(only_bad) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"columns": ["nothing"]}, "no column 'nothing'"),
+        ({"columns": ["body", "body"]}, "twice"),
+        ({"mode": "strict"}, "unknown mode"),
+        ({"where": [("nothing", "==", 1)]}, "no column"),
+        ({"where": [("version", "~", 1)]}, "unknown operator"),
+        ({"where": [("properties", "==", 1)]}, "cannot be filtered"),
+        ({"where": [("error", "==", None)]}, "cannot be filtered"),
+    ],
+)
+def test_what_does_not_exist_is_a_mistake_of_the_caller(
+    given: dict[str, object], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        make_plan(JMQ, **given)  # type: ignore[arg-type]
+
+
+def test_modes_are_taken_in_any_case() -> None:
+    assert make_plan(JMQ, mode="PERMISSIVE").mode == "permissive"
+
+
+def test_small_work_is_not_given_to_kernels() -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys, wireyard\n"
+            "from tests.make import packet\n"
+            "assert wireyard.read(packet() * 1000).num_rows == 1000\n"
+            "assert 'numba' not in sys.modules, 'a compiler was loaded for 72 kB'\n"
+            "assert wireyard.read(packet() * 120_000).num_rows == 120_000\n"
+            "assert 'numba' in sys.modules, 'kernels were not asked for 8.6 MB'\n",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# --- windows --------------------------------------------------------------------------------
+
+
+class Dribble(io.RawIOBase):
+    """A file that gives a few bytes at a time, as pipes and sockets do."""
+
+    def __init__(self, data: bytes, rng: Random) -> None:
+        self.inner = io.BytesIO(data)
+        self.rng = rng
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        view = memoryview(buffer)  # type: ignore[arg-type]
+        return self.inner.readinto(view[: self.rng.randint(1, 50)])
+
+
+def test_a_short_read_is_not_the_end() -> None:
+    rng = Random(9)
+    data = b"".join(random_packet(rng) for _ in range(100))
+    table = table_of(Dribble(data, rng), compiled=False)
+    assert_contiguous(table, len(data))
+    assert set(table["status"].to_pylist()) == {"ok"}
+
+
+@pytest.mark.parametrize("window_bytes", [1, 10, 64])
+def test_windows_cover_a_file_however_far_each_is_consumed(window_bytes: int) -> None:
+    rng = Random(window_bytes)
+    data = rng.randbytes(3000)
+    seen = bytearray()
+    file = io.BytesIO(data)
+    last: Window | None = None
+    for window in windows_of_file(file, "x", 500, window_bytes):  # type: ignore[arg-type]
+        assert window.base + window.start == 500 + len(seen)
+        take = len(window.view) if window.at_end else rng.randint(0, len(window.view))
+        seen += window.view[:take]
+        window.start += take
+        last = window
+    assert last is not None and last.at_end and bytes(seen) == data
+
+
+def test_windows_of_bytes_are_not_copies() -> None:
+    import numpy as np
+
+    data = np.frombuffer(bytes(1000), np.uint8)
+    windows = windows_of_bytes(data, 10, 100)
+    first = next(windows)
+    assert np.shares_memory(first.data, data) and len(first.view) == 100
+    second = next(windows)  # nothing was consumed, so it has to grow
+    assert len(second.view) == 200 and second.base + second.start == 10
+
+
+# --- memory ---------------------------------------------------------------------------------
+
+MEMORY = """
+import io, resource, sys
+from tests.make import item, items, packet, section
+from tests.readings import JMQ, forced
+from wireyard.streams.plan import make_plan
+from wireyard.streams.scan import scan_source
+
+body = packet(items=items(item(1, "queue")), properties=section(("n", 4, 1)), body=bytes(900))
+block = body * 1000
+
+class Endless(io.RawIOBase):
+    def __init__(self, blocks):
+        self.left, self.rest = blocks, memoryview(b"")
+    def readable(self):
+        return True
+    def readinto(self, buffer):
+        if not self.rest and self.left:
+            self.left, self.rest = self.left - 1, memoryview(block)
+        count = min(len(buffer), len(self.rest))
+        buffer[:count], self.rest = self.rest[:count], self.rest[count:]
+        return count
+
+def peak_after(blocks, threads):
+    rows = 0
+    for batch in scan_source(Endless(blocks), make_plan(JMQ), threads=threads):
+        rows += batch.num_rows
+    assert rows == 1000 * blocks
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+
+with forced(compiled=True):
+    threads = int(sys.argv[1])
+    small, large = peak_after(60, threads), peak_after(600, threads)
+print(small, large)
+assert large - small < 64, f"{small} MiB for 60 MB, {large} MiB for 600 MB"
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_memory_does_not_grow_with_the_stream(threads: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY, str(threads)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-1500:]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_sizes_that_lie_allocate_nothing(compiled: bool) -> None:
+    import tracemalloc
+
+    most = 2**31 - 1
+    lies = [
+        packet(size=most),
+        packet(property_offset=most),
+        packet(property_size=most),
+        packet(properties=section(("a", 4, 1), count=most)),
+        packet(properties=section() [:4] + b"\0\0\0\1\0\1a\0\x09\x7f\xff\xff\xff"),
+    ]  # fmt: skip
+    table_of(packet(), compiled=compiled)
+    for data in lies:
+        tracemalloc.start()
+        try:
+            before = pa.total_allocated_bytes()
+            table = table_of(packet() + data, compiled=compiled, max_packet_bytes=most)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert table["status"].to_pylist()[1] != "ok"
+        assert peak < 8 << 20 and pa.total_allocated_bytes() - before < 8 << 20

@@ -1,0 +1,220 @@
+"""The Python face: what the first page of the documentation promises."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import duckdb
+import polars
+import pyarrow as pa
+import pytest
+
+import wireyard
+from tests.make import item, items, packet, random_packet, section, variety
+from wireyard.formats.jmq.packet import Packet
+
+DATA = b"".join(variety())
+
+
+def test_formats_are_named_with_what_they_are() -> None:
+    wireyard.read(DATA)
+    for _ in range(2):  # whatever was imported meanwhile
+        assert "jmq" in wireyard.formats()
+    assert all("\n" not in title and title for title in wireyard.formats().values())
+
+
+def test_every_public_name_is_there_and_listed() -> None:
+    for name in wireyard.__all__:
+        if name != "register":  # needs PySpark
+            assert getattr(wireyard, name) is not None
+    assert set(wireyard.__all__) < set(dir(wireyard))
+    assert wireyard.__version__.count(".") == 2
+    with pytest.raises(AttributeError, match="nothing"):
+        wireyard.nothing  # noqa: B018
+
+
+def test_read_gives_a_table_and_scan_the_same_in_batches() -> None:
+    table = wireyard.read(DATA)
+    assert isinstance(table, pa.Table) and table.num_rows == len(variety())
+    reader = wireyard.scan(DATA)
+    assert isinstance(reader, pa.RecordBatchReader) and reader.schema == table.schema
+    assert reader.read_all().equals(table)
+
+
+def test_the_format_is_told_by_the_first_bytes_or_by_name() -> None:
+    assert wireyard.read(DATA).equals(wireyard.read(DATA, "jmq"))
+    assert wireyard.read(DATA, format="JMQ").num_rows == len(variety())
+    with pytest.raises(wireyard.UsageError, match="begins like no format"):
+        wireyard.read(b"x" + DATA)
+    assert wireyard.read(b"x" + DATA, "jmq")["status"][0].as_py() == "garbage"
+    with pytest.raises(wireyard.UsageError, match="'rmtp'"):
+        wireyard.read(DATA, "rmtp")
+
+
+def test_a_truncated_first_packet_is_told_by_its_beginning() -> None:
+    for size in (4, 12, 71):
+        assert wireyard.read(packet()[:size])["status"].to_pylist() == ["tail"]
+
+
+def test_columns_where_and_mode_do_what_they_say() -> None:
+    data = packet(packet_type=1) + packet(packet_type=2, body=b"b") + packet(version=9) + b"noise"
+    assert wireyard.read(data, columns=["body", "offset"]).to_pydict() == {
+        "body": [None, b"b", None, None],
+        "offset": [0, 72, 145, 217],
+    }
+    kept = wireyard.read(data, columns=["offset"], mode="dropmalformed")
+    assert kept.to_pydict() == {"offset": [0, 72]}
+    found = wireyard.read(data, columns=["offset"], where=[("packet_type", "==", 2)])
+    assert found.to_pydict() == {"offset": [72]}
+    with pytest.raises(wireyard.DecodeError) as caught:
+        wireyard.read(data, columns=["offset"], mode="failfast")
+    assert caught.value.code == "unsupported_version"
+    with pytest.raises(wireyard.UsageError):
+        wireyard.read(data, columns=["nothing"])
+    with pytest.raises(wireyard.UsageError):
+        wireyard.read(data, mode="nothing")
+
+
+def test_a_limit_on_packets() -> None:
+    data = packet(body=bytes(1000)) + packet()
+    found = wireyard.read(data, max_packet_bytes=500)
+    assert found["status"].to_pylist() == ["garbage", "ok"]
+    assert [one.body for one in wireyard.packets(data, "jmq", "dropmalformed", max_packet_bytes=500)] == [
+        None
+    ]  # fmt: skip
+
+
+def test_packets_are_frozen_values_in_order() -> None:
+    found = list(wireyard.packets(DATA))
+    assert found == [wireyard.decode(data, "jmq") for data in variety()]
+    assert all(isinstance(one, Packet) for one in found)
+
+
+def test_packets_come_while_the_source_is_read() -> None:
+    endless = wireyard.packets(Endless(), "jmq")  # type: ignore[arg-type]
+    assert [next(endless).sequence for _ in range(3)] == [1, 1, 1]
+
+
+class Endless:
+    """A file of packets without an end."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def read(self, size: int) -> bytes:
+        start, self.at = self.at % 72, self.at + size
+        return (packet() * (size // 72 + 2))[start : start + size]
+
+
+def test_packets_end_at_the_first_fault_unless_told_otherwise() -> None:
+    data = packet(sequence=1) + b"noise" + packet(sequence=2) + packet(version=1) + packet(sequence=3)
+    kept = wireyard.packets(data + packet()[:9], mode="dropmalformed")
+    assert [one.sequence for one in kept] == [1, 2, 3]
+    found = wireyard.packets(data)
+    assert next(found).sequence == 1
+    with pytest.raises(wireyard.DecodeError) as caught:
+        next(found)
+    assert any("offset 72" in note for note in caught.value.__notes__)
+    with pytest.raises(wireyard.UsageError, match="permissive"):
+        list(wireyard.packets(data, mode="permissive"))
+
+
+def test_decode_and_encode_are_each_others_inverse() -> None:
+    data = packet(items=items(item(1, "queue")), properties=section(("n", 4, 7)), body=b"body")
+    found = wireyard.decode(data, "jmq")
+    assert (found.destination, found.properties["n"], found.body) == ("queue", ("integer", 7), b"body")
+    assert wireyard.encode(found) == data
+    for kind in (bytearray, memoryview):
+        assert wireyard.decode(kind(data), "jmq") == found
+    with pytest.raises(wireyard.DecodeError):
+        wireyard.decode(data + data, "jmq")
+    with pytest.raises(wireyard.DecodeError):
+        wireyard.decode(b"", "jmq")
+
+
+@pytest.mark.parametrize("thing", [None, 5, b"bytes", object()])
+def test_only_packets_can_be_encoded(thing: object) -> None:
+    with pytest.raises(wireyard.WireError):
+        wireyard.encode(thing)
+
+
+def test_threads_do_not_show() -> None:
+    rng = Random(1)
+    data = b"".join(random_packet(rng) for _ in range(30_000))
+    assert len(data) > 8 << 20
+    one = wireyard.read(data, threads=1)
+    assert wireyard.read(data, threads=4).equals(one)
+    assert wireyard.read(data).equals(one)
+
+
+def test_errors_go_between_processes_whole() -> None:
+    for data in (packet(version=9), packet(size=99), packet(items=b"\0\1"), packet(property_size=-1)):
+        with pytest.raises(wireyard.DecodeError) as caught:
+            wireyard.decode(data, "jmq")
+        again = pickle.loads(pickle.dumps(caught.value))
+        assert type(again) is type(caught.value) and again.row() == caught.value.row()
+    error = wireyard.EncodeError("field", "value", "why")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+# --- other libraries ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", [None, ["offset", "destination", "body", "properties"]])
+def test_polars_takes_a_scan_as_it_is(columns: list[str] | None) -> None:
+    frame = polars.from_arrow(wireyard.scan(DATA, columns=columns))
+    assert isinstance(frame, polars.DataFrame)
+    table = wireyard.read(DATA, columns=columns)
+    assert frame.columns == table.schema.names and len(frame) == table.num_rows
+    for name in {"offset", "destination", "body"} & set(frame.columns):
+        assert frame[name].to_list() == table[name].to_pylist()
+    assert polars.DataFrame(wireyard.read(DATA, columns=["version"])).shape == (len(variety()), 1)
+
+
+def test_duckdb_takes_a_scan_as_it_is() -> None:
+    rows = wireyard.scan(DATA)
+    found = duckdb.sql("select version, count(*) n, sum(length) from rows group by 1 order by 1")
+    versions = [int.from_bytes(data[4:6], "big") for data in variety()]
+    assert found.fetchall() == [
+        (version, versions.count(version),
+         sum(len(data) for data in variety() if data[4:6] == version.to_bytes(2, "big")))
+        for version in (103, 200, 301)
+    ]  # fmt: skip
+    rows = wireyard.read(packet(properties=section(("key", 4, 7))))
+    found = duckdb.sql("select properties['key'].type, properties['key'].value from rows")
+    assert found.fetchall() == [("integer", "7")]
+
+
+def test_anything_that_takes_an_arrow_stream_gets_one() -> None:
+    again = pa.table(wireyard.scan(DATA))
+    assert again.equals(wireyard.read(DATA))
+    assert pa.RecordBatchReader.from_stream(wireyard.scan(DATA)).read_all().equals(again)
+
+
+# --- loading --------------------------------------------------------------------------------
+
+
+def test_importing_loads_the_standard_library_only() -> None:
+    """In a fresh process, where nothing else has loaded anything before."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys\n"
+            "before = set(sys.modules)\n"
+            "import wireyard\n"
+            "new = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
+            "print(sorted(new - set(sys.stdlib_module_names) - {'wireyard'}))\n"
+            "print(sorted(name for name in sys.modules if name.startswith('wireyard')))\n",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        cwd=Path(__file__).resolve().parent.parent,
+    )
+    assert done.stdout.splitlines() == ["[]", "['wireyard']"]

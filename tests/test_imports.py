@@ -1,0 +1,168 @@
+"""Who may import whom: the floors of the house, read from the imports themselves."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "src" / "wireyard"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+BYTES = {"errors", "layout", "java"}
+COLUMNS = {"accelerate", "arena", "decimals", "memory", "schema"}
+STREAMS = BYTES | COLUMNS | {"formats", "streams"}
+ALLOWED = {
+    "errors": set[str](),
+    "layout": {"errors"},
+    "java": {"errors", "java"},
+    "accelerate": set[str](),
+    "memory": {"accelerate"},
+    "decimals": {"accelerate", "memory"},
+    "arena": set[str](),
+    "schema": {"errors", "layout", "formats"},
+    "formats": BYTES | COLUMNS | {"formats"},
+    "streams": STREAMS,
+    "captures": STREAMS | {"captures"},
+    "layers": BYTES | {"formats", "layers"},
+    "api": STREAMS,
+    "warm": STREAMS | {"api"},
+    "spark": STREAMS | {"api", "captures", "layers", "spark", "warm"},
+    "net": STREAMS | {"layers", "net"},
+    "report": {"report"},
+}
+"""Room to the rooms it may import; `cli`, `__main__` and the lazy `__init__` may import all."""
+ANY = {"cli", "__init__", "__main__"}
+
+ONLY_IN = {
+    "pyspark": {"spark"},
+    "pandas": {"spark"},
+    "asyncio": {"net"},
+    "click": {"cli"},
+    "rich": {"cli", "spark"},
+    "altair": {"report"},
+    "jinja2": {"report"},
+    "fsspec": {"streams"},
+}
+"""Packages that have one room; whoever else wants what they do asks that room."""
+
+NUMBA_TYPES = {("numba", "types")}
+
+
+@cache
+def imports(path: Path) -> tuple[tuple[str, str], ...]:
+    """Return what a file imports, at its top and in its functions: module, name."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, "") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import hides its room"
+            found += [(node.module or "", alias.name) for alias in node.names]
+    return tuple(found)
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def rooms_used(path: Path) -> set[str]:
+    """Return the rooms a file imports from; ``from wireyard import java`` is one as well."""
+    used = set()
+    for module, name in imports(path):
+        parts = [*module.split("."), name]
+        if parts[0] == "wireyard" and len(parts) > 1 and parts[1]:
+            used.add(parts[1])
+    return used
+
+
+def names(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
+@pytest.mark.parametrize("path", FILES, ids=names)
+def test_imports_go_down(path: Path) -> None:
+    room = room_of(path)
+    if room in ANY:
+        return
+    assert room in ALLOWED, f"{room} is a new room: say here what it may import"
+    assert rooms_used(path) <= ALLOWED[room] | {room}
+
+
+@pytest.mark.parametrize("path", FILES, ids=names)
+def test_packages_stay_in_their_rooms(path: Path) -> None:
+    for module, _ in imports(path):
+        top = module.split(".")[0]
+        rooms = ONLY_IN.get(top)
+        assert rooms is None or room_of(path) in rooms, f"{top} in {names(path)}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=names)
+def test_numba_has_one_door(path: Path) -> None:
+    used = {entry for entry in imports(path) if entry[0].split(".")[0] in ("numba", "llvmlite")}
+    room = room_of(path)
+    if room == "accelerate":
+        return
+    if room in ("memory", "decimals"):
+        used = {entry for entry in used if entry[0] != "llvmlite"}  # instructions are LLVM code
+    assert used <= NUMBA_TYPES
+
+
+def formats() -> list[Path]:
+    return [path for path in (PACKAGE / "formats").iterdir() if (path / "packet.py").exists()]
+
+
+def test_formats_do_not_know_each_other() -> None:
+    assert formats()
+    for folder in formats():
+        others = {other.name for other in formats()} - {folder.name}
+        for path in folder.glob("*.py"):
+            used = {
+                module.split(".")[2]
+                for module, _ in imports(path)
+                if module.startswith("wireyard.formats.")
+            }
+            assert not used & others, names(path)
+
+
+def test_packets_and_kernels_meet_in_tests_only() -> None:
+    for folder in formats():
+        home = f"wireyard.formats.{folder.name}"
+        assert not any(module.startswith(f"{home}.kernels") for module, _ in imports(folder / "packet.py"))
+        assert not any(module.startswith(f"{home}.packet") for module, _ in imports(folder / "kernels.py"))
+        for path in folder.glob("*.py"):
+            if path.name not in ("columns.py", "kernels.py"):
+                used = {module for module, _ in imports(path)}
+                assert not used & {f"{home}.kernels", f"{home}.columns"}, names(path)
+
+
+def test_only_formats_are_known_above_the_formats() -> None:
+    """Streams and tables work for every format, so none of them is named there."""
+    known = {folder.name for folder in formats()}
+    for path in FILES:
+        if room_of(path) in ("streams", "schema", "api", "arena", "warm", "captures"):
+            for module, _ in imports(path):
+                parts = module.split(".")
+                assert not (parts[:2] == ["wireyard", "formats"] and known & set(parts)), names(path)
+
+
+def test_the_lowest_rooms_need_the_standard_library_only() -> None:
+    for room in ("errors", "layout", "java", "__init__"):
+        found = [path for path in FILES if room_of(path) == room]
+        assert found
+        for path in found:
+            tops = {module.split(".")[0] for module, _ in imports(path)}
+            assert tops - {"wireyard"} <= set(sys.stdlib_module_names), names(path)
+
+
+def test_the_scalar_path_of_a_format_needs_no_arrays() -> None:
+    """A packet can be decoded where neither numpy nor Arrow is loaded."""
+    for folder in formats():
+        for path in folder.glob("*.py"):
+            if path.name in ("columns.py", "kernels.py"):
+                continue
+            tops = {module.split(".")[0] for module, _ in imports(path)}
+            assert not tops & {"numpy", "pyarrow", "numba"}, names(path)
