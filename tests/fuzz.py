@@ -54,11 +54,14 @@ def time_bound(seconds: float = CASE_SECONDS) -> Iterator[None]:
         faulthandler.cancel_dump_traceback_later()
 
 
-def check_case(number: int, corpus: Sequence[bytes], packets: int = PACKETS_PER_CASE) -> Counter[str]:
+def check_case(
+    number: int, corpus: Sequence[bytes], packets: int = PACKETS_PER_CASE
+) -> Counter[str]:
     """Make one stream and assert that all readings of it agree; return its rows by status."""
     rng = Random(number)
     data = mutated_stream(corpus, rng, packets)
-    limit = rng.choice((MAX_CORPUS_BYTES, MAX_CORPUS_BYTES, MAX_CORPUS_BYTES, 1 << 16, None))
+    # Under a larger limit one size that lies makes a tail of all that follows.
+    limit = rng.choice((*8 * (MAX_CORPUS_BYTES,), 1 << 16, None))
     with time_bound():
         table = assert_one_reading(data, rng, limit)
         if number % 4 == 0:
@@ -78,7 +81,11 @@ def _check_columns(data: bytes, table: pa.Table, rng: Random, limit: int | None)
     kind = rng.randint(-1, 79)
     for mode in ("permissive", "dropmalformed"):
         found = table_of(
-            data, compiled=True, max_packet_bytes=limit, mode=mode, where=[("packet_type", "<=", kind)]
+            data,
+            compiled=True,
+            max_packet_bytes=limit,
+            mode=mode,
+            where=[("packet_type", "<=", kind)],
         )
         wanted = pa.compute.less_equal(table["packet_type"], kind)
         if mode == "dropmalformed":

@@ -73,20 +73,20 @@ ALL_ITEMS = Golden(
         "ff"  # encryption -1
         "fe05"  # flags Q P B Z I W, and the three reserved bits
         "0000000000000000"  # consumer id
-        "0008" "0008" "8000000000000000"  # transaction id, the least
-        "0009" "0008" "0000000000000009"  # producer id 9
-        "000a" "0008" "7fffffffffffffff"  # delivery time, the greatest (not in the specification)
-        "000b" "0004" "ffffffff"  # delivery count -1 (not in the specification)
-        "0001" "0002" "7130"  # destination q0
-        "0002" "0005" "49443a6d31"  # message id ID:m1
-        "0003" "0002" "c3a9"  # correlation id, one letter of two bytes
-        "0004" "0000"  # reply to: empty, which is not absent
-        "0005" "0004" "f09f9880"  # JMS type, one character of four bytes
-        "0006" "001c" "636f6d2e73756e2e6d6573736167696e672e42617369635175657565"
-        "0007" "001c" "636f6d2e73756e2e6d6573736167696e672e4261736963546f706963"
-        "0000" "00"  # end of the list, padding to 216
+        "0008 0008 8000000000000000"  # transaction id, the least
+        "0009 0008 0000000000000009"  # producer id 9
+        "000a 0008 7fffffffffffffff"  # delivery time, the greatest (not in the specification)
+        "000b 0004 ffffffff"  # delivery count -1 (not in the specification)
+        "0001 0002 7130"  # destination q0
+        "0002 0005 49443a6d31"  # message id ID:m1
+        "0003 0002 c3a9"  # correlation id, one letter of two bytes
+        "0004 0000"  # reply to: empty, which is not absent
+        "0005 0004 f09f9880"  # JMS type, one character of four bytes
+        "0006 001c 636f6d2e73756e2e6d6573736167696e672e42617369635175657565"  # destination class
+        "0007 001c 636f6d2e73756e2e6d6573736167696e672e4261736963546f706963"  # reply-to class
+        "0000 00"  # end of the list, padding to 216
         "626f6479"  # body
-    ),  # fmt: skip
+    ),
     {
         "expiration": 1000,
         "timestamp": 2000,
@@ -120,25 +120,25 @@ ALL_ITEMS = Golden(
 
 ALL_PROPERTIES = Golden(
     bytes.fromhex(
-        "1bffe3c2" "012d" "0006"  # magic, version 301, MESSAGE
+        "1bffe3c2 012d 0006"  # magic, version 301, MESSAGE
         "000000bc"  # size 188
-        "0000000000000000" "0000000000000000"  # expiration, timestamp
+        "0000000000000000 0000000000000000"  # expiration, timestamp
         "20010db800000000000000000000002a"  # an IPv6 address
-        "00000000" "00000000"  # port, sequence
-        "00000048" "00000074"  # property offset 72, property size 116
-        "05" "00" "0000"  # priority, encryption, flags
+        "00000000 00000000"  # port, sequence
+        "00000048 00000074"  # property offset 72, property size 116
+        "05 00 0000"  # priority, encryption, flags
         "0000000000000000"  # consumer id
-        "00000001" "00000009"  # property version 1, nine properties
-        "0002" "6231" "0001" "01"  # b1 BOOLEAN true
-        "0002" "6232" "0002" "80"  # b2 BYTE -128
-        "0002" "7333" "0003" "7fff"  # s3 SHORT 32767
-        "0002" "6934" "0004" "80000000"  # i4 INTEGER, the least
-        "0002" "6c35" "0005" "ffffffffffffffff"  # l5 LONG -1
-        "0002" "6636" "0006" "3fc00000"  # f6 FLOAT 1.5
-        "0002" "6437" "0007" "3fb999999999999a"  # d7 DOUBLE 0.1
-        "0002" "7338" "0008" "000a" "61" "c080" "62" "eda0bdedb880"  # s8 STRING: a, NUL, b, U+1F600
-        "0002" "6f39" "0009" "0000000a" "aced0005740001780000"  # o9 OBJECT: 8 bytes and 2 of slack
-    ),  # fmt: skip
+        "00000001 00000009"  # property version 1, nine properties
+        "0002 6231 0001 01"  # b1 BOOLEAN true
+        "0002 6232 0002 80"  # b2 BYTE -128
+        "0002 7333 0003 7fff"  # s3 SHORT 32767
+        "0002 6934 0004 80000000"  # i4 INTEGER, the least
+        "0002 6c35 0005 ffffffffffffffff"  # l5 LONG -1
+        "0002 6636 0006 3fc00000"  # f6 FLOAT 1.5
+        "0002 6437 0007 3fb999999999999a"  # d7 DOUBLE 0.1
+        "0002 7338 0008 000a 61 c080 62 eda0bdedb880"  # s8 STRING: a, NUL, b, U+1F600
+        "0002 6f39 0009 0000000a aced0005740001780000"  # o9 OBJECT: 8 bytes and 2 of slack
+    ),
     {
         "properties": {
             "b1": ("boolean", True),
@@ -161,34 +161,33 @@ ALL_PROPERTIES = Golden(
 )
 
 _HASHTABLE = (
-    "aced0005" "73" "72"  # a stream; an object of a class described here:
-    "0013" "6a6176612e7574696c2e486173687461626c65"  # java.util.Hashtable
-    "13bb0f25214ae4b8" "03" "0002"  # its version, serializable with writeObject, two fields:
-    "46" "000a" "6c6f6164466163746f72"  # float loadFactor
-    "49" "0009" "7468726573686f6c64"  # int threshold
-    "78" "70" "3f400000" "00000008"  # no superclass; 0.75, 8
-    "77" "08" "0000000b" "00000001"  # 11 buckets, one entry:
-    "74" "0001" "6e"  # the string n
-    "73" "72" "0011" "6a6176612e6c616e672e496e7465676572"  # an object: java.lang.Integer
-    "12e2a0a4f7818738" "02" "0001" "49" "0005" "76616c7565" "78"  # one field, int value
-    "72" "0010" "6a6176612e6c616e672e4e756d626572"  # whose superclass is java.lang.Number
-    "86ac951d0b94e08b" "02" "0000" "78" "70" "fffffff9"  # no fields; -7
+    "aced0005 73 72"  # a stream; an object of a class described here:
+    "0013 6a6176612e7574696c2e486173687461626c65"  # java.util.Hashtable
+    "13bb0f25214ae4b8 03 0002"  # its version, serializable with writeObject, two fields:
+    "46 000a 6c6f6164466163746f72"  # float loadFactor
+    "49 0009 7468726573686f6c64"  # int threshold
+    "78 70 3f400000 00000008"  # no superclass; 0.75, 8
+    "77 08 0000000b 00000001"  # 11 buckets, one entry:
+    "74 0001 6e"  # the string n
+    "73 72 0011 6a6176612e6c616e672e496e7465676572"  # an object: java.lang.Integer
+    "12e2a0a4f7818738 02 0001 49 0005 76616c7565 78"  # one field, int value
+    "72 0010 6a6176612e6c616e672e4e756d626572"  # whose superclass is java.lang.Number
+    "86ac951d0b94e08b 02 0000 78 70 fffffff9"  # no fields; -7
     "78"  # end of the entries
-)  # fmt: skip
+)
 
 VERSION_200 = Golden(
     bytes.fromhex(
-        "1bffe3c2" "00c8" "0002"  # magic, version 200, BYTES_MESSAGE
+        "1bffe3c2 00c8 0002"  # magic, version 200, BYTES_MESSAGE
         "000000ff"  # size 255
-        "0000000000000000" "ffffffffffffffff"  # expiration, timestamp -1
+        "0000000000000000 ffffffffffffffff"  # expiration, timestamp -1
         "00000000000000000000000000000000"  # all zero is IPv6
-        "ffffffff" "00000001"  # port -1, sequence
-        "00000058" "000000a5"  # property offset 88, property size 165
-        "05" "00" "0001" "0000000000000000"  # priority, encryption, flags, consumer id
-        "0008" "0008" "0000000000000005" "0000" "0000"  # transaction id, end, padding
-        + _HASHTABLE
-        + "00ff"  # body
-    ),  # fmt: skip
+        "ffffffff 00000001"  # port -1, sequence
+        "00000058 000000a5"  # property offset 88, property size 165
+        "05 00 0001 0000000000000000"  # priority, encryption, flags, consumer id
+        "0008 0008 0000000000000005 0000"
+        "0000" + _HASHTABLE + "00ff"  # transaction id, end, padding  # body
+    ),
     {
         "version": 200,
         "timestamp": -1,
@@ -207,16 +206,15 @@ VERSION_200 = Golden(
 
 VERSION_103 = Golden(
     bytes.fromhex(
-        "1bffe3c2" "0067" "0008"  # magic, version 103, a type nobody knows
+        "1bffe3c2 0067 0008"  # magic, version 103, a type nobody knows
         "000000ed"  # size 237
         "fffffffb"  # transaction id -5
-        "0000000000000001" "0000000000000002"  # expiration, timestamp
+        "0000000000000001 0000000000000002"  # expiration, timestamp
         "00000000000000000000ffffc0a80111"  # address
-        "00000003" "00000004"  # port, sequence
-        "00000048" "000000a5"  # property offset 72, property size 165
-        "06" "00" "0015"  # priority, encryption, flags Q P A
-        "fffffffa"  # consumer id -6
-        + _HASHTABLE
+        "00000003 00000004"  # port, sequence
+        "00000048 000000a5"  # property offset 72, property size 165
+        "06 00 0015"  # priority, encryption, flags Q P A
+        "fffffffa" + _HASHTABLE  # consumer id -6
     ),
     {
         "version": 103,
@@ -238,7 +236,7 @@ VERSION_103 = Golden(
         "flags": "QPA",
         "sys_message_id": "4-192.168.1.17-3-2",
     },
-)  # fmt: skip
+)
 
 GOLDEN = {
     "ping": PING,

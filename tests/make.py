@@ -156,17 +156,17 @@ EMPTY_HASHTABLE = (
     "aced0005"  # stream magic and version
     "73"  # an object
     "72"  # of a class described here
-    "0013" "6a6176612e7574696c2e486173687461626c65"  # java.util.Hashtable
+    "0013 6a6176612e7574696c2e486173687461626c65"  # java.util.Hashtable
     "13bb0f25214ae4b8"  # its serialVersionUID
     "03"  # serializable, with writeObject
     "0002"  # two fields:
-    "46" "000a" "6c6f6164466163746f72"  # float loadFactor
-    "49" "0009" "7468726573686f6c64"  # int threshold
-    "78" "70"  # no annotation, no superclass
-    "3f400000" "00000008"  # 0.75, 8
-    "77" "08" "0000000b" "00000000"  # block of 8 bytes: 11 buckets, no entry
+    "46 000a 6c6f6164466163746f72"  # float loadFactor
+    "49 0009 7468726573686f6c64"  # int threshold
+    "78 70"  # no annotation, no superclass
+    "3f400000 00000008"  # 0.75, 8
+    "77 08 0000000b 00000000"  # block of 8 bytes: 11 buckets, no entry
     "78"  # end of what writeObject wrote
-)  # fmt: skip
+)
 
 
 def nested(outer: bytes, inner: bytes, *, before: int = 0, after: int = 0) -> bytes:

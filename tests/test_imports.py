@@ -131,8 +131,12 @@ def test_formats_do_not_know_each_other() -> None:
 def test_packets_and_kernels_meet_in_tests_only() -> None:
     for folder in formats():
         home = f"wireyard.formats.{folder.name}"
-        assert not any(module.startswith(f"{home}.kernels") for module, _ in imports(folder / "packet.py"))
-        assert not any(module.startswith(f"{home}.packet") for module, _ in imports(folder / "kernels.py"))
+        assert not any(
+            module.startswith(f"{home}.kernels") for module, _ in imports(folder / "packet.py")
+        )
+        assert not any(
+            module.startswith(f"{home}.packet") for module, _ in imports(folder / "kernels.py")
+        )
         for path in folder.glob("*.py"):
             if path.name not in ("columns.py", "kernels.py"):
                 used = {module for module, _ in imports(path)}
@@ -146,7 +150,9 @@ def test_only_formats_are_known_above_the_formats() -> None:
         if room_of(path) in ("streams", "schema", "api", "arena", "warm", "captures"):
             for module, _ in imports(path):
                 parts = module.split(".")
-                assert not (parts[:2] == ["wireyard", "formats"] and known & set(parts)), names(path)
+                assert not (parts[:2] == ["wireyard", "formats"] and known & set(parts)), names(
+                    path
+                )
 
 
 def test_the_lowest_rooms_need_the_standard_library_only() -> None:

@@ -136,7 +136,7 @@ def test_a_pipe(sent: bytes, slowly: bool, buffering: int) -> None:
 @pytest.mark.parametrize("slowly", [False, True])
 def test_standard_input(sent: bytes, slowly: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     with piped(sent, slowly=slowly, buffering=-1) as file:
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(file))  # type: ignore[type-var]
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(file))
         table = wireyard.read("-")
         assert table.num_rows == ROWS and set(table["source"].to_pylist()) == {"-"}
         assert not file.closed
@@ -218,7 +218,9 @@ def test_a_file_nobody_may_read(tmp_path: Path) -> None:
     assert text == f"{path}: may not be read (permission denied)"
 
 
-@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no file here fails when it is read")
+@pytest.mark.skipif(
+    not Path("/proc/self/mem").exists(), reason="no file here fails when it is read"
+)
 @pytest.mark.parametrize("format", [None, "jmq"])
 def test_a_file_that_fails_while_it_is_read(format: str | None) -> None:
     assert "Input/output error" in complaint("/proc/self/mem", format=format)
@@ -242,7 +244,7 @@ class Failing(io.RawIOBase):
 
 def test_rows_before_a_failure_come_out_first() -> None:
     batches = scan_source(Failing(DATA), make_plan(JMQ))  # type: ignore[arg-type]
-    found = []
+    found: list[pa.RecordBatch] = []
     with pytest.raises(SourceError, match="Input/output error"):
         found.extend(batches)
     assert sum(batch.num_rows for batch in found) == ROWS
@@ -254,7 +256,7 @@ def test_a_compressed_stream_cut_short_gives_its_rows_and_says_so(codec: str) ->
     # Incompressible bodies: what is cut is the end of the stream, not all of it.
     data = b"".join(packet(body=os.urandom(500), sequence=n) for n in range(2000))
     batches = scan_source(PACKED[codec](data)[:-3000], make_plan(JMQ))
-    found = []
+    found: list[pa.RecordBatch] = []
     with pytest.raises(SourceError) as caught:
         found.extend(batches)
     assert "\n" not in str(caught.value)

@@ -33,8 +33,9 @@ def test_more_bytes_are_needed_until_the_size_is_there() -> None:
 
 def test_wrong_bytes_are_refused_as_soon_as_they_are_there() -> None:
     for place in range(4):
-        data = bytearray(packet())
-        data[place] ^= 1
+        changed = bytearray(packet())
+        changed[place] ^= 1
+        data = bytes(changed)
         for have in range(place + 1, 14):
             with pytest.raises(Malformed) as caught:
                 frame_size(data, 0, have, LIMIT)
@@ -74,8 +75,8 @@ def believable(data: bytes, at: int, limit: int) -> bool:
     size = fields[3]
     offset, properties, priority, encryption, flags = fields[-6:-1]
     return (
-        72 <= offset
-        and 0 <= properties
+        offset >= 72
+        and properties >= 0
         and offset + properties <= size <= limit
         and 0 <= priority <= 9
         and encryption == 0
@@ -151,8 +152,9 @@ def test_a_header_cut_off_that_cannot_be_one_any_more_is_none() -> None:
     """As many checks as the bytes allow, so no two pieces of garbage stand side by side."""
     for field, value in {"version": 9999, "size": 71, "offset": 71}.items():
         at, width = FIELD[field]
-        data = bytearray(packet())
-        data[at : at + width] = value.to_bytes(width, "big")
+        changed = bytearray(packet())
+        changed[at : at + width] = value.to_bytes(width, "big")
+        data = bytes(changed)
         for have in range(at + width, HEADER_BYTES):
             assert find_header(data[:have], 0, have, LIMIT) == (have, True), (field, have)
 
@@ -183,7 +185,9 @@ def test_a_search_is_that_of_trying_every_position() -> None:
             assert position <= expected and len(data) - position < HEADER_BYTES
             assert MAGIC.startswith(data[position : position + 4])
         views = (memoryview(data), memoryview(b"?" * 7 + data)[7:])
-        assert all(find_header(view, start, len(data), LIMIT) == (position, certain) for view in views)
+        assert all(
+            find_header(view, start, len(data), LIMIT) == (position, certain) for view in views
+        )
 
 
 def test_a_search_goes_across_any_inner_boundary() -> None:

@@ -22,10 +22,28 @@ from wireyard.formats.jmq.packet import Packet, read_row
 Rows = list[dict[str, Any]]
 
 PLAIN = (
-    "version packet_type timestamp expiration source_port sequence property_offset property_size "
-    "encryption priority bit_flags sys_message_id destination destination_class reply_to "
-    "reply_to_class correlation_id message_type body_size offset length"
-).split()
+    "version",
+    "packet_type",
+    "timestamp",
+    "expiration",
+    "source_port",
+    "sequence",
+    "property_offset",
+    "property_size",
+    "encryption",
+    "priority",
+    "bit_flags",
+    "sys_message_id",
+    "destination",
+    "destination_class",
+    "reply_to",
+    "reply_to_class",
+    "correlation_id",
+    "message_type",
+    "body_size",
+    "offset",
+    "length",
+)
 """What both sides call by the same name and write the same way."""
 NUMBERS = ("consumer_id", "transaction_id", "producer_id", "delivery_time", "delivery_count")
 PACKETS = 7560
@@ -51,7 +69,7 @@ def broker_rows(shared: Path, capture: str) -> dict[str, Rows]:
 
 
 def stream_bytes(shared: Path, entry: dict[str, Any]) -> bytes:
-    data = (shared / "streams" / "real" / entry["file"]).read_bytes()
+    data: bytes = (shared / "streams" / "real" / entry["file"]).read_bytes()
     assert hashlib.sha256(data).hexdigest() == entry["sha256"]
     return data
 
@@ -67,7 +85,7 @@ def same_property(found: tuple[str, Any], told: dict[str, Any], *, as_text: bool
         return struct.pack(form, mine) == struct.pack(form, theirs)
     if kind == "boolean" and not as_text:
         return value is {"true": True, "false": False}[told["value"]]
-    return str(value) == told["value"]
+    return bool(str(value) == told["value"])
 
 
 def assert_row(row: dict[str, Any], told: dict[str, Any], *, as_text: bool) -> None:
@@ -154,8 +172,8 @@ def test_packets_are_the_brokers_and_come_back_byte_for_byte(shared: Path) -> No
 def test_any_chunks_give_the_same_packets(shared: Path, most: int) -> None:
     rng = Random(most)
     for _, data, _ in each_stream(shared):
-        if most == 1 and len(data) > 200_000:
-            data = data[:100_000]  # an unfinished packet at the end, too
+        if most == 1:
+            data = data[:15_000]  # an unfinished packet at the end, too
         table = table_of(data, compiled=False)
         assert_events(events_of(data, cut(data, rng, most)), table)
 

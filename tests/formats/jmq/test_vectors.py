@@ -74,14 +74,14 @@ def threw(section: object) -> bool:
 def is_text(found: str | None, told: Any) -> bool:
     """Compare text with how the index writes it: as it is, or what JSON cannot hold as UTF-16."""
     if not isinstance(told, dict):
-        return found == told
+        return bool(found == told)
     if found is None:
         return False
     units = found.encode("utf-16-be", "surrogatepass")
     if "utf16be_hex" in told:
-        return units.hex() == told["utf16be_hex"]
+        return bool(units.hex() == told["utf16be_hex"])
     size, digest = len(units) // 2, hashlib.sha256(units).hexdigest()
-    return (size, digest) == (told["utf16_units"], told["utf16be_sha256"])
+    return bool((size, digest) == (told["utf16_units"], told["utf16be_sha256"]))
 
 
 def is_property(found: Property, told: dict[str, Any], section: str) -> bool:
@@ -95,7 +95,7 @@ def is_property(found: Property, told: dict[str, Any], section: str) -> bool:
             return is_text(value, told["value"])
         case "FLOAT" | "DOUBLE":
             form = ">f" if kind == "FLOAT" else ">d"
-            return struct.pack(form, value).hex() == told["bits"]
+            return bool(struct.pack(form, value).hex() == told["bits"])
         case "OBJECT":
             # The reading has the object only; its bytes are in the section, slack and all.
             assert isinstance(value, bytes)
@@ -138,6 +138,7 @@ def check_readback(data: bytes, told: dict[str, Any]) -> None:
         if told["properties"] is None:
             assert properties is None
         else:
+            assert properties is not None
             assert {entry["name"] for entry in told["properties"]} == set(properties)
             section = data[row["property_offset"] :][: row["property_size"]].hex()
             for entry in told["properties"]:

@@ -1,0 +1,48 @@
+# Every target sets up what it needs by itself: .venv from the hashed lock, Java, compiled kernels.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+# An exported JAVA_HOME that is too old for Spark must not win over a newer Java beside it.
+JAVA := JAVA_HOME=$$(tools/java-home)
+SEED ?=
+MINUTES ?= 5
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test lint bench fuzz lock clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(READY): requirements.lock pyproject.toml tools/setup tools/java-home
+	@PYTHON=$(PYTHON) tools/setup
+	@touch $@
+
+setup: $(READY) ## Install the locked packages into .venv, check Java, compile the kernels
+
+demo: $(READY) ## Read recorded broker traffic into a lake under build/ and show what is in it
+	@rm -rf build/lake-demo
+	@$(JAVA) $(BIN)/wireyard run examples/traffic --lake build/lake-demo
+
+# A whole file goes to one worker, so that its Spark session or decoded corpus is made once.
+test: $(READY) ## Run the tests
+	@$(JAVA) $(BIN)/python -m pytest -q -n auto --dist loadfile $(TESTS)
+
+lint: $(READY) ## Check style, types and documents
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check .
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/python -m tools.check_docs
+
+bench: $(READY) ## Measure speed against Java, memcpy and our own scalar decoder
+	@$(JAVA) $(BIN)/python -m benchmarks $(BENCH)
+
+fuzz: $(READY) ## Mutate packets for MINUTES (5), from SEED (printed when not given)
+	@$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+lock: ## Write requirements.lock anew from pyproject.toml
+	@PYTHON=$(PYTHON) tools/lock
+
+clean: ## Remove everything that was made, .venv included
+	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache spark-warehouse src/*.egg-info
+	find src tests tools benchmarks examples peers -name __pycache__ -prune -exec rm -rf {} +

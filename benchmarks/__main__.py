@@ -1,0 +1,11 @@
+"""``python -m benchmarks [NAME...]``: every benchmark, or those named, each one table."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+NAMES = ("jmq", "spark_source", "run_bronze")
+
+for name in sys.argv[1:] or NAMES:
+    import_module(f"benchmarks.{name}").main()
