@@ -1,0 +1,86 @@
+"""The command line: one file per command, loaded when the command is called.
+
+A command returns its exit status or None for 0. What goes wrong anywhere becomes one line on
+standard error and a status (``wireyard.cli.exits``); a traceback is a bug.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+from wireyard import __version__
+from wireyard.cli import exits
+
+__all__ = ["COMMANDS", "main"]
+
+COMMANDS = {
+    "decode": "Show packets as a table, JSON Lines, Arrow or Parquet.",
+    "inspect": "Show what every byte of one packet means.",
+    "encode": "Turn JSON Lines, as decode prints them, back into packets.",
+    "run": "Read captures and streams into a lake of Parquet tables with Spark.",
+    "check-splits": "Prove that every way to cut a stream gives the same packets.",
+    "formats": "List the wire formats, or the columns of one.",
+    "doctor": "Say what is installed, what is missing, and what to type.",
+    "completion": "Print the completion script of a shell.",
+}
+"""Every command and its first line of help, so that ``--help`` loads none of them."""
+
+_HELP = """Read message-broker traffic exactly: bytes to packets, packets to tables, and back.
+
+    \b
+    wireyard decode traffic.jmq                    a table of what is in it
+    wireyard inspect traffic.jmq --at 4711         one packet, byte by byte
+    wireyard decode traffic.jmq | jq .destination  JSON Lines when piped
+    wireyard COMMAND --help                        every command has an example
+
+    Results go to standard output, notes to standard error; - is standard input or output. Exit
+    status: 0 done, 1 data lost, 2 bad usage, 3 cannot read, 4 cannot write.
+"""
+
+
+class _Commands(click.Group):
+    """A group whose commands are modules of this package."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        found: click.Command = import_module(f"{__name__}.{cmd_name.replace('-', '_')}").command
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            return exits.tell(error)  # click would call it a failure
+
+    def main(self, *args: Any, **named: Any) -> NoReturn:
+        """Run a command line and exit with its status."""
+        named["standalone_mode"] = False
+        try:
+            status = super().main(*args, **named)
+            sys.stdout.flush()
+        except Exception as error:
+            status = exits.tell(error)
+        sys.exit(status)
+
+
+@click.group(
+    cls=_Commands,
+    help=_HELP,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def main() -> None:
+    """Have the commands registered."""

@@ -1,0 +1,97 @@
+"""Rows as Arrow and Parquet, in bounded memory and with no secret in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from typing import IO
+
+import pyarrow as pa
+
+from wireyard.cli.reading import OpenInput, read_blocks
+from wireyard.errors import UsageError
+from wireyard.schema import schema_of
+from wireyard.spark.redaction import Redactor
+
+__all__ = ["read_tables", "write_arrow", "write_parquet"]
+
+_ROW_GROUP_BYTES = 32 << 20
+"""Large enough that a reader of one column has long runs to read, small enough to be held thrice
+(as batches, as columns, encoded)."""
+_COPIED_BATCHES = 4
+"""Batches, each of a window of the stream, whose memory is held whole at a time."""
+
+
+def _read_batches(reading: OpenInput) -> Iterator[pa.RecordBatch]:
+    """Yield the selected rows and columns of a stream."""
+    selection = reading.selection
+    redactor = Redactor(selection.format)
+    names = [column.name for column in selection.columns]
+    for _, batch in read_blocks(reading, selection.column_plan()):
+        shown = batch if selection.request.secrets else redactor.redact(batch)[0]
+        yield shown.select(names)
+
+
+def read_tables(
+    readings: Iterator[OpenInput],
+) -> tuple[Iterator[pa.RecordBatch], pa.Schema]:
+    """Return the rows of several streams as batches of one schema, and the schema.
+
+    Raises
+    ------
+    DecodeError
+        While reading, in mode ``failfast``: the first bad row.
+    UsageError
+        Bodies are to be shown otherwise than as bytes. While reading: a stream of another format
+        than the first.
+    """
+    first = next(readings)
+    if first.selection.shown_body is not None:
+        choice = first.selection.request.body
+        raise UsageError(f"--body {choice} is for table and jsonl; these tables hold bytes")
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for reading in chain([first], readings):
+            format, wanted = reading.selection.format, first.selection.format
+            if format != wanted:
+                other = f"{wanted.name}, but {reading.opened.name} {format.name}"
+                raise UsageError(f"one table has one format; the first stream is {other}")
+            yield from _read_batches(reading)
+
+    return batches(), schema_of(first.selection.columns)
+
+
+def write_arrow(batches: Iterable[pa.RecordBatch], schema: pa.Schema, file: IO[bytes]) -> None:
+    """Write batches as an Arrow IPC stream."""
+    with pa.ipc.new_stream(pa.PythonFile(file, mode="w"), schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+
+
+def write_parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema, file: IO[bytes]) -> None:
+    """Write batches as a Parquet file of one schema, row groups of about 64 MiB."""
+    from pyarrow import parquet
+
+    sink = pa.PythonFile(file, mode="w")
+    with parquet.ParquetWriter(sink, schema, compression="zstd") as writer:
+        for table in _gathered(batches, schema):
+            writer.write_table(table, row_group_size=table.num_rows)
+
+
+def _gathered(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield the rows of batches as tables of one row group each."""
+    held: list[pa.Table] = []
+    for table in _copied(batches, schema):
+        held.append(table)
+        if sum(part.nbytes for part in held) >= _ROW_GROUP_BYTES:
+            yield pa.concat_tables(held)
+            held = []
+    if held:
+        yield pa.concat_tables(held)
+
+
+def _copied(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Copy batches a few at a time: the columns of one share memory with those not selected."""
+    batches = iter(batches)
+    while some := list(islice(batches, _COPIED_BATCHES)):
+        yield pa.Table.from_batches(some, schema).combine_chunks()

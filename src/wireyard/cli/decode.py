@@ -1,0 +1,187 @@
+"""``wireyard decode``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from types import MappingProxyType
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from wireyard.cli import exits
+from wireyard.cli.bodies import CHOICES
+from wireyard.cli.inputs import open_input
+from wireyard.cli.jsonl import json_line
+from wireyard.cli.options import PATH, examples, format_option, max_packet_option, split_names
+from wireyard.cli.output import open_output, to_terminal
+from wireyard.cli.progress import Progress
+from wireyard.errors import UsageError
+
+if TYPE_CHECKING:
+    from wireyard.cli.reading import Budget, OpenInput
+    from wireyard.cli.selection import Request
+
+__all__ = ["command"]
+
+_BY_SUFFIX = {".parquet": "parquet", ".arrow": "arrow", ".arrows": "arrow"}
+
+
+@dataclass
+class _Job:
+    """One call: what to read, and how it ended."""
+
+    paths: tuple[str, ...]
+    format_name: str | None
+    request: Request
+    budget: Budget
+    shows_progress: bool
+    status: int = field(default=exits.DONE)
+
+    def readings(self) -> Generator[OpenInput]:
+        """Yield the streams one after the other; what was wrong with one is said after it."""
+        from wireyard.cli.faults import Faults
+        from wireyard.cli.reading import OpenInput
+        from wireyard.cli.selection import Selection
+
+        for path in self.paths:
+            if self.budget.spent:
+                return
+            with open_input(path, self.format_name) as (format, opened):
+                selection = Selection(format, self.request)
+                progress = Progress(opened.name, opened.size, self.shows_progress)
+                faults = Faults()
+                yield OpenInput(opened, selection, self.budget, progress, faults)
+            progress.end()
+            if faults:
+                exits.note(f"{path}: {faults.text()}")
+                self.status = exits.DATA_LOST
+
+
+def _write_table(job: _Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
+    from rich.text import Text
+
+    from wireyard.cli.rows import read_rows
+    from wireyard.cli.tables import console_on, printable, write_table
+
+    chosen = job.request.columns is not None
+    with console_on(file) as console:
+        for reading in readings:
+            if len(job.paths) > 1:
+                console.print(Text(printable(reading.opened.name), "bold"), soft_wrap=True)
+            columns = reading.selection.shown_columns
+            write_table(read_rows(reading), columns, console, chosen=chosen)
+
+
+def _write_jsonl(job: _Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
+    from wireyard.cli.rows import read_rows
+
+    for reading in readings:
+        columns = reading.selection.shown_columns
+        for row in read_rows(reading):
+            file.write(json_line(row, columns))
+
+
+def _write_arrow(job: _Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
+    from wireyard.cli.columnar import read_tables, write_arrow
+
+    write_arrow(*read_tables(readings), file)
+
+
+def _write_parquet(job: _Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
+    from wireyard.cli.columnar import read_tables, write_parquet
+
+    write_parquet(*read_tables(readings), file)
+
+
+_WRITERS: Mapping[str, Callable[[_Job, Iterator[OpenInput], IO[bytes]], None]] = MappingProxyType(
+    {
+        "table": _write_table,
+        "jsonl": _write_jsonl,
+        "arrow": _write_arrow,
+        "parquet": _write_parquet,
+    }
+)
+_BINARY = ("arrow", "parquet")
+
+
+@click.command(
+    "decode",
+    epilog=examples(
+        "wireyard decode traffic.jmq --columns offset,packet_type_name,destination",
+        "wireyard decode traffic.jmq --where 'packet_type in 1,2' --body text | jq -r .body",
+        "wireyard decode *.jmq -w packets.parquet",
+    ),
+)
+@click.argument("files", metavar="FILE...", nargs=-1, type=PATH)
+@click.option("-r", "--read", multiple=True, type=PATH, metavar="FILE", help="The same as FILE.")
+@format_option("by the first bytes")
+@click.option(
+    "--out",
+    type=click.Choice(list(_WRITERS)),
+    help="A table on a terminal, else by the name of the -w file, else jsonl.",
+)
+@click.option("-w", "--write", type=PATH, metavar="FILE", help="Write there, whole or not at all.")
+@click.option(
+    "--columns",
+    callback=split_names,
+    metavar="A,B,..",
+    help="Only these columns, in this order; 'wireyard formats NAME' lists them.",
+)
+@click.option(
+    "--where",
+    multiple=True,
+    metavar="CONDITION",
+    help="Only such rows: COLUMN, one of == != < <= > >= in, VALUE. All conditions have to hold.",
+)
+@click.option(
+    "--mode",
+    default="permissive",
+    show_default=True,
+    metavar="MODE",
+    help="What becomes of bad rows: permissive keeps them with their error, dropmalformed leaves"
+    " them out, failfast stops at the first.",
+)
+@click.option(
+    "--body",
+    type=click.Choice(CHOICES),
+    default="hex",
+    show_default=True,
+    help="How bodies are shown; text and value open them, hash is SHA-256.",
+)
+@click.option("--secrets", is_flag=True, help="Show passwords, which are left out otherwise.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N rows.")
+@max_packet_option
+def command(
+    files: tuple[str, ...],
+    read: tuple[str, ...],
+    format_name: str | None,
+    out: str | None,
+    write: str | None,
+    limit: int | None,
+    **request: Any,
+) -> int:
+    """Show packets as a table, JSON Lines, Arrow or Parquet.
+
+    FILE is a path, a URL, or - for standard input; gzip and zstandard are opened by their
+    content. Rows come in stream order and cover every byte: what is no packet is a row that says
+    why, and then one line on standard error and exit status 1 say so too.
+    """
+    from wireyard.cli.reading import Budget
+    from wireyard.cli.selection import Request
+
+    paths = (*read, *files)
+    if not paths:
+        raise UsageError("decode: name a FILE, or - for standard input")
+    if paths.count("-") > 1:
+        raise UsageError("decode: standard input can be read once only")
+    people = to_terminal(write)
+    suffix = PurePath(write or "").suffix.lower()
+    kind = out or ("table" if people else _BY_SUFFIX.get(suffix, "jsonl"))
+    shows_progress = not (people and kind not in _BINARY)
+    job = _Job(paths, format_name, Request(**request), Budget(limit), shows_progress)
+    with open_output(write, binary=kind in _BINARY) as file, closing(job.readings()) as readings:
+        _WRITERS[kind](job, readings, file)
+    return job.status

@@ -1,0 +1,94 @@
+"""How a command ends: one line on standard error, and a status that scripts can rely on."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from wireyard.errors import DecodeError, EncodeError, SourceError, UsageError, WireError
+
+__all__ = [
+    "CANNOT_READ",
+    "CANNOT_WRITE",
+    "DATA_LOST",
+    "DONE",
+    "USAGE",
+    "CannotWrite",
+    "drop_stdout",
+    "note",
+    "tell",
+]
+
+DONE, DATA_LOST, USAGE, CANNOT_READ, CANNOT_WRITE = range(5)
+_INTERRUPTED = 130  # what shells report for SIGINT
+
+
+class CannotWrite(WireError):
+    """A target that takes no more bytes, or never did."""
+
+
+_STATUSES: tuple[tuple[type[Exception], int], ...] = (
+    (CannotWrite, CANNOT_WRITE),
+    (SourceError, CANNOT_READ),
+    (EncodeError, CANNOT_READ),  # a row that says what no packet can say
+    (DecodeError, DATA_LOST),
+    (UsageError, USAGE),
+)
+
+
+def note(text: str) -> None:
+    """Print one line about what happened to standard error; nothing in it moves the cursor."""
+    shown = " ".join(text.split())
+    shown = "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown
+    )
+    click.echo(f"wireyard: {shown}", err=True)
+
+
+def tell(error: Exception) -> int:
+    """Say what went wrong and return the exit status; a mistake of our own is raised."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        return error.exit_code
+    if isinstance(error, click.Abort):
+        return _INTERRUPTED
+    if isinstance(error, BrokenPipeError):
+        drop_stdout()
+        return DONE  # whoever read has seen enough
+    if isinstance(error, click.ClickException):
+        note(_usage_text(error))
+        return error.exit_code
+    for kind, status in _STATUSES:
+        if isinstance(error, kind):
+            note("; ".join([str(error), *getattr(error, "__notes__", ())]))
+            return status
+    if not isinstance(error, OSError):
+        raise error
+    if error.filename is not None:
+        note(f"{error.filename}: {error.strerror}")
+        return CANNOT_READ
+    drop_stdout()
+    note(f"standard output: cannot be written ({error.strerror or error})")
+    return CANNOT_WRITE
+
+
+def _usage_text(error: click.ClickException) -> str:
+    context = getattr(error, "ctx", None)
+    text = error.format_message().rstrip(".")
+    if context is None:
+        return text
+    command = context.command_path.partition(" ")[2]
+    where = f"{command}: " if command else ""
+    return f"{where}{text} (see {context.command_path} --help)"
+
+
+def drop_stdout() -> None:
+    """Keep Python from failing once more on what is left in the buffer when it exits."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError):
+        return  # a test's output, which is no file
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), descriptor)

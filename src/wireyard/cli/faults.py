@@ -1,0 +1,52 @@
+"""What was wrong with a stream, counted while its rows go by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wireyard.streams.framer import GARBAGE, MALFORMED, OK, TAIL
+
+__all__ = ["UNOPENED", "Faults"]
+
+UNOPENED = "unopened"
+"""A well-formed packet with a body that is not what the packet says it is."""
+
+_TEXTS = {
+    MALFORMED: "{count} malformed packet{s}, {bytes} byte{bs}",
+    GARBAGE: "{count} run{s} of bytes that belong to no packet, {bytes} byte{bs}",
+    TAIL: "cut short inside a packet, {bytes} byte{bs} of it",
+    UNOPENED: "{count} packet{s} whose body cannot be opened, {bytes} byte{bs}",
+}
+
+
+class Faults:
+    """The rows of one stream that are no well-formed packets."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._bytes: dict[str, int] = {}
+        self._first: dict[str, str] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._counts)
+
+    def add(self, status: str, offset: int, length: int, error: dict[str, Any] | None) -> None:
+        """Count a row, if it is one."""
+        if status == OK:
+            return
+        self._counts[status] = self._counts.get(status, 0) + 1
+        self._bytes[status] = self._bytes.get(status, 0) + length
+        why = f": {error['message']}" if error else ""
+        self._first.setdefault(status, f"at offset {offset}{why}")
+
+    def text(self) -> str:
+        """Return the one line that says what was wrong, and where first."""
+        known = [status for status in _TEXTS if status in self._counts]
+        others = [status for status in self._counts if status not in _TEXTS]
+        return "; ".join(self._one(status) for status in (*known, *others))
+
+    def _one(self, status: str) -> str:
+        count, size = self._counts[status], self._bytes[status]
+        text = _TEXTS.get(status, f"{{count}} {status}{{s}}, {{bytes}} byte{{bs}}")
+        shown = text.format(count=count, bytes=size, s="s" * (count != 1), bs="s" * (size != 1))
+        return f"{shown}, {'first ' if count > 1 else ''}{self._first[status]}"

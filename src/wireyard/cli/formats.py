@@ -1,0 +1,54 @@
+"""``wireyard formats``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from wireyard.cli import exits
+from wireyard.cli.options import complete_format, examples
+from wireyard.cli.output import open_output
+from wireyard.formats import get_format, names
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["command"]
+
+
+@click.command(
+    "formats",
+    epilog=examples("wireyard formats", "wireyard formats jmq"),
+)
+@click.argument("name", required=False, shell_complete=complete_format)
+def command(name: str | None) -> int:
+    """List the wire formats, or the columns of one.
+
+    The columns are what --columns and --where of decode take, and the names in JSON Lines, Arrow,
+    Parquet and Spark.
+    """
+    from wireyard.cli.tables import console_on, print_lines
+
+    found = get_format(name) if name else None
+    with open_output(None, binary=False) as target, console_on(target) as console:
+        if found is None:
+            print_lines(console, _table([(one, get_format(one).title) for one in names()]))
+            return exits.DONE
+        from wireyard.schema import pick_columns
+
+        rows = [(c.name, c.kind, c.doc, c.unit or "") for c in pick_columns(found, None)]
+        print_lines(console, _table(rows))
+    return exits.DONE
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
+    for place, _ in enumerate(rows[0]):
+        table.add_column(style="bold" if place == 0 else None, no_wrap=place == 0)
+    for row in rows:
+        table.add_row(*row)
+    return table

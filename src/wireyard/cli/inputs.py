@@ -1,0 +1,61 @@
+"""Opening what a command was given to read, and telling its format."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+
+from wireyard.errors import SourceError, UsageError
+from wireyard.formats import Format, get_format, names, sniff
+
+if TYPE_CHECKING:
+    from wireyard.streams.scan import OpenedStream
+
+__all__ = ["bytes_ahead", "open_input"]
+
+_SNIFFED_BYTES = 1 << 16
+_SHOWN_BYTES = 16
+
+
+@contextmanager
+def open_input(path: str, format_name: str | None) -> Iterator[tuple[Format, OpenedStream]]:
+    """Open a path, a URL or ``-``; without a name the first bytes tell the format.
+
+    Raises
+    ------
+    SourceError
+        It cannot be read, or is empty and nothing says what it would hold.
+    UsageError
+        An unknown format, or first bytes of none.
+    """
+    from wireyard.streams.scan import open_windows
+
+    named = get_format(format_name) if format_name else None
+    opened = open_windows(path)
+    # The windows close the file; somebody may stop before the last one.
+    with closing(opened.rest):
+        yield named or _sniffed(opened), opened
+
+
+def _sniffed(opened: OpenedStream) -> Format:
+    head = bytes(opened.first.view[:_SNIFFED_BYTES])
+    if not head:
+        raise SourceError(f"{opened.name}: is empty; --format says what to take it for")
+    found = sniff(head)
+    if found is None:
+        shown = head[:_SHOWN_BYTES].hex(" ")
+        options = " or ".join(f"--format {name}" for name in names())
+        raise UsageError(f"{opened.name}: begins like no format ({shown}); try {options}")
+    return found
+
+
+def bytes_ahead(opened: OpenedStream) -> int:
+    """Return how many bytes a stream has, or the most there is if nobody knows.
+
+    A pipe and a compressed file are known when they end in the first window.
+    """
+    if opened.size is not None:
+        return opened.size
+    return len(opened.first.view) if opened.first.at_end else sys.maxsize

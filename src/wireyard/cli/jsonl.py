@@ -1,0 +1,163 @@
+"""Rows as JSON Lines and back, exact to the bit.
+
+Bytes are lowercase hex. Numbers JSON has no word for are ``"NaN"``, ``"Infinity"`` and
+``"-Infinity"``. What a row does not have is null.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any
+
+from wireyard.errors import EncodeError
+from wireyard.formats.base import Row
+from wireyard.layout import Column
+
+__all__ = ["json_line", "json_value", "row_of"]
+
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029]")
+"""Characters that end a line for some readers, or move the cursor of some terminals."""
+
+
+def _properties(properties: Mapping[str, tuple[str, Any]]) -> Row:
+    return {
+        name: {"type": kind, "value": json_value(value)}
+        for name, (kind, value) in properties.items()
+    }
+
+
+def _items(items: Sequence[Row]) -> list[Row]:
+    return [{"type": item["type"], "value": item["value"].hex()} for item in items]
+
+
+_WRITERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
+    {"binary": bytes.hex, "items": _items, "properties": _properties}
+)
+"""How a column's value becomes JSON, by kind; of any other kind it stays."""
+
+
+def json_line(row: Row, columns: Sequence[Column]) -> bytes:
+    """Return a row as one line: the given columns in order, whether it has them or not."""
+    values: Row = {}
+    for column in columns:
+        value = row.get(column.name)
+        write = _WRITERS.get(column.kind)
+        values[column.name] = value if value is None or write is None else write(value)
+    text = _JSON.encode(values)
+    if not text.isascii():
+        text = _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    # Only lone surrogates, which Java text may have, are left for the error handler; what it
+    # makes of them is JSON's own escape.
+    return text.encode("utf-8", "backslashreplace") + b"\n"
+
+
+def json_value(value: Any) -> Any:
+    """Return any plain value as JSON has it; a map with other keys than text as pairs."""
+    match value:
+        case bytes():
+            return value.hex()
+        case float() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case list() | tuple():
+            return [json_value(item) for item in value]
+        case Mapping() if all(isinstance(key, str) for key in value):
+            return {key: json_value(item) for key, item in value.items()}
+        case Mapping():
+            return [[json_value(key), json_value(item)] for key, item in value.items()]
+        case datetime():
+            return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        case Decimal():
+            return str(value)
+        case _:
+            return value
+
+
+# --- and back -------------------------------------------------------------------------------
+
+
+def _bytes_of(name: str, text: Any) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except (TypeError, ValueError):
+        raise EncodeError(name, text, "bytes are written as hexadecimal") from None
+
+
+def _items_of(name: str, items: Any) -> list[Row]:
+    if not isinstance(items, list):
+        raise EncodeError(name, items, "a list of {type, value} is needed")
+    return [_item_of(item) for item in items]
+
+
+def _item_of(item: Any) -> Row:
+    match item:
+        case {"type": int(code), "value": str(text)}:
+            return {"type": code, "value": _bytes_of(f"item {code}", text)}
+    raise EncodeError("item", item, "a number as type and a value in hexadecimal are needed")
+
+
+def _properties_of(name: str, properties: Any) -> Row:
+    if not isinstance(properties, dict):
+        raise EncodeError(name, properties, "an object of {type, value} is needed")
+    return {key: _property_of(key, entry) for key, entry in properties.items()}
+
+
+def _property_of(name: str, entry: Any) -> Row:
+    match entry:
+        case {"type": "object", "value": value}:
+            return {"type": "object", "value": _bytes_of(f"property {name}", value)}
+        case {"type": str(kind), "value": str() | int() | float() as value}:
+            return {"type": kind, "value": value}
+    raise EncodeError(f"property {name}", entry, "a type and a value are needed")
+
+
+def _checked(kind: type, words: str) -> Callable[[str, Any], Any]:
+    def check(name: str, value: Any) -> Any:
+        if type(value) is not kind:
+            raise EncodeError(name, value, f"{words} is needed")
+        return value
+
+    return check
+
+
+_READERS: Mapping[str, Callable[[str, Any], Any]] = MappingProxyType(
+    {
+        "binary": _bytes_of,
+        "items": _items_of,
+        "properties": _properties_of,
+        "bool": _checked(bool, "true or false"),
+        "int32": _checked(int, "an integer"),
+        "int64": _checked(int, "an integer"),
+        "string": _checked(str, "text"),
+    }
+)
+
+
+def row_of(values: Mapping[str, Any], columns: Mapping[str, Column]) -> Row:
+    """Return the row that a JSON object says.
+
+    Parameters
+    ----------
+    values
+        The object.
+    columns
+        The columns there are, by name.
+
+    Raises
+    ------
+    EncodeError
+        A name that is no column, or a value that is none of its kind.
+    """
+    row: Row = {}
+    for name, value in values.items():
+        if name not in columns:
+            raise EncodeError("column", name, f"there are {', '.join(columns)}")
+        read = _READERS.get(columns[name].kind)
+        row[name] = value if value is None or read is None else read(name, value)
+    return row

@@ -1,0 +1,63 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from wireyard.formats import names
+
+__all__ = [
+    "PATH",
+    "complete_format",
+    "examples",
+    "format_option",
+    "max_packet_option",
+    "split_names",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PATH = click.Path(allow_dash=True, path_type=str)
+"""A path, a URL or ``-``; completed as a path, and not looked at before it is opened."""
+
+
+def examples(*lines: str) -> str:
+    """Return lines as the epilog of a help text, not to be wrapped."""
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+
+
+def split_names(ctx: Any, param: Any, value: str | None) -> tuple[str, ...] | None:
+    """Return names with commas between them as a tuple; a callback of click."""
+    if value is None:
+        return None
+    return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+def complete_format(ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
+    """Return the formats whose names begin so; a `shell_complete` of click."""
+    return [CompletionItem(name) for name in names() if name.startswith(incomplete)]
+
+
+def format_option(otherwise: str) -> Callable[[F], F]:
+    """Return the decorator that adds ``--format``; `otherwise` tells what happens without it."""
+    return click.option(
+        "--format",
+        "format_name",
+        metavar="NAME",
+        shell_complete=complete_format,
+        help=f"Wire format ('wireyard formats' lists them); {otherwise} if not given.",
+    )
+
+
+def max_packet_option(function: F) -> F:
+    """Add ``--max-packet-bytes``."""
+    return click.option(
+        "--max-packet-bytes",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Do not believe larger packet sizes; the format's own bound if not given.",
+    )(function)

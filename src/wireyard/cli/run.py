@@ -1,0 +1,154 @@
+"""``wireyard run``."""
+
+from __future__ import annotations
+
+import time
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import click
+
+from wireyard.cli import exits
+from wireyard.cli.options import PATH, examples, format_option, max_packet_option
+from wireyard.cli.output import open_output
+from wireyard.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+__all__ = ["command"]
+
+
+@click.command(
+    "run",
+    epilog=examples(
+        "wireyard run traffic/ --lake lake",
+        "wireyard run '/captures/2026-*/*.jmq.gz' --lake /data/lake",
+        "wireyard run s3://captures/jmq --lake s3://lake/jmq --master spark://head:7077",
+        "duckdb -c \"SELECT destination, count(*) FROM 'lake/messages/*.parquet' GROUP BY 1\"",
+    ),
+)
+@click.argument("inputs", metavar="INPUT...", nargs=-1, type=PATH)
+@click.option("--lake", type=PATH, metavar="DIR", required=True, help="Where the tables are.")
+@click.option("--master", metavar="URL", help="Spark to run on; this machine if not given.")
+@format_option("by the first bytes of each file")
+@click.option("--secrets", is_flag=True, help="Keep passwords, which are left out otherwise.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress and no summary.")
+@max_packet_option
+def command(
+    inputs: tuple[str, ...],
+    lake: str,
+    master: str | None,
+    format_name: str | None,
+    secrets: bool,
+    quiet: bool,
+    max_packet_bytes: int | None,
+) -> int:
+    r"""Read captures and streams into a lake of Parquet tables with Spark.
+
+    INPUT is a file, a folder with all that is in it, a pattern or a URL. The content decides which
+    format a file has and whether it is compressed; in a folder, what has no known format is named
+    and left out.
+
+    \b
+    DIR/packets_FORMAT   every row of every stream, as decode shows them
+    DIR/messages         one row a message that was sent
+    DIR/destinations     messages, bytes and producers by destination and minute
+    DIR/quarantine       every row that is no well-formed packet, and why
+    DIR/ledger           one row a stream: where each of its bytes went
+
+    A run adds what is new: files that the lake has already are left as they are, those that changed
+    or grew are read again and their rows replaced. It does all of it or nothing, also when killed.
+    What is in quarantine is reported and no error; bytes that are nowhere are (exit status 1).
+    """
+    if not inputs or "-" in inputs:
+        raise UsageError("run: name INPUTs: files, folders, patterns or URLs")
+    if find_spec("pyspark") is None:
+        raise UsageError("run: Spark is not installed; pip install 'wireyard[spark]'")
+    from wireyard.cli.summary import print_summary
+    from wireyard.spark.files import absolute
+    from wireyard.spark.inputs import list_inputs
+    from wireyard.spark.job import fill_lake
+    from wireyard.spark.lake import Lake, LakeError
+    from wireyard.spark.sessions import session
+    from wireyard.spark.stitching import LedgerError
+
+    listing = list_inputs(inputs, format_name, inside=absolute(lake))
+    for text in listing.left_out:
+        exits.note(f"left out: {text}")
+    try:
+        with Lake.open(lake) as opened, _Watch(quiet) as watch:
+            report = fill_lake(
+                opened,
+                listing.inputs,
+                lambda: session(master, app_name="wireyard run"),
+                watch,
+                secrets=secrets,
+                max_packet_bytes=max_packet_bytes,
+            )
+            watch.close()
+            if not quiet:
+                with open_output(None, binary=False) as target:
+                    print_summary(target, opened, report, watch.reading_s, watch.total_s)
+    except LakeError as error:
+        raise exits.CannotWrite(str(error)) from None
+    except LedgerError as error:
+        exits.note(f"{error}; nothing was added to the lake")
+        return exits.DATA_LOST
+    return exits.DONE
+
+
+class _Watch:
+    """Shows on standard error how far the run is, if a person looks on; and takes the time."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._progress: Progress | None = None
+        self._stage = ""
+        self._since = self._began = time.monotonic()
+        self.reading_s = self.total_s = 0.0
+
+    def __enter__(self) -> _Watch:
+        from rich import progress
+        from rich.console import Console
+
+        console = Console(stderr=True)
+        shown = not self._quiet and console.is_terminal
+        self._progress = progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.DownloadColumn(),
+            progress.TransferSpeedColumn(),
+            progress.TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not shown,
+        )
+        self._task = self._progress.add_task("", total=None)
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take the line away and stop the clock."""
+        if self._progress is not None:
+            self.stage("")
+            self.total_s = time.monotonic() - self._began
+            self._progress.stop()
+            self._progress = None
+
+    def stage(self, name: str) -> None:
+        """Show what is done next."""
+        now = time.monotonic()
+        if self._stage.startswith("reading"):
+            self.reading_s += now - self._since
+        self._stage, self._since = name, now
+        if self._progress is not None:
+            self._progress.update(self._task, description=name, completed=0, total=None)
+
+    def at(self, done_bytes: int, total_bytes: int) -> None:
+        """Show how many of the bytes to be read are in rows."""
+        if self._progress is not None:
+            self._progress.update(self._task, completed=done_bytes, total=total_bytes)

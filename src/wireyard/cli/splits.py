@@ -1,0 +1,104 @@
+"""A stream read in one go, and whether pieces of it add up to the same."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from wireyard.cli.inputs import open_input
+from wireyard.errors import UsageError
+from wireyard.formats import Format
+from wireyard.streams.blocks import cut_blocks
+from wireyard.streams.framer import Framer
+from wireyard.streams.scan import load_fast_path
+from wireyard.streams.split import PIECE_BYTES, Segment, walk_pieces
+
+__all__ = ["Sequential", "choose_sizes"]
+
+_MOST_PIECES = 40_000
+"""What all sizes together may cut a file into: a few seconds' work."""
+
+_MANY_BYTES = 64 << 20
+"""From here on each size costs a noticeable walk over the file, so there are few."""
+
+
+@dataclass(frozen=True)
+class Sequential:
+    """The boundaries of all rows of a file, as read from its beginning. Shapes: bounds (r + 1)."""
+
+    path: str
+    format: Format
+    max_packet_bytes: int
+    bounds: npt.NDArray[np.int64]
+
+    @classmethod
+    def read(cls, path: str, format_name: str | None, max_packet_bytes: int | None) -> Sequential:
+        """Read a file.
+
+        Raises
+        ------
+        UsageError
+            It is compressed or a pipe, so nobody can begin in its middle.
+        """
+        with open_input(path, format_name) as (format, opened):
+            if opened.size is None:
+                raise UsageError(f"{path}: is compressed or a pipe, so it is read in one piece")
+            limit = max_packet_bytes or format.max_packet_bytes
+            fast = load_fast_path(format, opened.size)
+            framer = Framer(format, limit)
+            blocks = cut_blocks(opened.windows, framer, fast.scan_frames if fast else None)
+            offsets = [block.offsets for block in blocks]
+            return cls(path, format, limit, np.concatenate([*offsets, [framer.position]]))
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return int(self.bounds[-1])
+
+    @property
+    def rows(self) -> int:
+        """Rows of the file."""
+        return len(self.bounds) - 1
+
+    def cut(self, split_bytes: int) -> list[Segment]:
+        """Return the file's segments as parallel tasks would find them."""
+        threads = os.cpu_count() or 1
+        args = self.path, self.size, self.format, self.max_packet_bytes
+        return walk_pieces(*args, split_bytes, threads)
+
+    def difference(self, segments: Sequence[Segment]) -> str | None:
+        """Return how segments differ from the sequential reading, None if they do not."""
+        position = 0
+        for segment in segments:
+            if segment.start != position:
+                return f"a segment begins at {segment.start}, the one before it ends at {position}"
+            first, last = np.searchsorted(self.bounds, (segment.start, segment.stop)).tolist()
+            if last > self.rows or self.bounds[last] != segment.stop:
+                return f"no row ends at {segment.stop}"
+            if segment.rows != last - first:
+                return f"{segment.rows} rows from {position}, not {last - first}"
+            position = segment.stop
+        return None if position == self.size else f"ends at {position}"
+
+
+def choose_sizes(size: int, format: Format) -> list[int]:
+    """Return the split sizes to try, smallest first: all if that is not too much work."""
+    if size > _MANY_BYTES:
+        return sorted({1 << 20, PIECE_BYTES, size // 3, size // 2})
+    if size * (1 + math.log(size + 1)) <= _MOST_PIECES:
+        return list(range(1, size + 1))
+    near = [size // part + more for part in (1, 2, 3, 5, 7) for more in (-1, 0)]
+    header = [format.header_bytes + more for more in (-1, 0, 1)]
+    powers = [(1 << power) + more for power in range(size.bit_length()) for more in (-1, 0, 1)]
+    chosen: list[int] = []
+    pieces = 0
+    for split in sorted({*near, *header, *powers, 1, 3, 10, 100, 1000}, reverse=True):
+        pieces += -(-size // max(split, 1))
+        if 0 < split <= size and pieces <= _MOST_PIECES:
+            chosen.append(split)
+    return sorted(chosen)

@@ -1,0 +1,136 @@
+"""What a run did and what the lake holds, on one screen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import IO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.table import Table
+from rich.text import Text
+
+from wireyard.cli.tables import console_on, print_lines, printable
+from wireyard.spark.job import Report
+from wireyard.spark.lake import Input, Lake
+from wireyard.streams.source import filesystem
+
+__all__ = ["print_summary"]
+
+_TOP = 8
+_MB = 1_000_000
+_BAD = ("malformed", "garbage", "tail")
+
+
+def print_summary(
+    file: IO[bytes], lake: Lake, report: Report, reading_s: float, total_s: float
+) -> None:
+    """Print the summary of a run."""
+    inputs = list(lake.inputs.values())
+    with console_on(file) as console:
+        console.print(Text(_done(report, reading_s, total_s), style="bold"), soft_wrap=True)
+        console.print()
+        print_lines(console, _formats(inputs))
+        print_lines(console, _destinations(lake))
+        for line in (_balance(inputs), _quarantine(inputs), _place(lake)):
+            console.print(line, soft_wrap=True)
+
+
+def _done(report: Report, reading_s: float, total_s: float) -> str:
+    held = f"{_count(report.unchanged, 'input')} in the lake already, unchanged"
+    if not report.added:
+        return f"nothing new: {held}"
+    read = sum(each.ledger["bytes_read"] for each in report.added)
+    speed = f"{read / reading_s / _MB:,.0f} MB/s" if reading_s else "no time"
+    parts = [
+        f"{_count(len(report.added), 'input')} read, {_size(read)} in {reading_s:.1f} s"
+        f" ({speed}); {total_s:.1f} s with all tables"
+    ]
+    if report.replaced:
+        parts.append(f"{report.replaced} of them replaced, because they had changed")
+    if report.unchanged:
+        parts.append(held)
+    return "; ".join(parts)
+
+
+def _formats(inputs: Sequence[Input]) -> Table:
+    table = _table("format", "streams", "packets", "bytes")
+    streams = Counter(each.format for each in inputs)
+    for name in sorted(name for name in streams if name):
+        ledgers = [each.ledger for each in inputs if each.format == name]
+        packets = sum(one["packets_ok"] + one["packets_malformed"] for one in ledgers)
+        size = sum(one["bytes_read"] for one in ledgers)
+        table.add_row(name, f"{streams[name]:,}", f"{packets:,}", _size(size))
+    return table
+
+
+def _destinations(lake: Lake) -> Table:
+    """Return the destinations with the most messages."""
+    kept = ["destination", "destination_kind", "messages", "bytes"]
+    found = pa.concat_tables(_read(lake, "destinations", kept))
+    totals = (
+        found.group_by(kept[:2])
+        .aggregate([("messages", "sum"), ("bytes", "sum")])
+        .sort_by([("messages_sum", "descending"), ("destination", "ascending")])
+    )
+    every = sum(found["messages"].to_pylist())
+    table = _table(f"{_count(every, 'message')} to", "kind", "messages", "bytes")
+    table.columns[1].justify = "left"
+    for row in totals.slice(0, _TOP).to_pylist():
+        name = printable(row["destination"] or "-")
+        kind = row["destination_kind"] or ""
+        table.add_row(Text(name), kind, f"{row['messages_sum']:,}", _size(row["bytes_sum"]))
+    more = totals.num_rows - _TOP
+    if more > 0:
+        table.add_row(Text(f"and {_count(more, 'other')}", style="dim"))
+    return table
+
+
+def _read(lake: Lake, name: str, columns: list[str]) -> Iterable[pa.Table]:
+    for path in lake.paths(name):
+        system, inner = filesystem(path)
+        yield pq.ParquetFile(system.open_input_file(inner)).read(columns)
+
+
+def _balance(inputs: Sequence[Input]) -> Text:
+    total: Counter[str] = Counter()
+    for each in inputs:
+        total.update(each.ledger)
+    parts = [f"{total['bytes_ok']:,} in packets"]
+    parts += [f"{total[f'bytes_{bad}']:,} {bad}" for bad in _BAD if total[f"bytes_{bad}"]]
+    text = f"balances: {total['bytes_read']:,} bytes read = {' + '.join(parts)}"
+    return Text.assemble("ledger      ", (text, "green"))
+
+
+def _quarantine(inputs: Sequence[Input]) -> Text:
+    bad = [each for each in inputs if each.ledger["bytes_ok"] != each.ledger["bytes_read"]]
+    if not bad:
+        return Text("quarantine  empty")
+    text = f"{_count(len(bad), 'stream')} with bytes in no well-formed packet; the first: "
+    return Text.assemble("quarantine  ", (f"{text}{printable(bad[0].source)}", "yellow"))
+
+
+def _place(lake: Lake) -> Text:
+    return Text(f"lake        {lake.url}: {', '.join(sorted(lake.files))}")
+
+
+def _table(*names: str) -> Table:
+    table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")
+    for place, name in enumerate(names):
+        table.add_column(name, justify="right" if place else "left", no_wrap=True)
+    return table
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def _size(count: int) -> str:
+    """Return bytes as people say them, in powers of ten as disks and links are sold."""
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:,.1f} TB"

@@ -1,0 +1,196 @@
+"""Rows as a table for people: the columns that tell rows apart, as wide as the terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from io import TextIOWrapper
+from itertools import chain, islice
+from types import MappingProxyType
+from typing import IO, Any
+
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from wireyard.cli.jsonl import json_value
+from wireyard.formats.base import Row
+from wireyard.layout import Column
+from wireyard.streams.framer import OK
+
+__all__ = ["console_on", "print_lines", "printable", "write_table"]
+
+_SAMPLE_ROWS = 100
+"""Rows that are looked at to choose columns and widths, and so what is held before printing."""
+_MOST_CELL = 56
+_LEAST_CELL = 8
+_OFFSET_DIGITS = 9  # offsets grow: this much is a gigabyte
+_PIPED_WIDTH = 120
+_PLACE = ("offset", "length")
+_SHOWN_BYTES = 16
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # rich would end the process with status 1
+
+
+@contextmanager
+def console_on(file: IO[bytes]) -> Iterator[Console]:
+    """Give a console that writes to `file`; ``NO_COLOR`` and ``COLUMNS`` count."""
+    own = file is not sys.stdout.buffer
+    text = TextIOWrapper(file, "utf-8", write_through=True) if own else sys.stdout
+    wide = not text.isatty() and "COLUMNS" not in os.environ
+    try:
+        yield _Console(file=text, width=_PIPED_WIDTH if wide else None, highlight=False)
+    finally:
+        if isinstance(text, TextIOWrapper) and own:
+            text.detach()  # the file is not ours to close
+
+
+def printable(text: str) -> str:
+    """Return text from the wire for one line: nothing in it may move the cursor."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
+
+
+def print_lines(console: Console, what: RenderableType) -> None:
+    """Print something without the spaces that fill its lines up."""
+    with console.capture() as captured:
+        console.print(what)
+    lines = captured.get().split("\n")
+    console.file.write("\n".join(line.rstrip(" ") for line in lines))
+
+
+def write_table(
+    rows: Iterable[Row], columns: Sequence[Column], console: Console, *, chosen: bool
+) -> None:
+    """Print rows as they come.
+
+    Parameters
+    ----------
+    chosen
+        Whether the user named the columns, so that none is left out.
+    """
+    rows = iter(rows)
+    sample = list(islice(rows, _SAMPLE_ROWS))
+    shown = list(columns) if chosen else _telling(columns, sample)
+    widths = _fit(shown, sample, console.width, drop=not chosen)
+    shown = shown[: len(widths)]
+    header = True
+    for chunk in _chunks(chain(sample, rows), chosen):
+        if isinstance(chunk, Text):
+            console.print(chunk, soft_wrap=True)
+            continue
+        print_lines(console, _table(chunk, shown, widths, header))
+        header = False
+
+
+def _telling(columns: Sequence[Column], sample: Sequence[Row]) -> list[Column]:
+    """Choose the place, the text that differs between rows, then what has structure."""
+    place = [column for column in columns if column.name in _PLACE]
+    texts = [column for column in columns if column.kind == "string" and _differs(column, sample)]
+    first = next((c for c in columns if c.kind == "string" and c.name.endswith("_name")), None)
+    if first is not None and first not in texts:
+        texts.insert(0, first)
+    rest = [
+        column
+        for column in columns
+        if column.kind in ("properties", "json", "binary") and _differs(column, sample)
+    ]
+    return [*place, *texts, *reversed(rest)]
+
+
+def _differs(column: Column, sample: Sequence[Row]) -> bool:
+    packets = [row for row in sample if row["status"] == OK]
+    values = [_cell(column, row) for row in packets]
+    return any(values) and (len(values) == 1 or len(set(values)) > 1)
+
+
+def _fit(columns: Sequence[Column], sample: Sequence[Row], width: int, *, drop: bool) -> list[int]:
+    """Return a width for each column that fits, in order; the last one takes what is left."""
+    widths: list[int] = []
+    for column in columns:
+        cells = [column.name, *(_cell(column, row) for row in sample)]
+        least = _OFFSET_DIGITS if column.name == "offset" else 0
+        wanted = min(max(least, *map(cell_len, cells)), _MOST_CELL)
+        left = width - sum(widths) - 2 * len(widths)
+        if drop and left < min(wanted, max(_LEAST_CELL, len(column.name))):
+            break
+        widths.append(min(wanted, left) if drop else wanted)
+    return widths
+
+
+def _chunks(rows: Iterator[Row], chosen: bool) -> Iterator[list[Row] | Text]:
+    """Cut rows where one is no packet: it gets a line of its own that says why."""
+    chunk: list[Row] = []
+    for row in rows:
+        fault = row["status"] != OK and not chosen
+        if chunk and (fault or len(chunk) >= _SAMPLE_ROWS):
+            yield chunk
+            chunk = []
+        if fault:
+            yield _fault(row)
+        else:
+            chunk.append(row)
+    if chunk:
+        yield chunk
+
+
+def _fault(row: Row) -> Text:
+    why = f" {row['error']['message']}" if row["error"] else ""
+    place = f"{row['offset']}, {row['length']} bytes: "
+    return Text.assemble(place, (row["status"], "bold red"), (printable(why), "red"))
+
+
+def _table(
+    rows: Sequence[Row], columns: Sequence[Column], widths: Sequence[int], header: bool
+) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=header)
+    for column, width in zip(columns, widths, strict=True):
+        number = column.kind in ("int32", "int64")
+        style = "cyan" if column.name in _PLACE else None
+        table.add_column(
+            column.name,
+            # A number is never cut: a later one may be longer than all that were looked at.
+            width=None if number else width,
+            min_width=width,
+            justify="right" if number else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            style=style,
+        )
+    for row in rows:
+        table.add_row(*(Text(_cell(column, row)) for column in columns))
+    return table
+
+
+def _bytes_cell(data: bytes) -> str:
+    shown = data[:_SHOWN_BYTES].hex()
+    return shown if len(data) <= _SHOWN_BYTES else f"{shown}.. ({len(data)} bytes)"
+
+
+def _properties_cell(properties: Mapping[str, tuple[str, Any]]) -> str:
+    return ", ".join(f"{name}={json_value(value)}" for name, (_, value) in properties.items())
+
+
+_CELLS: Mapping[str, Callable[[Any], str]] = MappingProxyType(
+    {
+        "binary": _bytes_cell,
+        "properties": _properties_cell,
+        "bool": lambda value: "yes" if value else "no",
+        "items": lambda items: ", ".join(f"{i['type']}={i['value'].hex()}" for i in items),
+        "error": lambda error: str(error["message"]),
+    }
+)
+
+
+def _cell(column: Column, row: Row) -> str:
+    value = row.get(column.name)
+    return "" if value is None else printable(_CELLS.get(column.kind, str)(value))

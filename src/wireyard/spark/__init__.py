@@ -1,0 +1,28 @@
+"""wireyard in Spark: the data source, the session it runs best in, and the job that fills a lake.
+
+Importing this loads neither Spark nor Arrow; every task imports it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wireyard.spark.sessions import check_java, session
+    from wireyard.spark.source import register
+
+_HOME_OF = {
+    "check_java": "wireyard.spark.sessions",
+    "register": "wireyard.spark.source",
+    "session": "wireyard.spark.sessions",
+}
+
+__all__ = ["check_java", "register", "session"]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'wireyard.spark' has no attribute '{name}'")
+    return getattr(import_module(home), name)

@@ -1,0 +1,250 @@
+"""The tasks of the bronze stage: pieces of streams in, Parquet files and a manifest out.
+
+No row crosses into the JVM. A task decodes its pieces and writes what it finds to files whose names
+no other attempt uses; all it returns is one manifest row a piece. Only files that the driver then
+commits count, so an attempt that was killed, repeated or run twice leaves nothing in a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, fields
+from typing import IO, Any, cast
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wireyard.errors import SourceError, WireError
+from wireyard.formats import get_format
+from wireyard.formats.base import Format
+from wireyard.schema import COMMON, schema_of
+from wireyard.spark.daemon import freeze
+from wireyard.spark.lake import LakeError, writing
+from wireyard.spark.parts import PartFile
+from wireyard.spark.redaction import Redactor
+from wireyard.spark.rows import BadBytes
+from wireyard.spark.snapshot import Snapshot, open_snapshot
+from wireyard.streams.framer import MALFORMED, OK
+from wireyard.streams.plan import Plan, make_plan
+from wireyard.streams.scan import load_fast_path, scan_source
+from wireyard.streams.source import Reading, filesystem
+from wireyard.streams.split import guess_start
+from wireyard.streams.window import windows_of_file
+
+__all__ = [
+    "DONE_MARKS",
+    "FAILURES",
+    "MANIFEST",
+    "PIECES",
+    "QUARANTINE",
+    "Outcome",
+    "Piece",
+    "Settings",
+    "packets_table",
+    "write_pieces",
+]
+
+DONE_MARKS = "done"
+"""Staged folder where each task that is done leaves an empty file named by its number."""
+QUARANTINE = pa.schema([*schema_of(COMMON), pa.field("first_bytes", pa.string())])
+"""Every row that is no well-formed packet; `first_bytes` are its first bytes in hex."""
+FAILURES: Mapping[str, type[WireError]] = {"read": SourceError, "write": LakeError}
+"""Why a task has nothing to show. It says so instead of failing, so that Spark does not try a
+missing file or a full disk four times and bury the sentence in a traceback."""
+_SHOWN_BYTES = 32
+_GUESS_BYTES = 64 << 10
+"""Read to guess where a piece begins; more only if no header begins in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What all tasks of a run share."""
+
+    staging: str
+    """Folder of the run's staged tables: a path or URL that every task can write to."""
+    secrets: bool = False
+    """Whether passwords stay in the rows."""
+    max_packet_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows of a stream that begin in ``[start, stop)``."""
+
+    task: int
+    source: str
+    format: str
+    start: int
+    stop: int
+    size: int
+    """Bytes of the source there were when it was found: later ones are not read."""
+    exact: bool
+    """Whether a frame is known to begin at `start`; else the task guesses where the first does."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a piece: one row of the manifest."""
+
+    source: str
+    start: int
+    stop: int
+    first: int | None = None
+    """Where its first row begins; None if nothing that looks like a frame begins in it."""
+    end: int = 0
+    """Where its last row ends."""
+    broken_at: int | None = None
+    """Where a row first does not begin where the one before ended, which must not be."""
+    reached: int = 0
+    """How far the source was read."""
+    rows: int = 0
+    bytes_ok: int = 0
+    bytes_malformed: int = 0
+    bytes_garbage: int = 0
+    bytes_tail: int = 0
+    packets_ok: int = 0
+    packets_malformed: int = 0
+    packets_file: str | None = None
+    quarantine_file: str | None = None
+    failed: str | None = None
+    """One of `FAILURES`."""
+    message: str | None = None
+
+
+_TYPES = {"int": pa.int64(), "str": pa.string(), "bool": pa.bool_()}
+
+
+def _schema(kind: Any) -> pa.Schema:
+    return pa.schema([(each.name, _TYPES[str(each.type).split()[0]]) for each in fields(kind)])
+
+
+PIECES, MANIFEST = _schema(Piece), _schema(Outcome)
+
+
+def packets_table(format: str) -> str:
+    """Return the name of the bronze table of a format."""
+    return f"packets_{format}"
+
+
+def write_pieces(batches: Iterator[pa.RecordBatch], settings: Settings) -> Iterator[pa.RecordBatch]:
+    """Decode the pieces of one task and write them; yield their manifest. For `mapInArrow`."""
+    pieces = [Piece(**row) for batch in batches for row in batch.to_pylist()]
+    if not pieces:
+        return
+    if load_fast_path(get_format(pieces[0].format), sum(p.stop - p.start for p in pieces)):
+        freeze()
+    task = _Task(pieces[0].task, settings)
+    try:
+        outcomes = [task.write(piece) for piece in pieces]
+        task.close()
+    except tuple(FAILURES.values()) as error:
+        failed = next(name for name, kind in FAILURES.items() if isinstance(error, kind))
+        outcomes = [Outcome("", 0, 0, failed=failed, message=str(error))]
+    yield pa.RecordBatch.from_pylist([asdict(outcome) for outcome in outcomes], MANIFEST)
+
+
+class _Task:
+    """One attempt: its files, one a table, shared by its pieces."""
+
+    def __init__(self, number: int, settings: Settings) -> None:
+        self._number = number
+        self._settings = settings
+        self._name = f"part-{number:05d}-{uuid4().hex}.parquet"
+        self._files: dict[str, PartFile] = {}
+        self._redactors: dict[str, Redactor] = {}
+
+    def write(self, piece: Piece) -> Outcome:
+        """Decode a piece and write its rows."""
+        format = get_format(piece.format)
+        plan = make_plan(format, max_packet_bytes=self._settings.max_packet_bytes)
+        outcome = Outcome(piece.source, piece.start, piece.stop)
+        outcome.first = piece.start if piece.exact else _guess(piece, plan)
+        if outcome.first is None:
+            return outcome
+        outcome.end = outcome.first
+        with (
+            closing(BadBytes(piece.source)) as bad_bytes,
+            open_snapshot(piece.source, piece.size) as file,
+        ):
+            for batch in _scan(file, plan, outcome.first, piece.stop):
+                self._write_batch(format, batch, outcome, bad_bytes)
+            outcome.reached = file.reached
+        return outcome
+
+    def close(self) -> None:
+        """Finish the files and leave the mark."""
+        for file in self._files.values():
+            file.close()
+        mark = f"{self._settings.staging}/{DONE_MARKS}/{self._number}"
+        with writing(mark):
+            system, inner = filesystem(mark)
+            system.open_output_stream(inner).close()
+
+    def _write_batch(
+        self, format: Format, batch: pa.RecordBatch, outcome: Outcome, bad_bytes: BadBytes
+    ) -> None:
+        bad = _count(batch, outcome)
+        touched: Any = ()
+        if not self._settings.secrets:
+            redactor = self._redactors.setdefault(format.name, Redactor(format))
+            batch, touched = redactor.redact(batch)
+        self._file(packets_table(format.name), batch.schema).write(batch)
+        outcome.packets_file = self._name
+        if len(bad):
+            rows = _quarantined(batch, bad, set(touched), bad_bytes)
+            self._file("quarantine", QUARANTINE).write(rows)
+            outcome.quarantine_file = self._name
+
+    def _file(self, table: str, schema: pa.Schema) -> PartFile:
+        if table not in self._files:
+            path = f"{self._settings.staging}/{table}/{self._name}"
+            self._files[table] = PartFile(path, schema)
+        return self._files[table]
+
+
+def _guess(piece: Piece, plan: Plan) -> int | None:
+    with open_snapshot(piece.source, piece.size) as file:
+        file.seek(piece.start)
+        opened = Reading(file, ours=False)
+        windows = windows_of_file(opened, file.name, piece.start, _GUESS_BYTES)
+        return guess_start(windows, plan.format, piece.stop, plan.max_packet_bytes)
+
+
+def _scan(file: Snapshot, plan: Plan, first: int, stop: int) -> Iterator[pa.RecordBatch]:
+    return scan_source(cast(IO[bytes], file), plan, start=first, limit=stop)
+
+
+def _count(batch: pa.RecordBatch, outcome: Outcome) -> Any:
+    """Add a batch to the ledger of its piece; return which of its rows are no packets."""
+    starts, lengths = batch["offset"].to_numpy(), batch["length"].to_numpy()
+    expected = np.concatenate([[outcome.end], (starts + lengths)[:-1]])
+    if outcome.broken_at is None and (starts != expected).any():
+        outcome.broken_at = int(starts[np.argmax(starts != expected)])
+    outcome.end = int(starts[-1] + lengths[-1])
+    outcome.rows += batch.num_rows
+    bad = np.flatnonzero(pc.not_equal(batch["status"], OK).to_numpy(zero_copy_only=False))
+    outcome.packets_ok += batch.num_rows - len(bad)
+    outcome.bytes_ok += int(lengths.sum() - lengths[bad].sum())
+    for row in bad:
+        status = batch["status"][int(row)].as_py()
+        outcome.packets_malformed += status == MALFORMED
+        bucket = f"bytes_{status}"
+        setattr(outcome, bucket, getattr(outcome, bucket) + int(lengths[row]))
+    return bad
+
+
+def _quarantined(
+    batch: pa.RecordBatch, bad: Any, secret: set[int], bad_bytes: BadBytes
+) -> pa.RecordBatch:
+    """Return the rows that are no packets, with the bytes they begin with."""
+    rows = batch.select(QUARANTINE.names[:-1]).take(pa.array(bad))
+    places = zip(bad, rows["offset"].to_pylist(), rows["length"].to_pylist(), strict=True)
+    shown = [
+        None if row in secret else bad_bytes.read(offset, min(length, _SHOWN_BYTES)).hex()
+        for row, offset, length in places
+    ]
+    columns = [*rows.columns, pa.array(shown, pa.string())]
+    return pa.RecordBatch.from_arrays(columns, schema=QUARANTINE)

@@ -1,0 +1,169 @@
+"""Which files a path stands for.
+
+Paths mean what they mean to Spark's file sources: a file, a folder, a pattern. Everything goes
+through the one file layer of ``wireyard.streams.source``, so every store it knows can be read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from pyarrow import fs
+
+from wireyard.errors import SourceError, UsageError
+from wireyard.spark.options import Options
+from wireyard.streams.source import filesystem, reading
+
+__all__ = ["FoundFile", "absolute", "is_missing", "list_files"]
+
+_HIDDEN = (".", "_")
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_PATTERN = re.compile(r"[*?\[{]")
+_URL_PATTERN = re.compile(r"[*\[{]")  # in a URL the question mark begins the query
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file to read, and how large it was when it was found."""
+
+    path: str
+    size: int
+
+
+def absolute(path: str) -> str:
+    """Return a path that means the same in every process; a local one without ``file:``.
+
+    Raises
+    ------
+    UsageError
+        A relative path in Spark Connect. The server knows nothing of the folder the client is in;
+        its own processes run in a folder of the session, which is removed with it.
+    """
+    if path.startswith("file:"):
+        path = "/" + path.removeprefix("file:").lstrip("/")
+    if "://" in path or os.path.isabs(path):
+        return path
+    here = os.getcwd()
+    if os.path.basename(here) == os.environ.get("SPARK_JOB_ARTIFACT_UUID"):
+        raise UsageError(f"{path}: is relative, which means nothing in Spark Connect")
+    return os.path.join(here, path)
+
+
+def list_files(options: Options) -> list[FoundFile]:
+    """Return the files that the paths stand for, path by path in the order of their names.
+
+    Raises
+    ------
+    SourceError
+        A path with nothing there, or a folder that cannot be listed.
+    """
+    found: list[FoundFile] = []
+    for path in options.paths:
+        entries = {name: info for name, info in _entries(path, options) if _wanted(info, options)}
+        found += [FoundFile(name, entries[name].size) for name in sorted(entries)]
+    return found
+
+
+def is_missing(path: str) -> bool:
+    """Tell whether there is nothing at `path`."""
+    system, inner = filesystem(path)
+    return bool(system.get_file_info(inner).type == fs.FileType.NotFound)
+
+
+def _wanted(info: fs.FileInfo, options: Options) -> bool:
+    name_filter, changed = options.name_filter, info.mtime
+    before, after = options.modified_before, options.modified_after
+    return (
+        (name_filter is None or _fits(info.base_name, name_filter))
+        and (before is None or changed < before)
+        and (after is None or changed > after)
+    )
+
+
+def _fits(name: str, pattern: str) -> bool:
+    # Hadoop's patterns negate a set with a caret, Python's with an exclamation mark.
+    return any(fnmatchcase(name, one.replace("[^", "[!")) for one in _alternatives(pattern))
+
+
+def _alternatives(pattern: str) -> Iterator[str]:
+    """Yield a pattern without braces: ``{a,b}c`` is ``ac`` and ``bc``."""
+    braces = _BRACES.search(pattern)
+    if braces is None:
+        yield pattern
+        return
+    for choice in braces[1].split(","):
+        yield from _alternatives(pattern[: braces.start()] + choice + pattern[braces.end() :])
+
+
+def _entries(path: str, options: Options) -> Iterator[tuple[str, fs.FileInfo]]:
+    """Yield every file a path stands for, under a name that opens it."""
+    root = absolute(path)
+    with reading(root):
+        there = list(_matches(root))
+        if not there and not options.ignore_missing:
+            raise SourceError(f"{root}: there is no such file or folder")
+        for name, info in there:
+            if info.type == fs.FileType.Directory:
+                yield from _inside(name, options.recursive)
+            else:
+                yield name, info
+
+
+def _matches(root: str) -> Iterator[tuple[str, fs.FileInfo]]:
+    """Yield what is called `root`, else what fits it as a pattern."""
+    url = "://" in root
+    pattern = (_URL_PATTERN if url else _PATTERN).search(root)
+    # A file may be called like a pattern; as a URL Arrow would not take that.
+    if not (url and pattern):
+        system, inner = filesystem(root)
+        info = system.get_file_info(inner)
+        if info.type != fs.FileType.NotFound:
+            yield root, info
+            return
+    if not pattern:
+        return
+    path, mark, query = root.partition("?") if url else (root, "", "")
+    for choice in _alternatives(path):
+        first = _PATTERN.search(choice)
+        slash = choice.rindex("/", 0, first.start() if first else None)
+        folder = (choice[:slash] or "/") + mark + query
+        system, inner = filesystem(folder)
+        for info in _descend(system, inner, choice[slash + 1 :].split("/")):
+            yield _join(folder, _below(inner, info)), info
+
+
+def _descend(system: fs.FileSystem, folder: str, names: list[str]) -> Iterator[fs.FileInfo]:
+    """Yield what is found when each name on the way down fits the next of `names`."""
+    wanted, *rest = names
+    for info in system.get_file_info(fs.FileSelector(folder, allow_not_found=True)):
+        hidden = info.base_name.startswith(_HIDDEN) and not wanted.startswith(_HIDDEN)
+        if hidden or not _fits(info.base_name, wanted):
+            continue
+        if not rest:
+            yield info
+        elif info.type == fs.FileType.Directory:
+            yield from _descend(system, info.path, rest)
+
+
+def _inside(folder: str, recursive: bool) -> Iterator[tuple[str, fs.FileInfo]]:
+    """Yield the files in a folder that nobody hid; hidden is what Spark takes for it."""
+    system, inner = filesystem(folder)
+    for info in system.get_file_info(fs.FileSelector(inner, recursive=recursive)):
+        below = _below(inner, info)
+        hidden = any(part.startswith(_HIDDEN) for part in below.split("/"))
+        if info.type == fs.FileType.File and not hidden:
+            yield _join(folder, below), info
+
+
+def _below(folder: str, info: fs.FileInfo) -> str:
+    return str(info.path)[len(folder.rstrip("/")) + 1 :]
+
+
+def _join(folder: str, name: str) -> str:
+    """Append a name to a path or URL; the query of a URL stays at its end."""
+    base, mark, query = folder.partition("?") if "://" in folder else (folder, "", "")
+    return f"{base.rstrip('/')}/{name}{mark}{query}"

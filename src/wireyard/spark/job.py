@@ -1,0 +1,272 @@
+"""The main job: inputs in, a lake with what is new in them.
+
+One run is one commit. Bronze is written by tasks of ours and stitched on the driver; every table
+above it is made anew with Spark SQL from all of bronze, as it will be after the commit; then all of
+it becomes visible. A run that ends before has changed nothing.
+
+An input is known by its absolute path or URL, and unchanged if its size, time and the checksum of
+both ends are. One that has changed, or has grown, is read again as a whole, and its new rows take
+the place of the old ones in the same commit: the unfinished packet at the end of a file that still
+grows would otherwise be there twice, once as a tail.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Protocol
+from uuid import uuid4
+
+import pyarrow as pa
+
+from wireyard.spark import bronze
+from wireyard.spark.bronze import Outcome, Piece, Settings, packets_table
+from wireyard.spark.inputs import FoundInput
+from wireyard.spark.lake import Change, Input, Lake
+from wireyard.spark.parts import PartFile
+from wireyard.spark.replacing import drop_inputs
+from wireyard.spark.silver import SILVER, write_silver
+from wireyard.spark.stitching import LEDGER, cut_inputs, make_ledger, stitch_input
+from wireyard.spark.types import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["SPLIT_BYTES", "Report", "Watch", "fill_lake"]
+
+SPLIT_BYTES = 64 << 20
+"""What one task reads: starting one costs as much as decoding 8 MB."""
+_LEDGER_SCHEMA = pa.schema(
+    [("source", pa.string()), ("stream", pa.string()), *((name, pa.int64()) for name in LEDGER)]
+)
+_QUARANTINE = "quarantine"
+_POLL_S = 0.2
+
+
+class Watch(Protocol):
+    """Who is told how far a run is."""
+
+    def stage(self, name: str) -> None:
+        """Hear what is done next."""
+
+    def at(self, done_bytes: int, total_bytes: int) -> None:
+        """Hear how many of the bytes to be read are in rows."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What a run did."""
+
+    added: list[Input] = field(default_factory=list)
+    """The inputs that were read, with their ledgers."""
+    replaced: int = 0
+    """How many of them were in the lake before, as they were then."""
+    unchanged: int = 0
+    repaired: int = 0
+    """How many pieces were decoded twice, because a packet lay in another at a cut."""
+
+
+def fill_lake(
+    lake: Lake,
+    found: Sequence[FoundInput],
+    get_session: Callable[[], SparkSession],
+    watch: Watch,
+    *,
+    secrets: bool = False,
+    max_packet_bytes: int | None = None,
+    split_bytes: int = SPLIT_BYTES,
+) -> Report:
+    """Read what the lake does not hold yet, and commit it.
+
+    Parameters
+    ----------
+    found
+        The inputs as they are now.
+    get_session
+        Called when there is something to do.
+    secrets
+        Whether passwords stay in the rows.
+    split_bytes
+        What one task reads.
+
+    Raises
+    ------
+    SourceError
+        An input cannot be read.
+    LakeError
+        The lake cannot be written.
+    LedgerError
+        The rows of a stream do not account for its bytes.
+    """
+    new = [each for each in found if not _is_held(lake, each)]
+    report = Report(unchanged=len(found) - len(new))
+    if not new:
+        return report
+    watch.stage("starting Spark")
+    spark = get_session()
+    settings = Settings(lake.staged(""), secrets, max_packet_bytes)
+    stage = _Bronze(spark, lake, settings, watch)
+    report.added = stage.read(new, split_bytes)
+    report.repaired = stage.repaired
+    changed = [each.path for each in new if each.path in lake.inputs]
+    report.replaced = len(changed)
+    watch.stage("writing tables")
+    change = _with_added(drop_inputs(lake, changed), report.added)
+    write_silver(spark, lake, _files_after(lake, change, packets_table("jmq")))
+    lake.commit(_with_rest(lake, change))
+    return report
+
+
+def _is_held(lake: Lake, found: FoundInput) -> bool:
+    held = lake.inputs.get(found.path)
+    return held is not None and held.stamp == found.stamp and held.format == found.format
+
+
+# --- bronze ---------------------------------------------------------------------------------
+
+
+class _Bronze:
+    """The stage in which tasks read the inputs."""
+
+    def __init__(self, spark: SparkSession, lake: Lake, settings: Settings, watch: Watch) -> None:
+        self._spark = spark
+        self._lake = lake
+        self._settings = settings
+        self._watch = watch
+        self.repaired = 0
+
+    def read(self, found: Sequence[FoundInput], split_bytes: int) -> list[Input]:
+        """Stage the rows of inputs; return the inputs as the lake will know them."""
+        formats = {each.format for each in found if each.format}
+        tables = [packets_table(name) for name in sorted(formats)]
+        self._lake.make_staging([*tables, _QUARANTINE, bronze.DONE_MARKS])
+        pieces = defaultdict(list)
+        for piece in cut_inputs(found, split_bytes):
+            pieces[piece.source].append(piece)
+        self._watch.stage("reading")
+        outcomes = self._run([piece for each in pieces.values() for piece in each])
+        limit = self._settings.max_packet_bytes
+        stitched = {
+            source: stitch_input(each, {o.start: o for o in outcomes[source]}, limit)
+            for source, each in pieces.items()
+        }
+        kept = {source: each.kept for source, each in stitched.items()}
+        again = [piece for each in stitched.values() for piece in each.again]
+        self.repaired = len(again)
+        if again:
+            self._watch.stage("reading again where a packet lay in another")
+            first = 1 + max(piece.task for each in pieces.values() for piece in each)
+            numbered = [replace(piece, task=first + at) for at, piece in enumerate(again)]
+            for source, more in self._run(numbered).items():
+                kept[source] = sorted((*kept[source], *more), key=lambda each: each.end)
+        return [_as_input(each, kept.get(each.path, [])) for each in found]
+
+    def _run(self, pieces: Sequence[Piece]) -> dict[str, list[Outcome]]:
+        """Have Spark decode pieces; return what became of them, by source."""
+        if not pieces:
+            return {}
+        from pyspark.sql import functions
+
+        numbers = {piece.task for piece in pieces}  # one after the other, so all differ modulo
+        table = pa.Table.from_pylist([asdict(piece) for piece in pieces], bronze.PIECES)
+        manifest = (
+            self._spark.createDataFrame(table)
+            .repartitionById(len(numbers), functions.expr("int(task)"))
+            .mapInArrow(
+                partial(bronze.write_pieces, settings=self._settings),
+                spark_schema(bronze.MANIFEST),
+            )
+        )
+        with _marks_watched(self._lake, pieces, self._watch):
+            rows = manifest.toArrow().to_pylist()
+        outcomes = defaultdict(list)
+        for row in rows:
+            outcome = Outcome(**row)
+            if outcome.failed is not None:
+                raise bronze.FAILURES[outcome.failed](outcome.message)
+            outcomes[outcome.source].append(outcome)
+        return outcomes
+
+
+@contextmanager
+def _marks_watched(lake: Lake, pieces: Sequence[Piece], watch: Watch) -> Iterator[None]:
+    """Tell how many bytes are done, by the marks that tasks leave, while the caller waits."""
+    weights: dict[str, int] = defaultdict(int)
+    for piece in pieces:
+        weights[str(piece.task)] += min(piece.stop, piece.size) - piece.start
+    total = sum(weights.values())
+    over = Event()
+
+    def look() -> None:
+        while not over.wait(_POLL_S):
+            marks = lake.list_staged(bronze.DONE_MARKS)
+            watch.at(sum(weights.get(mark, 0) for mark in marks), total)
+
+    thread = Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    watch.at(total, total)
+
+
+def _as_input(found: FoundInput, outcomes: Sequence[Outcome]) -> Input:
+    ledger = make_ledger(found, outcomes)
+    packets = [each.packets_file for each in outcomes if each.packets_file]
+    bad = [each.quarantine_file for each in outcomes if each.quarantine_file]
+    files = {packets_table(found.format or ""): packets, _QUARANTINE: bad}
+    held = {table: names for table, names in files.items() if names}
+    return Input(found.path, found.path, found.format, found.stamp, ledger, held)
+
+
+# --- the commit -----------------------------------------------------------------------------
+
+
+def _with_added(change: Change, added: Sequence[Input]) -> Change:
+    """Return the change with what was read."""
+    append = {table: list(names) for table, names in change.append.items()}
+    for each in added:
+        for table, names in each.files.items():
+            there = append.setdefault(table, [])
+            there.extend(name for name in names if name not in there)
+    return replace(change, inputs=(*change.inputs, *added), append=append)
+
+
+def _files_after(lake: Lake, change: Change, table: str) -> list[str]:
+    """Return the files of a table as they will be, where they stand now."""
+    removed = set(change.remove.get(table, ()))
+    held = [path for path in lake.paths(table) if path.rpartition("/")[2] not in removed]
+    return [*held, *(lake.staged(table, name) for name in change.append.get(table, ()))]
+
+
+def _with_rest(lake: Lake, change: Change) -> Change:
+    """Return the change with the tables that are made anew, and with no table left out."""
+    append = dict(change.append)
+    if not _files_after(lake, change, _QUARANTINE):
+        append[_QUARANTINE] = [_write_table(lake, _QUARANTINE, bronze.QUARANTINE.empty_table())]
+    inputs = lake.inputs | {each.source: each for each in change.inputs}
+    rows = [
+        {"source": each.source, "stream": each.stream, **each.ledger}
+        for each in sorted(inputs.values(), key=lambda each: each.source)
+    ]
+    ledger = pa.Table.from_pylist(rows, _LEDGER_SCHEMA)
+    swapped = {table: lake.list_staged(table) for table in SILVER}
+    swapped["ledger"] = [_write_table(lake, "ledger", ledger)]
+    return replace(change, append=append, replace=swapped)
+
+
+def _write_table(lake: Lake, table: str, rows: pa.Table) -> str:
+    """Stage a table of the driver's as one file; return its name."""
+    name = f"part-{uuid4().hex}.parquet"
+    lake.make_staging([table])
+    file = PartFile(lake.staged(table, name), rows.schema)
+    for batch in rows.to_batches() or [pa.RecordBatch.from_pylist([], rows.schema)]:
+        file.write(batch)
+    file.close()
+    return name

@@ -1,0 +1,122 @@
+"""The options of the data source: one table says what each is called and how it is read.
+
+Where Spark's file sources have an option for the same thing, the name and the meaning are theirs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from wireyard.errors import UsageError
+
+__all__ = ["WRITE_OPTIONS", "Options", "read_options"]
+
+_UNITS = {unit: 1 << 10 * power for power, unit in enumerate(("b", "k", "m", "g", "t"))}
+_SIZE = re.compile(r"(\d+)\s*([bkmgt]?)b?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What was asked of the data source."""
+
+    protocol: str | None = None
+    """Name of the wire format; by the first bytes of the first file if not given."""
+    paths: tuple[str, ...] = ()
+    """Files, folders or patterns, as `load` was given them."""
+    columns: tuple[str, ...] | None = None
+    """The columns wanted, separated by commas; a schema given by the caller goes before it."""
+    mode: str = "permissive"
+    """``PERMISSIVE`` keeps bad rows with their error, ``DROPMALFORMED``, ``FAILFAST``."""
+    corrupt_column: str | None = None
+    """Name of a string (hex) or binary column that gets the bytes of bad rows."""
+    name_filter: str | None = None
+    """Only files with names that match this pattern."""
+    recursive: bool = False
+    """Whether the folders in a folder are read too."""
+    modified_before: datetime | None = None
+    """Only files changed earlier; UTC unless it says otherwise."""
+    modified_after: datetime | None = None
+    """Only files changed later; UTC unless it says otherwise."""
+    ignore_missing: bool = False
+    """Whether a path with nothing there is no error."""
+    ignore_corrupt: bool = False
+    """Whether a file that cannot be read further simply ends there."""
+    partition_bytes: int = 128 << 20
+    """How much one task reads: larger files are cut, smaller ones put together."""
+    packet_bytes: int | None = None
+    """Larger packets are not believed; the format's own bound if not given."""
+    push_filters: bool = False
+    """Whether conditions are decided before rows are decoded; Spark has to be told as well, with
+    ``spark.sql.python.filterPushdown.enabled``."""
+
+
+def _yes_or_no(text: str) -> bool:
+    return {"true": True, "false": False}[text.lower()]
+
+
+def _size(text: str) -> int:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or not int(match[1]):
+        raise ValueError
+    return int(match[1]) * _UNITS[match[2].lower() or "b"]
+
+
+def _time(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(","))
+
+
+_TRUTH = "true or false"
+_BYTES = "a size such as 64m or 134217728"
+_MOMENT = "a time such as 2026-03-01T12:00:00"
+_READERS: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
+    "protocol": ("protocol", str, ""),
+    "path": ("paths", lambda text: (text,), ""),
+    "paths": ("paths", lambda text: tuple(json.loads(text)), "a JSON list"),
+    "columns": ("columns", _names, ""),
+    "mode": ("mode", str.lower, ""),
+    "columnNameOfCorruptRecord": ("corrupt_column", str, ""),
+    "pathGlobFilter": ("name_filter", str, ""),
+    "recursiveFileLookup": ("recursive", _yes_or_no, _TRUTH),
+    "modifiedBefore": ("modified_before", _time, _MOMENT),
+    "modifiedAfter": ("modified_after", _time, _MOMENT),
+    "ignoreMissingFiles": ("ignore_missing", _yes_or_no, _TRUTH),
+    "ignoreCorruptFiles": ("ignore_corrupt", _yes_or_no, _TRUTH),
+    "maxPartitionBytes": ("partition_bytes", _size, _BYTES),
+    "maxPacketBytes": ("packet_bytes", _size, _BYTES),
+    "pushFilters": ("push_filters", _yes_or_no, _TRUTH),
+}
+_BY_KEY = {name.lower(): name for name in _READERS}
+WRITE_OPTIONS = frozenset({"protocol", "path"})
+"""The options that mean something to a writer."""
+
+
+def read_options(given: Mapping[str, str]) -> Options:
+    """Return the options as values.
+
+    Raises
+    ------
+    UsageError
+        An option that does not exist, or a value that it cannot have.
+    """
+    values: dict[str, Any] = {}
+    for key, text in given.items():
+        name = _BY_KEY.get(key.lower())
+        if name is None:
+            known = ", ".join(_READERS)
+            raise UsageError(f"the wireyard data source has no option '{key}'; it has {known}")
+        field, read, wanted = _READERS[name]
+        try:
+            values[field] = read(text)
+        except (KeyError, ValueError):
+            raise UsageError(f"option '{name}' cannot be '{text}': {wanted} is wanted") from None
+    return Options(**values)

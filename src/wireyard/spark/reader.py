@@ -1,0 +1,149 @@
+"""Reading in Spark: planning the tasks, and the rows of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import datasource as ask
+from pyspark.sql.types import StructType
+
+from wireyard.errors import DecodeError, SourceError, UsageError, WireError
+from wireyard.formats import get_format
+from wireyard.schema import pick_columns
+from wireyard.spark.files import is_missing, list_files
+from wireyard.spark.options import Options
+from wireyard.spark.rows import BAD_ROW_COLUMNS, BadBytes, Shape
+from wireyard.spark.source import format_of
+from wireyard.spark.tasks import Piece, deal_out
+from wireyard.spark.types import arrow_schema, check_schema
+from wireyard.spark.workers import settle
+from wireyard.streams.plan import Condition, Plan, make_plan
+from wireyard.streams.scan import load_fast_path, scan_source
+
+__all__ = ["FilteringReader", "Reader"]
+
+_CORRUPT_COLUMN = "_corrupt_record"
+"""What Spark calls the column for bad rows if no option says otherwise."""
+
+
+class Reader(ask.DataSourceReader):
+    """Reads the columns of a schema. Spark sends it to the tasks, so it holds only what they need.
+
+    Parameters
+    ----------
+    options
+        What was asked of the data source.
+    schema
+        The columns of the table: some of the format's, in any order, and perhaps one for the
+        bytes of bad rows.
+
+    Raises
+    ------
+    UsageError
+        A column that the format does not have, or has with another type.
+    """
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        files = [] if options.protocol else list_files(options)
+        self._options = options
+        self._format = format_of(options, files).name
+        self._schema = schema
+        corrupt = options.corrupt_column or _CORRUPT_COLUMN
+        self._corrupt = corrupt if corrupt in schema.names else None
+        self._columns = [name for name in schema.names if name != corrupt]
+        self._where: list[Condition] = []
+        own = StructType([field for field in schema.fields if field.name != corrupt])
+        check_schema(own, self._plan(self._columns).schema)
+        if self._corrupt and schema[corrupt].dataType.typeName() not in ("string", "binary"):
+            raise UsageError(f"column '{corrupt}' takes bytes: it is binary, or string for hex")
+
+    def partitions(self) -> list[ask.InputPartition]:
+        """Return what each task reads."""
+        files = list_files(self._options)
+        tasks = deal_out(files, get_format(self._format), self._options)
+        return [ask.InputPartition(pieces) for pieces in tasks]
+
+    def read(self, partition: ask.InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task."""
+        pieces: tuple[Piece, ...] = partition.value or ()
+        extra = [name for name in BAD_ROW_COLUMNS if name not in self._columns]
+        plan = self._plan([*self._columns, *extra] if self._corrupt else self._columns)
+        if load_fast_path(plan.format, sum(piece.size for piece in pieces)):
+            settle()
+        shape = Shape(arrow_schema(self._schema), self._corrupt)
+        for piece in pieces:
+            with closing(BadBytes(piece.path)) as bad_bytes:
+                for batch in self._batches(piece, plan):
+                    yield shape.fit(batch, bad_bytes)
+
+    def _plan(self, columns: list[str]) -> Plan:
+        options = self._options
+        format = get_format(self._format)
+        return make_plan(format, columns, self._where, options.mode, options.packet_bytes)
+
+    def _batches(self, piece: Piece, plan: Plan) -> Iterator[pa.RecordBatch]:
+        options = self._options
+        try:
+            yield from scan_source(piece.path, plan, start=piece.start, limit=piece.stop)
+        except DecodeError as error:
+            # Spark shows the last line of a traceback, and a note would be a line of its own.
+            where = " ".join(getattr(error, "__notes__", ()))
+            raise WireError(f"{error} {where}") from None
+        except SourceError:
+            missing = options.ignore_missing and is_missing(piece.path)
+            if not (missing or options.ignore_corrupt):
+                raise
+
+
+_SIGNS: Mapping[type[ask.Filter], str] = {
+    ask.EqualTo: "==",
+    ask.EqualNullSafe: "==",
+    ask.GreaterThan: ">",
+    ask.GreaterThanOrEqual: ">=",
+    ask.LessThan: "<",
+    ask.LessThanOrEqual: "<=",
+    ask.In: "in",
+}
+_VALUES: Mapping[str, type] = {"bool": bool, "int32": int, "int64": int, "string": str}
+"""The kinds of column that can be compared, and with what."""
+
+
+class FilteringReader(Reader):
+    """A reader that decides conditions on plain columns itself, before it decodes the rest.
+
+    A class of its own: Spark refuses every reader that has `pushFilters` unless it is allowed by
+    ``spark.sql.python.filterPushdown.enabled``.
+    """
+
+    def pushFilters(self, filters: list[ask.Filter]) -> Iterable[ask.Filter]:  # noqa: N802
+        """Take the conditions that can be decided here; return the others to Spark."""
+        kinds = {
+            column.name: column.kind for column in pick_columns(get_format(self._format), None)
+        }
+        for asked in filters:
+            condition = _condition(asked, kinds)
+            if condition is None:
+                yield asked
+            else:
+                self._where.append(condition)
+
+
+def _condition(asked: ask.Filter, kinds: Mapping[str, str]) -> Condition | None:
+    """Return a filter as a condition, None unless both keep the same rows, with nulls too."""
+    negated = isinstance(asked, ask.Not)
+    inner: Any = asked.child if isinstance(asked, ask.Not) else asked
+    sign = _SIGNS.get(type(inner))
+    name = ".".join(inner.attribute)
+    wanted = _VALUES.get(kinds.get(name, ""))
+    if sign is None or wanted is None:
+        return None
+    # A null is in no list, and a comparison with one keeps no row.
+    values = [one for one in inner.value if one is not None] if sign == "in" else [inner.value]
+    if not values or any(type(value) is not wanted for value in values):
+        return None
+    if negated:
+        return (name, "!=", inner.value) if isinstance(inner, ask.EqualTo) else None
+    return name, sign, values if sign == "in" else inner.value

@@ -1,0 +1,60 @@
+"""Taking the rows of inputs that have changed out of the lake's files."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from wireyard.spark.lake import Change, Input, Lake
+from wireyard.spark.parts import PartFile
+from wireyard.streams.source import filesystem
+
+__all__ = ["drop_inputs"]
+
+
+def drop_inputs(lake: Lake, changed: Collection[str]) -> Change:
+    """Stage what the lake's files are without some inputs; return the change that makes them so.
+
+    Parameters
+    ----------
+    changed
+        Sources that the lake holds. Files that others share with them are written anew without
+        their rows, the rest goes.
+    """
+    remove: dict[str, list[str]] = {}
+    append: dict[str, list[str]] = {}
+    stays: dict[str, Input] = {}
+    for table in list(lake.files):
+        for name in {name for one in changed for name in lake.inputs[one].files.get(table, ())}:
+            remove.setdefault(table, []).append(name)
+            sharers = [
+                stays.get(each.source, each)
+                for each in lake.inputs.values()
+                if name in each.files.get(table, ()) and each.source not in changed
+            ]
+            if not sharers:
+                continue
+            new = _copy_without(lake, table, name, changed)
+            append.setdefault(table, []).append(new)
+            for each in sharers:
+                kept = [new if file == name else file for file in each.files[table]]
+                stays[each.source] = replace(each, files={**each.files, table: kept})
+    return Change(tuple(stays.values()), remove, append)
+
+
+def _copy_without(lake: Lake, table: str, name: str, sources: Collection[str]) -> str:
+    """Stage a copy of a committed file without the rows of some sources; return its name."""
+    new = f"part-copy-{uuid4().hex}.parquet"
+    gone = pa.array(sorted(sources), pa.string())
+    system, inner = filesystem(f"{lake.root}/{table}/{name}")
+    with system.open_input_file(inner) as opened, pq.ParquetFile(opened) as old:
+        file = PartFile(lake.staged(table, new), old.schema_arrow)
+        for batch in old.iter_batches():
+            file.write(batch.filter(pc.invert(pc.is_in(batch["source"], gone))))
+        file.close()
+    return new

@@ -1,0 +1,61 @@
+"""A source as it was when the run began, however it grows meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from wireyard.streams.source import Reading, open_source
+
+__all__ = ["Snapshot", "open_snapshot"]
+
+
+class Snapshot:
+    """The first bytes of a source, as a file; it knows how far it was read.
+
+    Parameters
+    ----------
+    file, name
+        What is read, and what rows call it.
+    size
+        Bytes after which it ends; None to read to the file's own end.
+    """
+
+    def __init__(self, file: Reading, name: str, size: int | None) -> None:
+        self.name = name
+        self.reached = 0
+        self._file = file
+        self._size = size
+        self._at = 0
+
+    def seek(self, offset: int) -> None:
+        """Go to an offset of the file."""
+        self._file.seek(offset)
+        self._at = offset
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Fill some of `buffer` and return how much; 0 is the end."""
+        left = len(buffer) if self._size is None else max(self._size - self._at, 0)
+        count = self._file.readinto(buffer[:left])
+        self._at += count
+        self.reached = max(self.reached, self._at)
+        return count
+
+    def read(self, count: int) -> bytes:
+        """Return up to `count` bytes; none is the end."""
+        buffer = bytearray(count)
+        return bytes(buffer[: self.readinto(memoryview(buffer))])
+
+
+@contextmanager
+def open_snapshot(source: str, size: int) -> Iterator[Snapshot]:
+    """Open the first `size` bytes of a source; of a compressed one, all that is in it.
+
+    Raises
+    ------
+    SourceError
+        The source cannot be read.
+    """
+    name, file, known = open_source(source)
+    with file:
+        yield Snapshot(file, name, None if known is None else size)

@@ -1,0 +1,136 @@
+"""The data source `wireyard`: streams of packets as Spark tables, and back.
+
+Spark asks each of its questions in a process of its own: what the columns are, which tasks there
+are, and the tasks themselves. Nothing is imported here before it is needed, and the first two
+questions need no kernels unless a file has to be cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from wireyard.errors import UsageError
+from wireyard.formats import get_format, names, sniff
+from wireyard.spark.options import WRITE_OPTIONS, Options, read_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+    from wireyard.formats.base import Format
+    from wireyard.spark.files import FoundFile
+    from wireyard.spark.reader import Reader
+    from wireyard.spark.writer import Writer
+
+__all__ = ["WireyardSource", "format_of", "register"]
+
+_SNIFFED_BYTES = 1 << 12
+
+
+class WireyardSource(DataSource):
+    """Read and write streams of packets.
+
+    Options of reading: those of ``wireyard.spark.options``. Options of writing: ``protocol``.
+
+    Examples
+    --------
+    >>> rows = spark.read.format("wireyard").option("protocol", "jmq")  # doctest: +SKIP
+    >>> rows.load("traffic").select("destination").show()  # doctest: +SKIP
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._options = read_options(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name that ``format()`` takes."""
+        return "wireyard"
+
+    def schema(self) -> StructType:
+        """Return the columns of the protocol, or those that option ``columns`` names."""
+        from pyspark.sql.types import BinaryType
+
+        from wireyard.spark.files import list_files
+        from wireyard.spark.types import spark_schema
+        from wireyard.streams.plan import make_plan
+
+        options = _with_paths(self._options)
+        format = format_of(options, list_files(options))
+        plan = make_plan(format, options.columns, mode=options.mode)
+        schema = spark_schema(plan.schema)
+        corrupt = options.corrupt_column
+        if corrupt is not None and corrupt not in schema.names:
+            schema = schema.add(corrupt, BinaryType())
+        return schema
+
+    def reader(self, schema: StructType) -> Reader:
+        """Return what reads the columns of `schema`, in its order."""
+        from wireyard.spark.reader import FilteringReader, Reader
+
+        kind = FilteringReader if self._options.push_filters else Reader
+        return kind(_with_paths(self._options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> Writer:
+        """Return what writes rows as streams of packets into a folder."""
+        from wireyard.spark.writer import Writer
+
+        for name in self.options:
+            if name.lower() not in WRITE_OPTIONS:
+                raise UsageError(f"option '{name}' is for reading, not for writing")
+        options = _with_paths(self._options)
+        if options.protocol is None:
+            raise UsageError(f"option 'protocol' is needed to write; there are: {_known()}")
+        return Writer(get_format(options.protocol).name, options.paths[0], overwrite)
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("wireyard")`` known to a session.
+
+    Spark finds it by itself where wireyard is installed for the Python that runs its workers. It
+    does not where wireyard came with ``--py-files`` or ``addPyFile``, or where another package
+    called ``pyspark_*`` cannot be imported, which hides the data sources of all.
+
+    Examples
+    --------
+    >>> wireyard.register(spark)  # doctest: +SKIP
+    """
+    spark.dataSource.register(WireyardSource)
+
+
+def format_of(options: Options, files: Sequence[FoundFile]) -> Format:
+    """Return the format that was named, or that the first bytes of the first file show.
+
+    Raises
+    ------
+    UsageError
+        There is no file with anything in it, or it begins like no format.
+    SourceError
+        That file cannot be read.
+    """
+    if options.protocol is not None:
+        return get_format(options.protocol)
+    from wireyard.streams.source import open_source, reading
+
+    path = next((file.path for file in files if file.size), None)
+    if path is None:
+        raise UsageError(f"no bytes tell the protocol; set option 'protocol': {_known()}")
+    _, file, _ = open_source(path)
+    with file, reading(path):
+        found = sniff(file.peek(_SNIFFED_BYTES))
+    if found is None:
+        raise UsageError(f"{path}: begins like no format; set option 'protocol': {_known()}")
+    return found
+
+
+def _known() -> str:
+    return ", ".join(names())
+
+
+def _with_paths(options: Options) -> Options:
+    if not options.paths:
+        raise UsageError("no path was given")
+    return options

@@ -1,0 +1,151 @@
+"""The driver's part of the bronze stage: cutting streams for tasks, and proving what they guessed.
+
+A task guesses where its piece begins and decodes at once. The driver joins the pieces of a stream
+as ``wireyard.streams.split`` does: by induction from offset 0, so a wrong guess is always found.
+Such a piece is decoded again from its true beginning, and what was written of it is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from wireyard.errors import WireError
+from wireyard.formats import get_format
+from wireyard.spark.bronze import Outcome, Piece
+from wireyard.spark.inputs import FoundInput
+from wireyard.spark.snapshot import open_snapshot
+from wireyard.streams.scan import load_fast_path
+from wireyard.streams.source import Reading
+from wireyard.streams.split import TO_THE_END, Segment, stitch, walk
+from wireyard.streams.window import windows_of_file
+
+__all__ = ["LEDGER", "LedgerError", "Stitched", "cut_inputs", "make_ledger", "stitch_input"]
+
+LEDGER = (
+    "bytes_read",
+    "bytes_ok",
+    "bytes_malformed",
+    "bytes_garbage",
+    "bytes_tail",
+    "packets_ok",
+    "packets_malformed",
+)
+"""What the ledger says of a stream; the first is the sum of the other bytes, always."""
+_COUNTS = LEDGER[1:]
+_OPEN_BYTES = 1 << 20
+"""Opening a file counts as reading this much, so that no task gets thousands of them."""
+
+
+class LedgerError(WireError):
+    """The rows of a stream do not account for its bytes; nothing of the run is committed."""
+
+
+def cut_inputs(inputs: Iterable[FoundInput], split_bytes: int) -> list[Piece]:
+    """Cut large inputs into pieces with a task each; put small ones together, whole.
+
+    Only what shares no file with others can be forgotten, so a piece that is a guess is alone.
+    """
+    pieces: list[Piece] = []
+    tasks = 0
+    shared, room = 0, 0
+    for each in inputs:
+        if each.format is None:
+            continue
+        parts = 1 if each.compressed else -(-each.size // split_bytes)
+        if parts == 1:
+            if not room or each.size > room:
+                shared, room, tasks = tasks, split_bytes, tasks + 1
+            room = max(room - each.size - _OPEN_BYTES, 0)
+            stop = TO_THE_END if each.compressed else each.size
+            pieces.append(Piece(shared, each.path, each.format, 0, stop, each.size, True))
+            continue
+        # Parts of one size, or the last task would be left with the crumbs.
+        bounds = [each.size * part // parts for part in range(parts + 1)]
+        for start, stop in pairwise(bounds):
+            piece = Piece(tasks, each.path, each.format, start, stop, each.size, start == 0)
+            pieces.append(piece)
+            tasks += 1
+    return pieces
+
+
+@dataclass(frozen=True, slots=True)
+class Stitched:
+    """The pieces of one input, joined."""
+
+    kept: list[Outcome]
+    """In stream order; with what is decoded again they cover the stream."""
+    again: list[Piece]
+
+
+def stitch_input(
+    pieces: Sequence[Piece], outcomes: Mapping[int, Outcome], max_packet_bytes: int | None
+) -> Stitched:
+    """Join the pieces of one input.
+
+    Parameters
+    ----------
+    pieces
+        In stream order.
+    outcomes
+        What became of each, by its start.
+    """
+    if len(pieces) == 1:
+        return Stitched([outcomes[pieces[0].start]], [])
+    again: list[Piece] = []
+
+    def walk_again(start: int, stop: int) -> Segment:
+        piece = replace(pieces[0], start=start, stop=stop, exact=True)
+        again.append(piece)
+        return _walk(piece, max_packet_bytes)
+
+    walked: dict[int, tuple[Segment, Outcome]] = {}
+    segments: list[Segment | None] = []
+    for piece in pieces:
+        outcome = outcomes[piece.start]
+        if outcome.first is None:
+            segments.append(None)
+            continue
+        segment = Segment(outcome.first, outcome.end, outcome.rows)
+        walked[id(segment)] = segment, outcome
+        segments.append(segment)
+    bounds = [*(piece.start for piece in pieces), pieces[-1].stop]
+    joined = stitch(bounds, segments, walk_again)
+    kept = [walked[id(segment)][1] for segment in joined if id(segment) in walked]
+    return Stitched(kept, again)
+
+
+def _walk(piece: Piece, max_packet_bytes: int | None) -> Segment:
+    format = get_format(piece.format)
+    fast = load_fast_path(format, piece.stop - piece.start)
+    limit = max_packet_bytes or format.max_packet_bytes
+    with open_snapshot(piece.source, piece.size) as file:
+        file.seek(piece.start)
+        windows = windows_of_file(Reading(file, ours=False), file.name, piece.start)
+        scanner = fast.scan_frames if fast else None
+        return walk(windows, format, piece.start, piece.stop, limit, scanner)
+
+
+def make_ledger(found: FoundInput, outcomes: Sequence[Outcome]) -> dict[str, int]:
+    """Return the ledger of an input from all that was kept of it, in stream order.
+
+    Raises
+    ------
+    LedgerError
+        A byte is in no row, or in two.
+    """
+    total = {name: sum(getattr(each, name) for each in outcomes) for name in _COUNTS}
+    read = max((each.reached for each in outcomes), default=0) if found.compressed else found.size
+    position = 0
+    for each in outcomes:
+        if each.first != position or each.broken_at is not None:
+            at = position if each.first != position else each.broken_at
+            raise LedgerError(f"{found.path}: rows do not follow each other at offset {at}")
+        position = each.end
+    counted = sum(total[name] for name in _COUNTS if name.startswith("bytes_"))
+    if not counted == position == read:
+        raise LedgerError(
+            f"{found.path}: out of balance, {read} bytes were read and {counted} are in rows"
+        )
+    return {"bytes_read": read, **total}

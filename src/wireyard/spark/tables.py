@@ -1,0 +1,190 @@
+"""The tables above bronze, as plain DataFrame functions.
+
+They neither read nor write, and all they do to rows is SQL, so the same functions serve streams.
+A time ``x_ms`` or ``x_ns`` has a twin ``x_at``, a timestamp in UTC. The twin is null where the
+number is no time (0 is "never") or outside of the years 1 to 9999 that timestamps have.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+
+from wireyard.formats.jmq.layout import CLIENT_TYPES, FLAGS, MESSAGE_TYPES, PACKET_TYPES
+from wireyard.formats.jmq.message import BODY_KINDS
+from wireyard.streams.framer import OK
+
+__all__ = ["destinations", "messages"]
+
+_STREAM = ["source", "stream"]
+_ROW = [*_STREAM, "offset"]
+_IDENTITY = ["timestamp", "source_ip", "source_port", "sequence"]
+_SET_CLIENTID = 50
+_BROKER_TYPES = tuple(
+    code
+    for code, name in PACKET_TYPES.items()
+    # Clients answer pings too. Three more packets come without having been asked for.
+    if (name.endswith("_REPLY") and name != "PING_REPLY")
+    or name in ("AUTHENTICATE_REQUEST", "INFO", "DEBUG")
+)
+"""Packet types that only brokers send."""
+_MINUTE_MS = 60_000
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+
+
+def messages(packets: DataFrame) -> DataFrame:
+    """Return the JMS messages in JMQ packets: one row a message that a producer sent.
+
+    A message is what its SysMessageID says (timestamp, address, port, sequence), so a resend,
+    flagged I or R, is the same message, and so is what a broker hands out of it: a delivery, not a
+    message. The row is that of the packet in which the producer sent it, the first one that is no
+    resend if there are several.
+
+    Which packets those are follows from the stream. A stream with packets that only clients send is
+    a client's, and its messages are sent; one with packets that only brokers send is a broker's,
+    and its messages are delivered. Where a stream says neither, or both, a message with a delivery
+    count (item 11), which clients never write, is a delivery.
+
+    A message that is seen on brokers' streams only was sent all the same, where nobody listened. It
+    counts: `first_seen` is ``delivered`` instead of ``sent``, and the row is that of the first
+    packet in the order of source, stream and offset.
+
+    Malformed packets are in the quarantine and not here. Bodies are as on the wire: `compressed`
+    tells that one is deflated (flag Z). `client_id` is the one that the connection had set when it
+    sent the message, if its SET_CLIENTID was recorded.
+    """
+    well_formed = packets.where(F.col("status") == OK)
+    carriers = well_formed.where(F.col("packet_type").isin(*MESSAGE_TYPES)).join(
+        F.broadcast(_directions(well_formed)), _STREAM
+    )
+    first_of = Window.partitionBy(*_IDENTITY).orderBy(F.desc("is_sent"), "is_resent", *_ROW)
+    seen_again = (
+        carriers.select(*_ROW, *_IDENTITY, _is_sent(), _flag("I", "R").alias("is_resent"))
+        .withColumn("sighting", F.row_number().over(first_of))
+        .where("sighting > 1")
+        .select(_ROW)
+    )
+    sent = carriers.join(seen_again, _ROW, "left_anti")
+    return _with_client_ids(sent, well_formed).select(*_message_columns())
+
+
+def destinations(messages: DataFrame) -> DataFrame:
+    """Return, for every destination and minute, how many messages were sent to it.
+
+    `bytes` are those of the packets on the wire; `producers` are the distinct ones of the messages.
+    """
+    minute = F.expr(f"try_subtract(sent_ms, pmod(sent_ms, {_MINUTE_MS}))")
+    return (
+        messages.groupBy("destination", "destination_kind", minute.alias("minute_ms"))
+        .agg(
+            F.count("*").alias("messages"),
+            F.sum("length").alias("bytes"),
+            F.countDistinct("producer").alias("producers"),
+        )
+        .select(
+            "destination",
+            "destination_kind",
+            "minute_ms",
+            _at("minute_ms").alias("minute_at"),
+            "messages",
+            "bytes",
+            "producers",
+        )
+    )
+
+
+def _directions(packets: DataFrame) -> DataFrame:
+    """Return for each stream whether a client or a broker sent it; null if that is not certain."""
+    by_client = F.bool_or(F.col("packet_type").isin(*CLIENT_TYPES))
+    by_broker = F.bool_or(F.col("packet_type").isin(*_BROKER_TYPES))
+    return packets.groupBy(*_STREAM).agg(
+        F.when(by_client & ~by_broker, True).when(by_broker & ~by_client, False).alias("by_client")
+    )
+
+
+def _with_client_ids(sent: DataFrame, packets: DataFrame) -> DataFrame:
+    """Add the client id that was set last, earlier on the same stream."""
+    following = F.lead("offset").over(Window.partitionBy(*_STREAM).orderBy("offset"))
+    given = packets.where(F.col("packet_type") == _SET_CLIENTID).select(
+        F.col("source").alias("at_source"),
+        F.col("stream").alias("at_stream"),
+        F.col("offset").alias("begins"),
+        following.alias("ends"),
+        F.expr("properties['JMQClientID'].value").alias("client_id"),
+    )
+    holds = (
+        (F.col("source") == F.col("at_source"))
+        & (F.col("stream") == F.col("at_stream"))
+        & (F.col("offset") > F.col("begins"))
+        & (F.col("ends").isNull() | (F.col("offset") < F.col("ends")))
+    )
+    return sent.join(F.broadcast(given), holds, "left")
+
+
+def _message_columns() -> list[Column]:
+    kinds = [part for code, kind in BODY_KINDS.items() for part in (F.lit(code), F.lit(kind))]
+    queue_or_topic = F.when(_flag("Q"), "queue").otherwise("topic")
+    temporary = F.col("destination").startswith("temporary_destination://")
+    columns = {
+        "message_key": F.col("sys_message_id"),
+        "protocol": F.lit("jms"),
+        "sent_ms": F.col("timestamp"),
+        "sent_at": _at("timestamp"),
+        "captured_ns": F.lit(None).cast("long"),
+        "captured_at": F.lit(None).cast("timestamp"),
+        "producer": _endpoint(F.col("source_ip_text"), F.col("source_port")),
+        "client_id": F.col("client_id"),
+        "destination": F.col("destination"),
+        "destination_kind": F.when(temporary, F.concat(F.lit("temporary_"), queue_or_topic)).when(
+            F.col("destination").isNotNull(), queue_or_topic
+        ),
+        "persistent": _flag("P"),
+        "qos": F.lit(None).cast("int"),
+        "priority": F.col("priority"),
+        "retained": F.lit(None).cast("boolean"),
+        "expiration_ms": F.col("expiration"),
+        "expiration_at": _at("expiration", never=0),
+        "delivery_time_ms": F.col("delivery_time"),
+        "delivery_time_at": _at("delivery_time", never=0),
+        "correlation_id": F.col("correlation_id"),
+        "reply_to": F.col("reply_to"),
+        "message_type": F.col("message_type"),
+        "transaction_id": F.col("transaction_id"),
+        "body_kind": F.create_map(*kinds)[F.col("packet_type")],
+        "body_size": F.col("body_size"),
+        "body": F.col("body"),
+        "properties": F.col("properties"),
+        "compressed": _flag("Z"),
+        "producer_id": F.col("producer_id"),
+        "first_seen": F.when(_is_sent(), "sent").otherwise("delivered"),
+        "source": F.col("source"),
+        "stream": F.col("stream"),
+        "offset": F.col("offset"),
+        "length": F.col("length"),
+    }
+    return [column.alias(name) for name, column in columns.items()]
+
+
+def _endpoint(address: Column, port: Column) -> Column:
+    """Return ``address:port``; stock clients send a MAC address too, in parentheses."""
+    host = F.regexp_replace(address, r"\(.*", "")
+    bracketed = F.when(host.contains(":"), F.concat(F.lit("["), host, F.lit("]"))).otherwise(host)
+    return F.concat(bracketed, F.lit(":"), port.cast("string"))
+
+
+def _is_sent() -> Column:
+    return F.coalesce(F.col("by_client"), F.col("delivery_count").isNull()).alias("is_sent")
+
+
+def _flag(*letters: str) -> Column:
+    """Tell whether one of the flags is set."""
+    return F.col("bit_flags").bitwiseAND(sum(FLAGS[letter] for letter in letters)) != 0
+
+
+def _at(name: str, never: int | None = None) -> Column:
+    """Return the timestamp of a time in ms."""
+    time = F.col(name)
+    known = time.between(_FIRST_MS, _LAST_MS)
+    if never is not None:
+        known &= time != never
+    return F.when(known, F.timestamp_millis(time))

@@ -1,0 +1,66 @@
+"""How files are dealt out to tasks: large ones cut, small ones put together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from wireyard.errors import SourceError
+from wireyard.formats.base import Format
+from wireyard.spark.files import FoundFile, is_missing
+from wireyard.spark.options import Options
+from wireyard.streams.split import TO_THE_END, plan_segments
+
+__all__ = ["Piece", "deal_out"]
+
+_OPEN_BYTES = 1 << 20
+"""Opening a file counts as reading this much, so that no task gets thousands of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The rows of a file that begin in ``[start, stop)``: about `size` bytes."""
+
+    path: str
+    start: int
+    stop: int
+    size: int
+
+
+def deal_out(
+    files: Sequence[FoundFile], format: Format, options: Options
+) -> list[tuple[Piece, ...]]:
+    """Return what each task reads.
+
+    Raises
+    ------
+    SourceError
+        A file that has to be cut cannot be read, and that is not to be ignored.
+    """
+    tasks: list[tuple[Piece, ...]] = []
+    room = 0
+    for file in files:
+        for piece in _cut(file, format, options):
+            if not tasks or piece.size > room:
+                tasks.append(())
+                room = options.partition_bytes
+            tasks[-1] += (piece,)
+            room -= piece.size + _OPEN_BYTES
+    return tasks
+
+
+def _cut(file: FoundFile, format: Format, options: Options) -> Iterator[Piece]:
+    parts = -(-file.size // options.partition_bytes)
+    if parts <= 1:
+        yield Piece(file.path, 0, TO_THE_END, file.size)
+        return
+    try:
+        # Parts of one size, or the last task would be left with the crumbs.
+        segments = plan_segments(file.path, format, -(-file.size // parts), options.packet_bytes)
+    except SourceError:
+        if options.ignore_corrupt or (options.ignore_missing and is_missing(file.path)):
+            return
+        raise
+    for segment in segments:
+        size = min(segment.stop, file.size) - segment.start
+        yield Piece(file.path, segment.start, segment.stop, size)

@@ -1,0 +1,35 @@
+"""What a command printed, and a packet that it must not print whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from click.testing import Result
+
+from tests.make import item, items, packet, section
+
+__all__ = ["LOGIN", "Run", "one_line", "rows_of"]
+
+Run = Callable[..., Result]
+
+LOGIN = packet(
+    packet_type=12,
+    items=items(item(1, "nowhere")),
+    properties=section(("JMQAuthType", 8, "basic")),
+    body=b"\x00\x05guest\x00\x08c2VjcmV0",
+)
+"""An AUTHENTICATE with the password "secret"."""
+
+
+def rows_of(result: Result) -> list[dict[str, Any]]:
+    """Return the rows that a command printed as JSON Lines."""
+    return [json.loads(line) for line in result.stdout_bytes.splitlines()]
+
+
+def one_line(result: Result) -> str:
+    """Return the only line on standard error."""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("wireyard: ")
+    return line.removeprefix("wireyard: ")

@@ -1,0 +1,129 @@
+"""The commands as a whole: their help, what they load, completion, documents."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.shell_completion import ShellComplete
+
+from tests.cli.results import Run
+from wireyard.cli import COMMANDS, main
+from wireyard.formats import names
+
+HEAVY = ("pyspark", "numba")
+
+
+def loaded_by(*arguments: str) -> set[str]:
+    """Return which modules a command line had loaded when it ended."""
+    code = (
+        "import sys\n"
+        "from wireyard.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "print(*sys.modules, file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
+    )
+    return set(done.stderr.split())
+
+
+def test_help_loads_next_to_nothing() -> None:
+    loaded = loaded_by("--help")
+    assert not loaded.intersection({*HEAVY, "pyarrow", "numpy", "rich"})
+    assert not {module for module in loaded if module.startswith("wireyard.cli.")} - {
+        "wireyard.cli.exits"
+    }
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_a_command_loads_no_engine(name: str) -> None:
+    assert not loaded_by(name, "--help").intersection(HEAVY)
+
+
+@pytest.mark.parametrize("out", ["jsonl", "table", "arrow", "parquet"])
+def test_a_small_stream_is_decoded_without_a_compiler(out: str, stream: Path) -> None:
+    loaded = loaded_by("decode", str(stream), "--out", out, "-w", str(stream.with_suffix(".out")))
+    assert not loaded.intersection(HEAVY)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_teaches(name: str, run: Run) -> None:
+    command = main.get_command(click.Context(main), name)
+    assert command is not None and command.help is not None
+    assert command.help.splitlines()[0] == COMMANDS[name]
+    options = [option for option in command.params if isinstance(option, click.Option)]
+    assert all(option.help for option in options)
+    assert f"wireyard {name}" in run(name, "--help").stdout.partition("Examples:")[2]
+
+
+def test_no_arguments_give_the_help(run: Run) -> None:
+    result = run()
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == run("--help").stdout
+
+
+def test_version(run: Run) -> None:
+    assert re.fullmatch(r"wireyard \d+\.\d+\.\d+\n", run("--version").stdout)
+
+
+# --- formats --------------------------------------------------------------------------------
+
+
+def test_formats_are_listed(run: Run) -> None:
+    lines = run("formats").stdout.splitlines()
+    assert tuple(line.split()[0] for line in lines) == names()
+
+
+@pytest.mark.parametrize("name", names())
+def test_columns_of_a_format_are_those_of_decode(name: str, run: Run, tmp_path: Path) -> None:
+    lines = run("formats", name).stdout.splitlines()
+    columns = [line.split()[0] for line in lines if not line.startswith(" ")]
+    empty = tmp_path / "empty"
+    empty.touch()
+    result = run("decode", empty, "--format", name, "--columns", ",".join(columns))
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert columns[:3] == ["source", "stream", "offset"]
+
+
+# --- completion -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_call_back(shell: str, run: Run) -> None:
+    result = run("completion", shell)
+    assert result.exit_code == 0
+    assert f"_WIREYARD_COMPLETE={shell}_complete" in result.stdout
+
+
+def completions(*words: str) -> list[str]:
+    """Return what the tab key offers for the last word."""
+    found = ShellComplete(main, {}, "wireyard", "_WIREYARD_COMPLETE")
+    return [item.value for item in found.get_completions(list(words[:-1]), words[-1])]
+
+
+def test_commands_options_and_formats_are_completed() -> None:
+    assert completions("de") == ["decode"]
+    assert completions("decode", "--o") == ["--out"]
+    assert completions("decode", "--out", "pa") == ["parquet"]
+    assert completions("decode", "--format", "j") == ["jmq"]
+    assert completions("formats", "j") == ["jmq"]
+
+
+def test_bash_completes_without_loading_an_engine() -> None:
+    words = {"COMP_WORDS": "wireyard in", "COMP_CWORD": "1", "_WIREYARD_COMPLETE": "bash_complete"}
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "wireyard"],
+        env={**os.environ, **words},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["plain,inspect"]
+    assert not re.search(r"\| +(pyarrow|numba|pyspark|rich)$", done.stderr, re.MULTILINE)

@@ -1,0 +1,117 @@
+"""doctor and warm: what is there, what is missing, what to type."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import wireyard
+from tests.cli.results import Run
+from wireyard.errors import SourceError
+from wireyard.formats import names
+
+
+def states(stdout: str) -> dict[str, str]:
+    """Return the word in front of each finding."""
+    lines = [line.split() for line in stdout.splitlines()[:-1] if not line.startswith(" ")]
+    return {words[1]: words[0] for words in lines}
+
+
+def test_everything_here_works(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wireyard.spark.check_java", lambda: "Java 17.0.1", raising=False)
+    result = run("doctor")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[-1] == "wireyard works, Spark too"
+    assert set(states(result.stdout).values()) == {"ok"}
+    assert f"pyarrow   {metadata.version('pyarrow')}" in result.stdout
+
+
+def test_no_java_is_said_with_what_to_type(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> str:
+        raise SourceError("install one")
+
+    monkeypatch.setattr("wireyard.spark.check_java", none, raising=False)
+    result = run("doctor")
+    assert (result.exit_code, states(result.stdout)["Java"]) == (0, "without")
+    assert "install one" in result.stdout
+    assert result.stdout.splitlines()[-1] == "wireyard works; Spark does not yet"
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "state"),
+    [
+        ("pyspark", None, "without"),
+        ("pyspark", "3.5.1", "without"),
+        ("pyspark", "4.10.0", "ok"),
+        ("pandas", "3.0.0", "without"),
+        ("numba", None, "missing"),
+    ],
+)
+def test_packages_are_judged(
+    package: str,
+    version: str | None,
+    state: str,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    really = metadata.version
+
+    def pretend(name: str) -> str:
+        if name != package:
+            return really(name)
+        if version is None:
+            raise metadata.PackageNotFoundError(name)
+        return version
+
+    monkeypatch.setattr(metadata, "version", pretend)
+    result = run("doctor")
+    assert states(result.stdout)[package] == state
+    assert result.exit_code == (3 if state == "missing" else 0)
+    assert ("pip install" in result.stdout) is (state != "ok")
+
+
+def test_a_cache_that_cannot_be_written_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wireyard.accelerate.cache_folder", lambda source: None)
+    result = run("doctor")
+    assert (result.exit_code, states(result.stdout)["kernels"]) == (0, "without")
+    assert "export NUMBA_CACHE_DIR=FOLDER" in result.stdout
+
+
+def python(*words: str, **environment: str) -> str:
+    """Run Python in a process of its own and return what it printed."""
+    env = {**os.environ, **environment}
+    command = [sys.executable, *words]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+
+
+READ = """
+import numba.core.event as event, wireyard, wireyard.formats.jmq.columns
+from tests.make import variety
+with event.install_recorder("numba:compile") as compiled:
+    table = wireyard.read(b"".join(variety()) * 100, format="jmq")
+print(wireyard.__file__, len(compiled.buffer), table.num_rows)
+"""
+
+
+@pytest.mark.slow
+def test_warming_leaves_nothing_to_compile(tmp_path: Path) -> None:
+    home = Path(wireyard.__file__).parent
+    copy = tmp_path / "wireyard"
+    shutil.copytree(home, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
+    said = python("-m", "wireyard.warm", PYTHONPATH=path)
+    assert [line.split(":")[0] for line in said.splitlines()] == list(names())
+    assert list(copy.rglob("*.nbi"))
+    wanted = [str(copy / "__init__.py"), "0", "1400"]
+    assert python("-c", READ, PYTHONPATH=path).split() == wanted
+
+
+def test_without_a_compiler_there_is_nothing_to_warm() -> None:
+    said = python("-m", "wireyard.warm", NUMBA_DISABLE_JIT="1")
+    assert said == "NUMBA_DISABLE_JIT is set: there is nothing to compile\n"

@@ -1,0 +1,305 @@
+"""How commands end: a status and one line, whatever the user or the machine does."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import wireyard
+from tests.cli.results import Run, one_line
+from tests.make import packet
+
+WIREYARD = [sys.executable, "-m", "wireyard"]
+FULL = Path("/dev/full")
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="this system has no device that is full")
+
+
+def call(*arguments: object, **named: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command line in a process of its own."""
+    words = [*WIREYARD, *map(str, arguments)]
+    return subprocess.run(words, stderr=subprocess.PIPE, text=True, check=False, **named)
+
+
+@pytest.fixture
+def big(tmp_path: Path) -> Path:
+    """Return a stream that no pipe's buffer takes whole."""
+    path = tmp_path / "big.jmq"
+    path.write_bytes(packet(body=bytes(1000)) * 1000)
+    return path
+
+
+# --- what cannot be read --------------------------------------------------------------------
+
+
+def test_an_empty_file_says_what_is_needed(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "empty"
+    path.touch()
+    result = run("decode", path)
+    wanted = f"{path}: is empty; --format says what to take it for"
+    assert (result.exit_code, result.stdout, one_line(result)) == (3, "", wanted)
+    result = run("decode", path, "--format", "jmq")
+    assert (result.exit_code, result.output) == (0, "")
+    result = run("inspect", path, "--format", "jmq")
+    assert (result.exit_code, one_line(result)) == (3, f"{path}: is empty")
+
+
+def test_a_file_of_no_format_shows_how_it_begins(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text("<!doctype html><html></html>")
+    result = run("decode", path)
+    assert result.exit_code == 2
+    wanted = "(3c 21 64 6f 63 74 79 70 65 20 68 74 6d 6c 3e 3c); try --format jmq"
+    assert one_line(result).startswith(f"{path}: begins like no format ")
+    assert wanted in one_line(result)
+
+
+def test_a_version_nobody_knows_is_a_row(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "next.jmq"
+    path.write_bytes(packet(version=302))
+    assert "try --format jmq" in one_line(run("decode", path))
+    result = run("decode", path, "--format", "jmq")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["error"]["code"] == "unsupported_version"
+    assert "is 302, not one of 103, 200, 301" in one_line(result)
+
+
+def test_a_size_that_lies_loses_no_byte(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "lies.jmq"
+    path.write_bytes(packet(size=71) + packet(size=2**30) + packet() + packet(size=10_000))
+    result = run("decode", path, "--format", "jmq", "--columns", "offset,length,status")
+    assert [tuple(json.loads(line).values()) for line in result.stdout.splitlines()] == [
+        (0, 144, "garbage"),
+        (144, 72, "ok"),
+        (216, 72, "tail"),
+    ]
+    assert "'size' is 71" in one_line(result) and "needs 10000 bytes" in one_line(result)
+
+
+@pytest.mark.parametrize("command", ["decode", "inspect", "encode", "check-splits"])
+def test_missing_paths_and_folders(command: str, run: Run, tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    result = run(command, missing, "--format", "jmq")
+    assert (result.exit_code, one_line(result)) == (3, f"{missing}: there is no such file")
+    result = run(command, tmp_path, "--format", "jmq")
+    assert (result.exit_code, one_line(result)) == (3, f"{tmp_path}: is a directory, not a file")
+
+
+def test_an_unreadable_file(run: Run, stream: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, *args: object, **named: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", refuse)  # root may read anything
+    result = run("decode", stream)
+    wanted = f"{stream}: may not be read (permission denied)"
+    assert (result.exit_code, one_line(result)) == (3, wanted)
+
+
+def test_a_path_cannot_move_the_cursor(run: Run, tmp_path: Path) -> None:
+    result = run("decode", tmp_path / "a\x1b[2Jb\nc")
+    assert "\x1b" not in result.stderr
+    assert one_line(result).endswith("a\\x1b[2Jb c: there is no such file")
+
+
+@pytest.mark.parametrize("out", ["table", "jsonl", "arrow", "parquet"])
+def test_a_name_that_is_no_text(out: str, run: Run, tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"gr\xfcn.jmq")
+    path.write_bytes(packet() + packet()[:-1])
+    result = run("decode", path, path, "--out", out, "-w", tmp_path / "out")
+    assert result.exit_code == 1
+    assert all("gr\\udcfcn.jmq: cut short" in line for line in result.stderr.splitlines())
+    assert b"gr\\udcfcn" in (tmp_path / "out").read_bytes()
+
+
+# --- what was typed wrong -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["decode"], "decode: name a FILE, or - for standard input"),
+        (["decode", "-", "-"], "decode: standard input can be read once only"),
+        (["decode", "{}", "--nope"], "decode: No such option"),
+        (["decode", "{}", "--limit", "x"], "decode: Invalid value for '--limit'"),
+        (["decode", "{}", "--format", "nope"], "unknown format 'nope'; there are: jmq"),
+        (["decode", "{}", "--columns", "nope"], "jmq has no column 'nope'; it has source,"),
+        (["decode", "{}", "--columns", "body,body"], "a column was asked for twice"),
+        (["decode", "{}", "--mode", "nope"], "unknown mode 'nope'; there are: permissive,"),
+        (["decode", "{}", "--where", "size"], "--where 'size' is not COLUMN OPERATOR VALUE"),
+        (["decode", "{}", "--where", "size == big"], "--where 'size == big': size is int64"),
+        (["decode", "{}", "--where", "body == x"], "'body' cannot be filtered by"),
+        (["inspect"], "inspect: Missing argument 'FILE'"),
+        (["nope"], "No such command 'nope'"),
+        (["completion", "tcsh"], "completion: Invalid value"),
+        (["formats", "nope"], "unknown format 'nope'; there are: jmq"),
+    ],
+)
+def test_a_wrong_word_is_one_line(words: list[str], line: str, run: Run, stream: Path) -> None:
+    result = run(*(word.format(stream) for word in words))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert one_line(result).startswith(line)
+
+
+def test_bytes_do_not_go_to_a_terminal(stream: Path) -> None:
+    for words in (["decode", stream, "--out", "parquet"], ["encode"]):
+        status, shown, said = on_terminal(*words)
+        assert (status, shown) == (2, "")
+        assert said == "wireyard: these bytes are not for a terminal; name a file with -w FILE\n"
+
+
+# --- what cannot be written -----------------------------------------------------------------
+
+
+@needs_full
+@pytest.mark.parametrize("out", ["table", "jsonl", "arrow", "parquet"])
+def test_a_full_disk(out: str, stream: Path) -> None:
+    done = call("decode", stream, "--out", out, "-w", FULL)
+    assert (done.returncode, done.stderr) == (
+        4,
+        f"wireyard: {FULL}: cannot be written (No space left on device)\n",
+    )
+    assert FULL.is_char_device()  # no file took its place
+    with FULL.open("wb") as full:
+        done = call("decode", stream, "--out", out, stdout=full)
+    assert (done.returncode, done.stderr) == (
+        4,
+        "wireyard: standard output: cannot be written (No space left on device)\n",
+    )
+
+
+@needs_full
+@pytest.mark.parametrize("words", [["--help"], ["formats"], ["inspect", "{}"], ["encode", "{}"]])
+def test_a_full_disk_of_any_command(words: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "one"
+    path.write_bytes(packet() if "inspect" in words else b'{"format":"jmq","packet_type":54}')
+    with FULL.open("wb") as full:
+        done = call(*(word.format(path) for word in words), stdout=full)
+    assert (done.returncode, done.stderr.count("\n")) == (4, 1)
+
+
+@pytest.mark.parametrize("out", ["table", "jsonl", "arrow", "parquet"])
+def test_a_file_appears_whole_or_not_at_all(out: str, big: Path, tmp_path: Path) -> None:
+    target = tmp_path / "folder" / "out"
+    target.parent.mkdir()
+    target.write_text("what was there before")
+    done = call(
+        *("decode", big, "--out", out, "-w", target),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
+    )
+    assert (done.returncode, done.stderr) == (
+        4,
+        f"wireyard: {target}: cannot be written (File too large)\n",
+    )
+    assert [path.name for path in target.parent.iterdir()] == ["out"]
+    assert target.read_text() == "what was there before"
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("", "Is a directory"), ("no/such/folder", "No such file or directory")],
+)
+def test_targets_that_are_no_files(name: str, why: str, run: Run, stream: Path) -> None:
+    target = stream.parent / name
+    result = run("decode", stream, "-w", target)
+    assert (result.exit_code, one_line(result)) == (4, f"{target}: cannot be written ({why})")
+
+
+def test_a_source_that_fails_is_no_failed_target(run: Run, stream: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out.parquet"
+    result = run("decode", stream, tmp_path / "missing", "-w", target)
+    assert (result.exit_code, target.exists()) == (3, False)
+    assert one_line(result).endswith("missing: there is no such file")
+
+
+# --- pipes, signals, terminals --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("out", ["table", "jsonl", "arrow", "parquet"])
+def test_a_closed_pipe_is_quiet(out: str, big: Path) -> None:
+    words = [*WIREYARD, "decode", str(big), "--out", out]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.read(4 if out == "parquet" else 100)
+        process.stdout.close()
+        assert (process.wait(), process.stderr.read()) == (0, b"")
+
+
+def test_rows_come_out_of_a_pipe_as_from_a_file(big: Path) -> None:
+    words = ("--columns", "offset,body_size", "--out", "jsonl")
+    with big.open("rb") as file:
+        piped = call("decode", "-", *words, stdin=file, stdout=subprocess.PIPE)
+    assert piped.stdout == call("decode", big, *words, stdout=subprocess.PIPE).stdout
+    assert piped.stdout.count("\n") == 1000
+
+
+def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
+    source, target = tmp_path / "pipe", tmp_path / "out.jsonl"
+    os.mkfifo(source)
+    words = [*WIREYARD, "decode", str(source), "--format", "jmq", "-w", str(target)]
+    with subprocess.Popen(words, stderr=subprocess.PIPE) as process, source.open("wb") as pipe:
+        pipe.write(packet() * 1000)
+        pipe.flush()
+        part = tmp_path / f".{target.name}.{process.pid}.part"
+        while not part.exists():
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130
+        assert process.stderr is not None and process.stderr.read().strip() == b""
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+def on_terminal(*arguments: object, **environment: str) -> tuple[int, str, str]:
+    """Run a command line with standard output on a terminal; return status, output, notes."""
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", **environment}
+    words = [*WIREYARD, *map(str, arguments)]
+    with subprocess.Popen(words, stdout=theirs, stderr=subprocess.PIPE, env=env) as process:
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                shown += os.read(ours, 1 << 16)
+            except OSError:  # how Linux says that the other side is closed
+                break
+        os.close(ours)
+        assert process.stderr is not None
+        said = process.stderr.read().decode()
+    return process.returncode, shown.decode().replace("\r\n", "\n"), said
+
+
+def test_a_terminal_gets_a_table_in_colour(stream: Path, run: Run) -> None:
+    status, shown, said = on_terminal("decode", stream)
+    assert (status, said) == (0, "")
+    assert "packet_type_name" in shown.splitlines()[0] and "\x1b[36m" in shown
+    status, shown, said = on_terminal("decode", stream, NO_COLOR="1")
+    assert "\x1b[3" not in shown
+    assert len(shown.splitlines()) == len(wireyard.read(str(stream))) + 1
+    status, shown, said = on_terminal("inspect", stream)
+    assert "\x1b[" in shown and "packet_type" in shown
+
+
+def test_progress_is_shown_where_a_person_looks(big: Path, tmp_path: Path) -> None:
+    """Standard error on a terminal, results elsewhere."""
+    ours, theirs = pty.openpty()
+    code = (
+        "import sys, wireyard.cli.progress as progress\n"
+        "progress._EVERY_S = 0\n"
+        "from wireyard.cli import main\n"
+        "main(sys.argv[1:])\n"
+    )
+    words = [sys.executable, "-c", code, "decode", str(big), "-w", str(tmp_path / "out")]
+    with subprocess.Popen(words, stderr=theirs, stdout=subprocess.DEVNULL) as process:
+        os.close(theirs)
+        shown = os.read(ours, 1 << 16).decode()
+        assert process.wait() == 0
+        os.close(ours)
+    assert f"{big}: 1 MB of 1, 100%" in shown

@@ -1,0 +1,157 @@
+"""inspect: every byte of a packet with its field, and where the neighbours are."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.cli.results import LOGIN, Run, one_line
+from tests.make import packet, variety
+from tests.mutations import base_corpus, mutated_stream
+
+FIELD = re.compile(r"^ *(\d+)  ((?:[0-9a-f]{2} )*[0-9a-f]{2}) ")
+MORE = re.compile(r"^ {8}((?:[0-9a-f]{2} )*[0-9a-f]{2})(?: |$)")
+
+
+def shown_bytes(text: str) -> bytes:
+    """Return the bytes that an inspection shows, and check that none is left out between."""
+    found = b""
+    for line in text.splitlines():
+        if field := FIELD.match(line):
+            assert int(field[1]) == len(found)
+            found += bytes.fromhex(field[2])
+        elif more := MORE.match(line):
+            found += bytes.fromhex(more[1])
+    return found
+
+
+@pytest.mark.parametrize("number", range(len(variety())))
+def test_every_byte_is_shown(number: int, run: Run, stream: Path) -> None:
+    at = sum(map(len, variety()[:number]))
+    result = run("inspect", stream, "--at", at, "--all", "--secrets")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert shown_bytes(result.stdout) == variety()[number]
+
+
+def test_a_field_has_its_value_under_its_section(run: Run, stream: Path) -> None:
+    at = len(variety()[0])
+    lines = run("inspect", stream, "--at", at).stdout.splitlines()
+    assert lines[0] == f"jmq packet at offset {at} ({at:#x}), {len(variety()[1])} bytes"
+    sections = [line for line in lines if line.startswith("JMQ 3.0.1c, ")]
+    assert sections[0] == "JMQ 3.0.1c, fixed header"
+    assert "JMQ 3.0.1c, property data" in sections
+    assert "    60  05                       priority              5" in lines
+    destination = next(line for line in lines if " destination  " in line)
+    assert destination.split()[-1] == "queue.of.work"
+
+
+@pytest.mark.parametrize("place", ["first byte", "middle", "last byte"])
+def test_any_offset_shows_the_packet_that_holds_it(place: str, run: Run, stream: Path) -> None:
+    sizes = list(map(len, variety()))
+    start, stop = sizes[0], sizes[0] + sizes[1]
+    at = {"first byte": start, "middle": (start + stop) // 2, "last byte": stop - 1}[place]
+    for offset in (at, hex(at)):
+        lines = run("inspect", stream, "--at", offset).stdout.splitlines()
+        assert f"at offset {start} " in lines[0]
+        assert lines[-1] == f"previous: --at 0, next: --at {stop}"
+
+
+def test_the_ends_of_a_stream_are_told(run: Run, stream: Path) -> None:
+    sizes = list(map(len, variety()))
+    first = run("inspect", stream).stdout.splitlines()[-1]
+    last = run("inspect", stream, "--at", sum(sizes) - 1).stdout.splitlines()[-1]
+    assert first == f"the first, next: --at {sizes[0]}"
+    assert last == f"previous: --at {sum(sizes[:-2])}, the last"
+
+
+def test_neighbours_are_found_in_other_windows(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "windows.jmq"
+    size = len(variety()[2])
+    count, seam = (9 << 20) // size, (4 << 20) // size
+    path.write_bytes(variety()[2] * count)
+    for number in (0, seam, seam + 1, count // 2, count - 1):
+        last = run("inspect", path, "--at", number * size).stdout.splitlines()[-1]
+        before = "the first" if number == 0 else f"previous: --at {(number - 1) * size}"
+        after = "the last" if number == count - 1 else f"next: --at {(number + 1) * size}"
+        assert last == f"{before}, {after}"
+
+
+def test_bytes_of_no_packet_are_shown_as_such(run: Run, damaged: Path) -> None:
+    lines = run("inspect", damaged, "--at", 230).stdout.splitlines()
+    assert lines[0] == "jmq bytes that belong to no packet at offset 226 (0xe2), 9 bytes"
+    assert lines[1].startswith("jmq: 'magic' is not there at byte 0")
+    assert lines[2].split() == ["0", *b"no packet".hex(" ").split(), "no", "packet"]
+    assert lines[-1] == "previous: --at 149, next: --at 235"
+
+
+def test_malformed_and_unfinished_packets_say_why(run: Run, damaged: Path) -> None:
+    lines = run("inspect", damaged, "--at", 77).stdout.splitlines()
+    assert lines[0].startswith("jmq malformed packet at offset 77")
+    assert lines[1].startswith("jmq: 'version' is 999")
+    result = run("inspect", damaged, "--at", 311)
+    assert result.stdout.startswith("jmq unfinished packet at offset 311")
+    assert shown_bytes(result.stdout) == damaged.read_bytes()[311:]
+
+
+def test_password_bytes_are_hidden(run: Run, login: Path) -> None:
+    hidden = run("inspect", login, "--at", 80).stdout
+    shown = run("inspect", login, "--at", 80, "--secrets").stdout
+    assert shown_bytes(shown) == LOGIN
+    assert shown_bytes(hidden) == LOGIN[:-17]
+    assert "-- (17 bytes)" in hidden
+    assert not any(text in hidden for text in ("c2VjcmV0", "63 32 56"))
+
+
+def test_long_fields_are_cut_and_say_so(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "long.jmq"
+    path.write_bytes(packet(packet_type=2, body=bytes(5000)))
+    result = run("inspect", path)
+    assert ".. 4872 more (--all)" in result.stdout
+    assert len(shown_bytes(result.stdout)) == 72 + 128
+    assert len(shown_bytes(run("inspect", path, "--all").stdout)) == 72 + 5000
+
+
+def test_compressed_and_piped_streams_are_walked(run: Run, stream: Path, tmp_path: Path) -> None:
+    packed = tmp_path / "packed"
+    packed.write_bytes(gzip.compress(stream.read_bytes()))
+    wanted = run("inspect", stream, "--at", 100).stdout
+    assert run("inspect", packed, "--at", 100).stdout == wanted
+    assert run("inspect", "-", "--at", 100, stdin=stream.read_bytes()).stdout == wanted
+
+
+@pytest.mark.parametrize(
+    ("at", "line"),
+    [
+        ("10000", "--at 10000: {} has {} bytes"),
+        ("-1", "--at -1: offsets count from the start of the stream, from 0"),
+    ],
+)
+def test_an_offset_outside_is_refused(at: str, line: str, run: Run, stream: Path) -> None:
+    result = run("inspect", stream, "--at", at)
+    assert result.exit_code == 2
+    assert one_line(result) == line.format(stream, stream.stat().st_size)
+
+
+def test_an_offset_is_a_number(run: Run, stream: Path) -> None:
+    result = run("inspect", stream, "--at", "x")
+    assert (result.exit_code, one_line(result)[:33]) == (2, "inspect: Invalid value for '--at'")
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_stream_is_too_damaged(seed: int, run: Run, tmp_path: Path, examples: Path) -> None:
+    path = tmp_path / "any.jmq"
+    rng = Random(seed)
+    path.write_bytes(mutated_stream(base_corpus(examples), rng, 20))
+    at, more = 0, True
+    while more:
+        result = run("inspect", path, "--at", at, "--all", "--secrets", "--format", "jmq")
+        assert result.exit_code == 0
+        found = re.search(r"next: --at (\d+)$", result.stdout)
+        stop = int(found[1]) if found else path.stat().st_size
+        if not result.stdout.startswith("jmq bytes that belong"):
+            assert shown_bytes(result.stdout) == path.read_bytes()[at:stop]
+        at, more = stop, found is not None

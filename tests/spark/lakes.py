@@ -1,0 +1,103 @@
+"""Lakes for tests: runs over streams, and their tables read back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+import wireyard
+from tests.make import item, items, long_item, packet
+from wireyard.spark.inputs import list_inputs
+from wireyard.spark.job import Report, fill_lake
+from wireyard.spark.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "HELLO",
+    "HELLO_REPLY",
+    "NOON_MS",
+    "TABLES",
+    "Silent",
+    "message",
+    "packets_equal",
+    "parquet_files",
+    "rows",
+    "run",
+    "table",
+]
+
+TABLES = {"packets_jmq", "messages", "destinations", "quarantine", "ledger"}
+NOON_MS = 1_700_000_040_000  # a whole minute
+HELLO, HELLO_REPLY = packet(packet_type=10), packet(packet_type=11)
+
+
+class Silent:
+    """A watch that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.bytes: list[tuple[int, int]] = []
+
+    def stage(self, name: str) -> None:
+        pass
+
+    def at(self, done_bytes: int, total_bytes: int) -> None:
+        self.bytes.append((done_bytes, total_bytes))
+
+
+def no_session() -> SparkSession:
+    raise AssertionError("Spark was started for nothing")
+
+
+def run(
+    lake: Path,
+    spark: SparkSession | None,
+    *inputs: Path,
+    watch: Silent | None = None,
+    **settings: Any,
+) -> Report:
+    """Do one run over inputs."""
+    get_session: Callable[[], SparkSession] = no_session if spark is None else lambda: spark
+    with Lake.open(str(lake)) as opened:
+        found = list_inputs([str(path) for path in inputs], inside=str(lake)).inputs
+        return fill_lake(opened, found, get_session, watch or Silent(), **settings)
+
+
+def table(lake: Path, name: str) -> pa.Table:
+    """Read a table of a lake as anybody would."""
+    return ds.dataset(lake / name).to_table()
+
+
+def rows(lake: Path, name: str, *columns: str) -> list[Any]:
+    """Return columns of a table as tuples, sorted."""
+    found = table(lake, name).select(list(columns)).to_pylist()
+    return sorted((tuple(row.values()) for row in found), key=str)
+
+
+def packets_equal(lake: Path, paths: Sequence[Path]) -> None:
+    """Compare the bronze table with what one reader reads of each source."""
+    keys = [("source", "ascending"), ("offset", "ascending")]
+    expected = pa.concat_tables([wireyard.read(path, format="jmq") for path in paths])
+    assert table(lake, "packets_jmq").sort_by(keys).equals(expected.sort_by(keys))
+
+
+def parquet_files(lake: Path) -> set[str]:
+    return {path.name for name in TABLES for path in (lake / name).glob("*.parquet")}
+
+
+def message(number: int, **changes: Any) -> bytes:
+    """Lay out a message that a client sends."""
+    given = {
+        "packet_type": 1,
+        "items": items(long_item(9, 7), item(1, "orders")),
+        "sequence": number,
+        "timestamp": NOON_MS + number,
+        "bit_flags": 0x0005,  # a queue, persistent
+        "body": b"body %d" % number,
+    }
+    return packet(**{**given, **changes})

@@ -1,0 +1,199 @@
+"""``wireyard run`` as it is typed: what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.make import item, items, packet
+from wireyard.cli import exits, main
+from wireyard.errors import SourceError
+from wireyard.spark import sessions
+from wireyard.spark.lake import Lake, LakeError
+from wireyard.spark.silver import SILVER
+from wireyard.spark.stitching import LedgerError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STREAM = packet(packet_type=10) + b"".join(
+    packet(items=items(item(1, "orders")), sequence=n, bit_flags=1) for n in range(5)
+)
+
+
+def wireyard_run(*arguments: object) -> Result:
+    words = ["run", *(str(word) for word in arguments)]
+    return CliRunner().invoke(main, words, catch_exceptions=False, prog_name="wireyard")
+
+
+@pytest.fixture(autouse=True)
+def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a test fail that starts Spark without having asked for it."""
+
+    def start(*arguments: Any, **named: Any) -> SparkSession:
+        raise AssertionError("Spark was started for nothing")
+
+    monkeypatch.setattr(sessions, "session", start)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> Iterator[list[str | None]]:
+    """Give commands the session of the tests; yields the masters that they asked for."""
+    masters: list[str | None] = []
+
+    def start(master: str | None = None, **named: Any) -> SparkSession:
+        masters.append(master)
+        return spark
+
+    monkeypatch.setattr(sessions, "session", start)
+    yield masters
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> Path:
+    path = tmp_path / "in" / "some.jmq"
+    path.parent.mkdir()
+    path.write_bytes(STREAM)
+    return path
+
+
+@pytest.mark.spark
+def test_a_run_and_another(stream: Path, tmp_path: Path, asked: list[str | None]) -> None:
+    (stream.parent / "README").write_text("what this is")
+    (stream.parent / "cut.jmq").write_bytes(STREAM[:-5])
+    result = wireyard_run(stream.parent, "--lake", tmp_path / "lake", "--master", "local[2]")
+    assert (result.exit_code, asked) == (exits.DONE, ["local[2]"])
+    assert result.stderr.startswith(f"wireyard: left out: {stream.parent}/README: begins like no")
+    assert len(result.stderr.splitlines()) == 1
+    shown = re.sub(r"\d+\.\d s|\d+ MB/s", "#", result.stdout)
+    shown = re.sub(r" {2,}", "  ", shown)
+    assert shown.startswith("2 inputs read, ")
+    assert "in # (#); # with all tables\n" in shown
+    assert "jmq  2  11  " in shown
+    assert "\n5 messages to  kind  messages  bytes\norders  queue  5  " in shown
+    size = 2 * len(STREAM) - 5
+    last = len(packet(items=items(item(1, "orders")))) - 5
+    balance = f"balances: {size:,} bytes read = {size - last:,} in packets + {last:,} tail"
+    assert f"ledger  {balance}\n" in shown
+    first = f"1 stream with bytes in no well-formed packet; the first: {stream.parent}/cut.jmq"
+    assert f"quarantine  {first}\n" in shown
+
+    before = sorted((tmp_path / "lake").rglob("*.parquet"))
+    again = wireyard_run(stream, "--lake", tmp_path / "lake")
+    assert again.exit_code == exits.DONE
+    assert again.stdout.startswith("nothing new: 1 input in the lake already, unchanged\n")
+    assert sorted((tmp_path / "lake").rglob("*.parquet")) == before
+    assert len(asked) == 1
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("asked")
+def test_quiet_says_nothing(stream: Path, tmp_path: Path) -> None:
+    result = wireyard_run(stream, "--lake", tmp_path / "lake", "--quiet")
+    assert (result.exit_code, result.stdout, result.stderr) == (exits.DONE, "", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        ([], exits.USAGE, "run: name INPUTs"),
+        (["-"], exits.USAGE, "run: name INPUTs"),
+        (["{in}/none.jmq"], exits.CANNOT_READ, "{in}/none.jmq: there is no such file or folder"),
+        (["{in}/*.pcap"], exits.CANNOT_READ, "{in}/*.pcap: there is no such"),
+        (["{in}/nothing"], exits.CANNOT_READ, "{in}/nothing: no file in it"),
+        (["{in}/words"], exits.USAGE, "{in}/words: begins like no format (70 6c 61 69 6e)"),
+        (["{in}", "--format", "nntp"], exits.USAGE, "unknown format 'nntp'"),
+        (["{in}/closed"], exits.CANNOT_READ, "{in}/closed: may not be read (permission denied)"),
+    ],
+)
+def test_what_cannot_be_read(
+    arguments: list[str],
+    status: int,
+    said: str,
+    stream: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = stream.parent
+    (folder / "nothing").mkdir()
+    (folder / "words").write_text("plain")
+    (folder / "closed").write_bytes(STREAM)
+    if arguments == ["{in}/closed"]:
+        refuse(folder / "closed", monkeypatch)
+    words = [word.replace("{in}", str(folder)) for word in arguments]
+    result = wireyard_run(*words, "--lake", tmp_path / "lake")
+    assert result.exit_code == status
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"wireyard: {said.replace('{in}', str(folder))}")
+    assert not (tmp_path / "lake").exists()
+
+
+def refuse(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a file unreadable, for a superuser too."""
+    path.chmod(0)
+    if os.geteuid() == 0:
+        opened = Path.open
+
+        def refusing(self: Path, *arguments: Any, **named: Any) -> Any:
+            if self == path:
+                raise PermissionError(13, "Permission denied", str(self))
+            return opened(self, *arguments, **named)
+
+        monkeypatch.setattr(Path, "open", refusing)
+
+
+def test_a_lake_that_cannot_be_written(stream: Path) -> None:
+    result = wireyard_run(stream, "--lake", stream / "lake")
+    assert result.exit_code == exits.CANNOT_WRITE
+    assert result.stderr == f"wireyard: {stream}/lake: cannot be written (Not a directory)\n"
+
+
+def test_a_folder_that_is_no_lake(stream: Path) -> None:
+    result = wireyard_run(stream, "--lake", stream.parent)
+    assert result.exit_code in (exits.CANNOT_WRITE, exits.CANNOT_READ)
+    assert not (stream.parent / "_wireyard").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (LedgerError("some.jmq: out of balance"), exits.DATA_LOST, "nothing was added to the lake"),
+        (LakeError("lake: cannot be written (full)"), exits.CANNOT_WRITE, "cannot be written"),
+        (SourceError("Spark needs Java 17"), exits.CANNOT_READ, "Spark needs Java 17"),
+    ],
+)
+def test_how_a_run_that_fails_ends(
+    error: Exception,
+    status: int,
+    said: str,
+    stream: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*arguments: Any, **named: Any) -> SparkSession:
+        raise error
+
+    monkeypatch.setattr(sessions, "session", fail)
+    result = wireyard_run(stream, "--lake", tmp_path / "lake")
+    assert result.exit_code == status
+    (line,) = result.stderr.splitlines()
+    assert said in line
+    assert not list((tmp_path / "lake").rglob("*.parquet"))
+
+
+def test_two_runs_at_once(stream: Path, tmp_path: Path) -> None:
+    with Lake.open(str(tmp_path / "lake")):
+        result = wireyard_run(stream, "--lake", tmp_path / "lake")
+    assert result.exit_code == exits.CANNOT_WRITE
+    assert "another run is writing to it" in result.stderr
+
+
+def test_help_names_every_table() -> None:
+    text = wireyard_run("--help").stdout
+    assert all(table in text for table in ("packets_FORMAT", "quarantine", "ledger", *SILVER))

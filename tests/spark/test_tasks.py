@@ -1,0 +1,213 @@
+"""The tasks of the bronze stage, without Spark: what they write, count and say."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import wireyard
+from tests.make import item, items, packet, section, text
+from wireyard.formats import get_format
+from wireyard.formats.base import Format, Row
+from wireyard.spark import bronze
+from wireyard.spark.bronze import Outcome, Piece, Settings, write_pieces
+from wireyard.spark.parts import PartFile
+from wireyard.spark.redaction import Redactor
+from wireyard.streams.split import TO_THE_END
+
+PACKETS = [
+    packet(packet_type=10),
+    *(packet(items=items(item(1, f"q{n}")), sequence=n, body=b"x" * n) for n in range(40)),
+]
+STREAM = b"".join(PACKETS)
+
+
+def decode(folder: Path, pieces: list[Piece], **settings: Any) -> list[Outcome]:
+    """Run a task here; what it stages is in `folder`."""
+    for table in ("packets_jmq", "quarantine", bronze.DONE_MARKS):
+        (folder / table).mkdir(parents=True, exist_ok=True)
+    batch = pa.RecordBatch.from_pylist([asdict(piece) for piece in pieces], bronze.PIECES)
+    manifest = write_pieces(iter([batch]), Settings(str(folder), **settings))
+    return [Outcome(**row) for batch in manifest for row in batch.to_pylist()]
+
+
+def whole(path: Path, task: int = 0) -> Piece:
+    size = path.stat().st_size
+    return Piece(task, str(path), "jmq", 0, size, size, True)
+
+
+def staged(folder: Path, table: str = "packets_jmq") -> pa.Table:
+    return pa.concat_tables(pq.read_table(path) for path in sorted((folder / table).iterdir()))
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> Path:
+    path = tmp_path / "some.jmq"
+    path.write_bytes(STREAM)
+    return path
+
+
+def test_a_task_writes_what_a_reader_reads(tmp_path: Path, stream: Path) -> None:
+    other = tmp_path / "other.jmq"
+    other.write_bytes(STREAM[: len(PACKETS[0])] + b"noise" + STREAM[:-3])
+    outcomes = decode(tmp_path / "out", [whole(stream), whole(other)])
+    rows = staged(tmp_path / "out")
+    assert rows.equals(pa.concat_tables([wireyard.read(stream), wireyard.read(other)]))
+    assert [one.packets_file for one in outcomes] == [outcomes[0].packets_file] * 2
+    assert outcomes[0].quarantine_file is None
+    ledger = outcomes[1]
+    assert (ledger.bytes_garbage, ledger.bytes_tail) == (5, len(PACKETS[-1]) - 3)
+    assert ledger.bytes_ok + ledger.bytes_garbage + ledger.bytes_tail == other.stat().st_size
+    assert ledger.broken_at is None
+    assert [mark.name for mark in (tmp_path / "out" / bronze.DONE_MARKS).iterdir()] == ["0"]
+
+
+def test_the_quarantine_has_what_is_no_packet(tmp_path: Path) -> None:
+    bad = packet(properties=b"\xff" * 9)
+    path = tmp_path / "bad.jmq"
+    path.write_bytes(PACKETS[1] + bad + b"noise" * 20 + PACKETS[2] + PACKETS[3][:50])
+    decode(tmp_path / "out", [whole(path)])
+    every = staged(tmp_path / "out")
+    rows = staged(tmp_path / "out", "quarantine")
+    assert rows.schema.equals(bronze.QUARANTINE)
+    assert rows["status"].to_pylist() == ["malformed", "garbage", "tail"]
+    wanted = every.filter(pa.compute.not_equal(every["status"], "ok")).select(
+        rows.schema.names[:-1]
+    )
+    assert rows.select(wanted.schema.names).equals(wanted)
+    assert rows["first_bytes"].to_pylist() == [
+        bad[:32].hex(),
+        (b"noise" * 20)[:32].hex(),
+        PACKETS[3][:32].hex(),
+    ]
+
+
+@pytest.mark.parametrize("parts", [2, 3, 7, 50])
+def test_pieces_meet(tmp_path: Path, stream: Path, parts: int) -> None:
+    size = len(STREAM)
+    bounds = [size * part // parts for part in range(parts + 1)]
+    outcomes = [
+        decode(tmp_path / "out", [Piece(n, str(stream), "jmq", start, stop, size, start == 0)])[0]
+        for n, (start, stop) in enumerate(pairwise(bounds))
+    ]
+    found = [one for one in outcomes if one.first is not None]
+    assert [one.first for one in found[1:]] == [one.end for one in found[:-1]]
+    assert found[-1].end == size
+    assert sum(one.rows for one in found) == len(PACKETS)
+
+
+def test_what_is_appended_meanwhile_is_for_the_next_run(tmp_path: Path, stream: Path) -> None:
+    piece = whole(stream)
+    with stream.open("ab") as file:
+        file.write(STREAM)
+    (outcome,) = decode(tmp_path / "out", [piece])
+    assert (outcome.end, outcome.rows, outcome.reached) == (len(STREAM), len(PACKETS), len(STREAM))
+
+
+def test_a_compressed_source_is_read_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "some.jmq.gz"
+    path.write_bytes(gzip.compress(STREAM + b"rest"))
+    size = path.stat().st_size
+    (outcome,) = decode(tmp_path / "out", [Piece(0, str(path), "jmq", 0, TO_THE_END, size, True)])
+    assert outcome.reached == outcome.end == len(STREAM) + 4
+    (row,) = staged(tmp_path / "out", "quarantine").to_pylist()
+    assert (row["offset"], row["first_bytes"]) == (len(STREAM), b"rest".hex())
+
+
+def test_a_source_that_is_gone_is_said_and_not_raised(tmp_path: Path) -> None:
+    piece = Piece(0, str(tmp_path / "gone"), "jmq", 0, 100, 100, True)
+    (outcome,) = decode(tmp_path / "out", [piece])
+    assert outcome.failed == "read"
+    assert outcome.message == f"{tmp_path}/gone: there is no such file"
+
+
+def test_a_full_disk_is_said_and_not_raised(
+    tmp_path: Path, stream: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bronze, "PartFile", lambda path, schema: PartFile("/dev/full", schema))
+    (outcome,) = decode(tmp_path / "out", [whole(stream)])
+    assert outcome.failed == "write"
+    assert outcome.message == "/dev/full: cannot be written (No space left on device)"
+    assert not list((tmp_path / "out" / bronze.DONE_MARKS).iterdir())
+
+
+def test_row_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wireyard.spark.parts._GROUP_BYTES", 10_000)
+    rows = pa.RecordBatch.from_pydict({"n": range(1000), "s": [str(n) for n in range(1000)]})
+    file = PartFile(str(tmp_path / "rows.parquet"), rows.schema)
+    for _ in range(5):
+        file.write(rows)
+    file.close()
+    written = pq.ParquetFile(tmp_path / "rows.parquet")
+    assert written.read().equals(pa.Table.from_batches([rows] * 5))
+    assert written.metadata.num_row_groups == 5
+
+
+def test_values_that_repeat_get_a_dictionary(tmp_path: Path, stream: Path) -> None:
+    decode(tmp_path / "out", [whole(stream)])
+    (path,) = (tmp_path / "out" / "packets_jmq").iterdir()
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    columns = [group.column(place) for place in range(group.num_columns)]
+    by_dictionary = {one.path_in_schema for one in columns if one.has_dictionary_page}
+    assert {"source", "status", "source_ip", "packet_type_name"} <= by_dictionary
+    assert not {"sys_message_id", "body", "timestamp"} & by_dictionary
+    with_statistics = {one.path_in_schema for one in columns if one.is_stats_set}
+    assert {"offset", "timestamp", "packet_type", "status"} <= with_statistics
+    assert not {"body", "sys_message_id"} & with_statistics
+
+
+# --- secrets --------------------------------------------------------------------------------
+
+LOGIN = packet(packet_type=12, properties=section(("JMQAuthType", 8, "basic")), body=text("guest"))
+
+
+def test_passwords_are_left_out_unless_wanted(tmp_path: Path) -> None:
+    path = tmp_path / "login.jmq"
+    path.write_bytes(PACKETS[0] + LOGIN + PACKETS[5])
+    for secrets in (False, True):
+        folder = tmp_path / str(secrets)
+        decode(folder, [whole(path)], secrets=secrets)
+        expected = wireyard.read(path)["body"].to_pylist()
+        assert expected[1] == text("guest")
+        expected[1] = expected[1] if secrets else None
+        assert staged(folder)["body"].to_pylist() == expected
+
+
+def test_a_malformed_login_shows_no_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "login.jmq"
+    path.write_bytes(packet(packet_type=12, properties=b"\xff" * 9, body=text("guest")))
+    decode(tmp_path / "out", [whole(path)])
+    (row,) = staged(tmp_path / "out", "quarantine").to_pylist()
+    shown = staged(tmp_path / "out")["body"].to_pylist() == [None]
+    assert shown is True
+    assert row["first_bytes"] is None or text("guest").hex() not in row["first_bytes"]
+
+
+def redacted_one_by_one(batch: pa.RecordBatch, format: Format) -> list[Row]:
+    return [format.redact(row) for row in batch.to_pylist()]
+
+
+def mixed_batches() -> Iterator[pa.RecordBatch]:
+    packets = [LOGIN, *PACKETS, LOGIN, packet(packet_type=12), packet(packet_type=12, body=b"x")]
+    for some in (packets, packets[::-1], packets[1:2]):
+        (batch,) = wireyard.scan(b"".join(some), format="jmq")
+        yield batch
+
+
+def test_a_redactor_does_what_the_format_does_row_by_row() -> None:
+    format = get_format("jmq")
+    redactor = Redactor(format)
+    for batch in mixed_batches():
+        found, touched = redactor.redact(batch)
+        assert found.schema.equals(batch.schema)
+        assert found.to_pylist() == redacted_one_by_one(batch, format)
+        changed = [a != b for a, b in zip(found.to_pylist(), batch.to_pylist(), strict=True)]
+        assert touched.tolist() == [at for at, differs in enumerate(changed) if differs]
