@@ -17,6 +17,7 @@ import wireyard
 from tests.make import item, items, packet, random_packet, section, variety
 from tests.readings import assert_same, table_of
 from wireyard.formats.jmq.packet import Packet
+from wireyard.streams.window import WINDOW_BYTES
 
 DATA = b"".join(variety())
 
@@ -150,8 +151,9 @@ def test_only_packets_can_be_encoded(thing: object) -> None:
 
 def test_threads_do_not_show() -> None:
     rng = Random(1)
-    data = b"".join(random_packet(rng) for _ in range(300)) * 100
-    assert len(data) > 8 << 20
+    large = packet(body=rng.randbytes(5000))
+    data = b"".join(random_packet(rng) + large for _ in range(1800))
+    assert len(data) > 2 * WINDOW_BYTES
     one = wireyard.read(data, threads=1)
     assert wireyard.read(data, threads=4).equals(one)
     assert wireyard.read(data).equals(one)

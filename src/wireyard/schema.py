@@ -16,7 +16,7 @@ from wireyard.formats.base import Format, Row
 from wireyard.formats.properties import property_text
 from wireyard.layout import Column
 
-__all__ = ["COMMON", "arrow_type", "pick_columns", "rows_to_batch", "schema_of"]
+__all__ = ["COMMON", "arrow_type", "pick_columns", "rows_to_batch", "schema_of", "storable"]
 
 COMMON = (
     Column("source", "string", "the source as it was given"),
@@ -87,7 +87,7 @@ def rows_to_batch(columns: Sequence[Column], rows: Sequence[Row]) -> pa.RecordBa
 def _values(column: Column, rows: Sequence[Row]) -> list[Any]:
     values = [row.get(column.name) for row in rows]
     if column.kind == "string":
-        return [None if value is None else _storable(value) for value in values]
+        return [None if value is None else storable(value) for value in values]
     if column.kind == "properties":
         return [None if value is None else _property_entries(value) for value in values]
     return values
@@ -95,11 +95,11 @@ def _values(column: Column, rows: Sequence[Row]) -> list[Any]:
 
 def _property_entries(properties: Mapping[str, tuple[str, Any]]) -> list[tuple[str, Row]]:
     return [
-        (_storable(name), {"type": kind, "value": _storable(property_text(kind, value))})
+        (storable(name), {"type": kind, "value": storable(property_text(kind, value))})
         for name, (kind, value) in properties.items()
     ]
 
 
-def _storable(text: str) -> str:
-    """Spell lone surrogates out: Java text may have them, Arrow cannot hold them (errata 8)."""
+def storable(text: str) -> str:
+    """Spell lone surrogates out: Java text and paths may have them, Arrow not (errata 8)."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

@@ -40,9 +40,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-HELLO, HELLO_REPLY = packet(packet_type=10), packet(packet_type=11)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder of streams with everything that can be in one."""

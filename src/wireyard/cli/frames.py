@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wireyard.cli.inputs import bytes_ahead
 from wireyard.errors import DecodeError, SourceError, UsageError
 from wireyard.formats import Format
 from wireyard.streams.blocks import Block, cut_blocks
@@ -43,7 +42,7 @@ def find_frame(
     UsageError
         There is no such offset.
     """
-    fast = load_fast_path(format, bytes_ahead(opened))
+    fast = load_fast_path(format, opened.bytes_ahead)
     framer = Framer(format, max_packet_bytes)
     last: Block | None = None
     previous: int | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ from wireyard.formats import Format, get_format, names, sniff
 if TYPE_CHECKING:
     from wireyard.streams.scan import OpenedStream
 
-__all__ = ["bytes_ahead", "open_input"]
+__all__ = ["open_input"]
 
 _SNIFFED_BYTES = 1 << 16
 _SHOWN_BYTES = 16
@@ -49,13 +48,3 @@ def _sniffed(opened: OpenedStream) -> Format:
         options = " or ".join(f"--format {name}" for name in names())
         raise UsageError(f"{opened.name}: begins like no format ({shown}); try {options}")
     return found
-
-
-def bytes_ahead(opened: OpenedStream) -> int:
-    """Return how many bytes a stream has, or the most there is if nobody knows.
-
-    A pipe and a compressed file are known when they end in the first window.
-    """
-    if opened.size is not None:
-        return opened.size
-    return len(opened.first.view) if opened.first.at_end else sys.maxsize

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.cli.faults import Faults
-from wireyard.cli.inputs import bytes_ahead
 from wireyard.cli.progress import Progress
 from wireyard.cli.selection import Selection
 from wireyard.streams.batches import BlockReader
@@ -62,10 +61,8 @@ def read_blocks(reading: OpenInput, plan: Plan) -> Iterator[tuple[Block, pa.Reco
         In mode ``failfast``: the first bad row.
     """
     opened, budget = reading.opened, reading.budget
-    fast = load_fast_path(plan.format, bytes_ahead(opened))
-    # A path need not be UTF-8, a column has to be.
-    name = opened.name.encode("utf-8", "backslashreplace").decode()
-    reader = BlockReader(plan, name, name, fast)
+    fast = load_fast_path(plan.format, opened.bytes_ahead)
+    reader = BlockReader(plan, opened.name, opened.name, fast)
     framer = Framer(plan.format, plan.max_packet_bytes)
     for block in cut_blocks(opened.windows, framer, fast.scan_frames if fast else None):
         batch = reader.read(block)

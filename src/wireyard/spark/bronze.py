@@ -21,12 +21,12 @@ from wireyard.errors import SourceError, WireError
 from wireyard.formats import get_format
 from wireyard.formats.base import Format
 from wireyard.schema import COMMON, schema_of
-from wireyard.spark.daemon import freeze
 from wireyard.spark.lake import LakeError, writing
 from wireyard.spark.parts import PartFile
 from wireyard.spark.redaction import Redactor
 from wireyard.spark.rows import BadBytes
 from wireyard.spark.snapshot import Snapshot, open_snapshot
+from wireyard.spark.workers import settle
 from wireyard.streams.framer import MALFORMED, OK
 from wireyard.streams.plan import Plan, make_plan
 from wireyard.streams.scan import load_fast_path, scan_source
@@ -135,7 +135,7 @@ def write_pieces(batches: Iterator[pa.RecordBatch], settings: Settings) -> Itera
     if not pieces:
         return
     if load_fast_path(get_format(pieces[0].format), sum(p.stop - p.start for p in pieces)):
-        freeze()
+        settle()
     task = _Task(pieces[0].task, settings)
     try:
         outcomes = [task.write(piece) for piece in pieces]

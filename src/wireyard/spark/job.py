@@ -36,7 +36,7 @@ from wireyard.spark.types import spark_schema
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SPLIT_BYTES", "Report", "Watch", "fill_lake"]
+__all__ = ["SPLIT_BYTES", "BronzeStage", "Report", "Watch", "fill_lake"]
 
 SPLIT_BYTES = 64 << 20
 """What one task reads: starting one costs as much as decoding 8 MB."""
@@ -109,7 +109,7 @@ def fill_lake(
     watch.stage("starting Spark")
     spark = get_session()
     settings = Settings(lake.staged(""), secrets, max_packet_bytes)
-    stage = _Bronze(spark, lake, settings, watch)
+    stage = BronzeStage(spark, lake, settings, watch)
     report.added = stage.read(new, split_bytes)
     report.repaired = stage.repaired
     changed = [each.path for each in new if each.path in lake.inputs]
@@ -129,8 +129,8 @@ def _is_held(lake: Lake, found: FoundInput) -> bool:
 # --- bronze ---------------------------------------------------------------------------------
 
 
-class _Bronze:
-    """The stage in which tasks read the inputs."""
+class BronzeStage:
+    """The stage in which tasks read the inputs and write what is in them."""
 
     def __init__(self, spark: SparkSession, lake: Lake, settings: Settings, watch: Watch) -> None:
         self._spark = spark

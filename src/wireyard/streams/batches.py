@@ -14,7 +14,7 @@ import pyarrow as pa
 from wireyard.errors import DecodeError
 from wireyard.formats.base import Row
 from wireyard.layout import Column
-from wireyard.schema import arrow_type, rows_to_batch
+from wireyard.schema import arrow_type, rows_to_batch, storable
 from wireyard.streams.blocks import Block, Ints
 from wireyard.streams.framer import MALFORMED, OK
 from wireyard.streams.plan import Plan, own_columns
@@ -152,7 +152,7 @@ class BlockReader:
         """Return a column with one value: a slice of one that was made before."""
         array = self._cached.get(name)
         if array is None or len(array) < rows:
-            array = pa.repeat(pa.scalar(self._constants.get(name, OK)), 2 * rows)
+            array = pa.repeat(pa.scalar(storable(self._constants.get(name, OK))), 2 * rows)
             self._cached[name] = array
         return array.slice(0, rows)
 

@@ -79,6 +79,11 @@ class OpenedStream:
         """All windows; they can be gone through once."""
         return chain([self.first], self.rest)
 
+    @property
+    def bytes_ahead(self) -> int:
+        """How many bytes there are, or the most there can be if nobody knows."""
+        return sys.maxsize if self.size is None else self.size
+
     def close(self) -> None:
         """Close the source, wherever the windows are."""
         self.rest.close()
@@ -98,7 +103,9 @@ def open_windows(source: Source, start: int = 0) -> OpenedStream:
         return OpenedStream("<bytes>", next(windows), windows, len(data) - start)
     name, file, size = open_source(source, start)
     windows = windows_of_file(file, name, start)
-    return OpenedStream(name, next(windows), windows, None if size is None else size - start)
+    first = next(windows)
+    left = first.stop if first.at_end else None if size is None else size - start
+    return OpenedStream(name, first, windows, left)
 
 
 def scan_windows(
@@ -110,8 +117,7 @@ def scan_windows(
     threads: int = 1,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of an opened stream that begin in ``[start, limit)``."""
-    size = sys.maxsize if opened.size is None else opened.size
-    size = size if limit is None else min(size, limit - start)
+    size = opened.bytes_ahead if limit is None else min(opened.bytes_ahead, limit - start)
     fast = load_fast_path(plan.format, size)
     scanner: FrameScanner | None = fast.scan_frames if fast else None
     framer = Framer(plan.format, plan.max_packet_bytes, start)
