@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def stream(examples: Path) -> bytes:
     """Return a stream with packets, damage and an unfinished end."""
-    return mutated_stream(base_corpus(examples), Random(77), 300) + packet(body=bytes(50))[:100]
+    return mutated_stream(base_corpus(examples), Random(77), 100) + packet(body=bytes(50))[:100]
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -153,6 +153,15 @@ def test_a_packet_larger_than_many_windows(compiled: bool, monkeypatch: pytest.M
         table = table_of(source, compiled=compiled)
         assert table["length"].to_pylist() == [72, len(large), 72, len(large), 72]
         assert table["body"][1].as_py() == large[72:]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_packet_is_as_large_as_the_limit_and_no_larger(compiled: bool) -> None:
+    data = packet(body=bytes(1000)) * 2
+    found = table_of(data, compiled=compiled, max_packet_bytes=1072)
+    assert found["status"].to_pylist() == ["ok", "ok"]
+    found = table_of(data, compiled=compiled, max_packet_bytes=1071)
+    assert found["status"].to_pylist() == ["garbage"]
 
 
 def test_rows_say_where_they_come_from() -> None:

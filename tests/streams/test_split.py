@@ -229,12 +229,16 @@ def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
 
 def test_a_remote_stream_is_split_the_same(tmp_path: Path) -> None:
     data = corpus("nested aligned")
+    path = tmp_path / "stream.jmq"
+    path.write_bytes(data)
     with fsspec.open("memory://splits/stream.jmq", "wb") as file:
         file.write(data)
-    (tmp_path / "stream.jmq").write_bytes(data)
     for split_bytes in (100, 555, 2000):
-        remote = plan_segments("memory://splits/stream.jmq", JMQ, split_bytes, LIMIT)
-        assert remote == plan_segments(str(tmp_path / "stream.jmq"), JMQ, split_bytes, LIMIT)
+        local = plan_segments(str(path), JMQ, split_bytes, LIMIT)
+        assert plan_segments(path.as_uri(), JMQ, split_bytes, LIMIT, threads=4) == local
+        # All who open a file of this store share one position in it.
+        in_memory = plan_segments("memory://splits/stream.jmq", JMQ, split_bytes, LIMIT, threads=1)
+        assert in_memory == local
 
 
 # --- the side index -------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +32,8 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     ">=": operator.ge,
     "in": lambda expression, values: expression.isin(list(values)),
 }
-_FILTERED_KINDS = ("bool", "int32", "int64", "string")
+_FILTERED_KINDS: dict[str, type] = {"bool": bool, "int32": int, "int64": int, "string": str}
+_INT64 = range(-(1 << 63), 1 << 63)
 
 
 @dataclass(frozen=True)
@@ -78,18 +79,19 @@ def make_plan(
     UsageError
         An unknown column, operator or mode, or a filter on a column with structure.
     """
+    if columns is not None and not columns:
+        raise UsageError("no column was asked for")
     if mode.lower() not in MODES:
         raise UsageError(f"unknown mode '{mode}'; there are: {', '.join(MODES)}")
     picked = pick_columns(format, columns)
     expression: pc.Expression | None = None
+    if isinstance(where, str):
+        raise UsageError("a filter is a list of (column, operator, value)")
     names = list(dict.fromkeys(name for name, _, _ in where))
     condition_columns = pick_columns(format, names) if names else ()
-    for column in condition_columns:
-        if column.kind not in _FILTERED_KINDS:
-            raise UsageError(f"'{column.name}' cannot be filtered by; it is {column.kind}")
+    kinds = {column.name: column.kind for column in condition_columns}
     for name, sign, value in where:
-        if sign not in _OPERATORS:
-            raise UsageError(f"unknown operator '{sign}'; there are: {', '.join(_OPERATORS)}")
+        _check_condition(name, kinds[name], sign, value)
         term = _OPERATORS[sign](pc.field(name), value)
         expression = term if expression is None else expression & term
     return Plan(
@@ -100,6 +102,19 @@ def make_plan(
         mode.lower(),
         max_packet_bytes or format.max_packet_bytes,
     )
+
+
+def _check_condition(name: str, kind: str, sign: str, value: Any) -> None:
+    wanted = _FILTERED_KINDS.get(kind)
+    if wanted is None:
+        raise UsageError(f"'{name}' cannot be filtered by; it is {kind}")
+    if sign not in _OPERATORS:
+        raise UsageError(f"unknown operator '{sign}'; there are: {', '.join(_OPERATORS)}")
+    if sign == "in" and (isinstance(value, str) or not isinstance(value, Collection)):
+        raise UsageError(f"'{name}' in takes a list of values, not {value!r:.60}")
+    for one in value if sign == "in" else (value,):
+        if type(one) is not wanted or (wanted is int and one not in _INT64):
+            raise UsageError(f"'{name}' is {kind}; it cannot be compared with {one!r:.60}")
 
 
 def own_columns(columns: Sequence[Column]) -> tuple[Column, ...]:

@@ -158,6 +158,8 @@ def walk_pieces(
     if size == 0:
         return []
     bounds = [*range(0, size, piece_bytes), size]
+    if "://" in path:
+        threads = 1  # Some stores give every opener the same file, with one position.
     fast = load_fast_path(format, size)
     scanner: FrameScanner | None = fast.scan_frames if fast else None
     with _windows(path) as windows_from, ThreadPoolExecutor(threads) as pool:
