@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from wireyard import memory
 from wireyard.accelerate import COMPILED, I64, READ, TEXT, array, kernel
-from wireyard.memory import SLACK, Bytes
+from wireyard.memory import BLOCK, SLACK, Bytes
 
 Longs = np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -140,19 +140,19 @@ def test_copy_bytes_moves_exactly_what_is_asked() -> None:
 
 
 @pytest.mark.parametrize("more", [0, 1, 7, 8, 64])
-def test_copy_text_moves_the_text_and_no_more_than_seven_bytes_after_it(more: int) -> None:
-    for at, size in itertools.product(range(9), range(41)):
+def test_copy_text_moves_the_text_and_no_more_than_a_block_after_it(more: int) -> None:
+    for at, size in itertools.product(range(9), range(3 * BLOCK)):
         # Nothing outside the text is ASCII, so a flag taken from there would show.
         data = b"\x80" * at + b"a" * size + b"\xff" * more
         out = np.full(3 + size + SLACK, 0xEE, np.uint8)
         assert copy_text(out, 3, of(data), at, size, len(data)) == 0
         assert out[:3].tobytes() == b"\xee" * 3
         assert out[3 : 3 + size].tobytes() == b"a" * size
-        assert set(out[3 + size + 7 :].tolist()) == {0xEE}
+        assert set(out[3 + size + BLOCK :].tolist()) == {0xEE}
 
 
 def test_copy_text_sees_every_byte_that_is_not_ascii() -> None:
-    for size, more in itertools.product(range(1, 26), (0, 8)):
+    for size, more in itertools.product(range(1, 2 * BLOCK), (0, BLOCK)):
         for place in range(size):
             data = bytearray(b"\x7f" * size + b"z" * more)
             data[place] = 0x80
@@ -295,12 +295,12 @@ def read_up_to_the_wall() -> None:
     found = np.zeros(8, np.int64)
     out = np.zeros(200, np.uint8)
     texts = ["a", "é", "€", "😀"]
-    for room in range(41):
+    for room in range(2 * BLOCK + 1):
         if room:
             load_all(page, size - room, found)
         copy_bytes(out, 0, page, size - room, room)
         for text in texts:
-            data = (text * 41).encode()
+            data = (text * (2 * BLOCK + 1)).encode()
             for filling in (data[:room], data[len(data) - room :]):
                 page[size - room :] = of(filling)
                 copy_text(out, 0, page, size - room, room, size)
@@ -313,9 +313,9 @@ def read_up_to_the_wall() -> None:
 
 
 def read_over_the_wall() -> None:
-    # Where `stop` is not the end, the last word of the text is read whole.
+    # Where `stop` is not the end, the last block of the text is read whole.
     page = before_a_wall()
-    copy_text(np.zeros(200, np.uint8), 0, page, page.size - 9, 9, page.size + 8)
+    copy_text(np.zeros(200, np.uint8), 0, page, page.size - 9, 9, page.size + BLOCK)
 
 
 def run_apart(action: Callable[[], None]) -> int:

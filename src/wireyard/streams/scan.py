@@ -81,8 +81,14 @@ class OpenedStream:
 
     @property
     def bytes_ahead(self) -> int:
-        """How many bytes there are, or the most there can be if nobody knows."""
-        return sys.maxsize if self.size is None else self.size
+        """How many bytes there are, or the most there can be if nobody knows.
+
+        A pipe and a compressed file are known when they end in the first window. Ask before the
+        windows are gone through.
+        """
+        if self.size is not None:
+            return self.size
+        return len(self.first.view) if self.first.at_end else sys.maxsize
 
     def close(self) -> None:
         """Close the source, wherever the windows are."""
@@ -103,9 +109,7 @@ def open_windows(source: Source, start: int = 0) -> OpenedStream:
         return OpenedStream("<bytes>", next(windows), windows, len(data) - start)
     name, file, size = open_source(source, start)
     windows = windows_of_file(file, name, start)
-    first = next(windows)
-    left = first.stop if first.at_end else None if size is None else size - start
-    return OpenedStream(name, first, windows, left)
+    return OpenedStream(name, next(windows), windows, None if size is None else size - start)
 
 
 def scan_windows(
