@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from tests.make import item, items, packet
 from wireyard.cli import exits, main
+from wireyard.cli.spark_log import SparkLog
 from wireyard.errors import SourceError
 from wireyard.spark import sessions
 from wireyard.spark.lake import Lake, LakeError
@@ -64,17 +68,18 @@ def stream(tmp_path: Path) -> Path:
 
 
 @pytest.mark.spark
-def test_a_run_and_another(stream: Path, tmp_path: Path, asked: list[str | None]) -> None:
+def test_a_run_and_another(stream: Path, asked: list[str | None]) -> None:
     (stream.parent / "README").write_text("what this is")
     (stream.parent / "cut.jmq").write_bytes(STREAM[:-5])
-    result = wireyard_run(stream.parent, "--lake", tmp_path / "lake", "--master", "local[2]")
+    lake = stream.parent / "lake"
+    result = wireyard_run(stream.parent, "--lake", lake, "--master", "local[2]")
     assert (result.exit_code, asked) == (exits.DONE, ["local[2]"])
     assert result.stderr.startswith(f"wireyard: left out: {stream.parent}/README: begins like no")
     assert len(result.stderr.splitlines()) == 1
-    shown = re.sub(r"\d+\.\d s|\d+ MB/s", "#", result.stdout)
+    shown = re.sub(r"\d+\.\d s|[\d.]+ k?B/s", "#", result.stdout)
     shown = re.sub(r" {2,}", "  ", shown)
     assert shown.startswith("2 inputs read, ")
-    assert "in # (#); # with all tables\n" in shown
+    assert "in # (#); # with Spark's start and all tables\n" in shown
     assert "jmq  2  11  " in shown
     assert "\n5 messages to  kind  messages  bytes\norders  queue  5  " in shown
     size = 2 * len(STREAM) - 5
@@ -84,11 +89,11 @@ def test_a_run_and_another(stream: Path, tmp_path: Path, asked: list[str | None]
     first = f"1 stream with bytes in no well-formed packet; the first: {stream.parent}/cut.jmq"
     assert f"quarantine  {first}\n" in shown
 
-    before = sorted((tmp_path / "lake").rglob("*.parquet"))
-    again = wireyard_run(stream, "--lake", tmp_path / "lake")
-    assert again.exit_code == exits.DONE
-    assert again.stdout.startswith("nothing new: 1 input in the lake already, unchanged\n")
-    assert sorted((tmp_path / "lake").rglob("*.parquet")) == before
+    before = sorted(lake.rglob("*.parquet"))
+    again = wireyard_run(stream.parent, "--lake", lake)
+    assert (again.exit_code, again.stderr) == (exits.DONE, result.stderr)
+    assert again.stdout.startswith("nothing new: 2 inputs in the lake already, unchanged\n")
+    assert sorted(lake.rglob("*.parquet")) == before
     assert len(asked) == 1
 
 
@@ -106,7 +111,7 @@ def test_quiet_says_nothing(stream: Path, tmp_path: Path) -> None:
         (["-"], exits.USAGE, "run: name INPUTs"),
         (["{in}/none.jmq"], exits.CANNOT_READ, "{in}/none.jmq: there is no such file or folder"),
         (["{in}/*.pcap"], exits.CANNOT_READ, "{in}/*.pcap: there is no such"),
-        (["{in}/nothing"], exits.CANNOT_READ, "{in}/nothing: no file in it"),
+        (["{in}/nothing"], exits.CANNOT_READ, "{in}/nothing: no file to read there"),
         (["{in}/words"], exits.USAGE, "{in}/words: begins like no format (70 6c 61 69 6e)"),
         (["{in}", "--format", "nntp"], exits.USAGE, "unknown format 'nntp'"),
         (["{in}/closed"], exits.CANNOT_READ, "{in}/closed: may not be read (permission denied)"),
@@ -192,6 +197,23 @@ def test_two_runs_at_once(stream: Path, tmp_path: Path) -> None:
         result = wireyard_run(stream, "--lake", tmp_path / "lake")
     assert result.exit_code == exits.CANNOT_WRITE
     assert "another run is writing to it" in result.stderr
+
+
+SAY = [sys.executable, "-c", "import sys; print('java says', file=sys.stderr)"]
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"), [(None, ""), (LakeError("full"), ""), (ValueError("bug"), "java says\n")]
+)
+def test_what_java_says_is_shown_when_something_broke(
+    error: Exception | None, shown: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with suppress(LakeError, ValueError), SparkLog() as log:
+        with log.taking():
+            subprocess.run(SAY, check=True)
+        if error is not None:
+            raise error
+    assert capfd.readouterr().err == shown
 
 
 def test_help_names_every_table() -> None:

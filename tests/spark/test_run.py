@@ -29,7 +29,7 @@ from tests.spark.lakes import (
     table,
 )
 from wireyard.errors import SourceError
-from wireyard.spark import bronze, stitching
+from wireyard.spark import bronze, job, stitching
 from wireyard.spark.inputs import list_inputs
 from wireyard.spark.job import fill_lake
 from wireyard.spark.lake import Lake, LakeError
@@ -246,8 +246,9 @@ def test_wrong_guesses_are_repaired(tmp_path: Path, spark: SparkSession, split_b
 
 
 def test_cut_streams_and_whole_ones_in_one_run(
-    folder: Path, tmp_path: Path, spark: SparkSession
+    folder: Path, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(job, "_WAVE_PIECES", 3)
     run(tmp_path / "lake", spark, folder, split_bytes=900)
     packets_equal(tmp_path / "lake", [folder / name for name in STREAMS])
 
@@ -266,21 +267,21 @@ def by_value() -> Iterator[None]:
 def dies_once(marks: str, when: str, original: Any) -> Any:
     """Return `original` for tasks, whose first attempt dies before, in or after its work."""
 
-    def write_pieces(batches: Any, settings: Any) -> Any:
-        pieces = list(batches)
-        mark = os.path.join(marks, str(pieces[0]["task"][0]) if pieces else "none")
-        first = pieces and not os.path.exists(mark)
-        if first:
-            with open(mark, "w"):
-                pass
-        if first and when == "before":
-            os._exit(1)
-        for manifest in original(iter(pieces), settings):
-            if first and when == "written":
+    def write_pieces(batches: Any, **given: Any) -> Any:
+        for batch in batches:
+            mark = os.path.join(marks, str(given["first"] + batch["id"][0].as_py()))
+            first = not os.path.exists(mark)
+            if first:
+                with open(mark, "w"):
+                    pass
+            if first and when == "before":
                 os._exit(1)
-            yield manifest
-            if first and when == "said":
-                os._exit(1)
+            for manifest in original(iter([batch]), **given):
+                if first and when == "written":
+                    os._exit(1)
+                yield manifest
+                if first and when == "said":
+                    os._exit(1)
 
     return write_pieces
 
@@ -325,6 +326,13 @@ def test_a_run_that_fails_adds_nothing(
     with pytest.raises(stitching.LedgerError, match="out of balance"):
         run(tmp_path / "lake", spark, paths[2])
     assert parquet_files(tmp_path / "lake") == before
+
+
+def test_a_lake_that_spark_does_not_reach(folder: Path, spark: SparkSession) -> None:
+    with Lake.open("memory://unreached") as lake:
+        found = list_inputs([str(folder)]).inputs
+        with pytest.raises(LakeError, match="Spark has no file system for such URLs"):
+            fill_lake(lake, found, lambda: spark, Silent())
 
 
 def test_a_full_disk_under_spark_is_one_line(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterator
-from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -34,14 +33,14 @@ def decode(folder: Path, pieces: list[Piece], **settings: Any) -> list[Outcome]:
     """Run a task here; what it stages is in `folder`."""
     for table in ("packets_jmq", "quarantine", bronze.DONE_MARKS):
         (folder / table).mkdir(parents=True, exist_ok=True)
-    batch = pa.RecordBatch.from_pylist([asdict(piece) for piece in pieces], bronze.PIECES)
-    manifest = write_pieces(iter([batch]), Settings(str(folder), **settings))
+    batch = pa.RecordBatch.from_pydict({"id": [0]})
+    manifest = write_pieces(iter([batch]), [pieces], 7, Settings(str(folder), **settings))
     return [Outcome(**row) for batch in manifest for row in batch.to_pylist()]
 
 
-def whole(path: Path, task: int = 0) -> Piece:
+def whole(path: Path) -> Piece:
     size = path.stat().st_size
-    return Piece(task, str(path), "jmq", 0, size, size, True)
+    return Piece(str(path), "jmq", 0, size, size, True)
 
 
 def staged(folder: Path, table: str = "packets_jmq") -> pa.Table:
@@ -67,7 +66,7 @@ def test_a_task_writes_what_a_reader_reads(tmp_path: Path, stream: Path) -> None
     assert (ledger.bytes_garbage, ledger.bytes_tail) == (5, len(PACKETS[-1]) - 3)
     assert ledger.bytes_ok + ledger.bytes_garbage + ledger.bytes_tail == other.stat().st_size
     assert ledger.broken_at is None
-    assert [mark.name for mark in (tmp_path / "out" / bronze.DONE_MARKS).iterdir()] == ["0"]
+    assert [mark.name for mark in (tmp_path / "out" / bronze.DONE_MARKS).iterdir()] == ["7"]
 
 
 def test_the_quarantine_has_what_is_no_packet(tmp_path: Path) -> None:
@@ -95,8 +94,8 @@ def test_pieces_meet(tmp_path: Path, stream: Path, parts: int) -> None:
     size = len(STREAM)
     bounds = [size * part // parts for part in range(parts + 1)]
     outcomes = [
-        decode(tmp_path / "out", [Piece(n, str(stream), "jmq", start, stop, size, start == 0)])[0]
-        for n, (start, stop) in enumerate(pairwise(bounds))
+        decode(tmp_path / "out", [Piece(str(stream), "jmq", start, stop, size, start == 0)])[0]
+        for start, stop in pairwise(bounds)
     ]
     found = [one for one in outcomes if one.first is not None]
     assert [one.first for one in found[1:]] == [one.end for one in found[:-1]]
@@ -116,14 +115,14 @@ def test_a_compressed_source_is_read_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "some.jmq.gz"
     path.write_bytes(gzip.compress(STREAM + b"rest"))
     size = path.stat().st_size
-    (outcome,) = decode(tmp_path / "out", [Piece(0, str(path), "jmq", 0, TO_THE_END, size, True)])
+    (outcome,) = decode(tmp_path / "out", [Piece(str(path), "jmq", 0, TO_THE_END, size, True)])
     assert outcome.reached == outcome.end == len(STREAM) + 4
     (row,) = staged(tmp_path / "out", "quarantine").to_pylist()
     assert (row["offset"], row["first_bytes"]) == (len(STREAM), b"rest".hex())
 
 
 def test_a_source_that_is_gone_is_said_and_not_raised(tmp_path: Path) -> None:
-    piece = Piece(0, str(tmp_path / "gone"), "jmq", 0, 100, 100, True)
+    piece = Piece(str(tmp_path / "gone"), "jmq", 0, 100, 100, True)
     (outcome,) = decode(tmp_path / "out", [piece])
     assert outcome.failed == "read"
     assert outcome.message == f"{tmp_path}/gone: there is no such file"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
+from contextlib import ExitStack
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, Self
 
 import click
 
@@ -14,7 +17,7 @@ from wireyard.cli.output import open_output
 from wireyard.errors import UsageError
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from pyspark.sql import SparkSession
 
 __all__ = ["command"]
 
@@ -65,31 +68,12 @@ def command(
         raise UsageError("run: name INPUTs: files, folders, patterns or URLs")
     if find_spec("pyspark") is None:
         raise UsageError("run: Spark is not installed; pip install 'wireyard[spark]'")
-    from wireyard.cli.summary import print_summary
-    from wireyard.spark.files import absolute
-    from wireyard.spark.inputs import list_inputs
-    from wireyard.spark.job import fill_lake
-    from wireyard.spark.lake import Lake, LakeError
-    from wireyard.spark.sessions import session
+    from wireyard.spark.lake import LakeError
     from wireyard.spark.stitching import LedgerError
 
-    listing = list_inputs(inputs, format_name, inside=absolute(lake))
-    for text in listing.left_out:
-        exits.note(f"left out: {text}")
+    settings = {"secrets": secrets, "max_packet_bytes": max_packet_bytes}
     try:
-        with Lake.open(lake) as opened, _Watch(quiet) as watch:
-            report = fill_lake(
-                opened,
-                listing.inputs,
-                lambda: session(master, app_name="wireyard run"),
-                watch,
-                secrets=secrets,
-                max_packet_bytes=max_packet_bytes,
-            )
-            watch.close()
-            if not quiet:
-                with open_output(None, binary=False) as target:
-                    print_summary(target, opened, report, watch.reading_s, watch.total_s)
+        _fill(inputs, lake, master, format_name, quiet, settings)
     except LakeError as error:
         raise exits.CannotWrite(str(error)) from None
     except LedgerError as error:
@@ -98,46 +82,72 @@ def command(
     return exits.DONE
 
 
+def _fill(
+    inputs: tuple[str, ...],
+    folder: str,
+    master: str | None,
+    format_name: str | None,
+    quiet: bool,
+    settings: dict[str, Any],
+) -> None:
+    from wireyard.cli.spark_log import SparkLog
+    from wireyard.cli.summary import print_summary
+    from wireyard.spark.files import absolute
+    from wireyard.spark.inputs import list_inputs
+    from wireyard.spark.job import fill_lake
+    from wireyard.spark.lake import Lake
+    from wireyard.spark.sessions import session
+
+    listing = list_inputs(inputs, format_name, inside=absolute(folder))
+    for text in listing.left_out:
+        exits.note(f"left out: {text}")
+    with SparkLog() as log, Lake.open(folder) as lake, _Watch(quiet) as watch:
+
+        def start() -> SparkSession:
+            with log.taking():
+                return session(master, app_name="wireyard run")
+
+        report = fill_lake(lake, listing.inputs, start, watch, **settings)
+    if not quiet:
+        with open_output(None, binary=False) as target:
+            print_summary(target, lake, report, watch.reading_s, watch.total_s)
+
+
 class _Watch:
     """Shows on standard error how far the run is, if a person looks on; and takes the time."""
 
     def __init__(self, quiet: bool) -> None:
-        self._quiet = quiet
-        self._progress: Progress | None = None
+        self._shown = not quiet and sys.stderr.isatty()
+        self._held = ExitStack()
         self._stage = ""
         self._since = self._began = time.monotonic()
         self.reading_s = self.total_s = 0.0
 
-    def __enter__(self) -> _Watch:
+    def __enter__(self) -> Self:
         from rich import progress
         from rich.console import Console
 
-        console = Console(stderr=True)
-        shown = not self._quiet and console.is_terminal
-        self._progress = progress.Progress(
+        file: IO[str] = sys.stderr
+        if self._shown:
+            # A descriptor of its own: the usual one is lent to Java while that starts.
+            file = self._held.enter_context(open(os.dup(sys.stderr.fileno()), "w"))
+        columns = (
             progress.TextColumn("{task.description}"),
             progress.BarColumn(),
-            progress.DownloadColumn(),
-            progress.TransferSpeedColumn(),
+            progress.TextColumn("{task.fields[bytes]}"),
             progress.TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=not shown,
         )
-        self._task = self._progress.add_task("", total=None)
-        self._progress.start()
+        line = progress.Progress(
+            *columns, console=Console(file=file), transient=True, disable=not self._shown
+        )
+        self._progress = self._held.enter_context(line)
+        self._task = self._progress.add_task("", total=None, bytes="")
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Take the line away and stop the clock."""
-        if self._progress is not None:
-            self.stage("")
-            self.total_s = time.monotonic() - self._began
-            self._progress.stop()
-            self._progress = None
+        self.stage("")
+        self.total_s = time.monotonic() - self._began
+        self._held.close()
 
     def stage(self, name: str) -> None:
         """Show what is done next."""
@@ -145,10 +155,12 @@ class _Watch:
         if self._stage.startswith("reading"):
             self.reading_s += now - self._since
         self._stage, self._since = name, now
-        if self._progress is not None:
-            self._progress.update(self._task, description=name, completed=0, total=None)
+        self._progress.remove_task(self._task)
+        self._task = self._progress.add_task(name, total=None, bytes="")
 
     def at(self, done_bytes: int, total_bytes: int) -> None:
         """Show how many of the bytes to be read are in rows."""
-        if self._progress is not None:
-            self._progress.update(self._task, completed=done_bytes, total=total_bytes)
+        from wireyard.cli.summary import bytes_text
+
+        text = f"{bytes_text(done_bytes)} of {bytes_text(total_bytes)}"
+        self._progress.update(self._task, completed=done_bytes, total=total_bytes, bytes=text)

@@ -16,10 +16,9 @@ from wireyard.spark.job import Report
 from wireyard.spark.lake import Input, Lake
 from wireyard.streams.source import filesystem
 
-__all__ = ["print_summary"]
+__all__ = ["bytes_text", "print_summary"]
 
 _TOP = 8
-_MB = 1_000_000
 _BAD = ("malformed", "garbage", "tail")
 
 
@@ -30,9 +29,10 @@ def print_summary(
     inputs = list(lake.inputs.values())
     with console_on(file) as console:
         console.print(Text(_done(report, reading_s, total_s), style="bold"), soft_wrap=True)
+        for table in (_formats(inputs), _destinations(lake)):
+            console.print()
+            print_lines(console, table)
         console.print()
-        print_lines(console, _formats(inputs))
-        print_lines(console, _destinations(lake))
         for line in (_balance(inputs), _quarantine(inputs), _place(lake)):
             console.print(line, soft_wrap=True)
 
@@ -42,10 +42,10 @@ def _done(report: Report, reading_s: float, total_s: float) -> str:
     if not report.added:
         return f"nothing new: {held}"
     read = sum(each.ledger["bytes_read"] for each in report.added)
-    speed = f"{read / reading_s / _MB:,.0f} MB/s" if reading_s else "no time"
+    speed = f"{bytes_text(read / max(reading_s, 1e-3))}/s"
     parts = [
-        f"{_count(len(report.added), 'input')} read, {_size(read)} in {reading_s:.1f} s"
-        f" ({speed}); {total_s:.1f} s with all tables"
+        f"{_count(len(report.added), 'input')} read, {bytes_text(read)} in {reading_s:.1f} s"
+        f" ({speed}); {total_s:.1f} s with Spark's start and all tables"
     ]
     if report.replaced:
         parts.append(f"{report.replaced} of them replaced, because they had changed")
@@ -61,7 +61,7 @@ def _formats(inputs: Sequence[Input]) -> Table:
         ledgers = [each.ledger for each in inputs if each.format == name]
         packets = sum(one["packets_ok"] + one["packets_malformed"] for one in ledgers)
         size = sum(one["bytes_read"] for one in ledgers)
-        table.add_row(name, f"{streams[name]:,}", f"{packets:,}", _size(size))
+        table.add_row(name, f"{streams[name]:,}", f"{packets:,}", bytes_text(size))
     return table
 
 
@@ -80,7 +80,7 @@ def _destinations(lake: Lake) -> Table:
     for row in totals.slice(0, _TOP).to_pylist():
         name = printable(row["destination"] or "-")
         kind = row["destination_kind"] or ""
-        table.add_row(Text(name), kind, f"{row['messages_sum']:,}", _size(row["bytes_sum"]))
+        table.add_row(Text(name), kind, f"{row['messages_sum']:,}", bytes_text(row["bytes_sum"]))
     more = totals.num_rows - _TOP
     if more > 0:
         table.add_row(Text(f"and {_count(more, 'other')}", style="dim"))
@@ -126,11 +126,10 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def _size(count: int) -> str:
+def bytes_text(count: float) -> str:
     """Return bytes as people say them, in powers of ten as disks and links are sold."""
-    size = float(count)
     for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:,.1f} TB"
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} TB"

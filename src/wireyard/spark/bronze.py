@@ -7,7 +7,7 @@ commits count, so an attempt that was killed, repeated or run twice leaves nothi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, fields
 from typing import IO, Any, cast
@@ -26,10 +26,9 @@ from wireyard.spark.parts import PartFile
 from wireyard.spark.redaction import Redactor
 from wireyard.spark.rows import BadBytes
 from wireyard.spark.snapshot import Snapshot, open_snapshot
-from wireyard.spark.workers import settle
 from wireyard.streams.framer import MALFORMED, OK
 from wireyard.streams.plan import Plan, make_plan
-from wireyard.streams.scan import load_fast_path, scan_source
+from wireyard.streams.scan import scan_source
 from wireyard.streams.source import Reading, filesystem
 from wireyard.streams.split import guess_start
 from wireyard.streams.window import windows_of_file
@@ -38,7 +37,6 @@ __all__ = [
     "DONE_MARKS",
     "FAILURES",
     "MANIFEST",
-    "PIECES",
     "QUARANTINE",
     "Outcome",
     "Piece",
@@ -74,7 +72,6 @@ class Settings:
 class Piece:
     """Rows of a stream that begin in ``[start, stop)``."""
 
-    task: int
     source: str
     format: str
     start: int
@@ -114,14 +111,9 @@ class Outcome:
     message: str | None = None
 
 
-_TYPES = {"int": pa.int64(), "str": pa.string(), "bool": pa.bool_()}
-
-
-def _schema(kind: Any) -> pa.Schema:
-    return pa.schema([(each.name, _TYPES[str(each.type).split()[0]]) for each in fields(kind)])
-
-
-PIECES, MANIFEST = _schema(Piece), _schema(Outcome)
+_TYPES = {"int": pa.int64(), "str": pa.string()}
+MANIFEST = pa.schema([(each.name, _TYPES[str(each.type).split()[0]]) for each in fields(Outcome)])
+"""The manifest in Arrow: the fields of `Outcome`."""
 
 
 def packets_table(format: str) -> str:
@@ -129,21 +121,36 @@ def packets_table(format: str) -> str:
     return f"packets_{format}"
 
 
-def write_pieces(batches: Iterator[pa.RecordBatch], settings: Settings) -> Iterator[pa.RecordBatch]:
-    """Decode the pieces of one task and write them; yield their manifest. For `mapInArrow`."""
-    pieces = [Piece(**row) for batch in batches for row in batch.to_pylist()]
-    if not pieces:
-        return
-    if load_fast_path(get_format(pieces[0].format), sum(p.stop - p.start for p in pieces)):
-        settle()
-    task = _Task(pieces[0].task, settings)
+def write_pieces(
+    batches: Iterator[pa.RecordBatch],
+    tasks: Sequence[Sequence[Piece]],
+    first: int,
+    settings: Settings,
+) -> Iterator[pa.RecordBatch]:
+    """Decode the pieces of tasks and write them; yield their manifests. For `mapInArrow`.
+
+    Parameters
+    ----------
+    batches
+        Which of the tasks: their places in `tasks`, in a column `id`.
+    first
+        Number that the first of them has in the run.
+    """
+    for batch in batches:
+        for place in batch["id"].to_pylist():
+            outcomes = _write_task(first + place, tasks[place], settings)
+            yield pa.RecordBatch.from_pylist([asdict(one) for one in outcomes], MANIFEST)
+
+
+def _write_task(number: int, pieces: Sequence[Piece], settings: Settings) -> list[Outcome]:
+    task = _Task(number, settings)
     try:
         outcomes = [task.write(piece) for piece in pieces]
         task.close()
     except tuple(FAILURES.values()) as error:
         failed = next(name for name, kind in FAILURES.items() if isinstance(error, kind))
-        outcomes = [Outcome("", 0, 0, failed=failed, message=str(error))]
-    yield pa.RecordBatch.from_pylist([asdict(outcome) for outcome in outcomes], MANIFEST)
+        return [Outcome("", 0, 0, failed=failed, message=str(error))]
+    return outcomes
 
 
 class _Task:

@@ -69,7 +69,7 @@ def list_inputs(
     found = {file.path: file for file in list_files(Options(paths=roots, recursive=True))}
     kept = [file for file in found.values() if not (inside and file.path.startswith(f"{inside}/"))]
     if not kept:
-        raise SourceError(f"{', '.join(paths)}: no file in it")
+        raise SourceError(f"{', '.join(paths)}: no file to read there")
     with ThreadPoolExecutor(_THREADS) as pool:
         looked_at = list(pool.map(partial(_look_at, named=named), kept))
     left_out = [each for each in looked_at if isinstance(each, str)]

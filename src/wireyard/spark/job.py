@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Protocol
 from uuid import uuid4
@@ -29,7 +30,7 @@ from wireyard.spark.inputs import FoundInput
 from wireyard.spark.lake import Change, Input, Lake
 from wireyard.spark.parts import PartFile
 from wireyard.spark.replacing import drop_inputs
-from wireyard.spark.silver import SILVER, write_silver
+from wireyard.spark.silver import SILVER, check_reach, write_silver
 from wireyard.spark.stitching import LEDGER, cut_inputs, make_ledger, stitch_input
 from wireyard.spark.types import spark_schema
 
@@ -45,6 +46,7 @@ _LEDGER_SCHEMA = pa.schema(
 )
 _QUARANTINE = "quarantine"
 _POLL_S = 0.2
+_WAVE_PIECES = 4096
 
 
 class Watch(Protocol):
@@ -108,6 +110,7 @@ def fill_lake(
         return report
     watch.stage("starting Spark")
     spark = get_session()
+    check_reach(spark, lake)
     settings = Settings(lake.staged(""), secrets, max_packet_bytes)
     stage = BronzeStage(spark, lake, settings, watch)
     report.added = stage.read(new, split_bytes)
@@ -144,60 +147,67 @@ class BronzeStage:
         formats = {each.format for each in found if each.format}
         tables = [packets_table(name) for name in sorted(formats)]
         self._lake.make_staging([*tables, _QUARANTINE, bronze.DONE_MARKS])
-        pieces = defaultdict(list)
-        for piece in cut_inputs(found, split_bytes):
-            pieces[piece.source].append(piece)
         self._watch.stage("reading")
-        outcomes = self._run([piece for each in pieces.values() for piece in each])
+        tasks = cut_inputs(found, split_bytes)
+        outcomes = self._run(tasks, 0)
+        pieces = defaultdict(list)
+        for piece in chain.from_iterable(tasks):
+            pieces[piece.source].append(piece)
         limit = self._settings.max_packet_bytes
         stitched = {
             source: stitch_input(each, {o.start: o for o in outcomes[source]}, limit)
             for source, each in pieces.items()
         }
         kept = {source: each.kept for source, each in stitched.items()}
-        again = [piece for each in stitched.values() for piece in each.again]
+        again = [[piece] for each in stitched.values() for piece in each.again]
         self.repaired = len(again)
         if again:
             self._watch.stage("reading again where a packet lay in another")
-            first = 1 + max(piece.task for each in pieces.values() for piece in each)
-            numbered = [replace(piece, task=first + at) for at, piece in enumerate(again)]
-            for source, more in self._run(numbered).items():
+            for source, more in self._run(again, len(tasks)).items():
                 kept[source] = sorted((*kept[source], *more), key=lambda each: each.end)
         return [_as_input(each, kept.get(each.path, [])) for each in found]
 
-    def _run(self, pieces: Sequence[Piece]) -> dict[str, list[Outcome]]:
-        """Have Spark decode pieces; return what became of them, by source."""
-        if not pieces:
-            return {}
-        from pyspark.sql import functions
-
-        numbers = {piece.task for piece in pieces}  # one after the other, so all differ modulo
-        table = pa.Table.from_pylist([asdict(piece) for piece in pieces], bronze.PIECES)
-        manifest = (
-            self._spark.createDataFrame(table)
-            .repartitionById(len(numbers), functions.expr("int(task)"))
-            .mapInArrow(
-                partial(bronze.write_pieces, settings=self._settings),
-                spark_schema(bronze.MANIFEST),
-            )
-        )
-        with _marks_watched(self._lake, pieces, self._watch):
-            rows = manifest.toArrow().to_pylist()
+    def _run(self, tasks: Sequence[Sequence[Piece]], first: int) -> dict[str, list[Outcome]]:
+        """Have Spark run tasks, numbered from `first` on; return what became of each source."""
         outcomes = defaultdict(list)
-        for row in rows:
-            outcome = Outcome(**row)
-            if outcome.failed is not None:
-                raise bronze.FAILURES[outcome.failed](outcome.message)
-            outcomes[outcome.source].append(outcome)
+        with _marks_watched(self._lake, tasks, first, self._watch):
+            for place, wave in _waves(tasks):
+                work = partial(
+                    bronze.write_pieces, tasks=wave, first=first + place, settings=self._settings
+                )
+                # One row and one partition a task, without the shuffle that a table would need.
+                numbers = self._spark.range(0, len(wave), 1, len(wave))
+                manifest = numbers.mapInArrow(work, spark_schema(bronze.MANIFEST)).toArrow()
+                for outcome in (Outcome(**row) for row in manifest.to_pylist()):
+                    if outcome.failed is not None:
+                        raise bronze.FAILURES[outcome.failed](outcome.message)
+                    outcomes[outcome.source].append(outcome)
         return outcomes
 
 
+def _waves(
+    tasks: Sequence[Sequence[Piece]],
+) -> Iterator[tuple[int, Sequence[Sequence[Piece]]]]:
+    """Cut the list of tasks, which every one of them gets, to what is quickly sent and read."""
+    start = held = 0
+    for place, task in enumerate(tasks):
+        if held and held + len(task) > _WAVE_PIECES:
+            yield start, tasks[start:place]
+            start, held = place, 0
+        held += len(task)
+    if held:
+        yield start, tasks[start:]
+
+
 @contextmanager
-def _marks_watched(lake: Lake, pieces: Sequence[Piece], watch: Watch) -> Iterator[None]:
+def _marks_watched(
+    lake: Lake, tasks: Sequence[Sequence[Piece]], first: int, watch: Watch
+) -> Iterator[None]:
     """Tell how many bytes are done, by the marks that tasks leave, while the caller waits."""
-    weights: dict[str, int] = defaultdict(int)
-    for piece in pieces:
-        weights[str(piece.task)] += min(piece.stop, piece.size) - piece.start
+    weights = {
+        str(number): sum(min(piece.stop, piece.size) - piece.start for piece in task)
+        for number, task in enumerate(tasks, first)
+    }
     total = sum(weights.values())
     over = Event()
 

@@ -22,7 +22,7 @@ __all__ = ["PartFile"]
 
 _GROUP_BYTES = 32 << 20
 """One row group in memory. A task holds it as batches and, column by column, encoded."""
-_SAMPLE_ROWS = 4096
+_SAMPLE_ROWS = 1024
 _REPEATS = 4
 
 

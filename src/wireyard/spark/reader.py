@@ -51,14 +51,17 @@ class Reader(ask.DataSourceReader):
         self._options = options
         self._format = format_of(options, files).name
         self._schema = schema
-        corrupt = options.corrupt_column or _CORRUPT_COLUMN
-        self._corrupt = corrupt if corrupt in schema.names else None
-        self._columns = [name for name in schema.names if name != corrupt]
         self._where: list[Condition] = []
-        own = StructType([field for field in schema.fields if field.name != corrupt])
-        check_schema(own, self._plan(self._columns).schema)
-        if self._corrupt and schema[corrupt].dataType.typeName() not in ("string", "binary"):
-            raise UsageError(f"column '{corrupt}' takes bytes: it is binary, or string for hex")
+        name = options.corrupt_column or _CORRUPT_COLUMN
+        self._corrupt = name if name in schema.names else None
+        own = [field for field in schema.fields if field.name != name]
+        self._columns = [field.name for field in own]
+        if self._corrupt:
+            if schema[name].dataType.typeName() not in ("string", "binary"):
+                raise UsageError(f"column '{name}' takes bytes: it is binary, or string for hex")
+            self._columns += [extra for extra in BAD_ROW_COLUMNS if extra not in self._columns]
+        offered = self._plan().schema
+        check_schema(StructType(own), pa.schema([offered.field(field.name) for field in own]))
 
     def partitions(self) -> list[ask.InputPartition]:
         """Return what each task reads."""
@@ -69,8 +72,7 @@ class Reader(ask.DataSourceReader):
     def read(self, partition: ask.InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
         pieces: tuple[Piece, ...] = partition.value or ()
-        extra = [name for name in BAD_ROW_COLUMNS if name not in self._columns]
-        plan = self._plan([*self._columns, *extra] if self._corrupt else self._columns)
+        plan = self._plan()
         if load_fast_path(plan.format, sum(piece.size for piece in pieces)):
             settle()
         shape = Shape(arrow_schema(self._schema), self._corrupt)
@@ -79,10 +81,10 @@ class Reader(ask.DataSourceReader):
                 for batch in self._batches(piece, plan):
                     yield shape.fit(batch, bad_bytes)
 
-    def _plan(self, columns: list[str]) -> Plan:
+    def _plan(self) -> Plan:
         options = self._options
         format = get_format(self._format)
-        return make_plan(format, columns, self._where, options.mode, options.packet_bytes)
+        return make_plan(format, self._columns, self._where, options.mode, options.packet_bytes)
 
     def _batches(self, piece: Piece, plan: Plan) -> Iterator[pa.RecordBatch]:
         options = self._options

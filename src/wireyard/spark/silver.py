@@ -16,12 +16,28 @@ from wireyard.streams.plan import make_plan
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SILVER", "write_silver"]
+__all__ = ["SILVER", "check_reach", "write_silver"]
 
 SILVER = ("messages", "destinations")
 """The tables that are made anew from all of bronze with every commit."""
 _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
-_NO_SPACE = "No space left on device"
+_REASONS = {
+    "No space left on device": "No space left on device",
+    "No FileSystem for scheme": "Spark has no file system for such URLs; its jars are missing",
+}
+"""What Spark fails with somewhere in its text, and what we make of it."""
+
+
+def check_reach(spark: SparkSession, lake: Lake) -> None:
+    """Have Spark look at the lake, before any work is done for nothing.
+
+    Raises
+    ------
+    LakeError
+        Spark does not reach it.
+    """
+    with _writing(spark, lake):
+        spark.read.schema("nothing int").parquet(_literal(lake, lake.root))
 
 
 def write_silver(spark: SparkSession, lake: Lake, packets: Sequence[str]) -> None:
@@ -35,14 +51,14 @@ def write_silver(spark: SparkSession, lake: Lake, packets: Sequence[str]) -> Non
     Raises
     ------
     LakeError
-        The disk is full.
+        The disk is full, or Spark does not reach the lake.
     """
     schema = spark_schema(make_plan(get_format("jmq")).schema)
-    if packets:
-        found = spark.read.schema(schema).parquet(*(_literal(lake, path) for path in packets))
-    else:
-        found = spark.createDataFrame([], schema)
     with _writing(spark, lake):
+        if packets:
+            found = spark.read.schema(schema).parquet(*(_literal(lake, path) for path in packets))
+        else:
+            found = spark.createDataFrame([], schema)
         _write(tables.messages(found), lake, "messages")
         sent = spark.read.parquet(_literal(lake, lake.staged("messages")))
         counted = tables.destinations(sent).coalesce(1)
@@ -62,8 +78,9 @@ def _writing(spark: SparkSession, lake: Lake) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if _NO_SPACE in str(error):
-            raise LakeError(f"{lake.url}: cannot be written ({_NO_SPACE})") from None
+        for text, reason in _REASONS.items():
+            if text in str(error):
+                raise LakeError(f"{lake.url}: cannot be written ({reason})") from None
         raise
     finally:
         spark.conf.set(_TIMESTAMPS, before)

@@ -42,32 +42,33 @@ class LedgerError(WireError):
     """The rows of a stream do not account for its bytes; nothing of the run is committed."""
 
 
-def cut_inputs(inputs: Iterable[FoundInput], split_bytes: int) -> list[Piece]:
-    """Cut large inputs into pieces with a task each; put small ones together, whole.
+def cut_inputs(inputs: Iterable[FoundInput], split_bytes: int) -> list[list[Piece]]:
+    """Return what each task reads: large inputs are cut, small ones put together, whole.
 
-    Only what shares no file with others can be forgotten, so a piece that is a guess is alone.
+    A piece that may prove a wrong guess has a task of its own, so that its file can be forgotten.
     """
-    pieces: list[Piece] = []
-    tasks = 0
-    shared, room = 0, 0
+    tasks: list[list[Piece]] = []
+    shared: list[Piece] = []
+    room = 0
     for each in inputs:
         if each.format is None:
             continue
         parts = 1 if each.compressed else -(-each.size // split_bytes)
-        if parts == 1:
-            if not room or each.size > room:
-                shared, room, tasks = tasks, split_bytes, tasks + 1
-            room = max(room - each.size - _OPEN_BYTES, 0)
-            stop = TO_THE_END if each.compressed else each.size
-            pieces.append(Piece(shared, each.path, each.format, 0, stop, each.size, True))
+        if parts > 1:
+            # Parts of one size, or the last task would be left with the crumbs.
+            bounds = [each.size * part // parts for part in range(parts + 1)]
+            tasks += [
+                [Piece(each.path, each.format, start, stop, each.size, exact=start == 0)]
+                for start, stop in pairwise(bounds)
+            ]
             continue
-        # Parts of one size, or the last task would be left with the crumbs.
-        bounds = [each.size * part // parts for part in range(parts + 1)]
-        for start, stop in pairwise(bounds):
-            piece = Piece(tasks, each.path, each.format, start, stop, each.size, start == 0)
-            pieces.append(piece)
-            tasks += 1
-    return pieces
+        if each.size > room:
+            shared, room = [], split_bytes
+            tasks.append(shared)
+        room -= each.size + _OPEN_BYTES
+        stop = TO_THE_END if each.compressed else each.size
+        shared.append(Piece(each.path, each.format, 0, stop, each.size, exact=True))
+    return tasks
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 
 __all__ = ["preload", "settle"]
@@ -14,6 +15,7 @@ _LARGEST_BLOCK = 32 << 20
 _MOST_KEPT = 64 << 20
 
 
+@cache
 def settle() -> None:
     """Settle down to long work, once a process.
 
@@ -23,8 +25,6 @@ def settle() -> None:
        one: given back to the system and taken anew, its pages cost more than to read narrow
        columns from it.
     """
-    if gc.get_freeze_count():
-        return
     with suppress(AttributeError, OSError):  # another C library
         libc = ctypes.CDLL(None)
         libc.mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK)

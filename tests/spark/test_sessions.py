@@ -1,0 +1,245 @@
+"""Sessions: the Java they need, the settings they have, the workers they start."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from wireyard.errors import SourceError
+from wireyard.spark import daemon, sessions
+from wireyard.spark.sessions import LOCAL_SETTINGS, SETTINGS, check_java, session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# --- Java -----------------------------------------------------------------------------------
+
+
+def java(folder: Path, script: str) -> Path:
+    """Put a Java into a folder; what it does is up to the script."""
+    (folder / "bin").mkdir(parents=True)
+    path = folder / "bin" / "java"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("said", "version"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', "17.0.15"),
+        ('openjdk version "21-ea" 2023-09-19', "21-ea"),
+        ('java version "25" 2025-09-16 LTS', "25"),
+    ],
+)
+def test_java_is_found_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, version: str
+) -> None:
+    path = java(tmp_path, f"echo '{said}' >&2")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert check_java() == f"Java {version} ({path})"
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/bin")
+    assert check_java() == f"Java {version} ({path})"
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("echo 'java version \"1.8.0_402\"' >&2", "bin/java is Java 1.8.0_402, Spark needs 17 or"),
+        ("echo 'openjdk version \"11.0.2\"' >&2", "bin/java is Java 11.0.2, Spark needs 17 or"),
+        (
+            "exit 127",
+            "JAVA_HOME is .*, but there is no Java in it that starts; Spark needs Java 17",
+        ),
+    ],
+)
+def test_a_java_that_does_not_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str
+) -> None:
+    java(tmp_path, script)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SourceError, match=message) as caught:
+        check_java()
+    assert str(caught.value).endswith("apt-get install openjdk-17-jre-headless) or set JAVA_HOME")
+
+
+def test_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
+    with pytest.raises(SourceError, match=r"JAVA_HOME is .*none, but there is no Java"):
+        session()
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SourceError, match="Spark needs Java 17 or newer and finds none: install"):
+        session()
+
+
+# --- settings -------------------------------------------------------------------------------
+
+
+class Builder:
+    """Stands for Spark's builder and writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.said: dict[str, Any] = {}
+
+    def appName(self, name: str) -> Builder:  # noqa: N802
+        self.said["name"] = name
+        return self
+
+    def master(self, master: str) -> Builder:
+        self.said["master"] = master
+        return self
+
+    def remote(self, url: str) -> Builder:
+        self.said["remote"] = url
+        return self
+
+    def config(self, *, map: dict[str, Any]) -> Builder:
+        self.said["config"] = map
+        return self
+
+    def getOrCreate(self) -> dict[str, Any]:  # noqa: N802
+        return self.said
+
+
+@pytest.fixture
+def spark_builder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have `session` return what it told Spark's builder."""
+    from pyspark.sql import SparkSession
+
+    monkeypatch.setattr(SparkSession, "builder", Builder())
+    monkeypatch.setattr(sessions, "check_java", lambda: "Java 17")
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+
+
+def told(*args: Any, **conf: Any) -> dict[str, Any]:
+    said: Any = session(*args, **conf)
+    assert isinstance(said, dict)
+    return said
+
+
+@pytest.mark.usefixtures("spark_builder")
+@pytest.mark.parametrize(
+    ("asked", "master"),
+    [
+        (None, "local[*,4]"),
+        ("local", "local[1,4]"),
+        ("local[*]", "local[*,4]"),
+        ("local[3]", "local[3,4]"),
+        ("local[3,1]", "local[3,1]"),
+        ("local-cluster[2,1,1024]", "local-cluster[2,1,1024]"),
+    ],
+)
+def test_local_tasks_are_tried_again(asked: str | None, master: str) -> None:
+    said = told(asked)
+    assert said["master"] == master
+    assert (SETTINGS | LOCAL_SETTINGS).items() <= said["config"].items()
+    assert said["config"]["spark.python.daemon.module"] == "wireyard.spark.daemon"
+
+
+@pytest.mark.usefixtures("spark_builder")
+def test_the_callers_settings_go_first() -> None:
+    conf = {"spark.ui.enabled": "true", "spark.driver.memory": "7g"}
+    said = told("local[1]", "mine", **conf)
+    assert said["name"] == "mine"
+    assert conf.items() <= said["config"].items()
+
+
+@pytest.mark.usefixtures("spark_builder")
+def test_clusters_keep_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = told("spark://host:7077")
+    assert (said["master"], said["config"]) == ("spark://host:7077", dict(SETTINGS))
+    assert told("sc://host:15002", **{"spark.sql.ansi.enabled": "true"}) == {
+        **said,
+        "remote": "sc://host:15002",
+        "config": {"spark.sql.ansi.enabled": "true"},
+    }
+
+
+@pytest.mark.usefixtures("spark_builder")
+def test_what_spark_submit_chose_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert "master" not in told()
+
+
+@pytest.mark.usefixtures("spark_builder")
+def test_a_daemon_that_workers_cannot_find_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "/no/such/python")
+    assert "spark.python.daemon.module" not in told()["config"]
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setattr(sessions, "_DAEMON", "no_such_module")
+    assert "spark.python.daemon.module" not in told()["config"]
+
+
+def test_memory_is_a_share_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for gigabytes, given in ((1, 1), (4, 1), (12, 4), (256, 8)):
+        monkeypatch.setattr(
+            "os.sysconf", lambda name, g=gigabytes: {"SC_PAGE_SIZE": 4096}.get(name, g << 18)
+        )
+        assert sessions._driver_gigabytes() == given
+
+
+# --- workers --------------------------------------------------------------------------------
+
+
+def test_installed_files_go_before_sparks_zip() -> None:
+    zip_file, other = "/site/pyspark/python/lib/pyspark.zip", "/opt/spark/python/lib/pyspark.zip"
+    assert daemon._files_first([zip_file, "/py4j.zip", "/site"]) == ["/py4j.zip", "/site", zip_file]
+    # Another Spark than the installed one keeps its own code.
+    assert daemon._files_first([other, "/site"]) == [other, "/site"]
+
+
+@pytest.mark.spark
+def test_workers_start_with_the_kernels_loaded(spark: SparkSession) -> None:
+    def look(_: int) -> tuple[bool, bool, bool, str]:
+        import gc
+
+        import pyspark
+
+        kernels: Any = sys.modules.get("wireyard.formats.jmq.kernels")
+        loaded = kernels is not None and len(kernels.scan_frames.signatures) > 0
+        return (
+            loaded,
+            "wireyard.spark.reader" in sys.modules,
+            gc.get_freeze_count() > 0,
+            pyspark.__file__,
+        )
+
+    (found,) = set(spark.sparkContext.parallelize(range(2), 2).map(look).collect())
+    assert found[:3] == (True, True, True)
+    assert not found[3].count(".zip")
+
+
+@pytest.mark.spark
+def test_what_a_session_says_of_itself(spark: SparkSession) -> None:
+    for name, value in (SETTINGS | LOCAL_SETTINGS).items():
+        if name != "spark.log.level":
+            assert spark.conf.get(name) == value
+    assert spark.sparkContext.master == "local[2,4]"
+    assert spark.sparkContext.uiWebUrl is None
+
+
+@pytest.mark.spark
+def test_a_task_that_fails_once_is_tried_again(spark: SparkSession, tmp_path: Path) -> None:
+    def stumble(number: int) -> int:
+        try:
+            (tmp_path / f"{number}").touch(exist_ok=False)
+        except FileExistsError:
+            return number
+        raise OSError("once")
+
+    assert spark.sparkContext.parallelize(range(2), 2).map(stumble).collect() == [0, 1]
+
+
+@pytest.mark.spark
+def test_first_rows_print_no_traceback(
+    spark: SparkSession, traffic: list[Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    frame = spark.read.format("wireyard").load(str(traffic[0].parent / "*.jmq"))
+    for _ in range(3):
+        assert frame.select("body").first() is not None
+    assert "Traceback" not in capfd.readouterr().err
