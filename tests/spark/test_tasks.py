@@ -19,7 +19,7 @@ from wireyard.formats.base import Format, Row
 from wireyard.spark import bronze
 from wireyard.spark.bronze import Outcome, Piece, Settings, write_pieces
 from wireyard.spark.parts import PartFile
-from wireyard.spark.redaction import Redactor
+from wireyard.streams.redaction import Redactor
 from wireyard.streams.split import TO_THE_END
 
 PACKETS = [

@@ -11,7 +11,7 @@ import pyarrow as pa
 from wireyard.cli.reading import OpenInput, read_blocks
 from wireyard.errors import UsageError
 from wireyard.schema import schema_of
-from wireyard.spark.redaction import Redactor
+from wireyard.streams.redaction import Redactor
 
 __all__ = ["read_tables", "write_arrow", "write_parquet"]
 

@@ -22,8 +22,28 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
+_HELP = """Read captures and streams into a lake of Parquet tables with Spark.
+
+INPUT is a file, a folder with all that is in it, a pattern or a URL. The content decides which
+format a file has and whether it is compressed; in a folder, what has no known format is named
+and left out.
+
+\b
+DIR/packets_FORMAT   every row of every stream, as decode shows them
+DIR/messages         one row a message that was sent
+DIR/destinations     messages, bytes and producers by destination and minute
+DIR/quarantine       every row that is no well-formed packet, and why
+DIR/ledger           one row a stream: where each of its bytes went
+
+A run adds what is new: files that the lake has already are left as they are, those that changed
+or grew are read again and their rows replaced. It does all of it or nothing, also when killed.
+What is in quarantine is reported and no error; bytes that are nowhere are (exit status 1).
+"""
+
+
 @click.command(
     "run",
+    help=_HELP,
     epilog=examples(
         "wireyard run traffic/ --lake lake",
         "wireyard run '/captures/2026-*/*.jmq.gz' --lake /data/lake",
@@ -47,23 +67,7 @@ def command(
     quiet: bool,
     max_packet_bytes: int | None,
 ) -> int:
-    r"""Read captures and streams into a lake of Parquet tables with Spark.
-
-    INPUT is a file, a folder with all that is in it, a pattern or a URL. The content decides which
-    format a file has and whether it is compressed; in a folder, what has no known format is named
-    and left out.
-
-    \b
-    DIR/packets_FORMAT   every row of every stream, as decode shows them
-    DIR/messages         one row a message that was sent
-    DIR/destinations     messages, bytes and producers by destination and minute
-    DIR/quarantine       every row that is no well-formed packet, and why
-    DIR/ledger           one row a stream: where each of its bytes went
-
-    A run adds what is new: files that the lake has already are left as they are, those that changed
-    or grew are read again and their rows replaced. It does all of it or nothing, also when killed.
-    What is in quarantine is reported and no error; bytes that are nowhere are (exit status 1).
-    """
+    """Read captures and streams into a lake of Parquet tables with Spark."""
     if not inputs or "-" in inputs:
         raise UsageError("run: name INPUTs: files, folders, patterns or URLs")
     if find_spec("pyspark") is None:

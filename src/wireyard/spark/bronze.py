@@ -23,11 +23,11 @@ from wireyard.formats.base import Format
 from wireyard.schema import COMMON, schema_of
 from wireyard.spark.lake import LakeError, writing
 from wireyard.spark.parts import PartFile
-from wireyard.spark.redaction import Redactor
 from wireyard.spark.rows import BadBytes
 from wireyard.spark.snapshot import Snapshot, open_snapshot
 from wireyard.streams.framer import MALFORMED, OK
 from wireyard.streams.plan import Plan, make_plan
+from wireyard.streams.redaction import Redactor
 from wireyard.streams.scan import scan_source
 from wireyard.streams.source import Reading, filesystem
 from wireyard.streams.split import guess_start
