@@ -85,7 +85,8 @@ def test_a_cache_that_cannot_be_written_is_told(run: Run, monkeypatch: pytest.Mo
 
 def python(*words: str, **environment: str) -> str:
     """Run Python in a process of its own and return what it printed."""
-    env = {**os.environ, **environment}
+    kept = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    env = {**kept, **environment}
     command = [sys.executable, *words]
     return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
 

@@ -137,7 +137,7 @@ def told(*args: Any, **conf: Any) -> dict[str, Any]:
 def test_local_tasks_are_tried_again(asked: str | None, master: str) -> None:
     said = told(asked)
     assert said["master"] == master
-    assert (SETTINGS | LOCAL_SETTINGS).items() <= said["config"].items()
+    assert {**SETTINGS, **LOCAL_SETTINGS}.items() <= said["config"].items()
     assert said["config"]["spark.python.daemon.module"] == "wireyard.spark.daemon"
 
 
@@ -216,7 +216,7 @@ def test_workers_start_with_the_kernels_loaded(spark: SparkSession) -> None:
 
 @pytest.mark.spark
 def test_what_a_session_says_of_itself(spark: SparkSession) -> None:
-    for name, value in (SETTINGS | LOCAL_SETTINGS).items():
+    for name, value in {**SETTINGS, **LOCAL_SETTINGS}.items():
         if name != "spark.log.level":
             assert spark.conf.get(name) == value
     assert spark.sparkContext.master == "local[2,4]"

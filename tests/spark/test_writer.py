@@ -29,7 +29,8 @@ def stream(tmp_path: Path) -> Path:
 
 
 def batches(path: Path) -> list[pa.RecordBatch]:
-    return wireyard.read(path, format="jmq").to_batches()
+    made: list[pa.RecordBatch] = wireyard.read(path, format="jmq").to_batches()
+    return made
 
 
 def visible(folder: Path) -> list[Path]:

@@ -7,7 +7,7 @@ import sys
 import time
 from contextlib import ExitStack
 from importlib.util import find_spec
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, Any, Self
 
 import click
 
@@ -15,9 +15,6 @@ from wireyard.cli import exits
 from wireyard.cli.options import PATH, examples, format_option, max_packet_option
 from wireyard.cli.output import open_output
 from wireyard.errors import UsageError
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 __all__ = ["command"]
 
@@ -107,7 +104,7 @@ def _fill(
         exits.note(f"left out: {text}")
     with SparkLog() as log, Lake.open(folder) as lake, _Watch(quiet) as watch:
 
-        def start() -> SparkSession:
+        def start() -> Any:  # Spark is named in its own room only
             with log.taking():
                 return session(master, app_name="wireyard run")
 

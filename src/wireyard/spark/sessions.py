@@ -104,10 +104,9 @@ def check_java() -> str:
     try:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
-        place = f"JAVA_HOME is {home}, but" if home else java + ":"
+        place = f"JAVA_HOME is {home}, but there is no Java in it" if home else f"{java} is no Java"
         raise SourceError(
-            f"{place} there is no Java that starts; Spark needs Java {OLDEST_JAVA} or newer: "
-            f"{_INSTALL}"
+            f"{place} that starts; Spark needs Java {OLDEST_JAVA} or newer: {_INSTALL}"
         ) from None
     # openjdk version "17.0.15" 2025-04-15   or, before Java 9,   java version "1.8.0_402"
     found = re.search(r'version "((\d+)[^"]*)"', said.stderr)
