@@ -119,9 +119,10 @@ def main() -> None:
             f"{rate / ours['memcpy of the same bytes']:.2f}",
             f"{rate / ours['scalar decoder']:.0f}",
         )
-    Console().print(table)
+    console = Console(width=120)
+    console.print(table)
     one, two = ours["scan, all columns"], ours["scan, all columns, 2 threads"]
-    Console().print(f"two threads are {two / one:.2f} times as fast as one")
+    console.print(f"two threads are {two / one:.2f} times as fast as one")
 
 
 def _bases(case: str) -> tuple[str, str]:

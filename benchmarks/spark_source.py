@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,7 @@ def make_ready(stream: Path, schema: StructType, folder: Path) -> None:
     """Keep the batches that our source yields for `schema`, task by task."""
     options = Options(protocol="jmq", paths=(str(stream),))
     reader = Reader(options, schema)
+    rmtree(folder, ignore_errors=True)
     folder.mkdir()
     for number, task in enumerate(deal_out(list_files(options), get_format("jmq"), options)):
         batches = reader.read(InputPartition(task))
@@ -150,13 +152,12 @@ def tables(spark: SparkSession, stream: Path) -> dict[str, list[list[float]]]:
     for case, wanted in schemas.items():
         frame = ours.schema(wanted).load(str(stream))
         ready = FOLDER / f"ready-{case.replace(' ', '-')}"
-        if not ready.is_dir():
-            make_ready(stream, frame.schema, ready)
+        make_ready(stream, frame.schema, ready)
         pairs[case] = frame, spark.read.format("ready").schema(wanted).load(str(ready))
         # More than once, until every worker has what it keeps.
         counts = [each.count() for each in pairs[case] * WARM_ROUNDS]
         if len(set(counts)) > 1:
-            raise SystemExit(f"{ready} is not of {stream}: remove {FOLDER}")
+            raise SystemExit(f"{case}: the rows are {counts}, and should be one number")
     rounds: dict[str, list[list[float]]] = {case: [] for case in pairs}
     for _ in range(ROUNDS):
         for case, frames in pairs.items():

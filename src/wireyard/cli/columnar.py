@@ -15,7 +15,7 @@ from wireyard.streams.redaction import Redactor
 
 __all__ = ["read_tables", "write_arrow", "write_parquet"]
 
-_ROW_GROUP_BYTES = 32 << 20
+_ROW_GROUP_BYTES = 16 << 20
 """Large enough that a reader of one column has long runs to read, small enough to be held thrice
 (as batches, as columns, encoded)."""
 _COPIED_BATCHES = 4
@@ -69,7 +69,7 @@ def write_arrow(batches: Iterable[pa.RecordBatch], schema: pa.Schema, file: IO[b
 
 
 def write_parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema, file: IO[bytes]) -> None:
-    """Write batches as a Parquet file of one schema, row groups of about 64 MiB."""
+    """Write batches as a Parquet file of one schema, a row group for some `_ROW_GROUP_BYTES` in memory."""
     from pyarrow import parquet
 
     sink = pa.PythonFile(file, mode="w")

@@ -14,6 +14,7 @@ from wireyard.errors import DecodeError, SourceError, UsageError, WireError
 from wireyard.formats import get_format
 from wireyard.schema import pick_columns
 from wireyard.spark.files import is_missing, list_files
+from wireyard.spark.mapped import map_windows
 from wireyard.spark.options import Options
 from wireyard.spark.rows import BAD_ROW_COLUMNS, BadBytes, Shape
 from wireyard.spark.source import format_of
@@ -21,7 +22,7 @@ from wireyard.spark.tasks import Piece, deal_out
 from wireyard.spark.types import arrow_schema, check_schema
 from wireyard.spark.workers import settle
 from wireyard.streams.plan import Condition, Plan, make_plan
-from wireyard.streams.scan import load_fast_path, scan_source
+from wireyard.streams.scan import load_fast_path, open_windows, scan_windows
 
 __all__ = ["FilteringReader", "Reader"]
 
@@ -89,7 +90,9 @@ class Reader(ask.DataSourceReader):
     def _batches(self, piece: Piece, plan: Plan) -> Iterator[pa.RecordBatch]:
         options = self._options
         try:
-            yield from scan_source(piece.path, plan, start=piece.start, limit=piece.stop)
+            opened = map_windows(piece.path, piece.start) or open_windows(piece.path, piece.start)
+            with closing(opened):
+                yield from scan_windows(opened, plan, opened.name, piece.start, piece.stop)
         except DecodeError as error:
             # Spark shows the last line of a traceback, and a note would be a line of its own.
             where = " ".join(getattr(error, "__notes__", ()))
