@@ -305,6 +305,9 @@ def test_windows_of_bytes_are_not_copies() -> None:
     assert np.shares_memory(first.data, data) and len(first.view) == 100
     second = next(windows)  # nothing was consumed, so it has to grow
     assert len(second.view) == 200 and second.base + second.start == 10
+    second.start += 150
+    third = next(windows)  # and is small again as soon as something was
+    assert len(third.view) == 100 and third.base + third.start == 160
 
 
 # --- memory ---------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def write_arrow(batches: Iterable[pa.RecordBatch], schema: pa.Schema, file: IO[b
 
 
 def write_parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema, file: IO[bytes]) -> None:
-    """Write batches as a Parquet file of one schema, a row group for some `_ROW_GROUP_BYTES` in memory."""
+    """Write batches as a Parquet file of one schema, row groups of `_ROW_GROUP_BYTES` in memory."""
     from pyarrow import parquet
 
     sink = pa.PythonFile(file, mode="w")

@@ -89,6 +89,9 @@ def test_any_text_anywhere(raw: bytes) -> None:
         packet(properties=section((name, 8, raw))),
         packet(properties=section(("a", 8, raw), (b"b" + raw, 4, 1), ("c", 8, "after"))),
         packet(items=items(item(1, raw)), properties=section(("a", 8, "last"), ("b", 8, raw))),
+        # What stands behind a text could go on where it breaks off.
+        packet(properties=section(("a", 8, raw)), body=b"\xa9\x80\xbf" * 9),
+        packet(items=items(item(5, raw)), properties=section(("a", 8, raw)), body=b"\x98\x80" * 20),
     ]
     for data in alone:
         assert_columns(data)
