@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -38,13 +39,15 @@ spark.stop()
 
 @pytest.mark.spark
 def test_connect(tmp_path: Path) -> None:
-    # A process of its own: one with a classic session can have none of these.
+    # A process of its own, for one with a classic session can have none of these; and a port of
+    # its own, which Spark picks only when it is told that it is tested.
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "all.jmq").write_bytes(STREAM)
     (tmp_path / "in" / "small.jmq").write_bytes(GOOD[0] + GOOD[1])
     ran = subprocess.run(
         [sys.executable, "-c", CLIENT, str(tmp_path)],
         cwd=tmp_path,
+        env={**os.environ, "SPARK_TESTING": "1"},
         capture_output=True,
         text=True,
         check=False,
