@@ -78,7 +78,7 @@ def make_stream(path: Path) -> None:
             },
             "body": body,
         }
-        packet = format.encode(format.packet_of(row))
+        packet = format.encode(format.packet_of(row, format.context))
         packets.append(packet)
         is_body.append(np.arange(len(packet)) >= len(packet) - len(body))
     block, places = np.frombuffer(b"".join(packets), np.uint8).copy(), np.concatenate(is_body)

@@ -114,12 +114,12 @@ def _check_encoding(data: bytes, table: pa.Table) -> None:
     well = table.filter(pa.compute.equal(table["status"], "ok"))
     pairs = zip(well["offset"].to_pylist(), well["length"].to_pylist(), strict=True)
     for offset, length in pairs:
-        packet = JMQ.decode(data[offset : offset + length])
+        packet = JMQ.decode(data[offset : offset + length], JMQ.context)
         try:
             again = JMQ.encode(packet)
         except EncodeError:
             continue
-        found = JMQ.decode(again)
+        found = JMQ.decode(again, JMQ.context)
         assert (found.properties, found.body) == (packet.properties, packet.body)
         assert found.sys_message_id == packet.sys_message_id
         assert JMQ.encode(found) == again

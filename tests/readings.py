@@ -47,7 +47,8 @@ def table_of(
     """Read a source by one of the two paths into one table."""
     plan = make_plan(JMQ, columns, where, mode, max_packet_bytes)
     with forced(compiled=compiled):
-        batches = scan.scan_source(source, plan, start=start, limit=limit, threads=threads)
+        framer = plan.framer(start)
+        batches = scan.scan_source(source, plan, framer=framer, limit=limit, threads=threads)
         return pa.Table.from_batches(batches, plan.schema).combine_chunks()
 
 

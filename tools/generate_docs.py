@@ -1,6 +1,6 @@
-"""Write the documents that follow from the code: docs/cli.md and docs/formats/jmq.md.
+"""Write the documents that follow from the code: docs/cli.md, and a page for every wire format.
 
-`python tools/generate_docs.py` writes them; with `--check` it only says which are not what it would
+`python -m tools.generate_docs` writes them; with `--check` it only says which are not what it would
 write, and exits with 1 when any is.
 """
 
@@ -8,23 +8,15 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import click
 
+from tools.format_pages import format_page
 from wireyard.cli import main as cli
-from wireyard.formats.jmq.layout import (
-    COLUMNS,
-    FLAGS,
-    HEADERS,
-    ITEMS,
-    MAX_PACKET_BYTES,
-    PACKET_TYPES,
-    SPEC,
-)
-from wireyard.layout import Column, Layout
-from wireyard.schema import COMMON, arrow_type
+from wireyard.formats import names
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 HELP_WIDTH = 96
@@ -65,31 +57,6 @@ bits, bytes are lowercase hexadecimal, what a row does not have is null. Propert
 back: for well-formed packets it returns the bytes they came from.
 """
 
-JMQ_HEAD = f"""
-# JMQ
-
-The packet that clients and brokers of Sun/Open Message Queue exchange, as {SPEC} describes it
-and the shipped classes write it; [errata.md](../errata.md) rules where they differ. Everything is
-big-endian and every Java integer signed. A packet is a fixed header, a list of items (the variable
-header), properties, and a body; sizes up to {MAX_PACKET_BYTES} bytes are believed.
-"""
-
-ITEMS_TEXT = """
-Type and length take two bytes each, then comes the value; type 0 ends the list. Items of other
-types are kept and written back (`unknown_items`).
-"""
-
-FLAGS_TEXT = "Letters in `flags` stand in this order."
-
-
-def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
-    """Yield a table."""
-    yield "| " + " | ".join(head) + " |"
-    yield "|" + "---|" * len(head)
-    for row in rows:
-        yield "| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |"
-    yield ""
-
 
 def cli_document() -> Iterator[str]:
     """Yield the lines of docs/cli.md."""
@@ -109,50 +76,10 @@ def help_section(title: str, text: str) -> Iterator[str]:
     yield from ("", f"## {title}", "", "```", *(line.rstrip() for line in text.splitlines()), "```")
 
 
-def jmq_document() -> Iterator[str]:
-    """Yield the lines of docs/formats/jmq.md."""
-    yield from JMQ_HEAD.strip().splitlines()
-    yield from ("", "## Fixed header, versions 200 and 301", "", *header(HEADERS[301]))
-    yield from ("## Fixed header, version 103", "", *header(HEADERS[103]))
-    yield from ("## Items of the variable header", *ITEMS_TEXT.splitlines(), "")
-    items = sorted(ITEMS.values(), key=lambda item: item.code)
-    yield from markdown(
-        ("type", "name", "value", "meaning", "source"),
-        ((i.code, f"`{i.name}`", item_kind(i.width), i.doc, i.spec) for i in items),
-    )
-    yield from ("## Flags", "", FLAGS_TEXT, "")
-    yield from markdown(("letter", "bit"), ((name, f"{bit:#06x}") for name, bit in FLAGS.items()))
-    yield from ("## Packet types", "")
-    yield from markdown(("type", "name"), PACKET_TYPES.items())
-    yield from ("## Columns of a row", "")
-    yield from columns((*COMMON, *COLUMNS))
-
-
-def header(layout: Layout) -> Iterator[str]:
-    """Yield the fields of a fixed header."""
-    return markdown(
-        ("offset", "bytes", "field", "type", "unit", "meaning", "section"),
-        (
-            (f.offset, f.width, f"`{f.name}`", f.kind, f.unit or "", f.doc, f.spec)
-            for f in layout.fields
-        ),
-    )
-
-
-def item_kind(width: int | None) -> str:
-    """Return what an item's value is."""
-    return "UTF-8 text" if width is None else f"i{width * 8}"
-
-
-def columns(rows: Sequence[Column]) -> Iterator[str]:
-    """Yield the columns of a row."""
-    return markdown(
-        ("column", "type", "unit", "meaning", "section"),
-        ((f"`{c.name}`", arrow_type(c.kind), c.unit or "", c.doc, c.spec) for c in rows),
-    )
-
-
-DOCUMENTS = {"cli.md": cli_document, "formats/jmq.md": jmq_document}
+DOCUMENTS: dict[str, Callable[[], Iterator[str]]] = {
+    "cli.md": cli_document,
+    **{f"formats/{name}.md": partial(format_page, name) for name in names()},
+}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -169,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
             path.write_text(wanted, "utf-8")
             continue
         stale = 1
-        print(f"docs/{name} is stale: run python tools/generate_docs.py")
+        print(f"docs/{name} is stale: run python -m tools.generate_docs")
         changed = difflib.unified_diff(found.splitlines(), wanted.splitlines(), lineterm="", n=0)
         print(*list(changed)[:12], sep="\n")
     return stale

@@ -12,7 +12,7 @@ import pyarrow as pa
 from wireyard.errors import SourceError, UsageError
 from wireyard.formats import get_format, names, sniff, titles
 from wireyard.formats.base import Format
-from wireyard.streams.decoder import Decoder
+from wireyard.streams.decoder import decode_windows
 from wireyard.streams.plan import Condition, make_plan
 from wireyard.streams.scan import OpenedStream, open_windows, scan_windows
 from wireyard.streams.source import Source
@@ -129,18 +129,13 @@ def packets(
         raise UsageError(f"mode '{mode}' is for tables; packets take failfast or dropmalformed")
     opened = open_windows(source)
     with closing(opened):
-        decoder = Decoder(_format_of(opened, format), max_packet_bytes)
-        for window in opened.windows:
-            decoder.receive_data(window.view)
-            window.start = window.stop
-            if window.at_end:
-                decoder.receive_end()
-            for event in decoder.events():
-                if event.packet is not None:
-                    yield event.packet
-                elif event.error is not None and mode == "failfast":
-                    event.error.add_note(f"in {opened.name}, offset {event.offset}")
-                    raise event.error
+        found = _format_of(opened, format)
+        for event in decode_windows(opened.windows, found, max_packet_bytes):
+            if event.packet is not None:
+                yield event.packet
+            elif event.error is not None and mode == "failfast":
+                event.error.add_note(f"in {opened.name}, offset {event.offset}")
+                raise event.error
 
 
 def decode(data: bytes | bytearray | memoryview, format: str) -> Any:
@@ -151,7 +146,8 @@ def decode(data: bytes | bytearray | memoryview, format: str) -> Any:
     DecodeError
         The bytes are not exactly one well-formed packet.
     """
-    return get_format(format).decode(bytes(data))
+    found = get_format(format)
+    return found.decode(bytes(data), found.context)
 
 
 def encode(packet: Any) -> bytes:

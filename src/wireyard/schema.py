@@ -6,6 +6,7 @@ views. The columns every row has come first, then the format's own.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -33,6 +34,7 @@ _TYPES: Mapping[str, pa.DataType] = {
     "bool": pa.bool_(),
     "int32": pa.int32(),
     "int64": pa.int64(),
+    "offset": pa.int64(),
     "string": pa.string(),
     "binary": pa.binary(),
     "error": pa.struct(
@@ -45,6 +47,19 @@ _TYPES: Mapping[str, pa.DataType] = {
         ]
     ),
     "items": pa.list_(pa.struct([("type", pa.int32()), ("value", pa.binary())])),
+    "int32s": pa.list_(pa.int32()),
+    "filters": pa.list_(
+        pa.struct(
+            [
+                ("filter", pa.string()),
+                ("qos", pa.int32()),
+                ("no_local", pa.bool_()),
+                ("retain_as_published", pa.bool_()),
+                ("retain_handling", pa.int32()),
+            ]
+        )
+    ),
+    "name_values": pa.list_(pa.struct([("name", pa.string()), ("value", pa.string())])),
     "properties": pa.map_(pa.string(), pa.struct([("type", pa.string()), ("value", pa.string())])),
 }
 
@@ -90,6 +105,8 @@ def _values(column: Column, rows: Sequence[Row]) -> list[Any]:
         return [None if value is None else storable(value) for value in values]
     if column.kind == "properties":
         return [None if value is None else _property_entries(value) for value in values]
+    if column.kind == "name_values":
+        return [None if value is None else _named_texts(value) for value in values]
     return values
 
 
@@ -98,6 +115,19 @@ def _property_entries(properties: Mapping[str, tuple[str, Any]]) -> list[tuple[s
         (storable(name), {"type": kind, "value": storable(property_text(kind, value))})
         for name, (kind, value) in properties.items()
     ]
+
+
+def _named_texts(entries: Sequence[Row]) -> list[Row]:
+    return [{"name": entry["name"], "value": _value_text(entry["value"])} for entry in entries]
+
+
+def _value_text(value: Any) -> str | None:
+    """Return a value of any kind as text: bytes in hexadecimal, several values as a JSON array."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return value.hex()
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list) else str(value)
 
 
 def storable(text: str) -> str:

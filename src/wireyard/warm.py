@@ -27,9 +27,9 @@ def warm(format: Format) -> float:
     fast = import_module(format.fast_path)
     size = format.header_bytes
     data = np.zeros(size, np.uint8)
-    fast.scan_frames(data, 0, size, size, format.max_packet_bytes)
+    fast.scan_frames(data, 0, size, size, format.max_packet_bytes, format.context)
     starts, sizes = np.zeros(1, np.int64), np.full(1, size, np.int64)
-    fast.ColumnDecoder(format.columns, True).decode(data, size, starts, sizes)
+    fast.ColumnDecoder(format.columns, True).decode(data, size, starts, sizes, starts)
     return time.perf_counter() - start
 
 

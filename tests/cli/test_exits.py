@@ -245,11 +245,15 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
     source, target = tmp_path / "pipe", tmp_path / "out.jsonl"
     os.mkfifo(source)
     words = [*WIREYARD, "decode", str(source), "--format", "jmq", "-w", str(target)]
-    with subprocess.Popen(words, stderr=subprocess.PIPE) as process, source.open("wb") as pipe:
-        pipe.write(packet() * 1000)
-        pipe.flush()
+    # Opened for both, so that nobody waits here for a reader that ended.
+    with (
+        subprocess.Popen(words, stderr=subprocess.PIPE) as process,
+        source.open("r+b", buffering=0) as pipe,
+    ):
+        pipe.write(packet() * 100)
         part = tmp_path / f".{target.name}.{process.pid}.part"
         while not part.exists():
+            assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         assert process.wait() == 130

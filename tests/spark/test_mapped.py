@@ -38,8 +38,8 @@ def test_the_rows_are_those_that_reading_finds(
     name = str(stream)
     opened = map_windows(name, start)
     assert opened is not None and opened.size == len(STREAM) - start
-    found = list(scan_windows(opened, PLAN, name, start))
-    expected = pa.Table.from_batches(scan_source(name, PLAN, start=start))
+    found = list(scan_windows(opened, PLAN, name, PLAN.framer(start)))
+    expected = pa.Table.from_batches(scan_source(name, PLAN, framer=PLAN.framer(start)))
     assert len(found) > 1 or window_bytes > len(STREAM)
     assert pa.Table.from_batches(found).equals(expected)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
+from socket import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from wireyard.errors import SourceError
 from wireyard.spark import daemon, sessions
 from wireyard.spark.sessions import LOCAL_SETTINGS, SETTINGS, check_java, session
+from wireyard.spark.startup.sitecustomize import files_first
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -188,9 +192,50 @@ def test_memory_is_a_share_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_installed_files_go_before_sparks_zip() -> None:
     zip_file, other = "/site/pyspark/python/lib/pyspark.zip", "/opt/spark/python/lib/pyspark.zip"
-    assert daemon._files_first([zip_file, "/py4j.zip", "/site"]) == ["/py4j.zip", "/site", zip_file]
+    assert files_first([zip_file, "/py4j.zip", "/site"]) == ["/py4j.zip", "/site", zip_file]
     # Another Spark than the installed one keeps its own code.
-    assert daemon._files_first([other, "/site"]) == [other, "/site"]
+    assert files_first([other, "/site"]) == [other, "/site"]
+
+
+def test_startup_leaves_the_place_to_the_sitecustomize_of_the_site(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("NAME = 'theirs'")
+    startup = Path(sessions.__file__).with_name("startup")
+    for path, expected in (([startup, tmp_path], "theirs"), ([startup], "None")):
+        ran = subprocess.run(
+            [sys.executable, "-c", "import sitecustomize as s; print(getattr(s, 'NAME', None))"],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert (ran.stdout.strip(), ran.stderr) == (expected, "")
+
+
+def test_only_java_starts_with_our_startup(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+    with sessions._startup_on_path():
+        ours, theirs = os.environ["PYTHONPATH"].split(os.pathsep)
+        assert theirs == "/mine" and (Path(ours) / "sitecustomize.py").is_file()
+    assert os.environ["PYTHONPATH"] == "/mine"
+    monkeypatch.delenv("PYTHONPATH")
+    with sessions._startup_on_path():
+        assert os.environ["PYTHONPATH"] == ours
+    assert "PYTHONPATH" not in os.environ
+
+
+def test_a_worker_ends_quietly_when_nobody_listens() -> None:
+    def serve(sock: socket, authenticated: bool) -> int:
+        if not authenticated:
+            raise BrokenPipeError
+        sock.fileno()
+        return 7
+
+    served = daemon._until_hung_up(serve)
+    with socket() as sock:
+        assert served(sock, True) == 7
+        assert served(sock, False) == 1
+    with pytest.raises(AttributeError):  # other failures are still told
+        served(None, True)  # type: ignore[arg-type]
 
 
 @pytest.mark.spark
@@ -233,13 +278,3 @@ def test_a_task_that_fails_once_is_tried_again(spark: SparkSession, tmp_path: Pa
         raise OSError("once")
 
     assert spark.sparkContext.parallelize(range(2), 2).map(stumble).collect() == [0, 1]
-
-
-@pytest.mark.spark
-def test_first_rows_print_no_traceback(
-    spark: SparkSession, traffic: list[Path], capfd: pytest.CaptureFixture[str]
-) -> None:
-    frame = spark.read.format("wireyard").load(str(traffic[0].parent / "*.jmq"))
-    for _ in range(3):
-        assert frame.select("body").first() is not None
-    assert "Traceback" not in capfd.readouterr().err

@@ -40,7 +40,7 @@ def decode(folder: Path, pieces: list[Piece], **settings: Any) -> list[Outcome]:
 
 def whole(path: Path) -> Piece:
     size = path.stat().st_size
-    return Piece(str(path), "jmq", 0, size, size, True)
+    return Piece(str(path), "jmq", 0, size, size, True, 0)
 
 
 def staged(folder: Path, table: str = "packets_jmq") -> pa.Table:
@@ -94,7 +94,7 @@ def test_pieces_meet(tmp_path: Path, stream: Path, parts: int) -> None:
     size = len(STREAM)
     bounds = [size * part // parts for part in range(parts + 1)]
     outcomes = [
-        decode(tmp_path / "out", [Piece(str(stream), "jmq", start, stop, size, start == 0)])[0]
+        decode(tmp_path / "out", [Piece(str(stream), "jmq", start, stop, size, start == 0, 0)])[0]
         for start, stop in pairwise(bounds)
     ]
     found = [one for one in outcomes if one.first is not None]
@@ -115,14 +115,14 @@ def test_a_compressed_source_is_read_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "some.jmq.gz"
     path.write_bytes(gzip.compress(STREAM + b"rest"))
     size = path.stat().st_size
-    (outcome,) = decode(tmp_path / "out", [Piece(str(path), "jmq", 0, TO_THE_END, size, True)])
+    (outcome,) = decode(tmp_path / "out", [Piece(str(path), "jmq", 0, TO_THE_END, size, True, 0)])
     assert outcome.reached == outcome.end == len(STREAM) + 4
     (row,) = staged(tmp_path / "out", "quarantine").to_pylist()
     assert (row["offset"], row["first_bytes"]) == (len(STREAM), b"rest".hex())
 
 
 def test_a_source_that_is_gone_is_said_and_not_raised(tmp_path: Path) -> None:
-    piece = Piece(str(tmp_path / "gone"), "jmq", 0, 100, 100, True)
+    piece = Piece(str(tmp_path / "gone"), "jmq", 0, 100, 100, True, 0)
     (outcome,) = decode(tmp_path / "out", [piece])
     assert outcome.failed == "read"
     assert outcome.message == f"{tmp_path}/gone: there is no such file"

@@ -273,7 +273,8 @@ def test_a_compressed_source_has_no_middle(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(DATA))
     for source in (path, path.read_bytes()):
         with pytest.raises(SourceError, match="compressed"):
-            list(scan_source(source, make_plan(JMQ), start=72))
+            plan = make_plan(JMQ)
+            list(scan_source(source, plan, framer=plan.framer(72)))
 
 
 def test_an_empty_source_needs_a_format(tmp_path: Path) -> None:

@@ -176,16 +176,24 @@ def test_a_guess_that_is_wrong_is_found_and_repaired(tmp_path: Path) -> None:
 
 
 def test_stitching_walks_again_only_what_was_walked_wrongly() -> None:
-    walked = [Segment(0, 12, 1), Segment(13, 21, 1), None, Segment(33, 41, 1)]
+    walked = [Segment(0, 12, 1, 5, 6), Segment(13, 21, 1, 5, 5), None, Segment(33, 41, 1, 5, 5)]
     asked = []
 
-    def again(start: int, stop: int) -> Segment:
-        asked.append((start, stop))
-        return Segment(start, {20: 33}[stop], 2)
+    def again(start: int, stop: int, context: int) -> Segment:
+        asked.append((start, stop, context))
+        return Segment(start, {20: 33}[stop], 2, context, 7)
 
-    segments = stitch([0, 10, 20, 30, 40], walked, again)
-    assert segments == [Segment(0, 12, 1), Segment(12, 33, 2), Segment(33, 41, 1)]
-    assert asked == [(12, 20)]
+    segments = stitch([0, 10, 20, 30, 40], walked, again, 5)
+    assert segments == [walked[0], Segment(12, 33, 2, 6, 7), walked[3]]
+    assert asked == [(12, 20, 6)]
+
+
+def test_what_was_not_walked_is_walked_with_the_context_before_it() -> None:
+    def again(start: int, stop: int, context: int) -> Segment:
+        return Segment(start, stop, 1, context, context + 1)
+
+    segments = stitch([0, 10, 20], [None, None], again, 5)
+    assert segments == [Segment(0, 10, 1, 5, 6), Segment(10, 20, 1, 6, 7)]
 
 
 def test_real_streams_split_anywhere(shared: Path) -> None:
@@ -205,10 +213,10 @@ def test_real_streams_split_anywhere(shared: Path) -> None:
 def test_a_small_stream_is_one_segment_and_leaves_no_index(tmp_path: Path) -> None:
     path = tmp_path / "small.jmq"
     path.write_bytes(packet() * 3)
-    assert plan_segments(str(path), JMQ, 1000) == [Segment(0, TO_THE_END, None)]
+    assert plan_segments(str(path), JMQ, 1000) == [Segment(0, TO_THE_END, None, 0, 0)]
     assert plan_segments(str(path), JMQ, 100)[0].stop == 144
     path.write_bytes(b"")
-    assert plan_segments(str(path), JMQ, 100) == [Segment(0, TO_THE_END, None)]
+    assert plan_segments(str(path), JMQ, 100) == [Segment(0, TO_THE_END, None, 0, 0)]
     assert [entry.name for entry in tmp_path.iterdir()] == ["small.jmq"]
 
 
@@ -217,7 +225,7 @@ def test_a_compressed_stream_is_one_segment(tmp_path: Path) -> None:
     with pa.OSFile(str(path), "wb") as file, pa.CompressedOutputStream(file, "gzip") as packed:
         packed.write(b"".join(random_packet(Random(n)) for n in range(300)))
     assert path.stat().st_size > 1000
-    assert plan_segments(str(path), JMQ, 1000) == [Segment(0, TO_THE_END, None)]
+    assert plan_segments(str(path), JMQ, 1000) == [Segment(0, TO_THE_END, None, 0, 0)]
 
 
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:

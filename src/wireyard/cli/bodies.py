@@ -12,12 +12,8 @@ from wireyard.cli.jsonl import json_value
 from wireyard.errors import UsageError
 from wireyard.formats import Format
 from wireyard.formats.base import Row
-from wireyard.layout import Column
 
-__all__ = ["CHOICES", "body_column", "body_view"]
-
-_NAMES = ("body", "payload", "data")
-"""What the formats call what they carry for others."""
+__all__ = ["CHOICES", "body_view"]
 
 _OF_BYTES: Mapping[str, Callable[[bytes], str]] = MappingProxyType(
     {
@@ -30,12 +26,6 @@ CHOICES = (*_OF_BYTES, "text", "value", "none")
 """``hash`` is SHA-256; ``text`` and ``value`` open what the format knows how to open."""
 
 
-def body_column(format: Format) -> Column | None:
-    """Return the column that holds what a packet carries, None if the format has none."""
-    columns = {column.name: column for column in format.columns}
-    return next((columns[name] for name in _NAMES if name in columns), None)
-
-
 def body_view(format: Format, choice: str) -> Callable[[Row], Any]:
     """Return what makes a row's body into the value to show.
 
@@ -44,11 +34,10 @@ def body_view(format: Format, choice: str) -> Callable[[Row], Any]:
     UsageError
         The format cannot open bodies that way.
     """
-    column = body_column(format)
-    if column is not None and choice in _OF_BYTES:
-        name, show = column.name, _OF_BYTES[choice]
+    if choice in _OF_BYTES:
+        name, show = format.body, _OF_BYTES[choice]
         return lambda row: None if row.get(name) is None else show(row[name])
-    if column is None or choice not in format.body_views:
+    if choice not in format.body_views:
         raise UsageError(f"--body {choice}: {format.name} has no such view of a body")
     open_body = format.body_views[choice]
     return lambda row: json_value(open_body(row))

@@ -42,13 +42,16 @@ def read_tables(
     DecodeError
         While reading, in mode ``failfast``: the first bad row.
     UsageError
-        Bodies are to be shown otherwise than as bytes. While reading: a stream of another format
-        than the first.
+        Bodies are to be shown otherwise than as bytes, or nested packets. While reading: a stream
+        of another format than the first.
     """
     first = next(readings)
     if first.selection.shown_body is not None:
         choice = first.selection.request.body
         raise UsageError(f"--body {choice} is for table and jsonl; these tables hold bytes")
+
+    if first.selection.request.nested:
+        raise UsageError("--nested is for table and jsonl; a table holds packets of one format")
 
     def batches() -> Iterator[pa.RecordBatch]:
         for reading in chain([first], readings):

@@ -79,9 +79,8 @@ def _write_jsonl(job: _Job, readings: Iterator[OpenInput], file: IO[bytes]) -> N
     from wireyard.cli.rows import read_rows
 
     for reading in readings:
-        columns = reading.selection.shown_columns
         for row in read_rows(reading):
-            file.write(json_line(row, columns))
+            file.write(json_line(*reading.selection.shape(row)))
 
 
 def _write_arrow(job: _Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
@@ -152,6 +151,9 @@ _BINARY = ("arrow", "parquet")
     help="How bodies are shown; text and value open them, hash is SHA-256.",
 )
 @click.option("--secrets", is_flag=True, help="Show passwords, which are left out otherwise.")
+@click.option(
+    "--nested", is_flag=True, help="Show the packets inside packets too, each after its parent."
+)
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N rows.")
 @max_packet_option
 def command(

@@ -5,27 +5,28 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Iterator
 from contextlib import closing
+from dataclasses import replace
 from functools import cache
 
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.bodies import body_column
 from wireyard.cli.jsonl import row_of
 from wireyard.cli.options import PATH, examples, format_option
 from wireyard.cli.output import open_output
+from wireyard.cli.selection import PARENT
 from wireyard.errors import EncodeError, SourceError, WireError
-from wireyard.formats import Format, get_format
+from wireyard.formats import Format, get_format, names
 from wireyard.formats.base import Row
 from wireyard.layout import Column
-from wireyard.schema import pick_columns
+from wireyard.schema import COMMON, pick_columns
 from wireyard.streams.source import Reading, open_source, reading
 
 __all__ = ["command"]
 
-_MAX_LINE_BYTES = 1 << 29
-"""Six characters, as JSON writes the worst of them, for each byte of the largest packet any format
-takes as shipped (70 MiB), and room for the names."""
+_MAX_LINE_BYTES = 1 << 30
+"""Two digits for each byte of the largest payload there is (256 MiB in MQTT) and as much again for
+all else, or six characters, as JSON writes the worst of them, for each that JMQ takes (70 MiB)."""
 
 _CHUNK_BYTES = 1 << 20
 
@@ -53,6 +54,8 @@ def command(file: str, write: str | None, format_name: str | None, skip_faults: 
         for number, line in lines:
             try:
                 format, row = _row(line, format_name)
+                if row.get(PARENT.name) is not None:
+                    continue  # Its parent has it.
                 if row.get("status") in (None, "ok"):
                     target.write(_encode(format, row))
                 elif skip_faults:
@@ -114,16 +117,20 @@ def _row(line: bytes, format_name: str | None) -> tuple[Format, Row]:
 
 @cache
 def _format(name: str) -> tuple[Format, dict[str, Column]]:
-    """Return a format, and by name the columns its rows may have."""
+    """Return the format of rows of a name, and the columns they may have by what they call them."""
+    for format in map(get_format, names()):
+        if own := format.other_rows.get(name):
+            columns = {column.name: replace(column, name=at) for at, column in own.items()}
+            return format, {**{column.name: column for column in COMMON}, **columns}
     format = get_format(name)
-    return format, {column.name: column for column in pick_columns(format, None)}
+    return format, {column.name: column for column in (*pick_columns(format, None), PARENT)}
 
 
 def _encode(format: Format, row: Row) -> bytes:
     """Return the packet of a row; a body that was taken out of it is not silently left out."""
-    body = body_column(format)
-    size = row.get(f"{body.name}_size") if body else None
-    if body and size is not None and size != len(row.get(body.name) or b""):
-        problem = f"{body.name}_size is {size}; decode --secrets --body hex keeps it as it is"
-        raise EncodeError(body.name, row.get(body.name), problem)
-    return format.encode(format.packet_of(row))
+    body = format.body
+    size = row.get(f"{body}_size")
+    if size is not None and size != len(row.get(body) or b""):
+        problem = f"{body}_size is {size}; decode --secrets --body hex keeps it as it is"
+        raise EncodeError(body, row.get(body), problem)
+    return format.encode(format.packet_of(row, format.context))

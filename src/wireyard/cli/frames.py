@@ -20,6 +20,7 @@ class FoundFrame:
     start: int
     stop: int
     status: str
+    context: int
     error: DecodeError | None
     data: bytes
     """Its bytes; of garbage larger than a window only those at its end."""
@@ -65,12 +66,13 @@ def _frame(opened: OpenedStream, format: Format, block: Block, previous: int | N
     start = int(block.offsets[-1])
     stop = start + int(block.lengths[-1])
     data = block.data[max(start - block.base, 0) : stop - block.base].tobytes()
+    context = int(block.contexts[-1])
     odd = block.odd.get(len(block.offsets) - 1)
     if odd is not None:
         status, error = odd.status, odd.error
     else:
-        _, error = format.read_row(data)
+        _, error = format.read_row(data, context)
         status = MALFORMED if error else OK
     following = next(opened.rest, None)
     more = stop < block.base + block.stop or (following is not None and len(following.view) > 0)
-    return FoundFrame(start, stop, status, error, data, previous, more)
+    return FoundFrame(start, stop, status, context, error, data, previous, more)

@@ -41,8 +41,8 @@ def show_frame(
         skipped = size - len(frame.data)
         print_lines(console, _dump(frame.data, skipped, most))
     else:
-        marks = format.annotate(frame.data)
-        hidden = set() if secrets else _secret_fields(format, frame.data)
+        marks = format.annotate(frame.data, frame.context)
+        hidden = set() if secrets else _secret_fields(format, frame)
         styled = zip(marks, _cycle(len(marks)), strict=True)
         for spec, group in groupby(styled, key=lambda pair: pair[0].spec):
             console.print(Text(f"\n{spec}", "dim"))
@@ -54,9 +54,9 @@ def _cycle(count: int) -> Iterator[str]:
     return (_STYLES[place % len(_STYLES)] for place in range(count))
 
 
-def _secret_fields(format: Format, data: bytes) -> set[str]:
+def _secret_fields(format: Format, frame: FoundFrame) -> set[str]:
     """Return the columns that `redact` takes something out of: their bytes are as secret."""
-    row, _ = format.read_row(data)
+    row, _ = format.read_row(frame.data, frame.context)
     shown = format.redact(row)
     return {name for name, value in row.items() if shown.get(name) is not value}
 

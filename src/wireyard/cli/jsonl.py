@@ -37,12 +37,6 @@ def _items(items: Sequence[Row]) -> list[Row]:
     return [{"type": item["type"], "value": item["value"].hex()} for item in items]
 
 
-_WRITERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
-    {"binary": bytes.hex, "items": _items, "properties": _properties}
-)
-"""How a column's value becomes JSON, by kind; of any other kind it stays."""
-
-
 def json_line(row: Row, columns: Sequence[Column]) -> bytes:
     """Return a row as one line: the given columns in order, whether it has them or not."""
     values: Row = {}
@@ -77,6 +71,17 @@ def json_value(value: Any) -> Any:
             return str(value)
         case _:
             return value
+
+
+_WRITERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
+    {
+        "binary": bytes.hex,
+        "items": _items,
+        "properties": _properties,
+        "name_values": json_value,
+    }
+)
+"""How a column's value becomes JSON, by kind; of any other kind it stays."""
 
 
 # --- and back -------------------------------------------------------------------------------
@@ -117,6 +122,12 @@ def _property_of(name: str, entry: Any) -> Row:
     raise EncodeError(f"property {name}", entry, "a type and a value are needed")
 
 
+def _list_of(name: str, values: Any) -> list[Any]:
+    if not isinstance(values, list):
+        raise EncodeError(name, values, "a list is needed")
+    return values
+
+
 def _checked(kind: type, words: str) -> Callable[[str, Any], Any]:
     def check(name: str, value: Any) -> Any:
         if type(value) is not kind:
@@ -134,7 +145,11 @@ _READERS: Mapping[str, Callable[[str, Any], Any]] = MappingProxyType(
         "bool": _checked(bool, "true or false"),
         "int32": _checked(int, "an integer"),
         "int64": _checked(int, "an integer"),
+        "offset": _checked(int, "an integer"),
         "string": _checked(str, "text"),
+        "int32s": _list_of,
+        "filters": _list_of,
+        "name_values": _list_of,
     }
 )
 
@@ -147,7 +162,7 @@ def row_of(values: Mapping[str, Any], columns: Mapping[str, Column]) -> Row:
     values
         The object.
     columns
-        The columns there are, by name.
+        By each name there is, the column of the row that it stands for.
 
     Raises
     ------
@@ -158,6 +173,7 @@ def row_of(values: Mapping[str, Any], columns: Mapping[str, Column]) -> Row:
     for name, value in values.items():
         if name not in columns:
             raise EncodeError("column", name, f"there are {', '.join(columns)}")
-        read = _READERS.get(columns[name].kind)
-        row[name] = value if value is None or read is None else read(name, value)
+        column = columns[name]
+        read = _READERS.get(column.kind)
+        row[column.name] = value if value is None or read is None else read(name, value)
     return row

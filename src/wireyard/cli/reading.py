@@ -14,7 +14,7 @@ from wireyard.cli.progress import Progress
 from wireyard.cli.selection import Selection
 from wireyard.streams.batches import BlockReader
 from wireyard.streams.blocks import Block, cut_blocks
-from wireyard.streams.framer import MALFORMED, Framer
+from wireyard.streams.framer import MALFORMED
 from wireyard.streams.plan import Plan
 from wireyard.streams.scan import OpenedStream, load_fast_path
 
@@ -63,7 +63,7 @@ def read_blocks(reading: OpenInput, plan: Plan) -> Iterator[tuple[Block, pa.Reco
     opened, budget = reading.opened, reading.budget
     fast = load_fast_path(plan.format, opened.bytes_ahead)
     reader = BlockReader(plan, opened.name, opened.name, fast)
-    framer = Framer(plan.format, plan.max_packet_bytes)
+    framer = plan.framer()
     for block in cut_blocks(opened.windows, framer, fast.scan_frames if fast else None):
         batch = reader.read(block)
         batch = batch.slice(0, budget.take(batch.num_rows))

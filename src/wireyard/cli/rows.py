@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pyarrow as pa
+import numpy as np
 
 from wireyard.cli.faults import UNOPENED, Faults
 from wireyard.cli.reading import OpenInput, read_blocks
-from wireyard.cli.selection import Selection
+from wireyard.cli.selection import PARENT, Selection
 from wireyard.errors import DecodeError
+from wireyard.formats import get_format
 from wireyard.formats.base import Row
 from wireyard.streams.blocks import Block
 from wireyard.streams.framer import MALFORMED, OK
@@ -31,25 +32,44 @@ def read_rows(reading: OpenInput) -> Iterator[Row]:
         In mode ``failfast``: the first bad row.
     """
     name, selection = reading.opened.name, reading.selection
-    format, secrets = selection.format, selection.request.secrets
-    common = {"source": name, "stream": name, "format": format.name}
+    common = {"source": name, "stream": name}
     for block, batch in read_blocks(reading, selection.row_plan()):
-        for place, packet in _packets(block, batch, selection):
-            shown = packet if secrets else format.redact(packet)
-            yield _open_body({**common, **place, **shown}, selection, reading.faults)
+        rows = np.searchsorted(block.offsets, batch["offset"].to_numpy()).tolist()
+        for number, place in zip(rows, batch.to_pylist(), strict=True):
+            row = {**common, **place, **_packet(block, number, place, selection)}
+            yield _open_body(row, selection, reading.faults)
+            if selection.request.nested and place["status"] == OK:
+                yield from _nested(row, block.view(number), selection)
 
 
-def _packets(
-    block: Block, batch: pa.RecordBatch, selection: Selection
-) -> Iterator[tuple[Row, Row]]:
-    """Yield for each row its place and verdict, and what the packet says."""
-    view = block.data.data
-    for place in batch.to_pylist():
-        packet: Row = {}
-        if place["status"] in (OK, MALFORMED):
-            start = place["offset"] - block.base
-            packet, _ = selection.format.read_row(view[start : start + place["length"]])
-        yield place, packet
+def _packet(block: Block, number: int, place: Row, selection: Selection) -> Row:
+    """Return what the packet of a row says; nothing of what is no packet."""
+    format = selection.format
+    if place["status"] not in (OK, MALFORMED):
+        return {"format": format.name}
+    packet, _ = format.read_row(block.view(number), int(block.contexts[number]))
+    for name in selection.relative:
+        if packet.get(name) is not None:
+            packet[name] += place["offset"]
+    shown = packet if selection.request.secrets else format.redact(packet)
+    return {"format": format.name, **shown}
+
+
+def _nested(parent: Row, view: memoryview, selection: Selection) -> Iterator[Row]:
+    """Yield the rows of the packets inside a packet; they point back to it by its offset."""
+    for name, start, stop in selection.format.nested(view):
+        format = get_format(name)
+        packet, error = format.read_row(view[start:stop], format.context)
+        yield {
+            **{name: parent[name] for name in ("source", "stream")},
+            "offset": parent["offset"] + start,
+            "length": stop - start,
+            "format": format.name,
+            "status": MALFORMED if error else OK,
+            "error": error.row() if error else None,
+            PARENT.name: parent["offset"],
+            **(packet if selection.request.secrets else format.redact(packet)),
+        }
 
 
 def _open_body(row: Row, selection: Selection, faults: Faults) -> Row:

@@ -7,20 +7,23 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from wireyard.cli.bodies import body_column, body_view
+from wireyard.cli.bodies import body_view
 from wireyard.cli.where import parse_conditions
-from wireyard.formats import Format
+from wireyard.formats import Format, get_format
 from wireyard.formats.base import Row
 from wireyard.layout import Column
-from wireyard.schema import pick_columns
+from wireyard.schema import COMMON, pick_columns
 from wireyard.streams.plan import Plan, make_plan
 
-__all__ = ["Request", "Selection"]
+__all__ = ["PARENT", "Request", "Selection"]
+
+PARENT = Column("parent_offset", "int64", "offset of the packet it is inside of", unit="bytes")
+"""What a packet inside another has besides its own columns."""
 
 _ROW = ("offset", "length", "status", "error")
 """Columns that every reading needs: what was wrong is told even where nobody asked for it."""
 
-_STRUCTURED = ("binary", "items", "properties")
+_STRUCTURED = ("binary", "items", "properties", "int32s", "filters", "name_values")
 """Kinds of columns that never decide about another column."""
 
 
@@ -33,6 +36,7 @@ class Request:
     mode: str
     body: str
     secrets: bool
+    nested: bool
     max_packet_bytes: int | None
 
 
@@ -47,27 +51,45 @@ class Selection:
     def columns(self) -> tuple[Column, ...]:
         """The columns to show."""
         columns = pick_columns(self.format, self.request.columns)
-        body = body_column(self.format)
-        return tuple(c for c in columns if self.request.body != "none" or c != body)
+        return tuple(c for c in columns if self.request.body != "none" or not self._is_body(c))
 
     @cached_property
     def shown_columns(self) -> tuple[Column, ...]:
         """The columns to show; a body that is shown otherwise is no column of bytes."""
         if self._view is None:
             return self.columns
-        body = body_column(self.format)
-        return tuple(replace(c, kind="json") if c == body else c for c in self.columns)
+        return tuple(replace(c, kind="json") if self._is_body(c) else c for c in self.columns)
+
+    @cached_property
+    def relative(self) -> tuple[str, ...]:
+        """The columns that hold places in the stream, which a format tells from the row's own."""
+        return tuple(c.name for c in self.format.columns if c.kind == "offset")
+
+    def shape(self, row: Row) -> tuple[Row, tuple[Column, ...]]:
+        """Return a row and the columns to show of it: packets of other names have their own."""
+        if self.request.columns is not None:
+            return row, self.shown_columns
+        if PARENT.name in row:
+            return row, (*pick_columns(get_format(row["format"]), None), PARENT)
+        own = self.format.other_rows.get(row["format"])
+        if own is None:
+            return row, self.shown_columns
+        shown = {column.name: column for column in self.shown_columns}
+        columns = [replace(own[at], kind=shown[at].kind) for at in own if at in shown]
+        return {**row, **{one.name: row.get(at) for at, one in own.items()}}, (*COMMON, *columns)
 
     @property
     def shown_body(self) -> tuple[str, Callable[[Row], Any]] | None:
         """The name of the column whose body is shown otherwise than as bytes, and how."""
-        body = body_column(self.format)
-        return None if body is None or self._view is None else (body.name, self._view)
+        return None if self._view is None else (self.format.body, self._view)
+
+    def _is_body(self, column: Column) -> bool:
+        return column.name == self.format.body
 
     @cached_property
     def _view(self) -> Callable[[Row], Any] | None:
         choice = self.request.body
-        if choice in ("hex", "none") or body_column(self.format) not in self.columns:
+        if choice in ("hex", "none") or not any(map(self._is_body, self.columns)):
             return None
         return body_view(self.format, choice)
 

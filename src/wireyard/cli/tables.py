@@ -29,6 +29,7 @@ _MOST_CELL = 56
 _LEAST_CELL = 8
 _OFFSET_DIGITS = 9  # offsets grow: this much is a gigabyte
 _PIPED_WIDTH = 120
+_STRUCTURED = ("properties", "name_values", "filters", "json", "binary")
 _PLACE = ("offset", "length")
 _SHOWN_BYTES = 16
 
@@ -99,11 +100,7 @@ def _telling(columns: Sequence[Column], sample: Sequence[Row]) -> list[Column]:
     first = next((c for c in columns if c.kind == "string" and c.name.endswith("_name")), None)
     if first is not None and first not in texts:
         texts.insert(0, first)
-    rest = [
-        column
-        for column in columns
-        if column.kind in ("properties", "json", "binary") and _differs(column, sample)
-    ]
+    rest = [column for column in columns if column.kind in _STRUCTURED and _differs(column, sample)]
     return [*place, *texts, *reversed(rest)]
 
 
@@ -154,7 +151,7 @@ def _table(
 ) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=header)
     for column, width in zip(columns, widths, strict=True):
-        number = column.kind in ("int32", "int64")
+        number = column.kind in ("int32", "int64", "offset")
         style = "cyan" if column.name in _PLACE else None
         table.add_column(
             column.name,
@@ -185,6 +182,11 @@ _CELLS: Mapping[str, Callable[[Any], str]] = MappingProxyType(
         "binary": _bytes_cell,
         "properties": _properties_cell,
         "bool": lambda value: "yes" if value else "no",
+        "int32s": lambda values: ", ".join(map(str, values)),
+        "filters": lambda filters: ", ".join(f"{f['filter']} at {f['qos']}" for f in filters),
+        "name_values": lambda pairs: ", ".join(
+            f"{pair['name']}={json_value(pair['value'])}" for pair in pairs
+        ),
         "items": lambda items: ", ".join(f"{i['type']}={i['value'].hex()}" for i in items),
         "error": lambda error: str(error["message"]),
     }

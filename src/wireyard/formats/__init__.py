@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -12,7 +13,12 @@ from wireyard.formats.base import Format, View
 
 __all__ = ["Format", "get_format", "names", "sniff", "titles"]
 
-_MODULES = {"jmq": "wireyard.formats.jmq"}
+_MODULES = {
+    "jmq": "wireyard.formats.jmq",
+    "gpacket": "wireyard.formats.gpacket",
+    "mqtt": "wireyard.formats.mqtt",
+    "rmp": "wireyard.formats.rmp",
+}
 
 
 def names() -> tuple[str, ...]:
@@ -27,26 +33,31 @@ def titles() -> dict[str, str]:
 
 @cache
 def get_format(name: str) -> Format:
-    """Return the format called `name`.
+    """Return the format called `name`, read as the dialect after a slash if there is one.
 
     Raises
     ------
     UsageError
         When there is none; the text names those there are.
     """
-    module = _MODULES.get(name.lower())
+    plain, _, dialect = name.lower().partition("/")
+    module = _MODULES.get(plain)
     if module is None:
         raise UsageError(f"unknown format '{name}'; there are: {', '.join(_MODULES)}")
     found: Format = import_module(module).FORMAT
-    return found
+    if not dialect:
+        return found
+    if dialect not in found.dialects:
+        known = ", ".join(f"{plain}/{one}" for one in found.dialects) or "none"
+        raise UsageError(f"{plain} has no dialect '{dialect}'; there are: {known}")
+    return replace(found, dialect=dialect)
 
 
 def sniff(head: View) -> Format | None:
     """Return the format whose packet begins at the first byte of `head`, if one does."""
     for name in _MODULES:
         candidate = get_format(name)
-        position, _ = candidate.find_header(head, 0, len(head), candidate.max_packet_bytes)
-        if position == 0 and len(head) > 0:
+        if candidate.begins(head):
             return candidate
     return None
 

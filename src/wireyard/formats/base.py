@@ -6,14 +6,14 @@ a folder beside this file and a line in ``wireyard.formats``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from wireyard.errors import DecodeError
 from wireyard.layout import Column
 
-__all__ = ["Annotation", "Format", "Row", "View"]
+__all__ = ["Annotation", "Dialect", "Format", "Nested", "Row", "View"]
 
 View = bytes | memoryview
 """Bytes of a stream; indexing gives an int and slicing does not have to copy."""
@@ -34,11 +34,43 @@ class Annotation:
 
 
 @dataclass(frozen=True, slots=True)
+class Dialect:
+    """A way to read a format that nothing on the wire tells."""
+
+    context: int
+    """Context of a stream's first frame."""
+    doc: str
+
+
+class Nested(NamedTuple):
+    """A whole packet inside another: bytes ``[start, stop)`` of it are one of `format`."""
+
+    format: str
+    start: int
+    stop: int
+
+
+def _same_context(view: View, context: int) -> int:
+    return context
+
+
+def _same_row(row: Row) -> Row:
+    return row
+
+
+def _nothing_nested(view: View) -> Sequence[Nested]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
 class Format:
     """One wire format.
 
     Every function takes a view and half-open positions in it. Nothing here knows about files,
     threads or tables, and no function reads at or beyond `stop`.
+
+    `context` is what earlier bytes of the stream decided about a frame, such as the version a
+    connection began with: one integer, of which only the format knows what it means.
     """
 
     name: str
@@ -53,31 +85,62 @@ class Format:
     """Bytes that `find_header` looks at; no more than this is held back while bytes arrive."""
     max_packet_bytes: int
     """Largest packet believed unless the caller says otherwise."""
-    frame_size: Callable[[View, int, int, int], int | None]
-    """``(view, start, stop, max_packet_bytes)`` -> size in bytes of the packet at `start`.
+    body: str
+    """The column that holds what a packet carries for others."""
+    frame_size: Callable[[View, int, int, int, int, bool], int | None]
+    """``(view, start, stop, max_packet_bytes, context, at_end)`` -> bytes of the frame at `start`.
 
-    None means more bytes are needed to say. A `DecodeError` means no packet begins here.
+    None means more bytes are needed to say. A `DecodeError` means no packet begins here. `at_end`
+    tells that the stream ends at `stop`. Where frames end may depend on the context only if
+    `find_header` finds nothing.
     """
     find_header: Callable[[View, int, int, int], tuple[int, bool]]
     """``(view, start, stop, max_packet_bytes)`` -> ``(position, certain)``.
 
     Position of the first header at or after `start` that passes every check that its bytes allow,
-    or `stop`. Not certain means the header is cut off by `stop`.
+    or `stop`. Not certain means the header is cut off by `stop`. A packet that is found so can be
+    read without knowing what came before it: its context is that of a stream's first frame.
     """
-    decode: Callable[[View], Any]
-    """One whole packet -> a frozen packet. Raises `DecodeError`."""
+    begins: Callable[[View], bool]
+    """The first bytes of a stream -> whether they show that it is one of this format."""
+    decode: Callable[[View, int], Any]
+    """One whole packet, its context -> a frozen packet. Raises `DecodeError`."""
     encode: Callable[[Any], bytes]
     """A packet -> its bytes. Raises `EncodeError`."""
-    read_row: Callable[[View], tuple[Row, DecodeError | None]]
-    """One whole packet -> its row, and the error if it is malformed.
+    read_row: Callable[[View, int], tuple[Row, DecodeError | None]]
+    """One whole packet, its context -> its row, and the error if it is malformed.
 
-    A malformed packet gives every value that could still be read. Never raises.
+    A malformed packet gives every value that could still be read. A row that says its `format` is
+    one of another name. Never raises.
     """
-    packet_of: Callable[[Mapping[str, Any]], Any]
-    """A row (bytes as bytes) -> the packet it describes. Raises `EncodeError`."""
-    annotate: Callable[[View], list[Annotation]]
-    """One whole packet -> what each of its bytes means, without gaps. Never raises."""
-    redact: Callable[[Row], Row]
-    """A row -> the row without passwords."""
+    packet_of: Callable[[Mapping[str, Any], int], Any]
+    """A row (bytes as bytes), the context of its dialect -> its packet. Raises `EncodeError`."""
+    annotate: Callable[[View, int], list[Annotation]]
+    """One whole packet, its context -> what each byte means, without gaps. Never raises."""
     body_views: Mapping[str, Callable[[Row], Any]]
     """Other ways to show a body: ``text`` and ``value``."""
+    redact: Callable[[Row], Row] = _same_row
+    """A row -> the row without passwords."""
+    next_context: Callable[[View, int], int] = _same_context
+    """A whole frame, its context -> the context of the frame after it."""
+    nested: Callable[[View], Sequence[Nested]] = _nothing_nested
+    """One whole packet -> the packets inside it. Never raises."""
+    other_rows: Mapping[str, Mapping[str, Column]] = field(default_factory=dict)
+    """Rows of other names that streams of the format hold too.
+
+    Their columns, by the column of the format that each stands in.
+    """
+    dialects: Mapping[str, Dialect] = field(default_factory=dict)
+    """What a caller may add to the name after a slash, as in ``mqtt/5.0``."""
+    dialect: str | None = None
+    """Which of them this is."""
+
+    @property
+    def label(self) -> str:
+        """The name with its dialect: what `get_format` takes to return the same."""
+        return self.name if self.dialect is None else f"{self.name}/{self.dialect}"
+
+    @property
+    def context(self) -> int:
+        """Context of a stream's first frame."""
+        return 0 if self.dialect is None else self.dialects[self.dialect].context

@@ -17,11 +17,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from wireyard import java
-from wireyard.errors import DecodeError, EncodeError, LimitExceeded, Malformed, Truncated
+from wireyard.errors import EncodeError, LimitExceeded, Malformed
+from wireyard.formats.cursor import Cursor
 
 __all__ = [
     "TYPES",
-    "Cursor",
     "Properties",
     "Property",
     "decode_properties",
@@ -29,6 +29,7 @@ __all__ = [
     "encode_properties",
     "property_text",
     "property_value",
+    "section_cursor",
     "typed_properties",
 ]
 
@@ -48,7 +49,6 @@ TYPES = MappingProxyType(
 """Name of each wire type code."""
 
 SECTION_VERSION = 1
-_SPEC = "property data"
 _CODES = MappingProxyType({name: code for code, name in TYPES.items()})
 _NUMBERS = MappingProxyType(
     {name: struct.Struct(">" + code) for name, code in zip(TYPES.values(), "?bhiqfd", strict=False)}
@@ -110,54 +110,6 @@ def _comparable(entries: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-class Cursor:
-    """Reads the section from left to right; every error says which field, and where it stands.
-
-    Parameters
-    ----------
-    data
-        The section.
-    format, base, spec
-        For errors: the format's name, where the section begins in its packet, its document.
-    """
-
-    def __init__(self, data: bytes, format: str, base: int, spec: str) -> None:
-        self.data = data
-        self.at = 0
-        self.format = format
-        self.base = base
-        self.spec = f"{spec}, {_SPEC}"
-
-    def take(self, size: int, field: str) -> bytes:
-        """Return the next `size` bytes."""
-        left = len(self.data) - self.at
-        if size > left:
-            raise Truncated(self.format, field, self.base + self.at, size, left, self.spec)
-        start, self.at = self.at, self.at + size
-        return self.data[start : self.at]
-
-    def integer(self, size: int, field: str, *, signed: bool = True) -> int:
-        """Return an integer of `size` bytes."""
-        return int.from_bytes(self.take(size, field), "big", signed=signed)
-
-    def text(self, field: str) -> str:
-        """Return text behind its length."""
-        size = self.integer(2, f"{field} length", signed=False)
-        start = self.at
-        data = self.take(size, field)
-        try:
-            return java.decode_text(data)
-        except ValueError:
-            problem = "is not modified UTF-8"
-            raise self.fault(Malformed, field, start, problem, "bad_utf8") from None
-
-    def fault(
-        self, kind: type[DecodeError], field: str, at: int, problem: str, code: str | None = None
-    ) -> DecodeError:
-        """Return an error about what stands at `at` in the section."""
-        return kind(self.format, field, self.base + at, problem, self.spec, code)
-
-
 def decode_properties(data: bytes, format: str, base: int, spec: str) -> Properties:
     """Decode one marshalled property section.
 
@@ -174,7 +126,7 @@ def decode_properties(data: bytes, format: str, base: int, spec: str) -> Propert
         A version other than 1, an impossible count, an empty name, an unknown type, or a field
         that does not fit.
     """
-    cursor = Cursor(data, format, base, spec)
+    cursor = section_cursor(data, format, base, spec)
     version = cursor.integer(4, "property version")
     if version != SECTION_VERSION:
         raise cursor.fault(Malformed, "property version", 0, f"is {version}, not 1")
@@ -195,6 +147,11 @@ def decode_properties(data: bytes, format: str, base: int, spec: str) -> Propert
         entries.pop(name, None)
         entries[name] = decode_value(cursor)
     return Properties(entries, data)
+
+
+def section_cursor(data: bytes, format: str, base: int, spec: str) -> Cursor:
+    """Return a cursor at the beginning of a section; parameters as of `decode_properties`."""
+    return Cursor(data, format, base, f"{spec}, property data")
 
 
 def decode_value(cursor: Cursor) -> Property:

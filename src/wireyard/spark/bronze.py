@@ -24,7 +24,7 @@ from wireyard.schema import COMMON, schema_of
 from wireyard.spark.lake import LakeError, writing
 from wireyard.spark.parts import PartFile
 from wireyard.spark.rows import BadBytes
-from wireyard.spark.snapshot import Snapshot, open_snapshot
+from wireyard.spark.snapshot import open_snapshot
 from wireyard.streams.framer import MALFORMED, OK
 from wireyard.streams.plan import Plan, make_plan
 from wireyard.streams.redaction import Redactor
@@ -80,6 +80,8 @@ class Piece:
     """Bytes of the source there were when it was found: later ones are not read."""
     exact: bool
     """Whether a frame is known to begin at `start`; else the task guesses where the first does."""
+    context: int
+    """Context of a frame that begins at `start`."""
 
 
 @dataclass(slots=True)
@@ -97,6 +99,8 @@ class Outcome:
     """Where a row first does not begin where the one before ended, which must not be."""
     reached: int = 0
     """How far the source was read."""
+    next_context: int = 0
+    """Context of a frame that begins at `end`."""
     rows: int = 0
     bytes_ok: int = 0
     bytes_malformed: int = 0
@@ -117,8 +121,8 @@ MANIFEST = pa.schema([(each.name, _TYPES[str(each.type).split()[0]]) for each in
 
 
 def packets_table(format: str) -> str:
-    """Return the name of the bronze table of a format."""
-    return f"packets_{format}"
+    """Return the name of the bronze table of a format, whatever its dialect."""
+    return f"packets_{get_format(format).name}"
 
 
 def write_pieces(
@@ -176,8 +180,11 @@ class _Task:
             closing(BadBytes(piece.source)) as bad_bytes,
             open_snapshot(piece.source, piece.size) as file,
         ):
-            for batch in _scan(file, plan, outcome.first, piece.stop):
+            framer = plan.framer(outcome.first, piece.context)
+            batches = scan_source(cast(IO[bytes], file), plan, framer=framer, limit=piece.stop)
+            for batch in batches:
                 self._write_batch(format, batch, outcome, bad_bytes)
+            outcome.next_context = framer.context
             outcome.reached = file.reached
         return outcome
 
@@ -218,10 +225,6 @@ def _guess(piece: Piece, plan: Plan) -> int | None:
         opened = Reading(file, ours=False)
         windows = windows_of_file(opened, file.name, piece.start, _GUESS_BYTES)
         return guess_start(windows, plan.format, piece.stop, plan.max_packet_bytes)
-
-
-def _scan(file: Snapshot, plan: Plan, first: int, stop: int) -> Iterator[pa.RecordBatch]:
-    return scan_source(cast(IO[bytes], file), plan, start=first, limit=stop)
 
 
 def _count(batch: pa.RecordBatch, outcome: Outcome) -> Any:

@@ -31,7 +31,7 @@ class FoundInput:
     """Absolute path or URL; what rows call `source`, and what the input is known by."""
     size: int
     format: str | None
-    """None where there is nothing to read."""
+    """Its name with the dialect; None where there is nothing to read."""
     compressed: bool
     stamp: dict[str, Any]
     """Size, time and the checksum of both ends: if these are as they were, so is the file."""
@@ -64,7 +64,7 @@ def list_inputs(
     UsageError
         A file named by itself begins like no format. In a folder such a file is left out.
     """
-    named = get_format(format).name if format else None
+    named = get_format(format).label if format else None
     roots = tuple(absolute(path) for path in paths)
     found = {file.path: file for file in list_files(Options(paths=roots, recursive=True))}
     kept = [file for file in found.values() if not (inside and file.path.startswith(f"{inside}/"))]
@@ -93,7 +93,7 @@ def _look_at(file: FoundFile, named: str | None) -> FoundInput | str:
             shown = head[:_SHOWN_BYTES].hex(" ")
             options = " or ".join(f"--format {name}" for name in names())
             return f"{file.path}: begins like no format ({shown}); to read it anyway, {options}"
-        found = format.name
+        found = format.label
     stamp = _stamp(file)
     return FoundInput(file.path, file.size, found if head else None, known_size is None, stamp)
 

@@ -24,6 +24,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from wireyard.formats import names as format_names
 from wireyard.spark import bronze
 from wireyard.spark.bronze import Outcome, Piece, Settings, packets_table
 from wireyard.spark.inputs import FoundInput
@@ -119,7 +120,8 @@ def fill_lake(
     report.replaced = len(changed)
     watch.stage("writing tables")
     change = _with_added(drop_inputs(lake, changed), report.added)
-    write_silver(spark, lake, _files_after(lake, change, packets_table("jmq")))
+    packets = {name: _files_after(lake, change, packets_table(name)) for name in format_names()}
+    write_silver(spark, lake, packets)
     lake.commit(_with_rest(lake, change))
     return report
 
@@ -144,8 +146,7 @@ class BronzeStage:
 
     def read(self, found: Sequence[FoundInput], split_bytes: int) -> list[Input]:
         """Stage the rows of inputs; return the inputs as the lake will know them."""
-        formats = {each.format for each in found if each.format}
-        tables = [packets_table(name) for name in sorted(formats)]
+        tables = sorted({packets_table(each.format) for each in found if each.format})
         self._lake.make_staging([*tables, _QUARANTINE, bronze.DONE_MARKS])
         self._watch.stage("reading")
         tasks = cut_inputs(found, split_bytes)
@@ -230,8 +231,10 @@ def _as_input(found: FoundInput, outcomes: Sequence[Outcome]) -> Input:
     ledger = make_ledger(found, outcomes)
     packets = [each.packets_file for each in outcomes if each.packets_file]
     bad = [each.quarantine_file for each in outcomes if each.quarantine_file]
-    files = {packets_table(found.format or ""): packets, _QUARANTINE: bad}
-    held = {table: names for table, names in files.items() if names}
+    files = {_QUARANTINE: bad}
+    if found.format is not None:
+        files[packets_table(found.format)] = packets
+    held = {table: kept for table, kept in files.items() if kept}
     return Input(found.path, found.path, found.format, found.stamp, ledger, held)
 
 

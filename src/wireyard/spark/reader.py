@@ -50,7 +50,7 @@ class Reader(ask.DataSourceReader):
     def __init__(self, options: Options, schema: StructType) -> None:
         files = [] if options.protocol else list_files(options)
         self._options = options
-        self._format = format_of(options, files).name
+        self._format = format_of(options, files).label
         self._schema = schema
         self._where: list[Condition] = []
         name = options.corrupt_column or _CORRUPT_COLUMN
@@ -92,7 +92,8 @@ class Reader(ask.DataSourceReader):
         try:
             opened = map_windows(piece.path, piece.start) or open_windows(piece.path, piece.start)
             with closing(opened):
-                yield from scan_windows(opened, plan, opened.name, piece.start, piece.stop)
+                framer = plan.framer(piece.start, piece.context)
+                yield from scan_windows(opened, plan, opened.name, framer, piece.stop)
         except DecodeError as error:
             # Spark shows the last line of a traceback, and a note would be a line of its own.
             where = " ".join(getattr(error, "__notes__", ()))

@@ -7,7 +7,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wireyard.errors import SourceError
@@ -86,7 +88,8 @@ def session(master: str | None = None, app_name: str = "wireyard", **conf: Any) 
         builder = builder.master(master)
         if master.startswith("local"):
             settings |= _local_settings()
-    return builder.config(map=settings | conf).getOrCreate()
+    with _startup_on_path():
+        return builder.config(map=settings | conf).getOrCreate()
 
 
 def check_java() -> str:
@@ -133,6 +136,21 @@ def _local_settings() -> dict[str, str]:
     if _can_import(python, _DAEMON):
         settings["spark.python.daemon.module"] = _DAEMON
     return settings
+
+
+@contextmanager
+def _startup_on_path() -> Iterator[None]:
+    """Have the Python processes of a Java that starts meanwhile begin with our `startup`."""
+    before = os.environ.get("PYTHONPATH")
+    folder = str(Path(__file__).with_name("startup"))
+    os.environ["PYTHONPATH"] = folder if not before else os.pathsep.join((folder, before))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
 
 
 def _can_import(python: str, module: str) -> bool:

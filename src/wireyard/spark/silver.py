@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
 
 from wireyard.formats import get_format
 from wireyard.spark import tables
@@ -14,12 +17,14 @@ from wireyard.spark.types import spark_schema
 from wireyard.streams.plan import make_plan
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 __all__ = ["SILVER", "check_reach", "write_silver"]
 
 SILVER = ("messages", "destinations")
 """The tables that are made anew from all of bronze with every commit."""
+_NEVER_LEFT_OUT = "jmq"
+"""Whose messages are looked for where there are no packets at all: tables have columns even so."""
 _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 _REASONS = {
     "No space left on device": "No space left on device",
@@ -40,29 +45,36 @@ def check_reach(spark: SparkSession, lake: Lake) -> None:
         spark.read.schema("nothing int").parquet(_literal(lake, lake.root))
 
 
-def write_silver(spark: SparkSession, lake: Lake, packets: Sequence[str]) -> None:
+def write_silver(spark: SparkSession, lake: Lake, packets: Mapping[str, Sequence[str]]) -> None:
     """Stage the tables above bronze.
 
     Parameters
     ----------
     packets
-        All files of JMQ packets that there will be after the commit.
+        By format, all files of its packets that there will be after the commit.
 
     Raises
     ------
     LakeError
         The disk is full, or Spark does not reach the lake.
     """
-    schema = spark_schema(make_plan(get_format("jmq")).schema)
     with _writing(spark, lake):
-        if packets:
-            found = spark.read.schema(schema).parquet(*(_literal(lake, path) for path in packets))
-        else:
-            found = spark.createDataFrame([], schema)
-        _write(tables.messages(found), lake, "messages")
+        found = [
+            find(_packets(spark, lake, name, packets.get(name, ())))
+            for name, find in tables.MESSAGES.items()
+            if packets.get(name) or name == _NEVER_LEFT_OUT
+        ]
+        _write(reduce(DataFrame.unionByName, found), lake, "messages")
         sent = spark.read.parquet(_literal(lake, lake.staged("messages")))
         counted = tables.destinations(sent).coalesce(1)
         _write(counted.sortWithinPartitions("minute_ms", "destination"), lake, "destinations")
+
+
+def _packets(spark: SparkSession, lake: Lake, name: str, files: Sequence[str]) -> DataFrame:
+    schema = spark_schema(make_plan(get_format(name)).schema)
+    if not files:
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).parquet(*(_literal(lake, path) for path in files))
 
 
 def _write(rows: DataFrame, lake: Lake, table: str) -> None:

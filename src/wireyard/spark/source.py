@@ -84,7 +84,7 @@ class WireyardSource(DataSource):
         options = _with_paths(self._options)
         if options.protocol is None:
             raise UsageError(f"option 'protocol' is needed to write; there are: {_known()}")
-        return Writer(get_format(options.protocol).name, options.paths[0], overwrite)
+        return Writer(get_format(options.protocol).label, options.paths[0], overwrite)
 
 
 def register(spark: SparkSession) -> None:

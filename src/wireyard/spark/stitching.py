@@ -53,12 +53,13 @@ def cut_inputs(inputs: Iterable[FoundInput], split_bytes: int) -> list[list[Piec
     for each in inputs:
         if each.format is None:
             continue
+        context = get_format(each.format).context
         parts = 1 if each.compressed else -(-each.size // split_bytes)
         if parts > 1:
             # Parts of one size, or the last task would be left with the crumbs.
             bounds = [each.size * part // parts for part in range(parts + 1)]
             tasks += [
-                [Piece(each.path, each.format, start, stop, each.size, exact=start == 0)]
+                [Piece(each.path, each.format, start, stop, each.size, start == 0, context)]
                 for start, stop in pairwise(bounds)
             ]
             continue
@@ -67,7 +68,7 @@ def cut_inputs(inputs: Iterable[FoundInput], split_bytes: int) -> list[list[Piec
             tasks.append(shared)
         room -= each.size + _OPEN_BYTES
         stop = TO_THE_END if each.compressed else each.size
-        shared.append(Piece(each.path, each.format, 0, stop, each.size, exact=True))
+        shared.append(Piece(each.path, each.format, 0, stop, each.size, True, context))
     return tasks
 
 
@@ -96,8 +97,8 @@ def stitch_input(
         return Stitched([outcomes[pieces[0].start]], [])
     again: list[Piece] = []
 
-    def walk_again(start: int, stop: int) -> Segment:
-        piece = replace(pieces[0], start=start, stop=stop, exact=True)
+    def walk_again(start: int, stop: int, context: int) -> Segment:
+        piece = replace(pieces[0], start=start, stop=stop, exact=True, context=context)
         again.append(piece)
         return _walk(piece, max_packet_bytes)
 
@@ -108,11 +109,12 @@ def stitch_input(
         if outcome.first is None:
             segments.append(None)
             continue
-        segment = Segment(outcome.first, outcome.end, outcome.rows)
+        contexts = piece.context, outcome.next_context
+        segment = Segment(outcome.first, outcome.end, outcome.rows, *contexts)
         walked[id(segment)] = segment, outcome
         segments.append(segment)
     bounds = [*(piece.start for piece in pieces), pieces[-1].stop]
-    joined = stitch(bounds, segments, walk_again)
+    joined = stitch(bounds, segments, walk_again, pieces[0].context)
     kept = [walked[id(segment)][1] for segment in joined if id(segment) in walked]
     return Stitched(kept, again)
 
@@ -125,7 +127,7 @@ def _walk(piece: Piece, max_packet_bytes: int | None) -> Segment:
         file.seek(piece.start)
         windows = windows_of_file(Reading(file, ours=False), file.name, piece.start)
         scanner = fast.scan_frames if fast else None
-        return walk(windows, format, piece.start, piece.stop, limit, scanner)
+        return walk(windows, format, piece.start, piece.stop, limit, scanner, piece.context)
 
 
 def make_ledger(found: FoundInput, outcomes: Sequence[Outcome]) -> dict[str, int]:

@@ -25,6 +25,8 @@ class Piece:
     start: int
     stop: int
     size: int
+    context: int
+    """Context of the frame at `start`."""
 
 
 def deal_out(
@@ -52,7 +54,7 @@ def deal_out(
 def _cut(file: FoundFile, format: Format, options: Options) -> Iterator[Piece]:
     parts = -(-file.size // options.partition_bytes)
     if parts <= 1:
-        yield Piece(file.path, 0, TO_THE_END, file.size)
+        yield Piece(file.path, 0, TO_THE_END, file.size, format.context)
         return
     try:
         # Parts of one size, or the last task would be left with the crumbs.
@@ -63,4 +65,4 @@ def _cut(file: FoundFile, format: Format, options: Options) -> Iterator[Piece]:
         raise
     for segment in segments:
         size = min(segment.stop, file.size) - segment.start
-        yield Piece(file.path, segment.start, segment.stop, size)
+        yield Piece(file.path, segment.start, segment.stop, size, segment.context)

@@ -6,10 +6,12 @@ give the same values, so which one answered can only be seen in time.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from wireyard.errors import DecodeError
 from wireyard.formats.base import Row
@@ -20,6 +22,17 @@ from wireyard.streams.framer import MALFORMED, OK
 from wireyard.streams.plan import Plan, own_columns
 
 __all__ = ["BlockReader"]
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the packets of a block say: the format's own columns, and which rows are odd."""
+
+    arrays: dict[str, pa.Array]
+    bad: dict[int, DecodeError | None]
+    """Rows that are no well-formed packets, and why."""
+    formats: dict[int, str]
+    """Rows of another name than the format's."""
 
 
 class BlockReader:
@@ -50,17 +63,17 @@ class BlockReader:
         """Return the block's rows that the plan wants."""
         if self._condition_reader is not None:
             block = block.pick(self._wanted(block))
-        arrays, bad = self._columns(block)
+        found = self._columns(block)
         batch = pa.RecordBatch.from_arrays(
-            [self._array(column, block, arrays, bad) for column in self._plan.columns],
+            [self._array(column, block, found) for column in self._plan.columns],
             schema=self._plan.schema,
         )
-        if not bad or self._plan.mode == "permissive":
+        if not found.bad or self._plan.mode == "permissive":
             return batch
         if self._plan.mode == "failfast":
-            raise self._fault(block, bad)
+            raise self._fault(block, found.bad)
         good = np.ones(len(block.offsets), np.bool_)
-        good[list(bad)] = False
+        good[list(found.bad)] = False
         return batch.filter(pa.array(good))
 
     def _wanted(self, block: Block) -> Ints:
@@ -71,46 +84,47 @@ class BlockReader:
         wanted: Ints = table.filter(self._plan.expression)[""].to_numpy()
         return wanted
 
-    def _columns(self, block: Block) -> tuple[dict[str, pa.Array], dict[int, DecodeError | None]]:
-        """Return the format's own columns, and the rows that are no well-formed packets."""
+    def _columns(self, block: Block) -> _Found:
+        """Return what the packets of a block say."""
         rows = len(block.offsets)
-        bad: dict[int, DecodeError | None] = {row: f.error for row, f in block.odd.items()}
+        found = _Found({}, {row: frame.error for row, frame in block.odd.items()}, {})
         if self._decoder is None:
             packets = [row for row in range(rows) if row not in block.odd]
-            scalar = self._scalar(block, packets, bad)
+            scalar = self._scalar(block, packets, found)
             order = np.full(rows, len(packets), np.int64)
             order[packets] = np.arange(len(packets))
-            return self._arranged(scalar, order if block.odd else None), bad
+            found.arrays = self._arranged(scalar, order if block.odd else None)
+            return found
         framed = np.ones(rows, np.bool_)
         framed[list(block.odd)] = False
         starts = (block.offsets - block.base)[framed]
         arrays, rejected = self._decoder.decode(
-            block.data, block.stop, starts, block.lengths[framed]
+            block.data, block.stop, starts, block.lengths[framed], block.contexts[framed]
         )
         if not len(rejected) and not block.odd:
-            return dict(zip(_names(self._own), arrays, strict=True)), bad
+            found.arrays = dict(zip(_names(self._own), arrays, strict=True))
+            return found
         of_row = np.flatnonzero(framed)
-        scalar = self._scalar(block, of_row[rejected].tolist(), bad)
+        scalar = self._scalar(block, of_row[rejected].tolist(), found)
         merged = [
             pa.concat_arrays([array, more]) for array, more in zip(arrays, scalar, strict=True)
         ]
         order = np.full(rows, len(of_row) + len(rejected), np.int64)
         order[of_row] = np.arange(len(of_row))
         order[of_row[rejected]] = len(of_row) + np.arange(len(rejected))
-        return self._arranged(merged, order), bad
+        found.arrays = self._arranged(merged, order)
+        return found
 
-    def _scalar(
-        self, block: Block, rows: list[int], bad: dict[int, DecodeError | None]
-    ) -> list[pa.Array]:
-        """Read rows one by one, note which are malformed; one null row stands for the others."""
+    def _scalar(self, block: Block, rows: list[int], found: _Found) -> list[pa.Array]:
+        """Read rows one by one, note what is odd; one null row stands for the others."""
         values: list[Row] = []
-        view = block.data.data
         for row in rows:
-            start = int(block.offsets[row]) - block.base
-            value, error = self._plan.format.read_row(view[start : start + int(block.lengths[row])])
+            value, error = self._plan.format.read_row(block.view(row), int(block.contexts[row]))
             values.append(value)
             if error is not None:
-                bad[row] = error
+                found.bad[row] = error
+            if "format" in value:
+                found.formats[row] = value["format"]
         arrays: list[pa.Array] = rows_to_batch(self._own, [*values, {}]).columns
         return arrays
 
@@ -122,14 +136,8 @@ class BlockReader:
             arrays = [array.take(indices) for array in arrays]
         return dict(zip(_names(self._own), arrays, strict=True))
 
-    def _array(
-        self,
-        column: Column,
-        block: Block,
-        arrays: dict[str, pa.Array],
-        bad: dict[int, DecodeError | None],
-    ) -> pa.Array:
-        rows = len(block.offsets)
+    def _array(self, column: Column, block: Block, found: _Found) -> pa.Array:
+        rows, bad = len(block.offsets), found.bad
         match column.name:
             case "offset":
                 return pa.array(block.offsets)
@@ -144,9 +152,13 @@ class BlockReader:
                 return pa.array(errors, arrow_type("error"))
             case "error":
                 return pa.nulls(rows, arrow_type("error"))
+            case "format" if found.formats:
+                own = self._plan.format.name
+                return pa.array([found.formats.get(row, own) for row in range(rows)], pa.string())
             case "source" | "stream" | "format" | "status":
                 return self._constant(column.name, rows)
-        return arrays[column.name]
+        array = found.arrays[column.name]
+        return pc.add(array, block.offsets) if column.kind == "offset" else array
 
     def _constant(self, name: str, rows: int) -> pa.Array:
         """Return a column with one value: a slice of one that was made before."""

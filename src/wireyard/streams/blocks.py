@@ -15,8 +15,10 @@ from wireyard.streams.window import Window
 __all__ = ["Block", "FrameScanner", "cut_blocks"]
 
 Ints = npt.NDArray[np.int64]
-FrameScanner = Callable[[Any, int, int, int, int], tuple[Ints, Ints]]
-"""``(data, start, stop, last_start, max_packet_bytes)`` -> starts, sizes of whole packets."""
+FrameScanner = Callable[[Any, int, int, int, int, int], tuple[Ints, Ints, Ints]]
+"""``(data, start, stop, last_start, max_packet_bytes, context)`` -> starts, sizes, contexts.
+
+Of whole packets that follow each other; there is one context more, that of what follows them."""
 
 _NO_LIMIT = 1 << 62
 
@@ -25,8 +27,8 @@ _NO_LIMIT = 1 << 62
 class Block:
     """The rows of one window: where each begins in the stream, and which are no packets.
 
-    Shapes: offsets, lengths (r). `odd` maps a row number to its frame; every other row is a
-    framed packet and lies in ``data[offset - base :]``.
+    Shapes: offsets, lengths, contexts (r). `odd` maps a row number to its frame; every other row is
+    a framed packet and lies in ``data[offset - base :]``.
     """
 
     data: npt.NDArray[np.uint8]
@@ -34,7 +36,13 @@ class Block:
     stop: int
     offsets: Ints
     lengths: Ints
+    contexts: Ints
     odd: dict[int, Frame]
+
+    def view(self, row: int) -> memoryview:
+        """Return the bytes of a framed packet."""
+        start = int(self.offsets[row]) - self.base
+        return self.data[start : start + int(self.lengths[row])].data
 
     def pick(self, rows: Ints) -> Block:
         """Return the block with only the given rows, in order."""
@@ -42,7 +50,7 @@ class Block:
         if self.odd:
             kept = enumerate(rows.tolist())
             odd = {place: self.odd[row] for place, row in kept if row in self.odd}
-        picked = self.offsets[rows], self.lengths[rows]
+        picked = self.offsets[rows], self.lengths[rows], self.contexts[rows]
         return Block(self.data, self.base, self.stop, *picked, odd)
 
 
@@ -77,16 +85,21 @@ def cut_blocks(
 def _cut(window: Window, framer: Framer, scanner: FrameScanner | None, limit: int) -> Block:
     offsets: list[Ints] = []
     lengths: list[Ints] = []
+    contexts: list[Ints] = []
     odd: dict[int, Frame] = {}
     rows = 0
     while not framer.in_step or framer.position < limit:
         start = framer.position - window.base
         if scanner is not None and framer.in_step:
             last = min(limit - window.base, window.stop)
-            starts, sizes = scanner(window.data, start, window.stop, last, framer.max_packet_bytes)
+            starts, sizes, before = scanner(
+                window.data, start, window.stop, last, framer.max_packet_bytes, framer.context
+            )
             if len(starts):
                 offsets.append(starts + window.base)
                 lengths.append(sizes)
+                contexts.append(before[:-1])
+                framer.context = int(before[-1])
                 rows += len(starts)
                 framer.position = int(offsets[-1][-1] + sizes[-1])
                 continue
@@ -96,6 +109,7 @@ def _cut(window: Window, framer: Framer, scanner: FrameScanner | None, limit: in
             break
         offsets.append(np.array([frame.start], np.int64))
         lengths.append(np.array([frame.stop - frame.start], np.int64))
+        contexts.append(np.array([frame.context], np.int64))
         if frame.status != OK:
             odd[rows] = frame
         rows += 1
@@ -103,7 +117,12 @@ def _cut(window: Window, framer: Framer, scanner: FrameScanner | None, limit: in
         window.data,
         window.base,
         window.stop,
-        np.concatenate(offsets) if offsets else np.empty(0, np.int64),
-        np.concatenate(lengths) if lengths else np.empty(0, np.int64),
+        _joined(offsets),
+        _joined(lengths),
+        _joined(contexts),
         odd,
     )
+
+
+def _joined(parts: list[Ints]) -> Ints:
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)

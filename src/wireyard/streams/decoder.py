@@ -5,7 +5,7 @@ The clock, the socket and the thread are the caller's; this is bytes in, events 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -13,8 +13,9 @@ from typing import Any
 from wireyard.errors import DecodeError
 from wireyard.formats.base import Format
 from wireyard.streams.framer import MALFORMED, OK, Frame, Framer
+from wireyard.streams.window import Window
 
-__all__ = ["Decoded", "Decoder", "Need"]
+__all__ = ["Decoded", "Decoder", "Need", "decode_windows"]
 
 
 class Need(Enum):
@@ -92,12 +93,28 @@ class Decoder:
         while isinstance(event := self.next_event(), Decoded):
             yield event
 
+    def _packet(self, view: memoryview, frame: Frame) -> Any:
+        return self.format.decode(bytes(view), frame.context)
+
     def _decode(self, frame: Frame, buffer: memoryview) -> Decoded:
         length = frame.stop - frame.start
         if frame.status != OK:
             return Decoded(frame.start, length, frame.status, None, frame.error)
         with buffer[frame.start - self._base : frame.stop - self._base] as view:
             try:
-                return Decoded(frame.start, length, OK, self.format.decode(bytes(view)), None)
+                return Decoded(frame.start, length, OK, self._packet(view, frame), None)
             except DecodeError as error:
                 return Decoded(frame.start, length, MALFORMED, None, error)
+
+
+def decode_windows(
+    windows: Iterable[Window], format: Format, max_packet_bytes: int | None = None
+) -> Iterator[Decoded]:
+    """Yield the events of a stream that comes in windows."""
+    decoder = Decoder(format, max_packet_bytes)
+    for window in windows:
+        decoder.receive_data(window.view)
+        window.start = window.stop
+        if window.at_end:
+            decoder.receive_end()
+        yield from decoder.events()

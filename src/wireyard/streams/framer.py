@@ -28,6 +28,7 @@ class Frame:
     start: int
     stop: int
     status: str
+    context: int
     error: DecodeError | None = None
 
 
@@ -40,16 +41,22 @@ class Framer:
         The stream's format.
     max_packet_bytes
         Sizes above this are not believed; the format's own bound if None.
-    position
-        Offset of the next byte in the stream.
+    position, context
+        Offset of the next byte in the stream, and the context of the frame that begins there; of
+        the stream's first frame if None.
     """
 
     def __init__(
-        self, format: Format, max_packet_bytes: int | None = None, position: int = 0
+        self,
+        format: Format,
+        max_packet_bytes: int | None = None,
+        position: int = 0,
+        context: int | None = None,
     ) -> None:
         self.format = format
         self.max_packet_bytes = max_packet_bytes or format.max_packet_bytes
         self.position = position
+        self.context = format.context if context is None else context
         self._garbage_from: int | None = None
         self._why: DecodeError | None = None
 
@@ -73,22 +80,26 @@ class Framer:
             return None
         if self.in_step:
             try:
-                size = self.format.frame_size(view, 0, len(view), self.max_packet_bytes)
+                size = self.format.frame_size(
+                    view, 0, len(view), self.max_packet_bytes, self.context, at_end
+                )
             except DecodeError as error:
                 self._garbage_from, self._why = self.position, error
                 return self._resync(view, 1, at_end)
             if size is not None and size <= len(view):
-                return self._take(size, OK)
+                frame = self._take(size, OK)
+                self.context = self.format.next_context(view[:size], frame.context)
+                return frame
             return self._tail(view, size) if at_end else None
         return self._resync(view, 0, at_end)
 
     def _take(self, size: int, status: str, error: DecodeError | None = None) -> Frame:
         start = self.position
         self.position += size
-        return Frame(start, self.position, status, error)
+        return Frame(start, self.position, status, self.context, error)
 
     def _tail(self, view: View, size: int | None) -> Frame:
-        _, error = self.format.read_row(view)
+        _, error = self.format.read_row(view, self.context)
         return self._take(len(view), TAIL, error)
 
     def _resync(self, view: View, start: int, at_end: bool) -> Frame | None:
@@ -99,6 +110,7 @@ class Framer:
         if not certain and not at_end:
             return None
         assert self._garbage_from is not None
-        frame = Frame(self._garbage_from, self.position, GARBAGE, self._why)
+        frame = Frame(self._garbage_from, self.position, GARBAGE, self.context, self._why)
         self._garbage_from = self._why = None
+        self.context = self.format.context
         return frame

@@ -14,6 +14,7 @@ from wireyard.errors import UsageError
 from wireyard.formats.base import Format
 from wireyard.layout import Column
 from wireyard.schema import COMMON, pick_columns, schema_of
+from wireyard.streams.framer import Framer
 
 __all__ = ["MODES", "Condition", "Plan", "make_plan"]
 
@@ -51,6 +52,10 @@ class Plan:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "schema", schema_of(self.columns))
+
+    def framer(self, position: int = 0, context: int | None = None) -> Framer:
+        """Return a framer of the stream that stands at `position`."""
+        return Framer(self.format, self.max_packet_bytes, position, context)
 
     def conditions(self) -> Plan:
         """Return the read that answers the filter: its columns, all rows, nothing dropped."""

@@ -36,7 +36,7 @@ def scan_source(
     source: Source,
     plan: Plan,
     *,
-    start: int = 0,
+    framer: Framer | None = None,
     limit: int | None = None,
     threads: int = 1,
     stream: str | None = None,
@@ -47,8 +47,10 @@ def scan_source(
     ----------
     source
         What `open_source` takes.
-    start, limit
-        Only rows that begin in ``[start, limit)``; `start` has to be the boundary of a frame.
+    framer
+        Where to begin, which has to be the boundary of a frame; the stream's beginning if None.
+    limit
+        Only rows that begin before this offset; to the end of the stream if None.
     threads
         How many decode at the same time; the order of batches stays.
     stream
@@ -61,8 +63,9 @@ def scan_source(
     DecodeError
         In mode ``failfast``: the first bad row.
     """
-    opened = open_windows(source, start)
-    yield from scan_windows(opened, plan, stream or opened.name, start, limit, threads)
+    framer = framer or plan.framer()
+    opened = open_windows(source, framer.position)
+    yield from scan_windows(opened, plan, stream or opened.name, framer, limit, threads)
 
 
 @dataclass(frozen=True)
@@ -116,15 +119,17 @@ def scan_windows(
     opened: OpenedStream,
     plan: Plan,
     stream: str,
-    start: int = 0,
+    framer: Framer | None = None,
     limit: int | None = None,
     threads: int = 1,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of an opened stream that begin in ``[start, limit)``."""
-    size = opened.bytes_ahead if limit is None else min(opened.bytes_ahead, limit - start)
+    """Yield the rows of an opened stream from where `framer` stands, up to `limit`."""
+    framer = framer or plan.framer()
+    size = opened.bytes_ahead
+    if limit is not None:
+        size = min(size, limit - framer.position)
     fast = load_fast_path(plan.format, size)
     scanner: FrameScanner | None = fast.scan_frames if fast else None
-    framer = Framer(plan.format, plan.max_packet_bytes, start)
     blocks = cut_blocks(opened.windows, framer, scanner, limit)
     own = local()
 

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -46,7 +46,7 @@ PIECE_BYTES = 16 << 20
 TO_THE_END = 1 << 62
 """The stop of a segment of a stream whose size is not known, or does not matter."""
 _EDGE_BYTES = 64 << 10
-_INDEX_VERSION = 1
+_INDEX_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,10 @@ class Segment:
     stop: int
     rows: int | None
     """How many there are; None where nobody counted, in a stream that is not cut."""
+    context: int
+    """Context of the frame at `start`."""
+    next_context: int
+    """Context of the frame at `stop`."""
 
 
 WindowsFrom = Callable[[int], Windows]
@@ -84,17 +88,19 @@ def walk(
     stop: int,
     limit: int,
     scanner: FrameScanner | None,
+    context: int,
 ) -> Segment:
     """Walk from the boundary `start` to the first boundary at or beyond `stop`."""
-    framer = Framer(format, limit, start)
+    framer = Framer(format, limit, start, context)
     rows = sum(len(block.offsets) for block in cut_blocks(windows, framer, scanner, stop))
-    return Segment(start, framer.position, rows)
+    return Segment(start, framer.position, rows, context, framer.context)
 
 
 def stitch(
     bounds: Sequence[int],
     walked: Sequence[Segment | None],
-    walk_again: Callable[[int, int], Segment],
+    walk_again: Callable[[int, int, int], Segment],
+    context: int,
 ) -> list[Segment]:
     """Join walks into segments that cover the stream.
 
@@ -105,7 +111,9 @@ def stitch(
     walked
         The walk of each piece from its guess, None where there was nothing to guess.
     walk_again
-        ``(start, stop)`` -> the walk of a piece whose guess was wrong.
+        ``(start, stop, context)`` -> the walk of a piece whose guess was wrong.
+    context
+        Context of the stream's first frame.
     """
     segments = []
     position = 0
@@ -113,9 +121,9 @@ def stitch(
         if position >= stop:
             continue  # A frame that began earlier covers the whole piece.
         if segment is None or segment.start != position:
-            segment = walk_again(position, stop)
+            segment = walk_again(position, stop, context)
         segments.append(segment)
-        position = segment.stop
+        position, context = segment.stop, segment.next_context
     return segments
 
 
@@ -140,7 +148,7 @@ def plan_segments(
     _, file, size = open_source(path)
     file.close()
     if size is None or size <= split_bytes:
-        return [Segment(0, TO_THE_END, None)]
+        return [Segment(0, TO_THE_END, None, format.context, format.context)]
     if split_bytes < PIECE_BYTES:
         return walk_pieces(path, size, format, limit, split_bytes, threads)
     stamp = _stamp(path, format, limit, size)
@@ -164,19 +172,19 @@ def walk_pieces(
     scanner: FrameScanner | None = fast.scan_frames if fast else None
     with _windows(path) as windows_from, ThreadPoolExecutor(threads) as pool:
 
-        def walk_from(start: int, stop: int) -> Segment:
+        def walk_from(start: int, stop: int, context: int) -> Segment:
             with closing(windows_from(start)) as windows:
-                return walk(windows, format, start, stop, limit, scanner)
+                return walk(windows, format, start, stop, limit, scanner, context)
 
         def enter(start: int, stop: int) -> Segment | None:
             if start == 0:
-                return walk_from(0, stop)
+                return walk_from(0, stop, format.context)
             with closing(windows_from(start)) as windows:
                 guess = guess_start(windows, format, stop, limit)
-            return None if guess is None else walk_from(guess, stop)
+            return None if guess is None else walk_from(guess, stop, format.context)
 
         walked = list(pool.map(enter, bounds[:-1], bounds[1:]))
-        return stitch(bounds, walked, walk_from)
+        return stitch(bounds, walked, walk_from, format.context)
 
 
 @contextmanager
@@ -201,7 +209,8 @@ def _merge(pieces: Sequence[Segment], split_bytes: int) -> list[Segment]:
     for piece in pieces:
         last = merged[-1] if merged else None
         if last is not None and last.stop - last.start < split_bytes:
-            merged[-1] = Segment(last.start, piece.stop, (last.rows or 0) + (piece.rows or 0))
+            rows = (last.rows or 0) + (piece.rows or 0)
+            merged[-1] = replace(last, stop=piece.stop, rows=rows, next_context=piece.next_context)
         else:
             merged.append(piece)
     return merged
@@ -225,7 +234,7 @@ def _stamp(path: str, format: Format, limit: int, size: int) -> dict[str, object
         modified_ns = os.fstat(file.fileno()).st_mtime_ns
     return {
         "index": _INDEX_VERSION,
-        "format": format.name,
+        "format": format.label,
         "max_packet_bytes": limit,
         "size": size,
         "modified_ns": modified_ns,

@@ -35,7 +35,7 @@ def encode_columns(batch: pa.RecordBatch, format: Format) -> bytes:
             raise EncodeError("status", row["status"], "only packets can be written, not faults")
         if row.get("properties") is not None:
             row["properties"] = dict(row["properties"])
-        parts.append(format.encode(format.packet_of(row)))
+        parts.append(format.encode(format.packet_of(row, format.context)))
     return b"".join(parts)
 
 

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from tests.formats.jmq.recorded import recorded_packets, vectors
 from wireyard.errors import DecodeError
 from wireyard.formats.base import Annotation
-from wireyard.formats.jmq.annotate import MAX_SHOWN, annotate
+from wireyard.formats.jmq.annotate import annotate
 from wireyard.formats.jmq.layout import FLAGS, HEADERS, VERSIONS
 from wireyard.formats.jmq.packet import Packet, decode, encode
+from wireyard.formats.marks import MAX_SHOWN
 from wireyard.formats.properties import Properties, Property
 
 HEAD, ITEMS = "JMQ 3.0.1c, fixed header", "JMQ 3.0.1c, variable header"

@@ -29,9 +29,9 @@ from tests.make import (
     variety,
 )
 from wireyard.errors import DecodeError, Truncated, UnsupportedVersion
-from wireyard.formats.jmq.address import address_text, sys_message_id_text
 from wireyard.formats.jmq.layout import COLUMNS
 from wireyard.formats.jmq.packet import Packet, decode, encode, read_row
+from wireyard.formats.message_id import address_text, sys_message_id_text
 from wireyard.formats.properties import TYPES, Properties, Property
 
 DATE = bytes.fromhex(

@@ -3,7 +3,7 @@
 from wireyard.formats.base import Format
 from wireyard.formats.jmq.annotate import annotate
 from wireyard.formats.jmq.body import body_text, body_value
-from wireyard.formats.jmq.framing import find_header, frame_size
+from wireyard.formats.jmq.framing import begins, find_header, frame_size
 from wireyard.formats.jmq.layout import COLUMNS, HEADER_BYTES, MAX_PACKET_BYTES
 from wireyard.formats.jmq.message import redact
 from wireyard.formats.jmq.packet import decode, encode, packet_of, read_row
@@ -19,6 +19,8 @@ FORMAT = Format(
     max_packet_bytes=MAX_PACKET_BYTES,
     frame_size=frame_size,
     find_header=find_header,
+    begins=begins,
+    body="body",
     decode=decode,
     encode=encode,
     read_row=read_row,

@@ -6,31 +6,27 @@ flag says so. Some control packets carry fixed records. Anything else stays the 
 
 from __future__ import annotations
 
-import json
-import math
 import struct
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 
 from wireyard import java
 from wireyard.errors import DecodeError, LimitExceeded, Malformed
 from wireyard.formats.base import Row
-from wireyard.formats.jmq.address import address_text, sys_message_id_text
 from wireyard.formats.jmq.layout import (
     FLAGS,
     HEADERS,
     MAX_PACKET_BYTES,
     SPEC,
-    SYS_MESSAGE_ID,
 )
+from wireyard.formats.message_id import MESSAGE_ID_CODES, message_id_text
+from wireyard.formats.plain_values import plain_objects, value_text
 from wireyard.formats.properties import typed_properties
 
-__all__ = ["MAX_INFLATED_BYTES", "body_text", "body_value", "iso_text"]
+__all__ = ["MAX_INFLATED_BYTES", "body_text", "body_value"]
 
 MAX_INFLATED_BYTES = MAX_PACKET_BYTES
 """Largest body believed after inflation: what brokers would take without compression. Deflate makes
@@ -39,11 +35,9 @@ a thousand bytes of one at best, so 70 KB could ask for this much."""
 _SIZE_PROPERTY = "JMS_SUN_UNCOMPRESSED_SIZE"
 _SPEC = f"{SPEC}, message data"
 
-_HEADER = HEADERS[301]
-_ID = "".join(_HEADER[name].code for name in SYS_MESSAGE_ID)
-_IDS = struct.Struct(f">{_ID}")
+_IDS = struct.Struct(f">{MESSAGE_ID_CODES}")
 _ACKS = {
-    version: struct.Struct(f">{header['consumer_id'].code}{_ID}")
+    version: struct.Struct(f">{header['consumer_id'].code}{MESSAGE_ID_CODES}")
     for version, header in HEADERS.items()
 }
 _XIDS = struct.Struct(">iHH64s64s")
@@ -106,12 +100,7 @@ def body_text(row: Row) -> str | None:
     DecodeError
         As `body_value`.
     """
-    value = body_value(row)
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, bytes):
-        return value.hex()
-    return json.dumps(_Walk(_json_leaf, _json_map).convert(value), ensure_ascii=False)
+    return value_text(body_value(row))
 
 
 def _inflate(body: _Body, properties: Mapping[str, Any] | None) -> bytes:
@@ -148,10 +137,7 @@ def _text(body: _Body) -> str:
 
 def _objects(body: _Body) -> list[Any]:
     try:
-        # All in one collection: what the elements share is counted and converted once.
-        whole = java.JavaCollection("stream", "list", java.read_objects(body.data), 0)
-        found: list[Any] = _Walk(lambda leaf: leaf, dict).convert(java.plain(whole))
-        return found
+        return plain_objects(body.data)
     except java.JavaError as error:
         problem = f"is Java serialization whose '{error.field}' {error.problem}"
         raise body.fault(problem, error.offset, error.code) from None
@@ -177,18 +163,14 @@ def _records(body: _Body, record: struct.Struct) -> list[tuple[Any, ...]]:
     return list(record.iter_unpack(body.data))
 
 
-def _id_text(timestamp: int, address: bytes, port: int, sequence: int) -> str:
-    return sys_message_id_text(sequence, address_text(address), port, timestamp)
-
-
 def _ids(body: _Body) -> list[str]:
-    return [_id_text(*record) for record in _records(body, _IDS)]
+    return [message_id_text(*record) for record in _records(body, _IDS)]
 
 
 def _acknowledged(body: _Body) -> list[Row]:
     # The consumer id is as wide as that of the version's header: 40 bytes a block, 36 in 103.
     return [
-        {"consumer_id": consumer, "sys_message_id": _id_text(*message)}
+        {"consumer_id": consumer, "sys_message_id": message_id_text(*message)}
         for consumer, *message in _records(body, _ACKS[body.version])
     ]
 
@@ -250,53 +232,3 @@ _OPENERS: Mapping[int, Callable[[_Body], Any]] = MappingProxyType(
     }
 )
 """How the body of a packet type is opened; of any other it is bytes."""
-
-
-class _Walk:
-    """Rebuilds plain values with other leaves; an object that stands in two places stays one."""
-
-    def __init__(
-        self, leaf: Callable[[Any], Any], mapping: Callable[[list[tuple[Any, Any]]], Any]
-    ) -> None:
-        self.leaf = leaf
-        self.mapping = mapping
-        self.done: dict[int, Any] = {}
-
-    def convert(self, value: Any) -> Any:
-        if not isinstance(value, list | dict | java.Opaque):
-            return self.leaf(value)
-        if id(value) not in self.done:
-            self.done[id(value)] = self.container(value)
-        return self.done[id(value)]
-
-    def container(self, value: list[Any] | dict[Any, Any] | java.Opaque) -> Any:
-        if isinstance(value, java.Opaque):
-            return {"class": value.class_name, "data": value.data}
-        if isinstance(value, list):
-            return [self.convert(item) for item in value]
-        return self.mapping([(key, self.convert(item)) for key, item in value.items()])
-
-
-def iso_text(when: datetime) -> str:
-    """Return a time in UTC as ISO 8601, to the millisecond that Java has."""
-    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _json_leaf(value: Any) -> Any:
-    match value:
-        case bytes():
-            return value.hex()
-        case Decimal():
-            return str(value)
-        case datetime():
-            return iso_text(value)
-        case float() if not math.isfinite(value):
-            return java.double_text(value)
-        case _:
-            return value
-
-
-def _json_map(entries: list[tuple[Any, Any]]) -> Any:
-    if all(isinstance(key, str) for key, _ in entries):
-        return dict(entries)
-    return [(_json_leaf(key), value) for key, value in entries]

@@ -7,8 +7,6 @@ scalar reader, so that every rare rule is written once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from threading import local
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +14,9 @@ import pyarrow as pa
 from wireyard.arena import Arena
 from wireyard.formats.jmq import kernels
 from wireyard.formats.jmq.layout import HEADER_BYTES, ITEMS
+from wireyard.formats.property_columns import Scratch, Texts
+from wireyard.formats.property_kernels import PROPERTY_TEXTS
 from wireyard.layout import Column
-from wireyard.memory import SLACK
 from wireyard.schema import arrow_type
 
 __all__ = ["ColumnDecoder", "scan_frames"]
@@ -25,13 +24,8 @@ __all__ = ["ColumnDecoder", "scan_frames"]
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
-_TEXT_BYTES_PER_BYTE = 2  # see rule 3 of the kernels
-_MIN_PROPERTY_BYTES = 6
-_SCRATCH_STEP = 8 << 20
-_MOST_KEPT = 16 << 20
 _ADDRESS_BYTES = 16
-_ALIGNMENT = 64
-_ROW_TEXTS = len(kernels.TEXTS) - 3
+_ROW_TEXTS = len(kernels.TEXTS) - len(PROPERTY_TEXTS)
 _I32 = {name: place for place, name in enumerate(kernels.I32_FIELDS)}
 _I64 = {name: place for place, name in enumerate(kernels.I64_FIELDS)}
 _TEXT = {name: place for place, name in enumerate(kernels.TEXTS)}
@@ -49,16 +43,17 @@ _GROUPS = {
 
 
 def scan_frames(
-    data: Bytes, start: int, stop: int, last_start: int, max_packet_bytes: int
-) -> tuple[Ints, Ints]:
-    """Return starts and sizes of the whole packets that follow each other from `start`.
+    data: Bytes, start: int, stop: int, last_start: int, max_packet_bytes: int, _context: int
+) -> tuple[Ints, Ints, Ints]:
+    """Return starts, sizes and contexts of the whole packets that follow each other from `start`.
 
-    Ends before anything else, and before a packet that begins at or after `last_start`.
+    Ends before anything else, and before a packet that begins at or after `last_start`. There is
+    one context more, for what follows the last packet.
     """
     most = max((min(stop, last_start) - start) // HEADER_BYTES + 1, 0)
     starts, sizes = np.empty(most, np.int64), np.empty(most, np.int64)
     count = kernels.scan_frames(data, start, stop, last_start, max_packet_bytes, starts, sizes)
-    return starts[:count], sizes[:count]
+    return starts[:count], sizes[:count], np.zeros(count + 1, np.int64)
 
 
 class ColumnDecoder:
@@ -81,7 +76,7 @@ class ColumnDecoder:
         self._bodies = "bodies" in groups
 
     def decode(
-        self, data: Bytes, stop: int, starts: Ints, sizes: Ints
+        self, data: Bytes, stop: int, starts: Ints, sizes: Ints, _contexts: Ints
     ) -> tuple[list[pa.Array], Ints]:
         """Decode whole packets.
 
@@ -91,7 +86,7 @@ class ColumnDecoder:
             A value per packet for each column, and which packets the scalar reader has to read:
             their values here mean nothing.
         """
-        scratch = Scratch.for_bytes(int(sizes.sum()))
+        scratch = Scratch.for_bytes(int(sizes.sum()), len(kernels.TEXTS))
         body_bytes = kernels.count_body_bytes(data, starts, sizes) if self._bodies else 0
         out = _Batch(len(starts), body_bytes, scratch)
         a = out.arrays
@@ -103,34 +98,6 @@ class ColumnDecoder:
         )  # fmt: skip
         out.gather()
         return [out.column(column) for column in self._columns], np.flatnonzero(a["rejected"])
-
-
-class Scratch:
-    """Where a thread's kernels put text whose size is not known before.
-
-    It stays with the thread: touching that much memory anew for every read would cost as much as
-    the reading. Regions keep their places, so what is touched once stays what is touched.
-    """
-
-    _kept = local()
-
-    def __init__(self, taken: int) -> None:
-        self.taken = taken
-        self.capacity = _TEXT_BYTES_PER_BYTE * taken + SLACK
-        self.text: Bytes = np.empty(self.capacity * len(kernels.TEXTS), np.uint8)
-        self.entry_offsets = np.empty((3, taken // _MIN_PROPERTY_BYTES + 1), np.int32)
-        self.entry_offsets[:, 0] = 0
-        self.hashes = np.empty(kernels.MAX_UNIQUE_NAMES, np.int64)
-
-    @classmethod
-    def for_bytes(cls, taken: int) -> Scratch:
-        """Return the thread's scratch for `taken` bytes of packets; one for a huge packet goes."""
-        kept: Scratch | None = getattr(cls._kept, "scratch", None)
-        if kept is None or kept.taken < taken:
-            kept = cls(taken + -taken % _SCRATCH_STEP)
-            if kept.taken <= _MOST_KEPT:
-                cls._kept.scratch = kept
-        return kept
 
 
 class _Batch:
@@ -161,13 +128,8 @@ class _Batch:
             self.arrays[name][..., 0] = 0
 
     def gather(self) -> None:
-        """Copy all text out of scratch, into one buffer of exact size."""
-        used = self.arrays["used"][: len(kernels.TEXTS)]
-        ends = np.cumsum(used + -used % _ALIGNMENT)
-        self._places = ends - (used + -used % _ALIGNMENT)
-        self._texts = pa.allocate_buffer(int(ends[-1]))
-        out = np.frombuffer(self._texts, np.uint8)
-        kernels.gather_texts(self._scratch.text, self._scratch.capacity, used, self._places, out)
+        """Copy all text out of scratch."""
+        self._texts = Texts(self._scratch, self.arrays["used"][: len(kernels.TEXTS)])
 
     def column(self, column: Column) -> pa.Array:
         """Return a column as an Arrow array."""
@@ -192,28 +154,14 @@ class _Batch:
             offsets = self.arrays["address_offsets"]
             offsets[:] = np.arange(len(offsets)) * _ADDRESS_BYTES
             return [self._arena.buffer("address_offsets"), self._arena.buffer("addresses")]
-        return [self._arena.buffer("text_offsets", _TEXT[name]), self._gathered(_TEXT[name])]
-
-    def _gathered(self, text: int) -> pa.Buffer:
-        return self._texts.slice(int(self._places[text]), int(self.arrays["used"][text]))
+        return [self._arena.buffer("text_offsets", _TEXT[name]), self._texts.buffer(_TEXT[name])]
 
     def _properties(self, kind: pa.MapType) -> pa.Array:
-        entries = int(self.arrays["map_offsets"][-1])
-        names, types, values = (
-            pa.StringArray.from_buffers(
-                entries,
-                _copy(self._scratch.entry_offsets[place, : entries + 1]),
-                self._gathered(_ROW_TEXTS + place),
-            )
-            for place in range(3)
+        return self._texts.properties(
+            kind,
+            _ROW_TEXTS,
+            self._arena.buffer("bits", _BIT["properties"]),
+            self._arena.buffer("map_offsets"),
+            self.rows,
+            int(self.arrays["map_offsets"][-1]),
         )
-        pairs = pa.StructArray.from_arrays([types, values], fields=list(kind.item_type))
-        keyed = pa.StructArray.from_arrays([names, pairs], fields=[kind.key_field, kind.item_field])
-        buffers = [self._validity("properties"), self._arena.buffer("map_offsets")]
-        return pa.Array.from_buffers(kind, self.rows, buffers, children=[keyed])
-
-
-def _copy(array: np.ndarray[Any, Any]) -> pa.Buffer:
-    buffer = pa.allocate_buffer(array.nbytes)
-    np.frombuffer(buffer, array.dtype)[:] = array
-    return buffer

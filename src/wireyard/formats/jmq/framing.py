@@ -20,12 +20,13 @@ from wireyard.formats.jmq.layout import (
     HEADERS,
     MAGIC,
     MAGIC_BYTES,
+    MAX_PACKET_BYTES,
     PREFIX_BYTES,
     SPEC,
 )
 from wireyard.formats.search import find_magic
 
-__all__ = ["find_header", "frame_size"]
+__all__ = ["begins", "find_header", "frame_size"]
 
 _SPEC = f"{SPEC}, fixed header"
 _PREFIX = struct.Struct(">IHhi")
@@ -33,7 +34,14 @@ _MAX_PRIORITY = 9
 _FLAG_BITS = 0x1FFF
 
 
-def frame_size(view: View, start: int, stop: int, max_packet_bytes: int) -> int | None:
+def frame_size(
+    view: View,
+    start: int,
+    stop: int,
+    max_packet_bytes: int,
+    _context: int = 0,
+    _at_end: bool = False,
+) -> int | None:
     """Return the size of the packet at `start`, None if more bytes are needed to say.
 
     Raises
@@ -74,6 +82,11 @@ def find_header(view: View, start: int, stop: int, max_packet_bytes: int) -> tup
             return at, stop - at >= HEADER_BYTES
         at = find_magic(view, MAGIC_BYTES, at + 1, stop)
     return stop, True
+
+
+def begins(head: View) -> bool:
+    """Tell whether a stream that begins with `head` is one of JMQ packets."""
+    return len(head) > 0 and find_header(head, 0, len(head), MAX_PACKET_BYTES)[0] == 0
 
 
 def _agrees(head: bytes, max_packet_bytes: int) -> bool:

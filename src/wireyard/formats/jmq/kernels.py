@@ -8,9 +8,8 @@ Rules of this file:
 2. Nothing is read at or after `stop`; a length is compared with what is left before it is used.
 3. Each group of columns has a pass of its own over a block of rows: few streams are written at a
    time, and a group that nobody asked for costs nothing. What one pass rejects the next leaves out.
-4. Text goes to one region of `text` per column, `capacity` bytes apart. Twice the window is
-   enough for each: the worst case is a double of 13 bytes (name 3, type 2, value 8) printed with
-   24 characters; an id of 92 characters has a packet of 72 bytes.
+4. Text goes to one region of `text` per column, `capacity` bytes apart. What is enough for
+   properties is for each: an id of 92 characters has a packet of 72 bytes.
 
 Axes: r = rows, e = properties of all rows.
 """
@@ -22,9 +21,12 @@ from typing import Final
 import numpy as np
 
 from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece
-from wireyard.decimals import put_double, put_float
 from wireyard.formats.jmq.layout import FLAGS, HEADER_BYTES, ITEMS, MAGIC, PACKET_TYPES
-from wireyard.formats.properties import TYPES
+from wireyard.formats.property_kernels import (
+    PROPERTY_TEXTS,
+    take_properties,
+    word_of,
+)
 from wireyard.memory import (
     SLACK,
     Bytes,
@@ -49,13 +51,11 @@ __all__ = [
     "COUNTS",
     "I32_FIELDS",
     "I64_FIELDS",
-    "MAX_UNIQUE_NAMES",
     "TABLES",
     "TEXTS",
     "WANT",
     "count_body_bytes",
     "fill_rows",
-    "gather_texts",
     "scan_frames",
 ]
 
@@ -93,9 +93,7 @@ TEXTS: Final = (
     "flags",
     "sys_message_id",
     *(ITEMS[code].name for code in range(1, 8)),
-    "property name",
-    "property type",
-    "property value",
+    *PROPERTY_TEXTS,
 )
 BITS: Final = (
     "packet_type_name",
@@ -109,22 +107,18 @@ WANT: Final = {"names": 1, "ids": 2, "items": 4, "properties": 8, "bodies": 16}
 """Groups of columns that cost something; a group that nobody asked for is left out."""
 
 _NAMES, _IDS, _ITEMS, _PROPERTIES, _BODIES = WANT.values()
-_NAME, _TYPE, _VALUE = 11, 12, 13
+_PROPERTY_TEXT: Final = TEXTS.index(PROPERTY_TEXTS[0])
 COUNTS: Final = 16
 """What `used` counts: the bytes of each text, then properties, then bytes of bodies."""
 _ENTRIES, _BODY_BYTES = 14, 15
 _PROPERTIES_BIT, _BODY_BIT = 12, 13
 _DELIVERY_COUNT = I32_FIELDS.index("delivery_count")
 _TRANSACTION_ID = I64_FIELDS.index("transaction_id")
-MAX_UNIQUE_NAMES: Final = 64
-"""Names are compared each with each up to this count; the scalar reader takes longer lists."""
 
-_LOW, _HIGH, _OCTETS, _TYPE_WORDS, _TYPE_NAMES = 0, 256, 288, 544, 554
+_LOW, _HIGH, _OCTETS, _TYPE_NAMES = 0, 256, 288, 544
 _NAME_WORDS = 4
 _KNOWN_TYPES = max(PACKET_TYPES) + 1
 
-_WIDTHS: Final = 0x84842110
-"""Bytes of a value by its type code, one hexadecimal digit each, from type 0 at the right."""
 _LINE: Final = 64
 _HEADER_LINES: Final = 128
 _BLOCK_ROWS: Final = 1024
@@ -133,28 +127,23 @@ _AHEAD_BYTES: Final = 4096
 """How far ahead of the walk memory is asked for: what it sends while one answer is waited for."""
 
 
-def _word(text: str) -> int:
-    return int.from_bytes(text.encode("ascii")[:8].ljust(8, b"\0"), "little")
-
-
 def _tables() -> tuple[Ints, Ints]:
     """Return short texts as words, and their lengths at the same places."""
     letters = list(FLAGS)
     low = ["".join(letters[b] for b in range(8) if v >> b & 1) for v in range(256)]
     high = ["".join(letters[8 + b] for b in range(5) if v >> b & 1) for v in range(32)]
     octets = [str(value) for value in range(256)]
-    kinds = ["", *TYPES.values()]
-    words = [_word(text) for text in (*low, *high, *octets, *kinds)]
-    lengths = [len(text) for text in (*low, *high, *octets, *kinds)]
+    words = [word_of(text) for text in (*low, *high, *octets)]
+    lengths = [len(text) for text in (*low, *high, *octets)]
     for code in range(_KNOWN_TYPES):
         name = PACKET_TYPES.get(code, "")
-        words += [_word(name[at : at + 8]) for at in range(0, 8 * _NAME_WORDS, 8)]
+        words += [word_of(name[at : at + 8]) for at in range(0, 8 * _NAME_WORDS, 8)]
         lengths += [len(name)] * _NAME_WORDS
     return np.array(words, np.int64), np.array(lengths, np.int64)
 
 
 TABLES: Final = _tables()
-"""Flag letters, octets, property types and packet type names as words, and their lengths."""
+"""Flag letters, octets and packet type names as words, and their lengths."""
 
 
 @kernel(I64(READ, I64, I64, I64, I64, array("int64"), array("int64")))
@@ -211,7 +200,7 @@ def put_hex(out: Bytes, at: int, value: int) -> int:
 
 @piece
 def put_address(out: Bytes, at: int, data: Bytes, start: int, words: Ints, lengths: Ints) -> int:
-    """Write 16 address bytes in the text form of ``wireyard.formats.jmq.address``."""
+    """Write 16 address bytes in the text form of ``wireyard.formats.message_id``."""
     head = load_i64(data, start)
     mapped = head == 0 and load_u32(data, start + 8) == 0x0000FFFF
     with_mac = (head >> 32) & 0xFFFFFFFF == 0xFF000000
@@ -282,115 +271,6 @@ def take_items(
             i64[_TRANSACTION_ID + code - 8, row] = load_i64(data, at)
         at += size
     return -1
-
-
-@piece
-def put_value(
-    out: Bytes, at: int, data: Bytes, start: int, kind: int, width: int, stop: int
-) -> int:
-    """Write a property value of a fixed width in the JMS string conversion."""
-    if start + 8 <= stop:
-        # One way for all widths: which type comes next cannot be predicted.
-        value = load_i64(data, start) >> (64 - 8 * width)
-    else:
-        value = load_i8(data, start)
-        for place in range(1, width):
-            value = value << 8 | load_u8(data, start + place)
-    if kind == 7:
-        return put_double(out, at, value)
-    if kind == 6:
-        return put_float(out, at, value)
-    if kind == 1:
-        store_word(out, at, 0x65757274 if value else 0x65736C6166)
-        return at + (4 if value else 5)
-    return put_i64(out, at, value)
-
-
-@piece
-def is_new_name(data: Bytes, at: int, size: int, hashes: Ints, count: int) -> bool:
-    """Tell whether no earlier name of the packet can be the same; note this one."""
-    if size >= 8:
-        word = load_word(data, at) ^ (load_word(data, at + size - 8) * 31)
-    else:
-        word = 0
-        for place in range(size):
-            word = word << 8 | load_u8(data, at + place)
-    word = word * 31 + size & 0x7FFF_FFFF_FFFF_FFFF
-    new = True
-    for earlier in range(count):
-        new = new and hashes[earlier] != word
-    hashes[count] = word
-    return new
-
-
-@piece
-def take_properties(
-    data: Bytes,
-    at: int,
-    end: int,
-    stop: int,
-    text: Bytes,
-    capacity: int,
-    used: Ints,
-    entry: int,
-    entry_offsets: Grid32,
-    hashes: Ints,
-    words: Ints,
-    lengths: Ints,
-) -> int:
-    """Read a marshalled section; return the number of the entry after its last, -1 to reject."""
-    if end - at < 8 or load_i32(data, at) != 1:
-        return -1
-    count = load_i32(data, at + 4)
-    at += 8
-    if count < 0 or count > MAX_UNIQUE_NAMES or count > (end - at) // 6:
-        return -1
-    name_at = used[_NAME] + _NAME * capacity
-    type_at = used[_TYPE] + _TYPE * capacity
-    value_at = used[_VALUE] + _VALUE * capacity
-    for place in range(count):
-        if end - at < 2:
-            return -1
-        size = load_u16(data, at)
-        at += 2
-        if size == 0 or size + 2 > end - at:
-            return -1
-        if not is_new_name(data, at, size, hashes, place):
-            return -1
-        if copy_text(text, name_at, data, at, size, stop) and not valid_utf8(data, at, size):
-            return -1
-        name_at += size
-        at += size
-        kind = load_i16(data, at)
-        at += 2
-        if kind < 1 or kind > 8:
-            return -1
-        store_word(text, type_at, words[_TYPE_WORDS + kind])
-        type_at += lengths[_TYPE_WORDS + kind]
-        if kind == 8:
-            if end - at < 2:
-                return -1
-            size = load_u16(data, at)
-            at += 2
-            if size > end - at:
-                return -1
-            if copy_text(text, value_at, data, at, size, stop) and not valid_utf8(data, at, size):
-                return -1
-            value_at += size
-        else:
-            size = _WIDTHS >> 4 * kind & 15
-            if size > end - at:
-                return -1
-            value_at = put_value(text, value_at, data, at, kind, size, stop)
-        at += size
-        entry += 1
-        entry_offsets[0, entry] = name_at - _NAME * capacity
-        entry_offsets[1, entry] = type_at - _TYPE * capacity
-        entry_offsets[2, entry] = value_at - _VALUE * capacity
-    used[_NAME] = name_at - _NAME * capacity
-    used[_TYPE] = type_at - _TYPE * capacity
-    used[_VALUE] = value_at - _VALUE * capacity
-    return entry
 
 
 _INTS = array("int64")
@@ -568,8 +448,6 @@ def fill_properties(
     bits: Grid8,
     rejected: Bytes,
     hashes: Ints,
-    words: Ints,
-    lengths: Ints,
     first: int,
     last: int,
 ) -> None:
@@ -581,7 +459,7 @@ def fill_properties(
             start = starts[row] + i64[3, row]
             after = take_properties(
                 data, start, start + size, stop,
-                text, capacity, used, entry, entry_offsets, hashes, words, lengths,
+                text, capacity, used, _PROPERTY_TEXT, entry, entry_offsets, hashes,
             )  # fmt: skip
             if after < 0:
                 rejected[row] = 1
@@ -660,7 +538,7 @@ def fill_rows(
 
     Shapes: i32, i64 (field, r); addresses (16 r); text (text, `capacity`); used (text and two
     counts); text_offsets (text of a row, r + 1); entry_offsets (3, e + 1); map_offsets,
-    body_offsets (r + 1); bits (nullable, r / 8); rejected (r); hashes (`MAX_UNIQUE_NAMES`).
+    body_offsets (r + 1); bits (nullable, r / 8); rejected (r); hashes (unique names of a packet).
     Zero at first: used, bits, rejected, and the first of all offsets.
     """
     rows = starts.shape[0]
@@ -682,16 +560,8 @@ def fill_rows(
         if wanted & _PROPERTIES:
             fill_properties(
                 data, stop, starts, i64, text, capacity, used, entry_offsets, map_offsets, bits,
-                rejected, hashes, words, lengths, first, last,
+                rejected, hashes, first, last,
             )  # fmt: skip
         if wanted & _BODIES:
             fill_bodies(data, starts, i64, used, bodies, body_offsets, bits, rejected, first, last)
     return rows
-
-
-@kernel(I64(TEXT, I64, _INTS, _INTS, TEXT))
-def gather_texts(text: Bytes, capacity: int, used: Ints, places: Ints, out: Bytes) -> int:
-    """Copy each region of `text` to its place in `out`; return how many there are."""
-    for region in range(places.shape[0]):
-        copy_bytes(out, places[region], text, region * capacity, used[region])
-    return places.shape[0]

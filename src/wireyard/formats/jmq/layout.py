@@ -1,8 +1,6 @@
-r"""The JMQ packet as tables: header fields, variable items, flags, packet types, columns.
+r"""The JMQ packet as tables, no logic: header fields, items, flags, packet types, columns.
 
-No logic lives here. Everything is big-endian; every Java integer is signed (errata 19).
-
-::
+Everything is big-endian; every Java integer is signed (errata 19)::
 
     0   magic            4   1B FF E3 C2
     4   version          2   103, 200, 301
@@ -147,6 +145,8 @@ ITEMS = MappingProxyType(
         )
     }
 )
+"""Items of the variable header: type and length take two bytes each, then comes the value, text where
+no width is told; type 0 ends the list. Items of other types are kept and written back."""
 ITEMS_BY_NAME = MappingProxyType({item.name: item for item in ITEMS.values()})
 
 FLAGS = MappingProxyType(

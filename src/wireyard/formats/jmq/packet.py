@@ -15,7 +15,6 @@ from typing import Any
 from wireyard import java
 from wireyard.errors import DecodeError, EncodeError, Malformed, Truncated, UnsupportedVersion
 from wireyard.formats.base import Row, View
-from wireyard.formats.jmq.address import address_text, sys_message_id_text
 from wireyard.formats.jmq.items import item_value, walk_items
 from wireyard.formats.jmq.layout import (
     FLAGS,
@@ -28,6 +27,7 @@ from wireyard.formats.jmq.layout import (
     SPEC,
     VERSIONS,
 )
+from wireyard.formats.message_id import address_text, sys_message_id_text
 from wireyard.formats.properties import (
     Properties,
     Property,
@@ -45,6 +45,7 @@ __all__ = [
     "read_prefix",
     "read_properties",
     "read_row",
+    "write_properties",
 ]
 
 _HEAD = f"{SPEC}, fixed header"
@@ -112,7 +113,7 @@ def flag_letters(bit_flags: int) -> str:
     return "".join(letter for letter, bit in FLAGS.items() if bit_flags & bit)
 
 
-def decode(view: View) -> Packet:
+def decode(view: View, _context: int = 0) -> Packet:
     """Decode one whole packet.
 
     Raises
@@ -125,7 +126,7 @@ def decode(view: View) -> Packet:
     return Packet(**{name: values[name] for name in _FIELDS if name in values})
 
 
-def read_row(view: View) -> tuple[Row, DecodeError | None]:
+def read_row(view: View, _context: int = 0) -> tuple[Row, DecodeError | None]:
     """Read one whole packet into its row; the error is None for a well-formed one.
 
     Values that could not be read are None.
@@ -251,7 +252,7 @@ def encode(packet: Packet) -> bytes:
     if layout is None:
         raise EncodeError("version", packet.version, f"one of {VERSIONS}")
     items = _encode_items(packet)
-    section = _encode_properties(packet.version, packet.properties)
+    section = write_properties(packet.version, packet.properties)
     offset = HEADER_BYTES + len(items)
     body = b"" if packet.body is None else packet.body
     if not isinstance(body, bytes):
@@ -318,7 +319,8 @@ def _framed_item(code: int, name: str, data: bytes) -> bytes:
     return struct.pack(">HH", code, len(data)) + data
 
 
-def _encode_properties(version: int, properties: Properties | None) -> bytes:
+def write_properties(version: int, properties: Properties | None) -> bytes:
+    """Write a property section in the encoding of its version: as it was read, if it was."""
     if properties is None:
         return b""
     if properties.section is not None and (properties.section[:2] == b"\xac\xed") == (
@@ -328,7 +330,7 @@ def _encode_properties(version: int, properties: Properties | None) -> bytes:
     return encode_properties(properties) if version == 301 else java.write_hashtable(properties)
 
 
-def packet_of(row: Mapping[str, Any]) -> Packet:
+def packet_of(row: Mapping[str, Any], _context: int = 0) -> Packet:
     """Return the packet a row describes.
 
     Raises

@@ -1,9 +1,4 @@
-"""The tables above bronze, as plain DataFrame functions.
-
-They neither read nor write, and all they do to rows is SQL, so the same functions serve streams.
-A time ``x_ms`` or ``x_ns`` has a twin ``x_at``, a timestamp in UTC. The twin is null where the
-number is no time (0 is "never") or outside of the years 1 to 9999 that timestamps have.
-"""
+"""The JMS messages in JMQ packets."""
 
 from __future__ import annotations
 
@@ -12,12 +7,11 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from wireyard.formats.jmq.layout import CLIENT_TYPES, FLAGS, MESSAGE_TYPES, PACKET_TYPES
 from wireyard.formats.jmq.message import BODY_KINDS
+from wireyard.spark.tables.rows import ROW, STREAM, directions, time_at
 from wireyard.streams.framer import OK
 
-__all__ = ["destinations", "messages"]
+__all__ = ["messages"]
 
-_STREAM = ["source", "stream"]
-_ROW = [*_STREAM, "offset"]
 _IDENTITY = ["timestamp", "source_ip", "source_port", "sequence"]
 _SET_CLIENTID = 50
 _BROKER_TYPES = tuple(
@@ -28,8 +22,6 @@ _BROKER_TYPES = tuple(
     or name in ("AUTHENTICATE_REQUEST", "INFO", "DEBUG")
 )
 """Packet types that only brokers send."""
-_MINUTE_MS = 60_000
-_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 
 
 def messages(packets: DataFrame) -> DataFrame:
@@ -55,56 +47,22 @@ def messages(packets: DataFrame) -> DataFrame:
     """
     well_formed = packets.where(F.col("status") == OK)
     carriers = well_formed.where(F.col("packet_type").isin(*MESSAGE_TYPES)).join(
-        F.broadcast(_directions(well_formed)), _STREAM
+        F.broadcast(directions(well_formed, CLIENT_TYPES, _BROKER_TYPES)), STREAM
     )
-    first_of = Window.partitionBy(*_IDENTITY).orderBy(F.desc("is_sent"), "is_resent", *_ROW)
+    first_of = Window.partitionBy(*_IDENTITY).orderBy(F.desc("is_sent"), "is_resent", *ROW)
     seen_again = (
-        carriers.select(*_ROW, *_IDENTITY, _is_sent(), _flag("I", "R").alias("is_resent"))
+        carriers.select(*ROW, *_IDENTITY, _is_sent(), _flag("I", "R").alias("is_resent"))
         .withColumn("sighting", F.row_number().over(first_of))
         .where("sighting > 1")
-        .select(_ROW)
+        .select(ROW)
     )
-    sent = carriers.join(seen_again, _ROW, "left_anti")
+    sent = carriers.join(seen_again, ROW, "left_anti")
     return _with_client_ids(sent, well_formed).select(*_message_columns())
-
-
-def destinations(messages: DataFrame) -> DataFrame:
-    """Return, for every destination and minute, how many messages were sent to it.
-
-    `bytes` are those of the packets on the wire; `producers` are the distinct ones of the messages.
-    """
-    minute = F.expr(f"try_subtract(sent_ms, pmod(sent_ms, {_MINUTE_MS}))")
-    return (
-        messages.groupBy("destination", "destination_kind", minute.alias("minute_ms"))
-        .agg(
-            F.count("*").alias("messages"),
-            F.sum("length").alias("bytes"),
-            F.countDistinct("producer").alias("producers"),
-        )
-        .select(
-            "destination",
-            "destination_kind",
-            "minute_ms",
-            _at("minute_ms").alias("minute_at"),
-            "messages",
-            "bytes",
-            "producers",
-        )
-    )
-
-
-def _directions(packets: DataFrame) -> DataFrame:
-    """Return for each stream whether a client or a broker sent it; null if that is not certain."""
-    by_client = F.bool_or(F.col("packet_type").isin(*CLIENT_TYPES))
-    by_broker = F.bool_or(F.col("packet_type").isin(*_BROKER_TYPES))
-    return packets.groupBy(*_STREAM).agg(
-        F.when(by_client & ~by_broker, True).when(by_broker & ~by_client, False).alias("by_client")
-    )
 
 
 def _with_client_ids(sent: DataFrame, packets: DataFrame) -> DataFrame:
     """Add the client id that was set last, earlier on the same stream."""
-    following = F.lead("offset").over(Window.partitionBy(*_STREAM).orderBy("offset"))
+    following = F.lead("offset").over(Window.partitionBy(*STREAM).orderBy("offset"))
     given = packets.where(F.col("packet_type") == _SET_CLIENTID).select(
         F.col("source").alias("at_source"),
         F.col("stream").alias("at_stream"),
@@ -129,7 +87,7 @@ def _message_columns() -> list[Column]:
         "message_key": F.col("sys_message_id"),
         "protocol": F.lit("jms"),
         "sent_ms": F.col("timestamp"),
-        "sent_at": _at("timestamp"),
+        "sent_at": time_at("timestamp"),
         "captured_ns": F.lit(None).cast("long"),
         "captured_at": F.lit(None).cast("timestamp"),
         "producer": _endpoint(F.col("source_ip_text"), F.col("source_port")),
@@ -143,9 +101,9 @@ def _message_columns() -> list[Column]:
         "priority": F.col("priority"),
         "retained": F.lit(None).cast("boolean"),
         "expiration_ms": F.col("expiration"),
-        "expiration_at": _at("expiration", never=0),
+        "expiration_at": time_at("expiration", never=0),
         "delivery_time_ms": F.col("delivery_time"),
-        "delivery_time_at": _at("delivery_time", never=0),
+        "delivery_time_at": time_at("delivery_time", never=0),
         "correlation_id": F.col("correlation_id"),
         "reply_to": F.col("reply_to"),
         "message_type": F.col("message_type"),
@@ -179,12 +137,3 @@ def _is_sent() -> Column:
 def _flag(*letters: str) -> Column:
     """Tell whether one of the flags is set."""
     return F.col("bit_flags").bitwiseAND(sum(FLAGS[letter] for letter in letters)) != 0
-
-
-def _at(name: str, never: int | None = None) -> Column:
-    """Return the timestamp of a time in ms."""
-    time = F.col(name)
-    known = time.between(_FIRST_MS, _LAST_MS)
-    if never is not None:
-        known &= time != never
-    return F.when(known, F.timestamp_millis(time))

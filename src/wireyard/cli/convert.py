@@ -1,0 +1,75 @@
+"""``wireyard convert``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import click
+
+from wireyard.cli import exits
+from wireyard.cli.faults import Faults
+from wireyard.cli.inputs import open_input
+from wireyard.cli.options import PATH, examples, format_option, max_packet_option
+from wireyard.cli.output import open_output
+from wireyard.errors import EncodeError, UsageError, WireError
+from wireyard.formats import get_format
+from wireyard.layers.port import to_gpacket, to_jmq
+from wireyard.streams.decoder import decode_windows
+
+__all__ = ["command"]
+
+_CONVERSIONS: Mapping[str, tuple[str, Callable[[Any], Any]]] = MappingProxyType(
+    {"jmq": ("gpacket", to_gpacket), "gpacket": ("jmq", to_jmq)}
+)
+"""By format, the one that its packets can be converted to, and how."""
+
+
+@click.command(
+    "convert",
+    epilog=examples(
+        "wireyard convert traffic.jmq -w traffic.gpacket",
+        "wireyard convert traffic.gpacket | cmp - traffic.jmq",
+    ),
+)
+@click.argument("file", metavar="[FILE]", default="-", type=PATH)
+@click.option("-w", "--write", type=PATH, metavar="FILE", help="Write there, whole or not at all.")
+@format_option("by the first bytes")
+@click.option("--skip-faults", is_flag=True, help="Leave out what is no well-formed packet.")
+@max_packet_option
+def command(
+    file: str,
+    write: str | None,
+    format_name: str | None,
+    skip_faults: bool,
+    max_packet_bytes: int | None,
+) -> int:
+    """Convert JMQ packets to GPackets, and back.
+
+    The way is the one that the GPacket specification sketches: what its header has no place for
+    becomes properties with terse names, and a message's own properties stand in front of its body.
+    'docs/formats/port.md' has the table. Nothing is lost: converted back, the packets are the same.
+    """
+    faults = Faults()
+    with open_input(file, format_name) as (format, opened):
+        if format.name not in _CONVERSIONS:
+            known = " and ".join(_CONVERSIONS)
+            raise UsageError(f"{file}: is {format.name}; {known} packets can be converted")
+        target, convert = _CONVERSIONS[format.name]
+        encode = get_format(target).encode
+        with open_output(write, binary=True) as out:
+            for event in decode_windows(opened.windows, format, max_packet_bytes):
+                try:
+                    if event.packet is None:
+                        raise event.error or EncodeError("status", event.status, "no packet")
+                    out.write(encode(convert(event.packet)))
+                except WireError as error:
+                    if not skip_faults:
+                        error.add_note(f"in {file}, offset {event.offset}")
+                        raise
+                    faults.add(event.status, event.offset, event.length, {"message": str(error)})
+    if faults:
+        exits.note(f"{file}: left out {faults.text()}")
+        return exits.DATA_LOST
+    return exits.DONE

@@ -1,0 +1,159 @@
+"""Wireshark dissectors made from the tables that wireyard itself reads by.
+
+A dissector is a Lua file of this package, which says how packets of a format are taken apart, and
+the format's own layout, written as Lua tables in front of it: every offset, code and name comes
+from there, so that the two cannot differ. Fields are called as wireyard's columns are.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import fields, is_dataclass
+from importlib import import_module, resources
+from typing import Any
+
+from wireyard import __version__
+from wireyard.errors import UsageError
+from wireyard.formats import get_format
+from wireyard.formats import names as format_names
+from wireyard.formats.properties import TYPES
+from wireyard.layout import Column, Layout
+
+__all__ = ["lua_script", "names"]
+
+_LUA = resources.files(__package__) / "lua"
+_USED = re.compile(r"\blayout\.(\w+)")
+_LINE_CHARACTERS = 96
+
+_HEAD = """\
+-- Wireshark dissectors for {names}, made by wireyard {version} (wireyard dissector).
+--
+-- tshark -X lua_script:FILE -r traffic.pcap; or put the file into the folder of Lua plugins that
+-- Wireshark names under Help, About, Folders. Fields are named as wireyard names its columns.
+"""
+
+_KINDS = {
+    "u8": "uint8", "u16": "uint16", "u32": "uint32",
+    "bool": "bool", "int32": "int32", "int64": "int64", "offset": "int64", "string": "string",
+}  # fmt: skip
+"""Wireshark's names of our kinds of columns and fields; any other is shown as bytes."""
+
+
+def names() -> tuple[str, ...]:
+    """Return the formats that have a dissector."""
+    return tuple(name for name in format_names() if (_LUA / f"{name}.lua").is_file())
+
+
+def lua_script(formats: Sequence[str] = ()) -> str:
+    """Return the dissectors of some formats, of all if none is named, as one Lua script.
+
+    Raises
+    ------
+    UsageError
+        A format without a dissector.
+    """
+    for name in formats:
+        if name not in names():
+            known = ", ".join(names())
+            raise UsageError(f"there is no dissector of '{name}'; there are: {known}")
+    wanted = tuple(dict.fromkeys(formats)) or names()
+    parts = [_HEAD.format(names=", ".join(wanted), version=__version__), _lua_file("common")]
+    for name in wanted:
+        dissector = _lua_file(name)
+        tables = _lua(_plain(_tables(name, set(_USED.findall(dissector)))))
+        parts += [f"do\nlocal layout = {tables}\n", dissector, "end\n"]
+    return "\n".join(parts)
+
+
+def _lua_file(name: str) -> str:
+    return (_LUA / f"{name}.lua").read_text("utf-8")
+
+
+# --- layouts as tables ----------------------------------------------------------------------
+
+
+def _tables(name: str, used: Set[str]) -> dict[str, Any]:
+    """Return the columns of a format, and what a dissector uses of its layout under its names."""
+    format = get_format(name)
+    module = import_module(f"wireyard.formats.{name}.layout")
+    unsigned = dict(_unsigned(getattr(module, key) for key in module.__all__))
+    others = format.other_rows.items()
+    tables = {
+        "title": format.title,
+        "columns": _columns(format.columns, unsigned),
+        "others": {key: _columns(columns.values(), unsigned) for key, columns in others},
+        "PROPERTY_TYPES": TYPES,
+        **{key: getattr(module, key) for key in module.__all__},
+    }
+    return {key: value for key, value in tables.items() if key in used}
+
+
+def _unsigned(values: Iterable[Any]) -> Iterator[tuple[str, str]]:
+    """Yield the kind of each unsigned field of a header.
+
+    Columns are signed and wider; on the wire such a field must not be taken for a negative number.
+    """
+    for value in values:
+        if isinstance(value, Layout):
+            yield from ((one.name, one.kind) for one in value.fields if one.kind in _KINDS)
+        elif isinstance(value, Mapping):
+            yield from _unsigned(value.values())
+
+
+def _columns(columns: Iterable[Column], unsigned: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": column.name,
+            "kind": _KINDS.get(unsigned.get(column.name, column.kind), "bytes"),
+            "doc": column.doc,
+            "unit": column.unit,
+        }
+        for column in columns
+    ]
+
+
+# --- Lua ------------------------------------------------------------------------------------
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as lists and dictionaries of numbers and text."""
+    match value:
+        case bytes():
+            return value.hex()
+        case Layout():
+            return _plain(value.fields)
+        case Mapping() if all(isinstance(one, int) for one in value.values()):
+            # A Lua table has no order, and that of flags counts.
+            return [{"name": key, "value": one} for key, one in value.items()]
+        case Mapping():
+            return {key: _plain(one) for key, one in value.items()}
+        case tuple() | list() | frozenset():
+            return [_plain(one) for one in value]
+        case _ if is_dataclass(value):
+            return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+    return value
+
+
+def _lua(value: Any, indent: str = "") -> str:
+    """Return a plain value as a Lua expression; what is None is left out of its table."""
+    match value:
+        case dict():
+            entries = [(f"{_key(key)} = ", one) for key, one in value.items() if one is not None]
+        case list():
+            entries = [("", one) for one in value]
+        case str():
+            return json.dumps(value)
+        case _:
+            return str(value).lower()
+    deeper = indent + "    "
+    parts = [name + _lua(one, deeper) for name, one in entries]
+    line = f"{{ {', '.join(parts)} }}" if parts else "{}"
+    if len(indent) + len(line) <= _LINE_CHARACTERS and "\n" not in line:
+        return line
+    return "{\n" + "".join(f"{deeper}{part},\n" for part in parts) + indent + "}"
+
+
+def _key(key: str | int) -> str:
+    return key if isinstance(key, str) and key.isidentifier() else f"[{_lua(key)}]"

@@ -1,0 +1,56 @@
+"""Steps through one section of a packet as ``DataInputStream`` would, but never past its end."""
+
+from __future__ import annotations
+
+from wireyard import java
+from wireyard.errors import DecodeError, Malformed, Truncated
+
+__all__ = ["Cursor"]
+
+
+class Cursor:
+    """Reads a section from left to right; every error says which field, and where it stands.
+
+    Parameters
+    ----------
+    data
+        The section.
+    format, base, spec
+        For errors: the format's name, where the section begins in its packet, the rule's section.
+    """
+
+    def __init__(self, data: bytes, format: str, base: int, spec: str) -> None:
+        self.data = data
+        self.at = 0
+        self.format = format
+        self.base = base
+        self.spec = spec
+
+    def take(self, size: int, field: str) -> bytes:
+        """Return the next `size` bytes."""
+        left = len(self.data) - self.at
+        if size > left:
+            raise Truncated(self.format, field, self.base + self.at, size, left, self.spec)
+        start, self.at = self.at, self.at + size
+        return self.data[start : self.at]
+
+    def integer(self, size: int, field: str, *, signed: bool = True) -> int:
+        """Return an integer of `size` bytes."""
+        return int.from_bytes(self.take(size, field), "big", signed=signed)
+
+    def text(self, field: str) -> str:
+        """Return text behind its length."""
+        size = self.integer(2, f"{field} length", signed=False)
+        start = self.at
+        data = self.take(size, field)
+        try:
+            return java.decode_text(data)
+        except ValueError:
+            problem = "is not modified UTF-8"
+            raise self.fault(Malformed, field, start, problem, "bad_utf8") from None
+
+    def fault(
+        self, kind: type[DecodeError], field: str, at: int, problem: str, code: str | None = None
+    ) -> DecodeError:
+        """Return an error about what stands at `at` in the section."""
+        return kind(self.format, field, self.base + at, problem, self.spec, code)

@@ -1,0 +1,44 @@
+"""GPacket: the broker-broker packet of Sun/Open Message Queue, version 350, and link packets."""
+
+from wireyard.formats.base import Format, Row
+from wireyard.formats.gpacket.annotate import annotate
+from wireyard.formats.gpacket.framing import begins, find_header, frame_size
+from wireyard.formats.gpacket.layout import (
+    COLUMNS,
+    HEADER_BYTES,
+    LINK,
+    LINK_COLUMNS,
+    MAX_PACKET_BYTES,
+)
+from wireyard.formats.gpacket.packet import decode, encode, packet_of, read_row
+from wireyard.formats.gpacket.payload import nested_packets, payload_text, payload_value
+
+__all__ = ["FORMAT"]
+
+
+def _redact(row: Row) -> Row:
+    """Return the row as it is: brokers tell each other no passwords."""
+    return row
+
+
+FORMAT = Format(
+    name="gpacket",
+    title="broker-broker packets of Sun/Open Message Queue",
+    columns=COLUMNS,
+    fast_path="wireyard.formats.gpacket.columns",
+    header_bytes=HEADER_BYTES,
+    max_packet_bytes=MAX_PACKET_BYTES,
+    frame_size=frame_size,
+    find_header=find_header,
+    begins=begins,
+    body="payload",
+    decode=decode,
+    encode=encode,
+    read_row=read_row,
+    packet_of=packet_of,
+    annotate=annotate,
+    redact=_redact,
+    body_views={"text": payload_text, "value": payload_value},
+    nested=nested_packets,
+    other_rows={LINK: LINK_COLUMNS},
+)

@@ -1,0 +1,79 @@
+"""Every byte of a packet with its meaning, for people.
+
+The annotations of a packet touch: each begins where the one before it stops. Bytes that cannot be
+read are one annotation, which says why.
+"""
+
+from __future__ import annotations
+
+from wireyard.errors import DecodeError
+from wireyard.formats.base import Annotation, Row, View
+from wireyard.formats.gpacket.layout import (
+    HEADER_BYTES,
+    LINK_HEADER,
+    LINK_SPEC,
+    PREFIX_BYTES,
+    SPEC,
+)
+from wireyard.formats.gpacket.packet import header_of, read_row
+from wireyard.formats.gpacket.payload import payload_text
+from wireyard.formats.marks import Marks, bytes_text, mark_marshalled, number_text, shown
+from wireyard.layout import Field, Layout
+
+__all__ = ["annotate"]
+
+
+def annotate(view: View, _context: int = 0) -> list[Annotation]:
+    """Return what each byte of one whole packet means, in order and without gaps.
+
+    Limits
+    ------
+    A value is cut after ``wireyard.formats.marks.MAX_SHOWN`` characters, and says so.
+    """
+    row, error = read_row(view)
+    layout = header_of(bytes(view[:PREFIX_BYTES]))
+    marks = Marks()
+    if layout is not None:
+        _mark_header(marks, view, layout, row)
+    if layout is not None and "payload_size" in row:
+        if layout is not LINK_HEADER:
+            _mark_properties(marks, view, row["property_size"])
+        _mark_payload(marks, len(view), row)
+    elif error:
+        marks.unreadable(len(view), error)
+    return marks.made
+
+
+def _mark_header(marks: Marks, view: View, layout: Layout, row: Row) -> None:
+    """Annotate the fields that are there; of an unknown version those in front of the sections."""
+    for field in layout.fields:
+        if field.stop > len(view) or (field.name not in row and field.offset >= PREFIX_BYTES):
+            break
+        data = bytes(view[field.offset : field.stop])
+        value = int.from_bytes(data, "big", signed=field.kind.startswith("i"))
+        marks.to(field.stop, field.name, _header_text(field, value, row), field.spec)
+
+
+def _header_text(field: Field, value: int, row: Row) -> str:
+    match field.name:
+        case "packet_type":
+            return f"{value} ({row.get('packet_type_name') or 'unknown'})"
+        case "bit_flags" if "flags" in row:
+            return f"{value:#010x} ({row['flags'] or 'none'})"
+        case _:
+            return number_text(value, field.unit)
+
+
+def _mark_properties(marks: Marks, view: View, size: int) -> None:
+    if size:
+        section = bytes(view[HEADER_BYTES : HEADER_BYTES + size])
+        mark_marshalled(marks, section, HEADER_BYTES, "gpacket", SPEC)
+
+
+def _mark_payload(marks: Marks, stop: int, row: Row) -> None:
+    try:
+        text = shown(payload_text(row) or "")
+    except DecodeError as error:
+        text = str(error)
+    spec = LINK_SPEC if "format" in row else f"{SPEC}, payload"
+    marks.to(stop, "payload", f"{bytes_text(row['payload_size'])}: {text}", spec)

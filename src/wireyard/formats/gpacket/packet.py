@@ -1,0 +1,270 @@
+"""GPackets and link packets as frozen values: decode, encode, and rows.
+
+`decode` accepts or raises; `read_row` is its lenient twin, which gives what could be read and the
+error beside it. Both run the same steps, so a packet is malformed for one exactly when the other
+raises.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from wireyard.errors import DecodeError, EncodeError, Malformed, Truncated, UnsupportedVersion
+from wireyard.formats.base import Row, View
+from wireyard.formats.gpacket.layout import (
+    DOCUMENTED,
+    FLAGS,
+    HEADER_BYTES,
+    HEADERS,
+    LINK,
+    LINK_BYTES,
+    LINK_HEADER,
+    LINK_TYPES,
+    LINK_VERSION,
+    MAGIC,
+    MAGIC_BYTES,
+    MAX_LINK_BYTES,
+    PACKET_TYPES,
+    PREFIX_BYTES,
+    SHIPPED,
+    SPEC,
+    VERSION,
+)
+from wireyard.formats.properties import (
+    Properties,
+    decode_properties,
+    encode_properties,
+    typed_properties,
+)
+from wireyard.layout import Layout
+
+__all__ = ["LinkPacket", "Packet", "decode", "encode", "header_of", "packet_of", "read_row"]
+
+_HEAD = f"{SPEC}, packet format"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packet:
+    """One GPacket; sizes are not fields, they follow from the rest."""
+
+    version: int = VERSION
+    packet_type: int
+    timestamp: int = 0
+    sequence: int = 0
+    bit_flags: int = 0
+    header_order: str = SHIPPED
+    """Where the magic stands: ``shipped`` or ``documented``."""
+    properties: Properties | None = None
+    payload: bytes | None = None
+
+    @property
+    def packet_type_name(self) -> str | None:
+        """Name of the packet type, None if it has none."""
+        return PACKET_TYPES.get(self.packet_type)
+
+    @property
+    def flags(self) -> str:
+        """Letters of the set flags, in bit order from A."""
+        return flag_letters(self.bit_flags)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkPacket:
+    """One packet of the link between two brokers, before GPackets flow."""
+
+    version: ClassVar[int] = LINK_VERSION
+    packet_type: int
+    destination_id: int = 0
+    bit_flags: int = 0
+    payload: bytes | None = None
+
+    @property
+    def packet_type_name(self) -> str | None:
+        """Name of the packet type, None if it has none."""
+        return LINK_TYPES.get(self.packet_type)
+
+
+_FIELDS = tuple(item.name for item in fields(Packet))
+_LINK_FIELDS = tuple(item.name for item in fields(LinkPacket))
+
+
+def flag_letters(bit_flags: int) -> str:
+    """Return the letters of the set flags, in bit order from A."""
+    return "".join(letter for letter, bit in FLAGS.items() if bit_flags & bit)
+
+
+def header_of(prefix: bytes) -> Layout | None:
+    """Return the header that begins with these `PREFIX_BYTES`, None if none does.
+
+    The magic decides, wherever it stands; only a packet without one can be a link packet. A version
+    nobody knows is no reason to lose the place.
+    """
+    if prefix[:4] == MAGIC_BYTES:
+        return HEADERS[DOCUMENTED]
+    if prefix[8:12] == MAGIC_BYTES:
+        return HEADERS[SHIPPED]
+    if prefix[:2] == LINK_VERSION.to_bytes(2, "big"):
+        return LINK_HEADER
+    return None
+
+
+def decode(view: View, _context: int = 0) -> Packet | LinkPacket:
+    """Decode one whole packet.
+
+    Raises
+    ------
+    DecodeError
+        The first rule the packet breaks.
+    """
+    values: Row = {}
+    _read(view, values)
+    if "format" in values:
+        return LinkPacket(**{name: values[name] for name in _LINK_FIELDS})
+    return Packet(**{name: values[name] for name in _FIELDS if name in values})
+
+
+def read_row(view: View, _context: int = 0) -> tuple[Row, DecodeError | None]:
+    """Read one whole packet into its row; the error is None for a well-formed one.
+
+    Values that could not be read are None. The flags of a link packet are a number only.
+    """
+    values: Row = {}
+    error: DecodeError | None = None
+    try:
+        _read(view, values)
+    except DecodeError as found:
+        error = found
+    names = LINK_TYPES if "format" in values else PACKET_TYPES
+    values["packet_type_name"] = names.get(values.get("packet_type", 0))
+    if "bit_flags" in values and "format" not in values:
+        values["flags"] = flag_letters(values["bit_flags"])
+    return values, error
+
+
+def _read(view: View, values: Row) -> None:
+    """Fill `values`; what is there when an error rises is right."""
+    prefix = bytes(view[:PREFIX_BYTES])
+    if len(prefix) < PREFIX_BYTES:
+        raise Truncated("gpacket", "fixed header", 0, HEADER_BYTES, len(prefix), _HEAD)
+    layout = header_of(prefix)
+    if layout is None:
+        raise Malformed("gpacket", "magic", 8, "is not there", _HEAD, "bad_magic")
+    for name in ("version", "packet_type", "size", "magic"):
+        if name in layout:
+            field = layout[name]
+            data = prefix[field.offset : field.stop]
+            values[name] = int.from_bytes(data, "big", signed=field.kind.startswith("i"))
+    if layout is LINK_HEADER:
+        values["format"] = LINK
+        _check_size(view, values["size"], layout, LINK_BYTES)
+        values.update(layout.unpack(view))
+        values["payload_size"] = len(view) - LINK_BYTES
+        values["payload"] = bytes(view[LINK_BYTES:]) or None
+        return
+    values["header_order"] = DOCUMENTED if layout is HEADERS[DOCUMENTED] else SHIPPED
+    _check_size(view, values["size"], layout, HEADER_BYTES)
+    if values["version"] != VERSION:
+        problem = f"is {values['version']}, not {VERSION}"
+        at = layout["version"].offset
+        raise UnsupportedVersion("gpacket", "version", at, problem, _HEAD)
+    values.update(layout.unpack(view))
+    _read_sections(view, values, layout["property_size"].offset)
+
+
+def _check_size(view: View, size: int, layout: Layout, least: int) -> None:
+    at, spec = layout["size"].offset, layout["size"].spec
+    if size < least:
+        problem = f"is {size}, less than the {least} of the fixed header"
+        raise Malformed("gpacket", "size", at, problem, spec, "bad_size")
+    if size > len(view):
+        raise Truncated("gpacket", "packet", 0, size, len(view), spec)
+    if size < len(view):
+        problem = f"is {size}, {len(view)} bytes were given"
+        raise Malformed("gpacket", "size", at, problem, spec)
+    if layout is LINK_HEADER and size > MAX_LINK_BYTES:
+        raise Malformed("gpacket", "size", at, f"is {size}, over {MAX_LINK_BYTES}", spec)
+
+
+def _read_sections(view: View, values: Row, at: int) -> None:
+    """Read properties and payload; the property size stands at `at`."""
+    size, most = values["property_size"], len(view) - HEADER_BYTES
+    if not 0 <= size <= most:
+        problem = f"is {size}, {most} bytes are left after the fixed header"
+        raise Malformed("gpacket", "property size", at, problem, _HEAD)
+    payload = HEADER_BYTES + size
+    values["payload_size"] = len(view) - payload
+    values["payload"] = bytes(view[payload:]) or None
+    if size:
+        section = bytes(view[HEADER_BYTES:payload])
+        values["properties"] = decode_properties(section, "gpacket", HEADER_BYTES, SPEC)
+
+
+def encode(packet: Packet | LinkPacket) -> bytes:
+    """Encode a packet, its header in the order that the packet says.
+
+    Raises
+    ------
+    EncodeError
+        A value that the header or the properties cannot hold.
+    """
+    payload = b"" if packet.payload is None else packet.payload
+    if not isinstance(payload, bytes):
+        raise EncodeError("payload", payload, "a payload is bytes")
+    if isinstance(packet, LinkPacket):
+        if len(payload) > MAX_LINK_BYTES - LINK_BYTES:
+            raise EncodeError("payload", payload, f"{MAX_LINK_BYTES - LINK_BYTES} bytes at most")
+        return _pack(LINK_HEADER, packet, {"size": LINK_BYTES + len(payload)}) + payload
+    layout = HEADERS.get(packet.header_order)
+    if layout is None:
+        raise EncodeError("header_order", packet.header_order, f"one of {', '.join(HEADERS)}")
+    if packet.version != VERSION:
+        raise EncodeError("version", packet.version, f"{VERSION} is the only one")
+    section = _encode_properties(packet.properties)
+    computed = {
+        "magic": MAGIC,
+        "size": HEADER_BYTES + len(section) + len(payload),
+        "property_size": len(section),
+    }
+    return _pack(layout, packet, computed) + section + payload
+
+
+def _pack(layout: Layout, packet: Packet | LinkPacket, computed: Mapping[str, int]) -> bytes:
+    parts = []
+    for field in layout.fields:
+        value = computed[field.name] if field.name in computed else getattr(packet, field.name)
+        try:
+            parts.append(struct.pack(">" + field.code, value))
+        except struct.error as error:
+            raise EncodeError(field.name, value, str(error)) from None
+    return b"".join(parts)
+
+
+def _encode_properties(properties: Properties | None) -> bytes:
+    if properties is None:
+        return b""
+    return encode_properties(properties) if properties.section is None else properties.section
+
+
+def packet_of(row: Mapping[str, Any], _context: int = 0) -> Packet | LinkPacket:
+    """Return the packet a row describes; a row of version 100 is a link packet.
+
+    Raises
+    ------
+    EncodeError
+        A row without a packet type, or with properties that are not of their type.
+    """
+    link = row.get("version") == LINK_VERSION
+    names = _LINK_FIELDS if link else _FIELDS
+    values = {name: row[name] for name in names if row.get(name) is not None}
+    if "packet_type" not in values:
+        raise EncodeError("packet_type", None, "every packet has a type")
+    if link:
+        if isinstance(row.get("flags"), int):  # as JSON Lines say it
+            values.setdefault("bit_flags", row["flags"])
+        return LinkPacket(**values)
+    if "properties" in values:
+        values["properties"] = typed_properties(values["properties"])
+    return Packet(**values)

@@ -1,0 +1,275 @@
+"""Payloads of the cluster protocol opened, as plain Python values, and the packets inside them.
+
+Brokers send lists of records, marshalled properties, whole packets, or one serialized object. A
+payload of any other type stays the bytes it is.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from wireyard import java
+from wireyard.errors import DecodeError, Malformed
+from wireyard.formats.base import Nested, Row, View
+from wireyard.formats.cursor import Cursor
+from wireyard.formats.gpacket.framing import frame_size
+from wireyard.formats.gpacket.layout import (
+    HEADER_BYTES,
+    LINK_BYTES,
+    LINK_SPEC,
+    LINK_VERSION,
+    MAX_PACKET_BYTES,
+)
+from wireyard.formats.gpacket.packet import read_row
+from wireyard.formats.message_id import MESSAGE_ID_CODES, message_id_text
+from wireyard.formats.plain_values import plain_objects, value_text
+from wireyard.formats.properties import decode_properties, typed_properties
+
+__all__ = ["nested_packets", "payload_text", "payload_value"]
+
+_SPEC = "cluster protocol, payload"
+_MESSAGE_DATA = 1
+_CARRIERS = (17, 20, 51)
+"""Packet types whose payload is whole GPackets: changes of the cluster's configuration."""
+_ADDRESS_VERSION = 100
+_CONSUMER_MARK = 99353142765567461
+_MESSAGE_ID = struct.Struct(f">{MESSAGE_ID_CODES}")
+_LEVEL_WITH_SESSIONS = 400
+"""The cluster protocol level from which LINK_INIT tells broker and store sessions."""
+
+
+def payload_value(row: Row) -> Any:
+    """Return a row's payload as a plain value; None if there is no payload.
+
+    The row needs `version`, `packet_type`, `property_size`, `properties` and `payload`.
+
+    Raises
+    ------
+    DecodeError
+        A payload that is not what its packet type says.
+
+    Limits
+    ------
+    Those of ``wireyard.java``; records are bounded by the payload's bytes.
+    """
+    data = row.get("payload")
+    if data is None:
+        return None
+    link = row["version"] == LINK_VERSION
+    opener = (_LINK_OPENERS if link else _OPENERS).get(row["packet_type"])
+    if opener is None:
+        return data
+    start = LINK_BYTES if link else HEADER_BYTES + row["property_size"]
+    cursor = Cursor(data, "gpacket", start, LINK_SPEC if link else _SPEC)
+    value = opener(cursor, row)
+    if cursor.at < len(data):
+        problem = f"has {len(data) - cursor.at} bytes after its last field"
+        raise cursor.fault(Malformed, "payload", cursor.at, problem)
+    return value
+
+
+def payload_text(row: Row) -> str | None:
+    """Return a row's payload as text; None if there is no payload.
+
+    Bytes become hex, anything else JSON.
+
+    Raises
+    ------
+    DecodeError
+        As `payload_value`.
+    """
+    return value_text(payload_value(row))
+
+
+def nested_packets(view: View) -> Sequence[Nested]:
+    """Return where the packets inside one whole packet are; none if they cannot be found.
+
+    G_MESSAGE_DATA has one JMQ packet behind its consumers, changes of the configuration are
+    GPackets back to back. How deep to go is up to the caller.
+    """
+    row, error = read_row(view)
+    if error or row.get("payload") is None or row["version"] == LINK_VERSION:
+        return ()
+    start = HEADER_BYTES + row["property_size"]
+    if row["packet_type"] in _CARRIERS:
+        return _gpackets(view, start)
+    if row["packet_type"] != _MESSAGE_DATA:
+        return ()
+    cursor = Cursor(row["payload"], "gpacket", start, _SPEC)
+    try:
+        _counted_consumers(cursor, row)
+    except DecodeError:
+        return ()
+    first = start + cursor.at
+    return (Nested("jmq", first, len(view)),) if first < len(view) else ()
+
+
+def _gpackets(view: View, start: int) -> Sequence[Nested]:
+    found = []
+    while start < len(view):
+        try:
+            size = frame_size(view, start, len(view), MAX_PACKET_BYTES)
+        except DecodeError:
+            break
+        if size is None or size > len(view) - start:
+            break
+        found.append(Nested("gpacket", start, start + size))
+        start += size
+    return found
+
+
+# --- records --------------------------------------------------------------------------------
+
+
+def _yes(cursor: Cursor, field: str) -> bool:
+    return cursor.integer(1, field) != 0
+
+
+def _maybe(cursor: Cursor, field: str) -> str | None:
+    return cursor.text(field) if _yes(cursor, f"{field} follows") else None
+
+
+def _address(cursor: Cursor) -> Row:
+    start = cursor.at
+    version = cursor.integer(4, "broker address version")
+    if version != _ADDRESS_VERSION:
+        problem = f"is {version}, not {_ADDRESS_VERSION}"
+        raise cursor.fault(Malformed, "broker address version", start, problem)
+    return _host(cursor)
+
+
+def _host(cursor: Cursor) -> Row:
+    return {
+        "host": cursor.text("host"),
+        "instance": cursor.text("instance"),
+        "port": cursor.integer(4, "port"),
+    }
+
+
+def _consumer(cursor: Cursor) -> Row:
+    return {
+        "consumer_id": cursor.integer(8, "consumer id"),
+        "connection_id": cursor.integer(8, "connection id"),
+        "broker": _address(cursor),
+    }
+
+
+def _acknowledged(cursor: Cursor) -> Row:
+    message = _MESSAGE_ID.unpack(cursor.take(_MESSAGE_ID.size, "message id"))
+    return {"sys_message_id": message_id_text(*message), "consumer": _consumer(cursor)}
+
+
+def _interest(cursor: Cursor) -> Row:
+    start = cursor.at
+    mark = cursor.integer(8, "consumer record mark")
+    if mark != _CONSUMER_MARK:
+        problem = f"is {mark}, not {_CONSUMER_MARK}"
+        raise cursor.fault(Malformed, "consumer record mark", start, problem)
+    record: Row = {
+        "destination": cursor.text("destination"),
+        "consumer": _consumer(cursor) if _yes(cursor, "consumer follows") else None,
+        "client_id": _maybe(cursor, "client id"),
+        "durable_name": _maybe(cursor, "durable name"),
+        "selector": _maybe(cursor, "selector"),
+        "queue": _yes(cursor, "queue"),
+        "no_local": _yes(cursor, "no local"),
+        "active": _yes(cursor, "active"),
+    }
+    if cursor.at < len(cursor.data):  # Older brokers end here.
+        limited = _yes(cursor, "max active follows")
+        record["max_active"] = cursor.integer(4, "max active") if limited else None
+        record["lock_position"] = cursor.integer(4, "lock position")
+        record["jms_shared"] = _yes(cursor, "JMS shared")
+        record["subscription_name"] = _maybe(cursor, "subscription name")
+    return record
+
+
+def _all(read: Callable[[Cursor], Row]) -> Callable[[Cursor, Row], list[Row]]:
+    def read_all(cursor: Cursor, row: Row) -> list[Row]:
+        found = []
+        while cursor.at < len(cursor.data):
+            found.append(read(cursor))
+        return found
+
+    return read_all
+
+
+def _counted_consumers(cursor: Cursor, row: Row) -> list[Row]:
+    """Read the consumers in front of a message; the property C counts them."""
+    entry = typed_properties(row.get("properties")).get("C")
+    if entry is None or entry.type != "integer":
+        raise cursor.fault(Malformed, "C", 0, "is no integer property, nothing tells how many")
+    return [_consumer(cursor) for _ in range(int(entry.value))]
+
+
+def _message(cursor: Cursor, row: Row) -> Row:
+    consumers = _counted_consumers(cursor, row)
+    return {"consumers": consumers, "packet": _rest(cursor)}
+
+
+def _rest(cursor: Cursor) -> bytes:
+    return cursor.take(len(cursor.data) - cursor.at, "payload")
+
+
+def _durable(cursor: Cursor, row: Row) -> Row:
+    return {"durable_name": cursor.text("durable name"), "client_id": cursor.text("client id")}
+
+
+def _properties(cursor: Cursor, row: Row) -> Row:
+    found = decode_properties(_rest(cursor), cursor.format, cursor.base, _SPEC)
+    return {name: {"type": kind, "value": value} for name, (kind, value) in found.items()}
+
+
+def _object(cursor: Cursor, row: Row) -> Any:
+    try:
+        found = plain_objects(_rest(cursor))
+    except java.JavaError as error:
+        problem = f"is Java serialization whose '{error.field}' {error.problem}"
+        raise cursor.fault(Malformed, "payload", error.offset, problem, error.code) from None
+    if len(found) != 1:
+        problem = f"is Java serialization of {len(found)} objects, not one"
+        raise cursor.fault(Malformed, "payload", 0, problem)
+    return found[0]
+
+
+def _link_init(cursor: Cursor, row: Row) -> Row:
+    level = cursor.integer(4, "cluster protocol level")
+    found: Row = {
+        "protocol_level": level,
+        "broker": _host(cursor),
+        "master": _host(cursor) if _yes(cursor, "master broker follows") else None,
+        "match": {},
+    }
+    for _ in range(cursor.integer(4, "number of properties to match")):
+        name = cursor.text("property name")
+        found["match"][name] = cursor.text("property value")
+    if level >= _LEVEL_WITH_SESSIONS:
+        found["ha"] = _yes(cursor, "HA")
+        found["broker_id"] = _maybe(cursor, "broker id")
+        found["broker_session"] = cursor.integer(8, "broker session")
+        told = found["ha"] or _yes(cursor, "store session follows")
+        found["store_session"] = cursor.integer(8, "store session") if told else None
+    return found
+
+
+_Opener = Callable[[Cursor, Row], Any]
+
+_OPENERS: Mapping[int, _Opener] = MappingProxyType(
+    {
+        _MESSAGE_DATA: _message,
+        3: _all(_acknowledged),
+        4: _all(_acknowledged),
+        5: _all(_interest),
+        7: _durable,
+        9: _all(_consumer),
+        13: _properties,
+        35: _all(_interest),
+        46: _object,
+    }
+)
+"""How the payload of a packet type is opened; of any other it is bytes."""
+
+_LINK_OPENERS: Mapping[int, _Opener] = MappingProxyType({3: _object, 4: _link_init, 9: _object})

@@ -1,0 +1,114 @@
+"""Annotations from left to right: what the inspectors of several formats share.
+
+Text from the wire is shown with its control characters escaped, and cut after `MAX_SHOWN`.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from wireyard.errors import DecodeError
+from wireyard.formats.base import Annotation
+from wireyard.formats.cursor import Cursor
+from wireyard.formats.plain_values import time_text
+from wireyard.formats.properties import (
+    TYPES,
+    decode_properties,
+    decode_value,
+    property_text,
+    section_cursor,
+)
+
+__all__ = ["MAX_SHOWN", "Marks", "bytes_text", "mark_marshalled", "number_text", "shown"]
+
+MAX_SHOWN = 200
+"""Characters of one value; an inspector's line, not the way to take a body out."""
+
+_LENGTHS = {"string": 2, "object": 4}
+"""Bytes of the length in front of a property value; the others have their type's."""
+_CODES = {name: code for code, name in TYPES.items()}
+
+
+class Marks:
+    """Annotations from left to right; only a fault may stand where there are no bytes."""
+
+    def __init__(self) -> None:
+        self.made: list[Annotation] = []
+        self.at = 0
+
+    def to(self, stop: int, field: str, value: str, spec: str) -> None:
+        """Annotate the bytes from the last annotation to `stop`."""
+        if stop > self.at:
+            self.made.append(Annotation(self.at, stop, field, value, spec))
+            self.at = stop
+
+    def unreadable(self, stop: int, error: DecodeError) -> None:
+        """Annotate the bytes up to `stop`, if there are any, with why they cannot be read."""
+        self.made.append(Annotation(self.at, stop, "not readable", str(error), error.spec))
+        self.at = stop
+
+
+def mark_marshalled(marks: Marks, section: bytes, start: int, format: str, spec: str) -> None:
+    """Annotate a marshalled property section that stands at `start`.
+
+    Parameters
+    ----------
+    format, spec
+        For errors and annotations: the format's name, its document.
+    """
+    stop = start + len(section)
+    cursor = section_cursor(section, format, start, spec)
+    fault: DecodeError | None = None
+    try:
+        decode_properties(section, format, start, spec)
+    except DecodeError as error:
+        fault = error
+    with suppress(DecodeError):  # It would be the fault again.
+        for field in ("property version", "property count"):
+            number = cursor.integer(4, field)
+            marks.to(start + cursor.at, field, str(number), cursor.spec)
+        for _ in range(number):
+            if fault and fault.offset <= marks.at:
+                break
+            _mark_property(marks, cursor)
+    if fault:
+        marks.unreadable(stop, fault)
+    marks.to(stop, "after the properties", f"{bytes_text(stop - marks.at)}, ignored", cursor.spec)
+
+
+def _mark_property(marks: Marks, cursor: Cursor) -> None:
+    start, spec = cursor.base, cursor.spec
+    value_at = start + cursor.at + 2
+    name = cursor.text("property name")
+    type_at = start + cursor.at
+    marks.to(value_at, "property name length", bytes_text(type_at - value_at), spec)
+    marks.to(type_at, "property name", shown(name), spec)
+    kind, value = decode_value(cursor)
+    stop = start + cursor.at
+    marks.to(type_at + 2, "property type", f"{_CODES[kind]} ({kind})", spec)
+    value_at = marks.at + _LENGTHS.get(kind, 0)
+    marks.to(value_at, "property value length", bytes_text(stop - value_at), spec)
+    marks.to(stop, shown(name), shown(property_text(kind, value)), spec)
+
+
+def shown(text: str) -> str:
+    """Return text for one line: nothing in it may move a terminal's cursor."""
+    cut = "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode()
+        for char in text[:MAX_SHOWN]
+    )
+    return cut if len(text) <= MAX_SHOWN else f"{cut}.. ({len(text) - MAX_SHOWN} more characters)"
+
+
+def bytes_text(count: int) -> str:
+    """Return a number of bytes in words."""
+    return f"{count} byte{'s' * (count != 1)}"
+
+
+def number_text(value: int, unit: str | None) -> str:
+    """Return a number with what its unit makes of it."""
+    if unit == "bytes":
+        return bytes_text(value)
+    if unit == "ms since epoch":
+        return f"{value} ({time_text(value) or 'out of the calendar'})"
+    return str(value)

@@ -1,0 +1,53 @@
+"""MQTT: the page of 1999 (MQIpdp), 3.1, 3.1.1 and 5.0."""
+
+from wireyard.formats.base import Dialect, Format, Row
+from wireyard.formats.mqtt.annotate import annotate
+from wireyard.formats.mqtt.framing import (
+    HEADER_BYTES,
+    begins,
+    find_header,
+    frame_size,
+    next_context,
+)
+from wireyard.formats.mqtt.layout import COLUMNS, MAX_PACKET_BYTES, MSB_FIRST
+from wireyard.formats.mqtt.packet import decode, packet_of, read_row, redact
+from wireyard.formats.mqtt.writing import encode
+
+__all__ = ["FORMAT"]
+
+
+def _payload_text(row: Row) -> str | None:
+    """Return a payload as text, with what is not UTF-8 spelled out."""
+    payload: bytes | None = row.get("payload")
+    return None if payload is None else payload.decode("utf-8", "backslashreplace")
+
+
+FORMAT = Format(
+    name="mqtt",
+    title="MQTT 3.1, 3.1.1, 5.0, and the MQIpdp of 1999 before them",
+    columns=COLUMNS,
+    fast_path="wireyard.formats.mqtt.columns",
+    header_bytes=HEADER_BYTES,
+    max_packet_bytes=MAX_PACKET_BYTES,
+    body="payload",
+    frame_size=frame_size,
+    find_header=find_header,
+    begins=begins,
+    decode=decode,
+    encode=encode,
+    read_row=read_row,
+    packet_of=packet_of,
+    annotate=annotate,
+    redact=redact,
+    body_views={"text": _payload_text, "value": _payload_text},
+    next_context=next_context,
+    dialects={
+        "3.1": Dialect(3, "a stream without its CONNECT, of MQTT 3.1"),
+        "3.1.1": Dialect(4, "a stream without its CONNECT, of MQTT 3.1.1"),
+        "5.0": Dialect(5, "a stream without its CONNECT, of MQTT 5.0"),
+        "mqipdp": Dialect(2, "MQIpdp of 1999, words little-endian as its page says"),
+        "mqipdp-msb": Dialect(
+            MSB_FIRST | 2, "MQIpdp of 1999, words big-endian as its later pages say"
+        ),
+    },
+)

@@ -1,0 +1,187 @@
+"""Control packets as Arrow columns.
+
+The compiled reader takes what most streams are made of; what it rejects is left to the scalar
+reader, so that every rare rule is written once. Columns that none of its packets has are slices of
+nulls that were made before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from wireyard.arena import Arena
+from wireyard.formats.mqtt import kernels
+from wireyard.formats.mqtt.layout import VERSION_BITS
+from wireyard.layout import Column
+from wireyard.memory import SLACK
+from wireyard.schema import arrow_type
+
+__all__ = ["ColumnDecoder", "scan_frames"]
+
+Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
+
+_MIN_PACKET_BYTES = 2
+_MOST_FRAMES = 1 << 16
+_I32 = {name: place for place, name in enumerate(kernels.I32_FIELDS)}
+_I64 = {name: place for place, name in enumerate(kernels.I64_FIELDS)}
+_BIT = {name: place for place, name in enumerate(kernels.BITS)}
+_TEXTS = {"packet_type_name": "names", "topic": "topics", "payload": "payloads"}
+_VALID = {
+    "dup": "has qos",
+    "qos": "has qos",
+    "retain": "is publish",
+    "packet_id": "has packet id",
+    "payload_size": "is publish",
+    "topic": "is publish",
+    "payload": "is publish",
+    "properties": "has properties",
+}
+"""What says where a column is not null; the others are nowhere."""
+_GROUPS = {**_TEXTS, "verdict": "topics"}
+"""The pass that each column needs: a topic can break a rule."""
+
+
+def scan_frames(
+    data: Bytes, start: int, stop: int, last_start: int, max_packet_bytes: int, context: int
+) -> tuple[Ints, Ints, Ints]:
+    """Return starts, sizes and contexts of the whole packets that follow each other from `start`.
+
+    Ends before anything else, before what could change the context, and before a packet that
+    begins at or after `last_start`. There is one context more, for what follows the last packet.
+    """
+    most = min(max((min(stop, last_start) - start) // _MIN_PACKET_BYTES + 1, 0), _MOST_FRAMES)
+    starts, sizes = np.empty(most, np.int64), np.empty(most, np.int64)
+    count = kernels.scan_frames(
+        data, start, stop, last_start, max_packet_bytes, context, starts, sizes
+    )
+    return starts[:count], sizes[:count], np.full(count + 1, context, np.int64)
+
+
+class ColumnDecoder:
+    """Decode frames into chosen columns.
+
+    Parameters
+    ----------
+    columns
+        The format's own columns that are wanted, in order.
+    validate
+        Whether packets are checked even where no column needs it, because the caller shows or
+        acts on the verdict.
+    """
+
+    def __init__(self, columns: Sequence[Column], validate: bool) -> None:
+        self._columns = tuple(columns)
+        groups = {_GROUPS[column.name] for column in columns if column.name in _GROUPS}
+        groups |= {"topics"} if validate else set()
+        self._wanted = sum(kernels.WANT[group] for group in groups)
+        self._same: dict[tuple[str, int | None], pa.Array] = {}
+
+    def decode(
+        self, data: Bytes, stop: int, starts: Ints, sizes: Ints, contexts: Ints
+    ) -> tuple[list[pa.Array], Ints]:
+        """Decode whole packets.
+
+        Returns
+        -------
+        arrays, rejected
+            A value per packet for each column, and which packets the scalar reader has to read:
+            their values here mean nothing.
+        """
+        rows = len(starts)
+        fixed = _fixed_arena(rows)
+        a = fixed.arrays
+        words, lengths, nibbles = kernels.NAMES
+        kernels.fill_fixed(
+            data, stop, starts, sizes, contexts, a["i32"], a["i64"], a["places"], a["bits"],
+            a["rejected"], a["totals"], lengths, nibbles,
+        )  # fmt: skip
+        texts = _text_arena(a["totals"], self._wanted)
+        t = texts.arrays
+        kernels.fill_text(
+            data, stop, self._wanted, a["i32"], a["i64"], a["places"], t["names"], t["topics"],
+            t["payloads"], a["names offsets"], a["topics offsets"], a["payloads offsets"],
+            a["rejected"], words, lengths,
+        )  # fmt: skip
+        arrays = [self._column(column, rows, fixed, texts, contexts) for column in self._columns]
+        return arrays, np.flatnonzero(a["rejected"])
+
+    def _column(
+        self, column: Column, rows: int, fixed: Arena, texts: Arena, contexts: Ints
+    ) -> pa.Array:
+        name, kind = column.name, arrow_type(column.kind)
+        if name == "version_in_force":
+            return self._versions(contexts & VERSION_BITS)
+        if name == "properties" and fixed.arrays["bits"][_BIT["has properties"]].any():
+            return self._no_properties(kind, rows, fixed)
+        validity = fixed.buffer("bits", _BIT[_VALID[name]]) if name in _VALID else None
+        if name in _I32:
+            values = [fixed.buffer("i32", _I32[name])]
+        elif name in _I64:
+            values = [fixed.buffer("i64", _I64[name])]
+        elif name in ("dup", "retain"):
+            values = [fixed.buffer("bits", _BIT[name])]
+        elif name in _TEXTS:
+            text = _TEXTS[name]
+            used = int(fixed.arrays[f"{text} offsets"][-1])
+            values = [fixed.buffer(f"{text} offsets"), texts.buffer(text).slice(0, used)]
+        else:
+            return self._repeated(column.kind, None, rows)
+        return pa.Array.from_buffers(kind, rows, [validity, *values])
+
+    def _no_properties(self, kind: pa.DataType, rows: int, fixed: Arena) -> pa.Array:
+        """Return an empty list for each PUBLISH of 5.0: others that have some are rejected."""
+        offsets = self._repeated("int32", 0, rows + 1).buffers()[1]
+        validity = fixed.buffer("bits", _BIT["has properties"])
+        none = pa.nulls(0, kind.value_type)
+        return pa.Array.from_buffers(kind, rows, [validity, offsets], children=[none])
+
+    def _versions(self, versions: Ints) -> pa.Array:
+        if len(versions) and versions[0] == versions[-1] and (versions == versions[0]).all():
+            return self._repeated("int32", int(versions[0]) or None, len(versions))
+        return pa.array(versions.astype(np.int32), mask=versions == 0)
+
+    def _repeated(self, kind: str, value: Any, rows: int) -> pa.Array:
+        """Return one value, or null, again and again: a slice of what was made before."""
+        kept = self._same.get((kind, value))
+        if kept is None or len(kept) < rows:
+            most = 2 * rows
+            made = arrow_type(kind)
+            kept = (
+                pa.nulls(most, made) if value is None else pa.repeat(pa.scalar(value, made), most)
+            )
+            self._same[kind, value] = kept
+        return kept.slice(0, rows)
+
+
+def _fixed_arena(rows: int) -> Arena:
+    arena = Arena(
+        {
+            "i32": ((len(kernels.I32_FIELDS), rows), np.int32),
+            "i64": ((len(kernels.I64_FIELDS), rows), np.int64),
+            "places": ((2, rows), np.int64),
+            "bits": ((len(kernels.BITS), (rows + 7) // 8), np.uint8),
+            "rejected": ((rows,), np.uint8),
+            "totals": ((len(kernels.TOTALS),), np.int64),
+            **{f"{name} offsets": ((rows + 1,), np.int32) for name in kernels.TOTALS},
+        }
+    )
+    for name in ("bits", "totals"):
+        arena.arrays[name].fill(0)
+    for name in kernels.TOTALS:
+        arena.arrays[f"{name} offsets"][0] = 0
+    return arena
+
+
+def _text_arena(totals: Ints, wanted: int) -> Arena:
+    """Return room for each wanted text, and for what is written behind its end."""
+    return Arena(
+        {
+            name: (((int(total) if wanted & kernels.WANT[name] else 0) + SLACK,), np.uint8)
+            for name, total in zip(kernels.TOTALS, totals, strict=True)
+        }
+    )

@@ -1,0 +1,207 @@
+"""Reading a control packet from left to right, and noting what is wrong without stopping for it.
+
+A rule about a value is noted as a fault and reading goes on behind it; only a field that does not
+fit ends it. What was read can be traced, for people.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from wireyard import java
+from wireyard.errors import DecodeError, Malformed, Truncated
+from wireyard.formats.base import View
+from wireyard.formats.mqtt.layout import MSB_FIRST, VERSION_BITS
+from wireyard.formats.mqtt.rules import RULES
+
+__all__ = ["Cursor", "Mark", "read_integer"]
+
+_MOST_INTEGER_BYTES = 4
+
+
+class Mark(NamedTuple):
+    """Bytes ``[start, stop)`` of a packet that were read as one field."""
+
+    start: int
+    stop: int
+    field: str
+    value: object
+
+
+def read_integer(view: View, at: int, stop: int) -> tuple[int, int]:
+    """Return the variable byte integer at `at` and the position after it.
+
+    The position is `at` itself where more bytes are needed, and beyond `stop` where four bytes
+    do not end it.
+    """
+    value = 0
+    for place in range(_MOST_INTEGER_BYTES):
+        if at + place >= stop:
+            return 0, at
+        digit = view[at + place]
+        value |= (digit & 0x7F) << 7 * place
+        if digit < 0x80:
+            return value, at + place + 1
+    return 0, stop + 1
+
+
+class Cursor:
+    """A position in one whole packet, and the faults found so far.
+
+    Parameters
+    ----------
+    view
+        The packet.
+    context
+        What it is read by: the version in force, and the byte order of 1999.
+    traced
+        Whether to keep what was read in `marks`.
+    """
+
+    def __init__(self, view: View, context: int, traced: bool = False) -> None:
+        self.view = view
+        self.at = 0
+        self.stop = len(view)
+        self.version = context & VERSION_BITS
+        self.faults: list[DecodeError] = []
+        self.marks: list[Mark] | None = [] if traced else None
+        self._last_byte_first = self.version == 2 and not context & MSB_FIRST
+
+    @property
+    def left(self) -> int:
+        """Bytes before `stop`."""
+        return self.stop - self.at
+
+    # --- what is wrong --------------------------------------------------------------------
+
+    def fault(self, rule: str, field: str, at: int, problem: str, spec: str | None = None) -> None:
+        """Note that the field at `at` breaks a rule, if the version has it."""
+        broken = RULES[rule]
+        if broken.holds(self.version):
+            where = spec or broken.spec(self.version)
+            code = broken.verdict(self.version)
+            self.faults.append(Malformed("mqtt", field, at, problem, where, code))
+
+    def note(self, error: DecodeError) -> None:
+        """Note an error that ended the reading of something, if it is not noted yet."""
+        if error not in self.faults:
+            self.faults.append(error)
+
+    def end(self) -> None:
+        """Note bytes behind the last field."""
+        if self.left:
+            problem = f"is followed by {self.left} bytes that belong to no field"
+            self.fault("trailing_bytes", "packet", self.at, problem)
+
+    # --- fields ---------------------------------------------------------------------------
+
+    def mark(self, start: int, field: str, value: object) -> None:
+        """Trace the bytes from `start` on as one field."""
+        if self.marks is not None and self.at > start:
+            self.marks.append(Mark(start, self.at, field, value))
+
+    def skip(self, size: int, field: str) -> int:
+        """Move on by `size` bytes and return where they begin.
+
+        Raises
+        ------
+        Truncated
+            They do not fit.
+        """
+        if size > self.left:
+            spec = RULES["truncated"].spec(self.version)
+            raise Truncated("mqtt", field, self.at, size, self.left, spec)
+        start = self.at
+        self.at += size
+        return start
+
+    def byte(self, field: str) -> int:
+        """Read one byte."""
+        start = self.skip(1, field)
+        value = self.view[start]
+        self.mark(start, field, value)
+        return value
+
+    def word(self, field: str) -> int:
+        """Read an integer of 16 bits, in the byte order of the version."""
+        start = self.skip(2, field)
+        order = (start + 1, start) if self._last_byte_first else (start, start + 1)
+        value = self.view[order[0]] << 8 | self.view[order[1]]
+        self.mark(start, field, value)
+        return value
+
+    def four(self, field: str) -> int:
+        """Read an integer of 32 bits; only 5.0 has them."""
+        start = self.skip(4, field)
+        value = int.from_bytes(self.view[start : self.at], "big")
+        self.mark(start, field, value)
+        return value
+
+    def variable(self, field: str, limit: str = "variable_byte_integer") -> int:
+        """Read a variable byte integer; `limit` is the rule about its four bytes.
+
+        Raises
+        ------
+        DecodeError
+            It does not end within four bytes, or within the packet.
+        """
+        start = self.at
+        value, self.at = read_integer(self.view, start, self.stop)
+        if self.at == start:
+            raise Truncated(
+                "mqtt",
+                field,
+                start,
+                self.left + 1,
+                self.left,
+                RULES["truncated"].spec(self.version),
+            )
+        if self.at > self.stop:
+            self.at = start
+            rule = RULES[limit]
+            problem = "does not end within four bytes"
+            where, code = rule.spec(self.version), rule.verdict(self.version)
+            raise Malformed("mqtt", field, start, problem, where, code)
+        if self.at - start > 1 and self.view[self.at - 1] == 0:
+            problem = f"takes {self.at - start} bytes for {value}"
+            self.fault("overlong_integer", field, start, problem)
+        self.mark(start, field, value)
+        return value
+
+    def binary(self, field: str) -> bytes:
+        """Read bytes behind their length."""
+        length_at = self.skip(2, f"{field} length")
+        size = self.view[length_at] << 8 | self.view[length_at + 1]
+        self.mark(length_at, f"{field} length", size)
+        start = self.skip(size, field)
+        value = bytes(self.view[start : self.at])
+        self.mark(start, field, value)
+        return value
+
+    def text(self, field: str) -> str | None:
+        """Read text behind its length; None, and a fault, if it is not the version's text."""
+        raw = self.binary(field)
+        start = self.at - len(raw)
+        text = _modified_text(raw) if self.version == 2 else _plain_text(raw)
+        if text is None:
+            self.fault("bad_utf8", field, start, "is not UTF-8")
+        elif "\0" in text:
+            self.fault("null_character", field, start + raw.find(0), "has U+0000")
+        return text
+
+
+def _plain_text(raw: bytes) -> str | None:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _modified_text(raw: bytes) -> str | None:
+    """Return text as ``writeUTF`` writes it, if it has no half of a pair (errata M15)."""
+    try:
+        text = java.decode_text(raw)
+        text.encode()
+    except ValueError:
+        return None
+    return text if java.encode_modified(text) == raw else None

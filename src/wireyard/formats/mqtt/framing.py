@@ -1,0 +1,173 @@
+"""Where control packets begin and end in a stream, and what a packet decides for those after it.
+
+In step, a packet is what its Remaining Length says, whatever its type: the stream keeps its place
+over types and flags that break rules. Only a Remaining Length of five bytes begins no packet. Any
+byte could begin a packet, so out of step nothing but a CONNECT is believed, all of its parts
+agreeing: it is also the one packet that can be read without knowing what came before.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from wireyard.errors import DecodeError, LimitExceeded, Malformed
+from wireyard.formats.base import View
+from wireyard.formats.mqtt.cursor import Cursor, read_integer
+from wireyard.formats.mqtt.layout import (
+    CONNACK,
+    CONNECT,
+    MAX_PACKET_BYTES,
+    PROTOCOLS,
+    VERSION_BITS,
+)
+from wireyard.formats.mqtt.reading import READERS, declared_version
+from wireyard.formats.mqtt.rules import RULES
+from wireyard.formats.search import find_magic
+
+__all__ = ["HEADER_BYTES", "begins", "find_header", "frame_size", "next_context"]
+
+_FIRST_BYTE: Final = CONNECT << 4
+_NAMES: Final = tuple(
+    len(name).to_bytes(2, "big") + name.encode() for name in dict.fromkeys(PROTOCOLS.values())
+)
+HEADER_BYTES: Final = 1 + 4 + 2 + 6 + 1 + 1 + 2 + 2
+"""Of a CONNECT, what `find_header` looks at: to the client identifier's length, the longest way."""
+
+_LEVEL_TO_KEEP_ALIVE: Final = 4
+_SHORTEST_CONNACK: Final = 4
+_NO, _CUT_OFF, _YES = range(3)
+
+
+def frame_size(
+    view: View,
+    start: int,
+    stop: int,
+    max_packet_bytes: int,
+    context: int = 0,
+    _at_end: bool = False,
+) -> int | None:
+    """Return the size of the packet at `start`, None if more bytes are needed to say.
+
+    Raises
+    ------
+    Malformed
+        Remaining Length does not end within four bytes.
+    LimitExceeded
+        The size is over `max_packet_bytes`.
+    """
+    length, at = read_integer(view, start + 1, stop)
+    if at <= start + 1:
+        return None
+    rule, version = RULES["remaining_length"], context & VERSION_BITS
+    if at > stop:
+        problem = "does not end within four bytes"
+        where, code = rule.spec(version), rule.verdict(version)
+        raise Malformed("mqtt", "Remaining Length", 1, problem, where, code)
+    size = at - start + length
+    if size > max_packet_bytes:
+        problem = f"makes {size} bytes, over {max_packet_bytes}"
+        raise LimitExceeded("mqtt", "Remaining Length", 1, problem, rule.spec(version))
+    return size
+
+
+def next_context(view: View, context: int) -> int:
+    """Return the context of a packet itself and of those after it.
+
+    CONNECT declares its version. An answer to one that was not seen tells 5.0, where properties
+    follow the code, from the versions before, which it cannot tell from each other.
+    """
+    kind = view[0] >> 4 if len(view) else 0
+    if kind == CONNECT:
+        version = _declared(view)
+        return context if version is None else context & ~VERSION_BITS | version
+    if kind == CONNACK and not context & VERSION_BITS and read_integer(view, 1, len(view))[0] > 2:
+        return context | 5
+    return context
+
+
+def _declared(view: View) -> int | None:
+    _, at = read_integer(view, 1, min(len(view), 5))
+    for name in _NAMES:
+        if bytes(view[at : at + len(name)]) == name and at + len(name) < len(view):
+            return declared_version(name[2:].decode(), view[at + len(name)])
+    return None
+
+
+def find_header(view: View, start: int, stop: int, max_packet_bytes: int) -> tuple[int, bool]:
+    """Return the first position at or after `start` where a CONNECT agrees with itself.
+
+    Returns
+    -------
+    position, certain
+        `stop` if there is none. Not certain: the bytes from `position` on may be one, but `stop`
+        cuts it off.
+    """
+    at = find_magic(view, bytes([_FIRST_BYTE]), start, stop)
+    while at >= 0:
+        agrees = _agrees(bytes(view[at : min(at + HEADER_BYTES, stop)]), max_packet_bytes)
+        if agrees != _NO:
+            return at, agrees == _YES
+        at = find_magic(view, bytes([_FIRST_BYTE]), at + 1, stop)
+    return stop, True
+
+
+def _agrees(head: bytes, max_packet_bytes: int) -> int:
+    """Tell whether `head` begins a CONNECT of a known version whose lengths and flags agree."""
+    length, at = read_integer(head, 1, len(head))
+    if at == 1:
+        return _CUT_OFF
+    stop = at + length
+    names = [name for name in _NAMES if name.startswith(head[at : at + len(name)])]
+    if at > len(head) or stop > max_packet_bytes or not names:
+        return _NO
+    name = min(names, key=len)
+    at += len(name)
+    if at + _LEVEL_TO_KEEP_ALIVE > len(head):
+        return _CUT_OFF if at + _LEVEL_TO_KEEP_ALIVE <= stop else _NO
+    version = declared_version(name[2:].decode(), head[at])
+    if version is None or not _flags_agree(head[at + 1], version):
+        return _NO
+    return _rest_agrees(head, at + _LEVEL_TO_KEEP_ALIVE, stop, version)
+
+
+def _rest_agrees(head: bytes, at: int, stop: int, version: int) -> int:
+    """Tell whether the client identifier, in 5.0 the properties before it, end within `stop`."""
+    if version == 5:
+        size, after = read_integer(head, at, len(head))
+        if after == at:
+            return _CUT_OFF if at < stop else _NO
+        return _YES if after <= len(head) and after + size + 2 <= stop else _NO
+    if at + 2 > len(head):
+        return _CUT_OFF if at + 2 <= stop else _NO
+    return _YES if at + 2 + int.from_bytes(head[at : at + 2], "big") <= stop else _NO
+
+
+def _flags_agree(flags: int, version: int) -> bool:
+    """Tell whether the connect flags are those that every broker takes."""
+    will, qos, retain = flags & 4, flags >> 3 & 3, flags & 0x20
+    login = version == 5 or flags & 0xC0 != 0x40
+    return not flags & 1 and qos < 3 and bool(login) and bool(will or not (qos or retain))
+
+
+def begins(head: View) -> bool:
+    """Tell whether a stream that begins with `head` is one of MQTT: with CONNECT, or CONNACK."""
+    if len(head) < _SHORTEST_CONNACK:
+        return False
+    if head[0] == CONNACK << 4:
+        return _is_connack(head)
+    return find_header(head, 0, len(head), MAX_PACKET_BYTES) == (0, True)
+
+
+def _is_connack(head: View) -> bool:
+    """Tell whether `head` has a whole CONNACK that keeps every rule."""
+    length, at = read_integer(head, 1, len(head))
+    if at + length > len(head):
+        return False
+    cursor = Cursor(head[: at + length], 4 if length == 2 else 5)
+    cursor.at = at
+    try:
+        READERS[CONNACK](cursor, {})
+    except DecodeError:
+        return False
+    cursor.end()
+    return not cursor.faults

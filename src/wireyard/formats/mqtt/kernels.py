@@ -1,0 +1,415 @@
+"""Control packets to columns, the common case: compiled loops over frames of one window.
+
+Rules of this file:
+
+1. A kernel answers only what it is sure of: PUBLISH without properties, the four acknowledgements
+   in two bytes, PINGREQ, PINGRESP, DISCONNECT without a reason. Every other packet, the version of
+   1999, and every broken rule is marked in `rejected`, and the scalar reader gives its row.
+2. Nothing is read at or after `stop`; a length is compared with what is left before it is used.
+3. `fill_fixed` finds out where topics and payloads are and how long, so that `fill_text` writes
+   them once, where they stay. It goes through blocks of rows, one pass for each kind of text.
+
+Axis: r = rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from llvmlite import ir
+
+from wireyard.accelerate import I64, READ, TEXT, array, instruction, kernel, piece
+from wireyard.formats.mqtt.layout import (
+    CONNACK,
+    CONNECT,
+    DISCONNECT,
+    FIXED_FLAGS,
+    PACKET_TYPES,
+    PINGREQ,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREL,
+    VERSION_BITS,
+)
+from wireyard.memory import (
+    BLOCK,
+    Bytes,
+    copy_bytes,
+    load_u8,
+    load_u16,
+    prefetch,
+    store_word,
+    valid_utf8,
+)
+
+__all__ = [
+    "BITS",
+    "I32_FIELDS",
+    "I64_FIELDS",
+    "NAMES",
+    "TOTALS",
+    "WANT",
+    "fill_fixed",
+    "fill_text",
+    "scan_frames",
+]
+
+Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+Grid32 = np.ndarray[tuple[int, int], np.dtype[np.int32]]
+Grid64 = np.ndarray[tuple[int, int], np.dtype[np.int64]]
+Grid8 = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
+
+I32_FIELDS: Final = ("packet_type", "flags", "remaining_length_bytes", "qos", "packet_id")
+I64_FIELDS: Final = ("remaining_length", "payload_size")
+BITS: Final = ("dup", "retain", "is publish", "has qos", "has packet id", "has properties")
+"""Two columns, and what says where a column is not null; each a row of bitmaps."""
+WANT: Final = {"names": 1, "topics": 2, "payloads": 4}
+"""Groups of columns that cost something; a group that nobody asked for is left out."""
+TOTALS: Final = ("names", "topics", "payloads")
+"""Bytes of each text, as `fill_fixed` counts them."""
+
+_TOPIC_AT, _PAYLOAD_AT = range(2)
+_BLOCK_ROWS: Final = 1024
+"""Rows that go through all passes together: what they read and write stays in the cache."""
+_LINE: Final = 64
+_AHEAD_BYTES: Final = 4096
+"""How far ahead of the walk memory is asked for."""
+_NAME_WORDS: Final = 2
+_KINDS: Final = 16
+
+
+def _names() -> tuple[Ints, Ints, Ints]:
+    """Return the names of the types as words, their lengths, and the nibble each type has."""
+    words, lengths = [], []
+    for kind in range(_KINDS):
+        raw = PACKET_TYPES.get(kind, "").encode()
+        whole = raw.ljust(8 * _NAME_WORDS, b"\0")
+        words += [int.from_bytes(whole[at : at + 8], "little") for at in (0, 8)]
+        lengths.append(len(raw))
+    nibbles = [FIXED_FLAGS.get(kind, 0) for kind in range(_KINDS)]
+    return np.array(words, np.int64), np.array(lengths, np.int64), np.array(nibbles, np.int64)
+
+
+NAMES: Final = _names()
+
+
+def _emit_copy_topic(builder: Any, out: Any, out_at: Any, data: Any, at: Any) -> Any:
+    block = ir.VectorType(ir.IntType(8), BLOCK)
+    source = builder.bitcast(builder.gep(data, [at]), block.as_pointer())
+    target = builder.bitcast(builder.gep(out, [out_at]), block.as_pointer())
+    value = builder.load(source, align=1)
+    builder.store(value, target, align=1)
+    found = builder.icmp_signed("<", value, ir.Constant(block, None))
+    for char in b"+#\0":
+        same = builder.icmp_signed("==", value, ir.Constant(block, [char] * BLOCK))
+        found = builder.or_(found, same)
+    return builder.zext(builder.bitcast(found, ir.IntType(BLOCK)), ir.IntType(64))
+
+
+@instruction(_emit_copy_topic)
+def copy_topic_block(out: Bytes, out_at: int, data: Bytes, at: int) -> int:
+    """Move `BLOCK` bytes; return a bit for each to look at: no ASCII, a wildcard, U+0000."""
+    moved = data[at : at + BLOCK].copy()
+    out[out_at : out_at + BLOCK] = moved
+    odd = (moved >= 0x80) | (moved == 0x2B) | (moved == 0x23) | (moved == 0)
+    return int.from_bytes(np.packbits(odd, bitorder="little").tobytes(), "little")
+
+
+@piece
+def copy_topic(out: Bytes, out_at: int, data: Bytes, at: int, size: int, stop: int) -> int:
+    """Move a topic by blocks and return non-zero if any of its bytes has to be looked at."""
+    odd = 0
+    while size > BLOCK and at + BLOCK <= stop:
+        odd |= copy_topic_block(out, out_at, data, at)
+        out_at += BLOCK
+        at += BLOCK
+        size -= BLOCK
+    if at + BLOCK <= stop:
+        return odd | copy_topic_block(out, out_at, data, at) & ((1 << size) - 1)
+    copy_bytes(out, out_at, data, at, size)
+    return odd | is_odd(data, at, size) | (not is_ascii(data, at, size))
+
+
+@piece
+def is_ascii(data: Bytes, at: int, size: int) -> bool:
+    """Tell whether all bytes are ASCII."""
+    high = 0
+    for place in range(size):
+        high |= load_u8(data, at + place)
+    return high < 0x80
+
+
+@piece
+def is_odd(data: Bytes, at: int, size: int) -> bool:
+    """Tell whether a topic has a wildcard or U+0000."""
+    found = False
+    for place in range(size):
+        char = load_u8(data, at + place)
+        found = found or char == 0x2B or char == 0x23 or char == 0
+    return found
+
+
+_INTS = array("int64")
+_OFFSETS = array("int32")
+_GRID32, _GRID64, _GRID8 = array("int32", 2), array("int64", 2), array("uint8", 2)
+
+
+@kernel(I64(READ, I64, I64, I64, I64, I64, _INTS, _INTS))
+def scan_frames(
+    data: Bytes,
+    start: int,
+    stop: int,
+    last_start: int,
+    max_packet_bytes: int,
+    context: int,
+    starts: Ints,
+    sizes: Ints,
+) -> int:
+    """Find whole packets that follow each other from `start` in one context; return how many.
+
+    Stops before anything else: bytes that need more, bytes that begin no packet, a packet that
+    could change the context or begins at or after `last_start`, full arrays.
+    """
+    count = 0
+    ahead = start
+    known = context & VERSION_BITS != 0
+    while count < starts.shape[0] and start < last_start and stop - start >= 2:
+        kind = load_u8(data, start) >> 4
+        if kind == CONNECT or (kind == CONNACK and not known):
+            break
+        digit = load_u8(data, start + 1)
+        length = digit & 0x7F
+        at = start + 2
+        while digit >= 0x80 and at < stop and at < start + 5:
+            digit = load_u8(data, at)
+            length |= (digit & 0x7F) << 7 * (at - start - 1)
+            at += 1
+        size = at - start + length
+        if digit >= 0x80 or size > max_packet_bytes or size > stop - start:
+            break
+        ahead = max(ahead, start)
+        while ahead < min(start + _AHEAD_BYTES, stop):
+            prefetch(data, ahead)
+            ahead += _LINE
+        starts[count] = start
+        sizes[count] = size
+        count += 1
+        start += size
+    return count
+
+
+@kernel(
+    I64(
+        READ, I64, _INTS, _INTS, _INTS, _GRID32, _GRID64, _GRID64, _GRID8, TEXT, _INTS, _INTS,
+        _INTS,
+    )
+)  # fmt: skip
+def fill_fixed(
+    data: Bytes,
+    stop: int,
+    starts: Ints,
+    sizes: Ints,
+    contexts: Ints,
+    i32: Grid32,
+    i64: Grid64,
+    places: Grid64,
+    bits: Grid8,
+    rejected: Bytes,
+    totals: Ints,
+    name_lengths: Ints,
+    nibbles: Ints,
+) -> int:
+    """Fill the columns of a fixed width, and find out where texts are; return how many rows.
+
+    Shapes: i32, i64 (field, r); places (topic and payload, r); bits (`BITS`, r / 8); rejected (r);
+    totals (`TOTALS`). Zero at first: bits, rejected, totals.
+    """
+    names = topics = payloads = 0
+    for row in range(starts.shape[0]):
+        start = starts[row]
+        end = start + sizes[row]
+        version = contexts[row] & VERSION_BITS
+        first = load_u8(data, start)
+        kind = first >> 4
+        flags = first & 15
+        at = start + 1
+        while load_u8(data, at) >= 0x80:
+            at += 1
+        sure = version != 2 and (at == start + 1 or load_u8(data, at) != 0)
+        at += 1
+        i32[0, row] = kind
+        i32[1, row] = flags
+        i32[2, row] = at - start - 1
+        i64[0, row] = end - at
+        names += name_lengths[kind]
+        qos = flags >> 1 & 3
+        publish = kind == PUBLISH
+        if publish:
+            size = load_u16(data, at) if end - at >= 2 else 0
+            places[_TOPIC_AT, row] = at + 2
+            id_at = at + 2 + size
+            payload_at = id_at + 2 * (qos != 0) + (version == 5)
+            number = load_u16(data, max(0, min(id_at, stop - 2)))
+            sure = (
+                sure
+                and size > 0
+                and payload_at <= end
+                and qos != 3
+                and (qos == 0 or number != 0)
+                and (qos != 0 or flags < 8 or version in (0, 3))
+                and (version != 5 or load_u8(data, payload_at - 1) == 0)
+            )
+            i32[3, row] = qos
+            i32[4, row] = number
+            i64[1, row] = end - payload_at
+            places[_PAYLOAD_AT, row] = payload_at
+            numbered = qos != 0
+            carries_qos = True
+            if sure:
+                topics += size
+                payloads += end - payload_at
+        else:
+            numbered = PUBACK <= kind <= PUBCOMP
+            sure = (
+                sure
+                and flags == nibbles[kind]
+                and ((numbered and end - at == 2) or (PINGREQ <= kind <= DISCONNECT and end == at))
+            )
+            carries_qos = kind == PUBREL and version == 3
+            i32[3, row] = qos
+            i32[4, row] = load_u16(data, min(at, stop - 2))
+            places[_TOPIC_AT, row] = at
+            places[_PAYLOAD_AT, row] = at
+            i64[1, row] = 0
+        rejected[row] = not sure
+        byte, bit = row >> 3, row & 7
+        bits[0, byte] |= (flags >> 3) << bit
+        bits[1, byte] |= (flags & 1) << bit
+        bits[2, byte] |= publish << bit
+        bits[3, byte] |= carries_qos << bit
+        bits[4, byte] |= numbered << bit
+        bits[5, byte] |= (publish and version == 5) << bit
+    totals[0] = names
+    totals[1] = topics
+    totals[2] = payloads
+    return starts.shape[0]
+
+
+@piece
+def fill_names(
+    i32: Grid32,
+    names: Bytes,
+    at: int,
+    name_offsets: Ints,
+    words: Ints,
+    lengths: Ints,
+    first: int,
+    last: int,
+) -> int:
+    """Fill the names of packet types."""
+    for row in range(first, last):
+        kind = i32[0, row]
+        store_word(names, at, words[_NAME_WORDS * kind])
+        store_word(names, at + 8, words[_NAME_WORDS * kind + 1])
+        at += lengths[kind]
+        name_offsets[row + 1] = at
+    return at
+
+
+@piece
+def fill_topics(
+    data: Bytes,
+    stop: int,
+    places: Grid64,
+    i32: Grid32,
+    topics: Bytes,
+    at: int,
+    topic_offsets: Ints,
+    rejected: Bytes,
+    first: int,
+    last: int,
+) -> int:
+    """Fill the topics, and reject packets whose topic breaks a rule."""
+    for row in range(first, last):
+        if i32[0, row] == PUBLISH and not rejected[row]:
+            start = places[_TOPIC_AT, row]
+            size = load_u16(data, start - 2)
+            if copy_topic(topics, at, data, start, size, stop) and (
+                is_odd(data, start, size) or not valid_utf8(data, start, size)
+            ):
+                rejected[row] = 1
+            else:
+                at += size
+        topic_offsets[row + 1] = at
+    return at
+
+
+@piece
+def fill_payloads(
+    data: Bytes,
+    places: Grid64,
+    i32: Grid32,
+    i64: Grid64,
+    payloads: Bytes,
+    at: int,
+    payload_offsets: Ints,
+    rejected: Bytes,
+    first: int,
+    last: int,
+) -> int:
+    """Fill the payloads."""
+    for row in range(first, last):
+        size = i64[1, row]
+        if i32[0, row] == PUBLISH and not rejected[row]:
+            copy_bytes(payloads, at, data, places[_PAYLOAD_AT, row], size)
+            at += size
+        payload_offsets[row + 1] = at
+    return at
+
+
+@kernel(
+    I64(
+        READ, I64, I64, _GRID32, _GRID64, _GRID64, TEXT, TEXT, TEXT, _OFFSETS, _OFFSETS, _OFFSETS,
+        TEXT, _INTS, _INTS,
+    )
+)  # fmt: skip
+def fill_text(
+    data: Bytes,
+    stop: int,
+    wanted: int,
+    i32: Grid32,
+    i64: Grid64,
+    places: Grid64,
+    names: Bytes,
+    topics: Bytes,
+    payloads: Bytes,
+    name_offsets: Ints,
+    topic_offsets: Ints,
+    payload_offsets: Ints,
+    rejected: Bytes,
+    words: Ints,
+    lengths: Ints,
+) -> int:
+    """Fill the wanted columns of text and bytes; return how many rows.
+
+    Shapes: names, topics, payloads (`TOTALS`, and slack); their offsets (r + 1), the first of
+    which are zero; the rest as `fill_fixed` filled them.
+    """
+    rows = rejected.shape[0]
+    name_at = topic_at = payload_at = 0
+    for first in range(0, rows, _BLOCK_ROWS):
+        last = min(first + _BLOCK_ROWS, rows)
+        if wanted & 1:
+            name_at = fill_names(i32, names, name_at, name_offsets, words, lengths, first, last)
+        if wanted & 2:
+            topic_at = fill_topics(
+                data, stop, places, i32, topics, topic_at, topic_offsets, rejected, first, last
+            )
+        if wanted & 4:
+            payload_at = fill_payloads(
+                data, places, i32, i64, payloads, payload_at, payload_offsets, rejected,
+                first, last,
+            )  # fmt: skip
+    return rows

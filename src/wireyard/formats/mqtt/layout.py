@@ -1,0 +1,260 @@
+r"""MQTT as tables: versions, packet types, flags, properties, reason codes, columns. No logic.
+
+Every control packet is a fixed header, a variable header and a payload::
+
+    0   type and flags    1       type in the high nibble
+    1   Remaining Length  1 to 4  of everything after it; seven bits a byte, lowest first
+    .   variable header           by type and version: topic, packet identifier, properties ..
+    .   payload                   by type: message, filters, return codes ..
+
+Integers of 16 and 32 bits are big-endian, but for the words of the page of 1999 (errata M12); text
+and binary data stand behind a big-endian length of 16 bits in every version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from wireyard.layout import Column
+
+__all__ = [
+    "AUTH",
+    "COLUMNS",
+    "CONNACK",
+    "CONNECT",
+    "DISCONNECT",
+    "FIXED_FLAGS",
+    "MAX_PACKET_BYTES",
+    "MAX_REMAINING_LENGTH",
+    "MSB_FIRST",
+    "PACKET_TYPES",
+    "PINGREQ",
+    "PINGRESP",
+    "PROPERTIES",
+    "PROPERTIES_BY_NAME",
+    "PROTOCOLS",
+    "PUBACK",
+    "PUBCOMP",
+    "PUBLISH",
+    "PUBREC",
+    "PUBREL",
+    "REASON_CODES",
+    "SPECS",
+    "SUBACK",
+    "SUBSCRIBE",
+    "UNSUBACK",
+    "UNSUBSCRIBE",
+    "VERSION_BITS",
+    "WILL",
+    "PropertyType",
+]
+
+MAX_REMAINING_LENGTH: Final = 268_435_455
+MAX_PACKET_BYTES: Final = MAX_REMAINING_LENGTH + 5
+"""The largest packet there can be: brokers as shipped take any, so no smaller cap is right."""
+
+# --- versions -------------------------------------------------------------------------------
+
+SPECS: Final = MappingProxyType(
+    {0: "MQTT", 2: "MQIpdp 2.3", 3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5.0"}
+)
+"""Documents by the version in force, which is the protocol level of CONNECT; 0 is not known."""
+
+PROTOCOLS: Final = MappingProxyType({2: "MQIpdp", 3: "MQIsdp", 4: "MQTT", 5: "MQTT"})
+"""Protocol name of each version."""
+
+VERSION_BITS: Final = 7
+"""Where a context has the version in force."""
+MSB_FIRST: Final = 8
+"""Set in a context: if the version is that of 1999, words are big-endian (errata M12)."""
+
+# --- packet types ---------------------------------------------------------------------------
+
+CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP = range(1, 8)
+SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK, PINGREQ, PINGRESP, DISCONNECT, AUTH = range(8, 16)
+WILL: Final = 16
+"""Stands for the properties of a will where properties are told by packet type."""
+
+PACKET_TYPES: Final = MappingProxyType(
+    {
+        CONNECT: "CONNECT",
+        CONNACK: "CONNACK",
+        PUBLISH: "PUBLISH",
+        PUBACK: "PUBACK",
+        PUBREC: "PUBREC",
+        PUBREL: "PUBREL",
+        PUBCOMP: "PUBCOMP",
+        SUBSCRIBE: "SUBSCRIBE",
+        SUBACK: "SUBACK",
+        UNSUBSCRIBE: "UNSUBSCRIBE",
+        UNSUBACK: "UNSUBACK",
+        PINGREQ: "PINGREQ",
+        PINGRESP: "PINGRESP",
+        DISCONNECT: "DISCONNECT",
+        AUTH: "AUTH",
+    }
+)
+"""Names of the packet types; AUTH is one in 5.0 only."""
+
+FIXED_FLAGS: Final = MappingProxyType(
+    {kind: 2 if kind in (PUBREL, SUBSCRIBE, UNSUBSCRIBE) else 0 for kind in PACKET_TYPES}
+)
+"""The low nibble that 3.1.1 and 5.0 fix for each type but PUBLISH; what is written in any version.
+
+Before 3.1.1 those three types carry QoS 1, which is the same nibble, and perhaps DUP.
+"""
+
+# --- properties -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PropertyType:
+    """One property of 5.0: what it holds, where it may stand, which values it may have."""
+
+    code: int
+    name: str
+    kind: str
+    """``byte two four variable text binary pair``"""
+    packets: frozenset[int]
+    repeats: frozenset[int]
+    """Packets that may carry it more than once."""
+    low: int
+    high: int | None
+    spec: str
+
+
+def _property(
+    code: int,
+    name: str,
+    kind: str,
+    packets: tuple[int, ...],
+    spec: str,
+    values: tuple[int, int | None] = (0, None),
+    repeats: tuple[int, ...] = (),
+) -> PropertyType:
+    return PropertyType(code, name, kind, frozenset(packets), frozenset(repeats), *values, spec)
+
+
+_MESSAGE = (PUBLISH, WILL)
+_ANSWERS = (CONNACK, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK, DISCONNECT, AUTH)
+_ALL = (CONNECT, *_MESSAGE, *_ANSWERS, SUBSCRIBE, UNSUBSCRIBE)
+_LOGIN = (CONNECT, CONNACK, AUTH)
+_TRUTH = (0, 1)
+_NOT_ZERO = (1, None)
+
+PROPERTIES: Final[Mapping[int, PropertyType]] = MappingProxyType(
+    {
+        one.code: one
+        for one in (
+            _property(1, "payload_format_indicator", "byte", _MESSAGE, "3.3.2.3.2", _TRUTH),
+            _property(2, "message_expiry_interval", "four", _MESSAGE, "3.3.2.3.3"),
+            _property(3, "content_type", "text", _MESSAGE, "3.3.2.3.9"),
+            _property(8, "response_topic", "text", _MESSAGE, "3.3.2.3.5"),
+            _property(9, "correlation_data", "binary", _MESSAGE, "3.3.2.3.6"),
+            _property(
+                11, "subscription_identifier", "variable", (PUBLISH, SUBSCRIBE), "3.3.2.3.8",
+                _NOT_ZERO, (PUBLISH,),
+            ),
+            _property(
+                17, "session_expiry_interval", "four", (CONNECT, CONNACK, DISCONNECT), "3.1.2.11.2"
+            ),
+            _property(18, "assigned_client_identifier", "text", (CONNACK,), "3.2.2.3.7"),
+            _property(19, "server_keep_alive", "two", (CONNACK,), "3.2.2.3.14"),
+            _property(21, "authentication_method", "text", _LOGIN, "3.1.2.11.9"),
+            _property(22, "authentication_data", "binary", _LOGIN, "3.1.2.11.10"),
+            _property(23, "request_problem_information", "byte", (CONNECT,), "3.1.2.11.7", _TRUTH),
+            _property(24, "will_delay_interval", "four", (WILL,), "3.1.3.2.2"),
+            _property(25, "request_response_information", "byte", (CONNECT,), "3.1.2.11.6", _TRUTH),
+            _property(26, "response_information", "text", (CONNACK,), "3.2.2.3.15"),
+            _property(28, "server_reference", "text", (CONNACK, DISCONNECT), "3.2.2.3.16"),
+            _property(31, "reason_string", "text", _ANSWERS, "3.2.2.3.9"),
+            _property(33, "receive_maximum", "two", (CONNECT, CONNACK), "3.1.2.11.3", _NOT_ZERO),
+            _property(34, "topic_alias_maximum", "two", (CONNECT, CONNACK), "3.1.2.11.5"),
+            _property(35, "topic_alias", "two", (PUBLISH,), "3.3.2.3.4", _NOT_ZERO),
+            _property(36, "maximum_qos", "byte", (CONNACK,), "3.2.2.3.4", _TRUTH),
+            _property(37, "retain_available", "byte", (CONNACK,), "3.2.2.3.5", _TRUTH),
+            _property(38, "user_property", "pair", _ALL, "3.1.2.11.8", repeats=_ALL),
+            _property(
+                39, "maximum_packet_size", "four", (CONNECT, CONNACK), "3.1.2.11.4", _NOT_ZERO
+            ),
+            _property(
+                40, "wildcard_subscription_available", "byte", (CONNACK,), "3.2.2.3.11", _TRUTH
+            ),
+            _property(
+                41, "subscription_identifier_available", "byte", (CONNACK,), "3.2.2.3.12", _TRUTH
+            ),
+            _property(
+                42, "shared_subscription_available", "byte", (CONNACK,), "3.2.2.3.13", _TRUTH
+            ),
+        )
+    }
+)  # fmt: skip
+"""Properties by identifier (MQTT 5.0, 2.2.2.2)."""
+PROPERTIES_BY_NAME: Final = MappingProxyType({one.name: one for one in PROPERTIES.values()})
+
+# --- reason codes ---------------------------------------------------------------------------
+
+_PUBLISHED = frozenset({0, 16, 128, 131, 135, 144, 145, 151, 153})
+_RELEASED = frozenset({0, 146})
+
+REASON_CODES: Final[Mapping[int, frozenset[int]]] = MappingProxyType(
+    {
+        CONNACK: frozenset({0, *range(128, 139), 140, 144, 149, 151, 153, 154, 155, 156, 157, 159}),
+        PUBACK: _PUBLISHED,
+        PUBREC: _PUBLISHED,
+        PUBREL: _RELEASED,
+        PUBCOMP: _RELEASED,
+        SUBACK: frozenset({0, 1, 2, 128, 131, 135, 143, 145, 151, 158, 161, 162}),
+        UNSUBACK: frozenset({0, 17, 128, 131, 135, 143, 145}),
+        DISCONNECT: frozenset(
+            {0, 4, *range(128, 132), 135, 137, *range(139, 145), *range(147, 163)}
+        ),
+        AUTH: frozenset({0, 24, 25}),
+    }
+)
+"""What 5.0 lets each packet type say (2.4 and the sections of the types)."""
+
+# --- columns --------------------------------------------------------------------------------
+
+_FIXED, _CONNECT, _WILL = "fixed header", "CONNECT", "CONNECT, Will"
+
+COLUMNS: Final = (
+    Column("packet_type", "int32", "type of the control packet", _FIXED),
+    Column("packet_type_name", "string", "name of the type, null for 0", _FIXED),
+    Column(
+        "dup", "bool", "sent before; of PUBLISH, before 3.1.1 of what carries QoS 1 too", _FIXED
+    ),
+    Column("qos", "int32", "quality of service, of the same packets", _FIXED),
+    Column("retain", "bool", "to be kept, or was kept, for new subscribers; of PUBLISH", _FIXED),
+    Column("flags", "int32", "the low nibble as sent", _FIXED),
+    Column("remaining_length", "int64", "length of what follows it", _FIXED, "bytes"),
+    Column("remaining_length_bytes", "int32", "how many bytes say it", _FIXED, "bytes"),
+    Column("protocol_name", "string", "MQIpdp, MQIsdp or MQTT", _CONNECT),
+    Column("protocol_version", "int32", "protocol level: 2 to 5", _CONNECT),
+    Column("client_id", "string", "name of the client", _CONNECT),
+    Column("clean_start", "bool", "forget the session there was (Clean Session)", _CONNECT),
+    Column("keep_alive", "int32", "longest silence of the client", _CONNECT, "s"),
+    Column("will_topic", "string", "where the will goes", _WILL),
+    Column("will_payload", "binary", "the will", _WILL),
+    Column("will_qos", "int32", "its quality of service", _WILL),
+    Column("will_retain", "bool", "whether it is kept", _WILL),
+    Column("username", "string", "who logs in", _CONNECT),
+    Column("has_password", "bool", "whether the Password Flag is set", _CONNECT),
+    Column("password", "binary", "the password, null unless secrets are asked for", _CONNECT),
+    Column("session_present", "bool", "the broker knows the session; from 3.1.1 on", "CONNACK"),
+    Column("return_code", "int32", "return code, from 5.0 on reason code, null if left out"),
+    Column("return_codes", "int32s", "one for each filter", "SUBACK, UNSUBACK"),
+    Column("topic", "string", "topic name as sent: empty where an alias stands for it", "PUBLISH"),
+    Column("packet_id", "int32", "packet identifier"),
+    Column("payload_size", "int64", "length of the message", "PUBLISH", "bytes"),
+    Column("payload", "binary", "the message", "PUBLISH"),
+    Column("filters", "filters", "topic filters, each with what was asked for", "SUBSCRIBE"),
+    Column("properties", "name_values", "properties in wire order; 5.0 only"),
+    Column("will_properties", "name_values", "properties of the will; 5.0 only", _WILL),
+    Column("version_in_force", "int32", "protocol level it was read by, null if not known"),
+    Column("verdict", "string", "the rule that the packet breaks, null if it keeps all"),
+)
+"""The columns of an MQTT row, in the order of the outside contract."""

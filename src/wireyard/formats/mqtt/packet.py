@@ -1,0 +1,268 @@
+"""MQTT control packets as frozen values: decode, and rows.
+
+`decode` accepts or raises; `read_row` is its lenient twin, which gives what could be read and the
+first rule that is broken. Both run the same steps, so a packet is malformed for one exactly when
+the other raises, and exactly when its row has a verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from wireyard.errors import DecodeError, EncodeError, Truncated
+from wireyard.formats.base import Row, View
+from wireyard.formats.mqtt.cursor import Cursor
+from wireyard.formats.mqtt.framing import next_context
+from wireyard.formats.mqtt.layout import (
+    AUTH,
+    CONNACK,
+    CONNECT,
+    DISCONNECT,
+    FIXED_FLAGS,
+    MSB_FIRST,
+    PACKET_TYPES,
+    PUBLISH,
+    PUBREL,
+    SUBSCRIBE,
+    UNSUBSCRIBE,
+    VERSION_BITS,
+)
+from wireyard.formats.mqtt.properties import Property, properties_of, property_rows
+from wireyard.formats.mqtt.reading import READERS, Filter
+from wireyard.formats.mqtt.rules import RULES
+
+__all__ = ["Packet", "decode", "packet_of", "read_packet", "read_row", "redact"]
+
+_WITH_QOS_1 = (PUBREL, SUBSCRIBE, UNSUBSCRIBE)
+"""What carries QoS 1 before 3.1.1, and perhaps DUP."""
+_FLAG_RULES = {
+    PUBREL: "pubrel_flags",
+    SUBSCRIBE: "subscribe_flags",
+    UNSUBSCRIBE: "unsubscribe_flags",
+    DISCONNECT: "disconnect_flags",
+    AUTH: "auth_flags",
+}
+_WITH_SECRETS = (CONNECT, CONNACK, AUTH)
+_SECRET_PROPERTY = "authentication_data"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packet:
+    """One control packet; what its type or its version does not have is None.
+
+    Lengths are not fields: they follow from the rest. Three fields keep what a version lets a
+    sender choose without a meaning, so that a packet comes back byte for byte; None lets `encode`
+    choose.
+    """
+
+    packet_type: int
+    version_in_force: int | None = 4
+    """Protocol level it is read and written by: 2 (1999), 3 (3.1), 4 (3.1.1), 5 (5.0)."""
+    msb_first: bool = False
+    """Whether words of version 2 are big-endian, which the page of 1999 denies (errata M12)."""
+    dup: bool | None = None
+    qos: int | None = None
+    retain: bool | None = None
+    flags: int | None = None
+    """The low nibble, but for PUBLISH, where `dup`, `qos` and `retain` say it."""
+    remaining_length_bytes: int | None = None
+    """Bytes of Remaining Length, which may be padded before 5.0."""
+    header_flags: int | None = None
+    """Connect Flags or Connect Acknowledge Flags, for the bits that no other field says."""
+    protocol_name: str | None = None
+    protocol_version: int | None = None
+    client_id: str | None = None
+    clean_start: bool | None = None
+    keep_alive: int | None = None
+    will_topic: str | None = None
+    will_payload: bytes | None = None
+    will_qos: int | None = None
+    will_retain: bool | None = None
+    username: str | None = None
+    password: bytes | None = None
+    session_present: bool | None = None
+    return_code: int | None = None
+    return_codes: tuple[int, ...] | None = None
+    topic: str | None = None
+    packet_id: int | None = None
+    payload: bytes | None = None
+    filters: tuple[Filter, ...] | None = None
+    properties: tuple[Property, ...] | None = None
+    will_properties: tuple[Property, ...] | None = None
+
+    @property
+    def packet_type_name(self) -> str | None:
+        """Name of the packet type, None if it has none."""
+        return PACKET_TYPES.get(self.packet_type)
+
+
+_FIELDS = tuple(item.name for item in fields(Packet))
+_LISTS = ("return_codes", "filters", "properties", "will_properties")
+
+
+def decode(view: View, context: int = 0) -> Packet:
+    """Decode one whole packet.
+
+    Raises
+    ------
+    DecodeError
+        The first rule the packet breaks.
+    """
+    values, faults = read_packet(view, context)
+    if faults:
+        raise faults[0]
+    for name in _LISTS:
+        if name in values:
+            values[name] = tuple(values[name])
+    return Packet(**{name: values[name] for name in _FIELDS if name in values})
+
+
+def read_row(view: View, context: int = 0) -> tuple[Row, DecodeError | None]:
+    """Read one whole packet into its row; the error is None for a well-formed one.
+
+    Values that could not be read are None.
+    """
+    values, faults = read_packet(view, context)
+    version = values["version_in_force"]
+    values["packet_type_name"] = PACKET_TYPES.get(values.get("packet_type", 0))
+    values["verdict"] = faults[0].code if faults else None
+    for name in ("properties", "will_properties"):
+        if name in values:
+            values[name] = property_rows(values[name])
+    if "filters" in values:
+        values["filters"] = [_filter_row(one, version) for one in values["filters"]]
+    for name in ("header_flags", "msb_first"):
+        values.pop(name, None)
+    return values, faults[0] if faults else None
+
+
+def _filter_row(one: Filter, version: int | None) -> Row:
+    row: Row = {"filter": one.filter, "qos": one.qos}
+    row |= dict.fromkeys(("no_local", "retain_as_published", "retain_handling"))
+    if version == 5 and one.options is not None:
+        row["no_local"] = bool(one.options & 4)
+        row["retain_as_published"] = bool(one.options & 8)
+        row["retain_handling"] = one.options >> 4 & 3
+    return row
+
+
+def read_packet(
+    view: View, context: int, trace: list[Any] | None = None
+) -> tuple[Row, list[DecodeError]]:
+    """Read what can be read of a packet, and every rule it breaks.
+
+    Parameters
+    ----------
+    view, context
+        One whole packet, and what it is read by before it says otherwise itself.
+    trace
+        Takes a mark for each field read.
+    """
+    context = next_context(view, context)
+    cursor = Cursor(view, context, trace is not None)
+    values: Row = {
+        "version_in_force": cursor.version or None,
+        "msb_first": cursor.version == 2 and bool(context & MSB_FIRST),
+    }
+    try:
+        _read_fixed_header(cursor, values)
+        READERS[values["packet_type"]](cursor, values)
+        cursor.end()
+    except DecodeError as error:
+        cursor.note(error)
+    if trace is not None and cursor.marks is not None:
+        trace += cursor.marks
+    return values, cursor.faults
+
+
+def _read_fixed_header(cursor: Cursor, values: Row) -> None:
+    first = cursor.byte("packet type and flags")
+    kind, flags = first >> 4, first & 15
+    values.update(packet_type=kind, flags=flags)
+    start = cursor.at
+    length = values["remaining_length"] = cursor.variable("Remaining Length", "remaining_length")
+    values["remaining_length_bytes"] = cursor.at - start
+    if length > cursor.left:
+        where = RULES["truncated"].spec(cursor.version)
+        raise Truncated("mqtt", "packet", 0, cursor.at + length, cursor.stop, where)
+    if length < cursor.left:
+        problem = f"is {length}, {cursor.left} bytes were given"
+        cursor.fault("trailing_bytes", "Remaining Length", 1, problem)
+        raise cursor.faults[-1]
+    if kind not in PACKET_TYPES or (kind == AUTH and cursor.version != 5):
+        cursor.fault("packet_type", "packet type", 0, f"is {kind}")
+        raise cursor.faults[-1]
+    if kind == PUBLISH or (kind in _WITH_QOS_1 and cursor.version in (2, 3)):
+        values.update(dup=bool(flags & 8), qos=flags >> 1 & 3)
+    if kind == PUBLISH:
+        values["retain"] = bool(flags & 1)
+        if values["qos"] == 3:
+            cursor.fault("qos_3", "QoS", 0, "is 3")
+        if values["dup"] and not values["qos"]:
+            cursor.fault("dup_qos_0", "DUP", 0, "is set at QoS 0")
+    elif flags != FIXED_FLAGS[kind]:
+        rule = _FLAG_RULES.get(kind, "fixed_flags")
+        cursor.fault(rule, "flags", 0, f"are {flags}, not {FIXED_FLAGS[kind]}")
+
+
+def packet_of(row: Mapping[str, Any], context: int = 0) -> Packet:
+    """Return the packet a row describes, lists as rows or as columns have them.
+
+    Raises
+    ------
+    EncodeError
+        A row without a packet type, a password that was taken out, or lists that are none.
+    """
+    values = {name: row[name] for name in _FIELDS if row.get(name) is not None}
+    if "packet_type" not in values:
+        raise EncodeError("packet_type", None, "every packet has a type")
+    if row.get("has_password") and "password" not in values and context & VERSION_BITS != 3:
+        raise EncodeError("password", None, "has_password is true; was it taken out?")
+    values.setdefault("version_in_force", context & VERSION_BITS or None)
+    values["msb_first"] = bool(context & MSB_FIRST)
+    for name in ("properties", "will_properties"):
+        if name in values:
+            values[name] = properties_of(name, values[name])
+    if "filters" in values:
+        values["filters"] = tuple(_filter_of(one) for one in values["filters"])
+    if "return_codes" in values:
+        values["return_codes"] = tuple(values["return_codes"])
+    return Packet(**values)
+
+
+def _filter_of(row: Any) -> Filter:
+    if not isinstance(row, Mapping) or not isinstance(row.get("filter"), str):
+        raise EncodeError("filters", row, "each has a text as filter")
+    options: int | None = None
+    if row.get("qos") is not None:
+        try:
+            options = (
+                int(row["qos"])
+                | bool(row.get("no_local")) << 2
+                | bool(row.get("retain_as_published")) << 3
+                | int(row.get("retain_handling") or 0) << 4
+            )
+        except (TypeError, ValueError):
+            raise EncodeError("filters", row, "qos and retain_handling are numbers") from None
+    return Filter(row["filter"], options)
+
+
+def redact(row: Row) -> Row:
+    """Return the row without passwords; a row without one comes back as it is.
+
+    What 5.0 sends to authenticate goes with them. Such a row cannot be encoded to its packet.
+    """
+    if row.get("packet_type") not in _WITH_SECRETS:
+        return row
+    shown = row
+    if row.get("password") is not None:
+        shown = {**shown, "password": None}
+    properties = row.get("properties")
+    if properties and any(one["name"] == _SECRET_PROPERTY for one in properties):
+        hidden = [
+            {**one, "value": None} if one["name"] == _SECRET_PROPERTY else one for one in properties
+        ]
+        shown = {**shown, "properties": hidden}
+    return shown

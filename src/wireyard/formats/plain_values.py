@@ -1,0 +1,105 @@
+"""What packets carry, as plain Python values and as text: bodies and payloads opened.
+
+Plain values are ``None bool int float str bytes Decimal datetime list dict``. An object of a class
+nobody knows is ``{"class": name, "data": its own serialization stream}``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from wireyard import java
+
+__all__ = ["iso_text", "plain_objects", "time_text", "value_text"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def plain_objects(data: bytes) -> list[Any]:
+    """Return the objects of a serialization stream as plain values.
+
+    Raises
+    ------
+    JavaError
+        The bytes are no stream, or have no plain form.
+    """
+    # All in one collection: what the elements share is counted and converted once.
+    whole = java.JavaCollection("stream", "list", java.read_objects(data), 0)
+    found: list[Any] = _Walk(lambda leaf: leaf, dict).convert(java.plain(whole))
+    return found
+
+
+def value_text(value: Any) -> str | None:
+    """Return a plain value as text; None stays None.
+
+    Text stays as it is, bytes become hex, anything else JSON: bytes in hex, times in ISO 8601,
+    decimals and what JSON has no number for as text, a map with other keys than text as pairs.
+    """
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return value.hex()
+    return json.dumps(_Walk(_json_leaf, _json_map).convert(value), ensure_ascii=False)
+
+
+def iso_text(when: datetime) -> str:
+    """Return a time in UTC as ISO 8601, to the millisecond that Java has."""
+    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def time_text(milliseconds: int) -> str | None:
+    """Return a time of the wire (ms since epoch) as ISO 8601, None if no calendar has it."""
+    try:
+        return iso_text(_EPOCH + timedelta(milliseconds=milliseconds))
+    except OverflowError:
+        return None
+
+
+class _Walk:
+    """Rebuilds plain values with other leaves; an object that stands in two places stays one."""
+
+    def __init__(
+        self, leaf: Callable[[Any], Any], mapping: Callable[[list[tuple[Any, Any]]], Any]
+    ) -> None:
+        self.leaf = leaf
+        self.mapping = mapping
+        self.done: dict[int, Any] = {}
+
+    def convert(self, value: Any) -> Any:
+        if not isinstance(value, list | dict | java.Opaque):
+            return self.leaf(value)
+        if id(value) not in self.done:
+            self.done[id(value)] = self.container(value)
+        return self.done[id(value)]
+
+    def container(self, value: list[Any] | dict[Any, Any] | java.Opaque) -> Any:
+        if isinstance(value, java.Opaque):
+            return {"class": value.class_name, "data": value.data}
+        if isinstance(value, list):
+            return [self.convert(item) for item in value]
+        return self.mapping([(key, self.convert(item)) for key, item in value.items()])
+
+
+def _json_leaf(value: Any) -> Any:
+    match value:
+        case bytes():
+            return value.hex()
+        case Decimal():
+            return str(value)
+        case datetime():
+            return iso_text(value)
+        case float() if not math.isfinite(value):
+            return java.double_text(value)
+        case _:
+            return value
+
+
+def _json_map(entries: list[tuple[Any, Any]]) -> Any:
+    if all(isinstance(key, str) for key, _ in entries):
+        return dict(entries)
+    return [(_json_leaf(key), value) for key, value in entries]

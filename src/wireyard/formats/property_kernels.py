@@ -1,0 +1,189 @@
+"""The marshalled property section to columns, the common case: what formats' kernels take in.
+
+A section with anything rare about it (an OBJECT, a repeated or empty name, text that is not plain
+UTF-8, more than `MAX_UNIQUE_NAMES` names, any broken rule) is rejected, and the scalar reader gives
+its row. Text goes to one region of `text` per column, `capacity` bytes apart. `TEXT_BYTES_PER_BYTE`
+times the section is enough for each: the worst case is a double of 13 bytes (name 3, type 2,
+value 8) printed with 24 characters.
+
+Axes: e = properties of all rows.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from wireyard.accelerate import I64, TEXT, array, kernel, piece
+from wireyard.decimals import put_double, put_float
+from wireyard.formats.properties import TYPES
+from wireyard.memory import (
+    Bytes,
+    copy_bytes,
+    copy_text,
+    load_i8,
+    load_i16,
+    load_i32,
+    load_i64,
+    load_u8,
+    load_u16,
+    load_word,
+    put_i64,
+    store_word,
+    valid_utf8,
+)
+
+__all__ = [
+    "MAX_UNIQUE_NAMES",
+    "PROPERTY_TEXTS",
+    "TEXT_BYTES_PER_BYTE",
+    "gather_texts",
+    "take_properties",
+    "word_of",
+]
+
+Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+Grid32 = np.ndarray[tuple[int, int], np.dtype[np.int32]]
+
+PROPERTY_TEXTS: Final = ("property name", "property type", "property value")
+"""The regions of `text` that properties take, next to each other."""
+TEXT_BYTES_PER_BYTE: Final = 2
+MAX_UNIQUE_NAMES: Final = 64
+"""Names are compared each with each up to this count; the scalar reader takes longer lists."""
+
+_VALUE_BYTES: Final = 0x84842110
+"""Bytes of a value by its type code, one hexadecimal digit each, from type 0 at the right."""
+
+
+def word_of(text: str) -> int:
+    """Return the first eight characters of ASCII text as the word that stores them."""
+    return int.from_bytes(text.encode("ascii")[:8].ljust(8, b"\0"), "little")
+
+
+_KINDS: Final = ("", *TYPES.values())
+_KIND_WORDS: Final = np.array([word_of(kind) for kind in _KINDS], np.int64)
+_KIND_SIZES: Final = np.array([len(kind) for kind in _KINDS], np.int64)
+
+
+@piece
+def put_value(
+    out: Bytes, at: int, data: Bytes, start: int, kind: int, width: int, stop: int
+) -> int:
+    """Write a property value of a fixed width in the JMS string conversion."""
+    if start + 8 <= stop:
+        # One way for all widths: which type comes next cannot be predicted.
+        value = load_i64(data, start) >> (64 - 8 * width)
+    else:
+        value = load_i8(data, start)
+        for place in range(1, width):
+            value = value << 8 | load_u8(data, start + place)
+    if kind == 7:
+        return put_double(out, at, value)
+    if kind == 6:
+        return put_float(out, at, value)
+    if kind == 1:
+        store_word(out, at, 0x65757274 if value else 0x65736C6166)
+        return at + (4 if value else 5)
+    return put_i64(out, at, value)
+
+
+@piece
+def is_new_name(data: Bytes, at: int, size: int, hashes: Ints, count: int) -> bool:
+    """Tell whether no earlier name of the packet can be the same; note this one."""
+    if size >= 8:
+        word = load_word(data, at) ^ (load_word(data, at + size - 8) * 31)
+    else:
+        word = 0
+        for place in range(size):
+            word = word << 8 | load_u8(data, at + place)
+    word = word * 31 + size & 0x7FFF_FFFF_FFFF_FFFF
+    new = True
+    for earlier in range(count):
+        new = new and hashes[earlier] != word
+    hashes[count] = word
+    return new
+
+
+@piece
+def take_properties(
+    data: Bytes,
+    at: int,
+    end: int,
+    stop: int,
+    text: Bytes,
+    capacity: int,
+    used: Ints,
+    region: int,
+    entry: int,
+    entry_offsets: Grid32,
+    hashes: Ints,
+) -> int:
+    """Read a marshalled section; return the number of the entry after its last, -1 to reject.
+
+    Names, types and values go to the regions of `text` from `region` on; `entry` is the number of
+    the next entry of all rows.
+    """
+    if end - at < 8 or load_i32(data, at) != 1:
+        return -1
+    count = load_i32(data, at + 4)
+    at += 8
+    if count < 0 or count > MAX_UNIQUE_NAMES or count > (end - at) // 6:
+        return -1
+    name_from = region * capacity
+    type_from = name_from + capacity
+    value_from = type_from + capacity
+    name_at = used[region] + name_from
+    type_at = used[region + 1] + type_from
+    value_at = used[region + 2] + value_from
+    for place in range(count):
+        if end - at < 2:
+            return -1
+        size = load_u16(data, at)
+        at += 2
+        if size == 0 or size + 2 > end - at:
+            return -1
+        if not is_new_name(data, at, size, hashes, place):
+            return -1
+        if copy_text(text, name_at, data, at, size, stop) and not valid_utf8(data, at, size):
+            return -1
+        name_at += size
+        at += size
+        kind = load_i16(data, at)
+        at += 2
+        if kind < 1 or kind > 8:
+            return -1
+        store_word(text, type_at, _KIND_WORDS[kind])
+        type_at += _KIND_SIZES[kind]
+        if kind == 8:
+            if end - at < 2:
+                return -1
+            size = load_u16(data, at)
+            at += 2
+            if size > end - at:
+                return -1
+            if copy_text(text, value_at, data, at, size, stop) and not valid_utf8(data, at, size):
+                return -1
+            value_at += size
+        else:
+            size = _VALUE_BYTES >> 4 * kind & 15
+            if size > end - at:
+                return -1
+            value_at = put_value(text, value_at, data, at, kind, size, stop)
+        at += size
+        entry += 1
+        entry_offsets[0, entry] = name_at - name_from
+        entry_offsets[1, entry] = type_at - type_from
+        entry_offsets[2, entry] = value_at - value_from
+    used[region] = name_at - name_from
+    used[region + 1] = type_at - type_from
+    used[region + 2] = value_at - value_from
+    return entry
+
+
+@kernel(I64(TEXT, I64, array("int64"), array("int64"), TEXT))
+def gather_texts(text: Bytes, capacity: int, used: Ints, places: Ints, out: Bytes) -> int:
+    """Copy each region of `text` to its place in `out`; return how many there are."""
+    for region in range(places.shape[0]):
+        copy_bytes(out, places[region], text, region * capacity, used[region])
+    return places.shape[0]

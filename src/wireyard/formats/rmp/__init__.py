@@ -1,0 +1,48 @@
+"""RMP: packets of the Reliable Multicast Protocol's messaging layer, each of some messages."""
+
+from wireyard.formats.base import Dialect, Format, Row
+from wireyard.formats.rmp.annotate import annotate
+from wireyard.formats.rmp.framing import begins, find_header, frame_size, next_context
+from wireyard.formats.rmp.layout import COLUMNS, MAX_PACKET_BYTES, PREFIX_BYTES
+from wireyard.formats.rmp.packet import decode, encode, packet_of, read_row
+from wireyard.formats.rmp.place import Place
+
+__all__ = ["FORMAT"]
+
+
+def _data_text(row: Row) -> str | None:
+    """Return the data as text, with what is not UTF-8 spelled out."""
+    data: bytes | None = row.get("data")
+    return None if data is None else data.decode("utf-8", "backslashreplace")
+
+
+FORMAT = Format(
+    name="rmp",
+    title="packets of the RMP messaging layer",
+    columns=COLUMNS,
+    fast_path="wireyard.formats.rmp.columns",
+    header_bytes=PREFIX_BYTES,
+    max_packet_bytes=MAX_PACKET_BYTES,
+    body="data",
+    frame_size=frame_size,
+    find_header=find_header,
+    begins=begins,
+    decode=decode,
+    encode=encode,
+    read_row=read_row,
+    packet_of=packet_of,
+    annotate=annotate,
+    body_views={"text": _data_text},
+    next_context=next_context,
+    dialects={
+        "list-order": Dialect(
+            Place(list_order=True, framed=False).context,
+            "the length stands before the reply-to field",
+        ),
+        "framed": Dialect(
+            Place(list_order=False, framed=True).context,
+            "each packet stands after its length, 2 bytes",
+        ),
+        "framed-list-order": Dialect(Place(list_order=True, framed=True).context, "both"),
+    },
+)

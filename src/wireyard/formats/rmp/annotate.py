@@ -1,0 +1,78 @@
+"""Every byte of a row with its meaning, for people.
+
+The annotations touch: each begins where the one before it stops. Of a packet that breaks a rule all
+messages before the fault are shown, then what cannot be read and why.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from wireyard.errors import DecodeError
+from wireyard.formats.base import Annotation, View
+from wireyard.formats.marks import Marks, bytes_text, number_text, shown
+from wireyard.formats.rmp.layout import (
+    FLAG_ORDER,
+    FLAGS,
+    LAYER_MASK,
+    LAYERS,
+    LIST_ORDER,
+    PREFIX_BYTES,
+    SPEC,
+    TYPING,
+)
+from wireyard.formats.rmp.packet import read_row
+from wireyard.formats.rmp.place import Place
+from wireyard.formats.rmp.reading import framed_bytes, read_message
+
+__all__ = ["annotate"]
+
+_TYPING = TYPING.fields[0]
+
+
+def annotate(view: View, context: int = 0) -> list[Annotation]:
+    """Return what each byte of a row means, in order and without gaps.
+
+    Limits
+    ------
+    A value is cut after ``marks.MAX_SHOWN`` characters, and says so.
+    """
+    marks = Marks()
+    place = Place.of(context)
+    _, error = read_row(view, context)
+    if place.framed and not place.place and len(view) >= PREFIX_BYTES:
+        size = framed_bytes(view, 0) - PREFIX_BYTES
+        marks.to(PREFIX_BYTES, "packet length", bytes_text(size), SPEC)
+    while marks.at < len(view) and _mark_message(marks, view, place.list_order):
+        pass
+    if error is not None:
+        marks.unreadable(len(view), error)
+    return marks.made
+
+
+def _mark_message(marks: Marks, view: View, list_order: bool) -> bool:
+    """Annotate the next message as far as it can be read; tell whether that is all of it."""
+    values: dict[str, Any] = {}
+    with suppress(DecodeError):  # It is the fault that is shown afterwards.
+        read_message(view, marks.at, len(view), list_order, values)
+    word = values.get("typing", 0)
+    if "layer" in values:
+        marks.to(marks.at + TYPING.size, _TYPING.name, _typing_text(word), _TYPING.spec)
+    for part in LIST_ORDER if list_order else FLAG_ORDER:
+        for field in part.layout.fields:
+            if "layer" in values and word & FLAGS[part.flag] and field.name in values:
+                value = values[field.name]
+                text = value if isinstance(value, str) else number_text(value, field.unit)
+                marks.to(marks.at + field.width, field.name, text, field.spec)
+    if "data" in values:
+        data = values["data"]
+        text = f"{bytes_text(len(data))}: {shown(data.hex())}"
+        marks.to(marks.at + len(data), "foreign data" if values["foreign"] else "data", text, SPEC)
+    return "data" in values
+
+
+def _typing_text(word: int) -> str:
+    flags = [flag for flag, bit in FLAGS.items() if word & bit]
+    layer = LAYERS.get(word & LAYER_MASK, "unknown")
+    return f"{word:#06x} ({layer} layer; {', '.join(flags) or 'no flags'})"

@@ -1,0 +1,322 @@
+"""RMP messages as frozen values: decode, encode, rows, and whole packets of them.
+
+A row is one message, and the bytes of a packet's messages follow each other without a gap. A packet
+that breaks a rule is one malformed row: nothing in it counts (errata R19). Its row shows the
+message that breaks the rule, as far as it can be read.
+
+`decode` accepts or raises; `read_row` is its lenient twin. Both run the same steps.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from wireyard.errors import DecodeError, EncodeError, Malformed, Truncated
+from wireyard.formats.base import Row, View
+from wireyard.formats.rmp.layout import (
+    CLIENTS,
+    DOMAIN,
+    FLAG_ORDER,
+    FLAGS,
+    FOREIGN,
+    LAYER_MASK,
+    LAYERS,
+    LENGTH,
+    LIST_ORDER,
+    MAX_MESSAGE_BYTES,
+    PREFIX_BYTES,
+    REPLY_TO,
+    SEGMENT,
+    SPEC,
+)
+from wireyard.formats.rmp.place import Place
+from wireyard.formats.rmp.reading import (
+    framed_bytes,
+    nothing_follows,
+    read_message,
+    read_messages,
+)
+from wireyard.layout import Layout
+
+__all__ = [
+    "Message",
+    "decode",
+    "decode_packet",
+    "encode",
+    "encode_packet",
+    "packet_of",
+    "read_row",
+]
+
+_U16 = struct.Struct(">H")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message of a packet; what its flags do not announce is None.
+
+    A message of another protocol is `foreign`: its data begins with the typing word, and the other
+    fields mean nothing.
+    """
+
+    layer: int = 0
+    foreign: bool = False
+    message_number: int | None = None
+    packet_number: int | None = None
+    packet_count: int | None = None
+    domain: int | None = None
+    client: int | None = None
+    reply_message_number: int | None = None
+    reply_source: str | None = None
+    """Process that sent the message this one replies to, as ``address:port``."""
+    reply_requested: bool = False
+    more_follows: bool = False
+    data: bytes = b""
+    list_order: bool = False
+    """Whether a length stands before the reply-to field."""
+    framed_bytes: int | None = None
+    """What the length says that stands in front; only a framed packet's first message has one."""
+
+    @property
+    def typing(self) -> int:
+        """The typing word."""
+        if self.foreign:
+            return int.from_bytes(self.data[:2], "big")
+        there = {
+            "segmentation": self.message_number is not None,
+            "domain": self.domain is not None,
+            "client": self.client is not None,
+            "reply_to": self.reply_message_number is not None,
+            "more_follows": self.more_follows,
+            "reply_requested": self.reply_requested,
+        }
+        return self.layer | sum(bit for flag, bit in FLAGS.items() if there[flag])
+
+    @property
+    def layer_name(self) -> str | None:
+        """Name of the layer, None if it has none."""
+        return None if self.foreign else LAYERS.get(self.layer)
+
+    @property
+    def data_size(self) -> int:
+        """Bytes of the data."""
+        return len(self.data)
+
+
+_FIELDS = tuple(item.name for item in fields(Message))
+
+
+# --- decoding -------------------------------------------------------------------------------
+
+
+def decode(view: View, context: int = 0) -> Message:
+    """Decode the one message of a row's bytes.
+
+    Raises
+    ------
+    DecodeError
+        The first rule the packet breaks.
+    """
+    values: Row = {}
+    _read(view, Place.of(context), values)
+    return _message(values, Place.of(context).list_order)
+
+
+def read_row(view: View, context: int = 0) -> tuple[Row, DecodeError | None]:
+    """Read the one message of a row's bytes; the error is None for a well-formed packet."""
+    values: Row = {}
+    error: DecodeError | None = None
+    try:
+        _read(view, Place.of(context), values)
+    except DecodeError as found:
+        error = found
+    values["layer_name"] = LAYERS.get(values.get("layer", -1))
+    values.pop("framed_bytes", None)
+    return values, error
+
+
+def decode_packet(data: View, list_order: bool = False) -> tuple[Message, ...]:
+    """Decode all messages of one packet.
+
+    Parameters
+    ----------
+    data
+        The packet as its transport delivered it.
+    list_order
+        Whether the length stands before the reply-to field.
+
+    Raises
+    ------
+    DecodeError
+        The first rule the packet breaks.
+    """
+    values: Row = {}
+    ends = read_messages(data, 0, len(data), list_order, values)
+    return tuple(_message(values, list_order) for _ in ends)
+
+
+def _message(values: Row, list_order: bool) -> Message:
+    found = {name: values[name] for name in _FIELDS if name in values}
+    return Message(**found, list_order=list_order)
+
+
+def _read(view: View, place: Place, values: Row) -> None:
+    """Fill `values`; what is there when an error rises is right."""
+    values.update(packet_offset=-place.before, message_in_packet=place.place)
+    start, left = 0, place.left
+    if place.framed and not place.place:
+        if len(view) < PREFIX_BYTES:
+            raise Truncated("rmp", "packet length", 0, PREFIX_BYTES, len(view), SPEC)
+        start, left = PREFIX_BYTES, framed_bytes(view, 0)
+        values["framed_bytes"] = left - PREFIX_BYTES
+    elif not place.framed:
+        left = len(view)
+    if len(view) > left:
+        problem = f"has {left} bytes, {len(view)} were given"
+        raise Malformed("rmp", "packet", 0, problem, SPEC)
+    if start == left:
+        _read_all(view, start, place, values)
+    stop = read_message(view, start, len(view), place.list_order, values)
+    more = values.get("more_follows", False)
+    if left > len(view):
+        if stop < len(view) or not more:
+            raise Truncated("rmp", "packet", 0, left, len(view), SPEC)
+    elif stop < len(view):
+        _read_all(view, start, place, values)
+    elif more and place.framed:
+        raise nothing_follows(stop)
+
+
+def _read_all(view: View, start: int, place: Place, values: Row) -> None:
+    """Read a packet that is one row though it is not one message, and raise what is wrong."""
+    found: Row = {}
+    count = 0
+    try:
+        for _ in read_messages(view, start, len(view), place.list_order, found):
+            count += 1
+    except DecodeError:
+        values.clear()
+        values.update(packet_offset=-place.before, message_in_packet=place.place + count, **found)
+        raise
+    problem = f"has {count} messages, a row has one"
+    raise Malformed("rmp", "packet", start, problem, SPEC)
+
+
+# --- encoding -------------------------------------------------------------------------------
+
+
+def encode(message: Message) -> bytes:
+    """Encode one message, with the length of its packet in front if it knows one.
+
+    Raises
+    ------
+    EncodeError
+        A value that has no form on the wire.
+    """
+    encoded = _encode(message)
+    size = message.framed_bytes
+    if size is None:
+        return encoded
+    if size < len(encoded) or (size > len(encoded) and not message.more_follows):
+        raise EncodeError("framed_bytes", size, f"the message has {len(encoded)} bytes")
+    return _number("framed_bytes", size) + encoded
+
+
+def encode_packet(messages: Sequence[Message], list_order: bool = False) -> bytes:
+    """Encode messages as one packet; all but the last say that another follows.
+
+    Raises
+    ------
+    EncodeError
+        No messages, a message of another protocol that is not the last, or a value that has no
+        form on the wire.
+    """
+    if not messages:
+        raise EncodeError("packet", messages, "a packet has at least one message")
+    last = len(messages) - 1
+    return b"".join(
+        _encode(replace(message, more_follows=place < last, list_order=list_order))
+        for place, message in enumerate(messages)
+    )
+
+
+def _encode(message: Message) -> bytes:
+    if not isinstance(message.data, bytes):
+        raise EncodeError("data", message.data, "data is bytes")
+    if message.foreign:
+        if message.more_follows:
+            raise EncodeError("more_follows", True, "what is foreign is the rest of its packet")
+        if len(message.data) < 2 or message.typing < FOREIGN:
+            raise EncodeError("data", message.data, f"begins with a word from {FOREIGN} on")
+        return message.data
+    _check(message)
+    sizes = {"data_size": len(message.data)}
+    typing = message.typing
+    parts = [_U16.pack(typing)]
+    for part in LIST_ORDER if message.list_order else FLAG_ORDER:
+        if typing & FLAGS[part.flag]:
+            parts += (
+                _source_bytes(message.reply_source)
+                if field.kind == "bytes"
+                else _number(field.name, sizes.get(field.name, getattr(message, field.name)))
+                for field in part.layout.fields
+            )
+    return b"".join((*parts, message.data))
+
+
+def _check(message: Message) -> None:
+    """Refuse a message that would not be read back as it is."""
+    if not 0 <= message.layer <= LAYER_MASK:
+        raise EncodeError("layer", message.layer, LAYER_MASK)
+    for layout in (SEGMENT, DOMAIN, CLIENTS, REPLY_TO):
+        _check_together(message, layout)
+    number, count = message.packet_number, message.packet_count
+    if number is not None and count is not None and not 1 <= number <= count:
+        raise EncodeError("packet_number", number, f"from 1 to packet_count, {count}")
+    if message.more_follows and len(message.data) > MAX_MESSAGE_BYTES:
+        limit = f"{MAX_MESSAGE_BYTES} bytes at most where another message follows"
+        raise EncodeError(LENGTH.fields[0].name, len(message.data), limit)
+
+
+def _check_together(message: Message, layout: Layout) -> None:
+    values = {name: getattr(message, name) for name in layout.names}
+    missing = [name for name, value in values.items() if value is None]
+    if 0 < len(missing) < len(values):
+        raise EncodeError(missing[0], None, f"goes with {', '.join(values)}")
+
+
+def _number(name: str, value: object) -> bytes:
+    if type(value) is not int or not 0 <= value <= 0xFFFF:
+        raise EncodeError(name, value, "an integer from 0 to 65535")
+    return _U16.pack(value)
+
+
+def _source_bytes(source: object) -> bytes:
+    address, _, port = str(source).rpartition(":")
+    octets = address.split(".")
+    plain = all(part.isascii() and part.isdecimal() for part in (*octets, port))
+    if not plain or len(octets) != 4 or any(int(octet[:4]) > 255 for octet in octets):
+        raise EncodeError("reply_source", source, "IPv4 address and port, as in 10.0.0.7:7001")
+    return bytes(map(int, octets)) + _number("reply_source", int(port[:6]))
+
+
+def packet_of(row: Mapping[str, Any], context: int = 0) -> Message:
+    """Return the message a row describes.
+
+    Raises
+    ------
+    EncodeError
+        In framed streams, the first of several messages: its row does not tell how long the packet
+        is. `encode_packet` writes such packets.
+    """
+    place = Place.of(context)
+    message = _message({name: row[name] for name in _FIELDS if row.get(name) is not None}, False)
+    message = replace(message, list_order=place.list_order)
+    if not place.framed or row.get("message_in_packet"):
+        return message
+    if message.more_follows:
+        raise EncodeError("more_follows", True, "no row tells how long a packet of several is")
+    return replace(message, framed_bytes=len(_encode(message)))

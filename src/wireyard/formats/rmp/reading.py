@@ -1,0 +1,124 @@
+"""One message at a time: its typing word and the fields that word announces.
+
+The only reader of them: framing, decoding and the inspector all ask it, so a rule is told once.
+What no receiver can act on is malformed; what a sender should not have sent but every receiver can
+read (fields on a later packet of a message, a segment that others follow, a request for a reply
+that no reply can name: errata R9, R10, R21) is well-formed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+
+from wireyard.errors import Malformed, Truncated
+from wireyard.formats.base import Row, View
+from wireyard.formats.rmp.layout import (
+    FLAG_ORDER,
+    FLAGS,
+    FOREIGN,
+    LAYER_MASK,
+    LENGTH,
+    LIST_ORDER,
+    PREFIX_BYTES,
+    REPLY_TO,
+    SEGMENT,
+    SPEC,
+    TYPING,
+)
+
+__all__ = ["NOTHING_FOLLOWS", "framed_bytes", "nothing_follows", "read_message", "read_messages"]
+
+NOTHING_FOLLOWS = "nothing_follows"
+"""Code of a packet whose last message says that another follows."""
+
+_WORD = struct.Struct(">H")
+_MULTIPLEXING = LENGTH.fields[0].spec
+
+
+def read_message(view: View, at: int, stop: int, list_order: bool, values: Row) -> int:
+    """Read the message at `at` of a packet that ends at `stop`; return where the message ends.
+
+    `values` gets the fields by their column names; fields that are not there are missing, and what
+    is there when an error rises is right.
+
+    Raises
+    ------
+    DecodeError
+        The message breaks a rule; offsets count from the view's first byte.
+    """
+    if stop - at < TYPING.size:
+        raise Truncated("rmp", TYPING.name, at, TYPING.size, stop - at, TYPING.fields[0].spec)
+    (word,) = _WORD.unpack_from(view, at)
+    values["typing"] = word
+    values["foreign"] = word >= FOREIGN
+    if word >= FOREIGN:
+        # Opaque, so it is the rest of the packet, typing word included (errata R18).
+        values.update(data_size=stop - at, data=bytes(view[at:stop]))
+        return stop
+    values["layer"] = word & LAYER_MASK
+    values["reply_requested"] = bool(word & FLAGS["reply_requested"])
+    values["more_follows"] = bool(word & FLAGS["more_follows"])
+    at += TYPING.size
+    for part in LIST_ORDER if list_order else FLAG_ORDER:
+        if word & FLAGS[part.flag]:
+            layout = part.layout
+            if stop - at < layout.size:
+                spec = layout.fields[0].spec
+                raise Truncated("rmp", layout.name, at, layout.size, stop - at, spec)
+            values.update(layout.unpack(view, at))
+            if layout is REPLY_TO:
+                values["reply_source"] = _source_text(values["reply_source"])
+            elif layout is SEGMENT:
+                _check_segment(values, at)
+            at += layout.size
+    size = values.setdefault("data_size", stop - at)
+    if size > stop - at:
+        raise Truncated("rmp", "data", at, size, stop - at, _MULTIPLEXING)
+    values["data"] = bytes(view[at : at + size])
+    return int(at + size)
+
+
+def read_messages(view: View, at: int, stop: int, list_order: bool, values: Row) -> Iterator[int]:
+    """Yield where each message of the packet ``[at, stop)`` ends; `values` is filled anew for each.
+
+    Raises
+    ------
+    DecodeError
+        Where the packet breaks a rule. Nothing of it counts then (errata R19).
+    """
+    more = True
+    while more:
+        if at == stop:
+            raise Malformed("rmp", "packet", at, "is empty", SPEC, "empty_packet")
+        values.clear()
+        at = read_message(view, at, stop, list_order, values)
+        more = values.get("more_follows", False)
+        if more and at == stop:
+            raise nothing_follows(at)
+        yield at
+
+
+def nothing_follows(at: int) -> Malformed:
+    """Return the error of a packet that ends at `at`, where it says that a message begins."""
+    problem = "says that another message follows, none does"
+    return Malformed("rmp", "more follows", at, problem, _MULTIPLEXING, NOTHING_FOLLOWS)
+
+
+def _check_segment(values: Mapping[str, int], at: int) -> None:
+    number, count = values["packet_number"], values["packet_count"]
+    if not 1 <= number <= count:
+        field = SEGMENT["packet_number"]
+        problem = f"is {number} of {count}, packets count from 1"
+        raise Malformed("rmp", "packet number", at + field.offset, problem, field.spec)
+
+
+def _source_text(source: bytes) -> str:
+    """Return an RMP process id as ``address:port``."""
+    port = int.from_bytes(source[4:], "big")
+    return f"{'.'.join(map(str, source[:4]))}:{port}"
+
+
+def framed_bytes(view: View, at: int) -> int:
+    """Return the bytes of the framed packet at `at`, those of the length in front too."""
+    return PREFIX_BYTES + int(_WORD.unpack_from(view, at)[0])

@@ -1,0 +1,1 @@
+"""What packets do, apart from any socket: state machines and the ways between formats."""

@@ -1,0 +1,266 @@
+"""JMQ packets as GPackets, and back: the port that GPacket 3.5 sketches under "Use In S1MQ".
+
+Type, timestamp, sequence and bit flags have their places in the GPacket's header. The rest goes in
+the four steps of the specification:
+
+1. and 2. What JMQ's fixed and variable headers have beyond that becomes properties with terse
+   names, those of `TERSE`. A field that has the value of a new packet is left out.
+3. Properties of a control packet stay properties. No Java identifier begins with a dot, so no terse
+   name can be one that JMS allows; a name that begins with a dot all the same gets one more.
+4. The properties of a JMS message stand in the payload, in front of the body, as JMQ marshals them.
+
+Nothing is lost: what comes back is equal, and has the same bytes wherever a decoded packet encodes
+to what it was decoded from.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from wireyard import java
+from wireyard.errors import EncodeError
+from wireyard.formats.gpacket import packet as gpacket
+from wireyard.formats.jmq import packet as jmq
+from wireyard.formats.jmq.layout import MESSAGE_TYPES
+from wireyard.formats.properties import Properties, Property, typed_properties
+
+__all__ = ["TERSE", "Terse", "to_gpacket", "to_jmq"]
+
+
+class Terse(NamedTuple):
+    """A property that stands for a field of a JMQ packet, its name and type on the wire."""
+
+    name: str
+    type: str
+    field: str
+    doc: str
+
+
+TERSE = (
+    Terse(".v", "short", "version", "JMQ version; always there, it marks a ported packet"),
+    Terse(".e", "long", "expiration", "when the message expires"),
+    Terse(".a", "string", "source_ip", "address of the sender, 32 hexadecimal digits"),
+    Terse(".h", "integer", "source_port", "port of the sender"),
+    Terse(".o", "integer", "property_offset", "where JMQ properties began: the list's padding"),
+    Terse(".p", "byte", "priority", "priority"),
+    Terse(".x", "byte", "encryption", "unused by JMQ"),
+    Terse(".c", "long", "consumer_id", "consumer, or the id that ties a reply to its request"),
+    Terse(".t", "long", "transaction_id", "transaction the packet belongs to"),
+    Terse(".g", "long", "producer_id", "producer that sent it"),
+    Terse(".l", "long", "delivery_time", "not to be delivered before"),
+    Terse(".k", "integer", "delivery_count", "how often it was delivered"),
+    Terse(".d", "string", "destination", "queue or topic name"),
+    Terse(".D", "string", "destination_class", "Java class of the destination"),
+    Terse(".m", "string", "message_id", "JMSMessageID chosen by the client"),
+    Terse(".i", "string", "correlation_id", "JMSCorrelationID"),
+    Terse(".r", "string", "reply_to", "JMSReplyTo destination"),
+    Terse(".R", "string", "reply_to_class", "Java class of the reply-to destination"),
+    Terse(".j", "string", "message_type", "JMSType"),
+    Terse(".u", "object", "unknown_items", "byte[]: items of other types, as the list has them"),
+    Terse(".n", "integer", "", "bytes of JMS properties in front of the body; absent if none"),
+    Terse(
+        ".s", "object", "", "byte[]: section of a control packet, where properties alone lose it"
+    ),
+)
+"""The terse properties, in the order they are written in."""
+
+_BY_NAME = {terse.name: terse for terse in TERSE}
+_FIELDS = tuple(terse for terse in TERSE if terse.field)
+_VERSION, _SECTION_BYTES, _SECTION = _BY_NAME[".v"], _BY_NAME[".n"], _BY_NAME[".s"]
+_NEW = {item.name: item.default for item in fields(jmq.Packet)}
+_MOST_TEXT_BYTES = 0xFFFF
+_SURELY_FITS = _MOST_TEXT_BYTES // 6
+"""Characters; modified UTF-8 has six bytes for one at most."""
+_ITEM = struct.Struct(">HH")
+_LONG_STRING = bytes.fromhex("aced0005 7c")
+"""A serialized String up to its length, which takes eight bytes."""
+_BYTE_ARRAY = bytes.fromhex("aced0005 7572 0002 5b42 acf317f8060854e0 02 0000 78 70")
+"""A serialized byte[] up to its length, which takes four."""
+
+
+def to_gpacket(packet: jmq.Packet) -> gpacket.Packet:
+    """Return the GPacket that holds a JMQ packet.
+
+    Raises
+    ------
+    EncodeError
+        A value that has no form on the wire.
+    """
+    entries = {}
+    for terse in _FIELDS:
+        value = getattr(packet, terse.field)
+        if terse is _VERSION or value != _NEW[terse.field]:
+            entries[terse.name] = _put(terse, value)
+    payload = packet.body or b""
+    if packet.properties is not None:
+        section = jmq.write_properties(packet.version, packet.properties)
+        if packet.packet_type in MESSAGE_TYPES:
+            entries[_SECTION_BYTES.name] = _put(_SECTION_BYTES, len(section))
+            payload = section + payload
+        else:
+            if section != _made_again(packet.version, packet.properties):
+                entries[_SECTION.name] = _put(_SECTION, section)
+            for name, entry in packet.properties.items():
+                entries["." + name if name.startswith(".") else name] = _fitting(entry)
+    return gpacket.Packet(
+        packet_type=packet.packet_type,
+        timestamp=packet.timestamp,
+        sequence=packet.sequence,
+        bit_flags=packet.bit_flags,
+        properties=Properties(entries),
+        payload=payload or None,
+    )
+
+
+def _made_again(version: int, properties: Properties) -> bytes | None:
+    """Return the section that `to_jmq` makes of a control packet's properties alone."""
+    if any(_fitting(entry) is not entry for entry in properties.values()):
+        return None
+    return jmq.write_properties(version, Properties(properties)) if properties else b""
+
+
+def to_jmq(packet: gpacket.Packet) -> jmq.Packet:
+    """Return the JMQ packet that a GPacket holds.
+
+    Raises
+    ------
+    EncodeError
+        The GPacket was not made from a JMQ packet: a terse property is missing, unknown, or not of
+        its type.
+    DecodeError
+        The JMQ properties in it are none of its version.
+    """
+    entries = typed_properties(packet.properties)
+    if _VERSION.name not in entries:
+        raise EncodeError(f"property {_VERSION.name}", None, "a ported packet says its JMQ version")
+    values: dict[str, Any] = {
+        terse.field: _get(terse, entries[terse.name]) for terse in _FIELDS if terse.name in entries
+    }
+    properties, body = _split(packet, entries, values[_VERSION.field])
+    return jmq.Packet(
+        **values,
+        packet_type=packet.packet_type,
+        timestamp=packet.timestamp,
+        sequence=packet.sequence,
+        bit_flags=packet.bit_flags,
+        properties=properties,
+        body=body or None,
+    )
+
+
+def _split(
+    packet: gpacket.Packet, entries: Mapping[str, Property], version: int
+) -> tuple[Properties | None, bytes]:
+    """Return the JMQ properties and the body."""
+    payload = packet.payload or b""
+    own = dict(_own_entries(entries))
+    if packet.packet_type not in MESSAGE_TYPES:
+        if _SECTION.name in entries:
+            section = _get(_SECTION, entries[_SECTION.name])
+            return jmq.read_properties(version, section, 0), payload
+        return Properties(own) if own else None, payload
+    if own:
+        raise EncodeError("properties", list(own), "those of a message stand in its payload")
+    if _SECTION_BYTES.name not in entries:
+        return None, payload
+    size = _get(_SECTION_BYTES, entries[_SECTION_BYTES.name])
+    if not 0 <= size <= len(payload):
+        raise EncodeError(f"property {_SECTION_BYTES.name}", size, f"{len(payload)} bytes at most")
+    return jmq.read_properties(version, payload[:size], 0), payload[size:]
+
+
+def _own_entries(entries: Mapping[str, Property]) -> Iterator[tuple[str, Property]]:
+    """Yield the properties that are the JMQ packet's own."""
+    for name, entry in entries.items():
+        if name.startswith(".."):
+            yield name[1:], entry
+        elif not name.startswith("."):
+            yield name, entry
+        elif name not in _BY_NAME:
+            raise EncodeError(f"property {name}", entry.value, "no terse property has this name")
+
+
+def _put(terse: Terse, value: Any) -> Property:
+    try:
+        return _fitting(Property(terse.type, _WRITERS.get(terse.name, _same)(value)))
+    except (TypeError, ValueError, AttributeError, struct.error) as error:
+        raise EncodeError(terse.field, value, str(error)) from None
+
+
+def _get(terse: Terse, entry: Property) -> Any:
+    kind: str = entry.type
+    value: Any = entry.value
+    long_text = terse.type == "string" and kind == "object"
+    if kind != terse.type and not long_text:
+        raise EncodeError(f"property {terse.name}", value, f"has type {kind}, not {terse.type}")
+    try:
+        return _READERS.get(terse.name, _same)(_long_text(value) if long_text else value)
+    except (ValueError, struct.error) as error:
+        raise EncodeError(f"property {terse.name}", value, str(error)) from None
+
+
+def _fitting(entry: Property) -> Property:
+    """Return a property as it is, or its text as a serialized String if it is too long for one."""
+    text: Any = entry.value
+    if entry.type != "string" or len(text) <= _SURELY_FITS:
+        return entry
+    data = java.encode_modified(text)
+    if len(data) <= _MOST_TEXT_BYTES:
+        return entry
+    return Property("object", _LONG_STRING + struct.pack(">q", len(data)) + data)
+
+
+def _long_text(data: bytes) -> str:
+    return java.decode_text(_counted(_LONG_STRING, 8, data))
+
+
+def _array_bytes(data: bytes) -> bytes:
+    return _counted(_BYTE_ARRAY, 4, data)
+
+
+def _counted(head: bytes, width: int, data: bytes) -> bytes:
+    """Return what stands behind `head` and a length; a shipped writer leaves slack behind it."""
+    start = len(head) + width
+    size = int.from_bytes(data[len(head) : start], "big")
+    if not data.startswith(head) or size > len(data) - start:
+        raise ValueError(f"does not begin as {head.hex()}, or ends too early")
+    return data[start : start + size]
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _byte_array(data: bytes) -> bytes:
+    return _BYTE_ARRAY + struct.pack(">i", len(data)) + data
+
+
+def _items_bytes(items: Iterable[tuple[int, bytes]]) -> bytes:
+    return _byte_array(b"".join(_ITEM.pack(code, len(value)) + value for code, value in items))
+
+
+def _items_of(data: bytes) -> tuple[tuple[int, bytes], ...]:
+    listed = _array_bytes(data)
+    found = []
+    at = 0
+    while at < len(listed):
+        code, size = _ITEM.unpack_from(listed, at)
+        at += _ITEM.size
+        if size > len(listed) - at:
+            raise ValueError(f"item {code} needs {size} bytes, {len(listed) - at} left")
+        found.append((code, listed[at : at + size]))
+        at += size
+    return tuple(found)
+
+
+_WRITERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
+    {".a": bytes.hex, ".u": _items_bytes, ".s": _byte_array}
+)
+_READERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
+    {".a": bytes.fromhex, ".u": _items_of, ".s": _array_bytes}
+)
+"""What is written otherwise than as the value it is."""

@@ -1,0 +1,227 @@
+-- What the dissectors below share. Nothing reads a byte that it has not counted first: a packet may
+-- lie about every length, and what cannot be read becomes an expert item, never a Lua error.
+
+-- A protocol with a field per column, named as the column is; each list of columns is given by itself.
+local function protocol(name, title, ...)
+    local proto, fields, units = Proto(name, title), {}, {}
+    local function declare(column)
+        local kind = ProtoField[column.kind]
+        local filter = name .. "." .. column.name
+        if column.kind == "string" or column.kind == "bytes" then
+            fields[column.name] = kind(filter, column.name, base.NONE, column.doc)
+        elseif column.kind == "float" or column.kind == "double" then
+            fields[column.name] = kind(filter, column.name, column.doc)
+        elseif column.kind == "bool" then
+            local bits = column.bits or base.NONE
+            fields[column.name] = kind(filter, column.name, bits, nil, column.mask, column.doc)
+        else
+            fields[column.name] = kind(filter, column.name, base.DEC, nil, nil, column.doc)
+        end
+        units[column.name] = column.unit
+    end
+    for _, columns in ipairs({ ... }) do
+        for _, column in ipairs(columns) do declare(column) end
+    end
+    proto.fields = fields
+    local malformed = ProtoExpert.new(
+        name .. ".malformed", "Breaks a rule", expert.group.MALFORMED, expert.severity.ERROR)
+    proto.experts = { malformed }
+    return { proto = proto, fields = fields, units = units, malformed = malformed }
+end
+
+local function fault(of, tree, range, text)
+    tree:add_tvb_expert_info(of.malformed, range, text)
+end
+
+-- A time as people read it. None is 0, and what is no time of the calendar stays a number.
+local function time_text(ms)
+    local seconds = math.floor(ms:tonumber() / 1000)
+    if seconds <= 0 or seconds > 253402300799 then return nil end
+    return os.date("!%Y-%m-%dT%H:%M:%S", seconds) .. string.format(".%03dZ", ms:tonumber() % 1000)
+end
+
+local function add(of, tree, name, range, ...)
+    local item = tree:add(of.fields[name], range, ...)
+    local text = of.units[name] == "ms since epoch" and time_text(range:int64())
+    if text then item:append_text(" (" .. text .. ")") end
+    return item
+end
+
+-- Bytes [start, stop), if there are any.
+local function add_rest(of, tree, name, tvb, start, stop)
+    if stop > start then tree:add(of.fields[name], tvb(start, stop - start)) end
+end
+
+local function add_text(of, tree, name, range, length)
+    if length == 0 then return tree:add(of.fields[name], range, "") end
+    return tree:add(of.fields[name], range, range:string(ENC_UTF_8))
+end
+
+-- What is made from other fields, and stands nowhere itself.
+local function add_made(of, tree, name, value)
+    tree:add(of.fields[name], value):set_generated()
+end
+
+local function add_size(of, tree, name, value)
+    add_made(of, tree, name, Int64.new(value))
+end
+
+-- Every field of a header that is a column.
+local function add_header(of, tree, header, tvb)
+    for _, field in ipairs(header) do
+        if of.fields[field.name] then
+            add(of, tree, field.name, tvb(field.offset, field.width))
+        end
+    end
+end
+
+local function field_of(header, name)
+    for _, field in ipairs(header) do
+        if field.name == name then return field end
+    end
+end
+
+local function number_at(header, name, tvb)
+    local field = field_of(header, name)
+    local range = tvb(field.offset, field.width)
+    if field.kind:sub(1, 1) == "i" then return range:int() end
+    return range:uint()
+end
+
+local function has(word, bit)
+    return word % (2 * bit) >= bit
+end
+
+-- Columns for single flags, each a bit of a word.
+local function flag_columns(flags, width)
+    local columns = {}
+    for _, flag in ipairs(flags) do
+        columns[#columns + 1] = {
+            name = "flags." .. flag.name, kind = "bool", doc = flag.doc, mask = flag.value,
+            bits = 8 * width,
+        }
+    end
+    return columns
+end
+
+local function add_flags(of, tree, flags, range)
+    local word, letters = range:uint(), ""
+    for _, flag in ipairs(flags) do
+        if has(word, flag.value) then letters = letters .. flag.name end
+    end
+    local item = tree:add(of.fields.flags, letters)
+    item:set_generated()
+    for _, flag in ipairs(flags) do
+        item:add(of.fields["flags." .. flag.name], range)
+    end
+end
+
+-- The property section of JMQ 3.0.1 and GPacket: kind and bytes of a value, by the name of its type.
+local PROPERTY_KINDS = {
+    boolean = { "bool", 1 }, byte = { "int8", 1 }, short = { "int16", 2 },
+    integer = { "int32", 4 }, long = { "int64", 8 }, float = { "float", 4 },
+    double = { "double", 8 }, string = { "string" }, object = { "bytes" },
+}
+
+local function property_columns(types)
+    local columns = {
+        { name = "property.name", kind = "string", doc = "name of the property" },
+        { name = "property.type", kind = "string", doc = "type of the property" },
+    }
+    for _, kind in pairs(types) do
+        columns[#columns + 1] = {
+            name = "property." .. kind, kind = PROPERTY_KINDS[kind][1], doc = "value of a property",
+        }
+    end
+    return columns
+end
+
+local function add_properties(of, root, types, tvb, start, stop)
+    local tree = root:add(of.fields.properties, tvb(start, stop - start))
+    local at = start
+    local function broken(text)
+        fault(of, tree, tvb(start, stop - start), "properties: " .. text)
+    end
+    if stop - at < 8 then return broken("need 8 bytes") end
+    if tvb(at, 4):int() ~= 1 then return broken("are not of version 1") end
+    local count = tvb(at + 4, 4):int()
+    at = at + 8
+    if count < 0 then return broken("are less than none") end
+    for _ = 1, count do
+        local from = at
+        if stop - at < 2 then return broken("end early") end
+        local length = tvb(at, 2):uint()
+        if length == 0 then return broken("have an empty name") end
+        if stop - at < length + 4 then return broken("end early") end
+        local name = tvb(at + 2, length)
+        at = at + 2 + length
+        local kind = types[tvb(at, 2):int()]
+        if kind == nil then return broken("have an unknown type") end
+        local type_range = tvb(at, 2)
+        at = at + 2
+        local width = PROPERTY_KINDS[kind][2]
+        if width == nil then
+            local prefix = kind == "object" and 4 or 2
+            if stop - at < prefix then return broken("end early") end
+            width = prefix == 4 and tvb(at, 4):int() or tvb(at, 2):uint()
+            at = at + prefix
+        end
+        if width < 0 or stop - at < width then return broken("end early") end
+        local text = name:string(ENC_UTF_8)
+        local item = tree:add(tvb(from, at + width - from), text)
+        add_text(of, item, "property.name", name, length)
+        item:add(of.fields["property.type"], type_range, kind)
+        local range = width > 0 and tvb(at, width) or type_range
+        if kind == "string" then
+            add_text(of, item, "property.string", range, width)
+        elseif width > 0 then
+            item:add(of.fields["property." .. kind], range)
+        end
+        at = at + width
+    end
+end
+
+local shown -- the packets of one segment, for the column Info
+
+-- Name a packet, after those before it in the same segment.
+local function show_type(of, pinfo, tree, name, number)
+    local text = name or tostring(number)
+    tree:append_text(", " .. text)
+    shown = shown and shown .. ", " .. text or text
+    pinfo.cols.info = shown
+    if name then add_made(of, tree, "packet_type_name", name) end
+end
+
+-- Packets of a stream, each handed to `dissect` whole. `begins` says whether the bytes at an offset
+-- can be one, `size_at` how long it is, nil where no packet begins.
+local function dissect_stream(of, least, begins, size_at, dissect)
+    local function length(tvb, _, at)
+        return size_at(tvb, at) or tvb:reported_length_remaining(at)
+    end
+    local function one(tvb, pinfo, root)
+        if size_at(tvb, 0) == nil then
+            local tree = root:add(of.proto, tvb())
+            fault(of, tree, tvb(), "bytes that belong to no packet")
+        else
+            dissect(tvb, pinfo, root)
+        end
+        return tvb:len()
+    end
+    function of.proto.dissector(tvb, pinfo, root)
+        if not begins(tvb) then return 0 end
+        pinfo.cols.protocol = of.proto.name
+        shown = nil
+        dissect_tcp_pdus(tvb, root, least, length, one)
+        return tvb:len()
+    end
+    local ports = DissectorTable.get("tcp.port")
+    ports:add_for_decode_as(of.proto)
+    of.proto:register_heuristic("tcp", function(tvb, pinfo, root)
+        if tvb:len() < least or size_at(tvb, 0) == nil then return false end
+        -- What follows need not begin with a packet: the connection is ours from here on.
+        pinfo.conversation = of.proto
+        of.proto.dissector(tvb, pinfo, root)
+        return true
+    end)
+    return ports
+end

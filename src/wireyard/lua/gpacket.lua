@@ -1,0 +1,71 @@
+-- GPacket: broker-broker packets, in both orders of the header, and the packets of the link itself.
+
+local of = protocol("gpacket", layout.title, layout.columns,
+    flag_columns(layout.FLAGS, 4), property_columns(layout.PROPERTY_TYPES))
+local link = protocol("gpacket_link", "link packets of " .. layout.title, layout.others.gpacket_link)
+
+local function header_at(tvb, at)
+    local left = tvb:len() - at
+    if left < layout.PREFIX_BYTES then return nil end
+    if tvb(at, 4):uint() == layout.MAGIC then return layout.HEADERS.documented, "documented" end
+    if tvb(at + 8, 4):uint() == layout.MAGIC then return layout.HEADERS.shipped, "shipped" end
+    if tvb(at, 2):uint() == layout.LINK_VERSION and layout.LINK_TYPES[tvb(at + 2, 2):int()] then
+        return layout.LINK_HEADER, nil
+    end
+end
+
+local function size_at(tvb, at)
+    local header, order = header_at(tvb, at)
+    if header == nil then return nil end
+    local size = tvb(at + field_of(header, "size").offset, 4):int()
+    local least = order and layout.HEADER_BYTES or layout.LINK_BYTES
+    local most = order and layout.MAX_PACKET_BYTES or layout.MAX_LINK_BYTES
+    if size < least or size > most then return nil end
+    return size
+end
+
+local function begins(tvb)
+    return tvb:len() < layout.PREFIX_BYTES or size_at(tvb, 0) ~= nil
+end
+
+local function dissect_link(tvb, pinfo, root)
+    local tree = root:add(link.proto, tvb())
+    local header = layout.LINK_HEADER
+    local kind = number_at(header, "packet_type", tvb)
+    local name = layout.LINK_TYPES[kind]
+    show_type(link, pinfo, tree, name, kind)
+    add_header(link, tree, header, tvb)
+    local flags = field_of(header, "bit_flags")
+    add(link, tree, "flags", tvb(flags.offset, flags.width))
+    add_rest(link, tree, "payload", tvb, layout.LINK_BYTES, tvb:len())
+end
+
+local function dissect(tvb, pinfo, root)
+    local header, order = header_at(tvb, 0)
+    if order == nil then return dissect_link(tvb, pinfo, root) end
+    local tree = root:add(of.proto, tvb())
+    local kind = number_at(header, "packet_type", tvb)
+    local name = layout.PACKET_TYPES[kind]
+    show_type(of, pinfo, tree, name, kind)
+    add_made(of, tree, "header_order", order)
+    add_header(of, tree, header, tvb)
+    local version = number_at(header, "version", tvb)
+    if version ~= layout.VERSION then
+        return fault(of, tree, tvb(0, 8), "nobody knows version " .. version)
+    end
+    local flags = field_of(header, "bit_flags")
+    add_flags(of, tree, layout.FLAGS, tvb(flags.offset, flags.width))
+    local length, size = number_at(header, "property_size", tvb), tvb:len()
+    if length < 0 or length > size - layout.HEADER_BYTES then
+        local at = field_of(header, "property_size").offset
+        return fault(of, tree, tvb(at, 4), "the properties do not fit in the packet")
+    end
+    local payload = layout.HEADER_BYTES + length
+    if length > 0 then
+        add_properties(of, tree, layout.PROPERTY_TYPES, tvb, layout.HEADER_BYTES, payload)
+    end
+    add_size(of, tree, "payload_size", size - payload)
+    add_rest(of, tree, "payload", tvb, payload, size)
+end
+
+dissect_stream(of, layout.LINK_BYTES, begins, size_at, dissect)

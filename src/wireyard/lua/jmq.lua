@@ -1,0 +1,108 @@
+-- JMQ: client-broker packets. `layout` has the tables of wireyard's layout of the format.
+
+local of = protocol("jmq", layout.title, layout.columns,
+    flag_columns(layout.FLAGS, 2), property_columns(layout.PROPERTY_TYPES))
+
+local function begins(tvb)
+    local magic = tvb(0, math.min(tvb:len(), 4)):bytes():tohex()
+    return magic == layout.MAGIC_BYTES:sub(1, #magic):upper()
+end
+
+local function size_at(tvb, at)
+    if tvb:len() - at < layout.PREFIX_BYTES then return nil end
+    if tvb(at, 4):uint() ~= layout.MAGIC then return nil end
+    local size = tvb(at + 8, 4):int()
+    if size < layout.HEADER_BYTES or size > layout.MAX_PACKET_BYTES then return nil end
+    return size
+end
+
+-- The 16 bytes in their three forms (errata 20): IPv4-mapped, IPv4 with a MAC in front, IPv6.
+local function address_text(range)
+    local bytes = range:bytes()
+    local function byte(place) return bytes:get_index(place) end
+    local quad = string.format("%d.%d.%d.%d", byte(12), byte(13), byte(14), byte(15))
+    local hex = bytes:tohex()
+    if hex:sub(1, 24) == "00000000000000000000FFFF" then return quad end
+    local groups = {}
+    if hex:sub(1, 8) == "FF000000" then
+        for place = 4, 9 do groups[#groups + 1] = string.format("%x", byte(place)) end
+        return quad .. "(" .. table.concat(groups, ":") .. ")"
+    end
+    for place = 0, 14, 2 do
+        groups[#groups + 1] = string.format("%x", 256 * byte(place) + byte(place + 1))
+    end
+    return table.concat(groups, ":")
+end
+
+local function add_items(tree, tvb, at, stop)
+    local seen = {}
+    while at < stop do
+        if stop - at < 2 then
+            return fault(of, tree, tvb(at, stop - at), "the list of items has no end")
+        end
+        local code = tvb(at, 2):uint()
+        if code == 0 then return seen end
+        local length = stop - at >= 4 and tvb(at + 2, 2):uint()
+        if not length or length > stop - at - 4 then
+            return fault(of, tree, tvb(at, stop - at), "an item does not fit")
+        end
+        local item, start = layout.ITEMS[code], at + 4
+        local range = length > 0 and tvb(start, length) or tvb(at, 4)
+        if item == nil then
+            tree:add(of.fields.unknown_items, range)
+        elseif item.width == nil then
+            add_text(of, tree, item.name, range, length)
+        elseif item.width == length then
+            add(of, tree, item.name, range)
+        else
+            fault(of, tree, range, item.name .. " has another length")
+        end
+        at = start + length
+    end
+end
+
+local function dissect(tvb, pinfo, root)
+    local tree = root:add(of.proto, tvb())
+    local version, size = tvb(4, 2):uint(), tvb:len()
+    local header = layout.HEADERS[version]
+    local kind = tvb(6, 2):int()
+    local name = layout.PACKET_TYPES[kind]
+    show_type(of, pinfo, tree, name, kind)
+    if header == nil then
+        for _, field in ipairs(layout.HEADERS[301]) do
+            if field.offset + field.width <= layout.PREFIX_BYTES and of.fields[field.name] then
+                add(of, tree, field.name, tvb(field.offset, field.width))
+            end
+        end
+        return fault(of, tree, tvb(4, 2), "nobody knows version " .. version)
+    end
+    add_header(of, tree, header, tvb)
+    local flags = field_of(header, "bit_flags")
+    local counted = version == 103 and tvb(flags.offset + 1, 1) or tvb(flags.offset, 2)
+    add_flags(of, tree, layout.FLAGS, counted)
+    local ip = field_of(header, "source_ip")
+    local address = address_text(tvb(ip.offset, ip.width))
+    add_made(of, tree, "source_ip_text", address)
+    add_made(of, tree, "sys_message_id", string.format(
+        "%d-%s-%d-%s", number_at(header, "sequence", tvb), address,
+        number_at(header, "source_port", tvb),
+        tostring(tvb(field_of(header, "timestamp").offset, 8):int64())))
+    local start = number_at(header, "property_offset", tvb)
+    local length = number_at(header, "property_size", tvb)
+    if start < layout.HEADER_BYTES or start > size or length < 0 or length > size - start then
+        local range = tvb(field_of(header, "property_offset").offset, 8)
+        return fault(of, tree, range, "the properties do not fit in the packet")
+    end
+    add_items(tree, tvb, layout.HEADER_BYTES, start)
+    local body = start + length
+    if length > 0 and version == 301 then
+        add_properties(of, tree, layout.PROPERTY_TYPES, tvb, start, body)
+    else
+        add_rest(of, tree, "properties", tvb, start, body)
+    end
+    add_size(of, tree, "body_size", size - body)
+    add_rest(of, tree, "body", tvb, body, size)
+end
+
+-- The port mapper's, on which brokers take packets too.
+dissect_stream(of, layout.PREFIX_BYTES, begins, size_at, dissect):add(7676, of.proto)

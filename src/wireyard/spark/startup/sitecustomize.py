@@ -1,0 +1,40 @@
+"""Let Spark's Python processes start from compiled files.
+
+Spark puts its Python code on the path as a zip file, and Python keeps no compiled code for what is
+in one: every process compiles it all again, for half a second, and there are four of them between
+a source and its first row. Where the same code is installed as files, those are to be taken.
+
+Python imports a module of this name when it starts. The folder of this one is on the path of the
+processes that a session's Java starts, and of no other.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+__all__ = ["files_first"]
+
+
+def files_first(path: Sequence[str]) -> list[str]:
+    """Move Spark's zip file to the end of `path` if the installation it lies in is on it."""
+    zips = [
+        entry
+        for entry in path
+        # <installation>/pyspark/python/lib/pyspark.zip
+        if entry.endswith("pyspark.zip") and str(Path(entry).parents[3]) in path
+    ]
+    return [*(entry for entry in path if entry not in zips), *zips]
+
+
+if __name__ == "sitecustomize":
+    here = str(Path(__file__).parent)
+    sys.path[:] = [entry for entry in files_first(sys.path) if entry != here]
+    # The one that would have been imported without us still is, if there is one.
+    ours = sys.modules.pop(__name__)
+    try:
+        import_module(__name__)
+    except ImportError:
+        sys.modules[__name__] = ours

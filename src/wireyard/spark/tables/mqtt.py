@@ -1,0 +1,173 @@
+"""The messages in MQTT packets."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+
+from wireyard.formats.mqtt.layout import (
+    CONNACK,
+    CONNECT,
+    PINGREQ,
+    PINGRESP,
+    PUBLISH,
+    SUBACK,
+    SUBSCRIBE,
+    UNSUBACK,
+    UNSUBSCRIBE,
+)
+from wireyard.spark.tables.rows import ROW, STREAM, directions
+from wireyard.streams.framer import OK
+
+__all__ = ["messages"]
+
+_CLIENT_TYPES = (CONNECT, SUBSCRIBE, UNSUBSCRIBE, PINGREQ)
+_BROKER_TYPES = (CONNACK, SUBACK, UNSUBACK, PINGRESP)
+_RESEND = ["sender", "packet_id", "topic", "payload_size"]
+"""What a resend has in common with what was sent before it."""
+
+
+def messages(packets: DataFrame) -> DataFrame:
+    """Return the messages in MQTT packets: one row a PUBLISH that a producer sent.
+
+    Which packets those are follows from the stream: one with packets that only clients send is a
+    client's, one with packets that only brokers send is a broker's, and what a broker publishes
+    are deliveries. Where a stream says neither, its messages count as sent.
+
+    A PUBLISH flagged DUP is no other message, if what it repeats was recorded: the same client,
+    packet identifier, topic and size. Without a client id it has to be on the same stream.
+
+    `destination` is the topic, also where an alias stands for it. `client_id` is the one of the
+    CONNECT before it on the stream. `properties` are the user properties; of several with one name
+    the last. Malformed packets are in the quarantine and not here.
+    """
+    well_formed = packets.where(F.col("status") == OK)
+    sides = directions(well_formed, _CLIENT_TYPES, _BROKER_TYPES)
+    published = (
+        well_formed.where(F.col("packet_type") == PUBLISH)
+        .join(F.broadcast(sides), STREAM)
+        .where(F.coalesce("by_client", F.lit(True)))
+    )
+    known = _with_topics(_with_client_ids(published, well_formed))
+    return _without_resends(known).select(*_message_columns())
+
+
+def _with_client_ids(published: DataFrame, packets: DataFrame) -> DataFrame:
+    """Put the client id of the CONNECT before it on its stream beside every message."""
+    following = F.lead("offset").over(Window.partitionBy(*STREAM).orderBy("offset"))
+    connects = packets.where(F.col("packet_type") == CONNECT).select(
+        F.col("source").alias("at_source"),
+        F.col("stream").alias("at_stream"),
+        F.col("offset").alias("begins"),
+        following.alias("ends"),
+        F.nullif("client_id", F.lit("")).alias("given_id"),
+    )
+    holds = (
+        (F.col("source") == F.col("at_source"))
+        & (F.col("stream") == F.col("at_stream"))
+        & (F.col("offset") > F.col("begins"))
+        & (F.col("ends").isNull() | (F.col("offset") < F.col("ends")))
+    )
+    joined = published.join(F.broadcast(connects), holds, "left")
+    return joined.withColumn("client_id", F.col("given_id"))
+
+
+def _with_topics(published: DataFrame) -> DataFrame:
+    """Put the topic that its alias stands for in the place of every empty one."""
+    alias = _property("topic_alias")
+    given = F.last(F.nullif("topic", F.lit("")), ignorenulls=True)
+    # An alias lives as long as the connection, and is told by its number.
+    earlier = Window.partitionBy(*STREAM, "begins", "alias").orderBy("offset")
+    resolved = (
+        published.withColumn("alias", alias)
+        .where(F.col("alias").isNotNull())
+        .select(*ROW, F.col("topic").alias("sent_topic"), given.over(earlier).alias("meant"))
+        .where(F.col("sent_topic") == "")
+        .drop("sent_topic")
+    )
+    joined = published.join(resolved, ROW, "left")
+    return joined.withColumn("topic", F.coalesce(F.nullif("topic", F.lit("")), "meant", "topic"))
+
+
+def _without_resends(published: DataFrame) -> DataFrame:
+    """Leave out what was sent before and recorded then."""
+    sender = F.coalesce("client_id", F.concat("source", F.lit("\0"), "stream"))
+    keyed = published.withColumn("sender", sender)
+    first = keyed.where(~F.col("dup")).select(_RESEND).distinct()
+    repeated = keyed.where(F.col("dup")).select(*ROW, *_RESEND).join(first, _RESEND, "left_semi")
+    return keyed.join(repeated.select(ROW), ROW, "left_anti")
+
+
+def _message_columns() -> list[Column]:
+    data = F.unhex(_property("correlation_data"))
+    text_or_hex = F.when(F.is_valid_utf8(data.cast("string")), data.cast("string")).otherwise(
+        _property("correlation_data")
+    )
+    is_text = _property("payload_format_indicator") == "1"
+    none = F.lit(None)
+    columns = {
+        "message_key": F.concat("stream", F.lit("@"), F.col("offset").cast("string")),
+        "protocol": F.lit("mqtt"),
+        "sent_ms": none.cast("long"),
+        "sent_at": none.cast("timestamp"),
+        "captured_ns": none.cast("long"),
+        "captured_at": none.cast("timestamp"),
+        "producer": none.cast("string"),
+        "client_id": F.col("client_id"),
+        "destination": F.col("topic"),
+        "destination_kind": F.lit("topic"),
+        "persistent": none.cast("boolean"),
+        "qos": F.col("qos"),
+        "priority": none.cast("int"),
+        "retained": F.col("retain"),
+        "expiration_ms": none.cast("long"),
+        "expiration_at": none.cast("timestamp"),
+        "delivery_time_ms": none.cast("long"),
+        "delivery_time_at": none.cast("timestamp"),
+        "correlation_id": text_or_hex,
+        "reply_to": _property("response_topic"),
+        "message_type": _property("content_type"),
+        "transaction_id": none.cast("long"),
+        "body_kind": F.when(is_text, "text").otherwise("bytes"),
+        "body_size": F.col("payload_size"),
+        "body": F.col("payload"),
+        "properties": _user_properties(),
+        "compressed": none.cast("boolean"),
+        "producer_id": none.cast("long"),
+        "first_seen": F.lit("sent"),
+        "source": F.col("source"),
+        "stream": F.col("stream"),
+        "offset": F.col("offset"),
+        "length": F.col("length"),
+    }
+    return [column.alias(name) for name, column in columns.items()]
+
+
+def _property(name: str) -> Column:
+    """Return the value of a property that a packet has once."""
+    return F.get(F.filter("properties", lambda each: each["name"] == name), F.lit(0))["value"]
+
+
+def _user_properties() -> Column:
+    """Return the user properties as a map; a name that comes again has the last value."""
+    pairs = F.transform(
+        F.filter("properties", lambda each: each["name"] == "user_property"),
+        lambda each: F.from_json(each["value"], "array<string>"),
+    )
+    last = F.filter(
+        F.transform(pairs, lambda pair, place: F.struct(pair.alias("pair"), place.alias("place"))),
+        lambda one: (
+            ~F.exists(
+                F.slice(pairs, one["place"] + 2, F.size(pairs)),
+                lambda later: later[0] == one["pair"][0],
+            )
+        ),
+    )
+    entries = F.transform(
+        last,
+        lambda one: F.struct(
+            one["pair"][0].alias("key"),
+            F.struct(F.lit("string").alias("type"), one["pair"][1].alias("value")).alias("value"),
+        ),
+    )
+    return F.when(F.size(pairs) > 0, F.map_from_entries(entries))

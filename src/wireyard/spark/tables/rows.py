@@ -1,0 +1,43 @@
+"""What the tables above bronze have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+
+__all__ = ["ROW", "STREAM", "directions", "time_at"]
+
+STREAM = ["source", "stream"]
+ROW = [*STREAM, "offset"]
+"""The columns that lead from a row back to its bytes."""
+
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+
+
+def directions(
+    packets: DataFrame, client_types: Sequence[int], broker_types: Sequence[int]
+) -> DataFrame:
+    """Return for each stream whether a client sent it (`by_client`).
+
+    Parameters
+    ----------
+    client_types, broker_types
+        Packet types that only clients send, and only brokers: a stream with some of one and none
+        of the other is theirs. It is null where that is not certain.
+    """
+    by_client = F.bool_or(F.col("packet_type").isin(*client_types))
+    by_broker = F.bool_or(F.col("packet_type").isin(*broker_types))
+    return packets.groupBy(*STREAM).agg(
+        F.when(by_client & ~by_broker, True).when(by_broker & ~by_client, False).alias("by_client")
+    )
+
+
+def time_at(name: str, never: int | None = None) -> Column:
+    """Return the timestamp of a time in ms; null where the number is no time."""
+    time = F.col(name)
+    known = time.between(_FIRST_MS, _LAST_MS)
+    if never is not None:
+        known &= time != never
+    return F.when(known, F.timestamp_millis(time))
