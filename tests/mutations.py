@@ -1,236 +1,197 @@
-"""Seeded damage: packets with flipped bits and lying lengths, streams cut, spliced and nested.
+"""Seeded damage: packets with flipped bits and lying lengths, streams cut, spliced and repeated.
 
-The same seed and corpus give the same bytes on every machine. Structure is found here by a small
-walk of its own, so damage lands on lengths and counts, not only on random bytes.
+The same seed and corpus give the same bytes on every machine. What a format's packets are like is
+told by a `Subject`, one in each format's folder; it finds structure by a small walk of its own, so
+that damage lands on lengths and counts, not only on random bytes.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from random import Random
+from typing import Any
 
-from tests.golden import GOLDEN
-from tests.make import MAGIC, random_packet, variety
+from tests.readings import frames_of
+from wireyard.formats import get_format
+from wireyard.formats.base import Format
 
-__all__ = ["MAX_CORPUS_BYTES", "base_corpus", "mutate_packet", "mutated_stream", "split_packets"]
+__all__ = [
+    "MAX_CORPUS_BYTES",
+    "Corpus",
+    "Damage",
+    "Place",
+    "Subject",
+    "lie",
+    "mutate_packet",
+    "mutated_stream",
+    "mutated_streams",
+    "recorded_examples",
+    "subject_of",
+]
 
 MAX_CORPUS_BYTES = 4096
 """Longer packets only slow the search: what damage can hit is in the first few hundred bytes."""
 
-HEADER_BYTES = 72
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
-_EDGES = (0, 1, 2, 4, 7, 8, 11, 12, 71, 72, 73, 76, 127, 128, 255, 256, 0x7FFF, 0x8000, 0xFFFF)
+_EDGES = (0, 1, 2, 3, 4, 7, 8, 11, 12, 127, 128, 255, 256, 0x7FFF, 0x8000, 0xFFFF)
 _EDGES_32 = (*_EDGES, 0x10000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0xFFFFFFF8, 0x04000000)
+_STEPS = (1, 1, 2, 3, 4, 8, 12, 40, 72, 200)
 _TEXTS = (
     b"\xc0\x80", b"\xed\xa0\x80", b"\xed\xb0\x80", b"\xed\xa0\xbd\xed\xb8\x80", b"\xc1\xbf",
     b"\xf0\x9f\x98\x80", b"\xf4\x90\x80\x80", b"\xe0\x80\x80", b"\xc3\xa9", b"\xff", b"\x80",
     b"\0", b"\xef\xbb\xbf", b"\xe2\x82", b"\xf0\x80\x80\x80", b"\xed\x9f\xbf", b"\xee\x80\x80",
 )  # fmt: skip
 
+Place = tuple[int, int]
+"""Position and width in bytes of an integer that says how a packet is laid out."""
 Damage = Callable[[bytearray, Random], None]
+Corpus = Mapping[int, list[bytes]]
+"""Whole packets to start from, by the context that they are read with."""
 
 
-def base_corpus(examples: Path) -> list[bytes]:
-    """Return the packets every run starts from: handmade ones, and the recorded examples."""
-    recorded = [
-        packet
-        for path in sorted(examples.glob("traffic/*.jmq"))
-        for packet in split_packets(path.read_bytes())
-        if len(packet) <= MAX_CORPUS_BYTES
-    ]
-    made = [*variety(), *(golden.data for golden in GOLDEN.values())]
-    # Made packets are few and rich: each counts as many recorded ones.
-    return made * max(1, len(recorded) // (2 * len(made))) + recorded
+def _as_it_is(data: bytearray, format: Format) -> None:
+    """Leave a packet as it is."""
 
 
-def split_packets(stream: bytes) -> Iterator[bytes]:
-    """Yield the packets of an undamaged stream."""
-    at = 0
-    while at < len(stream):
-        size = int.from_bytes(stream[at + 8 : at + 12], "big")
-        yield stream[at : at + size]
-        at += size
+def _whole(packet: Any, format: Format) -> Any:
+    return packet
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """One format as a search sees it."""
+
+    name: str
+    corpus: Callable[[Path | None], Corpus]
+    """Packets made by hand and recorded ones, those of the shared folder too if it is given."""
+    packets: Callable[[Format, Corpus, Random, int], list[bytes]]
+    """So many whole packets in an order that they can have in a stream of the format."""
+    places: Callable[[bytes, Format], list[Place]]
+    """Where types, lengths and counts stand, big-endian, as far as the packet can be walked."""
+    seal: Callable[[bytearray, Format], None]
+    """Make the packet's own length right."""
+    own_damage: tuple[tuple[int, Damage], ...] = ()
+    """Weight and damage that only this format has."""
+    head_bytes: int
+    """Half of all flipped bits are before this."""
+    edges: tuple[int, ...]
+    """Values where one of the format's integers changes its meaning."""
+    texts: tuple[bytes, ...] = ()
+    """What its texts must not have, besides what is no UTF-8."""
+    lures: tuple[bytes, ...]
+    """Beginnings of packets: what resynchronising must not fall for."""
+    labels: tuple[str, ...]
+    """What streams are read as; each case takes one."""
+    alone: frozenset[str] = frozenset()
+    """Labels under which a stream is one packet."""
+    kept: Callable[[Any, Format], Any] = field(default=_whole)
+    """A packet -> what a row of it keeps, as the packet that `packet_of` makes of that row."""
+    exact: bool = True
+    """Whether every well-formed packet is encoded to the bytes it was decoded from."""
+
+
+def subject_of(name: str) -> Subject:
+    """Return the subject of a format, which stands in its folder."""
+    found: Subject = import_module(f"tests.formats.{name}.subject").SUBJECT
+    return found
+
+
+def recorded_examples(name: str) -> Iterator[tuple[int, bytes]]:
+    """Yield the recorded example packets of a format, each after its context."""
+    for path in sorted(EXAMPLES.glob(f"traffic/*.{name}")):
+        data = path.read_bytes()
+        for frame in frames_of(data, get_format(name)):
+            if frame.stop - frame.start <= MAX_CORPUS_BYTES:
+                yield frame.context, data[frame.start : frame.stop]
 
 
 # --- damage to one packet -------------------------------------------------------------------
 
 
-def _section_fields(data: bytearray) -> tuple[int, int, int]:
-    """Return where property offset and size stand, shifted by four in version 103."""
-    shift = 4 if data[4:6] == b"\0\x67" else 0
-    return 52 + shift, 56 + shift, 72
-
-
-def _lengths(data: bytearray) -> list[tuple[int, int]]:
-    """Return position and width of every type, length and count in items and properties."""
-    at_offset, at_size, at = _section_fields(data)
-    offset = min(int.from_bytes(data[at_offset : at_offset + 4], "big"), len(data))
-    size = int.from_bytes(data[at_size : at_size + 4], "big")
-    found: list[tuple[int, int]] = []
-    while at + 4 <= offset:
-        found += [(at, 2), (at + 2, 2)]
-        if data[at : at + 2] == b"\0\0":
-            break
-        at += 4 + int.from_bytes(data[at + 2 : at + 4], "big")
-    stop = min(offset + size, len(data))
-    at = offset + 8
-    if size >= 8 and data[offset : offset + 4] == b"\0\0\0\1":
-        found += [(offset, 4), (offset + 4, 4)]
-        widths = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 4, 7: 8}
-        while at + 5 <= stop:
-            kind_at = at + 2 + int.from_bytes(data[at : at + 2], "big")
-            found += [(at, 2), (kind_at, 2)]
-            kind = int.from_bytes(data[kind_at : kind_at + 2], "big")
-            width = 2 if kind == 8 else 4
-            value = int.from_bytes(data[kind_at + 2 : kind_at + 2 + width], "big")
-            if kind in (8, 9):
-                found.append((kind_at + 2, width))
-            at = kind_at + 2 + (width + value if kind in (8, 9) else widths.get(kind, 0))
-    return [(place, width) for place, width in found if place + width <= len(data)]
-
-
-def _store(data: bytearray, at: int, width: int, value: int) -> None:
-    data[at : at + width] = (value % (1 << 8 * width)).to_bytes(width, "big")
-
-
-def _lie(data: bytearray, at: int, width: int, rng: Random) -> None:
+def lie(data: bytearray, place: Place, rng: Random, edges: Sequence[int]) -> None:
     """Change an integer: a little, to an edge, or to anything."""
+    at, width = place
+    if at + width > len(data):
+        return
     value = int.from_bytes(data[at : at + width], "big")
     match rng.randrange(4):
         case 0 | 1:
-            value += rng.choice((-1, 1)) * rng.choice((1, 1, 2, 3, 4, 8, 12, 40, 72, 200))
+            value += rng.choice((-1, 1)) * rng.choice(_STEPS)
         case 2:
-            value = rng.choice(_EDGES if width == 2 else _EDGES_32)
+            value = rng.choice((*edges, *(_EDGES_32 if width > 2 else _EDGES)))
         case _:
             value = rng.getrandbits(8 * width)
-    _store(data, at, width, value)
+    data[at : at + width] = (value % (1 << 8 * width)).to_bytes(width, "big")
 
 
-def _flip_bits(data: bytearray, rng: Random) -> None:
+def _flip_bits(data: bytearray, rng: Random, subject: Subject) -> None:
     for _ in range(rng.choice((1, 1, 2, 8))):
-        reach = min(len(data), 72) if rng.random() < 0.5 else len(data)
+        reach = min(len(data), subject.head_bytes) if rng.random() < 0.5 else len(data)
         data[rng.randrange(reach)] ^= 1 << rng.randrange(8)
 
 
-def _lie_in_sections(data: bytearray, rng: Random) -> None:
-    at_offset, at_size, _ = _section_fields(data)
-    _lie(data, rng.choice((at_offset, at_size)), 4, rng)
-
-
-def _lie_in_size(data: bytearray, rng: Random) -> None:
-    _lie(data, 8, 4, rng)
-
-
-def _lie_in_lengths(data: bytearray, rng: Random) -> None:
-    places = _lengths(data)
-    if places:
-        _lie(data, *rng.choice(places), rng)
-
-
-def _change_version(data: bytearray, rng: Random) -> None:
-    version = rng.choice((103, 103, 200, 200, 301, 0, 102, 302, 350, 65535))
-    _store(data, 4, 2, version)
-
-
-def _change_text(data: bytearray, rng: Random) -> None:
-    """Put bytes that are or nearly are UTF-8 over others, behind the fixed header if possible."""
-    text = rng.choice(_TEXTS)
-    at = rng.randrange(min(72, len(data) - 1), len(data))
+def _change_text(data: bytearray, rng: Random, subject: Subject) -> None:
+    """Put bytes that are or nearly are UTF-8 over others, behind the header if possible."""
+    text = rng.choice(subject.texts if subject.texts and rng.random() < 0.5 else _TEXTS)
+    at = rng.randrange(min(subject.head_bytes, len(data) - 1), len(data))
     data[at : at + len(text)] = text[: len(data) - at]
 
 
-def _cut(data: bytearray, rng: Random) -> None:
+def _cut(data: bytearray, rng: Random, _: Subject) -> None:
     del data[rng.randrange(1, len(data)) :]
 
 
-def _insert(data: bytearray, rng: Random) -> None:
+def _insert(data: bytearray, rng: Random, _: Subject) -> None:
     at = rng.randrange(len(data) + 1)
     data[at:at] = rng.randbytes(rng.choice((1, 2, 4, 8, 72)))
 
 
-def _remove(data: bytearray, rng: Random) -> None:
-    at = rng.randrange(len(data))
+def _remove(data: bytearray, rng: Random, _: Subject) -> None:
+    at = rng.randrange(1, len(data))
     del data[at : at + rng.choice((1, 2, 4, 8, 71))]
 
 
-def _repeat(data: bytearray, rng: Random) -> None:
+def _repeat(data: bytearray, rng: Random, _: Subject) -> None:
     at = rng.randrange(len(data))
     data[at:at] = data[at : at + rng.choice((1, 4, 12, 72, 200))]
 
 
-def _put_magic(data: bytearray, rng: Random) -> None:
-    """Put the beginning of a header somewhere: what resynchronising must not fall for."""
-    head = MAGIC + struct.pack(">HHi", 301, 1, rng.choice((72, 80, 300, 71)))
+def _put_lure(data: bytearray, rng: Random, subject: Subject) -> None:
+    lure = rng.choice(subject.lures)
     at = rng.randrange(len(data))
-    data[at : at + len(head)] = head[: len(data) - at]
+    data[at : at + len(lure)] = lure[: len(data) - at]
 
 
-_DAMAGE: tuple[tuple[int, Damage], ...] = (
-    (20, _flip_bits),
-    (12, _lie_in_sections),
-    (3, _lie_in_size),
-    (30, _lie_in_lengths),
-    (5, _change_version),
-    (12, _change_text),
-    (3, _cut),
-    (2, _insert),
-    (2, _remove),
-    (2, _repeat),
-    (4, _put_magic),
-)
-"""Weight and damage. What breaks the framing is rare, or most packets would only be garbage."""
-_WEIGHTS = [weight for weight, _ in _DAMAGE]
-_KINDS = [damage for _, damage in _DAMAGE]
+_LIE_WEIGHT = 30
+_IN_PLACE = ((20, _flip_bits), (12, _change_text), (4, _put_lure))
+"""Weight and damage that leaves the packet as long as it is."""
+_OTHER_LENGTH = ((3, _cut), (3, _insert), (3, _remove), (3, _repeat))
+"""What breaks the framing is rare, or most packets would only be garbage."""
+_SEALED = 0.7
+"""How many packets of another length say so."""
 
 
-def mutate_packet(packet: bytes, rng: Random) -> bytes:
+def mutate_packet(
+    packet: bytes, rng: Random, subject: Subject, format: Format | None = None
+) -> bytes:
     """Return a packet with one to three kinds of damage."""
+    format = format or get_format(subject.name)
     data = bytearray(packet)
-    for damage in rng.choices(_KINDS, _WEIGHTS, k=rng.choice((1, 1, 1, 2, 3))):
-        if len(data) < HEADER_BYTES:
-            break
-        damage(data, rng)
+
+    def _lie(data: bytearray, rng: Random, subject: Subject) -> None:
+        places = subject.places(bytes(data), format)
+        if places:
+            lie(data, rng.choice(places), rng, subject.edges)
+
+    def sealed(damage: Callable[[bytearray, Random, Subject], None]) -> Any:
+        def seal(data: bytearray, rng: Random, subject: Subject) -> None:
+            damage(data, rng, subject)
+            if data and rng.random() < _SEALED:
+                subject.seal(data, format)
+
+        return seal
     return bytes(data)
-
-
-# --- damage to a stream ---------------------------------------------------------------------
-
-
-def _nest(packet: bytes, rng: Random, corpus: Sequence[bytes]) -> bytes:
-    """Return a packet with whole packets, damaged or not, at or near the end of its body."""
-    inner = b"".join(rng.choices(corpus, k=rng.randint(1, 3)))
-    if rng.random() < 0.3:
-        inner = mutate_packet(inner, rng)
-    before, after = rng.choice(((0, 0), (0, 0), (10, 4), (0, 1), (3, 0)))
-    body = rng.randbytes(before) + inner + rng.randbytes(after)
-    return packet[:8] + struct.pack(">i", len(packet) + len(body)) + packet[12:] + body
-
-
-def mutated_stream(corpus: Sequence[bytes], rng: Random, count: int) -> bytes:
-    """Return a stream of `count` damaged packets, some whole ones between them."""
-    parts: list[bytes] = []
-    for packet in rng.choices(corpus, k=count):
-        if rng.random() < 0.2:
-            packet = random_packet(rng)
-        if rng.random() < 0.05:
-            packet = _nest(packet, rng, corpus)
-        parts.append(mutate_packet(packet, rng))
-        if rng.random() < 0.2:
-            parts.append(rng.choice(corpus))
-    if rng.random() < 0.3:
-        at = rng.randrange(len(parts))
-        parts[at:at] = parts[at : at + rng.randint(1, 5)]
-    stream = b"".join(parts)
-    match rng.randrange(6):
-        case 0:
-            return stream[: rng.randrange(1, len(stream))]
-        case 1:
-            return stream[rng.randrange(min(len(stream), 500)) :]
-        case 2:
-            at = rng.randrange(len(stream))
-            return stream[:at] + stream[at + rng.randint(1, 300) :]
-        case 3:
-            return rng.randbytes(rng.randint(1, 100)) + stream
-    return stream

@@ -24,7 +24,10 @@ from wireyard.formats.base import Format, Row
 from wireyard.formats.rmp.packet import read_row
 from wireyard.streams.framer import Framer
 
-CAPTURES = ("bodies", "acks", "transactions", "cluster")
+CAPTURES = (
+    "bodies", "pubsub", "requests", "transactions", "acks", "flow", "deadletters", "jms20", "bulk",
+    "cluster",
+)  # fmt: skip
 DERIVED = ("properties", "unknown_items")
 """Columns that tshark has as a tree, or as bytes."""
 
@@ -56,7 +59,7 @@ def run(tshark: str, script: Path, capture: Path, *options: str) -> str:
     done = subprocess.run(
         [tshark, "-X", f"lua_script:{script}", "-r", str(capture), *options],
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         check=False,
         env={**os.environ, "HOME": str(script.parent)},  # no plugins of the user's
     )
@@ -134,11 +137,11 @@ def assert_same_properties(fields: Pairs, row: Row, name: str) -> None:
             case bool():
                 assert one_value("bool", text) is value
             case float():
-                assert float(text) == pytest.approx(value, rel=1e-6)
+                assert float(text) == pytest.approx(value, rel=1e-5)  # six digits are shown
             case bytes():
                 assert bytes.fromhex((text or "").replace(":", "")) == value
             case _:
-                assert text == str(value), key
+                assert text == str(value).replace("\0", "␀"), key  # a NUL ends text in C
 
 
 def rows_of(data: bytes, format: Format) -> Iterator[Row]:
@@ -218,7 +221,7 @@ def test_rare_packets_are_exact_to_64_bits(tshark: str, script: Path, tmp_path: 
     format = get_format("jmq")
     assert len(shown) == len(RARE)
     for (_, _, fields), data in zip(shown, RARE, strict=True):
-        row, error = format.read_row(data)
+        row, error = format.read_row(data, 0)
         assert error is None
         assert_same_fields(fields, row, format, "jmq")
         assert_same_properties(fields, row, "jmq")
@@ -249,9 +252,9 @@ def test_both_orders_of_the_gpacket_and_the_packets_of_the_link(
     link = struct.pack(">HHIII", 100, 7, 20, 0, 1) + b"ping"
     data = [link, gpacket("shipped"), gpacket("documented")]
     capture = capture_of(tmp_path / "gpacket.pcap", data)
-    shown = list(
-        shown_packets(run(tshark, script, capture, "-T", "json"), ("gpacket", "gpacket_link"))
-    )
+    # A link packet is short and weakly marked: another heuristic of Wireshark may come first.
+    output = run(tshark, script, capture, "-T", "json", "-d", "tcp.port==5000,gpacket")
+    shown = list(shown_packets(output, ("gpacket", "gpacket_link")))
     assert [name for _, name, _ in shown] == ["gpacket_link", "gpacket", "gpacket"]
     format = get_format("gpacket")
     for (_, name, fields), one in zip(shown, data, strict=True):
@@ -286,11 +289,10 @@ def test_garbage_does_not_lose_the_packets_after_it(
     tshark: str, script: Path, tmp_path: Path
 ) -> None:
     one = packet(body=b"one")
-    capture = capture_of(tmp_path / "garbage.pcap", [one, b"no packet", one])
-    output = run(tshark, script, capture, "-T", "fields", "-e", "jmq.size", "-e", "jmq.malformed")
-    rows = [line.split("\t") for line in output.splitlines()]
-    assert [row[0] for row in rows] == ["75", "", "75"]
-    assert [bool(row[1]) for row in rows] == [False, True, False]
+    capture = capture_of(tmp_path / "garbage.pcap", [one, b"no packet" + one, b"none" * 5, one])
+    output = run(tshark, script, capture, "-T", "json", "-Y", "jmq")
+    found = [dict(fields).get("jmq.size") for _, _, fields in shown_packets(output, ("jmq",))]
+    assert found == ["75", None, "75", None, "75"]
 
 
 def test_the_port_mapper_is_left_alone(tshark: str, script: Path, shared: Path) -> None:

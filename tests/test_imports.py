@@ -29,6 +29,7 @@ ALLOWED = {
     "captures": STREAMS | {"captures"},
     "layers": BYTES | {"formats", "layers"},
     "api": STREAMS,
+    "dissector": BYTES | {"formats"},
     "warm": STREAMS | {"api"},
     "spark": STREAMS | {"api", "captures", "layers", "spark", "warm"},
     "net": STREAMS | {"layers", "net"},

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from wireyard.errors import SourceError, UsageError
-from wireyard.formats import get_format, names, sniff, titles
+from wireyard.formats import get_format, labels, sniff, titles
 from wireyard.formats.base import Format
 from wireyard.streams.decoder import decode_windows
 from wireyard.streams.plan import Condition, make_plan
@@ -198,7 +198,7 @@ def _format_of(opened: OpenedStream, format: str | None) -> Format:
         raise SourceError(f"{opened.name}: is empty, so its format cannot be told; name it")
     found = sniff(head)
     if found is None:
-        known = ", ".join(names())
+        known = ", ".join(labels())
         shown = head[:_SHOWN_BYTES].hex(" ")
         raise UsageError(f"{opened.name}: begins like no format ({shown}); name one: {known}")
     return found

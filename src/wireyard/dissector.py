@@ -14,7 +14,6 @@ from dataclasses import fields, is_dataclass
 from importlib import import_module, resources
 from typing import Any
 
-from wireyard import __version__
 from wireyard.errors import UsageError
 from wireyard.formats import get_format
 from wireyard.formats import names as format_names
@@ -28,7 +27,7 @@ _USED = re.compile(r"\blayout\.(\w+)")
 _LINE_CHARACTERS = 96
 
 _HEAD = """\
--- Wireshark dissectors for {names}, made by wireyard {version} (wireyard dissector).
+-- Wireshark dissectors for {names}, made by `wireyard dissector`.
 --
 -- tshark -X lua_script:FILE -r traffic.pcap; or put the file into the folder of Lua plugins that
 -- Wireshark names under Help, About, Folders. Fields are named as wireyard names its columns.
@@ -59,7 +58,7 @@ def lua_script(formats: Sequence[str] = ()) -> str:
             known = ", ".join(names())
             raise UsageError(f"there is no dissector of '{name}'; there are: {known}")
     wanted = tuple(dict.fromkeys(formats)) or names()
-    parts = [_HEAD.format(names=", ".join(wanted), version=__version__), _lua_file("common")]
+    parts = [_HEAD.format(names=", ".join(wanted)), _lua_file("common")]
     for name in wanted:
         dissector = _lua_file(name)
         tables = _lua(_plain(_tables(name, set(_USED.findall(dissector)))))

@@ -28,8 +28,8 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     ),
 )
 @click.argument("formats", metavar="[FORMAT]...", nargs=-1, shell_complete=_complete)
-@click.option("-w", "target", type=PATH, help="Write to FILE instead.", metavar="FILE")
-def command(formats: tuple[str, ...], target: str | None) -> int:
+@click.option("-w", "--write", type=PATH, metavar="FILE", help="Write there, whole or not at all.")
+def command(formats: tuple[str, ...], write: str | None) -> int:
     """Print dissectors for Wireshark and tshark as one Lua script.
 
     They are made from the tables that wireyard reads by, and their fields have the names of its
@@ -38,6 +38,6 @@ def command(formats: tuple[str, ...], target: str | None) -> int:
     """
     from wireyard.dissector import lua_script
 
-    with open_output(target, binary=False) as file:
+    with open_output(write, binary=False) as file:
         file.write(lua_script(formats).encode())
     return exits.DONE

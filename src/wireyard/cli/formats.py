@@ -10,7 +10,7 @@ import click
 from wireyard.cli import exits
 from wireyard.cli.options import complete_format, examples
 from wireyard.cli.output import open_output
-from wireyard.formats import get_format, names
+from wireyard.formats import Format, get_format, labels
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -34,13 +34,17 @@ def command(name: str | None) -> int:
     found = get_format(name) if name else None
     with open_output(None, binary=False) as target, console_on(target) as console:
         if found is None:
-            print_lines(console, _table([(one, get_format(one).title) for one in names()]))
+            print_lines(console, _table([(one, _doc(get_format(one))) for one in labels()]))
             return exits.DONE
         from wireyard.schema import pick_columns
 
         rows = [(c.name, c.kind, c.doc, c.unit or "") for c in pick_columns(found, None)]
         print_lines(console, _table(rows))
     return exits.DONE
+
+
+def _doc(format: Format) -> str:
+    return format.dialects[format.dialect].doc if format.dialect else format.title
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> Table:

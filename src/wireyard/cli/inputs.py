@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from wireyard.errors import SourceError, UsageError
-from wireyard.formats import Format, get_format, names, sniff
+from wireyard.formats import Format, get_format, labels, sniff
 
 if TYPE_CHECKING:
     from wireyard.streams.scan import OpenedStream
@@ -45,6 +45,8 @@ def _sniffed(opened: OpenedStream) -> Format:
     found = sniff(head)
     if found is None:
         shown = head[:_SHOWN_BYTES].hex(" ")
-        options = " or ".join(f"--format {name}" for name in names())
-        raise UsageError(f"{opened.name}: begins like no format ({shown}); try {options}")
+        raise UsageError(
+            f"{opened.name}: begins like no format ({shown}); --format says what to take it for:"
+            f" {', '.join(labels())}"
+        )
     return found

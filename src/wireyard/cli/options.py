@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from wireyard.formats import names
+from wireyard.formats import labels
 
 __all__ = [
     "PATH",
@@ -39,7 +39,7 @@ def split_names(ctx: Any, param: Any, value: str | None) -> tuple[str, ...] | No
 
 def complete_format(ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
     """Return the formats whose names begin so; a `shell_complete` of click."""
-    return [CompletionItem(name) for name in names() if name.startswith(incomplete)]
+    return [CompletionItem(name) for name in labels() if name.startswith(incomplete)]
 
 
 def format_option(otherwise: str) -> Callable[[F], F]:
@@ -49,7 +49,8 @@ def format_option(otherwise: str) -> Callable[[F], F]:
         "format_name",
         metavar="NAME",
         shell_complete=complete_format,
-        help=f"Wire format ('wireyard formats' lists them); {otherwise} if not given.",
+        help=f"Wire format, such as jmq or mqtt/5.0; {otherwise} if not given. 'wireyard formats'"
+        " lists them.",
     )
 
 

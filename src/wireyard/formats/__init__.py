@@ -11,7 +11,7 @@ from types import ModuleType
 from wireyard.errors import UsageError
 from wireyard.formats.base import Format, View
 
-__all__ = ["Format", "get_format", "names", "sniff", "titles"]
+__all__ = ["Format", "get_format", "labels", "names", "sniff", "titles"]
 
 _MODULES = {
     "jmq": "wireyard.formats.jmq",
@@ -24,6 +24,15 @@ _MODULES = {
 def names() -> tuple[str, ...]:
     """Return the names of all formats."""
     return tuple(_MODULES)
+
+
+def labels() -> tuple[str, ...]:
+    """Return all that `get_format` takes: the names, and those with their dialects."""
+    return tuple(
+        label
+        for name in _MODULES
+        for label in (name, *(f"{name}/{one}" for one in get_format(name).dialects))
+    )
 
 
 def titles() -> dict[str, str]:
@@ -43,13 +52,13 @@ def get_format(name: str) -> Format:
     plain, _, dialect = name.lower().partition("/")
     module = _MODULES.get(plain)
     if module is None:
-        raise UsageError(f"unknown format '{name}'; there are: {', '.join(_MODULES)}")
+        raise UsageError(f"unknown format '{name}'; there are: {', '.join(labels())}")
     found: Format = import_module(module).FORMAT
     if not dialect:
         return found
     if dialect not in found.dialects:
-        known = ", ".join(f"{plain}/{one}" for one in found.dialects) or "none"
-        raise UsageError(f"{plain} has no dialect '{dialect}'; there are: {known}")
+        known = ", ".join(f"{plain}/{one}" for one in found.dialects) or plain
+        raise UsageError(f"{plain} has no dialect '{dialect}'; there is: {known}")
     return replace(found, dialect=dialect)
 
 

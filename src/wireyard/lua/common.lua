@@ -3,7 +3,7 @@
 
 -- A protocol with a field per column, named as the column is; each list of columns is given by itself.
 local function protocol(name, title, ...)
-    local proto, fields, units = Proto(name, title), {}, {}
+    local proto, fields, kinds, units = Proto(name, title), {}, {}, {}
     local function declare(column)
         local kind = ProtoField[column.kind]
         local filter = name .. "." .. column.name
@@ -17,7 +17,7 @@ local function protocol(name, title, ...)
         else
             fields[column.name] = kind(filter, column.name, base.DEC, nil, nil, column.doc)
         end
-        units[column.name] = column.unit
+        kinds[column.name], units[column.name] = column.kind, column.unit
     end
     for _, columns in ipairs({ ... }) do
         for _, column in ipairs(columns) do declare(column) end
@@ -26,7 +26,7 @@ local function protocol(name, title, ...)
     local malformed = ProtoExpert.new(
         name .. ".malformed", "Breaks a rule", expert.group.MALFORMED, expert.severity.ERROR)
     proto.experts = { malformed }
-    return { proto = proto, fields = fields, units = units, malformed = malformed }
+    return { proto = proto, fields = fields, kinds = kinds, units = units, malformed = malformed }
 end
 
 local function fault(of, tree, range, text)
@@ -40,8 +40,9 @@ local function time_text(ms)
     return os.date("!%Y-%m-%dT%H:%M:%S", seconds) .. string.format(".%03dZ", ms:tonumber() % 1000)
 end
 
-local function add(of, tree, name, range, ...)
-    local item = tree:add(of.fields[name], range, ...)
+local function add(of, tree, name, range, value)
+    local field = of.fields[name]
+    local item = value and tree:add(field, range, value) or tree:add(field, range)
     local text = of.units[name] == "ms since epoch" and time_text(range:int64())
     if text then item:append_text(" (" .. text .. ")") end
     return item
@@ -52,25 +53,45 @@ local function add_rest(of, tree, name, tvb, start, stop)
     if stop > start then tree:add(of.fields[name], tvb(start, stop - start)) end
 end
 
+local function pair_text(first, second, third, fourth)
+    local function low(byte, bits) return string.byte(byte) % 2 ^ bits end
+    local high = low(first, 4) * 64 + low(second, 6) -- of 20 bits
+    local code = 0x10000 + high * 1024 + low(third, 4) * 64 + low(fourth, 6)
+    local function bits(shift) return math.floor(code / 2 ^ shift) % 64 end
+    return string.char(240 + math.floor(code / 2 ^ 18), 128 + bits(12), 128 + bits(6), 128 + bits(0))
+end
+
+local function run_text(run)
+    local first, second = string.byte(run, 1, 2)
+    local width = first >= 240 and 4 or first >= 224 and 3 or first >= 194 and 2 or 0
+    if #run ~= width or first > 244 or (first == 237 and second >= 160) then
+        return "\239\191\189"
+    end
+end
+
+-- Java's modified UTF-8 as text (errata 8): a pair of surrogates is one character, and a NUL, which
+-- would end the text here, is shown as the picture of one. What is no UTF-8 is U+FFFD.
+local function text_of(range)
+    local text = range:raw():gsub("\192\128", "\226\144\128"):gsub("%z", "\226\144\128")
+    text = text:gsub("\237([\160-\175])([\128-\191])\237([\176-\191])([\128-\191])", pair_text)
+    return (text:gsub("[\128-\255][\128-\191]*", run_text))
+end
+
 local function add_text(of, tree, name, range, length)
-    if length == 0 then return tree:add(of.fields[name], range, "") end
-    return tree:add(of.fields[name], range, range:string(ENC_UTF_8))
+    return tree:add(of.fields[name], range, length > 0 and text_of(range) or "")
 end
 
 -- What is made from other fields, and stands nowhere itself.
 local function add_made(of, tree, name, value)
+    if of.kinds[name] == "int64" then value = Int64.new(value) end
     tree:add(of.fields[name], value):set_generated()
 end
 
-local function add_size(of, tree, name, value)
-    add_made(of, tree, name, Int64.new(value))
-end
-
--- Every field of a header that is a column.
-local function add_header(of, tree, header, tvb)
+-- Every field of a header that is a column, up to byte `stop`; `known` has other values for some.
+local function add_header(of, tree, header, tvb, stop, known)
     for _, field in ipairs(header) do
-        if of.fields[field.name] then
-            add(of, tree, field.name, tvb(field.offset, field.width))
+        if of.fields[field.name] and field.offset + field.width <= stop then
+            add(of, tree, field.name, tvb(field.offset, field.width), (known or {})[field.name])
         end
     end
 end
@@ -167,7 +188,7 @@ local function add_properties(of, root, types, tvb, start, stop)
             at = at + prefix
         end
         if width < 0 or stop - at < width then return broken("end early") end
-        local text = name:string(ENC_UTF_8)
+        local text = text_of(name)
         local item = tree:add(tvb(from, at + width - from), text)
         add_text(of, item, "property.name", name, length)
         item:add(of.fields["property.type"], type_range, kind)
@@ -192,36 +213,43 @@ local function show_type(of, pinfo, tree, name, number)
     if name then add_made(of, tree, "packet_type_name", name) end
 end
 
--- Packets of a stream, each handed to `dissect` whole. `begins` says whether the bytes at an offset
--- can be one, `size_at` how long it is, nil where no packet begins.
-local function dissect_stream(of, least, begins, size_at, dissect)
+-- Packets of a stream, each handed to `dissect` whole. `size_at` says how long the one at an offset
+-- is, which takes `least` bytes; nil where none begins. Bytes that belong to none go with the packet
+-- after them, for Wireshark takes no units shorter than `least`.
+local function dissect_stream(of, least, size_at, dissect)
+    local function find(tvb, at)
+        for start = at, tvb:len() - least do
+            local size = size_at(tvb, start)
+            if size then return start, size end
+        end
+    end
     local function length(tvb, _, at)
-        return size_at(tvb, at) or tvb:reported_length_remaining(at)
+        local start, size = find(tvb, at)
+        return start and start - at + size or tvb:reported_length_remaining(at)
     end
     local function one(tvb, pinfo, root)
-        if size_at(tvb, 0) == nil then
-            local tree = root:add(of.proto, tvb())
-            fault(of, tree, tvb(), "bytes that belong to no packet")
-        else
-            dissect(tvb, pinfo, root)
+        local start = find(tvb, 0) or tvb:len()
+        if start > 0 then
+            local lost = tvb(0, start)
+            fault(of, root:add(of.proto, lost), lost, "bytes that belong to no packet")
         end
+        if start < tvb:len() then dissect(tvb(start):tvb(), pinfo, root) end
         return tvb:len()
     end
-    function of.proto.dissector(tvb, pinfo, root)
-        if not begins(tvb) then return 0 end
+    local function dissect_segment(tvb, pinfo, root)
         pinfo.cols.protocol = of.proto.name
         shown = nil
         dissect_tcp_pdus(tvb, root, least, length, one)
         return tvb:len()
     end
-    local ports = DissectorTable.get("tcp.port")
-    ports:add_for_decode_as(of.proto)
+    of.proto.dissector = dissect_segment
+    DissectorTable.get("tcp.port"):add_for_decode_as(of.proto)
     of.proto:register_heuristic("tcp", function(tvb, pinfo, root)
         if tvb:len() < least or size_at(tvb, 0) == nil then return false end
         -- What follows need not begin with a packet: the connection is ours from here on.
         pinfo.conversation = of.proto
-        of.proto.dissector(tvb, pinfo, root)
+        -- Not by way of `of.proto`: packets could not go on in the next segment then.
+        dissect_segment(tvb, pinfo, root)
         return true
     end)
-    return ports
 end

@@ -24,17 +24,13 @@ local function size_at(tvb, at)
     return size
 end
 
-local function begins(tvb)
-    return tvb:len() < layout.PREFIX_BYTES or size_at(tvb, 0) ~= nil
-end
-
 local function dissect_link(tvb, pinfo, root)
     local tree = root:add(link.proto, tvb())
     local header = layout.LINK_HEADER
     local kind = number_at(header, "packet_type", tvb)
     local name = layout.LINK_TYPES[kind]
     show_type(link, pinfo, tree, name, kind)
-    add_header(link, tree, header, tvb)
+    add_header(link, tree, header, tvb, layout.LINK_BYTES)
     local flags = field_of(header, "bit_flags")
     add(link, tree, "flags", tvb(flags.offset, flags.width))
     add_rest(link, tree, "payload", tvb, layout.LINK_BYTES, tvb:len())
@@ -48,7 +44,7 @@ local function dissect(tvb, pinfo, root)
     local name = layout.PACKET_TYPES[kind]
     show_type(of, pinfo, tree, name, kind)
     add_made(of, tree, "header_order", order)
-    add_header(of, tree, header, tvb)
+    add_header(of, tree, header, tvb, layout.HEADER_BYTES)
     local version = number_at(header, "version", tvb)
     if version ~= layout.VERSION then
         return fault(of, tree, tvb(0, 8), "nobody knows version " .. version)
@@ -64,8 +60,8 @@ local function dissect(tvb, pinfo, root)
     if length > 0 then
         add_properties(of, tree, layout.PROPERTY_TYPES, tvb, layout.HEADER_BYTES, payload)
     end
-    add_size(of, tree, "payload_size", size - payload)
+    add_made(of, tree, "payload_size", size - payload)
     add_rest(of, tree, "payload", tvb, payload, size)
 end
 
-dissect_stream(of, layout.LINK_BYTES, begins, size_at, dissect)
+dissect_stream(of, layout.LINK_BYTES, size_at, dissect)

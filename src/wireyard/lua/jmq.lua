@@ -3,11 +3,6 @@
 local of = protocol("jmq", layout.title, layout.columns,
     flag_columns(layout.FLAGS, 2), property_columns(layout.PROPERTY_TYPES))
 
-local function begins(tvb)
-    local magic = tvb(0, math.min(tvb:len(), 4)):bytes():tohex()
-    return magic == layout.MAGIC_BYTES:sub(1, #magic):upper()
-end
-
 local function size_at(tvb, at)
     if tvb:len() - at < layout.PREFIX_BYTES then return nil end
     if tvb(at, 4):uint() ~= layout.MAGIC then return nil end
@@ -69,16 +64,16 @@ local function dissect(tvb, pinfo, root)
     local name = layout.PACKET_TYPES[kind]
     show_type(of, pinfo, tree, name, kind)
     if header == nil then
-        for _, field in ipairs(layout.HEADERS[301]) do
-            if field.offset + field.width <= layout.PREFIX_BYTES and of.fields[field.name] then
-                add(of, tree, field.name, tvb(field.offset, field.width))
-            end
-        end
+        add_header(of, tree, layout.HEADERS[301], tvb, layout.PREFIX_BYTES)
         return fault(of, tree, tvb(4, 2), "nobody knows version " .. version)
     end
-    add_header(of, tree, header, tvb)
     local flags = field_of(header, "bit_flags")
-    local counted = version == 103 and tvb(flags.offset + 1, 1) or tvb(flags.offset, 2)
+    local counted, known = tvb(flags.offset, flags.width), {}
+    if version == 103 then -- 2.0 clients left garbage in the upper byte (errata 27)
+        counted = tvb(flags.offset + 1, 1)
+        known.bit_flags = counted:uint()
+    end
+    add_header(of, tree, header, tvb, layout.HEADER_BYTES, known)
     add_flags(of, tree, layout.FLAGS, counted)
     local ip = field_of(header, "source_ip")
     local address = address_text(tvb(ip.offset, ip.width))
@@ -100,9 +95,10 @@ local function dissect(tvb, pinfo, root)
     else
         add_rest(of, tree, "properties", tvb, start, body)
     end
-    add_size(of, tree, "body_size", size - body)
+    add_made(of, tree, "body_size", size - body)
     add_rest(of, tree, "body", tvb, body, size)
 end
 
--- The port mapper's, on which brokers take packets too.
-dissect_stream(of, layout.PREFIX_BYTES, begins, size_at, dissect):add(7676, of.proto)
+-- Brokers choose their ports, so what counts is how packets begin. On 7676 the port mapper speaks
+-- text first.
+dissect_stream(of, layout.PREFIX_BYTES, size_at, dissect)

@@ -23,7 +23,7 @@ local function add_message(root, tvb, at, place)
     tree:add(of.fields.typing, tvb(at, 2))
     tree:add(of.fields.foreign, tvb(at, 2), word >= layout.FOREIGN)
     if word >= layout.FOREIGN then
-        add_size(of, tree, "data_size", stop - at)
+        add_made(of, tree, "data_size", stop - at)
         add_rest(of, tree, "data", tvb, at, stop)
         return stop, false
     end
@@ -56,7 +56,7 @@ local function add_message(root, tvb, at, place)
     end
     local size = values.data_size or stop - at
     if size > stop - at then return broken("data does not fit") end
-    if not values.data_size then add_size(of, tree, "data_size", size) end
+    if not values.data_size then add_made(of, tree, "data_size", size) end
     add_rest(of, tree, "data", tvb, at, at + size)
     at = at + size
     tree:set_len(at - start)

@@ -2,13 +2,16 @@
 
 Spark starts it for the workers of tasks, and forks them from it.
 
-1. What tasks need is imported before the fork, once instead of once a worker.
-2. A reader that has enough rows (``limit``, ``first``, ``show``) hangs up on its worker. That is
+1. What tasks run is imported before the first fork, once instead of once a worker.
+2. Kernels are loaded after the first fork: whoever waits for the first row waits for the first
+   worker, which may not need any. All workers after it are forked with the kernels loaded.
+3. A reader that has enough rows (``limit``, ``first``, ``show``) hangs up on its worker. That is
    no error, and nothing to print a traceback for.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
@@ -24,14 +27,23 @@ def main() -> None:
     """Run Spark's daemon."""
     from pyspark import daemon
 
-    from wireyard.spark.workers import preload
+    from wireyard.spark.workers import import_tasks, load_kernels
 
     daemon.worker = _until_hung_up(daemon.worker)  # type: ignore[assignment]
     import_module("pyspark.worker")
-    # What is wrong with a preload is said by the first task, in the words of its own error.
-    with suppress(Exception):
-        preload()
+    os.register_at_fork(after_in_parent=_quietly(load_kernels))
+    _quietly(import_tasks)()
     daemon.manager()
+
+
+def _quietly(prepare: Callable[[], None]) -> Callable[[], None]:
+    """Leave what is wrong to be said by the first task, in the words of its own error."""
+
+    def attempt() -> None:
+        with suppress(Exception):
+            prepare()
+
+    return attempt
 
 
 def _until_hung_up(serve: Worker) -> Worker:

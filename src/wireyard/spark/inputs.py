@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from wireyard.errors import SourceError, UsageError
-from wireyard.formats import get_format, names, sniff
+from wireyard.formats import get_format, labels, sniff
 from wireyard.spark.files import FoundFile, absolute, list_files
 from wireyard.spark.options import Options
 from wireyard.streams.source import filesystem, open_source, reading
@@ -91,8 +91,8 @@ def _look_at(file: FoundFile, named: str | None) -> FoundInput | str:
         format = sniff(head)
         if format is None:
             shown = head[:_SHOWN_BYTES].hex(" ")
-            options = " or ".join(f"--format {name}" for name in names())
-            return f"{file.path}: begins like no format ({shown}); to read it anyway, {options}"
+            known = ", ".join(labels())
+            return f"{file.path}: begins like no format ({shown}); --format is needed: {known}"
         found = format.label
     stamp = _stamp(file)
     return FoundInput(file.path, file.size, found if head else None, known_size is None, stamp)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from wireyard.errors import UsageError
-from wireyard.formats import get_format, names, sniff
+from wireyard.formats import get_format, labels, sniff
 from wireyard.spark.options import WRITE_OPTIONS, Options, read_options
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def format_of(options: Options, files: Sequence[FoundFile]) -> Format:
 
 
 def _known() -> str:
-    return ", ".join(names())
+    return ", ".join(labels())
 
 
 def _with_paths(options: Options) -> Options:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import cache
 from importlib import import_module
 
-__all__ = ["preload", "settle"]
+__all__ = ["import_tasks", "load_kernels", "settle"]
 
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # of mallopt, in glibc's malloc.h
 _LARGEST_BLOCK = 32 << 20
@@ -33,12 +33,18 @@ def settle() -> None:
     gc.freeze()
 
 
-def preload() -> None:
-    """Import what the tasks of this package need, and load its kernels."""
+def import_tasks() -> None:
+    """Import what the tasks of this package run."""
+    for name in ("reader", "bronze"):
+        import_module(f"wireyard.spark.{name}")
+
+
+@cache
+def load_kernels() -> None:
+    """Load the kernels of every format, once a process."""
     from wireyard.formats import get_format, names
     from wireyard.warm import warm
 
-    import_module("wireyard.spark.reader")
     for name in names():
         warm(get_format(name))
     settle()

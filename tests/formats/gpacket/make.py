@@ -77,10 +77,10 @@ def record(*, old: bool = False) -> bytes:
     return data + b"\1" + struct.pack(">ii", 3, -1) + b"\1\1" + text("shared")
 
 
-def message(inner: bytes, consumers: int = 2, **other: int) -> bytes:
+def message(inner: bytes, consumers: int = 2) -> bytes:
     """Lay out a G_MESSAGE_DATA that carries a JMQ packet."""
     payload = b"".join(consumer(number) for number in range(consumers)) + inner
-    return gpacket(properties=section(("C", 4, consumers)), payload=payload, **other)
+    return gpacket(properties=section(("C", 4, consumers)), payload=payload)
 
 
 def variety() -> list[bytes]:

@@ -106,17 +106,16 @@ def believable(data: bytes, at: int, limit: int) -> bool:
     """Tell whether a whole header stands there that agrees with itself, straight from the facts."""
     if len(data) - at >= 16:
         version, kind, size, destination, flags = LINK.unpack_from(data, at)
-        known = kind in (1, 2, 3, 4, 5, 6, 7, 9)
-        if version == 100 and known and 16 <= size <= min(65536, limit):
-            if destination == 0 and flags in (0, 1):
-                return True
+        known = version == 100 and kind in (1, 2, 3, 4, 5, 6, 7, 9)
+        if known and 16 <= size <= min(65536, limit) and destination == 0 and flags in (0, 1):
+            return True
     if len(data) - at < 36:
         return False
     version, _, size, magic, section, *_ = SHIPPED.unpack_from(data, at)
     if data[at : at + 4] == MAGIC:
         magic, version, _, size, section, *_ = DOCUMENTED.unpack_from(data, at)
     fits = section == 0 or 8 <= section <= size - 36
-    return magic == MAGIC and version == 350 and 36 <= size <= limit and fits
+    return bool(magic == MAGIC and version == 350 and 36 <= size <= limit and fits)
 
 
 def first_believable(data: bytes, start: int, limit: int) -> int:

@@ -199,10 +199,10 @@ def _all(read: Callable[[Cursor], Row]) -> Callable[[Cursor, Row], list[Row]]:
 
 def _counted_consumers(cursor: Cursor, row: Row) -> list[Row]:
     """Read the consumers in front of a message; the property C counts them."""
-    entry = typed_properties(row.get("properties")).get("C")
-    if entry is None or entry.type != "integer":
-        raise cursor.fault(Malformed, "C", 0, "is no integer property, nothing tells how many")
-    return [_consumer(cursor) for _ in range(int(entry.value))]
+    kind, count = typed_properties(row.get("properties")).get("C", (None, 0))
+    if kind != "integer" or int(count) < 0:
+        raise cursor.fault(Malformed, "C", 0, "is no count of consumers in an integer property")
+    return [_consumer(cursor) for _ in range(int(count))]
 
 
 def _message(cursor: Cursor, row: Row) -> Row:

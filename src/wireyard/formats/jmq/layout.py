@@ -145,8 +145,8 @@ ITEMS = MappingProxyType(
         )
     }
 )
-"""Items of the variable header: type and length take two bytes each, then comes the value, text where
-no width is told; type 0 ends the list. Items of other types are kept and written back."""
+"""Items of the variable header: type and length take two bytes each, then comes the value, text
+where no width is told; type 0 ends the list. Items of other types are kept and written back."""
 ITEMS_BY_NAME = MappingProxyType({item.name: item for item in ITEMS.values()})
 
 FLAGS = MappingProxyType(

@@ -8,6 +8,7 @@ nulls that were made before.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import local
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 _MIN_PACKET_BYTES = 2
 _MOST_FRAMES = 1 << 16
+_SCRATCH_STEP = 8 << 20
+_MOST_KEPT = 16 << 20
 _I32 = {name: place for place, name in enumerate(kernels.I32_FIELDS)}
 _I64 = {name: place for place, name in enumerate(kernels.I64_FIELDS)}
 _BIT = {name: place for place, name in enumerate(kernels.BITS)}
@@ -92,53 +95,30 @@ class ColumnDecoder:
             A value per packet for each column, and which packets the scalar reader has to read:
             their values here mean nothing.
         """
-        rows = len(starts)
-        fixed = _fixed_arena(rows)
-        a = fixed.arrays
-        words, lengths, nibbles = kernels.NAMES
-        kernels.fill_fixed(
-            data, stop, starts, sizes, contexts, a["i32"], a["i64"], a["places"], a["bits"],
-            a["rejected"], a["totals"], lengths, nibbles,
+        batch = _Batch(len(starts), int(sizes.sum()), self._wanted)
+        a = batch.arena.arrays
+        kernels.fill_rows(
+            data, stop, starts, sizes, contexts, self._wanted, a["i32"], a["i64"], a["places"],
+            a["bits"], a["rejected"], a["names"], batch.topics, a["payloads"], a["offsets"],
+            *kernels.NAMES,
         )  # fmt: skip
-        texts = _text_arena(a["totals"], self._wanted)
-        t = texts.arrays
-        kernels.fill_text(
-            data, stop, self._wanted, a["i32"], a["i64"], a["places"], t["names"], t["topics"],
-            t["payloads"], a["names offsets"], a["topics offsets"], a["payloads offsets"],
-            a["rejected"], words, lengths,
-        )  # fmt: skip
-        arrays = [self._column(column, rows, fixed, texts, contexts) for column in self._columns]
+        arrays = [self._column(column, batch, contexts) for column in self._columns]
         return arrays, np.flatnonzero(a["rejected"])
 
-    def _column(
-        self, column: Column, rows: int, fixed: Arena, texts: Arena, contexts: Ints
-    ) -> pa.Array:
+    def _column(self, column: Column, batch: _Batch, contexts: Ints) -> pa.Array:
         name, kind = column.name, arrow_type(column.kind)
         if name == "version_in_force":
             return self._versions(contexts & VERSION_BITS)
-        if name == "properties" and fixed.arrays["bits"][_BIT["has properties"]].any():
-            return self._no_properties(kind, rows, fixed)
-        validity = fixed.buffer("bits", _BIT[_VALID[name]]) if name in _VALID else None
-        if name in _I32:
-            values = [fixed.buffer("i32", _I32[name])]
-        elif name in _I64:
-            values = [fixed.buffer("i64", _I64[name])]
-        elif name in ("dup", "retain"):
-            values = [fixed.buffer("bits", _BIT[name])]
-        elif name in _TEXTS:
-            text = _TEXTS[name]
-            used = int(fixed.arrays[f"{text} offsets"][-1])
-            values = [fixed.buffer(f"{text} offsets"), texts.buffer(text).slice(0, used)]
-        else:
-            return self._repeated(column.kind, None, rows)
-        return pa.Array.from_buffers(kind, rows, [validity, *values])
-
-    def _no_properties(self, kind: pa.DataType, rows: int, fixed: Arena) -> pa.Array:
-        """Return an empty list for each PUBLISH of 5.0: others that have some are rejected."""
-        offsets = self._repeated("int32", 0, rows + 1).buffers()[1]
-        validity = fixed.buffer("bits", _BIT["has properties"])
-        none = pa.nulls(0, kind.value_type)
-        return pa.Array.from_buffers(kind, rows, [validity, offsets], children=[none])
+        if name == "properties" and batch.arena.arrays["bits"][_BIT["has properties"]].any():
+            # Of 5.0, and without one: packets that have some are rejected.
+            offsets = self._repeated("int32", 0, batch.rows + 1).buffers()[1]
+            none = pa.nulls(0, kind.value_type)
+            buffers = [batch.validity(name), offsets]
+            return pa.Array.from_buffers(kind, batch.rows, buffers, children=[none])
+        values = batch.values(name)
+        if values is None:
+            return self._repeated(column.kind, None, batch.rows)
+        return pa.Array.from_buffers(kind, batch.rows, [batch.validity(name), *values])
 
     def _versions(self, versions: Ints) -> pa.Array:
         if len(versions) and versions[0] == versions[-1] and (versions == versions[0]).all():
@@ -158,30 +138,57 @@ class ColumnDecoder:
         return kept.slice(0, rows)
 
 
-def _fixed_arena(rows: int) -> Arena:
-    arena = Arena(
-        {
-            "i32": ((len(kernels.I32_FIELDS), rows), np.int32),
-            "i64": ((len(kernels.I64_FIELDS), rows), np.int64),
-            "places": ((2, rows), np.int64),
-            "bits": ((len(kernels.BITS), (rows + 7) // 8), np.uint8),
-            "rejected": ((rows,), np.uint8),
-            "totals": ((len(kernels.TOTALS),), np.int64),
-            **{f"{name} offsets": ((rows + 1,), np.int32) for name in kernels.TOTALS},
-        }
-    )
-    for name in ("bits", "totals"):
-        arena.arrays[name].fill(0)
-    for name in kernels.TOTALS:
-        arena.arrays[f"{name} offsets"][0] = 0
-    return arena
+class _Batch:
+    """The output of one call; topics are copied out of scratch, for their size shows last."""
 
+    _kept = local()
 
-def _text_arena(totals: Ints, wanted: int) -> Arena:
-    """Return room for each wanted text, and for what is written behind its end."""
-    return Arena(
-        {
-            name: (((int(total) if wanted & kernels.WANT[name] else 0) + SLACK,), np.uint8)
-            for name, total in zip(kernels.TOTALS, totals, strict=True)
-        }
-    )
+    def __init__(self, rows: int, taken: int, wanted: int) -> None:
+        self.rows = rows
+        self.arena = Arena(
+            {
+                "i32": ((len(kernels.I32_FIELDS), rows), np.int32),
+                "i64": ((len(kernels.I64_FIELDS), rows), np.int64),
+                "places": ((2, kernels.BLOCK_ROWS), np.int64),
+                "bits": ((len(kernels.BITS), (rows + 7) // 8), np.uint8),
+                "rejected": ((rows,), np.uint8),
+                "offsets": ((len(kernels.TEXTS), rows + 1), np.int32),
+                "names": ((kernels.MAX_NAME_BYTES * rows + SLACK,), np.uint8),
+                "payloads": ((taken if wanted & kernels.WANT["payloads"] else 0,), np.uint8),
+            }
+        )
+        self.arena.arrays["offsets"][:, 0] = 0
+        self.topics = self._scratch(taken + SLACK)
+
+    @classmethod
+    def _scratch(cls, size: int) -> Bytes:
+        """Return the thread's memory for topics: touching it anew each time costs too much."""
+        kept: Bytes | None = getattr(cls._kept, "scratch", None)
+        if kept is None or len(kept) < size:
+            kept = np.empty(size + -size % _SCRATCH_STEP, np.uint8)
+            if len(kept) <= _MOST_KEPT:
+                cls._kept.scratch = kept
+        return kept
+
+    def validity(self, name: str) -> pa.Buffer | None:
+        """Return what says where a column is not null, None if it is nowhere null."""
+        return self.arena.buffer("bits", _BIT[_VALID[name]]) if name in _VALID else None
+
+    def values(self, name: str) -> list[pa.Buffer] | None:
+        """Return the buffers of a column, None if it is null everywhere."""
+        if name in _I32:
+            return [self.arena.buffer("i32", _I32[name])]
+        if name in _I64:
+            return [self.arena.buffer("i64", _I64[name])]
+        if name in ("dup", "retain"):
+            return [self.arena.buffer("bits", _BIT[name])]
+        if name not in _TEXTS:
+            return None
+        place = kernels.TEXTS.index(_TEXTS[name])
+        used = int(self.arena.arrays["offsets"][place, -1])
+        if name == "topic":
+            text = pa.allocate_buffer(used)
+            np.frombuffer(text, np.uint8)[:] = self.topics[:used]
+        else:
+            text = self.arena.buffer(_TEXTS[name]).slice(0, used)
+        return [self.arena.buffer("offsets", place), text]

@@ -6,8 +6,8 @@ Rules of this file:
    in two bytes, PINGREQ, PINGRESP, DISCONNECT without a reason. Every other packet, the version of
    1999, and every broken rule is marked in `rejected`, and the scalar reader gives its row.
 2. Nothing is read at or after `stop`; a length is compared with what is left before it is used.
-3. `fill_fixed` finds out where topics and payloads are and how long, so that `fill_text` writes
-   them once, where they stay. It goes through blocks of rows, one pass for each kind of text.
+3. Each group of columns has a pass of its own over a block of rows; a group that nobody asked for
+   costs nothing. What one pass rejects the next leaves out.
 
 Axis: r = rows.
 """
@@ -46,13 +46,14 @@ from wireyard.memory import (
 
 __all__ = [
     "BITS",
+    "BLOCK_ROWS",
     "I32_FIELDS",
     "I64_FIELDS",
+    "MAX_NAME_BYTES",
     "NAMES",
-    "TOTALS",
+    "TEXTS",
     "WANT",
-    "fill_fixed",
-    "fill_text",
+    "fill_rows",
     "scan_frames",
 ]
 
@@ -67,12 +68,14 @@ BITS: Final = ("dup", "retain", "is publish", "has qos", "has packet id", "has p
 """Two columns, and what says where a column is not null; each a row of bitmaps."""
 WANT: Final = {"names": 1, "topics": 2, "payloads": 4}
 """Groups of columns that cost something; a group that nobody asked for is left out."""
-TOTALS: Final = ("names", "topics", "payloads")
-"""Bytes of each text, as `fill_fixed` counts them."""
+TEXTS: Final = tuple(WANT)
+_NAMES_WANTED, _TOPICS_WANTED, _PAYLOADS_WANTED = WANT.values()
+MAX_NAME_BYTES: Final = max(map(len, PACKET_TYPES.values()))
 
 _TOPIC_AT, _PAYLOAD_AT = range(2)
-_BLOCK_ROWS: Final = 1024
+BLOCK_ROWS: Final = 1024
 """Rows that go through all passes together: what they read and write stays in the cache."""
+_ROW_OF_BLOCK: Final = BLOCK_ROWS - 1
 _LINE: Final = 64
 _AHEAD_BYTES: Final = 4096
 """How far ahead of the walk memory is asked for."""
@@ -152,7 +155,6 @@ def is_odd(data: Bytes, at: int, size: int) -> bool:
 
 
 _INTS = array("int64")
-_OFFSETS = array("int32")
 _GRID32, _GRID64, _GRID8 = array("int32", 2), array("int64", 2), array("uint8", 2)
 
 
@@ -200,12 +202,7 @@ def scan_frames(
     return count
 
 
-@kernel(
-    I64(
-        READ, I64, _INTS, _INTS, _INTS, _GRID32, _GRID64, _GRID64, _GRID8, TEXT, _INTS, _INTS,
-        _INTS,
-    )
-)  # fmt: skip
+@piece
 def fill_fixed(
     data: Bytes,
     stop: int,
@@ -217,105 +214,90 @@ def fill_fixed(
     places: Grid64,
     bits: Grid8,
     rejected: Bytes,
-    totals: Ints,
-    name_lengths: Ints,
     nibbles: Ints,
-) -> int:
-    """Fill the columns of a fixed width, and find out where texts are; return how many rows.
+    first: int,
+    last: int,
+) -> None:
+    """Fill the columns of a fixed width, find out where texts are, and ask for their memory.
 
-    Shapes: i32, i64 (field, r); places (topic and payload, r); bits (`BITS`, r / 8); rejected (r);
-    totals (`TOTALS`). Zero at first: bits, rejected, totals.
+    Conditions are joined by bits, not by branches: which QoS comes next cannot be predicted.
     """
-    names = topics = payloads = 0
-    for row in range(starts.shape[0]):
-        start = starts[row]
-        end = start + sizes[row]
-        version = contexts[row] & VERSION_BITS
-        first = load_u8(data, start)
-        kind = first >> 4
-        flags = first & 15
-        at = start + 1
-        while load_u8(data, at) >= 0x80:
+    for group in range(first, last, 8):
+        dup = retain = publishes = with_qos = numbered = listed = 0
+        for bit in range(min(8, last - group)):
+            row = group + bit
+            start = starts[row]
+            end = start + sizes[row]
+            for line in range(start + _LINE, start + min(sizes[row], _AHEAD_BYTES), _LINE):
+                prefetch(data, line)
+            version = contexts[row] & VERSION_BITS
+            head = load_u8(data, start)
+            kind = head >> 4
+            flags = head & 15
+            qos = flags >> 1 & 3
+            at = start + 1
+            while load_u8(data, at) >= 0x80:
+                at += 1
+            # The last byte of a length is 0 only if it is the only one, or one too many.
+            sure = (version != 2) & ((at == start + 1) | (load_u8(data, at) != 0))
             at += 1
-        sure = version != 2 and (at == start + 1 or load_u8(data, at) != 0)
-        at += 1
-        i32[0, row] = kind
-        i32[1, row] = flags
-        i32[2, row] = at - start - 1
-        i64[0, row] = end - at
-        names += name_lengths[kind]
-        qos = flags >> 1 & 3
-        publish = kind == PUBLISH
-        if publish:
-            size = load_u16(data, at) if end - at >= 2 else 0
-            places[_TOPIC_AT, row] = at + 2
-            id_at = at + 2 + size
-            payload_at = id_at + 2 * (qos != 0) + (version == 5)
-            number = load_u16(data, max(0, min(id_at, stop - 2)))
-            sure = (
-                sure
-                and size > 0
-                and payload_at <= end
-                and qos != 3
-                and (qos == 0 or number != 0)
-                and (qos != 0 or flags < 8 or version in (0, 3))
-                and (version != 5 or load_u8(data, payload_at - 1) == 0)
-            )
+            i32[0, row] = kind
+            i32[1, row] = flags
+            i32[2, row] = at - start - 1
             i32[3, row] = qos
-            i32[4, row] = number
-            i64[1, row] = end - payload_at
-            places[_PAYLOAD_AT, row] = payload_at
-            numbered = qos != 0
-            carries_qos = True
-            if sure:
-                topics += size
-                payloads += end - payload_at
-        else:
-            numbered = PUBACK <= kind <= PUBCOMP
-            sure = (
-                sure
-                and flags == nibbles[kind]
-                and ((numbered and end - at == 2) or (PINGREQ <= kind <= DISCONNECT and end == at))
-            )
-            carries_qos = kind == PUBREL and version == 3
-            i32[3, row] = qos
-            i32[4, row] = load_u16(data, min(at, stop - 2))
-            places[_TOPIC_AT, row] = at
-            places[_PAYLOAD_AT, row] = at
-            i64[1, row] = 0
-        rejected[row] = not sure
-        byte, bit = row >> 3, row & 7
-        bits[0, byte] |= (flags >> 3) << bit
-        bits[1, byte] |= (flags & 1) << bit
-        bits[2, byte] |= publish << bit
-        bits[3, byte] |= carries_qos << bit
-        bits[4, byte] |= numbered << bit
-        bits[5, byte] |= (publish and version == 5) << bit
-    totals[0] = names
-    totals[1] = topics
-    totals[2] = payloads
-    return starts.shape[0]
+            i64[0, row] = end - at
+            newest = version == 5
+            if kind == PUBLISH:
+                sure &= end - at >= 2
+                size = load_u16(data, min(at, stop - 2))
+                id_at = at + 2 + size
+                payload_at = id_at + 2 * (qos != 0) + newest
+                sure &= (size > 0) & (payload_at <= end) & (qos != 3)
+                number = load_u16(data, min(id_at, stop - 2))
+                sure &= (qos == 0) | (number != 0)
+                sure &= (qos != 0) | (flags < 8) | (version < 4)
+                sure &= (not newest) | (load_u8(data, min(payload_at, stop) - 1) == 0)
+                places[_TOPIC_AT, row & _ROW_OF_BLOCK] = at + 2
+                places[_PAYLOAD_AT, row & _ROW_OF_BLOCK] = payload_at
+                i32[4, row] = number
+                i64[1, row] = end - payload_at
+                publishes |= 1 << bit
+                with_qos |= 1 << bit
+                numbered |= (qos != 0) << bit
+                dup |= (flags >> 3) << bit
+                retain |= (flags & 1) << bit
+                listed |= newest << bit
+            else:
+                answers = (kind >= PUBACK) & (kind <= PUBCOMP)
+                empty = (kind >= PINGREQ) & (kind <= DISCONNECT)
+                sure &= flags == nibbles[kind]
+                sure &= (answers & (end - at == 2)) | (empty & (end == at))
+                i32[4, row] = load_u16(data, min(at, stop - 2))
+                i64[1, row] = 0
+                numbered |= answers << bit
+                with_qos |= ((kind == PUBREL) & (version == 3)) << bit
+            rejected[row] = not sure
+        byte = group >> 3
+        bits[0, byte] = dup
+        bits[1, byte] = retain
+        bits[2, byte] = publishes
+        bits[3, byte] = with_qos
+        bits[4, byte] = numbered
+        bits[5, byte] = listed
 
 
 @piece
 def fill_names(
-    i32: Grid32,
-    names: Bytes,
-    at: int,
-    name_offsets: Ints,
-    words: Ints,
-    lengths: Ints,
-    first: int,
-    last: int,
-) -> int:
+    i32: Grid32, names: Bytes, offsets: Grid32, words: Ints, lengths: Ints, first: int, last: int
+) -> None:
     """Fill the names of packet types."""
+    at = offsets[0, first]
     for row in range(first, last):
         kind = i32[0, row]
         store_word(names, at, words[_NAME_WORDS * kind])
         store_word(names, at + 8, words[_NAME_WORDS * kind + 1])
         at += lengths[kind]
-        name_offsets[row + 1] = at
-    return at
+        offsets[0, row + 1] = at
 
 
 @piece
@@ -325,16 +307,16 @@ def fill_topics(
     places: Grid64,
     i32: Grid32,
     topics: Bytes,
-    at: int,
-    topic_offsets: Ints,
+    offsets: Grid32,
     rejected: Bytes,
     first: int,
     last: int,
-) -> int:
+) -> None:
     """Fill the topics, and reject packets whose topic breaks a rule."""
+    at = offsets[1, first]
     for row in range(first, last):
         if i32[0, row] == PUBLISH and not rejected[row]:
-            start = places[_TOPIC_AT, row]
+            start = places[_TOPIC_AT, row & _ROW_OF_BLOCK]
             size = load_u16(data, start - 2)
             if copy_topic(topics, at, data, start, size, stop) and (
                 is_odd(data, start, size) or not valid_utf8(data, start, size)
@@ -342,8 +324,7 @@ def fill_topics(
                 rejected[row] = 1
             else:
                 at += size
-        topic_offsets[row + 1] = at
-    return at
+        offsets[1, row + 1] = at
 
 
 @piece
@@ -353,63 +334,64 @@ def fill_payloads(
     i32: Grid32,
     i64: Grid64,
     payloads: Bytes,
-    at: int,
-    payload_offsets: Ints,
+    offsets: Grid32,
     rejected: Bytes,
     first: int,
     last: int,
-) -> int:
+) -> None:
     """Fill the payloads."""
+    at = offsets[2, first]
     for row in range(first, last):
-        size = i64[1, row]
         if i32[0, row] == PUBLISH and not rejected[row]:
-            copy_bytes(payloads, at, data, places[_PAYLOAD_AT, row], size)
+            size = i64[1, row]
+            copy_bytes(payloads, at, data, places[_PAYLOAD_AT, row & _ROW_OF_BLOCK], size)
             at += size
-        payload_offsets[row + 1] = at
-    return at
+        offsets[2, row + 1] = at
 
 
 @kernel(
     I64(
-        READ, I64, I64, _GRID32, _GRID64, _GRID64, TEXT, TEXT, TEXT, _OFFSETS, _OFFSETS, _OFFSETS,
-        TEXT, _INTS, _INTS,
+        READ, I64, _INTS, _INTS, _INTS, I64, _GRID32, _GRID64, _GRID64, _GRID8, TEXT, TEXT, TEXT,
+        TEXT, _GRID32, _INTS, _INTS, _INTS,
     )
 )  # fmt: skip
-def fill_text(
+def fill_rows(
     data: Bytes,
     stop: int,
+    starts: Ints,
+    sizes: Ints,
+    contexts: Ints,
     wanted: int,
     i32: Grid32,
     i64: Grid64,
     places: Grid64,
+    bits: Grid8,
+    rejected: Bytes,
     names: Bytes,
     topics: Bytes,
     payloads: Bytes,
-    name_offsets: Ints,
-    topic_offsets: Ints,
-    payload_offsets: Ints,
-    rejected: Bytes,
+    offsets: Grid32,
     words: Ints,
     lengths: Ints,
+    nibbles: Ints,
 ) -> int:
-    """Fill the wanted columns of text and bytes; return how many rows.
+    """Fill the wanted columns of the packets at `starts`; return how many there are.
 
-    Shapes: names, topics, payloads (`TOTALS`, and slack); their offsets (r + 1), the first of
-    which are zero; the rest as `fill_fixed` filled them.
+    Shapes: i32, i64 (field, r); places (topic and payload, `BLOCK_ROWS`); bits (`BITS`, r / 8);
+    rejected (r); names, topics, payloads: their bytes, and slack; offsets (`TEXTS`, r + 1), the
+    first of which are zero.
     """
-    rows = rejected.shape[0]
-    name_at = topic_at = payload_at = 0
-    for first in range(0, rows, _BLOCK_ROWS):
-        last = min(first + _BLOCK_ROWS, rows)
-        if wanted & 1:
-            name_at = fill_names(i32, names, name_at, name_offsets, words, lengths, first, last)
-        if wanted & 2:
-            topic_at = fill_topics(
-                data, stop, places, i32, topics, topic_at, topic_offsets, rejected, first, last
-            )
-        if wanted & 4:
-            payload_at = fill_payloads(
-                data, places, i32, i64, payloads, payload_at, payload_offsets, rejected,
-                first, last,
-            )  # fmt: skip
+    rows = starts.shape[0]
+    for first in range(0, rows, BLOCK_ROWS):
+        last = min(first + BLOCK_ROWS, rows)
+        fill_fixed(
+            data, stop, starts, sizes, contexts, i32, i64, places, bits, rejected, nibbles,
+            first, last,
+        )  # fmt: skip
+        if wanted & _NAMES_WANTED:
+            fill_names(i32, names, offsets, words, lengths, first, last)
+        if wanted & _TOPICS_WANTED:
+            fill_topics(data, stop, places, i32, topics, offsets, rejected, first, last)
+        if wanted & _PAYLOADS_WANTED:
+            fill_payloads(data, places, i32, i64, payloads, offsets, rejected, first, last)
     return rows

@@ -43,6 +43,9 @@ FORMAT = Format(
             Place(list_order=False, framed=True).context,
             "each packet stands after its length, 2 bytes",
         ),
-        "framed-list-order": Dialect(Place(list_order=True, framed=True).context, "both"),
+        "framed-list-order": Dialect(
+            Place(list_order=True, framed=True).context,
+            "each packet after its length, and in it the length before the reply-to field",
+        ),
     },
 )

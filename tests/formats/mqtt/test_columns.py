@@ -1,0 +1,266 @@
+"""Compiled columns against the scalar reader: common, rare, broken, at edges and at the end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+from tests.formats.mqtt.make import (
+    VERSIONS,
+    connack,
+    connect,
+    numbered,
+    packet,
+    publish,
+    random_stream,
+    text,
+    variety,
+)
+from tests.formats.mqtt.matrix import CASES
+from tests.formats.mqtt.readings import assert_one_reading, table_of
+from tests.formats.mqtt.test_recorded import recorded, tables
+from tests.readings import assert_same
+from wireyard.formats import get_format
+from wireyard.formats.mqtt.columns import ColumnDecoder, scan_frames
+from wireyard.formats.mqtt.layout import COLUMNS
+from wireyard.streams.plan import Condition
+
+DIALECTS = {2: "mqtt/mqipdp", 3: "mqtt/3.1", 4: "mqtt/3.1.1", 5: "mqtt/5.0"}
+BROKEN = {
+    version: [
+        data
+        for case in CASES
+        if case.rule != "remaining_length"
+        and (data := case.make(version)) is not None
+        and data[0] != 0x10
+    ]
+    for version in VERSIONS
+}
+TEXTS = (
+    b"", b"a", b"1234567", b"12345678", b"x" * 31, b"x" * 32, b"x" * 33, b"x" * 100, "é".encode(),
+    "日本語".encode(), "😀".encode(), b"abcdefg\xc3\xa9", b"\xc3\xa9" * 20, b"\x01", b"\x7f",
+    b"\0", b"a\0", b"+", b"#", b"a+", b"x" * 31 + b"+", b"x" * 40 + b"#y", b"x" * 70 + b"\0",
+    b"\x80", b"\xff", b"\xc3", b"\xc3(", b"\xed\xa0\x80", b"\xc0\x80", b"\xf4\x90\x80\x80",
+    "x" * 40 + "é", b"x" * 40 + b"\xff",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("seed", range(4))
+def test_random_well_formed_streams(version: int, seed: int) -> None:
+    data = random_stream(version, Random(seed), 400)
+    table = assert_one_reading(data)
+    assert set(table["status"].to_pylist()) == {"ok"} and len(table) == 401
+    assert set(table["version_in_force"].to_pylist()) == {version}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_streams_with_broken_packets_among_others(version: int) -> None:
+    table = assert_one_reading(random_stream(version, Random(version), 600, BROKEN[version]))
+    verdicts = set(table["verdict"].to_pylist())
+    assert len(verdicts) > (5 if version < 4 else 10)
+    for row in table.to_pylist():
+        assert (row["status"] == "malformed") == (row["verdict"] is not None)
+        assert row["verdict"] == (row["error"]["code"] if row["error"] else None)
+
+
+@pytest.mark.parametrize(("version", "dialect"), [*DIALECTS.items(), (4, "mqtt"), (5, "mqtt")])
+def test_streams_without_their_connect(version: int, dialect: str) -> None:
+    """While the version is not known, an answer to CONNECT may tell it in the middle."""
+    data = random_stream(version, Random(version), 300)[len(connect(version)) :]
+    table = assert_one_reading(data, dialect)
+    known = [one for one in table["version_in_force"].to_pylist() if one is not None]
+    assert set(known) <= {version} and (known or dialect == "mqtt")
+
+
+@pytest.mark.parametrize("raw", TEXTS, ids=lambda raw: str(raw)[:24])
+@pytest.mark.parametrize("version", [0, *VERSIONS])
+def test_any_topic_anywhere(raw: bytes, version: int) -> None:
+    """Alone, in the middle, and last in memory with nothing behind it."""
+    dialect = DIALECTS.get(version, "mqtt")
+    raw = raw if isinstance(raw, bytes) else raw.encode()
+    for first, number in ((0x30, None), (0x32, 7)):
+        alone = publish(version, first, raw, number, b"")
+        assert_one_reading(alone, dialect)
+        assert_one_reading(publish(version) + alone + publish(version), dialect)
+        long = publish(version, first, raw, number, b"\xa9\x80\xbf" * 20)
+        assert_one_reading(long + alone, dialect)
+
+
+def test_every_first_byte_and_short_length() -> None:
+    bodies = (
+        b"",
+        b"\0",
+        b"\0\0",
+        b"\0\1",
+        b"\0\1a",
+        b"\0\1a\0",
+        b"\0\1a\0\1",
+        b"\0\1a\0\1\0",
+        b"\0\0\0\1\0",
+    )
+    data = b"".join(packet(first, body) for first, body in product(range(256), bodies))
+    for dialect in ("mqtt", *DIALECTS.values()):
+        assert_one_reading(data, dialect)
+
+
+def test_every_length_of_remaining_length() -> None:
+    sizes = (0, 1, 120, 121, 122, 16_000, 16_376, 16_377, 16_378, 2_097_150)
+    parts = [
+        publish(4, payload=b"p" * size, least=least) for size in sizes for least in (1, 2, 3, 4)
+    ]
+    table = assert_one_reading(b"".join(parts), "mqtt/3.1.1")
+    assert set(table["remaining_length_bytes"].to_pylist()) == {1, 2, 3, 4}
+    assert_one_reading(b"".join(parts), "mqtt/5.0")
+
+
+def test_the_end_of_a_stream_at_every_byte() -> None:
+    data = publish(4) + publish(4, 0x32, "t", 1, b"payload") + packet(0xC0) + numbered(4, 0x40)
+    for size in range(len(data) + 1):
+        table = assert_one_reading(data[:size], "mqtt/3.1.1")
+        assert len(table) == 0 or size > 0
+
+
+def test_lengths_that_lie() -> None:
+    for lie in (b"\x30\xff\xff\xff\x7f", b"\x30\xff\xff\xff\xff\x7f", b"\x30\x80", b"\x30"):
+        assert_one_reading(publish(4) * 3 + lie + publish(4) * 3, "mqtt/3.1.1")
+        assert_one_reading(publish(4) * 3 + lie + connect(4) + publish(4), "mqtt", 1000)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_mutated_streams(seed: int) -> None:
+    """Whatever is damaged: one reading, and every byte accounted for."""
+    rng = Random(seed)
+    version = rng.choice(VERSIONS)
+    data = bytearray(random_stream(version, rng, 300, BROKEN[version]))
+    for _ in range(rng.choice((1, 5, 60))):
+        at = rng.randrange(len(data))
+        match rng.randrange(4):
+            case 0:
+                data[at] ^= 1 << rng.randrange(8)
+            case 1:
+                data[at] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, 0x10, 0x20, 0x30, 0x82))
+            case 2:
+                del data[at : at + rng.choice((1, 2, 40))]
+            case _:
+                data[at:at] = rng.randbytes(rng.choice((1, 2, 9)))
+    dialect = rng.choice(("mqtt", "mqtt", DIALECTS[version]))
+    assert_one_reading(bytes(data), dialect, rng.choice((None, 4096)))
+
+
+# --- columns and rows that are asked for ----------------------------------------------------
+
+
+def test_any_columns_are_those_of_the_whole() -> None:
+    rng = Random(5)
+    data = random_stream(5, rng, 300, BROKEN[5]) + random_stream(3, rng, 100, BROKEN[3])
+    whole = table_of(data, compiled=True)
+    for name in whole.schema.names:
+        assert table_of(data, compiled=True, columns=[name]).equals(whole.select([name])), name
+    for _ in range(20):
+        names = rng.sample(whole.schema.names, rng.randint(2, 8))
+        assert table_of(data, compiled=True, columns=names).equals(whole.select(names)), names
+
+
+def test_conditions_and_modes() -> None:
+    data = random_stream(4, Random(9), 500, BROKEN[4])
+    for where in ([("packet_type", "==", 3)], [("topic", "==", "room/3/t")], [("qos", ">", 0)]):
+        conditions: list[Condition] = list(where)
+        for mode in ("permissive", "dropmalformed"):
+            assert_same(
+                table_of(data, compiled=True, where=conditions, mode=mode),
+                table_of(data, compiled=False, where=conditions, mode=mode),
+            )
+
+
+def test_frames_end_before_what_changes_their_context() -> None:
+    data = np.frombuffer(
+        publish(4) * 3 + connack(4) + publish(4) + connect(4) + publish(4), np.uint8
+    )
+    size = len(publish(4))
+    starts, sizes, contexts = scan_frames(data, 0, len(data), len(data), 1000, 0)
+    assert starts.tolist() == [0, size, 2 * size] and sizes.tolist() == [size] * 3
+    assert contexts.tolist() == [0] * 4
+    starts, _, _ = scan_frames(data, 0, len(data), len(data), 1000, 4)
+    assert len(starts) == 5  # a known version is not changed by CONNACK
+    assert len(scan_frames(data, 0, len(data), 2 * size, 1000, 4)[0]) == 2
+    assert len(scan_frames(data, 0, len(data), len(data), size - 1, 4)[0]) == 0
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_the_common_packets_are_not_left_to_the_scalar_reader(version: int) -> None:
+    common = [
+        publish(version), publish(version, 0x33, "é", 1), publish(version, 0x3C, "t", 9, b""),
+        *(numbered(version, first) for first in (0x40, 0x50, 0x62, 0x70)),
+        packet(0xC0), packet(0xD0), packet(0xE0),
+    ]  # fmt: skip
+    data = np.frombuffer(b"".join(common), np.uint8)
+    starts, sizes, contexts = scan_frames(data, 0, len(data), len(data), 1000, version)
+    assert len(starts) == len(common)
+    decoder = ColumnDecoder(COLUMNS, validate=True)
+    arrays, rejected = decoder.decode(data, len(data), starts, sizes, contexts[:-1])
+    assert list(rejected) == [] and len(arrays) == len(COLUMNS)
+
+
+def test_nulls_are_not_made_again() -> None:
+    """Columns that no packet has are slices of one array."""
+    data = np.frombuffer(publish(4) * 50, np.uint8)
+    starts, sizes, contexts = scan_frames(data, 0, len(data), len(data), 1000, 4)
+    decoder = ColumnDecoder(COLUMNS, validate=True)
+    first, _ = decoder.decode(data, len(data), starts, sizes, contexts[:-1])
+    again, _ = decoder.decode(data, len(data), starts[:9], sizes[:9], contexts[:9])
+    place = [column.name for column in COLUMNS].index("client_id")
+    buffers = [array[place].buffers()[0].address for array in (first, again)]
+    assert buffers[0] == buffers[1] and again[place].null_count == 9
+
+
+def test_kernels_as_plain_python() -> None:
+    code = (
+        "from random import Random\n"
+        "from tests.formats.mqtt import test_columns as t\n"
+        "for v in t.VERSIONS:\n"
+        "    t.assert_one_reading(t.random_stream(v, Random(v), 60, t.BROKEN[v]))\n"
+        "print('same')"
+    )
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=root,
+        env={"NUMBA_DISABLE_JIT": "1", "PYTHONPATH": f"{root}/src:{root}", "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("same\n", 0), done.stderr[-2000:]
+
+
+# --- recordings -----------------------------------------------------------------------------
+
+
+def test_recorded_streams(shared: Path) -> None:
+    streams = 0
+    for path in tables(shared):
+        whole: dict[tuple[str, ...], list[bytes]] = {}
+        for stream, data, _, _ in recorded(path):
+            whole.setdefault(stream, []).append(data)
+        largest = sorted(whole.values(), key=lambda packets: -sum(map(len, packets)))
+        for packets in largest[:6]:
+            if sum(map(len, packets)) > 3 << 20:
+                packets = packets[:500]
+            table = assert_one_reading(b"".join(packets))
+            assert len(table) == len(packets)
+            streams += 1
+    assert streams > 100
+
+
+def test_varieties_in_one_stream() -> None:
+    data = b"".join(connect(version) + b"".join(variety(version)) for version in VERSIONS)
+    table = assert_one_reading(data)
+    assert set(table["status"].to_pylist()) == {"ok"}
+    assert len(text("")) == 2 and get_format("mqtt").context == 0
