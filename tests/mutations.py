@@ -8,7 +8,7 @@ that damage lands on lengths and counts, not only on random bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from random import Random
@@ -29,6 +29,7 @@ __all__ = [
     "mutated_stream",
     "mutated_streams",
     "recorded_examples",
+    "section_places",
     "subject_of",
 ]
 
@@ -48,50 +49,52 @@ _TEXTS = (
 
 Place = tuple[int, int]
 """Position and width in bytes of an integer that says how a packet is laid out."""
-Damage = Callable[[bytearray, Random], None]
 Corpus = Mapping[int, list[bytes]]
 """Whole packets to start from, by the context that they are read with."""
 
 
-def _as_it_is(data: bytearray, format: Format) -> None:
-    """Leave a packet as it is."""
-
-
-def _whole(packet: Any, format: Format) -> Any:
+def _whole(packet: Any) -> Any:
     return packet
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """One format as a search sees it."""
+    """One format as a search sees it, read as one of its dialects."""
 
-    name: str
+    format: Format
+    labels: tuple[str, ...]
+    """What streams can be read as; each case takes one."""
+    alone: frozenset[str] = frozenset()
+    """Labels under which a stream is one packet."""
     corpus: Callable[[Path | None], Corpus]
     """Packets made by hand and recorded ones, those of the shared folder too if it is given."""
-    packets: Callable[[Format, Corpus, Random, int], list[bytes]]
-    """So many whole packets in an order that they can have in a stream of the format."""
-    places: Callable[[bytes, Format], list[Place]]
+    packets: Callable[[Subject, Corpus, Random, int], list[bytes]]
+    """So many whole packets, in an order that they can have in a stream."""
+    places: Callable[[bytes, Subject], list[Place]]
     """Where types, lengths and counts stand, big-endian, as far as the packet can be walked."""
-    seal: Callable[[bytearray, Format], None]
+    seal: Callable[[bytearray, Subject], None]
     """Make the packet's own length right."""
     own_damage: tuple[tuple[int, Damage], ...] = ()
     """Weight and damage that only this format has."""
     head_bytes: int
-    """Half of all flipped bits are before this."""
+    """Half of all flipped bits are before this, texts behind it."""
     edges: tuple[int, ...]
     """Values where one of the format's integers changes its meaning."""
     texts: tuple[bytes, ...] = ()
     """What its texts must not have, besides what is no UTF-8."""
     lures: tuple[bytes, ...]
     """Beginnings of packets: what resynchronising must not fall for."""
-    labels: tuple[str, ...]
-    """What streams are read as; each case takes one."""
-    alone: frozenset[str] = frozenset()
-    """Labels under which a stream is one packet."""
-    kept: Callable[[Any, Format], Any] = field(default=_whole)
-    """A packet -> what a row of it keeps, as the packet that `packet_of` makes of that row."""
+    kept: Callable[[Any], Any] = _whole
+    """A packet -> the packet that its row describes."""
     exact: bool = True
     """Whether every well-formed packet is encoded to the bytes it was decoded from."""
+
+    def read_as(self, label: str) -> Subject:
+        """Return the same, read as another dialect."""
+        return replace(self, format=get_format(label))
+
+
+Damage = Callable[[bytearray, Random, Subject], None]
 
 
 def subject_of(name: str) -> Subject:
@@ -112,6 +115,10 @@ def recorded_examples(name: str) -> Iterator[tuple[int, bytes]]:
 # --- damage to one packet -------------------------------------------------------------------
 
 
+_VALUE_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 4, 7: 8}
+"""Of the marshalled property types that have one width."""
+
+
 def lie(data: bytearray, place: Place, rng: Random, edges: Sequence[int]) -> None:
     """Change an integer: a little, to an edge, or to anything."""
     at, width = place
@@ -128,6 +135,30 @@ def lie(data: bytearray, place: Place, rng: Random, edges: Sequence[int]) -> Non
     data[at : at + width] = (value % (1 << 8 * width)).to_bytes(width, "big")
 
 
+def section_places(data: bytes, start: int, stop: int) -> list[Place]:
+    """Return version and count, and lengths and types, of the marshalled properties at `start`."""
+    if stop - start < 8 or data[start : start + 4] != b"\0\0\0\1":
+        return []
+    found: list[Place] = [(start, 4), (start + 4, 4)]
+    at = start + 8
+    while at + 5 <= stop:
+        kind_at = at + 2 + int.from_bytes(data[at : at + 2], "big")
+        found += [(at, 2), (kind_at, 2)]
+        kind = int.from_bytes(data[kind_at : kind_at + 2], "big")
+        width = {8: 2, 9: 4}.get(kind, 0)
+        value = int.from_bytes(data[kind_at + 2 : kind_at + 2 + width], "big")
+        if width:
+            found.append((kind_at + 2, width))
+        at = kind_at + 2 + width + value + _VALUE_BYTES.get(kind, 0)
+    return found
+
+
+def _lie_in_places(data: bytearray, rng: Random, subject: Subject) -> None:
+    places = subject.places(bytes(data), subject)
+    if places:
+        lie(data, rng.choice(places), rng, subject.edges)
+
+
 def _flip_bits(data: bytearray, rng: Random, subject: Subject) -> None:
     for _ in range(rng.choice((1, 1, 2, 8))):
         reach = min(len(data), subject.head_bytes) if rng.random() < 0.5 else len(data)
@@ -137,8 +168,15 @@ def _flip_bits(data: bytearray, rng: Random, subject: Subject) -> None:
 def _change_text(data: bytearray, rng: Random, subject: Subject) -> None:
     """Put bytes that are or nearly are UTF-8 over others, behind the header if possible."""
     text = rng.choice(subject.texts if subject.texts and rng.random() < 0.5 else _TEXTS)
-    at = rng.randrange(min(subject.head_bytes, len(data) - 1), len(data))
-    data[at : at + len(text)] = text[: len(data) - at]
+    _put(data, rng.randrange(min(subject.head_bytes, len(data) - 1), len(data)), text)
+
+
+def _put_lure(data: bytearray, rng: Random, subject: Subject) -> None:
+    _put(data, rng.randrange(len(data)), rng.choice(subject.lures))
+
+
+def _put(data: bytearray, at: int, part: bytes) -> None:
+    data[at : at + len(part)] = part[: len(data) - at]
 
 
 def _cut(data: bytearray, rng: Random, _: Subject) -> None:
@@ -160,38 +198,67 @@ def _repeat(data: bytearray, rng: Random, _: Subject) -> None:
     data[at:at] = data[at : at + rng.choice((1, 4, 12, 72, 200))]
 
 
-def _put_lure(data: bytearray, rng: Random, subject: Subject) -> None:
-    lure = rng.choice(subject.lures)
-    at = rng.randrange(len(data))
-    data[at : at + len(lure)] = lure[: len(data) - at]
-
-
-_LIE_WEIGHT = 30
-_IN_PLACE = ((20, _flip_bits), (12, _change_text), (4, _put_lure))
-"""Weight and damage that leaves the packet as long as it is."""
-_OTHER_LENGTH = ((3, _cut), (3, _insert), (3, _remove), (3, _repeat))
+_IN_PLACE = ((30, _lie_in_places), (20, _flip_bits), (12, _change_text), (4, _put_lure))
+"""Weight and damage that leaves a packet as long as it is."""
+_IN_LENGTH = ((4, _cut), (3, _insert), (3, _remove), (3, _repeat))
 """What breaks the framing is rare, or most packets would only be garbage."""
 _SEALED = 0.7
-"""How many packets of another length say so."""
+"""How many packets of another length say that they have it."""
 
 
-def mutate_packet(
-    packet: bytes, rng: Random, subject: Subject, format: Format | None = None
-) -> bytes:
+def mutate_packet(packet: bytes, rng: Random, subject: Subject) -> bytes:
     """Return a packet with one to three kinds of damage."""
-    format = format or get_format(subject.name)
     data = bytearray(packet)
-
-    def _lie(data: bytearray, rng: Random, subject: Subject) -> None:
-        places = subject.places(bytes(data), format)
-        if places:
-            lie(data, rng.choice(places), rng, subject.edges)
-
-    def sealed(damage: Callable[[bytearray, Random, Subject], None]) -> Any:
-        def seal(data: bytearray, rng: Random, subject: Subject) -> None:
-            damage(data, rng, subject)
-            if data and rng.random() < _SEALED:
-                subject.seal(data, format)
-
-        return seal
+    table = (*_IN_PLACE, *_IN_LENGTH, *subject.own_damage)
+    kinds = rng.choices(
+        [damage for _, damage in table],
+        [weight for weight, _ in table],
+        k=rng.choice((1, 1, 1, 2, 3)),
+    )
+    for damage in kinds:
+        if len(data) < 2:
+            break
+        size = len(data)
+        damage(data, rng, subject)
+        if len(data) != size and rng.random() < _SEALED:
+            subject.seal(data, subject)
     return bytes(data)
+
+
+# --- damage to a stream ---------------------------------------------------------------------
+
+
+def mutated_streams(subject: Subject, corpus: Corpus, rng: Random, count: int) -> list[bytes]:
+    """Return `count` packets, most of them damaged, as one stream, or as one stream each."""
+    parts: list[bytes] = []
+    for packet in subject.packets(subject, corpus, rng, count):
+        if rng.random() < 0.2:
+            parts.append(packet)
+        parts.append(mutate_packet(packet, rng, subject))
+    if subject.format.label in subject.alone:
+        return [part for part in parts if part]
+    return [_damaged_stream(parts, rng)]
+
+
+def mutated_stream(subject: Subject, corpus: Corpus, rng: Random, count: int) -> bytes:
+    """Return `count` damaged packets, some whole ones between them, as one stream."""
+    [stream] = mutated_streams(subject, corpus, rng, count)
+    return stream
+
+
+def _damaged_stream(parts: list[bytes], rng: Random) -> bytes:
+    if rng.random() < 0.3:
+        at = rng.randrange(len(parts))
+        parts[at:at] = parts[at : at + rng.randint(1, 5)]
+    stream = b"".join(parts)
+    match rng.randrange(6):
+        case 0:
+            return stream[: rng.randrange(1, len(stream))]
+        case 1:
+            return stream[rng.randrange(min(len(stream), 500)) :]
+        case 2:
+            at = rng.randrange(len(stream))
+            return stream[:at] + stream[at + rng.randint(1, 300) :]
+        case 3:
+            return rng.randbytes(rng.randint(1, 100)) + stream
+    return stream

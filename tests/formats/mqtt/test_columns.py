@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.formats.mqtt.make import (
+    EVERY_PUBLISH_PROPERTY,
     VERSIONS,
     connack,
     connect,
@@ -20,6 +21,7 @@ from tests.formats.mqtt.make import (
     publish,
     random_stream,
     text,
+    variable,
     variety,
 )
 from tests.formats.mqtt.matrix import CASES
@@ -91,6 +93,40 @@ def test_any_topic_anywhere(raw: bytes, version: int) -> None:
         assert_one_reading(publish(version) + alone + publish(version), dialect)
         long = publish(version, first, raw, number, b"\xa9\x80\xbf" * 20)
         assert_one_reading(long + alone, dialect)
+
+
+@pytest.mark.parametrize("raw", TEXTS, ids=lambda raw: str(raw)[:24])
+def test_any_text_in_properties(raw: bytes) -> None:
+    quoted: tuple[bytes, ...] = (raw, b'say "' + raw, raw + b"\\", b"\n" + raw, raw + "é".encode())
+    blocks = [b"\x03" + text(raw), b"\x08" + text(raw), b"\x09" + text(raw)]
+    blocks += [b"\x26" + text(one) + text(other) for one, other in product(quoted, quoted)]
+    alone = [publish(5, properties=one) for one in blocks]
+    alone.append(publish(5, topic="", properties=b"\x23\0\7" + b"".join(blocks[:3])))
+    assert_one_reading(b"".join(alone), "mqtt/5.0")
+    for data in alone[:4]:
+        assert_one_reading(data, "mqtt/5.0")
+
+
+def test_numbers_in_properties_at_their_edges() -> None:
+    numbers = [b"\x01" + bytes([value]) for value in (0, 1, 2, 255)]
+    numbers += [b"\x02" + value.to_bytes(4, "big") for value in (0, 9, 10**8, 2**31, 2**32 - 1)]
+    numbers += [b"\x23" + value.to_bytes(2, "big") for value in (0, 1, 65535)]
+    numbers += [b"\x0b" + variable(value) for value in (0, 1, 127, 128, 16384, 2**28 - 1)]
+    numbers += [b"\x0b" + one for one in (b"\x80\0", b"\x81\0", b"\xff\xff\xff\xff\x7f", b"\x80")]
+    data = b"".join(publish(5, properties=one) for one in numbers)
+    table = assert_one_reading(data, "mqtt/5.0")
+    values = [one[0]["value"] for one in table["properties"].to_pylist() if one]
+    assert values.count("4294967295") == 1 and values.count("268435455") == 1
+    pairs = [publish(5, properties=one + other) for one, other in product(numbers, numbers)]
+    assert_one_reading(b"".join(pairs), "mqtt/5.0")
+
+
+def test_properties_cut_at_every_byte() -> None:
+    whole = EVERY_PUBLISH_PROPERTY
+    cut = [publish(5, properties=whole[:size]) for size in range(len(whole) + 1)]
+    cut += [publish(5, topic="", properties=whole[size:]) for size in range(len(whole) + 1)]
+    table = assert_one_reading(b"".join(cut), "mqtt/5.0")
+    assert {"truncated", "MQTT-4.7.3-1", None} <= set(table["verdict"].to_pylist())
 
 
 def test_every_first_byte_and_short_length() -> None:
@@ -200,6 +236,9 @@ def test_the_common_packets_are_not_left_to_the_scalar_reader(version: int) -> N
         *(numbered(version, first) for first in (0x40, 0x50, 0x62, 0x70)),
         packet(0xC0), packet(0xD0), packet(0xE0),
     ]  # fmt: skip
+    if version == 5:
+        common.append(publish(5, 0x30, "a", None, b"", EVERY_PUBLISH_PROPERTY))
+        common.append(publish(5, 0x32, "", 9, b"x", b"\x23\0\1"))
     data = np.frombuffer(b"".join(common), np.uint8)
     starts, sizes, contexts = scan_frames(data, 0, len(data), len(data), 1000, version)
     assert len(starts) == len(common)

@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from wireyard.arena import Arena
 from wireyard.formats.mqtt import kernels
-from wireyard.formats.mqtt.layout import VERSION_BITS
+from wireyard.formats.mqtt.layout import PROPERTIES, VERSION_BITS
+from wireyard.formats.mqtt.property_kernels import LEAST_PROPERTY_BYTES, TEXT_BYTES_PER_BYTE
 from wireyard.layout import Column
 from wireyard.memory import SLACK
 from wireyard.schema import arrow_type
@@ -34,6 +35,9 @@ _I32 = {name: place for place, name in enumerate(kernels.I32_FIELDS)}
 _I64 = {name: place for place, name in enumerate(kernels.I64_FIELDS)}
 _BIT = {name: place for place, name in enumerate(kernels.BITS)}
 _TEXTS = {"packet_type_name": "names", "topic": "topics", "payload": "payloads"}
+_NAMES = pa.array(
+    [PROPERTIES[code].name if code in PROPERTIES else "" for code in range(max(PROPERTIES) + 1)]
+)
 _VALID = {
     "dup": "has qos",
     "qos": "has qos",
@@ -45,8 +49,9 @@ _VALID = {
     "properties": "has properties",
 }
 """What says where a column is not null; the others are nowhere."""
-_GROUPS = {**_TEXTS, "verdict": "topics"}
-"""The pass that each column needs: a topic can break a rule."""
+_GROUPS = {**_TEXTS, "properties": "properties"}
+_CHECKED = ("topics", "properties")
+"""The passes that find broken rules, which the verdict needs."""
 
 
 def scan_frames(
@@ -79,8 +84,10 @@ class ColumnDecoder:
 
     def __init__(self, columns: Sequence[Column], validate: bool) -> None:
         self._columns = tuple(columns)
-        groups = {_GROUPS[column.name] for column in columns if column.name in _GROUPS}
-        groups |= {"topics"} if validate else set()
+        names = {column.name for column in columns}
+        groups = {_GROUPS[name] for name in names & _GROUPS.keys()}
+        if validate or "verdict" in names:
+            groups.update(_CHECKED)
         self._wanted = sum(kernels.WANT[group] for group in groups)
         self._same: dict[tuple[str, int | None], pa.Array] = {}
 
@@ -99,8 +106,9 @@ class ColumnDecoder:
         a = batch.arena.arrays
         kernels.fill_rows(
             data, stop, starts, sizes, contexts, self._wanted, a["i32"], a["i64"], a["places"],
-            a["bits"], a["rejected"], a["names"], batch.topics, a["payloads"], a["offsets"],
-            *kernels.NAMES,
+            a["bits"], a["rejected"], a["names"], batch.scratch.topics, a["payloads"],
+            batch.scratch.text, batch.scratch.codes, batch.scratch.offsets, a["offsets"],
+            *kernels.TABLES,
         )  # fmt: skip
         arrays = [self._column(column, batch, contexts) for column in self._columns]
         return arrays, np.flatnonzero(a["rejected"])
@@ -110,11 +118,7 @@ class ColumnDecoder:
         if name == "version_in_force":
             return self._versions(contexts & VERSION_BITS)
         if name == "properties" and batch.arena.arrays["bits"][_BIT["has properties"]].any():
-            # Of 5.0, and without one: packets that have some are rejected.
-            offsets = self._repeated("int32", 0, batch.rows + 1).buffers()[1]
-            none = pa.nulls(0, kind.value_type)
-            buffers = [batch.validity(name), offsets]
-            return pa.Array.from_buffers(kind, batch.rows, buffers, children=[none])
+            return batch.properties(kind)
         values = batch.values(name)
         if values is None:
             return self._repeated(column.kind, None, batch.rows)
@@ -138,10 +142,32 @@ class ColumnDecoder:
         return kept.slice(0, rows)
 
 
-class _Batch:
-    """The output of one call; topics are copied out of scratch, for their size shows last."""
+class _Scratch:
+    """Where a thread's kernels put text whose size is not known before; it stays touched."""
 
     _kept = local()
+
+    def __init__(self, taken: int) -> None:
+        self.taken = taken
+        most = taken // LEAST_PROPERTY_BYTES
+        self.topics = np.empty(taken + SLACK, np.uint8)
+        self.text = np.empty(TEXT_BYTES_PER_BYTE * taken + SLACK, np.uint8)
+        self.codes = np.empty(most, np.int32)
+        self.offsets = np.zeros(most + 1, np.int32)
+
+    @classmethod
+    def for_bytes(cls, taken: int) -> _Scratch:
+        """Return the thread's scratch for `taken` bytes of packets; one for a huge packet goes."""
+        kept: _Scratch | None = getattr(cls._kept, "scratch", None)
+        if kept is None or kept.taken < taken:
+            kept = cls(taken + -taken % _SCRATCH_STEP)
+            if kept.taken <= _MOST_KEPT:
+                cls._kept.scratch = kept
+        return kept
+
+
+class _Batch:
+    """The output of one call; text is copied out of scratch when its column is made."""
 
     def __init__(self, rows: int, taken: int, wanted: int) -> None:
         self.rows = rows
@@ -149,26 +175,16 @@ class _Batch:
             {
                 "i32": ((len(kernels.I32_FIELDS), rows), np.int32),
                 "i64": ((len(kernels.I64_FIELDS), rows), np.int64),
-                "places": ((2, kernels.BLOCK_ROWS), np.int64),
+                "places": ((kernels.PLACES, kernels.BLOCK_ROWS), np.int64),
                 "bits": ((len(kernels.BITS), (rows + 7) // 8), np.uint8),
                 "rejected": ((rows,), np.uint8),
-                "offsets": ((len(kernels.TEXTS), rows + 1), np.int32),
+                "offsets": ((len(kernels.WANT), rows + 1), np.int32),
                 "names": ((kernels.MAX_NAME_BYTES * rows + SLACK,), np.uint8),
                 "payloads": ((taken if wanted & kernels.WANT["payloads"] else 0,), np.uint8),
             }
         )
         self.arena.arrays["offsets"][:, 0] = 0
-        self.topics = self._scratch(taken + SLACK)
-
-    @classmethod
-    def _scratch(cls, size: int) -> Bytes:
-        """Return the thread's memory for topics: touching it anew each time costs too much."""
-        kept: Bytes | None = getattr(cls._kept, "scratch", None)
-        if kept is None or len(kept) < size:
-            kept = np.empty(size + -size % _SCRATCH_STEP, np.uint8)
-            if len(kept) <= _MOST_KEPT:
-                cls._kept.scratch = kept
-        return kept
+        self.scratch = _Scratch.for_bytes(taken)
 
     def validity(self, name: str) -> pa.Buffer | None:
         """Return what says where a column is not null, None if it is nowhere null."""
@@ -184,11 +200,30 @@ class _Batch:
             return [self.arena.buffer("bits", _BIT[name])]
         if name not in _TEXTS:
             return None
-        place = kernels.TEXTS.index(_TEXTS[name])
-        used = int(self.arena.arrays["offsets"][place, -1])
+        offsets, used = self._offsets(_TEXTS[name])
         if name == "topic":
-            text = pa.allocate_buffer(used)
-            np.frombuffer(text, np.uint8)[:] = self.topics[:used]
-        else:
-            text = self.arena.buffer(_TEXTS[name]).slice(0, used)
-        return [self.arena.buffer("offsets", place), text]
+            return [offsets, _copy(self.scratch.topics[:used])]
+        return [offsets, self.arena.buffer(_TEXTS[name]).slice(0, used)]
+
+    def properties(self, kind: pa.DataType) -> pa.Array:
+        """Return the properties of every PUBLISH of 5.0; others that have some are rejected."""
+        offsets, count = self._offsets("properties")
+        ends = self.scratch.offsets[: count + 1]
+        names = _NAMES.take(pa.array(self.scratch.codes[:count]))
+        text = _copy(self.scratch.text[: int(ends[-1])])
+        values = pa.StringArray.from_buffers(count, _copy(ends), text)
+        entries = pa.StructArray.from_arrays([names, values], fields=list(kind.value_type))
+        buffers = [self.validity("properties"), offsets]
+        return pa.Array.from_buffers(kind, self.rows, buffers, children=[entries])
+
+    def _offsets(self, group: str) -> tuple[pa.Buffer, int]:
+        """Return the offsets of a group of columns, and where the last of them ends."""
+        place = list(kernels.WANT).index(group)
+        last = int(self.arena.arrays["offsets"][place, -1])
+        return self.arena.buffer("offsets", place), last
+
+
+def _copy(array: np.ndarray[Any, Any]) -> pa.Buffer:
+    buffer = pa.allocate_buffer(array.nbytes)
+    np.frombuffer(buffer, array.dtype)[:] = array
+    return buffer

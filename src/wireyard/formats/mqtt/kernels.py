@@ -2,9 +2,9 @@
 
 Rules of this file:
 
-1. A kernel answers only what it is sure of: PUBLISH without properties, the four acknowledgements
-   in two bytes, PINGREQ, PINGRESP, DISCONNECT without a reason. Every other packet, the version of
-   1999, and every broken rule is marked in `rejected`, and the scalar reader gives its row.
+1. A kernel answers only what it is sure of: PUBLISH, the four acknowledgements in two bytes,
+   PINGREQ, PINGRESP, DISCONNECT without a reason. Every other packet, the version of 1999, and
+   every broken rule is marked in `rejected`, and the scalar reader gives its row.
 2. Nothing is read at or after `stop`; a length is compared with what is left before it is used.
 3. Each group of columns has a pass of its own over a block of rows; a group that nobody asked for
    costs nothing. What one pass rejects the next leaves out.
@@ -33,6 +33,7 @@ from wireyard.formats.mqtt.layout import (
     PUBREL,
     VERSION_BITS,
 )
+from wireyard.formats.mqtt.property_kernels import KINDS, take_properties
 from wireyard.memory import (
     BLOCK,
     Bytes,
@@ -50,14 +51,15 @@ __all__ = [
     "I32_FIELDS",
     "I64_FIELDS",
     "MAX_NAME_BYTES",
-    "NAMES",
-    "TEXTS",
+    "PLACES",
+    "TABLES",
     "WANT",
     "fill_rows",
     "scan_frames",
 ]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+Offsets = np.ndarray[tuple[int], np.dtype[np.int32]]
 Grid32 = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 Grid64 = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 Grid8 = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
@@ -66,13 +68,15 @@ I32_FIELDS: Final = ("packet_type", "flags", "remaining_length_bytes", "qos", "p
 I64_FIELDS: Final = ("remaining_length", "payload_size")
 BITS: Final = ("dup", "retain", "is publish", "has qos", "has packet id", "has properties")
 """Two columns, and what says where a column is not null; each a row of bitmaps."""
-WANT: Final = {"names": 1, "topics": 2, "payloads": 4}
+WANT: Final = {"names": 1, "topics": 2, "payloads": 4, "properties": 8}
 """Groups of columns that cost something; a group that nobody asked for is left out."""
-TEXTS: Final = tuple(WANT)
-_NAMES_WANTED, _TOPICS_WANTED, _PAYLOADS_WANTED = WANT.values()
+_NAMES_WANTED, _TOPICS_WANTED, _PAYLOADS_WANTED, _PROPERTIES_WANTED = WANT.values()
+_NAME_PLACE, _TOPIC_PLACE, _PAYLOAD_PLACE, _LIST_PLACE = range(len(WANT))
 MAX_NAME_BYTES: Final = max(map(len, PACKET_TYPES.values()))
 
-_TOPIC_AT, _PAYLOAD_AT = range(2)
+PLACES: Final = 3
+"""Where a packet's topic, properties and payload begin."""
+_TOPIC_AT, _PROPERTIES_AT, _PAYLOAD_AT = range(PLACES)
 BLOCK_ROWS: Final = 1024
 """Rows that go through all passes together: what they read and write stays in the cache."""
 _ROW_OF_BLOCK: Final = BLOCK_ROWS - 1
@@ -95,7 +99,8 @@ def _names() -> tuple[Ints, Ints, Ints]:
     return np.array(words, np.int64), np.array(lengths, np.int64), np.array(nibbles, np.int64)
 
 
-NAMES: Final = _names()
+TABLES: Final = (*_names(), KINDS)
+"""Names of types as words, their lengths, the nibble of each type, the rules of properties."""
 
 
 def _emit_copy_topic(builder: Any, out: Any, out_at: Any, data: Any, at: Any) -> Any:
@@ -155,6 +160,7 @@ def is_odd(data: Bytes, at: int, size: int) -> bool:
 
 
 _INTS = array("int64")
+_OFFSETS = array("int32")
 _GRID32, _GRID64, _GRID8 = array("int32", 2), array("int64", 2), array("uint8", 2)
 
 
@@ -251,13 +257,20 @@ def fill_fixed(
                 sure &= end - at >= 2
                 size = load_u16(data, min(at, stop - 2))
                 id_at = at + 2 + size
-                payload_at = id_at + 2 * (qos != 0) + newest
-                sure &= (size > 0) & (payload_at <= end) & (qos != 3)
+                listed_at = id_at + 2 * (qos != 0)
+                payload_at = listed_at
+                if newest:
+                    # Property Length of one byte; longer ones are rare.
+                    length = load_u8(data, min(listed_at, stop - 1))
+                    sure &= length < 0x80
+                    listed_at += 1
+                    payload_at = listed_at + length
+                sure &= ((size > 0) | (payload_at > listed_at)) & (payload_at <= end) & (qos != 3)
                 number = load_u16(data, min(id_at, stop - 2))
                 sure &= (qos == 0) | (number != 0)
                 sure &= (qos != 0) | (flags < 8) | (version < 4)
-                sure &= (not newest) | (load_u8(data, min(payload_at, stop) - 1) == 0)
                 places[_TOPIC_AT, row & _ROW_OF_BLOCK] = at + 2
+                places[_PROPERTIES_AT, row & _ROW_OF_BLOCK] = listed_at
                 places[_PAYLOAD_AT, row & _ROW_OF_BLOCK] = payload_at
                 i32[4, row] = number
                 i64[1, row] = end - payload_at
@@ -291,13 +304,13 @@ def fill_names(
     i32: Grid32, names: Bytes, offsets: Grid32, words: Ints, lengths: Ints, first: int, last: int
 ) -> None:
     """Fill the names of packet types."""
-    at = offsets[0, first]
+    at = offsets[_NAME_PLACE, first]
     for row in range(first, last):
         kind = i32[0, row]
         store_word(names, at, words[_NAME_WORDS * kind])
         store_word(names, at + 8, words[_NAME_WORDS * kind + 1])
         at += lengths[kind]
-        offsets[0, row + 1] = at
+        offsets[_NAME_PLACE, row + 1] = at
 
 
 @piece
@@ -313,7 +326,7 @@ def fill_topics(
     last: int,
 ) -> None:
     """Fill the topics, and reject packets whose topic breaks a rule."""
-    at = offsets[1, first]
+    at = offsets[_TOPIC_PLACE, first]
     for row in range(first, last):
         if i32[0, row] == PUBLISH and not rejected[row]:
             start = places[_TOPIC_AT, row & _ROW_OF_BLOCK]
@@ -324,7 +337,7 @@ def fill_topics(
                 rejected[row] = 1
             else:
                 at += size
-        offsets[1, row + 1] = at
+        offsets[_TOPIC_PLACE, row + 1] = at
 
 
 @piece
@@ -340,19 +353,52 @@ def fill_payloads(
     last: int,
 ) -> None:
     """Fill the payloads."""
-    at = offsets[2, first]
+    at = offsets[_PAYLOAD_PLACE, first]
     for row in range(first, last):
         if i32[0, row] == PUBLISH and not rejected[row]:
             size = i64[1, row]
             copy_bytes(payloads, at, data, places[_PAYLOAD_AT, row & _ROW_OF_BLOCK], size)
             at += size
-        offsets[2, row + 1] = at
+        offsets[_PAYLOAD_PLACE, row + 1] = at
+
+
+@piece
+def fill_properties(
+    data: Bytes,
+    places: Grid64,
+    i32: Grid32,
+    text: Bytes,
+    codes: Offsets,
+    entry_offsets: Offsets,
+    offsets: Grid32,
+    rejected: Bytes,
+    kinds: Ints,
+    first: int,
+    last: int,
+) -> None:
+    """Fill the properties of PUBLISH; before 5.0 it has none."""
+    entry = offsets[_LIST_PLACE, first]
+    for row in range(first, last):
+        if i32[0, row] == PUBLISH and not rejected[row]:
+            start = places[_PROPERTIES_AT, row & _ROW_OF_BLOCK]
+            end = places[_PAYLOAD_AT, row & _ROW_OF_BLOCK]
+            if end > start:
+                unnamed = load_u16(data, places[_TOPIC_AT, row & _ROW_OF_BLOCK] - 2) == 0
+                after = take_properties(
+                    data, start, end, text, entry_offsets[entry], codes, entry_offsets, entry,
+                    kinds, unnamed,
+                )  # fmt: skip
+                if after < 0:
+                    rejected[row] = 1
+                else:
+                    entry = after
+        offsets[_LIST_PLACE, row + 1] = entry
 
 
 @kernel(
     I64(
         READ, I64, _INTS, _INTS, _INTS, I64, _GRID32, _GRID64, _GRID64, _GRID8, TEXT, TEXT, TEXT,
-        TEXT, _GRID32, _INTS, _INTS, _INTS,
+        TEXT, TEXT, _OFFSETS, _OFFSETS, _GRID32, _INTS, _INTS, _INTS, _INTS,
     )
 )  # fmt: skip
 def fill_rows(
@@ -370,16 +416,20 @@ def fill_rows(
     names: Bytes,
     topics: Bytes,
     payloads: Bytes,
+    text: Bytes,
+    codes: Offsets,
+    entry_offsets: Offsets,
     offsets: Grid32,
     words: Ints,
     lengths: Ints,
     nibbles: Ints,
+    kinds: Ints,
 ) -> int:
     """Fill the wanted columns of the packets at `starts`; return how many there are.
 
-    Shapes: i32, i64 (field, r); places (topic and payload, `BLOCK_ROWS`); bits (`BITS`, r / 8);
-    rejected (r); names, topics, payloads: their bytes, and slack; offsets (`TEXTS`, r + 1), the
-    first of which are zero.
+    Shapes: i32, i64 (field, r); places (`PLACES`, `BLOCK_ROWS`); bits (`BITS`, r / 8); rejected
+    (r); names, topics, payloads and the text of properties: their bytes, and slack; codes (e);
+    entry_offsets (e + 1); offsets (group, r + 1). Zero at first: the first of all offsets.
     """
     rows = starts.shape[0]
     for first in range(0, rows, BLOCK_ROWS):
@@ -392,6 +442,11 @@ def fill_rows(
             fill_names(i32, names, offsets, words, lengths, first, last)
         if wanted & _TOPICS_WANTED:
             fill_topics(data, stop, places, i32, topics, offsets, rejected, first, last)
+        if wanted & _PROPERTIES_WANTED:
+            fill_properties(
+                data, places, i32, text, codes, entry_offsets, offsets, rejected, kinds,
+                first, last,
+            )  # fmt: skip
         if wanted & _PAYLOADS_WANTED:
             fill_payloads(data, places, i32, i64, payloads, offsets, rejected, first, last)
     return rows

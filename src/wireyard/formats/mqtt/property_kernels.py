@@ -1,0 +1,201 @@
+"""The properties of PUBLISH in 5.0 to columns: pieces of ``wireyard.formats.mqtt.kernels``.
+
+Every value is text there. A property that no PUBLISH has, one that is there twice, a value that is
+not allowed, and text that JSON would escape are left to the scalar reader.
+
+Text of the values takes at most `TEXT_BYTES_PER_BYTE` bytes for each on the wire: a pair of empty
+texts is 5 bytes there and 8 as JSON, an integer of 4 bytes is 5 with its identifier and 10 as text.
+
+Axis: e = properties of all rows.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from wireyard.accelerate import piece
+from wireyard.formats.mqtt.layout import PROPERTIES, PUBLISH
+from wireyard.memory import (
+    Bytes,
+    copy_bytes,
+    load_u8,
+    load_u16,
+    put_i64,
+    valid_utf8,
+)
+
+__all__ = [
+    "KINDS",
+    "LEAST_PROPERTY_BYTES",
+    "TEXT_BYTES_PER_BYTE",
+    "take_properties",
+]
+
+Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+Offsets = np.ndarray[tuple[int], np.dtype[np.int32]]
+
+TEXT_BYTES_PER_BYTE: Final = 2
+LEAST_PROPERTY_BYTES: Final = 2
+
+_BYTE, _TWO, _FOUR, _VARIABLE, _TEXT, _BINARY, _PAIR = range(1, 8)
+_ONCE, _NOT_ZERO, _TRUTH, _TOPIC = 8, 16, 32, 64
+_KIND: Final = 7
+_TOPIC_ALIAS: Final = 35
+
+
+def _kinds() -> Ints:
+    """Return what each property of PUBLISH holds, and its rules as bits; 0 for no property."""
+    order = ("byte", "two", "four", "variable", "text", "binary", "pair")
+    kinds = np.zeros(128, np.int64)
+    for code, one in PROPERTIES.items():
+        if PUBLISH in one.packets:
+            once = 0 if PUBLISH in one.repeats else _ONCE
+            rules = (_NOT_ZERO if one.low else 0) | (_TRUTH if one.high == 1 else 0)
+            topic = _TOPIC if one.name == "response_topic" else 0
+            kinds[code] = (order.index(one.kind) + 1) | once | rules | topic
+    return kinds
+
+
+KINDS: Final = _kinds()
+
+
+@piece
+def is_plain(data: Bytes, at: int, size: int) -> bool:
+    """Tell whether text is valid and has nothing that JSON escapes, U+0000 among it."""
+    plain = True
+    high = 0
+    for place in range(size):
+        char = load_u8(data, at + place)
+        plain &= (char >= 0x20) & (char != 0x22) & (char != 0x5C)
+        high |= char
+    return plain and (high < 0x80 or valid_utf8(data, at, size))
+
+
+@piece
+def is_text(data: Bytes, at: int, size: int, topic: bool) -> bool:
+    """Tell whether text is valid, without U+0000 and, of a topic, without wildcards."""
+    odd = False
+    high = 0
+    for place in range(size):
+        char = load_u8(data, at + place)
+        odd |= (char == 0) | (topic & ((char == 0x2B) | (char == 0x23)))
+        high |= char
+    return not odd and (high < 0x80 or valid_utf8(data, at, size))
+
+
+@piece
+def put_hex(out: Bytes, at: int, data: Bytes, start: int, size: int) -> int:
+    """Write bytes in hexadecimal."""
+    for place in range(size):
+        value = load_u8(data, start + place)
+        high, low = value >> 4, value & 15
+        out[at] = high + 48 + (high > 9) * 39
+        out[at + 1] = low + 48 + (low > 9) * 39
+        at += 2
+    return at
+
+
+@piece
+def put_quoted(out: Bytes, at: int, data: Bytes, start: int, size: int) -> int:
+    """Write text that needs no escaping between quotation marks."""
+    out[at] = 0x22
+    copy_bytes(out, at + 1, data, start, size)
+    out[at + 1 + size] = 0x22
+    return at + size + 2
+
+
+@piece
+def put_pair(out: Bytes, at: int, data: Bytes, start: int, end: int) -> int:
+    """Write a pair of texts as a JSON array; -1 for what is left to the scalar reader."""
+    size = load_u16(data, start) if end - start >= 2 else end
+    value = start + 2 + size
+    if value + 2 > end:
+        return -1
+    value_size = load_u16(data, value)
+    if value + 2 + value_size > end:
+        return -1
+    if not is_plain(data, start + 2, size) or not is_plain(data, value + 2, value_size):
+        return -1
+    out[at] = 0x5B
+    at = put_quoted(out, at + 1, data, start + 2, size)
+    out[at] = 0x2C
+    out[at + 1] = 0x20
+    at = put_quoted(out, at + 2, data, value + 2, value_size)
+    out[at] = 0x5D
+    return at + 1
+
+
+@piece
+def take_properties(
+    data: Bytes,
+    at: int,
+    end: int,
+    text: Bytes,
+    text_at: int,
+    codes: Offsets,
+    offsets: Offsets,
+    entry: int,
+    kinds: Ints,
+    unnamed: bool,
+) -> int:
+    """Read the properties of one packet; return the number of the entry after its last.
+
+    -1 for what is left to the scalar reader. `unnamed` says that the topic is empty, which an
+    alias has to stand for.
+    """
+    seen = 0
+    while at < end:
+        code = load_u8(data, at)
+        rules = kinds[code & 0x7F] if code < 0x80 else 0
+        at += 1
+        bit = 1 << (code & 63)
+        if rules == 0 or (rules & _ONCE and seen & bit):
+            return -1
+        seen |= bit
+        kind = rules & _KIND
+        left = end - at
+        if kind == _PAIR:
+            text_at = put_pair(text, text_at, data, at, end)
+            if text_at < 0:
+                return -1
+            at += 2 + load_u16(data, at)
+            at += 2 + load_u16(data, at)
+        elif kind >= _TEXT:
+            size = load_u16(data, at) if left >= 2 else left
+            at += 2
+            if size > end - at:
+                return -1
+            if kind == _BINARY:
+                text_at = put_hex(text, text_at, data, at, size)
+            elif is_text(data, at, size, rules & _TOPIC != 0):
+                copy_bytes(text, text_at, data, at, size)
+                text_at += size
+            else:
+                return -1
+            at += size
+        else:
+            value = width = 0
+            if kind == _VARIABLE:
+                digit = 0x80
+                while digit >= 0x80 and width < min(left, 4):
+                    digit = load_u8(data, at + width)
+                    value |= (digit & 0x7F) << 7 * width
+                    width += 1
+                if digit >= 0x80 or (width > 1 and digit == 0):
+                    return -1
+            else:
+                width = (kind == _BYTE) + 2 * (kind == _TWO) + 4 * (kind == _FOUR)
+                if width > left:
+                    return -1
+                for place in range(width):
+                    value = value << 8 | load_u8(data, at + place)
+            if (rules & _NOT_ZERO and value == 0) or (rules & _TRUTH and value > 1):
+                return -1
+            text_at = put_i64(text, text_at, value)
+            at += width
+        codes[entry] = code
+        entry += 1
+        offsets[entry] = text_at
+    return -1 if unnamed and not seen >> _TOPIC_ALIAS & 1 else entry
