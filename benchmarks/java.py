@@ -11,7 +11,7 @@ from typing import Any
 
 from peers import openmq
 
-SOURCE = Path(__file__).with_name("JmqBench.java")
+SOURCE = Path(__file__).with_name("PacketBench.java")
 # The collector under which Java was fastest here, and a heap that never has to grow.
 FLAGS = ("-XX:+UseParallelGC", "-Xms3g", "-Xmx3g")
 
@@ -23,15 +23,18 @@ def pinned(command: list[str]) -> list[str]:
     return ["taskset", "--cpu-list", str(max(os.sched_getaffinity(0))), *command]
 
 
-def java_baseline(stream_path: Path, warm_seconds: float = 5, rounds: int = 9) -> dict[str, Any]:
-    """Measure `ReadOnlyPacket.readPacket(InputStream)` on a stream repeated to 120 MB.
+def java_baseline(
+    format: str, stream_path: Path, warm_seconds: float = 5, rounds: int = 9
+) -> dict[str, Any]:
+    """Measure how the shipped classes read a stream of ``jmq`` or ``gpacket``, repeated to 120 MB.
+
+    That is `ReadOnlyPacket.readPacket(InputStream)` and `GPacket.read(InputStream)`.
 
     Returns
     -------
     dict
-        `java`, `bytes`, `packets`, `pinned`, and for each of the cases `header_items`, `all`,
-        `all_text_ids` and `memcpy` a dict of `packets_per_s_best`, `packets_per_s_median`,
-        `mb_per_s_best`, `mb_per_s_median`.
+        `java`, `bytes`, `packets`, `pinned`, and for each case of PacketBench.java a dict of
+        `packets_per_s_best`, `packets_per_s_median`, `mb_per_s_best`, `mb_per_s_median`.
 
     Raises
     ------
@@ -40,7 +43,7 @@ def java_baseline(stream_path: Path, warm_seconds: float = 5, rounds: int = 9) -
     """
     command = pinned(openmq.java(SOURCE, *FLAGS))
     done = subprocess.run(
-        [*command, str(stream_path), str(warm_seconds), str(rounds)],
+        [*command, format, str(stream_path), str(warm_seconds), str(rounds)],
         stdout=subprocess.PIPE,
         text=True,
         check=True,

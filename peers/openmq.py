@@ -14,6 +14,8 @@ from pathlib import Path
 ARTIFACT = "org.glassfish.mq:mq-distribution:6.5.0:zip"
 BUILD = Path(__file__).resolve().parent.parent / "build"
 HOME = BUILD / "openmq-6.5.0"
+JARS = ("imq.jar", "jms.jar", "imqutil.jar")
+"""Client, API, and what client and broker share: the GPacket is in the last alone."""
 
 
 class Unavailable(Exception):
@@ -84,7 +86,7 @@ def java(source: Path, *flags: str) -> list[str]:
     Unavailable
         There is no distribution or no JDK. (A source that does not compile is an error.)
     """
-    jars = os.pathsep.join(str(fetch() / "lib" / jar) for jar in ("imq.jar", "jms.jar"))
+    jars = os.pathsep.join(str(fetch() / "lib" / jar) for jar in JARS)
     # A name of its own for every state of the source: an edit is compiled anew.
     classes = BUILD / "peers" / f"{source.stem}-{source.stat().st_mtime_ns}"
     if not classes.is_dir():

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import click
 
-from tools.format_pages import format_page
+from tools.format_pages import format_page, markdown
 from wireyard.cli import main as cli
 from wireyard.formats import names
+from wireyard.layers.port import TERSE
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 HELP_WIDTH = 96
@@ -76,9 +77,32 @@ def help_section(title: str, text: str) -> Iterator[str]:
     yield from ("", f"## {title}", "", "```", *(line.rstrip() for line in text.splitlines()), "```")
 
 
+PORT_HEAD = """
+# JMQ packets as GPackets
+
+What the GPacket specification sketches under "Use In S1MQ", worked out: `wireyard convert` does it,
+both ways. Packet type, timestamp, sequence and bit flags have their places in the GPacket's header.
+Everything else is in the properties below, which are left out where a field has the value that a
+new packet has. Properties of control packets stay properties (a name that begins with a dot gets
+one more); those of a JMS message stand in the payload, in front of its body, as JMQ marshals them.
+Nothing is lost: converted back, a packet is equal, and has the same bytes wherever a decoded packet
+encodes to what it was decoded from.
+"""
+
+
+def port_document() -> Iterator[str]:
+    """Yield the lines of docs/formats/port.md."""
+    yield from (*PORT_HEAD.strip().splitlines(), "")
+    rows = (
+        (f"`{one.name}`", one.type, f"`{one.field}`" if one.field else "", one.doc) for one in TERSE
+    )
+    yield from markdown(("property", "type", "JMQ field", "meaning"), rows)
+
+
 DOCUMENTS: dict[str, Callable[[], Iterator[str]]] = {
     "cli.md": cli_document,
     **{f"formats/{name}.md": partial(format_page, name) for name in names()},
+    "formats/port.md": port_document,
 }
 
 

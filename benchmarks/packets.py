@@ -1,0 +1,146 @@
+"""Packets to columns, against the shipped Java classes, memcpy and our own scalar decoder.
+
+Every figure is the best of several rounds on one core, baselines measured before and after in the
+same run; only the ratios mean something on another machine.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import wireyard
+from benchmarks.java import java_baseline
+from peers import openmq
+
+ROOT = Path(__file__).resolve().parent.parent
+STREAMS = ROOT.parent / "shared" / "streams"
+TARGET_BYTES = 120_000_000
+ROUNDS = 9
+SAME_COLUMNS, VALUES = "same_columns", "all"
+"""The Java cases that reading everything is held against: with our texts, and without."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is measured of one format."""
+
+    format: str
+    java_cases: Mapping[str, str]
+    """Cases of PacketBench.java and what they are."""
+    header: Sequence[str]
+    """Columns that a Java program has when it asks for no property and no body."""
+    header_name: str
+    """What those are."""
+    java_header: str
+    """The Java case that does the same."""
+    recorded: Callable[[], bytes]
+    """A stream for where there is none of the shipped classes' own."""
+
+    def stream(self) -> tuple[str, bytes]:
+        """Return a stream and what it is: the one made by the Java classes, or our recordings."""
+        path = STREAMS / f"{self.format}_5000.stream"
+        if path.is_file():
+            return path.name, path.read_bytes()
+        return "examples/traffic", self.recorded()
+
+
+def best_seconds(work: Callable[[], object], rounds: int = ROUNDS) -> float:
+    """Return the shortest of several rounds, after one that warms memory and caches."""
+    work()
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def our_rates(subject: Subject, data: bytes, packets: int) -> dict[str, float]:
+    """Return packets per second of each of our cases; the two-thread case is not pinned."""
+    name = subject.format
+
+    def drain(threads: int, columns: Sequence[str] | None = None) -> Callable[[], object]:
+        return lambda: sum(
+            batch.num_rows for batch in wireyard.scan(data, name, columns, threads=threads)
+        )
+
+    part = data[: len(data) // 40]
+    copy = np.empty(len(data), np.uint8)
+    whole = np.frombuffer(data, np.uint8)
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(cores)})
+    seconds = {
+        "memcpy of the same bytes": best_seconds(lambda: np.copyto(copy, whole)),
+        "scan, all columns": best_seconds(drain(1)),
+        "read, all columns": best_seconds(lambda: wireyard.read(data, name, threads=1)),
+        f"scan, {subject.header_name}": best_seconds(drain(1, subject.header)),
+        "scan, 2 columns": best_seconds(drain(1, ["timestamp", "sequence"])),
+    }
+    scalar = best_seconds(lambda: list(wireyard.packets(part, name)), 2)
+    os.sched_setaffinity(0, cores)
+    seconds["scan, all columns, 2 threads"] = best_seconds(drain(2))
+    rates = {name: packets / value for name, value in seconds.items()}
+    return {**rates, "scalar decoder": packets / 40 / scalar}
+
+
+def java_rates(subject: Subject, part: bytes) -> dict[str, float]:
+    """Return packets per second of the shipped classes, none where they cannot be had."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "stream"
+        path.write_bytes(part)
+        try:
+            found = java_baseline(subject.format, path)
+        except openmq.Unavailable as why:
+            Console(stderr=True).print(f"no Java baseline: {why}")
+            return {}
+    return {name: found[name]["packets_per_s_best"] for name in subject.java_cases}
+
+
+def measure(subject: Subject) -> None:
+    """Measure and print one table."""
+    name, part = subject.stream()
+    data = part * -(-TARGET_BYTES // len(part))
+    packets = wireyard.scan(data, subject.format, ["offset"]).read_all().num_rows
+    before = java_rates(subject, part)
+    ours = our_rates(subject, data, packets)
+    after = java_rates(subject, part)
+    java = {case: max(before[case], after[case]) for case in before}
+    table = Table(title=f"{name}, {len(data) / 1e6:.0f} MB, {packets} packets")
+    bases = ("same columns", "values") if java else ()
+    headings = ("case", "M packets/s", "MB/s", *(f"x Java {base}" for base in bases))
+    for heading in (*headings, "x memcpy", "x scalar"):
+        table.add_column(heading, justify="left" if heading == "case" else "right")
+    for case, rate in java.items():
+        table.add_row(subject.java_cases[case], *_figures(rate, len(data) / packets))
+    for case, rate in ours.items():
+        table.add_row(
+            case,
+            *_figures(rate, len(data) / packets),
+            *(f"{rate / java[base]:.2f}" for base in _bases(subject, case) if java),
+            f"{rate / ours['memcpy of the same bytes']:.2f}",
+            f"{rate / ours['scalar decoder']:.0f}",
+        )
+    console = Console(width=120)
+    console.print(table)
+    one, two = ours["scan, all columns"], ours["scan, all columns, 2 threads"]
+    console.print(f"two threads are {two / one:.2f} times as fast as one")
+
+
+def _bases(subject: Subject, case: str) -> tuple[str, str]:
+    """Return which Java cases a case of ours is held against."""
+    if case.endswith(subject.header_name):
+        return (subject.java_header, subject.java_header)
+    return (SAME_COLUMNS, VALUES)
+
+
+def _figures(rate: float, bytes_each: float) -> tuple[str, str]:
+    return f"{rate / 1e6:.2f}", f"{rate * bytes_each / 1e6:.0f}"
