@@ -15,7 +15,7 @@ TEXTS = ("packet_type_name", "flags", "header_order")
 def recorded() -> bytes:
     """Return the recorded streams of the examples, ported to GPackets."""
     packets = wireyard.packets(jmq.recorded(), "jmq")
-    return b"".join(encode(to_gpacket(event.packet)) for event in packets)
+    return b"".join(encode(to_gpacket(packet)) for packet in packets)
 
 
 SUBJECT = Subject(

@@ -64,16 +64,16 @@ def best_seconds(work: Callable[[], object], rounds: int = ROUNDS) -> float:
     return min(times)
 
 
-def our_rates(subject: Subject, data: bytes, packets: int) -> dict[str, float]:
+def our_rates(subject: Subject, part: bytes, repeats: int, packets: int) -> dict[str, float]:
     """Return packets per second of each of our cases; the two-thread case is not pinned."""
     name = subject.format
+    data = part * repeats
 
     def drain(threads: int, columns: Sequence[str] | None = None) -> Callable[[], object]:
         return lambda: sum(
             batch.num_rows for batch in wireyard.scan(data, name, columns, threads=threads)
         )
 
-    part = data[: len(data) // 40]
     copy = np.empty(len(data), np.uint8)
     whole = np.frombuffer(data, np.uint8)
     cores = os.sched_getaffinity(0)
@@ -89,7 +89,7 @@ def our_rates(subject: Subject, data: bytes, packets: int) -> dict[str, float]:
     os.sched_setaffinity(0, cores)
     seconds["scan, all columns, 2 threads"] = best_seconds(drain(2))
     rates = {name: packets / value for name, value in seconds.items()}
-    return {**rates, "scalar decoder": packets / 40 / scalar}
+    return {**rates, "scalar decoder": packets / repeats / scalar}
 
 
 def java_rates(subject: Subject, part: bytes) -> dict[str, float]:
@@ -108,23 +108,24 @@ def java_rates(subject: Subject, part: bytes) -> dict[str, float]:
 def measure(subject: Subject) -> None:
     """Measure and print one table."""
     name, part = subject.stream()
-    data = part * -(-TARGET_BYTES // len(part))
-    packets = wireyard.scan(data, subject.format, ["offset"]).read_all().num_rows
+    repeats = -(-TARGET_BYTES // len(part))
+    size = len(part) * repeats
+    packets = repeats * wireyard.scan(part, subject.format, ["offset"]).read_all().num_rows
     before = java_rates(subject, part)
-    ours = our_rates(subject, data, packets)
+    ours = our_rates(subject, part, repeats, packets)
     after = java_rates(subject, part)
     java = {case: max(before[case], after[case]) for case in before}
-    table = Table(title=f"{name}, {len(data) / 1e6:.0f} MB, {packets} packets")
+    table = Table(title=f"{name}, {size / 1e6:.0f} MB, {packets} packets")
     bases = ("same columns", "values") if java else ()
     headings = ("case", "M packets/s", "MB/s", *(f"x Java {base}" for base in bases))
     for heading in (*headings, "x memcpy", "x scalar"):
         table.add_column(heading, justify="left" if heading == "case" else "right")
     for case, rate in java.items():
-        table.add_row(subject.java_cases[case], *_figures(rate, len(data) / packets))
+        table.add_row(subject.java_cases[case], *_figures(rate, size / packets))
     for case, rate in ours.items():
         table.add_row(
             case,
-            *_figures(rate, len(data) / packets),
+            *_figures(rate, size / packets),
             *(f"{rate / java[base]:.2f}" for base in _bases(subject, case) if java),
             f"{rate / ours['memcpy of the same bytes']:.2f}",
             f"{rate / ours['scalar decoder']:.0f}",

@@ -85,7 +85,7 @@ class Subject:
     lures: tuple[bytes, ...]
     """Beginnings of packets: what resynchronising must not fall for."""
     kept: Callable[[Any], Any] = _whole
-    """A packet -> the packet that its row describes."""
+    """A packet -> the packet that its row describes, None if no row does."""
     exact: bool = True
     """Whether every well-formed packet is encoded to the bytes it was decoded from."""
 

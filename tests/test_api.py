@@ -122,8 +122,32 @@ def test_packets_end_at_the_first_fault_unless_told_otherwise() -> None:
     with pytest.raises(wireyard.DecodeError) as caught:
         next(found)
     assert any("offset 72" in note for note in caught.value.__notes__)
+
+
+def test_what_cannot_be_read_as_packets_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(wireyard.UsageError, match="permissive"):
-        list(wireyard.packets(data, mode="permissive"))
+        wireyard.packets(packet(), mode="permissive")
+    with pytest.raises(wireyard.UsageError, match="unknown format"):
+        wireyard.packets(packet(), format="jqm")
+    with pytest.raises(wireyard.SourceError, match="no such file"):
+        wireyard.packets(tmp_path / "nothing")
+
+
+def test_no_columns_are_no_table() -> None:
+    with pytest.raises(wireyard.UsageError, match="no column was asked for"):
+        wireyard.read(packet(), columns=[])
+
+
+def test_a_dialect_is_part_of_the_name() -> None:
+    middle = bytes.fromhex("30 07 0003 612f62 00 78")
+    (row,) = wireyard.read(middle, "mqtt/5.0").to_pylist()
+    assert (row["format"], row["version_in_force"], row["payload"]) == ("mqtt", 5, b"x")
+    (row,) = wireyard.read(middle, "mqtt/3.1.1").to_pylist()
+    assert (row["version_in_force"], row["payload"]) == (4, b"\0x")
+    with pytest.raises(wireyard.UsageError, match=r"no dialect '6'.*mqtt/5\.0"):
+        wireyard.read(middle, "mqtt/6")
+    with pytest.raises(wireyard.UsageError, match=r"name one: jmq, .*mqtt/5\.0"):
+        wireyard.read(middle)
 
 
 def test_decode_and_encode_are_each_others_inverse() -> None:

@@ -1,6 +1,6 @@
 """Record the example traffic: a real broker, JMS clients, and a tap on loopback between them.
 
-usage: record.py --mq-home DIR [--out examples/traffic] [--seconds 150]
+usage: python -m examples.recording.record --mq-home DIR [--out examples/traffic] [--seconds 150]
 
 DIR is the `mq` folder of the unpacked Maven artifact org.glassfish.mq:mq-distribution:6.5.0:zip, as
 `python -m peers.openmq` fetches and prints it; a JDK 17 or newer is needed. Each connection becomes
@@ -15,57 +15,15 @@ import asyncio
 import contextlib
 import os
 import shutil
-import signal
-import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import BinaryIO
+
+from examples.recording.tap import LOOPBACK, free_ports, running, tap
 
 ACTORS = ("shop", "billing", "warehouse", "alerts", "audit", "stranger")
-LOOPBACK = "127.0.0.1"
 HERE = Path(__file__).resolve().parent
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
-    ports = [opened.getsockname()[1] for opened in sockets]
-    for opened in sockets:
-        opened.close()
-    return ports
-
-
-async def pump(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, record: BinaryIO
-) -> None:
-    """Pass one direction on, writing it down first."""
-    with contextlib.suppress(ConnectionError):
-        while chunk := await reader.read(65536):
-            record.write(chunk)
-            writer.write(chunk)
-            await writer.drain()
-    with contextlib.suppress(OSError):
-        writer.write_eof()
-
-
-async def tap(name: str, broker_port: int, out: Path) -> asyncio.Server:
-    """Listen for one actor on a port of its own."""
-
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # Mode x: a second connection of the same name would spoil the first one's stream.
-        with (
-            (out / f"{name}-c2b.jmq").open("xb") as sent,
-            (out / f"{name}-b2c.jmq").open("xb") as got,
-        ):
-            broker_reader, broker_writer = await asyncio.open_connection(LOOPBACK, broker_port)
-            await asyncio.gather(
-                pump(reader, broker_writer, sent), pump(broker_reader, writer, got)
-            )
-            for end in (writer, broker_writer):
-                end.close()
-
-    return await asyncio.start_server(connected, LOOPBACK, 0)
 
 
 @contextlib.asynccontextmanager
@@ -78,28 +36,14 @@ async def running_broker(mq_home: Path, java_home: Path, work: Path) -> AsyncIte
         "jms.tcp.port": jms_port,
         "admin.tcp.port": admin_port,
     }
-    broker = await asyncio.create_subprocess_exec(
+    async with running(
         mq_home / "bin" / "imqbrokerd",
         *("-javahome", java_home, "-varhome", work / "var", "-name", "example", "-tty"),
         *("-port", str(mapper_port)),
         *(f"-Dimq.{name}={value}" for name, value in settings.items()),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        start_new_session=True,  # the command is a script; its Java must stop with it
-    )
-    assert broker.stdout is not None
-    try:
-        async with asyncio.timeout(60):
-            while b"B1039" not in (line := await broker.stdout.readline()):  # "broker ready"
-                if not line:
-                    sys.exit("the broker did not start")
-        # Read on, or the broker would stop at a full pipe.
-        reading = asyncio.create_task(broker.stdout.read())
+        ready=b"B1039",  # "broker ready"
+    ):
         yield jms_port
-    finally:
-        os.killpg(broker.pid, signal.SIGTERM)
-        await broker.wait()
-    await reading
 
 
 async def run(*command: str) -> None:
@@ -114,11 +58,7 @@ async def record(mq_home: Path, java_home: Path, out: Path, seconds: int) -> Non
     with tempfile.TemporaryDirectory() as work:
         await run(f"{binaries}/javac", "-cp", jars, "-d", work, f"{HERE}/OrderTraffic.java")
         async with running_broker(mq_home, java_home, Path(work)) as jms_port:
-            taps = [await tap(name, jms_port, out) for name in ACTORS]
-            ports = [
-                f"{name}={server.sockets[0].getsockname()[1]}"
-                for name, server in zip(ACTORS, taps, strict=True)
-            ]
+            ports = [f"{name}={await tap(name, 'jmq', jms_port, out)}" for name in ACTORS]
             # The client tells the broker its kernel's release; ours is nobody's business.
             await run(
                 f"{binaries}/java",

@@ -117,20 +117,39 @@ def packets(
     *,
     max_packet_bytes: int | None = None,
 ) -> Iterator[Any]:
-    """Yield the packets of a source as frozen values.
+    """Return the packets of a source as frozen values, read while they are asked for.
 
     Parameters
     ----------
     mode
         ``failfast`` raises the first fault; ``dropmalformed`` leaves faults out. A packet has no
         place to carry an error, so there is no third: `scan` and `Decoder` keep everything.
+
+    Raises
+    ------
+    SourceError
+        The source cannot be read.
+    UsageError
+        An unknown format or mode.
+    DecodeError
+        While reading, in mode ``failfast``.
     """
     if mode not in ("failfast", "dropmalformed"):
         raise UsageError(f"mode '{mode}' is for tables; packets take failfast or dropmalformed")
     opened = open_windows(source)
-    with closing(opened):
+    try:
         found = _format_of(opened, format)
-        for event in decode_windows(opened.windows, found, max_packet_bytes):
+    except BaseException:
+        opened.close()
+        raise
+    return _packets(opened, found, mode, max_packet_bytes)
+
+
+def _packets(
+    opened: OpenedStream, format: Format, mode: str, max_packet_bytes: int | None
+) -> Iterator[Any]:
+    with closing(opened):
+        for event in decode_windows(opened.windows, format, max_packet_bytes):
             if event.packet is not None:
                 yield event.packet
             elif event.error is not None and mode == "failfast":

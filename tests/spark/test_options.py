@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from wireyard.errors import UsageError
-from wireyard.spark.options import Options, read_options
+from wireyard.spark.options import _READERS, Options, read_options
+
+ROOT = Path(__file__).resolve().parents[2]
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -60,6 +63,12 @@ def test_values(name: str, text: str, field: str, value: Any) -> None:
 def test_a_wrong_value_is_named_with_what_is_wanted(name: str, text: str, wanted: str) -> None:
     with pytest.raises(UsageError, match=f"option '{name}' cannot be '{text}': {wanted}"):
         read_options({name: text})
+
+
+def test_the_document_has_every_option() -> None:
+    text = (ROOT / "docs" / "spark.md").read_text()
+    # `load` gives the paths.
+    assert all(f"`{name}`" in text for name in _READERS if name not in ("path", "paths"))
 
 
 def test_an_unknown_option_is_answered_with_those_there_are() -> None:

@@ -277,6 +277,18 @@ def test_a_compressed_source_has_no_middle(tmp_path: Path) -> None:
             list(scan_source(source, plan, framer=plan.framer(72)))
 
 
+def test_a_file_that_does_not_wait_is_refused_where_it_has_nothing() -> None:
+    ours, theirs = os.pipe()
+    os.set_blocking(ours, False)
+    os.write(theirs, DATA[:100])
+    with (
+        open(ours, "rb", buffering=0) as file,
+        open(theirs, "wb"),
+        pytest.raises(SourceError, match="does not wait for them"),
+    ):
+        list(scan_source(file, make_plan(JMQ)))
+
+
 def test_an_empty_source_needs_a_format(tmp_path: Path) -> None:
     path = tmp_path / "empty.jmq"
     path.touch()

@@ -14,6 +14,7 @@ from itertools import pairwise
 from wireyard.errors import WireError
 from wireyard.formats import get_format
 from wireyard.spark.bronze import Outcome, Piece
+from wireyard.spark.dealing import deal
 from wireyard.spark.inputs import FoundInput
 from wireyard.spark.snapshot import open_snapshot
 from wireyard.streams.scan import load_fast_path
@@ -34,8 +35,6 @@ LEDGER = (
 )
 """What the ledger says of a stream; the first is the sum of the other bytes, always."""
 _COUNTS = LEDGER[1:]
-_OPEN_BYTES = 1 << 20
-"""Opening a file counts as reading this much, so that no task gets thousands of them."""
 
 
 class LedgerError(WireError):
@@ -47,9 +46,8 @@ def cut_inputs(inputs: Iterable[FoundInput], split_bytes: int) -> list[list[Piec
 
     A piece that may prove a wrong guess has a task of its own, so that its file can be forgotten.
     """
-    tasks: list[list[Piece]] = []
+    alone: list[Piece] = []
     shared: list[Piece] = []
-    room = 0
     for each in inputs:
         if each.format is None:
             continue
@@ -58,18 +56,14 @@ def cut_inputs(inputs: Iterable[FoundInput], split_bytes: int) -> list[list[Piec
         if parts > 1:
             # Parts of one size, or the last task would be left with the crumbs.
             bounds = [each.size * part // parts for part in range(parts + 1)]
-            tasks += [
-                [Piece(each.path, each.format, start, stop, each.size, start == 0, context)]
+            alone += (
+                Piece(each.path, each.format, start, stop, each.size, start == 0, context)
                 for start, stop in pairwise(bounds)
-            ]
+            )
             continue
-        if each.size > room:
-            shared, room = [], split_bytes
-            tasks.append(shared)
-        room -= each.size + _OPEN_BYTES
         stop = TO_THE_END if each.compressed else each.size
         shared.append(Piece(each.path, each.format, 0, stop, each.size, True, context))
-    return tasks
+    return [*([piece] for piece in alone), *deal(shared, split_bytes)]
 
 
 @dataclass(frozen=True, slots=True)

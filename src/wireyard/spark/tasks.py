@@ -7,14 +7,12 @@ from dataclasses import dataclass
 
 from wireyard.errors import SourceError
 from wireyard.formats.base import Format
+from wireyard.spark.dealing import deal
 from wireyard.spark.files import FoundFile, is_missing
 from wireyard.spark.options import Options
 from wireyard.streams.split import TO_THE_END, plan_segments
 
 __all__ = ["Piece", "deal_out"]
-
-_OPEN_BYTES = 1 << 20
-"""Opening a file counts as reading this much, so that no task gets thousands of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +37,8 @@ def deal_out(
     SourceError
         A file that has to be cut cannot be read, and that is not to be ignored.
     """
-    tasks: list[tuple[Piece, ...]] = []
-    room = 0
-    for file in files:
-        for piece in _cut(file, format, options):
-            if not tasks or piece.size > room:
-                tasks.append(())
-                room = options.partition_bytes
-            tasks[-1] += (piece,)
-            room -= piece.size + _OPEN_BYTES
-    return tasks
+    pieces = (piece for file in files for piece in _cut(file, format, options))
+    return [tuple(task) for task in deal(pieces, options.partition_bytes)]
 
 
 def _cut(file: FoundFile, format: Format, options: Options) -> Iterator[Piece]:

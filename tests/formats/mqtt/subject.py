@@ -197,7 +197,6 @@ def _change_first_byte(data: bytearray, rng: Random, _: Subject) -> None:
 
 def _add_property(data: bytearray, rng: Random, _: Subject) -> None:
     """Put a property before others, its length counted; the packet may be of another version."""
-    found: list[Place] = []
     kind, at = data[0] >> 4, _variable_at(bytes(data), 1)[1]
     if kind == _PUBLISH:
         at = _after_text(bytes(data), at)

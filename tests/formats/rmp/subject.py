@@ -6,6 +6,7 @@ import json
 import struct
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from tests.formats.rmp.make import (
     ALL_FLAGS,
@@ -126,6 +127,14 @@ def _typing_words(data: bytearray, subject: Subject) -> list[int]:
     return [first, *(at for at, _ in _places(bytes(data), subject))]
 
 
+def _kept(packet: Any) -> Any:
+    """Return the message, but of several in a framed packet not the first.
+
+    No row tells how long their packet is.
+    """
+    return None if packet.framed_bytes is not None and packet.more_follows else packet
+
+
 SUBJECT = Subject(
     format=FORMATS["rmp"],
     labels=tuple(FORMATS),
@@ -137,5 +146,6 @@ SUBJECT = Subject(
     own_damage=((2, _lie_in_length), (10, _change_flag)),
     head_bytes=14,
     edges=_EDGES,
+    kept=_kept,
     lures=(b"\0\0", b"\x10\0", b"\0\x80\0\0", struct.pack(">HH", 6, 0)),
 )

@@ -28,6 +28,7 @@ from types import MappingProxyType
 from wireyard.layout import Column, Field, Layout
 
 __all__ = [
+    "BROKER_TYPES",
     "CLIENT_TYPES",
     "COLUMNS",
     "FLAGS",
@@ -249,6 +250,15 @@ PACKET_TYPES = MappingProxyType(
 
 CLIENT_TYPES = (10, 12, 14, 16, 18, 20, 22, 24, 26, 32, 34, 36, 40, 42, 44, 46, 48, 50)
 """Packet types that only clients send: what tells the direction of a stream."""
+
+BROKER_TYPES = tuple(
+    code
+    for code, name in PACKET_TYPES.items()
+    # Clients answer pings too. Three more packets come without having been asked for.
+    if (name.endswith("_REPLY") and name != "PING_REPLY")
+    or name in ("AUTHENTICATE_REQUEST", "INFO", "DEBUG")
+)
+"""Packet types that only brokers send."""
 
 
 def _columns() -> tuple[Column, ...]:

@@ -116,7 +116,7 @@ class ColumnDecoder:
     def _column(self, column: Column, batch: _Batch, contexts: Ints) -> pa.Array:
         name, kind = column.name, arrow_type(column.kind)
         if name == "version_in_force":
-            return self._versions(contexts & VERSION_BITS)
+            return self._versions(contexts)
         if name == "properties" and batch.arena.arrays["bits"][_BIT["has properties"]].any():
             return batch.properties(kind)
         values = batch.values(name)
@@ -124,9 +124,10 @@ class ColumnDecoder:
             return self._repeated(column.kind, None, batch.rows)
         return pa.Array.from_buffers(kind, batch.rows, [batch.validity(name), *values])
 
-    def _versions(self, versions: Ints) -> pa.Array:
-        if len(versions) and versions[0] == versions[-1] and (versions == versions[0]).all():
-            return self._repeated("int32", int(versions[0]) or None, len(versions))
+    def _versions(self, contexts: Ints) -> pa.Array:
+        if len(contexts) and (contexts == contexts[0]).all():
+            return self._repeated("int32", int(contexts[0]) & VERSION_BITS or None, len(contexts))
+        versions = contexts & VERSION_BITS
         return pa.array(versions.astype(np.int32), mask=versions == 0)
 
     def _repeated(self, kind: str, value: Any, rows: int) -> pa.Array:

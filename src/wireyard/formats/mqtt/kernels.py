@@ -14,12 +14,11 @@ Axis: r = rows.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from llvmlite import ir
 
-from wireyard.accelerate import I64, READ, TEXT, array, instruction, kernel, piece
+from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece
 from wireyard.formats.mqtt.layout import (
     CONNACK,
     CONNECT,
@@ -34,8 +33,8 @@ from wireyard.formats.mqtt.layout import (
     VERSION_BITS,
 )
 from wireyard.formats.mqtt.property_kernels import KINDS, take_properties
+from wireyard.formats.mqtt.topic_kernels import copy_topic, is_odd
 from wireyard.memory import (
-    BLOCK,
     Bytes,
     copy_bytes,
     load_u8,
@@ -103,62 +102,6 @@ TABLES: Final = (*_names(), KINDS)
 """Names of types as words, their lengths, the nibble of each type, the rules of properties."""
 
 
-def _emit_copy_topic(builder: Any, out: Any, out_at: Any, data: Any, at: Any) -> Any:
-    block = ir.VectorType(ir.IntType(8), BLOCK)
-    source = builder.bitcast(builder.gep(data, [at]), block.as_pointer())
-    target = builder.bitcast(builder.gep(out, [out_at]), block.as_pointer())
-    value = builder.load(source, align=1)
-    builder.store(value, target, align=1)
-    found = builder.icmp_signed("<", value, ir.Constant(block, None))
-    for char in b"+#\0":
-        same = builder.icmp_signed("==", value, ir.Constant(block, [char] * BLOCK))
-        found = builder.or_(found, same)
-    return builder.zext(builder.bitcast(found, ir.IntType(BLOCK)), ir.IntType(64))
-
-
-@instruction(_emit_copy_topic)
-def copy_topic_block(out: Bytes, out_at: int, data: Bytes, at: int) -> int:
-    """Move `BLOCK` bytes; return a bit for each to look at: no ASCII, a wildcard, U+0000."""
-    moved = data[at : at + BLOCK].copy()
-    out[out_at : out_at + BLOCK] = moved
-    odd = (moved >= 0x80) | (moved == 0x2B) | (moved == 0x23) | (moved == 0)
-    return int.from_bytes(np.packbits(odd, bitorder="little").tobytes(), "little")
-
-
-@piece
-def copy_topic(out: Bytes, out_at: int, data: Bytes, at: int, size: int, stop: int) -> int:
-    """Move a topic by blocks and return non-zero if any of its bytes has to be looked at."""
-    odd = 0
-    while size > BLOCK and at + BLOCK <= stop:
-        odd |= copy_topic_block(out, out_at, data, at)
-        out_at += BLOCK
-        at += BLOCK
-        size -= BLOCK
-    if at + BLOCK <= stop:
-        return odd | copy_topic_block(out, out_at, data, at) & ((1 << size) - 1)
-    copy_bytes(out, out_at, data, at, size)
-    return odd | is_odd(data, at, size) | (not is_ascii(data, at, size))
-
-
-@piece
-def is_ascii(data: Bytes, at: int, size: int) -> bool:
-    """Tell whether all bytes are ASCII."""
-    high = 0
-    for place in range(size):
-        high |= load_u8(data, at + place)
-    return high < 0x80
-
-
-@piece
-def is_odd(data: Bytes, at: int, size: int) -> bool:
-    """Tell whether a topic has a wildcard or U+0000."""
-    found = False
-    for place in range(size):
-        char = load_u8(data, at + place)
-        found = found or char == 0x2B or char == 0x23 or char == 0
-    return found
-
-
 _INTS = array("int64")
 _OFFSETS = array("int32")
 _GRID32, _GRID64, _GRID8 = array("int32", 2), array("int64", 2), array("uint8", 2)
@@ -209,7 +152,7 @@ def scan_frames(
 
 
 @piece
-def fill_fixed(
+def fill_numbers(
     data: Bytes,
     stop: int,
     starts: Ints,
@@ -218,7 +161,6 @@ def fill_fixed(
     i32: Grid32,
     i64: Grid64,
     places: Grid64,
-    bits: Grid8,
     rejected: Bytes,
     nibbles: Ints,
     first: int,
@@ -228,68 +170,71 @@ def fill_fixed(
 
     Conditions are joined by bits, not by branches: which QoS comes next cannot be predicted.
     """
+    for row in range(first, last):
+        start = starts[row]
+        end = start + sizes[row]
+        for line in range(start + _LINE, start + min(sizes[row], _AHEAD_BYTES), _LINE):
+            prefetch(data, line)
+        version = contexts[row] & VERSION_BITS
+        kind = load_u8(data, start) >> 4
+        flags = load_u8(data, start) & 15
+        qos = flags >> 1 & 3
+        at = start + 1
+        while load_u8(data, at) >= 0x80:
+            at += 1
+        # The last byte of a length is 0 only if it is the only one, or one too many.
+        sure = (version != 2) & ((at == start + 1) | (load_u8(data, at) != 0))
+        at += 1
+        i32[0, row] = kind
+        i32[1, row] = flags
+        i32[2, row] = at - start - 1
+        i32[3, row] = qos
+        i64[0, row] = end - at
+        id_at = payload_at = at
+        if kind == PUBLISH:
+            sure &= end - at >= 2
+            size = load_u16(data, min(at, stop - 2))
+            id_at = at + 2 + size
+            listed_at = payload_at = id_at + 2 * (qos != 0)
+            if version == 5:
+                # Property Length of one byte; longer ones are rare.
+                length = load_u8(data, min(listed_at, stop - 1))
+                sure &= length < 0x80
+                listed_at += 1
+                payload_at = listed_at + length
+            sure &= ((size > 0) | (payload_at > listed_at)) & (payload_at <= end) & (qos != 3)
+            sure &= (qos == 0) | (load_u16(data, min(id_at, stop - 2)) != 0)
+            sure &= (qos != 0) | (flags < 8) | (version < 4)
+            places[_TOPIC_AT, row & _ROW_OF_BLOCK] = at + 2
+            places[_PROPERTIES_AT, row & _ROW_OF_BLOCK] = listed_at
+            places[_PAYLOAD_AT, row & _ROW_OF_BLOCK] = payload_at
+        else:
+            answers = (kind >= PUBACK) & (kind <= PUBCOMP) & (end - at == 2)
+            empty = (kind >= PINGREQ) & (kind <= DISCONNECT) & (end == at)
+            sure &= (flags == nibbles[kind]) & (answers | empty)
+        i32[4, row] = load_u16(data, min(id_at, stop - 2))
+        i64[1, row] = end - payload_at
+        rejected[row] = not sure
+
+
+@piece
+def fill_bits(contexts: Ints, i32: Grid32, bits: Grid8, first: int, last: int) -> None:
+    """Fill the columns of one bit, and what says where others are not null."""
     for group in range(first, last, 8):
         dup = retain = publishes = with_qos = numbered = listed = 0
         for bit in range(min(8, last - group)):
             row = group + bit
-            start = starts[row]
-            end = start + sizes[row]
-            for line in range(start + _LINE, start + min(sizes[row], _AHEAD_BYTES), _LINE):
-                prefetch(data, line)
+            kind = i32[0, row]
+            flags = i32[1, row]
             version = contexts[row] & VERSION_BITS
-            head = load_u8(data, start)
-            kind = head >> 4
-            flags = head & 15
-            qos = flags >> 1 & 3
-            at = start + 1
-            while load_u8(data, at) >= 0x80:
-                at += 1
-            # The last byte of a length is 0 only if it is the only one, or one too many.
-            sure = (version != 2) & ((at == start + 1) | (load_u8(data, at) != 0))
-            at += 1
-            i32[0, row] = kind
-            i32[1, row] = flags
-            i32[2, row] = at - start - 1
-            i32[3, row] = qos
-            i64[0, row] = end - at
-            newest = version == 5
-            if kind == PUBLISH:
-                sure &= end - at >= 2
-                size = load_u16(data, min(at, stop - 2))
-                id_at = at + 2 + size
-                listed_at = id_at + 2 * (qos != 0)
-                payload_at = listed_at
-                if newest:
-                    # Property Length of one byte; longer ones are rare.
-                    length = load_u8(data, min(listed_at, stop - 1))
-                    sure &= length < 0x80
-                    listed_at += 1
-                    payload_at = listed_at + length
-                sure &= ((size > 0) | (payload_at > listed_at)) & (payload_at <= end) & (qos != 3)
-                number = load_u16(data, min(id_at, stop - 2))
-                sure &= (qos == 0) | (number != 0)
-                sure &= (qos != 0) | (flags < 8) | (version < 4)
-                places[_TOPIC_AT, row & _ROW_OF_BLOCK] = at + 2
-                places[_PROPERTIES_AT, row & _ROW_OF_BLOCK] = listed_at
-                places[_PAYLOAD_AT, row & _ROW_OF_BLOCK] = payload_at
-                i32[4, row] = number
-                i64[1, row] = end - payload_at
-                publishes |= 1 << bit
-                with_qos |= 1 << bit
-                numbered |= (qos != 0) << bit
-                dup |= (flags >> 3) << bit
-                retain |= (flags & 1) << bit
-                listed |= newest << bit
-            else:
-                answers = (kind >= PUBACK) & (kind <= PUBCOMP)
-                empty = (kind >= PINGREQ) & (kind <= DISCONNECT)
-                sure &= flags == nibbles[kind]
-                sure &= (answers & (end - at == 2)) | (empty & (end == at))
-                i32[4, row] = load_u16(data, min(at, stop - 2))
-                i64[1, row] = 0
-                numbered |= answers << bit
-                with_qos |= ((kind == PUBREL) & (version == 3)) << bit
-            rejected[row] = not sure
+            publish = kind == PUBLISH
+            dup |= (flags >> 3) << bit
+            retain |= (flags & 1) << bit
+            publishes |= publish << bit
+            with_qos |= (publish | ((kind == PUBREL) & (version == 3))) << bit
+            answers = (kind >= PUBACK) & (kind <= PUBCOMP)
+            numbered |= ((publish & (flags & 6 != 0)) | answers) << bit
+            listed |= (publish & (version == 5)) << bit
         byte = group >> 3
         bits[0, byte] = dup
         bits[1, byte] = retain
@@ -434,10 +379,10 @@ def fill_rows(
     rows = starts.shape[0]
     for first in range(0, rows, BLOCK_ROWS):
         last = min(first + BLOCK_ROWS, rows)
-        fill_fixed(
-            data, stop, starts, sizes, contexts, i32, i64, places, bits, rejected, nibbles,
-            first, last,
-        )  # fmt: skip
+        fill_numbers(
+            data, stop, starts, sizes, contexts, i32, i64, places, rejected, nibbles, first, last
+        )
+        fill_bits(contexts, i32, bits, first, last)
         if wanted & _NAMES_WANTED:
             fill_names(i32, names, offsets, words, lengths, first, last)
         if wanted & _TOPICS_WANTED:

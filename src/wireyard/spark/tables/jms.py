@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
-from wireyard.formats.jmq.layout import CLIENT_TYPES, FLAGS, MESSAGE_TYPES, PACKET_TYPES
+from wireyard.formats.jmq.layout import BROKER_TYPES, CLIENT_TYPES, FLAGS, MESSAGE_TYPES
 from wireyard.formats.jmq.message import BODY_KINDS
 from wireyard.spark.tables.rows import ROW, STREAM, directions, time_at
 from wireyard.streams.framer import OK
@@ -14,14 +14,6 @@ __all__ = ["messages"]
 
 _IDENTITY = ["timestamp", "source_ip", "source_port", "sequence"]
 _SET_CLIENTID = 50
-_BROKER_TYPES = tuple(
-    code
-    for code, name in PACKET_TYPES.items()
-    # Clients answer pings too. Three more packets come without having been asked for.
-    if (name.endswith("_REPLY") and name != "PING_REPLY")
-    or name in ("AUTHENTICATE_REQUEST", "INFO", "DEBUG")
-)
-"""Packet types that only brokers send."""
 
 
 def messages(packets: DataFrame) -> DataFrame:
@@ -47,7 +39,7 @@ def messages(packets: DataFrame) -> DataFrame:
     """
     well_formed = packets.where(F.col("status") == OK)
     carriers = well_formed.where(F.col("packet_type").isin(*MESSAGE_TYPES)).join(
-        F.broadcast(directions(well_formed, CLIENT_TYPES, _BROKER_TYPES)), STREAM
+        F.broadcast(directions(well_formed, CLIENT_TYPES, BROKER_TYPES)), STREAM
     )
     first_of = Window.partitionBy(*_IDENTITY).orderBy(F.desc("is_sent"), "is_resent", *ROW)
     seen_again = (

@@ -1,0 +1,87 @@
+"""What both recorders need: a broker for as long as it lasts, and a tap on loopback before it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import BinaryIO
+
+__all__ = ["LOOPBACK", "free_ports", "running", "tap"]
+
+LOOPBACK = "127.0.0.1"
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
+    ports: list[int] = [opened.getsockname()[1] for opened in sockets]
+    for opened in sockets:
+        opened.close()
+    return ports
+
+
+async def _pump(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, record: BinaryIO
+) -> None:
+    """Pass one direction on, writing it down first."""
+    with contextlib.suppress(ConnectionError):
+        while chunk := await reader.read(65536):
+            record.write(chunk)
+            writer.write(chunk)
+            await writer.drain()
+    with contextlib.suppress(OSError):
+        writer.write_eof()
+
+
+async def tap(name: str, suffix: str, broker_port: int, out: Path) -> int:
+    """Listen for one connection on a port of its own, and return the port.
+
+    What the client sends goes to ``NAME-c2b.SUFFIX``, what it gets to ``NAME-b2c.SUFFIX``.
+    """
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Mode x: a second connection of the same name would spoil the first one's stream.
+        with (
+            (out / f"{name}-c2b.{suffix}").open("xb") as sent,
+            (out / f"{name}-b2c.{suffix}").open("xb") as got,
+        ):
+            broker_reader, broker_writer = await asyncio.open_connection(LOOPBACK, broker_port)
+            await asyncio.gather(
+                _pump(reader, broker_writer, sent), _pump(broker_reader, writer, got)
+            )
+            for end in (writer, broker_writer):
+                end.close()
+
+    server = await asyncio.start_server(connected, LOOPBACK, 0)
+    port: int = server.sockets[0].getsockname()[1]
+    return port
+
+
+@contextlib.asynccontextmanager
+async def running(*command: str | Path, ready: bytes) -> AsyncIterator[None]:
+    """Run a broker, from the line in which it says that it is ready."""
+    broker = await asyncio.create_subprocess_exec(
+        *command,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,  # the command may be a script; what it started stops with it
+    )
+    assert broker.stdout is not None
+    try:
+        async with asyncio.timeout(60):
+            while ready not in (line := await broker.stdout.readline()):
+                if not line:
+                    sys.exit("the broker did not start")
+        # Read on, or the broker would stop at a full pipe.
+        reading = asyncio.create_task(broker.stdout.read())
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(broker.pid, signal.SIGTERM)
+        await broker.wait()
+    await reading

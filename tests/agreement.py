@@ -1,0 +1,257 @@
+"""What holds between the readings of any stream of any format, besides that they are the same."""
+
+from __future__ import annotations
+
+import operator
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.mutations import Subject
+from tests.readings import assert_same, forced, frames_of, table_of
+from wireyard.errors import DecodeError, EncodeError
+from wireyard.formats.base import Format, Row
+from wireyard.formats.properties import Properties, Property
+from wireyard.layout import Column
+from wireyard.schema import COMMON, storable
+from wireyard.streams.framer import GARBAGE, OK, Frame
+from wireyard.streams.plan import Condition
+from wireyard.streams.split import Segment, walk_pieces
+from wireyard.streams.write import encode_columns
+
+__all__ = ["CHECKS", "assert_covered", "check_bytes"]
+
+Check = Callable[[bytes, pa.Table, Random, int | None, Subject], None]
+
+_FILTERED = ("bool", "int32", "int64", "string")
+_SIGNS = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_CUT_BYTES = (1, 2, 4, 12)
+
+
+# --- columns, filters, modes ----------------------------------------------------------------
+
+
+def check_columns(
+    data: bytes, table: pa.Table, rng: Random, limit: int | None, subject: Subject
+) -> None:
+    """Any columns, rows and modes are those of the whole."""
+    format = subject.format
+
+    def found(**asked: Any) -> pa.Table:
+        compiled = rng.random() < 0.7
+        return table_of(data, compiled=compiled, format=format, max_packet_bytes=limit, **asked)
+
+    names = rng.sample(table.schema.names, rng.randint(1, 8))
+    assert found(columns=names).equals(table.select(names)), names
+    well = pa.compute.equal(table["status"], OK)
+    assert_same(found(mode="dropmalformed"), table.filter(well).combine_chunks())
+    where = [_condition(table, rng, format) for _ in range(rng.choice((1, 1, 2)))]
+    wanted = table
+    for name, sign, value in where:
+        wanted = wanted.filter(_SIGNS[sign](pa.compute.field(name), value))
+    assert_same(found(where=where), wanted.combine_chunks())
+    wanted = wanted.filter(pa.compute.field("status") == OK)
+    some = found(where=where, mode="dropmalformed", columns=names)
+    assert some.equals(wanted.select(names).combine_chunks()), (where, names)
+    _check_failfast(found, table)
+
+
+def _condition(table: pa.Table, rng: Random, format: Format) -> Condition:
+    """Return a condition about a value that is there, or about a type that may be."""
+    columns: Sequence[Column] = (*COMMON, *format.columns)
+    column = rng.choice([column for column in columns if column.kind in _FILTERED])
+    values = table[column.name].drop_null()
+    if not len(values):
+        return "offset", ">=", rng.randrange(1 << 14)
+    signs = ("==", "!=") if column.kind == "bool" else tuple(_SIGNS)
+    return column.name, rng.choice(signs), values[rng.randrange(len(values))].as_py()
+
+
+def _check_failfast(found: Callable[..., pa.Table], table: pa.Table) -> None:
+    """The first bad row is raised; without one there is no difference."""
+    errors = table["error"].drop_null()
+    if not len(errors):
+        assert_same(found(mode="failfast"), table)
+        return
+    with pytest.raises(DecodeError) as caught:
+        found(mode="failfast")
+    assert caught.value.row() == errors[0].as_py()
+
+
+# --- splits ---------------------------------------------------------------------------------
+
+
+def check_splits(
+    data: bytes, table: pa.Table, rng: Random, limit: int | None, subject: Subject
+) -> None:
+    """Every segment begins at a row, in its context, and has its rows, at any split size."""
+    format = subject.format
+    contexts = {frame.start: frame.context for frame in frames_of(data, format, limit)}
+    assert list(contexts) == table["offset"].to_pylist()
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        for least in (len(data) // 200, len(data) // 200, len(data) // 10):
+            split_bytes = rng.randint(max(1, least), max(1, len(data)))
+            with forced(compiled=rng.random() < 0.7):
+                segments = walk_pieces(
+                    file.name, len(data), format, limit or format.max_packet_bytes, split_bytes
+                )
+            _check_segments(segments, contexts, len(data))
+        names = [name for name in table.schema.names if name not in ("source", "stream")]
+        compiled = rng.random() < 0.7
+        tables = [
+            table_of(
+                file.name, compiled=compiled, format=format, columns=names, max_packet_bytes=limit,
+                start=segment.start, context=segment.context, limit=segment.stop,
+            )
+            for segment in segments
+        ]  # fmt: skip
+        assert_same(pa.concat_tables(tables).combine_chunks(), table.select(names))
+
+
+def _check_segments(segments: Sequence[Segment], contexts: dict[int, int], size: int) -> None:
+    assert (segments[0].start, segments[-1].stop) == (0, size)
+    assert sum(segment.rows or 0 for segment in segments) == len(contexts)
+    for one, other in pairwise(segments):
+        assert (one.stop, one.next_context) == (other.start, other.context)
+    for segment in segments:
+        assert segment.rows is not None
+        assert contexts[segment.start] == segment.context
+
+
+# --- packets --------------------------------------------------------------------------------
+
+
+def check_packets(
+    data: bytes, table: pa.Table, rng: Random, limit: int | None, subject: Subject
+) -> None:
+    """Every packet comes back from its value, its row and its columns; all bytes are explained."""
+    frames = frames_of(data, subject.format, limit)
+    written: list[tuple[int, bytes]] = []
+    for number, frame in enumerate(frames):
+        view = data[frame.start : frame.stop]
+        if frame.status == GARBAGE:
+            continue
+        row, packet = check_bytes(view, frame.context, subject)
+        if packet is not None and frame.status == OK:
+            _check_encoding(packet, view, frame.context, subject)
+            again = _check_row(packet, row, subject)
+            if again is not None:
+                written.append((number, again))
+        _check_lies(view, frame, rng.choice(frames), rng, subject)
+    for number, again in written:
+        [batch] = table.slice(number, 1).to_batches()
+        assert encode_columns(batch, subject.format) == again, batch.to_pylist()
+
+
+def check_bytes(view: bytes, context: int, subject: Subject) -> tuple[Row, Any]:
+    """Read any bytes as one packet in every way; return the row, and the packet if it is one."""
+    format = subject.format
+    row, error = format.read_row(view, context)
+    packet = None
+    try:
+        packet = format.decode(view, context)
+    except DecodeError as raised:
+        assert error is not None and raised.row() == error.row(), (view.hex(), context)
+    else:
+        assert error is None, (view.hex(), context)
+    assert_covered(view, context, format)
+    shown = format.redact(row)
+    assert format.redact(shown) == shown
+    stop = 0
+    for inner in format.nested(view):
+        assert stop <= inner.start < inner.stop <= len(view), (view.hex(), inner)
+        stop = inner.stop
+    if error is None:
+        for show in format.body_views.values():
+            with suppress(DecodeError):
+                show(row)
+    return row, packet
+
+
+def assert_covered(view: bytes, context: int, format: Format) -> None:
+    """Assert that annotations touch and cover all of a packet."""
+    at = 0
+    for mark in format.annotate(view, context):
+        assert mark.start == at <= mark.stop, (view.hex(), context, mark)
+        at = mark.stop
+    assert at == len(view), (view.hex(), context)
+
+
+def _check_lies(view: bytes, frame: Frame, other: Frame, rng: Random, subject: Subject) -> None:
+    """Bytes that are no frame, and contexts that are another's, are read or refused as well."""
+    contexts = (frame.context, other.context, subject.format.context)
+    cut = rng.choice((*_CUT_BYTES, rng.randrange(len(view) + 1)))
+    check_bytes(rng.choice((view[:-cut], view + view[:cut])), rng.choice(contexts), subject)
+
+
+def _check_encoding(packet: Any, view: bytes, context: int, subject: Subject) -> None:
+    """What could be decoded is the same after encoding, or has a named reason not to be."""
+    format = subject.format
+    if subject.exact:
+        assert format.encode(packet) == view, (view.hex(), context)
+        return
+    with suppress(EncodeError):
+        again = format.encode(packet)
+        found = format.decode(again, context)
+        assert (found.properties, found.body) == (packet.properties, packet.body)
+        assert found.sys_message_id == packet.sys_message_id
+        assert format.encode(found) == again
+
+
+def _check_row(packet: Any, row: Row, subject: Subject) -> bytes | None:
+    """Assert that a row has its packet; return what its columns are encoded to, None if nothing."""
+    format, kept = subject.format, subject.kept(packet)
+    if kept is None:
+        with pytest.raises(EncodeError):
+            format.packet_of(row, format.context)
+        return None
+    assert format.packet_of(row, format.context) == kept, row
+    if any(storable(text) != text for text in _texts(row)):
+        return None  # Half of a surrogate pair is spelled out in columns.
+    with suppress(EncodeError):
+        return format.encode(_in_columns(kept))
+    return None
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield every text in a value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for pair in value.items():
+            yield from _texts(pair)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _texts(one)
+
+
+def _in_columns(packet: Any) -> Any:
+    """Return a packet as columns have it: of its properties the values, not their section."""
+    properties = getattr(packet, "properties", None)
+    if not isinstance(properties, Properties):
+        return packet
+    entries = {
+        name: Property(kind, float("nan") if value != value else value)
+        for name, (kind, value) in properties.items()
+    }
+    return replace(packet, properties=Properties(entries))
+
+
+CHECKS: tuple[Check, ...] = (check_columns, check_splits, check_packets)
+"""What a case may ask; each asks one."""
