@@ -5,6 +5,7 @@ READY := .venv/.ready
 # An exported JAVA_HOME that is too old for Spark must not win over a newer Java beside it.
 JAVA := JAVA_HOME=$$(tools/java-home)
 SEED ?=
+FORMAT ?=
 MINUTES ?= 5
 
 .DEFAULT_GOAL := help
@@ -22,7 +23,7 @@ setup: $(READY) ## Install the locked packages into .venv, check Java, compile t
 
 demo: $(READY) ## Read recorded broker traffic into a lake under build/ and show what is in it
 	@rm -rf build/lake-demo
-	@$(JAVA) $(BIN)/wireyard run examples/traffic/*.jmq --lake build/lake-demo
+	@$(JAVA) $(BIN)/wireyard run examples/traffic --lake build/lake-demo
 
 # A whole file goes to one worker, so that its Spark session or decoded corpus is made once.
 test: $(READY) ## Run the tests
@@ -37,8 +38,8 @@ lint: $(READY) ## Check style, types and documents
 bench: $(READY) ## Measure speed against Java, memcpy and our own scalar decoder
 	@$(JAVA) $(BIN)/python -m benchmarks $(BENCH)
 
-fuzz: $(READY) ## Mutate packets for MINUTES (5), from SEED (printed when not given)
-	@$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+fuzz: $(READY) ## Mutate packets for MINUTES (5), from SEED (printed when not given), all or one FORMAT
+	@$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(FORMAT),--format $(FORMAT))
 
 lock: ## Write requirements.lock anew from pyproject.toml
 	@PYTHON=$(PYTHON) tools/lock

@@ -111,7 +111,7 @@ def check_splits(
                 segments = walk_pieces(
                     file.name, len(data), format, limit or format.max_packet_bytes, split_bytes
                 )
-            _check_segments(segments, contexts, len(data))
+            _check_segments(segments, contexts, len(data), format.context)
         names = [name for name in table.schema.names if name not in ("source", "stream")]
         compiled = rng.random() < 0.7
         tables = [
@@ -124,14 +124,20 @@ def check_splits(
         assert_same(pa.concat_tables(tables).combine_chunks(), table.select(names))
 
 
-def _check_segments(segments: Sequence[Segment], contexts: dict[int, int], size: int) -> None:
+def _check_segments(
+    segments: Sequence[Segment], contexts: dict[int, int], size: int, first_context: int
+) -> None:
+    """Assert that segments follow each other and begin where frames do.
+
+    A frame that was found, not reached, has the context of a stream's first: it needs no other.
+    """
     assert (segments[0].start, segments[-1].stop) == (0, size)
     assert sum(segment.rows or 0 for segment in segments) == len(contexts)
     for one, other in pairwise(segments):
-        assert (one.stop, one.next_context) == (other.start, other.context)
+        assert one.stop == other.start
     for segment in segments:
         assert segment.rows is not None
-        assert contexts[segment.start] == segment.context
+        assert segment.context in (contexts[segment.start], first_context)
 
 
 # --- packets --------------------------------------------------------------------------------
@@ -221,7 +227,9 @@ def _check_row(packet: Any, row: Row, subject: Subject) -> bytes | None:
         with pytest.raises(EncodeError):
             format.packet_of(row, format.context)
         return None
-    assert format.packet_of(row, format.context) == kept, row
+    again = format.packet_of(row, format.context)
+    # A dialect may leave a mark on packets that do not look at it: then the bytes are the same.
+    assert again == kept or format.encode(again) == format.encode(kept), row
     if any(storable(text) != text for text in _texts(row)):
         return None  # Half of a surrogate pair is spelled out in columns.
     with suppress(EncodeError):

@@ -54,7 +54,17 @@ def examples() -> Path:
 
 @pytest.fixture(scope="session")
 def traffic(examples: Path) -> list[Path]:
-    """Return the recorded directed streams, in the order of their names."""
-    streams = sorted((examples / "traffic").glob("*.jmq"))
-    assert streams, "examples/traffic holds no recorded stream"
+    """Return the recorded directed streams of JMQ, in the order of their names."""
+    return _recorded(examples, "jmq")
+
+
+@pytest.fixture(scope="session")
+def mqtt_traffic(examples: Path) -> list[Path]:
+    """Return the recorded directed streams of MQTT, in the order of their names."""
+    return _recorded(examples, "mqtt")
+
+
+def _recorded(examples: Path, suffix: str) -> list[Path]:
+    streams = sorted((examples / "traffic").glob(f"*.{suffix}"))
+    assert streams, f"examples/traffic holds no recorded stream of {suffix}"
     return streams

@@ -21,7 +21,7 @@ from pathlib import Path
 from random import Random
 
 from tests.agreement import CHECKS
-from tests.mutations import MAX_CORPUS_BYTES, Corpus, Subject, mutated_streams, subject_of
+from tests.mutations import MAX_CORPUS_BYTES, Corpus, Subject, damaged_streams, subject_of
 from tests.readings import assert_one_reading
 from wireyard.formats import names
 
@@ -30,6 +30,8 @@ __all__ = ["CASE_SECONDS", "check_case", "time_bound"]
 CASE_SECONDS = 120
 """No case takes five seconds on the slowest machine seen; this is a hang."""
 PACKETS_PER_CASE = 500
+CHECKED = 0.1
+"""How many of the streams that are one packet are asked more than whether all read them alike."""
 
 
 @contextmanager
@@ -53,9 +55,11 @@ def check_case(
     check = rng.choice(CHECKS)
     rows: Counter[str] = Counter()
     with time_bound():
-        for data in mutated_streams(subject, corpus, rng, packets):
+        streams = damaged_streams(subject, corpus, rng, packets)
+        for data in streams:
             table = assert_one_reading(data, rng, limit, subject.format)
-            check(data, table, rng, limit, subject)
+            if len(streams) == 1 or rng.random() < CHECKED:
+                check(data, table, rng, limit, subject)
             rows.update(table["status"].to_pylist())
     return rows
 

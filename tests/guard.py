@@ -9,12 +9,11 @@ import ctypes
 import mmap
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from random import Random
 from typing import Any
 
 from tests.make import random_packet
-from tests.mutations import base_corpus, mutate_packet, mutated_stream
+from tests.mutations import damaged_stream, mutate_packet, subject_of
 from tests.readings import table_of
 
 __all__ = ["between_guards"]
@@ -54,18 +53,18 @@ def read_all(data: bytes, rng: Random) -> None:
 
 def main(first: int, count: int) -> None:
     """Read `count` streams from seed `first` on."""
-    corpus = base_corpus(Path(__file__).resolve().parent.parent / "examples")
+    jmq = subject_of("jmq")
     for seed in range(first, first + count):
         rng = Random(seed)
         if seed % 2:
-            data = mutated_stream(corpus, rng, rng.randint(1, 200))
+            data = damaged_stream("jmq", rng, rng.randint(1, 200))
         else:
             data = b"".join(random_packet(rng) for _ in range(rng.randint(1, 200)))
         read_all(data, rng)
         # Only the last packet of a stream can be read over its end: try many.
         for _ in range(20):
             packet = random_packet(rng)
-            read_all(mutate_packet(packet, rng) if seed % 2 else packet, rng)
+            read_all(mutate_packet(packet, rng, jmq) if seed % 2 else packet, rng)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from random import Random
@@ -24,10 +25,10 @@ __all__ = [
     "Damage",
     "Place",
     "Subject",
+    "damaged_stream",
+    "damaged_streams",
     "lie",
     "mutate_packet",
-    "mutated_stream",
-    "mutated_streams",
     "recorded_examples",
     "section_places",
     "subject_of",
@@ -49,6 +50,7 @@ _TEXTS = (
 
 Place = tuple[int, int]
 """Position and width in bytes of an integer that says how a packet is laid out."""
+Damage = Callable[[bytearray, Random, "Subject"], None]
 Corpus = Mapping[int, list[bytes]]
 """Whole packets to start from, by the context that they are read with."""
 
@@ -74,6 +76,8 @@ class Subject:
     """Where types, lengths and counts stand, big-endian, as far as the packet can be walked."""
     seal: Callable[[bytearray, Subject], None]
     """Make the packet's own length right."""
+    lie_in_length: Damage
+    """Make it wrong."""
     own_damage: tuple[tuple[int, Damage], ...] = ()
     """Weight and damage that only this format has."""
     head_bytes: int
@@ -86,6 +90,8 @@ class Subject:
     """Beginnings of packets: what resynchronising must not fall for."""
     kept: Callable[[Any], Any] = _whole
     """A packet -> the packet that its row describes, None if no row does."""
+    damaged: float = 1.0
+    """How many packets are damaged, of those that are not there to stand between others."""
     exact: bool = True
     """Whether every well-formed packet is encoded to the bytes it was decoded from."""
 
@@ -94,22 +100,22 @@ class Subject:
         return replace(self, format=get_format(label))
 
 
-Damage = Callable[[bytearray, Random, Subject], None]
-
-
-def subject_of(name: str) -> Subject:
-    """Return the subject of a format, which stands in its folder."""
+def subject_of(label: str) -> Subject:
+    """Return the subject of a format, which stands in its folder, read as the label says."""
+    name = label.partition("/")[0]
     found: Subject = import_module(f"tests.formats.{name}.subject").SUBJECT
-    return found
+    return found.read_as(label)
 
 
 def recorded_examples(name: str) -> Iterator[tuple[int, bytes]]:
-    """Yield the recorded example packets of a format, each after its context."""
+    """Yield the recorded example packets of a format, each after the context it leaves behind."""
+    format = get_format(name)
     for path in sorted(EXAMPLES.glob(f"traffic/*.{name}")):
         data = path.read_bytes()
-        for frame in frames_of(data, get_format(name)):
-            if frame.stop - frame.start <= MAX_CORPUS_BYTES:
-                yield frame.context, data[frame.start : frame.stop]
+        for frame in frames_of(data, format):
+            packet = data[frame.start : frame.stop]
+            if len(packet) <= MAX_CORPUS_BYTES:
+                yield format.next_context(packet, frame.context), packet
 
 
 # --- damage to one packet -------------------------------------------------------------------
@@ -129,7 +135,8 @@ def lie(data: bytearray, place: Place, rng: Random, edges: Sequence[int]) -> Non
         case 0 | 1:
             value += rng.choice((-1, 1)) * rng.choice(_STEPS)
         case 2:
-            value = rng.choice((*edges, *(_EDGES_32 if width > 2 else _EDGES)))
+            others = _EDGES_32 if width > 2 else _EDGES
+            value = rng.choice(edges if rng.random() < 0.5 else others)
         case _:
             value = rng.getrandbits(8 * width)
     data[at : at + width] = (value % (1 << 8 * width)).to_bytes(width, "big")
@@ -166,9 +173,13 @@ def _flip_bits(data: bytearray, rng: Random, subject: Subject) -> None:
 
 
 def _change_text(data: bytearray, rng: Random, subject: Subject) -> None:
-    """Put bytes that are or nearly are UTF-8 over others, behind the header if possible."""
+    """Put bytes that are or nearly are UTF-8 over others, behind a length or behind the header."""
     text = rng.choice(subject.texts if subject.texts and rng.random() < 0.5 else _TEXTS)
-    _put(data, rng.randrange(min(subject.head_bytes, len(data) - 1), len(data)), text)
+    at = rng.randrange(min(subject.head_bytes, len(data) - 1), len(data))
+    places = subject.places(bytes(data), subject)
+    if places and rng.random() < 0.5:
+        at = min(sum(rng.choice(places)), len(data))
+    _put(data, at, text)
 
 
 def _put_lure(data: bytearray, rng: Random, subject: Subject) -> None:
@@ -179,8 +190,11 @@ def _put(data: bytearray, at: int, part: bytes) -> None:
     data[at : at + len(part)] = part[: len(data) - at]
 
 
-def _cut(data: bytearray, rng: Random, _: Subject) -> None:
-    del data[rng.randrange(1, len(data)) :]
+def _cut(data: bytearray, rng: Random, subject: Subject) -> None:
+    """Cut a packet anywhere, or where something begins."""
+    places = [at for at, _ in subject.places(bytes(data), subject) if at > 0]
+    at = rng.choice(places) if places and rng.random() < 0.5 else rng.randrange(1, len(data))
+    del data[at:]
 
 
 def _insert(data: bytearray, rng: Random, _: Subject) -> None:
@@ -198,18 +212,25 @@ def _repeat(data: bytearray, rng: Random, _: Subject) -> None:
     data[at:at] = data[at : at + rng.choice((1, 4, 12, 72, 200))]
 
 
-_IN_PLACE = ((30, _lie_in_places), (20, _flip_bits), (12, _change_text), (4, _put_lure))
-"""Weight and damage that leaves a packet as long as it is."""
-_IN_LENGTH = ((4, _cut), (3, _insert), (3, _remove), (3, _repeat))
+_DAMAGE = (
+    (30, _lie_in_places),
+    (20, _flip_bits),
+    (12, _change_text),
+    (4, _put_lure),
+    (4, _cut),
+    (3, _insert),
+    (3, _remove),
+    (3, _repeat),
+)
+"""Weight and damage."""
+_SEALED, _LYING = 0.95, 0.04
 """What breaks the framing is rare, or most packets would only be garbage."""
-_SEALED = 0.7
-"""How many packets of another length say that they have it."""
 
 
 def mutate_packet(packet: bytes, rng: Random, subject: Subject) -> bytes:
-    """Return a packet with one to three kinds of damage."""
+    """Return a packet with one to three kinds of damage; almost all say how long they now are."""
     data = bytearray(packet)
-    table = (*_IN_PLACE, *_IN_LENGTH, *subject.own_damage)
+    table = (*_DAMAGE, *subject.own_damage)
     kinds = rng.choices(
         [damage for _, damage in table],
         [weight for weight, _ in table],
@@ -218,35 +239,42 @@ def mutate_packet(packet: bytes, rng: Random, subject: Subject) -> bytes:
     for damage in kinds:
         if len(data) < 2:
             break
-        size = len(data)
         damage(data, rng, subject)
-        if len(data) != size and rng.random() < _SEALED:
-            subject.seal(data, subject)
+    if data and rng.random() < _SEALED:
+        subject.seal(data, subject)
+    if data and rng.random() < _LYING:
+        subject.lie_in_length(data, rng, subject)
     return bytes(data)
 
 
 # --- damage to a stream ---------------------------------------------------------------------
 
 
-def mutated_streams(subject: Subject, corpus: Corpus, rng: Random, count: int) -> list[bytes]:
+def damaged_streams(subject: Subject, corpus: Corpus, rng: Random, count: int) -> list[bytes]:
     """Return `count` packets, most of them damaged, as one stream, or as one stream each."""
     parts: list[bytes] = []
     for packet in subject.packets(subject, corpus, rng, count):
         if rng.random() < 0.2:
             parts.append(packet)
-        parts.append(mutate_packet(packet, rng, subject))
+        damaged = rng.random() < subject.damaged
+        parts.append(mutate_packet(packet, rng, subject) if damaged else packet)
     if subject.format.label in subject.alone:
         return [part for part in parts if part]
-    return [_damaged_stream(parts, rng)]
+    return [_spoilt(parts, rng)]
 
 
-def mutated_stream(subject: Subject, corpus: Corpus, rng: Random, count: int) -> bytes:
+def damaged_stream(label: str, rng: Random, count: int) -> bytes:
     """Return `count` damaged packets, some whole ones between them, as one stream."""
-    [stream] = mutated_streams(subject, corpus, rng, count)
+    [stream] = damaged_streams(subject_of(label), _corpus_of(label), rng, count)
     return stream
 
 
-def _damaged_stream(parts: list[bytes], rng: Random) -> bytes:
+@cache
+def _corpus_of(label: str) -> Corpus:
+    return subject_of(label).corpus(None)
+
+
+def _spoilt(parts: list[bytes], rng: Random) -> bytes:
     if rng.random() < 0.3:
         at = rng.randrange(len(parts))
         parts[at:at] = parts[at : at + rng.randint(1, 5)]

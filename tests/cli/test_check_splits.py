@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.results import Run, one_line
 from tests.make import nested, packet
-from tests.mutations import base_corpus, mutated_stream
+from tests.mutations import damaged_stream
 from wireyard.cli.splits import Sequential, choose_sizes
 from wireyard.formats import get_format
 from wireyard.streams.split import Segment
@@ -33,9 +33,9 @@ def test_every_size_of_a_small_stream_agrees(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_damaged_streams_agree(seed: int, run: Run, tmp_path: Path, examples: Path) -> None:
+def test_damaged_streams_agree(seed: int, run: Run, tmp_path: Path) -> None:
     path = tmp_path / "any.jmq"
-    path.write_bytes(mutated_stream(base_corpus(examples), Random(seed), 30))
+    path.write_bytes(damaged_stream("jmq", Random(seed), 30))
     result = run("check-splits", path, "--format", "jmq", "--sizes", "1,7,72,1000")
     assert result.exit_code == 0
     assert result.stdout.count("the same") == 4

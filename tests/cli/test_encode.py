@@ -31,8 +31,10 @@ def there_and_back(run: Run, source: Path) -> bytes:
     return result.stdout_bytes
 
 
-def test_recorded_streams_come_back(run: Run, traffic: list[Path]) -> None:
-    for source in traffic:
+def test_recorded_streams_come_back(
+    run: Run, traffic: list[Path], mqtt_traffic: list[Path]
+) -> None:
+    for source in [*traffic, *mqtt_traffic]:
         assert there_and_back(run, source) == source.read_bytes(), source.name
 
 

@@ -79,11 +79,11 @@ def rows(lake: Path, name: str, *columns: str) -> list[Any]:
     return sorted((tuple(row.values()) for row in found), key=str)
 
 
-def packets_equal(lake: Path, paths: Sequence[Path]) -> None:
-    """Compare the bronze table with what one reader reads of each source."""
+def packets_equal(lake: Path, paths: Sequence[Path], format: str = "jmq") -> None:
+    """Compare a bronze table with what one reader reads of each source."""
     keys = [("source", "ascending"), ("offset", "ascending")]
-    expected = pa.concat_tables([wireyard.read(path, format="jmq") for path in paths])
-    assert table(lake, "packets_jmq").sort_by(keys).equals(expected.sort_by(keys))
+    expected = pa.concat_tables([wireyard.read(path, format=format) for path in paths])
+    assert table(lake, f"packets_{format}").sort_by(keys).equals(expected.sort_by(keys))
 
 
 def parquet_files(lake: Path) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import wireyard
+from tests.formats.mqtt.examples import told
 from tests.make import nested, packet
 from tests.spark.lakes import (
     HELLO,
@@ -346,9 +348,16 @@ def test_a_full_disk_under_spark_is_one_line(
         run(tmp_path / "lake", spark, folder)
 
 
-def test_recorded_traffic(traffic: list[Path], tmp_path: Path, spark: SparkSession) -> None:
-    run(tmp_path / "lake", spark, traffic[0].parent, secrets=True)
+def test_recorded_traffic(
+    traffic: list[Path],
+    mqtt_traffic: list[Path],
+    examples: Path,
+    tmp_path: Path,
+    spark: SparkSession,
+) -> None:
+    run(tmp_path / "lake", spark, examples / "traffic", secrets=True)
     packets_equal(tmp_path / "lake", traffic)
+    packets_equal(tmp_path / "lake", mqtt_traffic, "mqtt")
     sent = {
         row["sys_message_id"]
         for path in traffic
@@ -357,7 +366,33 @@ def test_recorded_traffic(traffic: list[Path], tmp_path: Path, spark: SparkSessi
         if row["packet_type"] <= 6
     }
     found = table(tmp_path / "lake", "messages")
-    assert set(found["message_key"].to_pylist()) == sent
-    assert found.num_rows == len(sent)
-    assert sum(table(tmp_path / "lake", "destinations")["messages"].to_pylist()) == len(sent)
+    keys = found.filter(pa.compute.equal(found["protocol"], "jms"))["message_key"].to_pylist()
+    assert set(keys) == sent
+    assert len(keys) == len(sent)
+    published = [
+        (path.name, *message)
+        for path in mqtt_traffic
+        if path.stem.endswith("-c2b")
+        for message in _told(examples, path.stem.removesuffix("-c2b"))
+    ]
+    names = ("client_id", "destination", "qos", "retained", "body", "correlation_id", "reply_to")
+    assert published == [
+        (Path(row["stream"]).name, *(row[name] for name in names))
+        for row in found.sort_by([("stream", "ascending"), ("offset", "ascending")]).to_pylist()
+        if row["protocol"] == "mqtt"
+    ]
+    assert found.num_rows == len(sent) + len(published)
+    assert sum(table(tmp_path / "lake", "destinations")["messages"].to_pylist()) == found.num_rows
     assert table(tmp_path / "lake", "quarantine").num_rows == 0
+
+
+def _told(examples: Path, connection: str) -> Iterator[tuple[Any, ...]]:
+    """Yield what an MQTT client says that it published, in the words of the table."""
+    # One came again under its name, and one left it to the broker to find a name.
+    client_id = {"till-again": "till", "stock-2": None}.get(connection, connection)
+    for one in told(examples, connection, "published"):
+        correlation = one["properties"].get("CorrelationData")
+        with suppress(UnicodeDecodeError):
+            correlation = correlation and bytes.fromhex(correlation).decode()
+        said = (one["topic"], one["qos"], one["retain"], one["payload"], correlation)
+        yield (client_id, *said, one["properties"].get("ResponseTopic"))

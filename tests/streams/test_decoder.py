@@ -9,7 +9,7 @@ import pytest
 
 from tests.golden import GOLDEN
 from tests.make import MAGIC, item, nested, packet, random_packet, variety
-from tests.mutations import mutate_packet
+from tests.mutations import mutate_packet, subject_of
 from tests.readings import JMQ, assert_events, cut, events_of, table_of
 from wireyard.errors import DecodeError, Truncated
 from wireyard.formats.jmq.packet import decode
@@ -197,7 +197,7 @@ def test_any_chunks_give_the_same_events(seed: int) -> None:
     parts: list[bytes] = []
     for _ in range(30):
         data = random_packet(rng)
-        parts.append(mutate_packet(data, rng) if rng.random() < 0.5 else data)
+        parts.append(mutate_packet(data, rng, subject_of("jmq")) if rng.random() < 0.5 else data)
         parts.append(rng.choice((b"", b"", rng.randbytes(5), MAGIC, MAGIC[:2], packet()[:70])))
     data = b"".join(parts)
     table = table_of(data, compiled=False, max_packet_bytes=4096)

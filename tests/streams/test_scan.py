@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tests.make import item, items, packet, random_packet, section, variety
-from tests.mutations import base_corpus, mutated_stream
+from tests.mutations import damaged_stream
 from tests.readings import JMQ, assert_contiguous, assert_same, forced, table_of
 from wireyard.errors import DecodeError, UsageError
 from wireyard.formats import get_format
@@ -27,9 +27,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def stream(examples: Path) -> bytes:
+def stream() -> bytes:
     """Return a stream with packets, damage and an unfinished end."""
-    return mutated_stream(base_corpus(examples), Random(77), 100) + packet(body=bytes(50))[:100]
+    return damaged_stream("jmq", Random(77), 100) + packet(body=bytes(50))[:100]
 
 
 @pytest.mark.parametrize("compiled", [False, True])

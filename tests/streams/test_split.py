@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from tests.make import item, items, nested, packet, random_packet, section, variety
-from tests.mutations import base_corpus, mutated_stream
+from tests.mutations import damaged_stream
 from tests.readings import JMQ, assert_same, forced, table_of
 from wireyard.errors import SourceError
 from wireyard.streams import split
@@ -23,7 +23,6 @@ from wireyard.streams.split import TO_THE_END, Segment, plan_segments, stitch, w
 from wireyard.streams.window import windows_of_bytes
 
 LIMIT = 1 << 20
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def _small(rng: Random) -> bytes:
@@ -61,8 +60,8 @@ CORPORA: dict[str, Callable[[Random], bytes]] = {
     "large": _large,
     "truncated head": lambda rng: packet(body=bytes(200))[50:] + _nested(rng)[:1500],
     "truncated tail": lambda rng: _nested(rng)[:1500] + packet(body=bytes(300))[:200],
-    "damaged": lambda rng: mutated_stream(base_corpus(EXAMPLES), rng, 12)[:3000],
-    "damaged more": lambda rng: mutated_stream(base_corpus(EXAMPLES), rng, 12)[:3000],
+    "damaged": lambda rng: damaged_stream("jmq", rng, 12)[:3000],
+    "damaged more": lambda rng: damaged_stream("jmq", rng, 12)[:3000],
     "garbage only": lambda rng: rng.randbytes(400) + b"\x1b\xff\xe3" * 30,
     "no start for long": lambda rng: packet() + rng.randbytes(900) + packet(),
     "a size that lies": lambda rng: packet(size=400) + _nested(rng)[:1200] + packet(size=3000),

@@ -15,6 +15,9 @@ import pyarrow as pa
 import pytest
 
 import wireyard
+from tests.formats.gpacket import make as gpacket
+from tests.formats.mqtt import make as mqtt
+from tests.formats.rmp import make as rmp
 from tests.make import ALL_ITEMS, ALL_TYPES, item, items, packet, random_packet, section
 from tests.readings import JMQ, table_of
 from wireyard.errors import EncodeError, SourceError
@@ -54,6 +57,23 @@ def test_what_was_read_is_written_byte_for_byte(compiled: bool, target: Path) ->
     assert wireyard.write(table, target, "jmq") == len(DATA)
     assert target.read_bytes() == DATA
     assert only(target.parent) == [target.name]
+
+
+@pytest.mark.parametrize(
+    ("label", "data"),
+    [
+        ("gpacket", gpacket.gpacket(properties=section(*ALL_TYPES), payload=b"p") + gpacket.link()),
+        ("mqtt", b"".join(mqtt.variety(5))),
+        ("mqtt/3.1.1", b"".join(mqtt.variety(4)[3:])),
+        ("mqtt/mqipdp-msb", mqtt.connect(2) + mqtt.publish(2, 0x32, packet_id=1)),
+        ("rmp", rmp.message(rmp.MORE | rmp.DOMAIN, b"one") + rmp.message(rmp.REPLY_TO, b"two")),
+        ("rmp/framed", rmp.framed(rmp.message(0, b"one"), rmp.message(rmp.CLIENT, b"two"))),
+    ],
+)
+def test_every_format_is_written_byte_for_byte(label: str, data: bytes, target: Path) -> None:
+    table = table_of(data, compiled=False, format=label)
+    assert wireyard.write(table, target, label) == len(data)
+    assert target.read_bytes() == data
 
 
 def test_real_streams_come_back_from_columns(shared: Path, target: Path) -> None:

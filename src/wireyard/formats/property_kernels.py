@@ -52,6 +52,8 @@ TEXT_BYTES_PER_BYTE: Final = 2
 MAX_UNIQUE_NAMES: Final = 64
 """Names are compared each with each up to this count; the scalar reader takes longer lists."""
 
+_SPREAD: Final = 0x1E37_79B9_7F4A_7C15
+"""Odd, without a pattern: the upper bits of a product with it hang on all of the other factor."""
 _VALUE_BYTES: Final = 0x84842110
 """Bytes of a value by its type code, one hexadecimal digit each, from type 0 at the right."""
 
@@ -89,20 +91,26 @@ def put_value(
 
 
 @piece
-def is_new_name(data: Bytes, at: int, size: int, hashes: Ints, count: int) -> bool:
-    """Tell whether no earlier name of the packet can be the same; note this one."""
+def name_hash(data: Bytes, at: int, size: int, stop: int) -> int:
+    """Return a number that is the same for names that are."""
     if size >= 8:
         word = load_word(data, at) ^ (load_word(data, at + size - 8) * 31)
+    elif at + 8 <= stop:
+        word = load_word(data, at) & ((1 << 8 * size) - 1)
     else:
         word = 0
         for place in range(size):
-            word = word << 8 | load_u8(data, at + place)
-    word = word * 31 + size & 0x7FFF_FFFF_FFFF_FFFF
-    new = True
+            word |= load_u8(data, at + place) << 8 * place
+    return word * 31 + size & 0x7FFF_FFFF_FFFF_FFFF
+
+
+@piece
+def is_among(hashes: Ints, count: int, word: int) -> bool:
+    """Tell whether one of the first `count` hashes is `word`."""
+    found = False
     for earlier in range(count):
-        new = new and hashes[earlier] != word
-    hashes[count] = word
-    return new
+        found = found or hashes[earlier] == word
+    return found
 
 
 @piece
@@ -136,6 +144,7 @@ def take_properties(
     name_at = used[region] + name_from
     type_at = used[region + 1] + type_from
     value_at = used[region + 2] + value_from
+    seen = 0
     for place in range(count):
         if end - at < 2:
             return -1
@@ -143,8 +152,13 @@ def take_properties(
         at += 2
         if size == 0 or size + 2 > end - at:
             return -1
-        if not is_new_name(data, at, size, hashes, place):
+        # Few names fall on one of 64 bits, so few have to be compared with those before them.
+        word = name_hash(data, at, size, stop)
+        bit = 1 << (word * _SPREAD >> 57 & 63)
+        if seen & bit and is_among(hashes, place, word):
             return -1
+        seen |= bit
+        hashes[place] = word
         if copy_text(text, name_at, data, at, size, stop) and not valid_utf8(data, at, size):
             return -1
         name_at += size

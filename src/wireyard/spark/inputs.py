@@ -75,7 +75,7 @@ def list_inputs(
     left_out = [each for each in looked_at if isinstance(each, str)]
     for file, each in zip(kept, looked_at, strict=True):
         if isinstance(each, str) and file.path in roots:
-            raise UsageError(each)
+            raise UsageError(f"{each}; --format says what to take it for: {', '.join(labels())}")
     return Listing([each for each in looked_at if isinstance(each, FoundInput)], left_out)
 
 
@@ -91,8 +91,7 @@ def _look_at(file: FoundFile, named: str | None) -> FoundInput | str:
         format = sniff(head)
         if format is None:
             shown = head[:_SHOWN_BYTES].hex(" ")
-            known = ", ".join(labels())
-            return f"{file.path}: begins like no format ({shown}); --format is needed: {known}"
+            return f"{file.path}: begins like no format ({shown})"
         found = format.label
     stamp = _stamp(file)
     return FoundInput(file.path, file.size, found if head else None, known_size is None, stamp)

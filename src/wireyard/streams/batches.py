@@ -95,16 +95,14 @@ class BlockReader:
             order[packets] = np.arange(len(packets))
             found.arrays = self._arranged(scalar, order if block.odd else None)
             return found
-        framed = np.ones(rows, np.bool_)
-        framed[list(block.odd)] = False
-        starts = (block.offsets - block.base)[framed]
+        of_row = np.delete(np.arange(rows), list(block.odd)) if block.odd else np.arange(rows)
+        framed = block.pick(of_row) if block.odd else block
         arrays, rejected = self._decoder.decode(
-            block.data, block.stop, starts, block.lengths[framed], block.contexts[framed]
+            block.data, block.stop, framed.offsets - block.base, framed.lengths, framed.contexts
         )
         if not len(rejected) and not block.odd:
             found.arrays = dict(zip(_names(self._own), arrays, strict=True))
             return found
-        of_row = np.flatnonzero(framed)
         scalar = self._scalar(block, of_row[rejected].tolist(), found)
         merged = [
             pa.concat_arrays([array, more]) for array, more in zip(arrays, scalar, strict=True)

@@ -29,12 +29,12 @@ def encode_columns(batch: pa.RecordBatch, format: Format) -> bytes:
     """
     known = {"status", *(column.name for column in format.columns)}
     rows = batch.select([name for name in batch.schema.names if name in known]).to_pylist()
+    maps = [column.name for column in format.columns if column.kind == "properties"]
     parts = []
     for row in rows:
         if row.get("status", OK) != OK:
             raise EncodeError("status", row["status"], "only packets can be written, not faults")
-        if row.get("properties") is not None:
-            row["properties"] = dict(row["properties"])
+        row |= {name: dict(row[name]) for name in maps if row.get(name) is not None}
         parts.append(format.encode(format.packet_of(row, format.context)))
     return b"".join(parts)
 

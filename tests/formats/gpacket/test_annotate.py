@@ -6,8 +6,10 @@ from random import Random
 
 import pytest
 
-from tests.formats.gpacket.make import damaged, gpacket, link, message, random_packet, variety
+from tests.formats.gpacket.make import gpacket, link, message, random_packet, variety
+from tests.formats.gpacket.subject import SUBJECT
 from tests.make import section
+from tests.mutations import mutate_packet
 from wireyard.formats.base import Annotation
 from wireyard.formats.gpacket.annotate import annotate
 
@@ -90,6 +92,6 @@ def test_every_shorter_prefix_is_covered(data: bytes) -> None:
 def test_anything_is_covered() -> None:
     rng = Random(6)
     for _ in range(3000):
-        check_cover(damaged(random_packet(rng), rng))
+        check_cover(mutate_packet(random_packet(rng), rng, SUBJECT))
     for size in range(60):
         check_cover(rng.randbytes(size))

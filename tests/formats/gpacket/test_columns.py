@@ -10,20 +10,23 @@ from random import Random
 
 import pytest
 
-from tests.formats.gpacket.make import damaged_stream, gpacket, link, random_packet, variety
-from tests.formats.gpacket.readings import GPACKET, assert_one_reading, table_of
+from tests.formats.gpacket.make import gpacket, link, random_packet, variety
 from tests.formats.jmq.test_columns import EDGES, TEXTS
 from tests.guard import between_guards
 from tests.make import section
-from tests.readings import assert_same
+from tests.mutations import damaged_stream
+from tests.readings import assert_one_reading, assert_same, table_of
+from wireyard.formats import get_format
 from wireyard.formats.gpacket.layout import FLAGS, PACKET_TYPES
 from wireyard.schema import COMMON
 
+GPACKET = get_format("gpacket")
 NAMES = [column.name for column in (*COMMON, *GPACKET.columns)]
 
 
 def assert_columns(data: bytes) -> None:
-    assert_same(table_of(data, compiled=True), table_of(data, compiled=False))
+    found, wanted = (table_of(data, format=GPACKET, compiled=way) for way in (True, False))
+    assert_same(found, wanted)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -33,7 +36,7 @@ def test_random_well_formed_packets(seed: int) -> None:
     data = b"".join(
         rng.choice(packets) if rng.random() < 0.1 else random_packet(rng) for _ in range(1500)
     )
-    table = assert_one_reading(data, rng)
+    table = assert_one_reading(data, rng, format=GPACKET)
     assert set(table["status"].to_pylist()) == {"ok"}
     assert set(table["format"].to_pylist()) == {"gpacket", "gpacket_link"}
     assert set(table["header_order"].to_pylist()) == {"shipped", "documented", None}
@@ -43,7 +46,7 @@ def test_random_well_formed_packets(seed: int) -> None:
 def test_damaged_streams_read_the_same_every_way(seed: int) -> None:
     rng = Random(seed)
     limit = rng.choice((None, None, 4096, 400))
-    assert_one_reading(damaged_stream(rng, 300), rng, limit)
+    assert_one_reading(damaged_stream("gpacket", rng, 300), rng, limit, GPACKET)
 
 
 @pytest.mark.parametrize("raw", TEXTS, ids=lambda raw: raw.hex()[:20] or "none")
@@ -67,15 +70,15 @@ def test_numbers_at_their_edges() -> None:
 def test_every_packet_type() -> None:
     data = b"".join(gpacket(packet_type=kind) for kind in (-32768, *range(-2, 90), 32767))
     assert_columns(data)
-    names = table_of(data, compiled=True, columns=["packet_type_name"])["packet_type_name"]
-    assert set(names.to_pylist()) == {*PACKET_TYPES.values(), None}
+    names = table_of(data, format=GPACKET, compiled=True, columns=["packet_type_name"])
+    assert set(names["packet_type_name"].to_pylist()) == {*PACKET_TYPES.values(), None}
 
 
 def test_every_flag() -> None:
     bits = [1 << bit for bit in range(32)]
     data = b"".join(gpacket(bit_flags=bit) for bit in (*bits, 0, 0xFFFFFFFF, 0xA5A5A5A5))
     assert_columns(data)
-    found = table_of(data, compiled=True, columns=["flags"])["flags"].to_pylist()
+    found = table_of(data, format=GPACKET, compiled=True, columns=["flags"])["flags"].to_pylist()
     assert found[:34] == [*FLAGS, "", "".join(FLAGS)]
 
 
@@ -95,8 +98,8 @@ def test_a_link_packet_may_end_the_stream() -> None:
     for data in (link(7), gpacket() + link(7), link(4, b"x" * 19)):
         for at_end in (True, False):
             view, open_again = between_guards(data, at_end=at_end)
-            table = table_of(view, compiled=True)  # type: ignore[arg-type]
-            assert_same(table, table_of(data, compiled=False))
+            table = table_of(view, format=GPACKET, compiled=True)
+            assert_same(table, table_of(data, format=GPACKET, compiled=False))
             open_again()
 
 
@@ -104,29 +107,29 @@ def test_a_link_packet_may_end_the_stream() -> None:
 def test_nothing_is_read_beyond_either_end_of_the_bytes(seed: int) -> None:
     rng = Random(seed)
     for _ in range(20):
-        data = damaged_stream(rng, rng.randint(1, 12))
-        expected = table_of(data, compiled=False)
+        data = damaged_stream("gpacket", rng, rng.randint(1, 12))
+        expected = table_of(data, format=GPACKET, compiled=False)
         for at_end in (True, False):
             view, open_again = between_guards(data, at_end=at_end)
-            assert_same(table_of(view, compiled=True), expected)  # type: ignore[arg-type]
+            assert_same(table_of(view, format=GPACKET, compiled=True), expected)
             open_again()
 
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_each_column_alone_is_that_of_the_full_read(compiled: bool) -> None:
-    data = damaged_stream(Random(3), 200)
-    whole = table_of(data, compiled=False)
+    data = damaged_stream("gpacket", Random(3), 200)
+    whole = table_of(data, format=GPACKET, compiled=False)
     for name in NAMES:
-        alone = table_of(data, compiled=compiled, columns=[name])
+        alone = table_of(data, format=GPACKET, compiled=compiled, columns=[name])
         assert alone[name].equals(whole[name]), name
 
 
 def test_dropping_what_is_malformed_does_not_depend_on_the_columns() -> None:
-    data = damaged_stream(Random(4), 200)
-    whole = table_of(data, compiled=False)
+    data = damaged_stream("gpacket", Random(4), 200)
+    whole = table_of(data, format=GPACKET, compiled=False)
     good = whole.take([n for n, status in enumerate(whole["status"].to_pylist()) if status == "ok"])
     for names in (["version"], ["payload"], ["offset"]):
-        kept = table_of(data, compiled=True, columns=names, mode="dropmalformed")
+        kept = table_of(data, format=GPACKET, compiled=True, columns=names, mode="dropmalformed")
         assert kept.equals(good.select(names)), names
 
 
@@ -136,9 +139,9 @@ def test_without_a_compiler_the_same_functions_give_the_same_values() -> None:
             sys.executable,
             "-c",
             "from random import Random\n"
-            "from tests.formats.gpacket.make import damaged_stream\n"
+            "from tests.mutations import damaged_stream\n"
             "from tests.formats.gpacket.test_columns import assert_columns\n"
-            "assert_columns(damaged_stream(Random(7), 80))\n",
+            "assert_columns(damaged_stream('gpacket', Random(7), 80))\n",
         ],
         cwd=Path(__file__).resolve().parents[3],
         env={**os.environ, "NUMBA_DISABLE_JIT": "1"},

@@ -11,15 +11,16 @@ from tests.formats.gpacket.make import (
     LINK,
     MAGIC,
     SHIPPED,
-    damaged,
     gpacket,
     link,
     message,
     random_packet,
     variety,
 )
-from tests.formats.gpacket.readings import table_of
+from tests.formats.gpacket.subject import SUBJECT
 from tests.make import packet as jmq_packet
+from tests.mutations import mutate_packet
+from tests.readings import table_of
 from wireyard.errors import DecodeError, LimitExceeded, Malformed
 from wireyard.formats import get_format, sniff
 from wireyard.formats.gpacket.framing import begins, find_header, frame_size
@@ -87,7 +88,7 @@ def test_an_unknown_version_still_has_a_size() -> None:
 def test_after_an_unknown_version_the_next_packet_is_read() -> None:
     odd = gpacket(version=351, payload=b"x" * 9, property_size=5000)
     data = gpacket() + odd + gpacket(documented=True) + link() + gpacket()
-    table = table_of(data, compiled=False)
+    table = table_of(data, format=SUBJECT.format, compiled=False)
     assert table["status"].to_pylist() == ["ok", "malformed", "ok", "ok", "ok"]
     assert table["error"][1].as_py()["code"] == "unsupported_version"
     assert table["header_order"].to_pylist() == ["shipped"] * 2 + ["documented", None, "shipped"]
@@ -212,7 +213,7 @@ def test_a_search_is_that_of_trying_every_position() -> None:
         parts += [MAGIC[: rng.randrange(5)] for _ in range(3)]
         parts += [b"\0\x64\0\4\0\0"[: rng.randrange(7)] + bytes(rng.randrange(9)) for _ in range(2)]
         parts += [random_packet(rng)[: rng.choice((12, 30, 36, 9999))] for _ in range(2)]
-        parts.append(damaged(random_packet(rng), rng))
+        parts.append(mutate_packet(random_packet(rng), rng, SUBJECT))
         parts.append(link(rng.randrange(12), bytes(rng.randrange(20)), flags=rng.randrange(3)))
         rng.shuffle(parts)
         data = b"".join(parts)
@@ -248,7 +249,7 @@ def test_a_view_full_of_signs_is_searched_in_time_that_grows_with_it(sign: bytes
 
 def test_a_packet_inside_a_payload_does_not_begin_a_frame() -> None:
     data = message(gpacket() + link() + jmq_packet()) + gpacket()
-    table = table_of(data, compiled=False)
+    table = table_of(data, format=SUBJECT.format, compiled=False)
     assert table["status"].to_pylist() == ["ok", "ok"]
 
 
@@ -276,7 +277,7 @@ def test_other_streams_are_not_taken_for_it() -> None:
 def test_nothing_else_than_an_error_about_the_start_is_raised() -> None:
     rng = Random(8)
     for _ in range(3000):
-        data = damaged(random_packet(rng)[: rng.randrange(1, 200)], rng)
+        data = mutate_packet(random_packet(rng)[: rng.randrange(1, 200)], rng, SUBJECT)
         try:
             size = frame_size(data, 0, len(data), LIMIT)
         except DecodeError as error:

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.formats.gpacket.make import damaged, gpacket, link, random_packet, variety
+from tests.formats.gpacket.make import gpacket, link, random_packet, variety
+from tests.formats.gpacket.subject import SUBJECT
 from tests.make import section
+from tests.mutations import mutate_packet
 from wireyard.errors import DecodeError, EncodeError, Malformed, Truncated, UnsupportedVersion
 from wireyard.formats.gpacket.layout import COLUMNS, FLAGS, HEADERS, LINK_TYPES, PACKET_TYPES
 from wireyard.formats.gpacket.packet import (
@@ -259,7 +261,7 @@ def test_a_damaged_packet_is_read_or_refused_by_both_readers() -> None:
     rng = Random(2)
     refused = 0
     for _ in range(5000):
-        data = damaged(random_packet(rng), rng)
+        data = mutate_packet(random_packet(rng), rng, SUBJECT)
         row, error = read_row(data)
         try:
             packet = decode(data)

@@ -13,15 +13,16 @@ from tests.formats.gpacket.make import (
     CONSUMER_MARK,
     address,
     consumer,
-    damaged,
     gpacket,
     link,
     message,
     record,
     variety,
 )
+from tests.formats.gpacket.subject import SUBJECT
 from tests.make import packet as jmq_packet
 from tests.make import section, text
+from tests.mutations import mutate_packet
 from wireyard.errors import DecodeError
 from wireyard.formats.base import Nested
 from wireyard.formats.gpacket import FORMAT
@@ -216,7 +217,7 @@ def test_damaged_packets_give_a_value_or_a_decode_error() -> None:
     ]  # fmt: skip
     opened = 0
     for _ in range(6000):
-        data = damaged(rng.choice(good), rng)
+        data = mutate_packet(rng.choice(good), rng, SUBJECT)
         assert all(each.stop <= len(data) for each in FORMAT.nested(data))
         row, _ = read_row(data)
         try:

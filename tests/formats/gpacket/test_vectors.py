@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from tests.formats.gpacket.make import gpacket
-from tests.formats.gpacket.readings import GPACKET, assert_one_reading, table_of
 from tests.formats.jmq.test_vectors import check_body, is_property, java_refuses, threw
-from tests.readings import assert_contiguous, events_of
+from tests.readings import assert_contiguous, assert_one_reading, events_of, table_of
 from wireyard.errors import DecodeError
 from wireyard.formats import get_format
 from wireyard.formats.gpacket.packet import LinkPacket, Packet, decode, encode, read_row
 from wireyard.formats.properties import property_text
 
+GPACKET = get_format("gpacket")
 FOLDER = Path("vectors", "openmq")
 HEADER = ("version", "packet_type", "size", "magic", "property_size", "timestamp", "sequence")
 
@@ -83,7 +83,7 @@ def test_what_policy_decides_is_reported_or_read_and_keeps_its_place(shared: Pat
     good = gpacket(packet_type=33)
     for vector, data in of_class(shared, "malformed-or-lax"):
         stream = good + data + good
-        table = table_of(stream, compiled=False)
+        table = table_of(stream, format=GPACKET, compiled=False)
         assert_contiguous(table, len(stream))
         statuses = table["status"].to_pylist()
         assert statuses[0] == statuses[-1] == "ok", f"{vector['name']}: {statuses}"
@@ -108,7 +108,7 @@ def test_all_vectors_as_one_stream_read_the_same_every_way(shared: Path, seed: i
     rng = Random(seed)
     packets = [data for _, data in vectors(shared)]
     rng.shuffle(packets)
-    assert_one_reading(b"".join(packets), rng, 1 << 21)
+    assert_one_reading(b"".join(packets), rng, 1 << 21, GPACKET)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -116,7 +116,7 @@ def test_the_stream_of_the_shipped_writer_is_read_exactly(shared: Path, compiled
     told = json.loads((shared / "streams/summary.json").read_text())["gpacket"]
     data = (shared / "streams" / told["file"]).read_bytes()
     assert len(data) == told["bytes"]
-    table = table_of(data, compiled=compiled)
+    table = table_of(data, format=GPACKET, compiled=compiled)
     assert table.num_rows == told["packets"]
     assert set(table["status"].to_pylist()) == {"ok"}
     assert (
@@ -227,4 +227,4 @@ def test_every_recorded_payload_can_be_opened(shared: Path) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_recorded_streams_read_the_same_every_way(shared: Path, seed: int) -> None:
     for data, _ in cluster_streams(shared):
-        assert_one_reading(data, Random(seed))
+        assert_one_reading(data, Random(seed), format=GPACKET)

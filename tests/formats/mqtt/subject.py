@@ -24,7 +24,7 @@ __all__ = ["SUBJECT"]
 _CONNECT, _PUBLISH, _SUBSCRIBE, _UNSUBSCRIBE = 1, 3, 8, 10
 _LABELS = tuple(label for label in labels() if label.split("/")[0] == "mqtt")
 _VERSION_BITS = 7
-_SESSION_PACKETS = (3, 10, 40)
+_SESSION_PACKETS = (2, 5, 20)
 """How many packets follow a CONNECT: lost streams find their way at the next."""
 _KINDS = {
     1: "1", 2: "4", 3: "s", 8: "s", 9: "s", 11: "v", 17: "4", 18: "s", 19: "2", 21: "s", 22: "s",
@@ -54,6 +54,7 @@ def _of_fuzzers(shared: Path) -> list[tuple[int, bytes]]:
 
 def _packets(subject: Subject, corpus: Corpus, rng: Random, count: int) -> list[bytes]:
     """Return sessions; the first may be one whose CONNECT nobody saw."""
+    by_type = {version: _by_type(packets) for version, packets in corpus.items()}
     packets: list[bytes] = []
     version = subject.format.context & _VERSION_BITS or rng.choice(VERSIONS)
     if subject.format.dialect is None and rng.random() < 0.3:
@@ -61,11 +62,21 @@ def _packets(subject: Subject, corpus: Corpus, rng: Random, count: int) -> list[
     while len(packets) < count:
         if packets or subject.format.dialect is None:
             version = rng.choice(VERSIONS)
-            packets.append(connect(version))
+            packets.append(rng.choice(by_type[version][_CONNECT]))
         for _ in range(rng.choice(_SESSION_PACKETS)):
-            made = rng.random() < 0.4
-            packets.append(random_publish(version, rng) if made else rng.choice(corpus[version]))
+            if rng.random() < 0.3:
+                packets.append(random_publish(version, rng))
+            else:
+                packets.append(rng.choice(rng.choice([*by_type[version].values()])))
     return packets[:count]
+
+
+def _by_type(packets: list[bytes]) -> dict[int, list[bytes]]:
+    """Group packets by their type: most are PUBLISH, and each has rules of its own."""
+    found: dict[int, list[bytes]] = {}
+    for packet in packets:
+        found.setdefault(packet[0] >> 4, []).append(packet)
+    return found
 
 
 # --- where structure stands -----------------------------------------------------------------
@@ -168,7 +179,8 @@ def _connect_places(data: bytes, at: int, found: list[Place]) -> None:
 
 
 def _seal(data: bytearray, _: Subject) -> None:
-    _set_remaining_length(data, 1)
+    """Set Remaining Length in as many bytes as it has."""
+    _set_remaining_length(data, _variable_at(bytes(data), 1)[1] - 1)
 
 
 def _set_remaining_length(data: bytearray, least: int) -> None:
@@ -195,6 +207,18 @@ def _change_first_byte(data: bytearray, rng: Random, _: Subject) -> None:
         data[0] = data[0] & 15 | rng.randrange(16) << 4
 
 
+def _change_last_byte(data: bytearray, rng: Random, _: Subject) -> None:
+    """Change what is a code or an option of most packets."""
+    data[-1] = rng.choice((0, 1, 3, 4, 0x30, 0x80, 0x92, rng.randrange(256)))
+
+
+def _change_connect_flags(data: bytearray, rng: Random, subject: Subject) -> None:
+    """Change the flags of a CONNECT, which say what its payload has."""
+    places = subject.places(bytes(data), subject)
+    if data[0] >> 4 == _CONNECT and len(places) > 2:
+        data[places[2][0]] = rng.randrange(256)
+
+
 def _add_property(data: bytearray, rng: Random, _: Subject) -> None:
     """Put a property before others, its length counted; the packet may be of another version."""
     kind, at = data[0] >> 4, _variable_at(bytes(data), 1)[1]
@@ -217,11 +241,27 @@ def _add_property(data: bytearray, rng: Random, _: Subject) -> None:
 _BEFORE_PROPERTIES = [0, 10, 2, 2, 3, 3, 3, 3, 2, 2, 2, 2, 0, 0, 1, 1]
 """Bytes in front of Property Length by packet type, behind the topic of PUBLISH."""
 _LURES = (connect(4), connect(5)[:12], connect(3)[:14], b"\x10", b"\x10\x0c\0\4MQTT", publish(4))
-_TEXTS = (b"+", b"#", b"/#", b"+/", b"\0", b"$share/", b"$share/g/a", b"\xff\xff\xff\x7f")
+_TEXTS = (
+    b"+",
+    b"#",
+    b"/#",
+    b"+/",
+    b"\0",
+    b"$share/",
+    b"$share//a",
+    b"$share/+/a",
+    b"\xff\xff\xff\x7f",
+)
 
 
 def _kept(packet: Any) -> Any:
-    """Return the packet without the bits that its version lets a sender choose."""
+    """Return the packet without the bits that its version lets a sender choose.
+
+    No row tells a password that is announced and left out, as 3.1 allows, from one taken out.
+    """
+    announced = packet.packet_type == _CONNECT and packet.header_flags & 0x40
+    if announced and packet.password is None and packet.version_in_force != 2:
+        return None
     filters = packet.filters
     if filters is not None and packet.version_in_force != 5:
         filters = tuple(one._replace(options=one.qos) for one in filters)
@@ -235,14 +275,17 @@ SUBJECT = Subject(
     packets=_packets,
     places=_places,
     seal=_seal,
+    lie_in_length=_lie_in_remaining_length,
     own_damage=(
         (2, _pad_remaining_length),
-        (2, _lie_in_remaining_length),
         (8, _change_first_byte),
         (10, _add_property),
+        (3, _change_connect_flags),
+        (5, _change_last_byte),
     ),
     head_bytes=12,
-    edges=(2, 3, 4, 5, 6, 0x83, 0x84, 0x87),
+    edges=(0, 2, 3, 4, 5, 6, 0x30, 0x83, 0x84, 0x87),
+    damaged=0.6,  # Most of what packets so short can be hit in is what their rules are about.
     texts=_TEXTS,
     lures=_LURES,
     kept=_kept,

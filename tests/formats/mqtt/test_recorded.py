@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.formats.mqtt.examples import logged
 from wireyard.errors import DecodeError
 from wireyard.formats import get_format
 from wireyard.formats.mqtt.layout import PROPERTIES
@@ -201,16 +202,6 @@ def test_properties_as_tshark_has_them(shared: Path) -> None:
                 assert (codes[one["name"]], told) == (code, values)
                 compared += 1
     assert compared == 62
-
-
-def logged(name: str, value: Any) -> list[dict[str, Any]]:
-    """Return a property of the client's log as rows have it."""
-    spelled = "".join(f"_{char.lower()}" if char.isupper() else char for char in name)[1:]
-    if spelled == "user_property":
-        return [{"name": spelled, "value": pair} for pair in value]
-    if spelled == "correlation_data":
-        return [{"name": spelled, "value": bytes.fromhex(value)}]
-    return [{"name": spelled, "value": value}]
 
 
 def test_what_the_client_logged_it_sent(shared: Path) -> None:

@@ -29,7 +29,7 @@ FORMATS = {label: get_format(label) for label in labels() if label.startswith("r
 
 _FLAG_ORDER, _LIST_ORDER = (FORMATS[label].context for label in ("rmp", "rmp/list-order"))
 _FIELD_WIDTHS = {SEGMENT: (2, 2, 2), DOMAIN: (2,), CLIENT: (2,), REPLY_TO: (2, 4, 2), MORE: (2,)}
-_EDGES = (5, 6, 10, 0x0FFF, 0x1000, 0x1001)
+_EDGES = (0, 1, 2, 5, 6, 10, 0x0FFF, 0x1000, 0x1001)
 
 
 def _is_framed(subject: Subject) -> bool:
@@ -143,7 +143,8 @@ SUBJECT = Subject(
     packets=_packets,
     places=_places,
     seal=_seal,
-    own_damage=((2, _lie_in_length), (10, _change_flag)),
+    lie_in_length=_lie_in_length,
+    own_damage=((10, _change_flag),),
     head_bytes=14,
     edges=_EDGES,
     kept=_kept,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.formats.rmp.make import DOMAIN, MORE, SEGMENT, framed, message, random_packet
-from tests.formats.rmp.readings import FORMATS
+from tests.formats.rmp.subject import FORMATS
 from wireyard.errors import DecodeError
 from wireyard.formats.base import Annotation
 from wireyard.formats.rmp.annotate import annotate

@@ -8,17 +8,14 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from tests.formats.rmp.make import ALL_FLAGS, MORE, framed, message, random_packet
-from tests.formats.rmp.readings import FORMATS, assert_one_reading, table_of
-from tests.readings import forced
+from tests.formats.rmp.subject import FORMATS
+from tests.readings import assert_one_reading, table_of
 from wireyard.formats.rmp import columns
 from wireyard.formats.rmp.layout import COLUMNS, MAX_PACKET_BYTES
 from wireyard.formats.rmp.packet import read_row
-from wireyard.streams import scan
-from wireyard.streams.plan import make_plan
 
 ROOT = Path(__file__).resolve().parents[3]
 FRAMED_LABELS = ("rmp/framed", "rmp/framed-list-order")
@@ -43,14 +40,14 @@ def stream(seed: int, count: int, label: str, damage: float = 0.0) -> bytes:
 @pytest.mark.parametrize("label", FRAMED_LABELS)
 @pytest.mark.parametrize("seed", range(5))
 def test_well_formed_streams(seed: int, label: str) -> None:
-    table = assert_one_reading(stream(seed, 300, label), FORMATS[label], Random(seed))
+    table = assert_one_reading(stream(seed, 300, label), Random(seed), format=label)
     assert set(table["status"].to_pylist()) == {"ok"}
 
 
 @pytest.mark.parametrize("label", FRAMED_LABELS)
 @pytest.mark.parametrize("seed", range(20))
 def test_damaged_streams(seed: int, label: str) -> None:
-    table = assert_one_reading(stream(seed, 120, label, 0.5), FORMATS[label], Random(seed))
+    table = assert_one_reading(stream(seed, 120, label, 0.5), Random(seed), format=label)
     assert "malformed" in table["status"].to_pylist()
 
 
@@ -61,7 +58,7 @@ def test_every_combination_of_flags(label: str) -> None:
         first = message(flags | 3, b"data", list_order="list" in label)
         packets.append(first + (message(1, b"last") if flags & MORE else b""))
     data = framed(*packets)
-    table = assert_one_reading(data, FORMATS[label], Random(64))
+    table = assert_one_reading(data, Random(64), format=label)
     assert set(table["status"].to_pylist()) == {"ok"}
 
 
@@ -143,13 +140,10 @@ def test_frames_that_lie_are_left_to_the_scalar_reader() -> None:
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_any_columns_are_those_of_the_whole(compiled: bool) -> None:
-    data, format = stream(6, 80, "rmp/framed", 0.3), FORMATS["rmp/framed"]
-    whole = table_of(data, format, compiled=False)
+    data = stream(6, 80, "rmp/framed", 0.3)
+    whole = table_of(data, compiled=False, format="rmp/framed")
     for names in (["data"], ["reply_source"], ["packet_offset", "layer"], ["status"], ["foreign"]):
-        plan = make_plan(format, names)
-        with forced(compiled=compiled):
-            batches = scan.scan_source(data, plan)
-            some = pa.Table.from_batches(batches, plan.schema).combine_chunks()
+        some = table_of(data, compiled=compiled, format="rmp/framed", columns=names)
         assert some.equals(whole.select(names)), names
 
 
@@ -157,10 +151,10 @@ def test_without_a_compiler_the_same_functions_give_the_same_values() -> None:
     code = (
         "import os; os.environ['NUMBA_DISABLE_JIT'] = '1'\n"
         "from random import Random\n"
-        "from tests.formats.rmp.readings import FORMATS, assert_one_reading\n"
+        "from tests.readings import assert_one_reading\n"
         "from tests.formats.rmp.test_columns import stream\n"
         "for label in ('rmp/framed', 'rmp/framed-list-order'):\n"
-        "    assert_one_reading(stream(8, 40, label, 0.3), FORMATS[label], Random(8))\n"
+        "    assert_one_reading(stream(8, 40, label, 0.3), Random(8), format=label)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

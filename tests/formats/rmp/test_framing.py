@@ -17,7 +17,8 @@ from tests.formats.rmp.make import (
     random_packet,
     take_apart,
 )
-from tests.formats.rmp.readings import FORMATS, assert_one_reading, table_of
+from tests.formats.rmp.subject import FORMATS
+from tests.readings import assert_one_reading, table_of
 from wireyard.errors import LimitExceeded, Malformed, UsageError
 from wireyard.formats import get_format, sniff
 from wireyard.formats.rmp.framing import find_header, frame_size, next_context
@@ -31,7 +32,7 @@ ONE_BROKEN = message(MORE, b"a") + message(SEGMENT, b"b", segment=(1, 2, 1)) + m
 
 
 def spans(data: bytes, label: str) -> list[tuple[int, int, str, int]]:
-    table = table_of(data, FORMATS[label], compiled=False)
+    table = table_of(data, compiled=False, format=label)
     names = ("offset", "length", "status", "message_in_packet")
     return list(zip(*(table[name].to_pylist() for name in names), strict=True))
 
@@ -55,7 +56,7 @@ def test_a_framed_stream_has_packets_after_each_other() -> None:
         (32, 4, "ok", 1),
         (36, 5, "ok", 2),
     ]
-    offsets = table_of(data, FORMATS["rmp/framed"], compiled=False)["packet_offset"].to_pylist()
+    offsets = table_of(data, compiled=False, format="rmp/framed")["packet_offset"].to_pylist()
     assert offsets == [0, 0, 0, 18, 23, 23, 23]
 
 
@@ -84,7 +85,7 @@ def test_a_packet_that_breaks_a_rule_is_one_row(label: str) -> None:
 def test_one_message_that_others_should_follow_is_no_packet(label: str) -> None:
     """Its bytes are those of a well-formed first message, so only framing can tell."""
     data = message(MORE | REPLY_TO, b"a", list_order="list" in label)
-    [row] = table_of(data, FORMATS[label], compiled=False).to_pylist()
+    [row] = table_of(data, compiled=False, format=label).to_pylist()
     assert (row["offset"], row["length"], row["status"]) == (0, len(data), "garbage")
     assert row["error"]["code"] == "nothing_follows"
 
@@ -142,7 +143,7 @@ def test_no_packet_is_longer_than_transports_take() -> None:
     assert frame_size(data, 0, MAX_PACKET_BYTES, 1 << 40, 0, True) == MAX_PACKET_BYTES
     with pytest.raises(LimitExceeded):
         frame_size(data, 0, len(data), 1 << 40)
-    [row] = table_of(data, FORMATS["rmp"], compiled=False).to_pylist()
+    [row] = table_of(data, compiled=False, format="rmp").to_pylist()
     assert (row["status"], row["length"]) == ("garbage", len(data))
     assert row["error"]["code"] == "limit_exceeded"
 
@@ -194,7 +195,7 @@ def test_every_reading_of_random_streams_agrees(label: str) -> None:
 
 def check_against_the_specification(data: bytes, label: str, rng: Random) -> None:
     """Assert that the rows are what taking the packets apart by hand says."""
-    rows = assert_one_reading(data, FORMATS[label], rng).to_pylist()
+    rows = assert_one_reading(data, rng, format=label).to_pylist()
     expected: list[tuple[int, int, str]] = []
     said: list[dict[str, Any]] = []
     at = 0

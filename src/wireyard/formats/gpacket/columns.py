@@ -7,6 +7,7 @@ scalar reader, so that every rare rule is written once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -131,7 +132,7 @@ class _Batch:
             case "properties":
                 return self._properties(kind)
             case "header_order":
-                return pa.repeat(pa.scalar(SHIPPED, kind), self.rows)
+                return _orders(1 << self.rows.bit_length()).slice(0, self.rows)
             case "destination_id":
                 return pa.nulls(self.rows, kind)
         return pa.Array.from_buffers(kind, self.rows, [self._validity(name), *self._values(name)])
@@ -157,3 +158,9 @@ class _Batch:
             self.rows,
             int(self.arrays["map_offsets"][-1]),
         )
+
+
+@lru_cache(maxsize=2)
+def _orders(rows: int) -> pa.Array:
+    """Return a column of the order that every packet has which is not rejected."""
+    return pa.repeat(pa.scalar(SHIPPED), rows)

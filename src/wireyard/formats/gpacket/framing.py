@@ -1,7 +1,7 @@
 """Where GPackets and link packets begin and end in a stream.
 
 In step, a packet is what its magic and its size say, or its version and size where it has no magic:
-a version nobody knows is consumed by its size (errata 26). Out of step, a header is believed only
+a version nobody knows is consumed by its size (errata G5). Out of step, a header is believed only
 if all its fields agree with each other.
 """
 

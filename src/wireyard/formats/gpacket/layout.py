@@ -1,7 +1,7 @@
 r"""The GPacket as tables: both header orders, the link header, flags, packet types, columns.
 
 No logic lives here. Everything is big-endian; every Java integer is signed (errata 19). The shipped
-classes write the header in this order (errata 36)::
+classes write the header in this order (errata G1)::
 
     0   version        2   350
     2   packet type    2
@@ -15,7 +15,7 @@ classes write the header in this order (errata 36)::
 
 The figure of the specification has the magic first, then version, type and size. Where the magic
 stands tells the two apart. A connection between brokers begins with link packets, which have no
-magic::
+magic (errata G7)::
 
     0   version        2   100
     2   packet type    2

@@ -25,8 +25,8 @@ def annotate(view: View, context: int = 0) -> list[Annotation]:
 
     A field that breaks a rule says which.
     """
-    marks: list[Mark] = []
-    _, faults = read_packet(view, context, marks)
+    _, cursor = read_packet(view, context, traced=True)
+    marks, faults = cursor.marks, cursor.faults
     spec = SPECS[next_context(view, context) & VERSION_BITS]
     made = [
         Annotation(mark.start, mark.stop, mark.field, _text(mark) + _broken(mark, faults), spec)

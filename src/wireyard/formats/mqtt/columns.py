@@ -185,7 +185,7 @@ class _Batch:
             }
         )
         self.arena.arrays["offsets"][:, 0] = 0
-        self.scratch = _Scratch.for_bytes(taken)
+        self.scratch = _Scratch.for_bytes(min(taken, rows * kernels.MAX_SCRATCH_BYTES))
 
     def validity(self, name: str) -> pa.Buffer | None:
         """Return what says where a column is not null, None if it is nowhere null."""

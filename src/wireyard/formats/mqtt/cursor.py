@@ -64,7 +64,8 @@ class Cursor:
         self.stop = len(view)
         self.version = context & VERSION_BITS
         self.faults: list[DecodeError] = []
-        self.marks: list[Mark] | None = [] if traced else None
+        self.marks: list[Mark] = []
+        self._traced = traced
         self._last_byte_first = self.version == 2 and not context & MSB_FIRST
 
     @property
@@ -97,7 +98,7 @@ class Cursor:
 
     def mark(self, start: int, field: str, value: object) -> None:
         """Trace the bytes from `start` on as one field."""
-        if self.marks is not None and self.at > start:
+        if self._traced and self.at > start:
             self.marks.append(Mark(start, self.at, field, value))
 
     def skip(self, size: int, field: str) -> int:

@@ -8,6 +8,7 @@ agreeing: it is also the one packet that can be read without knowing what came b
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from wireyard.errors import DecodeError, LimitExceeded, Malformed
@@ -22,7 +23,6 @@ from wireyard.formats.mqtt.layout import (
 )
 from wireyard.formats.mqtt.reading import READERS, declared_version
 from wireyard.formats.mqtt.rules import RULES
-from wireyard.formats.search import find_magic
 
 __all__ = ["HEADER_BYTES", "begins", "find_header", "frame_size", "next_context"]
 
@@ -30,8 +30,13 @@ _FIRST_BYTE: Final = CONNECT << 4
 _NAMES: Final = tuple(
     len(name).to_bytes(2, "big") + name.encode() for name in dict.fromkeys(PROTOCOLS.values())
 )
-HEADER_BYTES: Final = 1 + 4 + 2 + 6 + 1 + 1 + 2 + 2
-"""Of a CONNECT, what `find_header` looks at: to the client identifier's length, the longest way."""
+_BEGINNING: Final = re.compile(
+    b"\x10[\x80-\xff]{0,3}[\x00-\x7f](?:%b)" % b"|".join(map(re.escape, _NAMES)), re.DOTALL
+)
+_NAME_STOP: Final = 1 + 4 + 2 + 6
+"""Where the protocol name ends at the latest."""
+HEADER_BYTES: Final = _NAME_STOP + 1 + 1 + 2 + 4
+"""Of a CONNECT, what `find_header` looks at: level, flags, Keep Alive, the length behind them."""
 
 _LEVEL_TO_KEEP_ALIVE: Final = 4
 _SHORTEST_CONNACK: Final = 4
@@ -102,12 +107,16 @@ def find_header(view: View, start: int, stop: int, max_packet_bytes: int) -> tup
         `stop` if there is none. Not certain: the bytes from `position` on may be one, but `stop`
         cuts it off.
     """
-    at = find_magic(view, bytes([_FIRST_BYTE]), start, stop)
-    while at >= 0:
+    at = start
+    while found := _BEGINNING.search(view, at, stop):
+        at = found.start()
         agrees = _agrees(bytes(view[at : min(at + HEADER_BYTES, stop)]), max_packet_bytes)
         if agrees != _NO:
             return at, agrees == _YES
-        at = find_magic(view, bytes([_FIRST_BYTE]), at + 1, stop)
+        at += 1
+    for last in range(max(at, stop - _NAME_STOP + 1), stop):
+        if view[last] == _FIRST_BYTE and _agrees(bytes(view[last:stop]), max_packet_bytes) != _NO:
+            return last, False
     return stop, True
 
 

@@ -33,10 +33,11 @@ from wireyard.formats.mqtt.layout import (
     VERSION_BITS,
 )
 from wireyard.formats.mqtt.property_kernels import KINDS, take_properties
-from wireyard.formats.mqtt.topic_kernels import copy_topic, is_odd
+from wireyard.formats.mqtt.topic_kernels import has_forbidden
 from wireyard.memory import (
     Bytes,
     copy_bytes,
+    copy_text,
     load_u8,
     load_u16,
     prefetch,
@@ -50,6 +51,7 @@ __all__ = [
     "I32_FIELDS",
     "I64_FIELDS",
     "MAX_NAME_BYTES",
+    "MAX_SCRATCH_BYTES",
     "PLACES",
     "TABLES",
     "WANT",
@@ -72,6 +74,8 @@ WANT: Final = {"names": 1, "topics": 2, "payloads": 4, "properties": 8}
 _NAMES_WANTED, _TOPICS_WANTED, _PAYLOADS_WANTED, _PROPERTIES_WANTED = WANT.values()
 _NAME_PLACE, _TOPIC_PLACE, _PAYLOAD_PLACE, _LIST_PLACE = range(len(WANT))
 MAX_NAME_BYTES: Final = max(map(len, PACKET_TYPES.values()))
+MAX_SCRATCH_BYTES: Final = 65_535 + 127
+"""Of one packet: a topic, and the properties that one byte of Property Length allows."""
 
 PLACES: Final = 3
 """Where a packet's topic, properties and payload begin."""
@@ -98,9 +102,8 @@ def _names() -> tuple[Ints, Ints, Ints]:
     return np.array(words, np.int64), np.array(lengths, np.int64), np.array(nibbles, np.int64)
 
 
-TABLES: Final = (*_names(), KINDS)
+TABLES: Final = (*_names(), np.array(KINDS, np.int64))
 """Names of types as words, their lengths, the nibble of each type, the rules of properties."""
-
 
 _INTS = array("int64")
 _OFFSETS = array("int32")
@@ -271,18 +274,22 @@ def fill_topics(
     last: int,
 ) -> None:
     """Fill the topics, and reject packets whose topic breaks a rule."""
-    at = offsets[_TOPIC_PLACE, first]
+    begin = at = offsets[_TOPIC_PLACE, first]
     for row in range(first, last):
         if i32[0, row] == PUBLISH and not rejected[row]:
             start = places[_TOPIC_AT, row & _ROW_OF_BLOCK]
             size = load_u16(data, start - 2)
-            if copy_topic(topics, at, data, start, size, stop) and (
-                is_odd(data, start, size) or not valid_utf8(data, start, size)
-            ):
+            foreign = copy_text(topics, at, data, start, size, stop)
+            if foreign and not valid_utf8(data, start, size):
                 rejected[row] = 1
             else:
                 at += size
         offsets[_TOPIC_PLACE, row + 1] = at
+    # All of them at once: almost never is there one.
+    if has_forbidden(topics, begin, at):
+        for row in range(first, last):
+            if has_forbidden(topics, offsets[_TOPIC_PLACE, row], offsets[_TOPIC_PLACE, row + 1]):
+                rejected[row] = 1
 
 
 @piece

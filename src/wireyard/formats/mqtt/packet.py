@@ -110,9 +110,9 @@ def decode(view: View, context: int = 0) -> Packet:
     DecodeError
         The first rule the packet breaks.
     """
-    values, faults = read_packet(view, context)
-    if faults:
-        raise faults[0]
+    values, cursor = read_packet(view, context)
+    if cursor.faults:
+        raise cursor.faults[0]
     for name in _LISTS:
         if name in values:
             values[name] = tuple(values[name])
@@ -124,10 +124,11 @@ def read_row(view: View, context: int = 0) -> tuple[Row, DecodeError | None]:
 
     Values that could not be read are None.
     """
-    values, faults = read_packet(view, context)
+    values, cursor = read_packet(view, context)
+    error = cursor.faults[0] if cursor.faults else None
     version = values["version_in_force"]
     values["packet_type_name"] = PACKET_TYPES.get(values.get("packet_type", 0))
-    values["verdict"] = faults[0].code if faults else None
+    values["verdict"] = error.code if error else None
     for name in ("properties", "will_properties"):
         if name in values:
             values[name] = property_rows(values[name])
@@ -135,7 +136,7 @@ def read_row(view: View, context: int = 0) -> tuple[Row, DecodeError | None]:
         values["filters"] = [_filter_row(one, version) for one in values["filters"]]
     for name in ("header_flags", "msb_first"):
         values.pop(name, None)
-    return values, faults[0] if faults else None
+    return values, error
 
 
 def _filter_row(one: Filter, version: int | None) -> Row:
@@ -148,20 +149,18 @@ def _filter_row(one: Filter, version: int | None) -> Row:
     return row
 
 
-def read_packet(
-    view: View, context: int, trace: list[Any] | None = None
-) -> tuple[Row, list[DecodeError]]:
-    """Read what can be read of a packet, and every rule it breaks.
+def read_packet(view: View, context: int, traced: bool = False) -> tuple[Row, Cursor]:
+    """Read what can be read of a packet; the cursor has every rule it breaks.
 
     Parameters
     ----------
     view, context
-        One whole packet, and what it is read by before it says otherwise itself.
-    trace
-        Takes a mark for each field read.
+        One whole packet, and what it is read by where it does not say otherwise itself.
+    traced
+        Whether the cursor is to have a mark for each field too.
     """
     context = next_context(view, context)
-    cursor = Cursor(view, context, trace is not None)
+    cursor = Cursor(view, context, traced)
     values: Row = {
         "version_in_force": cursor.version or None,
         "msb_first": cursor.version == 2 and bool(context & MSB_FIRST),
@@ -172,9 +171,7 @@ def read_packet(
         cursor.end()
     except DecodeError as error:
         cursor.note(error)
-    if trace is not None and cursor.marks is not None:
-        trace += cursor.marks
-    return values, cursor.faults
+    return values, cursor
 
 
 def _read_fixed_header(cursor: Cursor, values: Row) -> None:
@@ -218,7 +215,7 @@ def packet_of(row: Mapping[str, Any], context: int = 0) -> Packet:
     values = {name: row[name] for name in _FIELDS if row.get(name) is not None}
     if "packet_type" not in values:
         raise EncodeError("packet_type", None, "every packet has a type")
-    if row.get("has_password") and "password" not in values and context & VERSION_BITS != 3:
+    if row.get("has_password") and "password" not in values:
         raise EncodeError("password", None, "has_password is true; was it taken out?")
     values.setdefault("version_in_force", context & VERSION_BITS or None)
     values["msb_first"] = bool(context & MSB_FIRST)

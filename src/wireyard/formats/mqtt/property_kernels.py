@@ -11,9 +11,7 @@ Axis: e = properties of all rows.
 
 from __future__ import annotations
 
-from typing import Final
-
-import numpy as np
+from typing import Any, Final, Protocol
 
 from wireyard.accelerate import piece
 from wireyard.formats.mqtt.layout import PROPERTIES, PUBLISH
@@ -33,8 +31,13 @@ __all__ = [
     "take_properties",
 ]
 
-Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
-Offsets = np.ndarray[tuple[int], np.dtype[np.int32]]
+
+class Numbers(Protocol):
+    """An array of integers."""
+
+    def __getitem__(self, place: int, /) -> Any: ...
+    def __setitem__(self, place: int, value: int, /) -> None: ...
+
 
 TEXT_BYTES_PER_BYTE: Final = 2
 LEAST_PROPERTY_BYTES: Final = 2
@@ -45,17 +48,17 @@ _KIND: Final = 7
 _TOPIC_ALIAS: Final = 35
 
 
-def _kinds() -> Ints:
+def _kinds() -> tuple[int, ...]:
     """Return what each property of PUBLISH holds, and its rules as bits; 0 for no property."""
     order = ("byte", "two", "four", "variable", "text", "binary", "pair")
-    kinds = np.zeros(128, np.int64)
+    kinds = [0] * 128
     for code, one in PROPERTIES.items():
         if PUBLISH in one.packets:
             once = 0 if PUBLISH in one.repeats else _ONCE
             rules = (_NOT_ZERO if one.low else 0) | (_TRUTH if one.high == 1 else 0)
             topic = _TOPIC if one.name == "response_topic" else 0
             kinds[code] = (order.index(one.kind) + 1) | once | rules | topic
-    return kinds
+    return tuple(kinds)
 
 
 KINDS: Final = _kinds()
@@ -134,10 +137,10 @@ def take_properties(
     end: int,
     text: Bytes,
     text_at: int,
-    codes: Offsets,
-    offsets: Offsets,
+    codes: Numbers,
+    offsets: Numbers,
     entry: int,
-    kinds: Ints,
+    kinds: Numbers,
     unnamed: bool,
 ) -> int:
     """Read the properties of one packet; return the number of the entry after its last.

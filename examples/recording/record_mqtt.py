@@ -1,0 +1,382 @@
+"""Record the MQTT example traffic: mosquitto, paho clients, and a tap on loopback between them.
+
+usage: python -m examples.recording.record_mqtt [--mosquitto PROGRAM] [--out examples/traffic]
+
+It needs mosquitto and mosquitto_passwd, which Debian's package mosquitto has both, and the Python
+package paho-mqtt. Each connection becomes two files of raw bytes, exactly as they went over the
+wire: NAME-c2b.mqtt from the client to the broker, NAME-b2c.mqtt back. What the clients say that
+they published and received goes to _clients.jsonl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import getpass
+import json
+import socket
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+# Not among the locked packages: only a new recording needs it.
+import paho.mqtt.client as mqtt
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from examples.recording.tap import LOOPBACK, free_ports, running, tap
+
+PASSWORD = "made-up-for-this-recording"
+QUIET_S = 0.15
+"""What one step causes is over before the next, so that the order is the same every time."""
+EXPIRY_S = 2.5
+"""Longer than the messages live that nobody shall see, and than the keep alive of the shelf."""
+
+
+def properties(packet_type: int, **values: Any) -> Properties:
+    made = Properties(packet_type)
+    for name, value in values.items():
+        setattr(made, name, value)
+    return made
+
+
+class Client:
+    """A paho client that runs in the event loop and tells what it published and received."""
+
+    def __init__(self, name: str, told: TextIO, **settings: Any) -> None:
+        self.name = name
+        self.told = told
+        self.answers = 0
+        """How many packets have answered one of this client."""
+        self.topics: dict[int, str] = {}
+        """What each alias stands for."""
+        self.paho = paho = mqtt.Client(
+            mqtt.CallbackAPIVersion.VERSION2,
+            **{"client_id": name, "protocol": mqtt.MQTTv5, **settings},
+        )
+        loop = asyncio.get_running_loop()
+        paho.on_socket_open = lambda _, __, opened: loop.add_reader(opened, paho.loop_read)
+        paho.on_socket_close = lambda _, __, closed: loop.remove_reader(closed)
+        paho.on_socket_register_write = lambda _, __, it: loop.add_writer(it, paho.loop_write)
+        paho.on_socket_unregister_write = lambda _, __, it: loop.remove_writer(it)
+        paho.on_connect = paho.on_subscribe = paho.on_unsubscribe = self._answered
+        paho.on_message = self._received
+
+    def _answered(self, *_: Any) -> None:
+        self.answers += 1
+
+    def _received(self, _client: Any, _data: Any, message: Any) -> None:
+        self._tell("received", message.topic, message)
+
+    def _tell(self, event: str, topic: str, message: Any) -> None:
+        told = {
+            "connection": self.name,
+            "event": event,
+            "topic": topic,
+            "qos": message.qos,
+            "retain": bool(message.retain),
+            "payload_hex": message.payload.hex(),
+            "properties": message.properties.json() if message.properties else {},
+        }
+        self.told.write(json.dumps(told, ensure_ascii=False) + "\n")
+
+    async def _step(self, done: Callable[[], bool]) -> None:
+        """Wait until the step is done, and then until nothing follows from it any more."""
+        async with asyncio.timeout(10):
+            while not done():
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(QUIET_S)
+
+    async def _answer(self) -> None:
+        wanted = self.answers + 1
+        await self._step(lambda: self.answers >= wanted)
+
+    async def connect(self, port: int, **how: Any) -> None:
+        """Connect, and wait for the broker's answer, whatever it is."""
+        self.paho.connect(LOOPBACK, port, **how)
+        await self._answer()
+
+    async def subscribe(self, *filters: tuple[str, Any], **values: Any) -> None:
+        """Subscribe, each filter with its QoS or options."""
+        made = properties(PacketTypes.SUBSCRIBE, **values) if values else None
+        self.paho.subscribe(list(filters), properties=made)
+        await self._answer()
+
+    async def unsubscribe(self, *filters: str, **values: Any) -> None:
+        """Unsubscribe."""
+        self.paho.unsubscribe(list(filters), properties(PacketTypes.UNSUBSCRIBE, **values))
+        await self._answer()
+
+    def send(
+        self,
+        topic: str,
+        payload: str | bytes = b"",
+        qos: int = 0,
+        retain: bool = False,
+        **values: Any,
+    ) -> Any:
+        """Publish without waiting for anything; a topic with an alias is named the first time."""
+        alias = values.get("TopicAlias")
+        known = alias is not None and self.topics.get(alias) == topic
+        if alias is not None:
+            self.topics[alias] = topic
+        made = properties(PacketTypes.PUBLISH, **values) if values else None
+        sent = mqtt.MQTTMessage()
+        sent.qos, sent.retain, sent.properties = qos, retain, made
+        sent.payload = payload.encode() if isinstance(payload, str) else payload
+        self._tell("published", topic, sent)
+        return self.paho.publish("" if known else topic, payload, qos, retain, made)
+
+    async def publish(self, topic: str, payload: str | bytes = b"", **how: Any) -> None:
+        """Publish, and wait for what the QoS promises."""
+        await self._step(self.send(topic, payload, **how).is_published)
+
+    async def disconnect(self, **values: Any) -> None:
+        """Take leave."""
+        self.paho.disconnect(
+            properties=properties(PacketTypes.DISCONNECT, **values) if values else None
+        )
+        await self._step(lambda: self.paho.socket() is None)
+
+    async def vanish(self) -> None:
+        """Send what there is to send, hear no answer, and be gone without a farewell."""
+        loop, opened = asyncio.get_running_loop(), self.paho.socket()
+        loop.remove_reader(opened)
+        while self.paho.want_write():
+            await asyncio.sleep(0)
+        opened.shutdown(socket.SHUT_WR)
+        await asyncio.sleep(QUIET_S)
+
+
+class Stock(Client):
+    """Answers requests where they ask for it."""
+
+    def _received(self, client: Any, data: Any, message: Any) -> None:
+        super()._received(client, data, message)
+        asked = message.properties
+        left = len(message.payload) * 3
+        self.send(
+            asked.ResponseTopic,
+            json.dumps({"left": left}),
+            qos=1,
+            CorrelationData=asked.CorrelationData,
+            UserProperty=("answered by", self.name),
+        )
+
+
+# --- the scenario ---------------------------------------------------------------------------
+
+Ports = dict[str, int]
+NAMES = ("office", "shelf", "till", "till-again", "stock-1", "stock-2", "monitor", "stranger")
+
+
+async def open_monitor(ports: Ports, told: TextIO) -> Client:
+    """Log in, and watch everything."""
+    monitor = Client("monitor", told)
+    monitor.paho.username_pw_set("monitor", PASSWORD)
+    hello = properties(
+        PacketTypes.CONNECT,
+        ReceiveMaximum=20,
+        MaximumPacketSize=65536,
+        RequestProblemInformation=1,
+        UserProperty=[("place", "back office"), ("place", "Büro 2")],
+    )
+    await monitor.connect(ports["monitor"], clean_start=True, properties=hello)
+    everything = SubscribeOptions(qos=2, retainAsPublished=True)
+    await monitor.subscribe(("shop/#", everything), SubscriptionIdentifier=1)
+    await monitor.subscribe(("$SYS/broker/version", SubscribeOptions(qos=0)))
+    return monitor
+
+
+async def open_office(ports: Ports, told: TextIO) -> Client:
+    """Hang out the prices, which stay there for those who come later."""
+    office = Client("office", told)
+    later = properties(PacketTypes.CONNECT, SessionExpiryInterval=300, TopicAliasMaximum=10)
+    await office.connect(ports["office"], clean_start=False, properties=later)
+    quiet = SubscribeOptions(
+        qos=1, noLocal=True, retainHandling=SubscribeOptions.RETAIN_DO_NOT_SEND
+    )
+    await office.subscribe(
+        ("shop/answers/office", quiet), ("shop/sales/+", SubscribeOptions(qos=1))
+    )
+    prices = {"apples": "2.40 €", "café crème": "3.10 €", "緑茶": "4.80 €", "🥨": "0.95 €"}
+    for number, (name, price) in enumerate(prices.items()):
+        await office.publish(
+            f"shop/prices/{name}",
+            price,
+            qos=number % 3,
+            retain=True,
+            PayloadFormatIndicator=1,
+            ContentType="text/plain",
+            UserProperty=[("currency", "EUR"), ("list", "summer"), ("list", "été")],
+        )
+    await office.publish("shop/offers/today", "two for one", qos=1, retain=True,
+                         MessageExpiryInterval=3600)  # fmt: skip
+    await office.publish("shop/offers/now", "gone in a second", qos=1, retain=True,
+                         MessageExpiryInterval=1)  # fmt: skip
+    return office
+
+
+async def open_shelf(ports: Ports, told: TextIO) -> Client:
+    """Send measurements under aliases, and leave a will."""
+    shelf = Client("shelf", told)
+    will = properties(
+        PacketTypes.WILLMESSAGE,
+        WillDelayInterval=0,
+        MessageExpiryInterval=600,
+        ContentType="text/plain",
+        UserProperty=("shelf", "7"),
+    )
+    shelf.paho.will_set("shop/shelf/7/state", "lost", 1, True, will)
+    await shelf.connect(ports["shelf"], keepalive=2, clean_start=True)
+    await shelf.publish("shop/shelf/7/state", "there", qos=1, retain=True)
+    for number in range(30):
+        temperature = f"{4 + number * 7 % 10 / 10}"
+        await shelf.publish("shop/shelf/7/temperature", temperature, TopicAlias=1)
+        if number % 8 == 0:
+            await shelf.publish("shop/shelf/7/weight", bytes((0xFF, number)), TopicAlias=2)
+    await shelf.publish("shop/shelf/7/door", "open", TopicAlias=1)
+    return shelf
+
+
+async def open_till(ports: Ports, told: TextIO) -> Client:
+    """Sell, in the words of MQTT 3.1.1."""
+    till = Client("till", told, protocol=mqtt.MQTTv311, clean_session=False)
+    await till.connect(ports["till"])
+    await till.subscribe(("shop/prices/+", 1), ("shop/till/3/display", 2))
+    for number in range(6):
+        sale = {"sale": number, "item": "Äpfel", "grams": 250 * (number + 1)}
+        text = json.dumps(sale, ensure_ascii=False)
+        await till.publish(f"shop/sales/{number % 2}", text, qos=number % 3)
+    receipt = "".join(f"{line:3}  1 kg Äpfel      2.40 €\n" for line in range(12))
+    await till.publish("shop/receipts", receipt, qos=1)
+    await till.publish("shop/till/3/opened")
+    return till
+
+
+async def ask_stock(office: Client, ports: Ports, told: TextIO) -> list[Client]:
+    """Ask a service that two share; each answers what the broker gives it."""
+    stocks: list[Client] = []
+    for name, client_id in (("stock-1", "stock-1"), ("stock-2", "")):  # the broker names one
+        stock = Stock(name, told, client_id=client_id)
+        await stock.connect(ports[name], clean_start=True)
+        await stock.subscribe(("$share/stock/shop/requests/#", SubscribeOptions(qos=1)))
+        stocks.append(stock)
+    for number, item in enumerate(("apples", "緑茶", "café crème", "🥨")):
+        await office.publish(
+            "shop/requests/left",
+            item,
+            qos=1,
+            ResponseTopic="shop/answers/office",
+            CorrelationData=bytes((0xC0, number)) if number % 2 else b"request %d" % number,
+            PayloadFormatIndicator=1,
+        )
+    return stocks
+
+
+async def lose_till(till: Client, office: Client, ports: Ports) -> None:
+    """Cut the till's connection before it has its answers; it sends both messages again."""
+    till.send("shop/sales/0", '{"sale": 6, "item": "Tee"}', qos=1)
+    till.send("shop/sales/1", '{"sale": 7, "item": "Tee"}', qos=2)
+    await till.vanish()
+    await office.publish("shop/till/3/display", "closing at 18:00", qos=2)
+    await office.publish("shop/till/3/display", "never shown", qos=1, MessageExpiryInterval=1)
+    await asyncio.sleep(EXPIRY_S)
+    till.name = "till-again"
+    await till.connect(ports["till-again"])
+    await till.publish("shop/till/3/opened", "again", qos=1)
+
+
+async def close_shop(office: Client, monitor: Client, shelf: Client) -> None:
+    """Take prices down, let the shelf vanish, look at what is left."""
+    await office.publish("shop/prices/apples", qos=1, retain=True)
+    await shelf.vanish()
+    await monitor.unsubscribe(
+        "$SYS/broker/version", "shop/never/asked", UserProperty=("why", "done")
+    )
+    left = SubscribeOptions(qos=1, retainHandling=SubscribeOptions.RETAIN_SEND_ON_SUBSCRIBE)
+    await monitor.subscribe(("shop/offers/+", left), ("shop/prices/#", left),
+                            SubscriptionIdentifier=200)  # fmt: skip
+    await office.unsubscribe("shop/sales/+")
+
+
+async def refuse_stranger(ports: Ports, told: TextIO) -> None:
+    stranger = Client("stranger", told)
+    stranger.paho.username_pw_set("monitor", "a guess")
+    await stranger.connect(ports["stranger"], clean_start=True)
+
+
+async def play(ports: Ports, told: TextIO) -> None:
+    """Play the scenario once, one step after the other."""
+    monitor = await open_monitor(ports, told)
+    office = await open_office(ports, told)
+    shelf = await open_shelf(ports, told)
+    till = await open_till(ports, told)
+    keeping_alive = asyncio.create_task(keep_alive(shelf))
+    stocks = await ask_stock(office, ports, told)
+    await lose_till(till, office, ports)
+    keeping_alive.cancel()
+    await close_shop(office, monitor, shelf)
+    await refuse_stranger(ports, told)
+    for client in (*stocks, till, monitor):
+        await client.disconnect()
+    await office.disconnect(SessionExpiryInterval=0, UserProperty=("why", "Feierabend"))
+
+
+async def keep_alive(client: Client) -> None:
+    while True:
+        client.paho.loop_misc()
+        await asyncio.sleep(0.5)
+
+
+# --- the recording --------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def running_broker(mosquitto: str, work: Path) -> AsyncIterator[int]:
+    """Run a broker on loopback only; give its port."""
+    [port] = free_ports(1)
+    passwords, settings = work / "passwords", work / "mosquitto.conf"
+    subprocess.run(["mosquitto_passwd", "-c", "-b", passwords, "monitor", PASSWORD], check=True)
+    settings.write_text(
+        f"listener {port} {LOOPBACK}\nallow_anonymous true\npassword_file {passwords}\n"
+        # Started by root it would change to a user that cannot read the passwords.
+        f"user {getpass.getuser()}\npersistence false\nlog_dest stderr\n"
+    )
+    async with running(mosquitto, "-c", settings, ready=b"running"):
+        yield port
+
+
+async def record(mosquitto: str, out: Path) -> None:
+    """Play the scenario, each connection through a tap of its own."""
+    with (
+        tempfile.TemporaryDirectory() as work,
+        (out / "_clients.jsonl").open("w", encoding="utf-8") as told,
+    ):
+        async with running_broker(mosquitto, Path(work)) as port:
+            ports = {name: await tap(name, "mqtt", port, out) for name in NAMES}
+            await play(ports, told)
+            await asyncio.sleep(1)  # the last bytes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--mosquitto", default="/usr/sbin/mosquitto")
+    parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parents[1] / "traffic")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for old in arguments.out.glob("*.mqtt"):
+        old.unlink()
+    asyncio.run(record(arguments.mosquitto, arguments.out))
+    for stream in sorted(arguments.out.glob("*.mqtt")):
+        print(f"{stream.stat().st_size:9,} bytes  {stream.name}")
+
+
+if __name__ == "__main__":
+    main()
