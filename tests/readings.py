@@ -5,7 +5,7 @@ A format is named by its label, such as ``mqtt/5.0``, or given itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from random import Random
 from typing import Any
@@ -190,7 +190,11 @@ def _filters(value: Any, packet: Any) -> list[Row] | None:
     return rows
 
 
-_IN_ROWS = {"items": _items, "name_values": _named, "filters": _filters}
+_IN_ROWS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "items": _items,
+    "name_values": _named,
+    "filters": _filters,
+}
 """By the kind of a column: what packets have in another form than rows."""
 
 

@@ -18,7 +18,7 @@ from wireyard.formats.mqtt.rules import RULES
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKETS = 500
-CASES = {"jmq": 36, "gpacket": 32, "mqtt": 48, "rmp": 8}
+CASES = {"jmq": 32, "gpacket": 28, "mqtt": 40, "rmp": 8}
 """How many of each format; a packet of RMP alone is a stream, and costs more."""
 SLICES = 4
 

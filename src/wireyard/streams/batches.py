@@ -149,20 +149,21 @@ class BlockReader:
                     errors[row] = error.row() if error else None
                 return pa.array(errors, arrow_type("error"))
             case "error":
-                return pa.nulls(rows, arrow_type("error"))
+                return self._repeated(column.name, rows, arrow_type("error"), None)
             case "format" if found.formats:
                 own = self._plan.format.name
                 return pa.array([found.formats.get(row, own) for row in range(rows)], pa.string())
             case "source" | "stream" | "format" | "status":
-                return self._constant(column.name, rows)
+                value = storable(self._constants.get(column.name, OK))
+                return self._repeated(column.name, rows, pa.string(), value)
         array = found.arrays[column.name]
         return pc.add(array, block.offsets) if column.kind == "offset" else array
 
-    def _constant(self, name: str, rows: int) -> pa.Array:
+    def _repeated(self, name: str, rows: int, kind: pa.DataType, value: str | None) -> pa.Array:
         """Return a column with one value: a slice of one that was made before."""
         array = self._cached.get(name)
         if array is None or len(array) < rows:
-            array = pa.repeat(pa.scalar(storable(self._constants.get(name, OK))), 2 * rows)
+            array = pa.repeat(pa.scalar(value, kind), 2 * rows)
             self._cached[name] = array
         return array.slice(0, rows)
 

@@ -125,4 +125,6 @@ def _cut(window: Window, framer: Framer, scanner: FrameScanner | None, limit: in
 
 
 def _joined(parts: list[Ints]) -> Ints:
+    if len(parts) == 1:
+        return parts[0]
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
