@@ -38,7 +38,7 @@ lint: $(READY) ## Check style, types and documents
 bench: $(READY) ## Measure speed against Java, memcpy and our own scalar decoder
 	@$(JAVA) $(BIN)/python -m benchmarks $(BENCH)
 
-fuzz: $(READY) ## Mutate packets for MINUTES (5), from SEED (printed when not given), all or one FORMAT
+fuzz: $(READY) ## Mutate packets for MINUTES (5), of one FORMAT or all, from SEED (printed when not given)
 	@$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(FORMAT),--format $(FORMAT))
 
 lock: ## Write requirements.lock anew from pyproject.toml

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from wireyard.formats import get_format
-from wireyard.formats.base import Format, Row
+from wireyard.formats.base import Annotation, Format, Row
 from wireyard.layout import Column
 from wireyard.schema import rows_to_batch
 from wireyard.streams import scan
@@ -24,6 +24,8 @@ from wireyard.streams.source import Source
 
 JMQ = get_format("jmq")
 NEVER = 1 << 62
+_PIECE_BYTES = (7, 100, 5_000, 1 << 20)
+_MOST_PIECES = 50_000
 
 
 def format_of(format: Format | str) -> Format:
@@ -224,6 +226,19 @@ def _first(made: pa.Table, well: pa.Table) -> str:
     return "the schemas differ"
 
 
+def check_cover(data: bytes, context: int = 0, format: Format | str = JMQ) -> list[Annotation]:
+    """Annotate a packet, and assert that the annotations touch, cover all and say something."""
+    marks = format_of(format).annotate(data, context)
+    at = 0
+    for mark in marks:
+        assert mark.start == at, mark
+        assert mark.start < mark.stop or mark.field == "not readable", mark
+        assert mark.field and mark.value and mark.spec, mark
+        at = mark.stop
+    assert at == len(data)
+    return marks
+
+
 def assert_one_reading(
     data: bytes, rng: Random, max_packet_bytes: int | None = None, format: Format | str = JMQ
 ) -> pa.Table:
@@ -233,6 +248,7 @@ def assert_one_reading(
     compiled = table_of(data, compiled=True, max_packet_bytes=max_packet_bytes, format=format)
     compiled.validate(full=True)
     assert_same(compiled, scalar)
-    pieces = cut(data, rng, rng.choice((7, 100, 5_000, 1 << 20)))
+    most = rng.choice([most for most in _PIECE_BYTES if len(data) // most < _MOST_PIECES])
+    pieces = cut(data, rng, most)
     assert_events(events_of(data, pieces, max_packet_bytes, format), scalar, format)
     return scalar

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 
 import pytest
 
+from tests import readings
 from tests.formats.gpacket.make import gpacket, link, message, random_packet, variety
 from tests.formats.gpacket.subject import SUBJECT
 from tests.make import section
 from tests.mutations import mutate_packet
-from wireyard.formats.base import Annotation
-from wireyard.formats.gpacket.annotate import annotate
 
 HEAD, PROPERTIES = "GPacket 3.5, packet format", "GPacket 3.5, property data"
 PAYLOAD, LINK = "GPacket 3.5, payload", "cluster link protocol"
 
-
-def check_cover(data: bytes) -> list[Annotation]:
-    """Annotate, and check that the annotations touch and cover all."""
-    found = annotate(data)
-    at = 0
-    for item in found:
-        assert item.start == at
-        assert item.start < item.stop or item.field == "not readable"
-        assert item.field and item.value and item.spec
-        at = item.stop
-    assert at == len(data)
-    return found
+check_cover = partial(readings.check_cover, format="gpacket")
 
 
 def shown(data: bytes) -> list[tuple[int, int, str, str, str]]:

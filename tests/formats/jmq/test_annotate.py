@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.formats.jmq.recorded import recorded_packets, vectors
+from tests.readings import check_cover
 from wireyard.errors import DecodeError
-from wireyard.formats.base import Annotation
-from wireyard.formats.jmq.annotate import annotate
 from wireyard.formats.jmq.layout import FLAGS, HEADERS, VERSIONS
 from wireyard.formats.jmq.packet import Packet, decode, encode
 from wireyard.formats.marks import MAX_SHOWN
@@ -32,21 +31,6 @@ GOLDEN = bytes.fromhex(
     "0001 6e 0004 00000005"  # n, integer, 5
     "0001 73 0008 0005"  # s, string
 ) + b"a\x1bb\xc3\xb6" + b"low"  # fmt: skip
-
-
-def check_cover(data: bytes) -> list[Annotation]:
-    """Annotate, and check that the annotations touch and cover all."""
-    found = annotate(data)
-    at = 0
-    for item in found:
-        assert item.start == at
-        assert item.start < item.stop or item.field == "not readable"
-        assert item.field
-        assert item.value
-        assert item.spec
-        at = item.stop
-    assert at == len(data)
-    return found
 
 
 def by_field(data: bytes) -> dict[str, str]:
@@ -269,6 +253,11 @@ def test_every_shorter_packet_is_covered(version: int) -> None:
     data = encode(replace(PACKET, version=version))
     for stop in range(len(data) + 1):
         check_cover(data[:stop])
+
+
+def test_a_serialized_section_without_properties_says_so() -> None:
+    section = encode(Packet(version=200, packet_type=20, properties=Properties({})))
+    assert {mark.field: mark.value for mark in check_cover(section)}["properties"] == "none"
 
 
 @given(st.data())

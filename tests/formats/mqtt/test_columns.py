@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tests.formats.mqtt.make import (
@@ -25,14 +26,15 @@ from tests.formats.mqtt.make import (
     variety,
 )
 from tests.formats.mqtt.matrix import CASES
-from tests.formats.mqtt.readings import assert_one_reading, table_of
 from tests.formats.mqtt.test_recorded import recorded, tables
-from tests.readings import assert_same
+from tests.mutations import damaged_stream
+from tests.readings import assert_one_reading, assert_same, table_of
 from wireyard.formats import get_format
 from wireyard.formats.mqtt.columns import ColumnDecoder, scan_frames
 from wireyard.formats.mqtt.layout import COLUMNS
 from wireyard.streams.plan import Condition
 
+MQTT = get_format("mqtt")
 DIALECTS = {2: "mqtt/mqipdp", 3: "mqtt/3.1", 4: "mqtt/3.1.1", 5: "mqtt/5.0"}
 BROKEN = {
     version: [
@@ -53,18 +55,25 @@ TEXTS = (
 )  # fmt: skip
 
 
+def one_reading(
+    data: bytes, dialect: str = "mqtt", max_packet_bytes: int | None = None
+) -> pa.Table:
+    """Read a stream every way there is, and return what all of them say."""
+    return assert_one_reading(data, Random(len(data)), max_packet_bytes, dialect)
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("seed", range(4))
 def test_random_well_formed_streams(version: int, seed: int) -> None:
     data = random_stream(version, Random(seed), 400)
-    table = assert_one_reading(data)
+    table = one_reading(data)
     assert set(table["status"].to_pylist()) == {"ok"} and len(table) == 401
     assert set(table["version_in_force"].to_pylist()) == {version}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_streams_with_broken_packets_among_others(version: int) -> None:
-    table = assert_one_reading(random_stream(version, Random(version), 600, BROKEN[version]))
+    table = one_reading(random_stream(version, Random(version), 600, BROKEN[version]))
     verdicts = set(table["verdict"].to_pylist())
     assert len(verdicts) > (5 if version < 4 else 10)
     for row in table.to_pylist():
@@ -76,7 +85,7 @@ def test_streams_with_broken_packets_among_others(version: int) -> None:
 def test_streams_without_their_connect(version: int, dialect: str) -> None:
     """While the version is not known, an answer to CONNECT may tell it in the middle."""
     data = random_stream(version, Random(version), 300)[len(connect(version)) :]
-    table = assert_one_reading(data, dialect)
+    table = one_reading(data, dialect)
     known = [one for one in table["version_in_force"].to_pylist() if one is not None]
     assert set(known) <= {version} and (known or dialect == "mqtt")
 
@@ -88,10 +97,10 @@ def test_any_topic_anywhere(raw: bytes, version: int) -> None:
     dialect = DIALECTS.get(version, "mqtt")
     for first, number in ((0x30, None), (0x32, 7)):
         alone = publish(version, first, raw, number, b"")
-        assert_one_reading(alone, dialect)
-        assert_one_reading(publish(version) + alone + publish(version), dialect)
+        one_reading(alone, dialect)
+        one_reading(publish(version) + alone + publish(version), dialect)
         long = publish(version, first, raw, number, b"\xa9\x80\xbf" * 20)
-        assert_one_reading(long + alone, dialect)
+        one_reading(long + alone, dialect)
 
 
 @pytest.mark.parametrize("raw", TEXTS, ids=lambda raw: str(raw)[:24])
@@ -101,9 +110,9 @@ def test_any_text_in_properties(raw: bytes) -> None:
     blocks += [b"\x26" + text(one) + text(other) for one, other in product(quoted, quoted)]
     alone = [publish(5, properties=one) for one in blocks]
     alone.append(publish(5, topic="", properties=b"\x23\0\7" + b"".join(blocks[:3])))
-    assert_one_reading(b"".join(alone), "mqtt/5.0")
+    one_reading(b"".join(alone), "mqtt/5.0")
     for data in alone[:4]:
-        assert_one_reading(data, "mqtt/5.0")
+        one_reading(data, "mqtt/5.0")
 
 
 def test_numbers_in_properties_at_their_edges() -> None:
@@ -113,18 +122,18 @@ def test_numbers_in_properties_at_their_edges() -> None:
     numbers += [b"\x0b" + variable(value) for value in (0, 1, 127, 128, 16384, 2**28 - 1)]
     numbers += [b"\x0b" + one for one in (b"\x80\0", b"\x81\0", b"\xff\xff\xff\xff\x7f", b"\x80")]
     data = b"".join(publish(5, properties=one) for one in numbers)
-    table = assert_one_reading(data, "mqtt/5.0")
+    table = one_reading(data, "mqtt/5.0")
     values = [one[0]["value"] for one in table["properties"].to_pylist() if one]
     assert values.count("4294967295") == 1 and values.count("268435455") == 1
     pairs = [publish(5, properties=one + other) for one, other in product(numbers, numbers)]
-    assert_one_reading(b"".join(pairs), "mqtt/5.0")
+    one_reading(b"".join(pairs), "mqtt/5.0")
 
 
 def test_properties_cut_at_every_byte() -> None:
     whole = EVERY_PUBLISH_PROPERTY
     cut = [publish(5, properties=whole[:size]) for size in range(len(whole) + 1)]
     cut += [publish(5, topic="", properties=whole[size:]) for size in range(len(whole) + 1)]
-    table = assert_one_reading(b"".join(cut), "mqtt/5.0")
+    table = one_reading(b"".join(cut), "mqtt/5.0")
     assert {"truncated", "MQTT-4.7.3-1", None} <= set(table["verdict"].to_pylist())
 
 
@@ -142,7 +151,7 @@ def test_every_first_byte_and_short_length() -> None:
     )
     data = b"".join(packet(first, body) for first, body in product(range(256), bodies))
     for dialect in ("mqtt", *DIALECTS.values()):
-        assert_one_reading(data, dialect)
+        one_reading(data, dialect)
 
 
 def test_every_length_of_remaining_length() -> None:
@@ -150,43 +159,29 @@ def test_every_length_of_remaining_length() -> None:
     parts = [
         publish(4, payload=b"p" * size, least=least) for size in sizes for least in (1, 2, 3, 4)
     ]
-    table = assert_one_reading(b"".join(parts), "mqtt/3.1.1")
+    table = one_reading(b"".join(parts), "mqtt/3.1.1")
     assert set(table["remaining_length_bytes"].to_pylist()) == {1, 2, 3, 4}
-    assert_one_reading(b"".join(parts), "mqtt/5.0")
+    one_reading(b"".join(parts), "mqtt/5.0")
 
 
 def test_the_end_of_a_stream_at_every_byte() -> None:
     data = publish(4) + publish(4, 0x32, "t", 1, b"payload") + packet(0xC0) + numbered(4, 0x40)
     for size in range(len(data) + 1):
-        table = assert_one_reading(data[:size], "mqtt/3.1.1")
+        table = one_reading(data[:size], "mqtt/3.1.1")
         assert len(table) == 0 or size > 0
 
 
 def test_lengths_that_lie() -> None:
     for lie in (b"\x30\xff\xff\xff\x7f", b"\x30\xff\xff\xff\xff\x7f", b"\x30\x80", b"\x30"):
-        assert_one_reading(publish(4) * 3 + lie + publish(4) * 3, "mqtt/3.1.1")
-        assert_one_reading(publish(4) * 3 + lie + connect(4) + publish(4), "mqtt", 1000)
+        one_reading(publish(4) * 3 + lie + publish(4) * 3, "mqtt/3.1.1")
+        one_reading(publish(4) * 3 + lie + connect(4) + publish(4), "mqtt", 1000)
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_mutated_streams(seed: int) -> None:
-    """Whatever is damaged: one reading, and every byte accounted for."""
+def test_damaged_streams(seed: int) -> None:
     rng = Random(seed)
-    version = rng.choice(VERSIONS)
-    data = bytearray(random_stream(version, rng, 300, BROKEN[version]))
-    for _ in range(rng.choice((1, 5, 60))):
-        at = rng.randrange(len(data))
-        match rng.randrange(4):
-            case 0:
-                data[at] ^= 1 << rng.randrange(8)
-            case 1:
-                data[at] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, 0x10, 0x20, 0x30, 0x82))
-            case 2:
-                del data[at : at + rng.choice((1, 2, 40))]
-            case _:
-                data[at:at] = rng.randbytes(rng.choice((1, 2, 9)))
-    dialect = rng.choice(("mqtt", "mqtt", DIALECTS[version]))
-    assert_one_reading(bytes(data), dialect, rng.choice((None, 4096)))
+    dialect = rng.choice(("mqtt", "mqtt", *DIALECTS.values()))
+    one_reading(damaged_stream(dialect, rng, 300), dialect, rng.choice((None, 4096)))
 
 
 # --- columns and rows that are asked for ----------------------------------------------------
@@ -195,12 +190,14 @@ def test_mutated_streams(seed: int) -> None:
 def test_any_columns_are_those_of_the_whole() -> None:
     rng = Random(5)
     data = random_stream(5, rng, 300, BROKEN[5]) + random_stream(3, rng, 100, BROKEN[3])
-    whole = table_of(data, compiled=True)
+    whole = table_of(data, format=MQTT, compiled=True)
     for name in whole.schema.names:
-        assert table_of(data, compiled=True, columns=[name]).equals(whole.select([name])), name
+        alone = table_of(data, format=MQTT, compiled=True, columns=[name])
+        assert alone.equals(whole.select([name])), name
     for _ in range(20):
         names = rng.sample(whole.schema.names, rng.randint(2, 8))
-        assert table_of(data, compiled=True, columns=names).equals(whole.select(names)), names
+        some = table_of(data, format=MQTT, compiled=True, columns=names)
+        assert some.equals(whole.select(names)), names
 
 
 def test_conditions_and_modes() -> None:
@@ -209,8 +206,8 @@ def test_conditions_and_modes() -> None:
         conditions: list[Condition] = list(where)
         for mode in ("permissive", "dropmalformed"):
             assert_same(
-                table_of(data, compiled=True, where=conditions, mode=mode),
-                table_of(data, compiled=False, where=conditions, mode=mode),
+                table_of(data, format=MQTT, compiled=True, where=conditions, mode=mode),
+                table_of(data, format=MQTT, compiled=False, where=conditions, mode=mode),
             )
 
 
@@ -263,7 +260,7 @@ def test_kernels_as_plain_python() -> None:
         "from random import Random\n"
         "from tests.formats.mqtt import test_columns as t\n"
         "for v in t.VERSIONS:\n"
-        "    t.assert_one_reading(t.random_stream(v, Random(v), 60, t.BROKEN[v]))\n"
+        "    t.one_reading(t.random_stream(v, Random(v), 60, t.BROKEN[v]))\n"
         "print('same')"
     )
     root = Path(__file__).resolve().parents[3]
@@ -291,7 +288,7 @@ def test_recorded_streams(shared: Path) -> None:
         for packets in largest[:6]:
             if sum(map(len, packets)) > 3 << 20:
                 packets = packets[:500]
-            table = assert_one_reading(b"".join(packets))
+            table = one_reading(b"".join(packets))
             assert len(table) == len(packets)
             streams += 1
     assert streams > 100
@@ -299,6 +296,6 @@ def test_recorded_streams(shared: Path) -> None:
 
 def test_varieties_in_one_stream() -> None:
     data = b"".join(connect(version) + b"".join(variety(version)) for version in VERSIONS)
-    table = assert_one_reading(data)
+    table = one_reading(data)
     assert set(table["status"].to_pylist()) == {"ok"}
-    assert len(text("")) == 2 and get_format("mqtt").context == 0
+    assert len(text("")) == 2 and MQTT.context == 0

@@ -25,6 +25,7 @@ from tests.formats.mqtt.make import (
     variety,
     with_ignored_bits,
 )
+from tests.readings import check_cover
 from wireyard.errors import DecodeError, EncodeError, Truncated
 from wireyard.formats import get_format
 from wireyard.formats.mqtt.layout import COLUMNS, MSB_FIRST, PROPERTIES
@@ -167,6 +168,14 @@ def test_a_bridge_says_3_1_1_with_its_highest_bit() -> None:
 def test_dialects() -> None:
     contexts = {name: get_format(f"mqtt/{name}").context for name in MQTT.dialects}
     assert contexts == {"3.1": 3, "3.1.1": 4, "5.0": 5, "mqipdp": 2, "mqipdp-msb": 10}
+
+
+def test_the_byte_order_of_a_dialect_is_that_of_1999_alone() -> None:
+    context = get_format("mqtt/mqipdp-msb").context
+    for data, msb_first in ((publish(2, 0x32, "a", 0x0101), True), (connect(4), False)):
+        row, _ = MQTT.read_row(data, context)
+        assert MQTT.decode(data, context).msb_first is msb_first
+        assert MQTT.packet_of(row, context).msb_first is msb_first
 
 
 # --- there and back -------------------------------------------------------------------------
@@ -398,10 +407,7 @@ def test_annotations_touch_and_cover(version: int, data: bytes) -> None:
     for at in rng.sample(range(len(data)), min(3, len(data))):
         damaged[at] ^= 1 << rng.randrange(8)
     for view in (data, bytes(damaged), data[:-1], data[: len(data) // 2], b""):
-        marks = MQTT.annotate(view, version)
-        places = [place for mark in marks for place in (mark.start, mark.stop)]
-        assert places == sorted(places) and (places[0], places[-1]) == (0, len(view))
-        assert [mark.start for mark in marks[1:]] == [mark.stop for mark in marks[:-1]]
+        assert check_cover(view, version, MQTT)
 
 
 def test_annotations_say_which_rule_is_broken() -> None:

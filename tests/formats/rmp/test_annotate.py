@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests import readings
 from tests.formats.rmp.make import DOMAIN, MORE, SEGMENT, framed, message, random_packet
 from tests.formats.rmp.subject import FORMATS
 from wireyard.errors import DecodeError
-from wireyard.formats.base import Annotation
-from wireyard.formats.rmp.annotate import annotate
 from wireyard.formats.rmp.packet import decode
 
 FRAMED = FORMATS["rmp/framed"].context
 CONTEXTS = [format.context for format in FORMATS.values()]
 
-
-def check_cover(data: bytes, context: int) -> list[Annotation]:
-    """Annotate, and check that the annotations touch and cover all."""
-    found = annotate(data, context)
-    at = 0
-    for mark in found:
-        assert mark.start == at
-        assert mark.start < mark.stop or mark.field == "not readable"
-        assert mark.field and mark.value and mark.spec
-        at = mark.stop
-    assert at == len(data)
-    return found
+check_cover = partial(readings.check_cover, format="rmp")
 
 
 def test_golden_packet() -> None:

@@ -132,7 +132,7 @@ def _mark_properties(marks: Marks, view: View, row: Row) -> None:
         marks.unreadable(stop, error)
         return
     text = ", ".join(f"{name} = {property_text(*entry)}" for name, entry in found.items())
-    marks.to(stop, "properties", shown(text), _HISTORY)
+    marks.to(stop, "properties", shown(text) or "none", _HISTORY)
 
 
 def _mark_body(marks: Marks, stop: int, row: Row) -> None:

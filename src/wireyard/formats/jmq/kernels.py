@@ -120,7 +120,9 @@ _NAME_WORDS = 4
 _KNOWN_TYPES = max(PACKET_TYPES) + 1
 
 _LINE: Final = 64
-_HEADER_LINES: Final = 128
+_HEADER_LINES: Final = 64
+_ROWS_AHEAD: Final = 12
+"""How many headers ahead the memory of one is asked for."""
 _BLOCK_ROWS: Final = 1024
 """Rows that go through all passes together: what they read and write stays in the cache."""
 _AHEAD_BYTES: Final = 4096
@@ -283,6 +285,7 @@ def fill_headers(
     data: Bytes,
     starts: Ints,
     sizes: Ints,
+    wanted: int,
     i32: Grid32,
     i64: Grid64,
     addresses: Bytes,
@@ -290,14 +293,17 @@ def fill_headers(
     first: int,
     last: int,
 ) -> None:
-    """Fill the columns of the fixed header, and ask for the memory of the rest of each packet."""
+    """Fill the columns of the fixed header, and ask for what later passes read of each packet."""
     for row in range(first, last):
         start = starts[row]
         size = sizes[row]
-        for line in range(start + _HEADER_LINES, start + min(size, _AHEAD_BYTES), _LINE):
-            prefetch(data, line)
+        prefetch(data, starts[min(row + _ROWS_AHEAD, last - 1)])
         version = load_u16(data, start + 4)
         offset = load_i32(data, start + 52)
+        if wanted & (_ITEMS | _PROPERTIES | _BODIES):
+            reach = size if wanted & (_PROPERTIES | _BODIES) else min(offset, size)
+            for line in range(start + _HEADER_LINES, start + min(reach, _AHEAD_BYTES), _LINE):
+                prefetch(data, line)
         property_size = load_i32(data, start + 56)
         i32[0, row] = version
         i32[1, row] = load_i16(data, start + 6)
@@ -544,7 +550,7 @@ def fill_rows(
     rows = starts.shape[0]
     for first in range(0, rows, _BLOCK_ROWS):
         last = min(first + _BLOCK_ROWS, rows)
-        fill_headers(data, starts, sizes, i32, i64, addresses, rejected, first, last)
+        fill_headers(data, starts, sizes, wanted, i32, i64, addresses, rejected, first, last)
         if wanted & _NAMES:
             fill_names(i32, text, capacity, used, text_offsets, bits, words, lengths, first, last)
         if wanted & _IDS:

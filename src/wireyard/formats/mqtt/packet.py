@@ -218,7 +218,7 @@ def packet_of(row: Mapping[str, Any], context: int = 0) -> Packet:
     if row.get("has_password") and "password" not in values:
         raise EncodeError("password", None, "has_password is true; was it taken out?")
     values.setdefault("version_in_force", context & VERSION_BITS or None)
-    values["msb_first"] = bool(context & MSB_FIRST)
+    values["msb_first"] = values["version_in_force"] == 2 and bool(context & MSB_FIRST)
     for name in ("properties", "will_properties"):
         if name in values:
             values[name] = properties_of(name, values[name])
