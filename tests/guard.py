@@ -1,6 +1,6 @@
 """Bytes that end, and begin, at pages nobody may touch: one byte too far ends the process.
 
-Run as a program it reads the streams made from a seed there, by the compiled columns.
+Run as a program it reads a format's streams made from a seed there, by the compiled columns.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ import mmap
 import sys
 from collections.abc import Callable
 from random import Random
-from typing import Any
 
-from tests.make import random_packet
-from tests.mutations import damaged_stream, mutate_packet, subject_of
+from tests.mutations import damaged_streams, mutate_packet, subject_of
 from tests.readings import table_of
+from wireyard.formats.base import Format
 
 __all__ = ["between_guards"]
 
@@ -40,32 +39,35 @@ def between_guards(data: bytes, *, at_end: bool) -> tuple[memoryview, Callable[[
     return memoryview(area)[start : start + len(data)], open_again
 
 
-def read_all(data: bytes, rng: Random) -> None:
+def read_all(data: bytes, rng: Random, format: Format) -> None:
     """Read a stream at both ends of its memory, whole and cut to every kind of end."""
     limit = rng.choice((None, 1 << 12))
-    expected = table_of(data, compiled=False, max_packet_bytes=limit)
+    expected = table_of(data, compiled=False, format=format, max_packet_bytes=limit)
     for at_end in (True, False):
         view, open_again = between_guards(data, at_end=at_end)
-        table: Any = table_of(view, compiled=True, max_packet_bytes=limit)
+        table = table_of(view, compiled=True, format=format, max_packet_bytes=limit)
         assert table.equals(expected)
         open_again()
 
 
-def main(first: int, count: int) -> None:
-    """Read `count` streams from seed `first` on."""
-    jmq = subject_of("jmq")
+def main(name: str, first: int, count: int) -> None:
+    """Read `count` cases of a format from seed `first` on."""
+    subject = subject_of(name)
+    corpus = subject.corpus(None)
     for seed in range(first, first + count):
         rng = Random(seed)
+        subject = subject.read_as(rng.choice(subject.labels))
+        packets = rng.randint(1, 200)
         if seed % 2:
-            data = damaged_stream("jmq", rng, rng.randint(1, 200))
+            streams = damaged_streams(subject, corpus, rng, packets)
         else:
-            data = b"".join(random_packet(rng) for _ in range(rng.randint(1, 200)))
-        read_all(data, rng)
+            streams = [b"".join(subject.packets(subject, corpus, rng, packets))]
         # Only the last packet of a stream can be read over its end: try many.
-        for _ in range(20):
-            packet = random_packet(rng)
-            read_all(mutate_packet(packet, rng, jmq) if seed % 2 else packet, rng)
+        some = subject.packets(subject, corpus, rng, 20)
+        streams += [mutate_packet(one, rng, subject) if seed % 2 else one for one in some]
+        for data in streams:
+            read_all(data, rng, subject.format)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -14,7 +14,7 @@ from click.shell_completion import ShellComplete
 
 from tests.cli.results import Run
 from wireyard.cli import COMMANDS, main
-from wireyard.formats import names
+from wireyard.formats import labels, names
 
 HEAVY = ("pyspark", "numba")
 
@@ -78,7 +78,7 @@ def test_version(run: Run) -> None:
 
 def test_formats_are_listed(run: Run) -> None:
     lines = run("formats").stdout.splitlines()
-    assert tuple(line.split()[0] for line in lines) == names()
+    assert tuple(line.split()[0] for line in lines) == labels()
 
 
 @pytest.mark.parametrize("name", names())

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.faults import Faults
+from wireyard.cli.faults import UNCONVERTED, Faults
 from wireyard.cli.inputs import open_input
 from wireyard.cli.options import PATH, examples, format_option, max_packet_option
 from wireyard.cli.output import open_output
@@ -68,7 +68,8 @@ def command(
                     if not skip_faults:
                         error.add_note(f"in {file}, offset {event.offset}")
                         raise
-                    faults.add(event.status, event.offset, event.length, {"message": str(error)})
+                    status = event.status if event.packet is None else UNCONVERTED
+                    faults.add(status, event.offset, event.length, {"message": str(error)})
     if faults:
         exits.note(f"{file}: left out {faults.text()}")
         return exits.DATA_LOST

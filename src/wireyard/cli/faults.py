@@ -6,15 +6,19 @@ from typing import Any
 
 from wireyard.streams.framer import GARBAGE, MALFORMED, OK, TAIL
 
-__all__ = ["UNOPENED", "Faults"]
+__all__ = ["UNCONVERTED", "UNOPENED", "Faults"]
 
 UNOPENED = "unopened"
 """A well-formed packet with a body that is not what the packet says it is."""
+
+UNCONVERTED = "unconverted"
+"""A well-formed packet that was not made from one of the other format."""
 
 _TEXTS = {
     MALFORMED: "{count} malformed packet{s}, {bytes} byte{bs}",
     GARBAGE: "{count} run{s} of bytes that belong to no packet, {bytes} byte{bs}",
     TAIL: "cut short inside a packet, {bytes} byte{bs} of it",
+    UNCONVERTED: "{count} packet{s} that cannot be converted, {bytes} byte{bs}",
     UNOPENED: "{count} packet{s} whose body cannot be opened, {bytes} byte{bs}",
 }
 

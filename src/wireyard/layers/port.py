@@ -123,7 +123,7 @@ def _made_again(version: int, properties: Properties) -> bytes | None:
     return jmq.write_properties(version, Properties(properties)) if properties else b""
 
 
-def to_jmq(packet: gpacket.Packet) -> jmq.Packet:
+def to_jmq(packet: gpacket.Packet | gpacket.LinkPacket) -> jmq.Packet:
     """Return the JMQ packet that a GPacket holds.
 
     Raises
@@ -134,6 +134,8 @@ def to_jmq(packet: gpacket.Packet) -> jmq.Packet:
     DecodeError
         The JMQ properties in it are none of its version.
     """
+    if isinstance(packet, gpacket.LinkPacket):
+        raise EncodeError("packet", packet, "a link packet holds no JMQ packet")
     entries = typed_properties(packet.properties)
     if _VERSION.name not in entries:
         raise EncodeError(f"property {_VERSION.name}", None, "a ported packet says its JMQ version")
