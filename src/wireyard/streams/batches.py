@@ -54,6 +54,7 @@ class BlockReader:
         self._cached: dict[str, pa.Array] = {}
         self._fast = fast
         self._own = own_columns(plan.columns)
+        self._relative = [column.name for column in self._own if column.kind == "offset"]
         self._condition_reader: BlockReader | None = None
         if plan.expression is not None:
             self._condition_reader = BlockReader(plan.conditions(), name, stream, fast)
@@ -64,8 +65,14 @@ class BlockReader:
         if self._condition_reader is not None:
             block = block.pick(self._wanted(block))
         found = self._columns(block)
+        arrays = found.arrays
+        for name in self._relative:
+            arrays[name] = pc.add(arrays[name], block.offsets)
         batch = pa.RecordBatch.from_arrays(
-            [self._array(column, block, found) for column in self._plan.columns],
+            [
+                arrays[name] if name in arrays else self._common(name, block, found)
+                for name in self._plan.schema.names
+            ],
             schema=self._plan.schema,
         )
         if not found.bad or self._plan.mode == "permissive":
@@ -134,9 +141,10 @@ class BlockReader:
             arrays = [array.take(indices) for array in arrays]
         return dict(zip(_names(self._own), arrays, strict=True))
 
-    def _array(self, column: Column, block: Block, found: _Found) -> pa.Array:
+    def _common(self, name: str, block: Block, found: _Found) -> pa.Array:
+        """Return a column that rows of every format have."""
         rows, bad = len(block.offsets), found.bad
-        match column.name:
+        match name:
             case "offset":
                 return pa.array(block.offsets)
             case "length":
@@ -149,15 +157,12 @@ class BlockReader:
                     errors[row] = error.row() if error else None
                 return pa.array(errors, arrow_type("error"))
             case "error":
-                return self._repeated(column.name, rows, arrow_type("error"), None)
+                return self._repeated(name, rows, arrow_type("error"), None)
             case "format" if found.formats:
                 own = self._plan.format.name
                 return pa.array([found.formats.get(row, own) for row in range(rows)], pa.string())
-            case "source" | "stream" | "format" | "status":
-                value = storable(self._constants.get(column.name, OK))
-                return self._repeated(column.name, rows, pa.string(), value)
-        array = found.arrays[column.name]
-        return pc.add(array, block.offsets) if column.kind == "offset" else array
+        value = storable(self._constants.get(name, OK))
+        return self._repeated(name, rows, pa.string(), value)
 
     def _repeated(self, name: str, rows: int, kind: pa.DataType, value: str | None) -> pa.Array:
         """Return a column with one value: a slice of one that was made before."""

@@ -48,7 +48,9 @@ _VALID = {
     "payload": "is publish",
     "properties": "has properties",
 }
-"""What says where a column is not null; the others are nowhere."""
+"""What says where a column is not null; others that are somewhere are everywhere."""
+_SOMEWHERE = {*_I32, *_I64, *_TEXTS, "dup", "retain", "properties", "version_in_force"}
+"""The columns that the packets answered here have; all others are null."""
 _GROUPS = {**_TEXTS, "properties": "properties"}
 _CHECKED = ("topics", "properties")
 """The passes that find broken rules, which the verdict needs."""
@@ -83,7 +85,8 @@ class ColumnDecoder:
     """
 
     def __init__(self, columns: Sequence[Column], validate: bool) -> None:
-        self._columns = tuple(columns)
+        self._columns = tuple((column, column.name not in _SOMEWHERE) for column in columns)
+        self._null_kinds = {column.kind for column, nowhere in self._columns if nowhere}
         names = {column.name for column in columns}
         groups = {_GROUPS[name] for name in names & _GROUPS.keys()}
         if validate or "verdict" in names:
@@ -110,19 +113,21 @@ class ColumnDecoder:
             batch.scratch.text, batch.scratch.codes, batch.scratch.offsets, a["offsets"],
             *kernels.TABLES,
         )  # fmt: skip
-        arrays = [self._column(column, batch, contexts) for column in self._columns]
+        nulls = {kind: self._repeated(kind, None, batch.rows) for kind in self._null_kinds}
+        arrays = [
+            nulls[column.kind] if nowhere else self._column(column, batch, contexts)
+            for column, nowhere in self._columns
+        ]
         return arrays, np.flatnonzero(a["rejected"])
 
     def _column(self, column: Column, batch: _Batch, contexts: Ints) -> pa.Array:
         name, kind = column.name, arrow_type(column.kind)
         if name == "version_in_force":
             return self._versions(contexts)
-        if name == "properties" and batch.arena.arrays["bits"][_BIT["has properties"]].any():
+        if name == "properties":
             return batch.properties(kind)
-        values = batch.values(name)
-        if values is None:
-            return self._repeated(column.kind, None, batch.rows)
-        return pa.Array.from_buffers(kind, batch.rows, [batch.validity(name), *values])
+        buffers = [batch.validity(name), *batch.values(name)]
+        return pa.Array.from_buffers(kind, batch.rows, buffers)
 
     def _versions(self, contexts: Ints) -> pa.Array:
         if len(contexts) and (contexts == contexts[0]).all():
@@ -191,16 +196,14 @@ class _Batch:
         """Return what says where a column is not null, None if it is nowhere null."""
         return self.arena.buffer("bits", _BIT[_VALID[name]]) if name in _VALID else None
 
-    def values(self, name: str) -> list[pa.Buffer] | None:
-        """Return the buffers of a column, None if it is null everywhere."""
+    def values(self, name: str) -> list[pa.Buffer]:
+        """Return the buffers of a column."""
         if name in _I32:
             return [self.arena.buffer("i32", _I32[name])]
         if name in _I64:
             return [self.arena.buffer("i64", _I64[name])]
         if name in ("dup", "retain"):
             return [self.arena.buffer("bits", _BIT[name])]
-        if name not in _TEXTS:
-            return None
         offsets, used = self._offsets(_TEXTS[name])
         if name == "topic":
             return [offsets, _copy(self.scratch.topics[:used])]
@@ -209,12 +212,15 @@ class _Batch:
     def properties(self, kind: pa.DataType) -> pa.Array:
         """Return the properties of every PUBLISH of 5.0; others that have some are rejected."""
         offsets, count = self._offsets("properties")
+        buffers = [self.validity("properties"), offsets]
+        if count == 0:
+            none = pa.nulls(0, kind.value_type)
+            return pa.Array.from_buffers(kind, self.rows, buffers, children=[none])
         ends = self.scratch.offsets[: count + 1]
         names = _NAMES.take(pa.array(self.scratch.codes[:count]))
         text = _copy(self.scratch.text[: int(ends[-1])])
         values = pa.StringArray.from_buffers(count, _copy(ends), text)
         entries = pa.StructArray.from_arrays([names, values], fields=list(kind.value_type))
-        buffers = [self.validity("properties"), offsets]
         return pa.Array.from_buffers(kind, self.rows, buffers, children=[entries])
 
     def _offsets(self, group: str) -> tuple[pa.Buffer, int]:
