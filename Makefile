@@ -23,7 +23,7 @@ setup: $(READY) ## Install the locked packages into .venv, check Java, compile t
 
 demo: $(READY) ## Read recorded broker traffic into a lake under build/ and show what is in it
 	@rm -rf build/lake-demo
-	@$(JAVA) $(BIN)/wireyard run examples/traffic --lake build/lake-demo
+	@$(JAVA) $(BIN)/wireyard run examples/traffic/*.jmq examples/traffic/*.mqtt --lake build/lake-demo
 
 # A whole file goes to one worker, so that its Spark session or decoded corpus is made once.
 test: $(READY) ## Run the tests
