@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import multiprocessing
 import subprocess
 import sys
 import threading
+import time
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -21,7 +24,7 @@ from wireyard.formats import get_format
 from wireyard.schema import COMMON, schema_of
 from wireyard.streams import scan
 from wireyard.streams.plan import make_plan
-from wireyard.streams.window import Window, windows_of_bytes, windows_of_file
+from wireyard.streams.window import Window, Windows, windows_of_bytes, windows_of_file
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -62,15 +65,39 @@ def test_threads_keep_the_order(
         assert_same(table_of(stream, compiled=compiled, threads=threads), whole)
 
 
-def test_a_reader_that_stops_early_leaves_no_thread_behind(
+def test_a_reader_that_stops_early_leaves_nothing_going_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(scan, "windows_of_bytes", partial(windows_of_bytes, window_bytes=1000))
-    before = threading.active_count()
-    batches = scan.scan_source(packet() * 5000, make_plan(JMQ), threads=3)
-    next(batches)
-    batches.close()  # type: ignore[attr-defined]
-    assert threading.active_count() == before
+    cut: list[int] = []
+
+    def windows(data: Any, start: int) -> Windows:
+        for window in windows_of_bytes(data, start, 1000):
+            cut.append(window.start)
+            yield window
+
+    monkeypatch.setattr(scan, "windows_of_bytes", windows)
+    alive = []
+    for _ in range(3):
+        batches = scan.scan_source(packet() * 5000, make_plan(JMQ), threads=3)
+        next(batches)
+        batches.close()  # type: ignore[attr-defined]
+        before = len(cut)
+        time.sleep(0.05)
+        assert len(cut) == before
+        alive.append(threading.active_count())
+    assert alive[0] == alive[2]  # the threads are kept for the next
+
+
+def test_a_forked_process_has_threads_of_its_own(stream: bytes) -> None:
+    whole = table_of(stream, compiled=True, threads=2)
+    context = multiprocessing.get_context("fork")
+    with context.Pool(1) as pool:
+        rows = pool.apply_async(_count_rows, (stream,)).get(60)
+    assert rows == whole.num_rows
+
+
+def _count_rows(stream: bytes) -> int:
+    return int(table_of(stream, compiled=True, threads=2).num_rows)
 
 
 def test_a_failure_in_a_thread_is_that_of_the_first_bad_row(

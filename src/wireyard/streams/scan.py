@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
-from itertools import chain
-from threading import local
+from itertools import chain, count
+from threading import Lock, local
 from typing import Any
 
 import numpy as np
@@ -147,19 +149,54 @@ def scan_windows(
 
 
 def _in_threads(decode: Any, blocks: Iterator[Block], threads: int) -> Iterator[pa.RecordBatch]:
-    """Decode ahead, never more than one block a thread beyond the one that is asked for."""
-    waiting: deque[Future[pa.RecordBatch]] = deque()
-    with ThreadPoolExecutor(threads) as pool:
+    """Decode in several threads, and yield what they made in order.
+
+    Whoever is free cuts the next block itself, so that it has it in its own cache. Of what is
+    decoded ahead there is never more than one block a thread, and one.
+    """
+    pool = _pool(threads)
+    cutting, numbers = Lock(), count()
+
+    def take() -> tuple[int, pa.RecordBatch | Exception | None]:
+        with cutting:
+            number = next(numbers)
+            try:
+                block = next(blocks, None)
+            except Exception as error:
+                return number, error
         try:
-            for block in blocks:
-                waiting.append(pool.submit(decode, block))
-                if len(waiting) > threads:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+            return number, None if block is None else decode(block)
+        except Exception as error:
+            return number, error
+
+    under_way = deque(pool.submit(take) for _ in range(threads + 1))
+    ready: dict[int, pa.RecordBatch | Exception | None] = {}
+    try:
+        for number in count():
+            while number not in ready:
+                found, made = under_way.popleft().result()
+                ready[found] = made
+                under_way.append(pool.submit(take))
+            match ready.pop(number):
+                case None:
+                    return
+                case Exception() as error:
+                    raise error
+                case batch:
+                    yield batch
+    finally:
+        for future in under_way:
+            if not future.cancel():
+                future.result()  # it may still be reading
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Return the threads that decode; kept, for the memory they have touched is worth as much."""
+    return ThreadPoolExecutor(threads)
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not come along
 
 
 def load_fast_path(format: Format, size: int) -> Any:
