@@ -22,13 +22,14 @@ from wireyard.formats import get_format
 from wireyard.formats.base import Format
 from wireyard.schema import COMMON, schema_of
 from wireyard.spark.lake import LakeError, writing
+from wireyard.spark.mapped import map_windows
 from wireyard.spark.parts import PartFile
 from wireyard.spark.rows import BadBytes
 from wireyard.spark.snapshot import open_snapshot
-from wireyard.streams.framer import MALFORMED, OK
+from wireyard.streams.framer import MALFORMED, OK, Framer
 from wireyard.streams.plan import Plan, make_plan
 from wireyard.streams.redaction import Redactor
-from wireyard.streams.scan import scan_source
+from wireyard.streams.scan import scan_source, scan_windows
 from wireyard.streams.source import Reading, filesystem
 from wireyard.streams.split import guess_start
 from wireyard.streams.window import windows_of_file
@@ -176,16 +177,11 @@ class _Task:
         if outcome.first is None:
             return outcome
         outcome.end = outcome.first
-        with (
-            closing(BadBytes(piece.source)) as bad_bytes,
-            open_snapshot(piece.source, piece.size) as file,
-        ):
-            framer = plan.framer(outcome.first, piece.context)
-            batches = scan_source(cast(IO[bytes], file), plan, framer=framer, limit=piece.stop)
-            for batch in batches:
+        framer = plan.framer(outcome.first, piece.context)
+        with closing(BadBytes(piece.source)) as bad_bytes:
+            for batch in _batches(piece, plan, framer, outcome):
                 self._write_batch(format, batch, outcome, bad_bytes)
-            outcome.next_context = framer.context
-            outcome.reached = file.reached
+        outcome.next_context = framer.context
         return outcome
 
     def close(self) -> None:
@@ -217,6 +213,20 @@ class _Task:
             path = f"{self._settings.staging}/{table}/{self._name}"
             self._files[table] = PartFile(path, schema)
         return self._files[table]
+
+
+def _batches(
+    piece: Piece, plan: Plan, framer: Framer, outcome: Outcome
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a piece from where the framer stands."""
+    mapped = map_windows(piece.source, framer.position, piece.size)
+    if mapped is not None:
+        yield from scan_windows(mapped, plan, piece.source, framer, piece.stop)
+        outcome.reached = piece.size
+        return
+    with open_snapshot(piece.source, piece.size) as file:
+        yield from scan_source(cast(IO[bytes], file), plan, framer=framer, limit=piece.stop)
+        outcome.reached = file.reached
 
 
 def _guess(piece: Piece, plan: Plan) -> int | None:

@@ -17,7 +17,7 @@ import numpy as np
 from wireyard.errors import SourceError
 from wireyard.streams.scan import OpenedStream
 from wireyard.streams.source import compression
-from wireyard.streams.window import Window, Windows, windows_of_bytes
+from wireyard.streams.window import Bytes, Window, Windows, windows_of_bytes
 
 __all__ = ["map_windows"]
 
@@ -28,8 +28,8 @@ _POPULATE_READ = 22  # of Linux 5.14; the mmap module does not know it yet
 _MAGIC_BYTES = 4
 
 
-def map_windows(path: str, start: int) -> OpenedStream | None:
-    """Open a stream as windows of its file's pages, from offset `start` on.
+def map_windows(path: str, start: int, size: int | None = None) -> OpenedStream | None:
+    """Open the first `size` bytes of a stream, or all, as windows of its file's pages from `start`.
 
     Returns None where that cannot be done: the file is no local one, is compressed or ends before
     `start`, or the system is too old or has no room. Reading it then works, or says what is wrong.
@@ -41,14 +41,15 @@ def map_windows(path: str, start: int) -> OpenedStream | None:
             pages = mmap(file.fileno(), 0, access=ACCESS_READ)
         if compression(pages[:_MAGIC_BYTES]) or start >= len(pages):
             return None
-        windows = _windows(path, pages, start)
-        return OpenedStream(path, next(windows), windows, len(pages) - start)
+        data = np.frombuffer(pages, np.uint8)[:size]
+        windows = _windows(path, pages, data, start)
+        return OpenedStream(path, next(windows), windows, len(data) - start)
     except (OSError, ValueError, SourceError):  # a ValueError is an empty file
         return None
 
 
-def _windows(path: str, pages: mmap, start: int) -> Windows:
-    for window in windows_of_bytes(np.frombuffer(pages, np.uint8), start, _WINDOW_BYTES):
+def _windows(path: str, pages: mmap, data: Bytes, start: int) -> Windows:
+    for window in windows_of_bytes(data, start, _WINDOW_BYTES):
         _populate(path, pages, window)
         yield window
 
