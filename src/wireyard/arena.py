@@ -7,6 +7,7 @@ of large blocks that were given back, so a batch asks it once and cuts what it g
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -30,7 +31,7 @@ class Arena:
 
     def __init__(self, shapes: Mapping[str, tuple[tuple[int, ...], npt.DTypeLike]]) -> None:
         sizes = [prod(shape) * np.dtype(kind).itemsize for shape, kind in shapes.values()]
-        starts = np.cumsum([0, *(size + -size % _ALIGNMENT for size in sizes)]).tolist()
+        starts = [0, *accumulate(size + -size % _ALIGNMENT for size in sizes)]
         self._buffer = pa.allocate_buffer(starts[-1])
         self._starts = dict(zip(shapes, starts, strict=False))
         whole = np.frombuffer(self._buffer, np.uint8)

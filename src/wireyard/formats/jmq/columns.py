@@ -30,6 +30,14 @@ _I32 = {name: place for place, name in enumerate(kernels.I32_FIELDS)}
 _I64 = {name: place for place, name in enumerate(kernels.I64_FIELDS)}
 _TEXT = {name: place for place, name in enumerate(kernels.TEXTS)}
 _BIT = {name: place for place, name in enumerate(kernels.BITS)}
+_BUFFERS: dict[str, tuple[tuple[str, int | None], ...]] = {
+    **{name: (("i32", place),) for name, place in _I32.items()},
+    **{name: (("i64", place),) for name, place in _I64.items()},
+    **{name: (("text_offsets", place),) for name, place in _TEXT.items()},
+    "source_ip": (("address_offsets", None), ("addresses", None)),
+    "body": (("body_offsets", None), ("bodies", None)),
+}
+"""The arrays that a column has, and which row of them; a text has its bytes elsewhere."""
 _GROUPS = {
     "packet_type_name": "names",
     "flags": "names",
@@ -69,7 +77,7 @@ class ColumnDecoder:
     """
 
     def __init__(self, columns: Sequence[Column], validate: bool) -> None:
-        self._columns = tuple(columns)
+        self._columns = tuple((column.name, arrow_type(column.kind)) for column in columns)
         groups = {_GROUPS[column.name] for column in columns if column.name in _GROUPS}
         groups |= {"items", "properties"} if validate else set()
         self._wanted = sum(kernels.WANT[group] for group in groups)
@@ -97,7 +105,8 @@ class ColumnDecoder:
             scratch.hashes, *kernels.TABLES,
         )  # fmt: skip
         out.gather()
-        return [out.column(column) for column in self._columns], np.flatnonzero(a["rejected"])
+        arrays = [out.column(name, kind) for name, kind in self._columns]
+        return arrays, np.flatnonzero(a["rejected"])
 
 
 class _Batch:
@@ -131,30 +140,20 @@ class _Batch:
         """Copy all text out of scratch."""
         self._texts = Texts(self._scratch, self.arrays["used"][: len(kernels.TEXTS)])
 
-    def column(self, column: Column) -> pa.Array:
+    def column(self, name: str, kind: pa.DataType) -> pa.Array:
         """Return a column as an Arrow array."""
-        name, kind = column.name, arrow_type(column.kind)
         if name == "properties":
             return self._properties(kind)
         if name == "unknown_items":
             return pa.nulls(self.rows, kind)
-        return pa.Array.from_buffers(kind, self.rows, [self._validity(name), *self._values(name)])
-
-    def _validity(self, name: str) -> pa.Buffer | None:
-        return self._arena.buffer("bits", _BIT[name]) if name in _BIT else None
-
-    def _values(self, name: str) -> list[pa.Buffer]:
-        if name in _I64:
-            return [self._arena.buffer("i64", _I64[name])]
-        if name in _I32:
-            return [self._arena.buffer("i32", _I32[name])]
-        if name == "body":
-            return [self._arena.buffer("body_offsets"), self._arena.buffer("bodies")]
         if name == "source_ip":
             offsets = self.arrays["address_offsets"]
-            offsets[:] = np.arange(len(offsets)) * _ADDRESS_BYTES
-            return [self._arena.buffer("address_offsets"), self._arena.buffer("addresses")]
-        return [self._arena.buffer("text_offsets", _TEXT[name]), self._texts.buffer(_TEXT[name])]
+            np.multiply(np.arange(len(offsets), dtype=np.int32), _ADDRESS_BYTES, out=offsets)
+        buffers = [self._arena.buffer("bits", _BIT[name]) if name in _BIT else None]
+        buffers += [self._arena.buffer(*place) for place in _BUFFERS[name]]
+        if name in _TEXT:
+            buffers.append(self._texts.buffer(_TEXT[name]))
+        return pa.Array.from_buffers(kind, self.rows, buffers)
 
     def _properties(self, kind: pa.MapType) -> pa.Array:
         return self._texts.properties(
