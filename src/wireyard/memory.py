@@ -16,8 +16,10 @@ from llvmlite import ir
 from wireyard.accelerate import instruction, piece
 
 __all__ = [
+    "AHEAD_BYTES",
     "ASCII_ZEROS",
     "HIGH_BITS",
+    "LINE",
     "SLACK",
     "Bytes",
     "bit_length",
@@ -34,6 +36,7 @@ __all__ = [
     "load_u32",
     "load_word",
     "prefetch",
+    "prefetch_lines",
     "put_i64",
     "put_leading",
     "spread_digits",
@@ -48,6 +51,13 @@ SLACK: Final = 64
 
 BLOCK: Final = 32
 """Bytes that are moved at once: one vector register, and longer than most names."""
+
+LINE: Final = 64
+"""Bytes of a cache line."""
+
+AHEAD_BYTES: Final = 4096
+"""How far ahead of a walk memory is asked for: where the next packet begins hangs on a size that is
+not in the cache yet, and this is what memory sends while one answer is waited for."""
 
 HIGH_BITS: Final = -0x7F7F7F7F7F7F7F80
 """The high bit of each byte of a word: a byte that has it set is not ASCII."""
@@ -195,6 +205,15 @@ def copy_block(out: Bytes, out_at: int, data: Bytes, at: int) -> int:
 @instruction(_emit_prefetch)
 def prefetch(data: Bytes, at: int) -> None:
     """Ask for the cache line of a byte that will be read soon."""
+
+
+@piece
+def prefetch_lines(data: Bytes, start: int, stop: int) -> int:
+    """Ask for the cache lines from `start` to `stop`; return where the next one begins."""
+    while start < stop:
+        prefetch(data, start)
+        start += LINE
+    return start
 
 
 @instruction(_emit_count_zero_bytes)

@@ -17,7 +17,15 @@ from wireyard.formats.base import Format, Row
 from wireyard.formats.properties import property_text
 from wireyard.layout import Column
 
-__all__ = ["COMMON", "arrow_type", "pick_columns", "rows_to_batch", "schema_of", "storable"]
+__all__ = [
+    "COMMON",
+    "Repeated",
+    "arrow_type",
+    "pick_columns",
+    "rows_to_batch",
+    "schema_of",
+    "storable",
+]
 
 COMMON = (
     Column("source", "string", "the source as it was given"),
@@ -86,6 +94,21 @@ def pick_columns(format: Format, columns: Sequence[str] | None) -> tuple[Column,
     if len(set(columns)) < len(columns):
         raise UsageError("a column was asked for twice")
     return tuple(known[name] for name in columns)
+
+
+class Repeated:
+    """Columns of one value, or of none: slices of what was made before."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[str, str | int | None], pa.Array] = {}
+
+    def column(self, kind: str, value: str | int | None, rows: int) -> pa.Array:
+        """Return `value` again and again as a column of a kind."""
+        array = self._made.get((kind, value))
+        if array is None or len(array) < rows:
+            array = pa.repeat(pa.scalar(value, arrow_type(kind)), 2 * rows)
+            self._made[kind, value] = array
+        return array.slice(0, rows)
 
 
 def schema_of(columns: Iterable[Column]) -> pa.Schema:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from wireyard.errors import DecodeError
 from wireyard.formats.base import Row
 from wireyard.layout import Column
-from wireyard.schema import arrow_type, rows_to_batch, storable
+from wireyard.schema import Repeated, arrow_type, rows_to_batch, storable
 from wireyard.streams.blocks import Block, Ints
 from wireyard.streams.framer import MALFORMED, OK
 from wireyard.streams.plan import Plan, own_columns
@@ -50,8 +50,13 @@ class BlockReader:
 
     def __init__(self, plan: Plan, name: str, stream: str, fast: Any) -> None:
         self._plan = plan
-        self._constants = {"source": name, "stream": stream, "format": plan.format.name}
-        self._cached: dict[str, pa.Array] = {}
+        self._constants = {
+            "source": storable(name),
+            "stream": storable(stream),
+            "format": plan.format.name,
+            "status": OK,
+        }
+        self._repeated = Repeated()
         self._fast = fast
         self._own = own_columns(plan.columns)
         self._relative = [column.name for column in self._own if column.kind == "offset"]
@@ -157,20 +162,11 @@ class BlockReader:
                     errors[row] = error.row() if error else None
                 return pa.array(errors, arrow_type("error"))
             case "error":
-                return self._repeated(name, rows, arrow_type("error"), None)
+                return self._repeated.column("error", None, rows)
             case "format" if found.formats:
                 own = self._plan.format.name
                 return pa.array([found.formats.get(row, own) for row in range(rows)], pa.string())
-        value = storable(self._constants.get(name, OK))
-        return self._repeated(name, rows, pa.string(), value)
-
-    def _repeated(self, name: str, rows: int, kind: pa.DataType, value: str | None) -> pa.Array:
-        """Return a column with one value: a slice of one that was made before."""
-        array = self._cached.get(name)
-        if array is None or len(array) < rows:
-            array = pa.repeat(pa.scalar(value, kind), 2 * rows)
-            self._cached[name] = array
-        return array.slice(0, rows)
+        return self._repeated.column("string", self._constants[name], rows)
 
     def _fault(self, block: Block, bad: dict[int, DecodeError | None]) -> DecodeError:
         row = min(bad)

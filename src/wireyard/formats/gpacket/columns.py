@@ -7,7 +7,6 @@ scalar reader, so that every rare rule is written once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +17,7 @@ from wireyard.formats.gpacket.layout import HEADER_BYTES, SHIPPED
 from wireyard.formats.property_columns import Scratch, Texts
 from wireyard.formats.property_kernels import PROPERTY_TEXTS
 from wireyard.layout import Column
-from wireyard.schema import arrow_type
+from wireyard.schema import Repeated, arrow_type
 
 __all__ = ["ColumnDecoder", "scan_frames"]
 
@@ -70,6 +69,7 @@ class ColumnDecoder:
         groups |= {"properties"} if validate else set()
         self._wanted = sum(kernels.WANT[group] for group in groups)
         self._payloads = "payloads" in groups
+        self._repeated = Repeated()
 
     def decode(
         self, data: Bytes, stop: int, starts: Ints, sizes: Ints, _contexts: Ints
@@ -84,7 +84,7 @@ class ColumnDecoder:
         """
         scratch = Scratch.for_bytes(int(sizes.sum()), len(kernels.TEXTS))
         payload_bytes = kernels.count_payload_bytes(data, starts, sizes) if self._payloads else 0
-        out = _Batch(len(starts), payload_bytes, scratch)
+        out = _Batch(len(starts), payload_bytes, scratch, self._repeated)
         a = out.arrays
         kernels.fill_rows(
             data, stop, starts, sizes, self._wanted, a["i32"], a["i64"], scratch.text,
@@ -99,8 +99,9 @@ class ColumnDecoder:
 class _Batch:
     """The output of one call; text is copied out of scratch when its column is made."""
 
-    def __init__(self, rows: int, payload_bytes: int, scratch: Scratch) -> None:
+    def __init__(self, rows: int, payload_bytes: int, scratch: Scratch, repeated: Repeated) -> None:
         self.rows = rows
+        self._repeated = repeated
         self._scratch = scratch
         self._arena = Arena(
             {
@@ -132,9 +133,9 @@ class _Batch:
             case "properties":
                 return self._properties(kind)
             case "header_order":
-                return _orders(1 << self.rows.bit_length()).slice(0, self.rows)
+                return self._repeated.column(column.kind, SHIPPED, self.rows)
             case "destination_id":
-                return pa.nulls(self.rows, kind)
+                return self._repeated.column(column.kind, None, self.rows)
         return pa.Array.from_buffers(kind, self.rows, [self._validity(name), *self._values(name)])
 
     def _validity(self, name: str) -> pa.Buffer | None:
@@ -158,9 +159,3 @@ class _Batch:
             self.rows,
             int(self.arrays["map_offsets"][-1]),
         )
-
-
-@lru_cache(maxsize=2)
-def _orders(rows: int) -> pa.Array:
-    """Return a column of the order that every packet has which is not rejected."""
-    return pa.repeat(pa.scalar(SHIPPED), rows)

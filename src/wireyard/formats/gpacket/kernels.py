@@ -25,6 +25,8 @@ from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece
 from wireyard.formats.gpacket.layout import FLAGS, HEADER_BYTES, MAGIC, PACKET_TYPES, VERSION
 from wireyard.formats.property_kernels import PROPERTY_TEXTS, take_properties, word_of
 from wireyard.memory import (
+    AHEAD_BYTES,
+    LINE,
     Bytes,
     copy_bytes,
     load_i16,
@@ -32,7 +34,7 @@ from wireyard.memory import (
     load_i64,
     load_u16,
     load_u32,
-    prefetch,
+    prefetch_lines,
     store_word,
 )
 
@@ -82,12 +84,8 @@ _TYPE_NAMES: Final = 4 * 256
 _NAME_WORDS: Final = -(-max(map(len, PACKET_TYPES.values())) // 8)
 _KNOWN_TYPES = max(PACKET_TYPES) + 1
 
-_LINE: Final = 64
-_HEADER_LINES: Final = 64
 _BLOCK_ROWS: Final = 512
 """Rows that go through all passes together: what they read and write stays in the cache."""
-_AHEAD_BYTES: Final = 4096
-"""How far ahead of the walk memory is asked for: what it sends while one answer is waited for."""
 
 
 def _tables() -> tuple[Ints, Ints]:
@@ -138,11 +136,7 @@ def scan_frames(
             or size > stop - start
         ):
             break
-        # The next start hangs on a size that is not in the cache yet: ask for it early.
-        ahead = max(ahead, start)
-        while ahead < min(start + _AHEAD_BYTES, stop):
-            prefetch(data, ahead)
-            ahead += _LINE
+        ahead = prefetch_lines(data, max(ahead, start), min(start + AHEAD_BYTES, stop))
         starts[count] = start
         sizes[count] = size
         count += 1
@@ -170,8 +164,7 @@ def fill_headers(
             i32[1, row] = -1
             i64[5, row] = 0
             continue
-        for line in range(start + _HEADER_LINES, start + min(size, _AHEAD_BYTES), _LINE):
-            prefetch(data, line)
+        prefetch_lines(data, start + LINE, start + min(size, AHEAD_BYTES))
         version = load_u16(data, start)
         property_size = load_i32(data, start + 12)
         i32[0, row] = version

@@ -28,6 +28,8 @@ from wireyard.formats.property_kernels import (
     word_of,
 )
 from wireyard.memory import (
+    AHEAD_BYTES,
+    LINE,
     SLACK,
     Bytes,
     copy_bytes,
@@ -41,6 +43,7 @@ from wireyard.memory import (
     load_u32,
     load_word,
     prefetch,
+    prefetch_lines,
     put_i64,
     store_word,
     valid_utf8,
@@ -119,14 +122,10 @@ _LOW, _HIGH, _OCTETS, _TYPE_NAMES = 0, 256, 288, 544
 _NAME_WORDS = 4
 _KNOWN_TYPES = max(PACKET_TYPES) + 1
 
-_LINE: Final = 64
-_HEADER_LINES: Final = 64
 _ROWS_AHEAD: Final = 12
 """How many headers ahead the memory of one is asked for."""
 _BLOCK_ROWS: Final = 1024
 """Rows that go through all passes together: what they read and write stays in the cache."""
-_AHEAD_BYTES: Final = 4096
-"""How far ahead of the walk memory is asked for: what it sends while one answer is waited for."""
 
 
 def _tables() -> tuple[Ints, Ints]:
@@ -174,11 +173,7 @@ def scan_frames(
             or size > stop - start
         ):
             break
-        # The next start hangs on a size that is not in the cache yet: ask for it early.
-        ahead = max(ahead, start)
-        while ahead < min(start + _AHEAD_BYTES, stop):
-            prefetch(data, ahead)
-            ahead += _LINE
+        ahead = prefetch_lines(data, max(ahead, start), min(start + AHEAD_BYTES, stop))
         starts[count] = start
         sizes[count] = size
         count += 1
@@ -302,8 +297,7 @@ def fill_headers(
         offset = load_i32(data, start + 52)
         if wanted & (_ITEMS | _PROPERTIES | _BODIES):
             reach = size if wanted & (_PROPERTIES | _BODIES) else min(offset, size)
-            for line in range(start + _HEADER_LINES, start + min(reach, _AHEAD_BYTES), _LINE):
-                prefetch(data, line)
+            prefetch_lines(data, start + LINE, start + min(reach, AHEAD_BYTES))
         property_size = load_i32(data, start + 56)
         i32[0, row] = version
         i32[1, row] = load_i16(data, start + 6)

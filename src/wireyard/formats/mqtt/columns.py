@@ -20,7 +20,7 @@ from wireyard.formats.mqtt.layout import PROPERTIES, VERSION_BITS
 from wireyard.formats.mqtt.property_kernels import LEAST_PROPERTY_BYTES, TEXT_BYTES_PER_BYTE
 from wireyard.layout import Column
 from wireyard.memory import SLACK
-from wireyard.schema import arrow_type
+from wireyard.schema import Repeated, arrow_type
 
 __all__ = ["ColumnDecoder", "scan_frames"]
 
@@ -92,7 +92,7 @@ class ColumnDecoder:
         if validate or "verdict" in names:
             groups.update(_CHECKED)
         self._wanted = sum(kernels.WANT[group] for group in groups)
-        self._same: dict[tuple[str, int | None], pa.Array] = {}
+        self._repeated = Repeated()
 
     def decode(
         self, data: Bytes, stop: int, starts: Ints, sizes: Ints, contexts: Ints
@@ -113,7 +113,7 @@ class ColumnDecoder:
             batch.scratch.text, batch.scratch.codes, batch.scratch.offsets, a["offsets"],
             *kernels.TABLES,
         )  # fmt: skip
-        nulls = {kind: self._repeated(kind, None, batch.rows) for kind in self._null_kinds}
+        nulls = {kind: self._repeated.column(kind, None, batch.rows) for kind in self._null_kinds}
         arrays = [
             nulls[column.kind] if nowhere else self._column(column, batch, contexts)
             for column, nowhere in self._columns
@@ -131,21 +131,10 @@ class ColumnDecoder:
 
     def _versions(self, contexts: Ints) -> pa.Array:
         if len(contexts) and (contexts == contexts[0]).all():
-            return self._repeated("int32", int(contexts[0]) & VERSION_BITS or None, len(contexts))
+            version = int(contexts[0]) & VERSION_BITS
+            return self._repeated.column("int32", version or None, len(contexts))
         versions = contexts & VERSION_BITS
         return pa.array(versions.astype(np.int32), mask=versions == 0)
-
-    def _repeated(self, kind: str, value: Any, rows: int) -> pa.Array:
-        """Return one value, or null, again and again: a slice of what was made before."""
-        kept = self._same.get((kind, value))
-        if kept is None or len(kept) < rows:
-            most = 2 * rows
-            made = arrow_type(kind)
-            kept = (
-                pa.nulls(most, made) if value is None else pa.repeat(pa.scalar(value, made), most)
-            )
-            self._same[kind, value] = kept
-        return kept.slice(0, rows)
 
 
 class _Scratch:

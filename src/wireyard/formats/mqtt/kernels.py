@@ -35,12 +35,14 @@ from wireyard.formats.mqtt.layout import (
 from wireyard.formats.mqtt.property_kernels import KINDS, take_properties
 from wireyard.formats.mqtt.topic_kernels import has_forbidden
 from wireyard.memory import (
+    AHEAD_BYTES,
+    LINE,
     Bytes,
     copy_bytes,
     copy_text,
     load_u8,
     load_u16,
-    prefetch,
+    prefetch_lines,
     store_word,
     valid_utf8,
 )
@@ -83,9 +85,6 @@ _TOPIC_AT, _PROPERTIES_AT, _PAYLOAD_AT = range(PLACES)
 BLOCK_ROWS: Final = 1024
 """Rows that go through all passes together: what they read and write stays in the cache."""
 _ROW_OF_BLOCK: Final = BLOCK_ROWS - 1
-_LINE: Final = 64
-_AHEAD_BYTES: Final = 4096
-"""How far ahead of the walk memory is asked for."""
 _NAME_WORDS: Final = 2
 _KINDS: Final = 16
 
@@ -143,10 +142,7 @@ def scan_frames(
         size = at - start + length
         if digit >= 0x80 or size > max_packet_bytes or size > stop - start:
             break
-        ahead = max(ahead, start)
-        while ahead < min(start + _AHEAD_BYTES, stop):
-            prefetch(data, ahead)
-            ahead += _LINE
+        ahead = prefetch_lines(data, max(ahead, start), min(start + AHEAD_BYTES, stop))
         starts[count] = start
         sizes[count] = size
         count += 1
@@ -176,8 +172,7 @@ def fill_numbers(
     for row in range(first, last):
         start = starts[row]
         end = start + sizes[row]
-        for line in range(start + _LINE, start + min(sizes[row], _AHEAD_BYTES), _LINE):
-            prefetch(data, line)
+        prefetch_lines(data, start + LINE, start + min(sizes[row], AHEAD_BYTES))
         version = contexts[row] & VERSION_BITS
         kind = load_u8(data, start) >> 4
         flags = load_u8(data, start) & 15
