@@ -1,0 +1,125 @@
+"""Numbering flows: which packets go between the same two endpoints, and which way.
+
+Axes: f = `Unit`, r = packets, k = `Key`, c = conversations.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+
+from wireyard.accelerate import I64, array, kernel, piece
+from wireyard.captures.layout import Unit
+
+__all__ = ["EMPTY", "Key", "fill_slots", "number_flows"]
+
+Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
+
+EMPTY: Final = -1
+_INTS: Final = array("int64")
+_GRID: Final = array("int64", 2)
+_MASK: Final = (1 << 63) - 1
+_FACTOR: Final = 0x1E3779B97F4A7C15
+
+
+class Key(IntEnum):
+    """What tells conversations apart: protocol, and both endpoints, the lesser one first."""
+
+    PROTOCOL = 0
+    """IP version and protocol."""
+    PORTS = 1
+    LESS_HIGH = 2
+    LESS_LOW = 3
+    MORE_HIGH = 4
+    MORE_LOW = 5
+
+
+@piece
+def mix(hash: int, value: int) -> int:
+    """Take one more value into a hash of 63 bits."""
+    hash = ((hash ^ value) * _FACTOR) & _MASK
+    return hash ^ hash >> 32
+
+
+@piece
+def find_slot(
+    keys: Grid, slots: Ints, seed: int, k0: int, k1: int, k2: int, k3: int, k4: int, k5: int
+) -> int:
+    """Return the slot of a conversation, or the empty one where it belongs."""
+    hash = mix(mix(mix(mix(mix(mix(seed, k0), k1), k2), k3), k4), k5)
+    slot = hash & (len(slots) - 1)
+    while slots[slot] != EMPTY:
+        held = slots[slot]
+        if (
+            keys[held, 5] == k5
+            and keys[held, 1] == k1
+            and keys[held, 3] == k3
+            and keys[held, 4] == k4
+            and keys[held, 2] == k2
+            and keys[held, 0] == k0
+        ):
+            break
+        slot = (slot + 1) & (len(slots) - 1)
+    return slot
+
+
+@kernel(I64(_GRID, I64, I64, _INTS, _GRID, I64, _INTS))
+def number_flows(
+    units: Grid, unit_count: int, seed: int, slots: Ints, keys: Grid, count: int, flows: Ints
+) -> int:
+    """Give the flow of each packet: twice its conversation, plus 1 from the greater endpoint.
+
+    Conversations are numbered as they are met, from `count` on; returns how many there are then.
+    `slots`, a power of two of them, and `keys` have room for all that may be new.
+    """
+    for row in range(unit_count):
+        src_high, src_low = int(units[Unit.SRC_HIGH, row]), int(units[Unit.SRC_LOW, row])
+        dst_high, dst_low = int(units[Unit.DST_HIGH, row]), int(units[Unit.DST_LOW, row])
+        src_port, dst_port = int(units[Unit.SRC_PORT, row]), int(units[Unit.DST_PORT, row])
+        protocol = int(units[Unit.VERSION, row]) << 8 | int(units[Unit.PROTOCOL, row])
+        way = 0
+        if src_high != dst_high:
+            way = 1 if src_high > dst_high else 0
+        elif src_low != dst_low:
+            way = 1 if src_low > dst_low else 0
+        else:
+            way = 1 if src_port > dst_port else 0
+        if way == 1:
+            src_high, dst_high = dst_high, src_high
+            src_low, dst_low = dst_low, src_low
+            src_port, dst_port = dst_port, src_port
+        ports = src_port << 16 | dst_port
+        slot = find_slot(keys, slots, seed, protocol, ports, src_high, src_low, dst_high, dst_low)
+        if slots[slot] == EMPTY:
+            keys[count, Key.PROTOCOL] = protocol
+            keys[count, Key.PORTS] = ports
+            keys[count, Key.LESS_HIGH] = src_high
+            keys[count, Key.LESS_LOW] = src_low
+            keys[count, Key.MORE_HIGH] = dst_high
+            keys[count, Key.MORE_LOW] = dst_low
+            slots[slot] = count
+            count += 1
+        flows[row] = 2 * slots[slot] + way
+    return count
+
+
+@kernel(I64(_GRID, I64, I64, _INTS))
+def fill_slots(keys: Grid, count: int, seed: int, slots: Ints) -> int:
+    """Put the first `count` conversations into empty slots; return how many."""
+    for held in range(count):
+        slot = find_slot(
+            keys,
+            slots,
+            seed,
+            int(keys[held, 0]),
+            int(keys[held, 1]),
+            int(keys[held, 2]),
+            int(keys[held, 3]),
+            int(keys[held, 4]),
+            int(keys[held, 5]),
+        )
+        slots[slot] = held
+    return count

@@ -1,0 +1,92 @@
+"""Conversations of a capture: their numbers, their endpoints, their names."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+from typing import Final
+
+import numpy as np
+
+from wireyard.captures.flow_kernels import EMPTY, Key, fill_slots, number_flows
+
+__all__ = ["Endpoint", "FlowTable"]
+
+Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
+
+_FIRST_SLOTS: Final = 1 << 12
+_MASK: Final = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """An address, as text, and a port."""
+
+    address: str
+    port: int
+
+    def __str__(self) -> str:
+        return (
+            f"[{self.address}]:{self.port}"
+            if ":" in self.address
+            else f"{self.address}:{self.port}"
+        )
+
+
+class FlowTable:
+    """Numbers conversations in the order they are met; a flow is one direction of one."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._keys: Grid = np.empty((0, len(Key)), np.int64)
+        self._slots: Ints = np.full(_FIRST_SLOTS, EMPTY, np.int64)
+        # Whoever knew the hash could make all flows of a capture fall into one slot.
+        self._seed = secrets.randbits(62)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def number(self, units: Grid, count: int) -> Ints:
+        """Return the flow of each of the first `count` columns of a grid of `Unit`."""
+        self._make_room(self._count + count)
+        flows = np.empty(count, np.int64)
+        self._count = number_flows(
+            units, count, self._seed, self._slots, self._keys, self._count, flows
+        )
+        return flows
+
+    def _make_room(self, most: int) -> None:
+        if most > len(self._keys):
+            grown = np.empty((2 * most, len(Key)), np.int64)
+            grown[: self._count] = self._keys[: self._count]
+            self._keys = grown
+        if 2 * most > len(self._slots):
+            self._slots = np.full(1 << (4 * most - 1).bit_length(), EMPTY, np.int64)
+            fill_slots(self._keys, self._count, self._seed, self._slots)
+
+    def protocols(self) -> Ints:
+        """Return the IP protocol of each conversation."""
+        return self._keys[: self._count, Key.PROTOCOL] & 0xFF
+
+    def endpoint_pairs(self) -> Ints:
+        """Return a number for each conversation that those of the same endpoints share."""
+        keys = self._keys[: self._count].copy()
+        keys[:, Key.PROTOCOL] >>= 8  # the IP version stays
+        return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
+
+    def endpoints(self, conversation: int) -> tuple[Endpoint, Endpoint]:
+        """Return the endpoints of a conversation: the source of its flow 0, that of its flow 1."""
+        key = self._keys[conversation].tolist()
+        version, ports = key[Key.PROTOCOL] >> 8, key[Key.PORTS]
+        return (
+            _endpoint(version, key[Key.LESS_HIGH], key[Key.LESS_LOW], ports >> 16),
+            _endpoint(version, key[Key.MORE_HIGH], key[Key.MORE_LOW], ports & 0xFFFF),
+        )
+
+
+def _endpoint(version: int, high: int, low: int, port: int) -> Endpoint:
+    if version == 4:
+        return Endpoint(str(IPv4Address(low)), port)
+    return Endpoint(str(IPv6Address((high & _MASK) << 64 | low & _MASK)), port)

@@ -1,0 +1,124 @@
+"""IP fragments to datagrams (RFC 791, 3.2; RFC 8200, 4.5).
+
+Fragments are rare, so this is plain Python. Where they overlap, the one captured first counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from wireyard.captures.layout import Header, Unit
+
+__all__ = ["Datagrams", "assemble"]
+
+Ints = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
+
+_LIFETIME_NS: Final = 60 * 1_000_000_000
+"""After that long the rest of a datagram will not come, and its number is used again."""
+_MOST_BYTES: Final = 65535
+_UNIT_BYTES: Final = 8
+"""Fragments begin at multiples of this."""
+
+
+class Datagrams(NamedTuple):
+    """Datagrams with an IP header each, without options and without a length.
+
+    Shapes: starts, sizes, kinds, records (d); `kinds` are those of their headers, `records` those
+    that completed them. `members` has the records each was made of.
+    """
+
+    data: Bytes
+    starts: Ints
+    sizes: Ints
+    kinds: Ints
+    records: Ints
+    members: list[list[int]]
+
+
+@dataclass(slots=True)
+class _Datagram:
+    """A datagram that is being put together; `covered` has a bit for each unit that is there."""
+
+    begun_ns: int
+    covered: int = 0
+    units: int | None = None
+    size: int = 0
+    header: bytes = b""
+    pieces: list[tuple[int, int, int]] = field(default_factory=list)
+    records: list[int] = field(default_factory=list)
+
+    def add(self, column: list[int]) -> None:
+        """Take in a fragment, if it keeps the rules and brings something new."""
+        self.records.append(column[Unit.RECORD])
+        offset, length = column[Unit.FRAGMENT_OFFSET], column[Unit.LENGTH]
+        more = column[Unit.MORE_FRAGMENTS] != 0
+        units = -(-length // _UNIT_BYTES)
+        stop = offset // _UNIT_BYTES + units
+        if offset + length > _MOST_BYTES or (more and length % _UNIT_BYTES):
+            return
+        if column[Unit.CAPTURED] < length or (self.units is not None and stop > self.units):
+            return
+        if not more and self.units is None and self.covered < 1 << stop:
+            self.units, self.size = stop, offset + length
+        new = ((1 << units) - 1) << (offset // _UNIT_BYTES)
+        if offset == 0 and not self.header:
+            self.header = _header(column)
+        if new & ~self.covered:
+            self.covered |= new
+            self.pieces.append((offset, column[Unit.START], length))
+
+    @property
+    def complete(self) -> bool:
+        return self.units is not None and self.covered == (1 << self.units) - 1
+
+    def write(self, data: Bytes) -> bytes:
+        """Return header and payload; what was captured first is written last."""
+        payload = bytearray(self.size)
+        for offset, start, length in reversed(self.pieces):
+            payload[offset : offset + length] = data[start : start + length].data
+        return self.header + payload
+
+
+def assemble(data: Bytes, fragments: Grid, times_ns: Ints) -> Datagrams:
+    """Put fragments together that are a column of `Unit` each, in the order of capture."""
+    waiting: dict[tuple[int, ...], _Datagram] = {}
+    done: list[tuple[_Datagram, int, bytes]] = []
+    for column in fragments.T.tolist():
+        key = tuple(column[Unit.SRC_HIGH : Unit.DST_LOW + 1])
+        # The fragments of an IPv6 datagram may differ in the protocol; that of the first counts.
+        protocol = column[Unit.PROTOCOL] if column[Unit.VERSION] == 4 else 0
+        key += (column[Unit.VERSION], protocol, column[Unit.IDENTIFICATION])
+        time_ns = int(times_ns[column[Unit.RECORD]])
+        datagram = waiting.get(key)
+        if datagram is None or time_ns - datagram.begun_ns > _LIFETIME_NS:
+            datagram = waiting[key] = _Datagram(time_ns)
+        datagram.add(column)
+        if datagram.complete:
+            done.append((waiting.pop(key), column[Unit.VERSION], datagram.write(data)))
+    sizes = np.array([len(written) for _, _, written in done], np.int64)
+    kinds = {4: Header.IPV4, 6: Header.IPV6}
+    return Datagrams(
+        np.frombuffer(b"".join(written for _, _, written in done), np.uint8),
+        np.cumsum(sizes) - sizes,
+        sizes,
+        np.array([kinds[version] for _, version, _ in done], np.int64),
+        np.array([datagram.records[-1] for datagram, _, _ in done], np.int64),
+        [datagram.records for datagram, _, _ in done],
+    )
+
+
+def _header(column: list[int]) -> bytes:
+    """Return an IP header that says where the datagram goes and what it carries."""
+    addresses = column[Unit.SRC_HIGH : Unit.DST_LOW + 1]
+    protocol = column[Unit.PROTOCOL]
+    if column[Unit.VERSION] == 4:
+        source, target = addresses[1].to_bytes(4, "big"), addresses[3].to_bytes(4, "big")
+        return bytes([0x45, *bytes(8), protocol, 0, 0]) + source + target
+    wide = b"".join(part.to_bytes(8, "big", signed=True) for part in addresses)
+    return bytes([0x60, *bytes(5), protocol, 0]) + wide

@@ -1,0 +1,151 @@
+"""Packet records of capture files to columns: compiled loops over records and blocks.
+
+Rules of this file:
+
+1. A kernel goes on while records are whole and agree with themselves, and says where it stopped;
+   what stands there is for the scalar reader.
+2. Nothing is read at or after `stop`; a length is compared with what is left before it is used.
+
+Axes: c = `Record`, r = records.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from wireyard.accelerate import I64, READ, array, kernel, piece
+from wireyard.captures.layout import MAX_RECORD_BYTES, Link, Record
+from wireyard.memory import Bytes, load_u16, load_u32
+
+__all__ = ["ENHANCED", "INTERFACE", "OBSOLETE", "SECTION", "SIMPLE", "walk_blocks", "walk_records"]
+
+Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
+
+SECTION: Final = 0x0A0D0D0A
+INTERFACE: Final = 1
+OBSOLETE: Final = 2
+"""Packet Block, which Enhanced Packet Blocks replaced."""
+SIMPLE: Final = 3
+ENHANCED: Final = 6
+_JOURNAL: Final = 9
+_CUSTOM: Final = 0x0BAD
+_CUSTOM_KEPT: Final = 0x4000_0BAD
+"""Custom blocks, those that a program may copy and those it may not; no packets, but frames have
+the numbers that Wireshark gives them, and it counts these and the systemd journal's."""
+
+_INTS: Final = array("int64")
+_GRID: Final = array("int64", 2)
+
+
+@piece
+def read_u32(data: Bytes, at: int, little: bool) -> int:
+    """Read an unsigned 32-bit integer in the order of its file."""
+    value = load_u32(data, at)
+    if little:
+        halves = (value & 0x00FF00FF) << 8 | (value >> 8) & 0x00FF00FF
+        return (halves & 0xFFFF) << 16 | halves >> 16
+    return value
+
+
+@piece
+def read_u16(data: Bytes, at: int, little: bool) -> int:
+    """Read an unsigned 16-bit integer in the order of its file."""
+    value = load_u16(data, at)
+    return (value & 0xFF) << 8 | value >> 8 if little else value
+
+
+@kernel(I64(READ, I64, I64, I64, I64, I64, I64, _GRID))
+def walk_records(
+    data: Bytes,
+    start: int,
+    stop: int,
+    little: int,
+    header_bytes: int,
+    unit_ns: int,
+    most_bytes: int,
+    records: Grid,
+) -> int:
+    """Read pcap records that follow each other from `start`; return how many.
+
+    Stops before a record that is not all there or is over `most_bytes`, and at a full grid.
+    """
+    row, at = 0, start
+    while row < records.shape[1] and at + header_bytes <= stop:
+        captured = read_u32(data, at + 8, little != 0)
+        if captured > most_bytes or captured > stop - at - header_bytes:
+            break
+        records[Record.START, row] = at + header_bytes
+        records[Record.CAPTURED, row] = captured
+        records[Record.ORIGINAL, row] = read_u32(data, at + 12, little != 0)
+        seconds, units = read_u32(data, at, little != 0), read_u32(data, at + 4, little != 0)
+        records[Record.TICKS, row] = seconds * 1_000_000_000 + units * unit_ns
+        records[Record.INTERFACE, row] = 0
+        records[Record.BLOCK, row] = 0
+        at += header_bytes + captured
+        row += 1
+    return row
+
+
+@kernel(I64(READ, I64, I64, I64, I64, I64, I64, _GRID, _INTS))
+def walk_blocks(
+    data: Bytes,
+    start: int,
+    stop: int,
+    little: int,
+    first_interface: int,
+    interface_count: int,
+    row: int,
+    records: Grid,
+    reached: Ints,
+) -> int:
+    """Read pcapng blocks from `start`, packets into `records` from `row` on; return the next row.
+
+    Stops at a full grid, before a block that describes a section or an interface, and before one
+    that is not all there or disagrees with itself; `reached` is given where. The interfaces of
+    the section are `interface_count` from `first_interface` on.
+    """
+    at, swap = start, little != 0
+    while row < records.shape[1] and at + 12 <= stop:
+        kind = read_u32(data, at, swap)
+        size = read_u32(data, at + 4, swap)
+        if kind in (SECTION, INTERFACE) or size < 12 or size & 3 or size > stop - at:
+            break
+        if read_u32(data, at + size - 4, swap) != size:
+            break
+        if kind in (ENHANCED, OBSOLETE, SIMPLE):
+            # A simple block has nothing but the original length.
+            head = 12 if kind == SIMPLE else 28
+            fits = size >= head + 4
+            interface, ticks, captured, original = 0, 0, 0, 0
+            if fits:
+                original = read_u32(data, at + head - 4, swap)
+                captured = min(original, size - head - 4)
+            if fits and kind != SIMPLE:
+                wide = kind == ENHANCED
+                interface = read_u32(data, at + 8, swap) if wide else read_u16(data, at + 8, swap)
+                high = read_u32(data, at + 12, swap)
+                high -= (high & 0x8000_0000) << 1  # 64 bits that hold no more than their sign
+                ticks = high << 32 | read_u32(data, at + 16, swap)
+                captured = read_u32(data, at + 20, swap)
+            known = interface < interface_count
+            fits = fits and captured <= min(size - head - 4, MAX_RECORD_BYTES)
+            records[Record.START, row] = at + head
+            records[Record.CAPTURED, row] = captured if fits else 0
+            records[Record.ORIGINAL, row] = original
+            records[Record.TICKS, row] = ticks
+            interface = first_interface + interface if known else Link.NO_INTERFACE
+            records[Record.INTERFACE, row] = interface if fits else Link.BAD_RECORD
+            records[Record.BLOCK, row] = kind
+            row += 1
+        elif kind in (_JOURNAL, _CUSTOM, _CUSTOM_KEPT):
+            for field in range(records.shape[0]):
+                records[field, row] = 0
+            records[Record.INTERFACE, row] = Link.NO_PACKET
+            records[Record.BLOCK, row] = kind
+            row += 1
+        at += size
+    reached[0] = at
+    return row

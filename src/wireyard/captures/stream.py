@@ -1,0 +1,138 @@
+"""One direction of a connection: its bytes in order, and the frame that brought each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from wireyard.captures.flows import Endpoint
+from wireyard.captures.merge_kernels import copy_runs
+from wireyard.streams.window import WINDOW_BYTES, Window, Windows
+
+__all__ = ["Content", "Runs", "Stream"]
+
+Ints = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+
+class Content(NamedTuple):
+    """What the streams of a capture share: the bytes they are made of, the times of its packets.
+
+    `extra` has the bytes of reassembled datagrams; they count as lying behind `data`.
+    """
+
+    data: Bytes
+    extra: Bytes
+    times_ns: Ints
+
+
+class Runs(NamedTuple):
+    """Bytes of one packet each, in the order of the stream.
+
+    Shapes: all columns (u). `offsets` are those in the stream, `starts` those in the capture.
+    Between runs that do not touch is a gap.
+    """
+
+    offsets: Ints
+    lengths: Ints
+    starts: Ints
+    records: Ints
+
+    @property
+    def stops(self) -> Ints:
+        """Offsets in the stream where the runs end."""
+        return self.offsets + self.lengths
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One direction of a TCP connection, or all datagrams from one UDP endpoint to another.
+
+    Offsets count every byte that was sent; those the capture never saw are a gap.
+    """
+
+    name: str
+    """``source:port>target:port``, with ``#n`` from the second connection of these ports on."""
+    protocol: str
+    """``tcp`` or ``udp``."""
+    src: Endpoint
+    dst: Endpoint
+    size: int
+    """Bytes with those in gaps, as far as is known."""
+    begun: bool
+    """Whether the capture shows that the stream begins at offset 0."""
+    ended: str | None
+    """``fin``, ``rst``, or None where the capture shows no end."""
+    runs: Runs
+    """One or more for each packet that brought something new; of UDP, one for each datagram."""
+    content: Content = field(repr=False)
+
+    @property
+    def pieces(self) -> Ints:
+        """The parts without a gap. Shapes: (p, 2), start and stop."""
+        starts, stops = self.runs.offsets, self.runs.stops
+        if not len(starts):
+            return np.empty((0, 2), np.int64)
+        apart = starts[1:] != stops[:-1]
+        return np.stack([starts[np.r_[True, apart]], stops[np.r_[apart, True]]], axis=1)
+
+    @property
+    def gaps(self) -> Ints:
+        """The parts that are not there. Shapes: (g, 2), start and stop."""
+        pieces = self.pieces
+        edges = np.stack([np.r_[0, pieces[:, 1]], np.r_[pieces[:, 0], self.size]], axis=1)
+        return edges[edges[:, 0] < edges[:, 1]]
+
+    def read(self, start: int, stop: int) -> Bytes:
+        """Return bytes ``[start, stop)``, which have to lie in one piece."""
+        touched = slice(*self._runs_of(start, stop))
+        offsets = self.runs.offsets[touched]
+        begins = np.maximum(offsets, start)
+        lengths = np.minimum(offsets + self.runs.lengths[touched], stop) - begins
+        out = np.empty(stop - start, np.uint8)
+        if (lengths < 0).any() or lengths.sum() != len(out):
+            raise ValueError(f"{self.name}: bytes {start} to {stop} are not all in one piece")
+        starts = self.runs.starts[touched] + begins - offsets
+        copy_runs(self.content.data, self.content.extra, starts, lengths, out)
+        return out
+
+    def windows(self, start: int, stop: int, window_bytes: int = WINDOW_BYTES) -> Windows:
+        """Yield the windows of a piece, or of a part of one."""
+        reach = window_bytes
+        while True:
+            reached = min(start + reach, stop)
+            data = self.read(start, reached)
+            window = Window(data, start, 0, len(data), reached == stop)
+            yield window
+            if window.at_end:
+                return
+            # A window that moved nothing on holds the beginning of something larger.
+            reach = window_bytes if window.start else reach * 2
+            start += window.start
+
+    def completed(self, starts: Ints, stops: Ints) -> tuple[Ints, Ints]:
+        """Return when bytes were complete that lie in one piece each, as those of packets do.
+
+        Returns
+        -------
+        frames, times_ns
+            Number of the last frame that brought some of the bytes ``[start, stop)``, from 1 on,
+            and its time; that is not always the frame of the last byte.
+        """
+        first, last = self._runs_of(starts, stops)
+        if not len(starts):
+            return starts, starts
+        # reduceat takes pairs of bounds; a bound may be the end, so there is one value more.
+        lowest = first.min()
+        records = np.append(self.runs.records[lowest : last.max()], 0)
+        bounds = np.stack([first, last], axis=1).ravel() - lowest
+        newest = np.maximum.reduceat(records, bounds)[::2]
+        return newest + 1, self.content.times_ns[newest]
+
+    def _runs_of(self, starts: Any, stops: Any) -> tuple[Any, Any]:
+        """Return the first of the runs that bytes lie in, and the one behind the last."""
+        first = np.searchsorted(self.runs.offsets, starts, "right") - 1
+        return np.maximum(first, 0), np.searchsorted(self.runs.offsets, stops, "left")

@@ -1,0 +1,135 @@
+"""TCP reassembly: the segments of all connections of a capture at once, to streams."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from wireyard.captures.connections import Connections
+from wireyard.captures.merge_kernels import Run, group_rows, merge_rows, sort_rows
+from wireyard.captures.stream import Runs
+from wireyard.captures.tcp_kernels import (
+    NONE,
+    Connection,
+    Side,
+    State,
+    Verdict,
+    place_segments,
+)
+from wireyard.captures.units import Units
+
+__all__ = ["Reassembled", "reassemble"]
+
+Ints = npt.NDArray[np.int64]
+Shorts = npt.NDArray[np.int32]
+Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
+
+_FIRST_CONNECTIONS: Final = 1 << 10
+
+
+class Reassembled(NamedTuple):
+    """Connections, and how many captured bytes of payload got each `Verdict`."""
+
+    connections: Connections
+    captured_bytes: Ints
+
+
+def reassemble(segments: Units, conversation_count: int, *, newest: bool = False) -> Reassembled:
+    """Put TCP segments together that are in the order of capture.
+
+    Parameters
+    ----------
+    newest
+        Whether the segment captured last counts where segments overlap, instead of the first.
+    """
+    connections, sides, streams, positions, verdicts = _place(segments, conversation_count)
+    states = sides[:, Side.STATE]
+    begun, seen = states & State.BEGUN != 0, states & State.DATA != 0
+    begins = np.where(begun, sides[:, Side.BEGIN], sides[:, Side.LOW])
+    taken = np.flatnonzero((verdicts == Verdict.TAKEN) & (segments.captured > 0))
+    run_bounds, grid = _merge(
+        streams[taken], positions[taken], segments.captured[taken], len(sides), newest
+    )
+    rows = taken[grid[Run.ROW]]
+    first_rows = connections[:, Connection.FIRST_ROW]
+    return Reassembled(
+        Connections(
+            protocol="tcp",
+            conversations=connections[:, Connection.CONVERSATION],
+            first_records=segments.records[first_rows].astype(np.int64),
+            first_ways=(segments.flows[first_rows] & 1).astype(np.int64),
+            sizes=np.where(begun | seen, sides[:, Side.END] - begins, 0),
+            begun=begun,
+            reset=states & State.RST != 0,
+            finished=states & State.FIN != 0,
+            run_bounds=run_bounds,
+            runs=Runs(
+                grid[Run.POSITION] - np.repeat(begins, np.diff(run_bounds)),
+                grid[Run.LENGTH],
+                segments.starts[rows] + grid[Run.POSITION] - positions[rows],
+                segments.records[rows].astype(np.int64),
+            ),
+        ),
+        np.bincount(verdicts, segments.captured, len(Verdict)).astype(np.int64),
+    )
+
+
+def _place(
+    segments: Units, conversation_count: int
+) -> tuple[Grid, Grid, Shorts, Ints, npt.NDArray[np.uint8]]:
+    """Find the connection of each segment and its position there."""
+    streams = np.empty(len(segments), np.int32)
+    positions = np.empty(len(segments), np.int64)
+    verdicts = np.empty(len(segments), np.uint8)
+    latest = np.full(conversation_count, NONE, np.int32)
+    capacity = conversation_count + _FIRST_CONNECTIONS
+    connections = np.empty((capacity, len(Connection)), np.int64)
+    sides = np.empty((2 * capacity, len(Side)), np.int64)
+    count = np.zeros(1, np.int64)
+    row = 0
+    while True:
+        row = place_segments(
+            row,
+            segments.flows,
+            segments.sequences,
+            segments.acknowledgments,
+            segments.flags,
+            segments.lengths,
+            latest,
+            connections,
+            sides,
+            count,
+            streams,
+            positions,
+            verdicts,
+        )
+        if row == len(segments):
+            break
+        connections, sides = (
+            np.concatenate([old, np.empty_like(old)]) for old in (connections, sides)
+        )
+    made = int(count[0])
+    return connections[:made], sides[: 2 * made], streams, positions, verdicts
+
+
+def _merge(
+    streams: Shorts, positions: Ints, captured: Shorts, stream_count: int, newest: bool
+) -> tuple[Ints, Grid]:
+    """Return where the runs of each stream begin, and the runs."""
+    bounds = np.zeros(stream_count + 2, np.int64)
+    order = np.empty(len(streams), np.int64)
+    group_rows(streams, bounds, order)
+    bounds = bounds[:-1]
+    unsorted = np.empty(stream_count, np.uint8)
+    if sort_rows(positions, bounds, order, unsorted):
+        places = np.flatnonzero(np.repeat(unsorted, np.diff(bounds)))
+        rows = np.sort(order[places])
+        order[places] = rows[np.lexsort((rows, positions[rows], streams[rows]))]
+    # No more memory is touched than there are runs.
+    grid = np.empty((len(Run), 2 * len(streams)), np.int64)
+    run_bounds = np.empty(stream_count + 1, np.int64)
+    heap = np.empty(len(streams), np.int64)
+    count = merge_rows(positions, captured, bounds, order, newest, heap, grid, run_bounds)
+    return run_bounds, grid[:, :count]

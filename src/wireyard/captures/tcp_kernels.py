@@ -1,0 +1,344 @@
+"""TCP segments to places in streams: connections, sequence numbers, who brings which byte.
+
+Rules of this file:
+
+1. A position is a sequence number of 64 bits: the number of 32 bits that is nearest to where its
+   stream has come so far. That it wraps shows nowhere else.
+2. A segment belongs to the latest connection between its endpoints in which its numbers make
+   sense. A SYN, or data, that makes sense in none begins a new one. So a port may be used again
+   without a FIN or RST that was seen, without a SYN that was seen, and while the last segments of
+   the old connection are still arriving.
+3. Acknowledgments never decide about data: captures have data after its acknowledgment. They tell
+   connections apart, and where a stream begins whose SYN was not captured.
+
+Axes: r = segments in the order of capture; e = connections, s = their sides, 2 e + way.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+
+from wireyard.accelerate import I64, array, kernel, piece
+from wireyard.captures.layout import Flag
+
+__all__ = ["NONE", "Connection", "Side", "State", "Verdict", "place_segments"]
+
+Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+Shorts = np.ndarray[tuple[int], np.dtype[np.int32]]
+Words = np.ndarray[tuple[int], np.dtype[np.uint32]]
+Octets = np.ndarray[tuple[int], np.dtype[np.uint8]]
+Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
+
+NONE: Final = -1
+NOWHERE: Final = -(1 << 62)
+"""The end of a stream of which nothing was seen."""
+WINDOW: Final = 1 << 30
+"""Largest window TCP has (RFC 7323, 2.3): what is further away is another connection's."""
+AFTERMATH: Final = 1 << 24
+"""The same for a connection that has ended, and for acknowledgments that nothing else supports."""
+LATE: Final = 1 << 20
+"""Bytes a SYN may be captured behind the data that follows it, and data it carries at the most."""
+
+_SHORTS: Final = array("int32")
+_WORDS: Final = array("uint32")
+_OCTETS: Final = array("uint8")
+_INTS: Final = array("int64")
+_GRID: Final = array("int64", 2)
+
+_SPACE: Final = (1 << 32) - 1
+_HALF: Final = 1 << 31
+_BACK: Final = 3
+"""Connections between the same endpoints, the latest first, that a segment is tried in."""
+
+
+class Side(IntEnum):
+    """What is known of one direction of a connection."""
+
+    STATE = 0
+    BASE = 1
+    """The sequence number of position 0."""
+    BEGIN = 2
+    """Position of the first byte of the stream, if its state says it is known."""
+    SPARE = 3
+    """Another sequence number the stream may begin at: some answer a SYN twice, differently."""
+    LOW = 4
+    HIGH = 5
+    """Where the data begins that was seen, and where it ends."""
+    END = 6
+    """Where the stream ends, with bytes a snapshot cut off and those a FIN shows to be missing."""
+    ACKNOWLEDGED = 7
+    """The last acknowledgment that this side sent."""
+
+
+class State(IntEnum):
+    """Bits of `Side.STATE`."""
+
+    SEEN = 1
+    BEGUN = 2
+    DATA = 4
+    FIN = 8
+    RST = 16
+
+
+class Connection(IntEnum):
+    """What is known of a connection."""
+
+    CONVERSATION = 0
+    BEFORE = 1
+    """The connection between the same endpoints before this one."""
+    ENDED = 2
+    FIRST_ROW = 3
+
+
+class Verdict(IntEnum):
+    """What becomes of a segment's payload."""
+
+    EMPTY = 0
+    TAKEN = 1
+    KEEP_ALIVE = 2
+    """A byte that was sent before, of any value, to get an answer (RFC 9293, 3.8.4)."""
+    RESET = 3
+    """Text for people, not part of the stream (RFC 9293, 3.5.3)."""
+
+
+@piece
+def distance(sequence: int, base: int) -> int:
+    """Return how far a sequence number is ahead of another, negative if it is behind."""
+    return ((sequence - base + _HALF) & _SPACE) - _HALF
+
+
+@piece
+def ahead_of_begin(sides: Grid, side: int, sequence: int) -> int:
+    """Return how far a sequence number is ahead of where its stream begins."""
+    return distance(sequence, int(sides[side, Side.BASE]) + int(sides[side, Side.BEGIN]))
+
+
+@piece
+def position_of(sides: Grid, side: int, sequence: int) -> int:
+    """Return the position of a sequence number."""
+    high = int(sides[side, Side.HIGH])
+    return high + distance(sequence, int(sides[side, Side.BASE]) + high)
+
+
+@piece
+def fits_syn(
+    sides: Grid, side: int, ended: bool, sequence: int, acknowledgment: int, acknowledges: bool
+) -> bool:
+    """Tell whether a SYN makes sense in a connection."""
+    first = (sequence + 1) & _SPACE
+    other, state = side ^ 1, sides[side, Side.STATE]
+    if state & State.BEGUN and ahead_of_begin(sides, side, first) == 0:
+        # The same number again, after data and an end, is a port used again.
+        return not ended or (state | sides[other, Side.STATE]) & State.DATA == 0
+    if acknowledges and sides[other, Side.STATE] & State.BEGUN:
+        if not 0 <= ahead_of_begin(sides, other, acknowledgment) <= LATE:
+            return False
+        if state & State.DATA == 0:
+            return True
+    if state & State.BEGUN:
+        return False
+    if state & State.DATA:
+        lowest = int(sides[side, Side.BASE]) + int(sides[side, Side.LOW])
+        return 0 <= distance(lowest, first) <= LATE
+    if state & State.SEEN:
+        return 0 <= distance(int(sides[side, Side.BASE]), first) <= LATE
+    acknowledged = int(sides[other, Side.ACKNOWLEDGED])
+    return acknowledged == NONE or 0 <= distance(acknowledged, first) <= LATE
+
+
+@piece
+def fits(
+    sides: Grid,
+    side: int,
+    ended: bool,
+    sequence: int,
+    acknowledgment: int,
+    flags: int,
+    length: int,
+) -> bool:
+    """Tell whether a segment makes sense in a connection."""
+    if flags & Flag.RST:
+        return True
+    if flags & Flag.SYN:
+        return fits_syn(sides, side, ended, sequence, acknowledgment, flags & Flag.ACK != 0)
+    state, other = sides[side, Side.STATE], side ^ 1
+    if state & (State.SEEN | State.BEGUN) == 0:
+        # What acknowledges something the other side never sent is of an older connection.
+        if flags & Flag.ACK == 0 or sides[other, Side.STATE] & (State.SEEN | State.BEGUN) == 0:
+            return True
+        position = position_of(sides, other, acknowledgment)
+        if sides[other, Side.STATE] & State.BEGUN and position < int(sides[other, Side.BEGIN]):
+            return False
+        return abs(position - int(sides[other, Side.HIGH])) <= AFTERMATH
+    position = position_of(sides, side, sequence)
+    reach = AFTERMATH if ended else WINDOW
+    if abs(position - int(sides[side, Side.HIGH])) > reach:
+        return False
+    if state & State.BEGUN == 0:
+        return True
+    # One byte before the first: what keeps a connection alive that sent nothing yet.
+    before = 1 if length == 0 or (length == 1 and flags & Flag.FIN == 0) else 0
+    return position >= int(sides[side, Side.BEGIN]) - before
+
+
+@piece
+def begin_side(sides: Grid, side: int, first: int) -> None:
+    """Let a stream begin at a sequence number, before or after data of it was seen."""
+    if sides[side, Side.STATE] & State.DATA:
+        sides[side, Side.BEGIN] = distance(first, int(sides[side, Side.BASE]))
+    else:
+        sides[side, Side.BASE] = first
+        for field in (Side.BEGIN, Side.LOW, Side.HIGH, Side.END):
+            sides[side, field] = 0
+    sides[side, Side.STATE] = sides[side, Side.STATE] | State.BEGUN
+
+
+@piece
+def take_syn(
+    sides: Grid, connections: Grid, side: int, sequence: int, acknowledgment: int, flags: int
+) -> None:
+    """Learn from a SYN where its stream begins, and if it acknowledges one, the other too."""
+    first, other = (sequence + 1) & _SPACE, side ^ 1
+    known = sides[side, Side.STATE] & State.BEGUN
+    if known == 0 or ahead_of_begin(sides, side, first) != 0:
+        if known:
+            begin = int(sides[side, Side.BASE]) + int(sides[side, Side.BEGIN])
+            sides[side, Side.SPARE] = begin & _SPACE
+        begin_side(sides, side, first)
+    if flags & Flag.ACK:
+        connections[side >> 1, Connection.ENDED] = 0
+        state = sides[other, Side.STATE]
+        lowest = int(sides[other, Side.BASE]) + int(sides[other, Side.LOW])
+        agrees = state & State.DATA == 0 or 0 <= distance(lowest, acknowledgment) <= LATE
+        if state & State.BEGUN == 0 and agrees:
+            begin_side(sides, other, acknowledgment)
+
+
+@piece
+def choose_begin(sides: Grid, side: int, sequence: int) -> None:
+    """Decide between two numbers a stream may begin at by its first segment after them."""
+    spare = int(sides[side, Side.SPARE])
+    if spare != NONE:
+        sides[side, Side.SPARE] = NONE
+        if abs(distance(sequence, spare)) < abs(ahead_of_begin(sides, side, sequence)):
+            sides[side, Side.BASE] = spare
+
+
+@piece
+def begin_connection(
+    connections: Grid, sides: Grid, latest: Shorts, count: int, conversation: int, row: int
+) -> None:
+    """Make connection `count` the latest of a conversation."""
+    connections[count, Connection.CONVERSATION] = conversation
+    connections[count, Connection.BEFORE] = latest[conversation]
+    connections[count, Connection.ENDED] = 0
+    connections[count, Connection.FIRST_ROW] = row
+    for side in range(2 * count, 2 * count + 2):
+        for field in range(sides.shape[1]):
+            sides[side, field] = 0
+        sides[side, Side.SPARE] = NONE
+        sides[side, Side.ACKNOWLEDGED] = NONE
+        sides[side, Side.END] = NOWHERE
+    latest[conversation] = count
+
+
+@piece
+def take_payload(sides: Grid, side: int, position: int, flags: int, length: int) -> int:
+    """Move a stream on by a segment; return the verdict about its payload."""
+    state = sides[side, Side.STATE]
+    if length <= 1 and flags & (Flag.FIN | Flag.SYN) == 0:
+        if state & State.DATA and position == int(sides[side, Side.HIGH]) - 1:
+            return Verdict.KEEP_ALIVE if length else Verdict.EMPTY
+        if state & State.BEGUN and position < int(sides[side, Side.BEGIN]):
+            return Verdict.KEEP_ALIVE if length else Verdict.EMPTY
+    if length == 0 and flags & Flag.FIN == 0:
+        return Verdict.EMPTY
+    stop = position + length
+    if flags & Flag.FIN:
+        sides[side, Side.END] = max(int(sides[side, Side.END]), stop)
+        state |= State.FIN
+    if length:
+        first = state & State.DATA == 0
+        sides[side, Side.LOW] = position if first else min(int(sides[side, Side.LOW]), position)
+        sides[side, Side.HIGH] = stop if first else max(int(sides[side, Side.HIGH]), stop)
+        sides[side, Side.END] = max(int(sides[side, Side.END]), stop)
+        state |= State.DATA
+    sides[side, Side.STATE] = state
+    return Verdict.TAKEN if length else Verdict.EMPTY
+
+
+@kernel(
+    I64(
+        I64, _SHORTS, _WORDS, _WORDS, _OCTETS, _SHORTS,
+        _SHORTS, _GRID, _GRID, _INTS, _SHORTS, _INTS, _OCTETS,
+    )
+)  # fmt: skip
+def place_segments(
+    first_row: int,
+    flows: Shorts,
+    sequences: Words,
+    acknowledgments: Words,
+    all_flags: Octets,
+    lengths: Shorts,
+    latest: Shorts,
+    connections: Grid,
+    sides: Grid,
+    count: Ints,
+    streams: Shorts,
+    positions: Ints,
+    verdicts: Octets,
+) -> int:
+    """Give each segment from `first_row` on its side, its position there, and its verdict.
+
+    `latest` has the latest connection of each conversation, `count` how many connections there
+    are. Returns the row that there is no room for another connection at, or the number of rows.
+    """
+    for row in range(first_row, len(flows)):
+        if count[0] == len(connections):
+            return row
+        conversation, way = int(flows[row]) >> 1, int(flows[row]) & 1
+        sequence, acknowledgment = int(sequences[row]), int(acknowledgments[row])
+        flags, length = int(all_flags[row]), int(lengths[row])
+        connection, chosen = int(latest[conversation]), NONE
+        if connection != NONE and flags & (Flag.SYN | Flag.RST) == 0:
+            choose_begin(sides, 2 * connection + way, sequence)
+        for _ in range(_BACK):
+            if connection == NONE or chosen != NONE:
+                break
+            ended = connections[connection, Connection.ENDED] != 0
+            side = 2 * connection + way
+            if fits(sides, side, ended, sequence, acknowledgment, flags, length):
+                chosen = connection
+            connection = int(connections[connection, Connection.BEFORE])
+        positions[row] = 0
+        verdicts[row] = Verdict.EMPTY
+        if chosen == NONE:
+            if latest[conversation] != NONE and length == 0 and flags & Flag.SYN == 0:
+                streams[row] = 2 * latest[conversation] + way
+                continue
+            chosen = int(count[0])
+            begin_connection(connections, sides, latest, chosen, conversation, row)
+            count[0] = chosen + 1
+        side = 2 * chosen + way
+        streams[row] = side
+        if flags & Flag.RST:
+            connections[chosen, Connection.ENDED] = 1
+            sides[side, Side.STATE] = sides[side, Side.STATE] | State.RST
+            verdicts[row] = Verdict.RESET if length else Verdict.EMPTY
+            continue
+        if flags & Flag.SYN:
+            take_syn(sides, connections, side, sequence, acknowledgment, flags)
+            sequence += 1
+        elif sides[side, Side.STATE] & (State.SEEN | State.BEGUN) == 0:
+            sides[side, Side.BASE] = sequence
+        sides[side, Side.STATE] = sides[side, Side.STATE] | State.SEEN
+        if flags & Flag.ACK:
+            sides[side, Side.ACKNOWLEDGED] = acknowledgment
+        positions[row] = position_of(sides, side, sequence)
+        verdicts[row] = take_payload(sides, side, int(positions[row]), flags, length)
+        if sides[side, Side.STATE] & sides[side ^ 1, Side.STATE] & State.FIN:
+            connections[chosen, Connection.ENDED] = 1
+    return len(flows)

@@ -1,0 +1,137 @@
+"""flows: the conversations of a capture, as a table and as JSON Lines."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.captures.make import (
+    ACK,
+    BEGAN_NS,
+    CLIENT,
+    FIN,
+    SERVER,
+    SYN,
+    Packet,
+    ethernet,
+    ipv4,
+    pcap,
+    tcp,
+    udp,
+)
+from tests.cli.results import Run, one_line, rows_of
+from tests.make import packet
+
+SECOND_NS = 1_000_000_000
+
+
+@pytest.fixture
+def capture(tmp_path: Path) -> Path:
+    """Return a capture of a JMQ connection with a gap in it, and of two datagrams."""
+    sent, lost, answer = packet(packet_type=10) * 2, packet() * 3, packet(packet_type=11)
+    there = [
+        tcp(1234, 7676, 99, flags=SYN),
+        tcp(1234, 7676, 100, sent),
+        tcp(1234, 7676, 100 + len(sent + lost), packet(), flags=ACK | FIN),
+    ]
+    back = [
+        tcp(7676, 1234, 499, flags=SYN | ACK, acknowledgment=100),
+        tcp(7676, 1234, 500, answer),
+    ]
+    datagrams = [udp(5000, 5000, b"\0\0hi"), udp(5000, 5000, b"\0\0ho")]
+    frames = [
+        *(ipv4(one) for one in there[:1]),
+        *(ipv4(one, 6, SERVER, CLIENT) for one in back),
+        *(ipv4(one) for one in there[1:]),
+        *(ipv4(one, 17) for one in datagrams),
+    ]
+    path = tmp_path / "traffic.pcap"
+    records = [
+        Packet(ethernet(frame), BEGAN_NS + number * SECOND_NS)
+        for number, frame in enumerate(frames)
+    ]
+    path.write_bytes(pcap(records))
+    return path
+
+
+def test_a_conversation_is_told_in_full(run: Run, capture: Path) -> None:
+    connection, datagrams = rows_of(run("flows", capture, "--out", "jsonl"))
+    assert connection == {
+        "client": f"{CLIENT}:1234",
+        "server": f"{SERVER}:7676",
+        "transport": "tcp",
+        "format": "jmq",
+        "packets_sent": 3,
+        "packets_received": 1,
+        "bytes_sent": 6 * 72,
+        "bytes_received": 72,
+        "gaps": 1,
+        "gap_bytes": 3 * 72,
+        # Of what brought bytes.
+        "first_ns": BEGAN_NS + 2 * SECOND_NS,
+        "last_ns": BEGAN_NS + 4 * SECOND_NS,
+        "ended": "fin",
+    }
+    assert (datagrams["transport"], datagrams["format"]) == ("udp", None)
+    assert (datagrams["bytes_sent"], datagrams["packets_sent"]) == (8, None)
+
+
+def test_a_table_for_people(run: Run, capture: Path) -> None:
+    result = run("flows", capture, "--out", "table")
+    assert (result.exit_code, result.stderr) == (0, "")
+    head, connection, datagrams = result.stdout.splitlines()
+    assert head.split() == [
+        *("client", "server", "format", "packets", "bytes", "gaps", "seconds", "first"),
+    ]
+    assert connection.split() == [
+        *(f"{CLIENT}:1234", f"{SERVER}:7676", "jmq", "3", "/", "1", "432", "/", "72", "1"),
+        *("2.000", "2023-11-14T22:13:22.123456000Z"),
+    ]
+    assert datagrams.split()[2] == "udp"
+
+
+def test_compressed_captures_and_standard_input(run: Run, capture: Path, tmp_path: Path) -> None:
+    packed = tmp_path / "packed"
+    packed.write_bytes(gzip.compress(capture.read_bytes()))
+    wanted = run("flows", capture, "--out", "jsonl").stdout
+    assert run("flows", packed, "--out", "jsonl").stdout == wanted
+
+
+def test_a_capture_that_is_cut_short_is_told(run: Run, capture: Path) -> None:
+    whole = capture.read_bytes()
+    capture.write_bytes(whole[:-10])
+    result = run("flows", capture, "--out", "jsonl")
+    assert result.exit_code == 1
+    assert f"{capture}: " in one_line(result) and "bytes are not read" in one_line(result)
+    assert len(result.stdout.splitlines()) == 2
+
+
+def test_what_is_no_capture_is_one_line(run: Run, stream: Path, tmp_path: Path) -> None:
+    result = run("flows", stream)
+    assert result.exit_code == 3 and "begins like no capture" in one_line(result)
+    assert run("flows", tmp_path / "nothing").exit_code == 3
+
+
+def test_recorded_captures_have_the_packets_of_their_brokers(run: Run, shared: Path) -> None:
+    folder = shared / "captures" / "openmq"
+    found = rows_of(run("flows", folder / "cluster.pcap", "--out", "jsonl"))
+    index = json.loads((shared / "streams" / "real" / "index.json").read_text())
+    wanted = {
+        one["stream"]: (one["format"], one["packets"], one["bytes"])
+        for one in index
+        if one["capture"] == "cluster.pcap"
+    }
+    shown = {}
+    for row in found:
+        if row["format"]:
+            ways = (
+                (row["client"], row["server"], "sent"),
+                (row["server"], row["client"], "received"),
+            )
+            for src, dst, way in ways:
+                counts = row[f"packets_{way}"], row[f"bytes_{way}"]
+                shown[f"{src}>{dst}"] = (row["format"], *counts)
+    assert shown == wanted
