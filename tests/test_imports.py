@@ -30,7 +30,7 @@ ALLOWED = {
     "layers": BYTES | {"formats", "layers"},
     "api": STREAMS,
     "dissector": BYTES | {"formats"},
-    "warm": STREAMS | {"api"},
+    "warm": STREAMS | {"api", "captures"},
     "spark": STREAMS | {"api", "captures", "layers", "spark", "warm"},
     "net": STREAMS | {"layers", "net"},
     "report": {"report"},

@@ -6,6 +6,7 @@ once never lets a user wait for a compiler.
 
 from __future__ import annotations
 
+import struct
 import time
 from importlib import import_module
 
@@ -33,8 +34,23 @@ def warm(format: Format) -> float:
     return time.perf_counter() - start
 
 
+def warm_captures() -> float:
+    """Call the kernels of captures once, on one TCP segment; return the seconds that took."""
+    from wireyard.captures.read import read_capture
+
+    start = time.perf_counter()
+    segment = struct.pack(">HHIIHHHH", 1, 2, 0, 0, 0x5010, 0, 0, 0) + b"x"
+    packet = struct.pack(">BBHHHBBH8x", 0x45, 0, 20 + len(segment), 0, 0, 64, 6, 0) + segment
+    frame = bytes(12) + b"\x08\x00" + packet
+    head = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1)
+    record = struct.pack("<IIII", 0, 0, len(frame), len(frame)) + frame
+    capture = read_capture(head + record)
+    assert [stream.size for stream in capture.streams] == [1]
+    return time.perf_counter() - start
+
+
 def main() -> None:
-    """Warm every format, and say so."""
+    """Warm every format, and captures, and say so."""
     from wireyard.accelerate import COMPILED, set_notice
 
     if not COMPILED:
@@ -44,6 +60,8 @@ def main() -> None:
     for name in names():
         print(f"{name}: compiling the kernels ..", end=" ", flush=True)
         print(f"ready after {warm(get_format(name)):.1f} s")
+    print("captures: compiling the kernels ..", end=" ", flush=True)
+    print(f"ready after {warm_captures():.1f} s")
 
 
 if __name__ == "__main__":
