@@ -25,7 +25,7 @@ COMMANDS = {
     "run": "Read captures and streams into a lake of Parquet tables with Spark.",
     "check-splits": "Prove that every way to cut a stream gives the same packets.",
     "dissector": "Print dissectors for Wireshark and tshark as one Lua script.",
-    "flows": "List the conversations of a capture.",
+    "flows": "List the conversations of a capture: who, in which format, how much, when.",
     "formats": "List the wire formats, or the columns of one.",
     "doctor": "Say what is installed, what is missing, and what to type.",
     "completion": "Print the completion script of a shell.",

@@ -188,6 +188,8 @@ def _in_threads(decode: Any, blocks: Iterator[Block], threads: int) -> Iterator[
         for future in under_way:
             if not future.cancel():
                 future.result()  # it may still be reading
+        # A thread may still hold what it did last, and with it the caller's bytes.
+        del blocks, decode
 
 
 @cache
