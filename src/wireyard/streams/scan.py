@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -27,6 +27,8 @@ from wireyard.streams.source import Source, compression, open_source
 from wireyard.streams.window import Window, Windows, windows_of_bytes, windows_of_file
 
 __all__ = ["load_fast_path", "scan_source"]
+
+Decode = Callable[[Block], pa.RecordBatch]
 
 _COLD_BYTES = 8 << 20
 """Below this a cold process has the scalar reader's answer before the kernels are loaded."""
@@ -148,35 +150,21 @@ def scan_windows(
                 yield batch
 
 
-def _in_threads(decode: Any, blocks: Iterator[Block], threads: int) -> Iterator[pa.RecordBatch]:
+def _in_threads(decode: Decode, blocks: Iterator[Block], threads: int) -> Iterator[pa.RecordBatch]:
     """Decode in several threads, and yield what they made in order.
 
-    Whoever is free cuts the next block itself, so that it has it in its own cache. Of what is
-    decoded ahead there is never more than one block a thread, and one.
+    Of what is decoded ahead there is never more than one block a thread, and one.
     """
     pool = _pool(threads)
-    cutting, numbers = Lock(), count()
-
-    def take() -> tuple[int, pa.RecordBatch | Exception | None]:
-        with cutting:
-            number = next(numbers)
-            try:
-                block = next(blocks, None)
-            except Exception as error:
-                return number, error
-        try:
-            return number, None if block is None else decode(block)
-        except Exception as error:
-            return number, error
-
-    under_way = deque(pool.submit(take) for _ in range(threads + 1))
+    turns = _Turns(decode, blocks)
+    under_way = deque(pool.submit(turns.take) for _ in range(threads + 1))
     ready: dict[int, pa.RecordBatch | Exception | None] = {}
     try:
         for number in count():
             while number not in ready:
                 found, made = under_way.popleft().result()
                 ready[found] = made
-                under_way.append(pool.submit(take))
+                under_way.append(pool.submit(turns.take))
             match ready.pop(number):
                 case None:
                     return
@@ -188,8 +176,36 @@ def _in_threads(decode: Any, blocks: Iterator[Block], threads: int) -> Iterator[
         for future in under_way:
             if not future.cancel():
                 future.result()  # it may still be reading
-        # A thread may still hold what it did last, and with it the caller's bytes.
-        del blocks, decode
+        turns.end()
+
+
+class _Turns:
+    """Blocks for threads to take: whoever cuts one decodes it, and has it in its own cache."""
+
+    def __init__(self, decode: Decode, blocks: Iterator[Block]) -> None:
+        self._decode: Decode | None = decode
+        self._blocks = blocks
+        self._numbers = count()
+        self._cutting = Lock()
+
+    def take(self) -> tuple[int, pa.RecordBatch | Exception | None]:
+        """Return the number of the next block and its batch, an error, or None at the end."""
+        with self._cutting:
+            number = next(self._numbers)
+            try:
+                block = next(self._blocks, None)
+            except Exception as error:
+                return number, error
+        if block is None or self._decode is None:
+            return number, None
+        try:
+            return number, self._decode(block)
+        except Exception as error:
+            return number, error
+
+    def end(self) -> None:
+        """Let go of the caller's bytes, for a thread may hold its last turn for a while."""
+        self._decode, self._blocks = None, iter(())
 
 
 @cache
