@@ -109,6 +109,12 @@ def test_a_capture_that_is_cut_short_is_told(run: Run, capture: Path) -> None:
     assert len(result.stdout.splitlines()) == 2
 
 
+def test_other_commands_lead_here(run: Run, capture: Path) -> None:
+    result = run("decode", capture)
+    assert result.exit_code == 2
+    assert one_line(result) == f"{capture}: is a capture; 'wireyard flows' lists what is in it"
+
+
 def test_what_is_no_capture_is_one_line(run: Run, stream: Path, tmp_path: Path) -> None:
     result = run("flows", stream)
     assert result.exit_code == 3 and "begins like no capture" in one_line(result)

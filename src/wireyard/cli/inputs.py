@@ -44,6 +44,10 @@ def _sniffed(opened: OpenedStream) -> Format:
         raise SourceError(f"{opened.name}: is empty; --format says what to take it for")
     found = sniff(head)
     if found is None:
+        from wireyard.captures.read import is_capture
+
+        if is_capture(head):
+            raise UsageError(f"{opened.name}: is a capture; 'wireyard flows' lists what is in it")
         shown = head[:_SHOWN_BYTES].hex(" ")
         raise UsageError(
             f"{opened.name}: begins like no format ({shown}); --format says what to take it for:"
