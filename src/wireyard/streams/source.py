@@ -23,7 +23,8 @@ __all__ = ["Reading", "Source", "compression", "filesystem", "open_source", "rea
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes]
 """Anything a stream can be read from."""
 
-_COMPRESSIONS = {b"\x1f\x8b\x08": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # gzip has one method, deflate: 8
+# The third byte of gzip is its method, of which there is one.
+_COMPRESSIONS = {b"\x1f\x8b\x08": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _MAGIC_BYTES = 4
 _INFLATED_BYTES = 1 << 16
 """A decompressor that fails loses what it was asked for; so it is asked for little."""
