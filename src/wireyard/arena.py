@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["Arena"]
+__all__ = ["Arena", "copied"]
 
 _ALIGNMENT = 64  # what Arrow asks of buffers
 
@@ -49,3 +49,10 @@ class Arena:
             return self._buffer.slice(self._starts[name], array.nbytes)
         stride = array.strides[0]
         return self._buffer.slice(self._starts[name] + place * stride, stride)
+
+
+def copied(array: npt.NDArray[Any]) -> pa.Buffer:
+    """Return an Arrow buffer of its own with the contents of an array."""
+    buffer = pa.allocate_buffer(array.nbytes)
+    np.frombuffer(buffer, array.dtype)[:] = array
+    return buffer

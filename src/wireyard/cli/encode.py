@@ -118,7 +118,8 @@ def _row(line: bytes, format_name: str | None) -> tuple[Format, Row]:
 @cache
 def _format(name: str) -> tuple[Format, dict[str, Column]]:
     """Return the format of rows of a name, and the columns they may have by what they call them."""
-    for format in map(get_format, names()):
+    others = () if name in names() else map(get_format, names())
+    for format in others:
         if own := format.other_rows.get(name):
             columns = {column.name: replace(column, name=at) for at, column in own.items()}
             return format, {**{column.name: column for column in COMMON}, **columns}

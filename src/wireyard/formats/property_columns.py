@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from threading import local
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from wireyard.arena import copied
 from wireyard.formats import property_kernels as kernels
 from wireyard.memory import SLACK
 
@@ -88,7 +88,7 @@ class Texts:
         names, types, values = (
             pa.StringArray.from_buffers(
                 entries,
-                _copy(self._scratch.entry_offsets[place, : entries + 1]),
+                copied(self._scratch.entry_offsets[place, : entries + 1]),
                 self.buffer(region + place),
             )
             for place in range(3)
@@ -96,9 +96,3 @@ class Texts:
         pairs = pa.StructArray.from_arrays([types, values], fields=list(kind.item_type))
         keyed = pa.StructArray.from_arrays([names, pairs], fields=[kind.key_field, kind.item_field])
         return pa.Array.from_buffers(kind, rows, [validity, map_offsets], children=[keyed])
-
-
-def _copy(array: np.ndarray[Any, Any]) -> pa.Buffer:
-    buffer = pa.allocate_buffer(array.nbytes)
-    np.frombuffer(buffer, array.dtype)[:] = array
-    return buffer

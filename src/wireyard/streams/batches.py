@@ -107,14 +107,14 @@ class BlockReader:
             order[packets] = np.arange(len(packets))
             found.arrays = self._arranged(scalar, order if block.odd else None)
             return found
-        of_row = np.delete(np.arange(rows), list(block.odd)) if block.odd else np.arange(rows)
-        framed = block.pick(of_row) if block.odd else block
+        framed = block.pick(_framed(block)) if block.odd else block
         arrays, rejected = self._decoder.decode(
             block.data, block.stop, framed.offsets - block.base, framed.lengths, framed.contexts
         )
         if not len(rejected) and not block.odd:
             found.arrays = dict(zip(_names(self._own), arrays, strict=True))
             return found
+        of_row = _framed(block)
         scalar = self._scalar(block, of_row[rejected].tolist(), found)
         merged = [
             pa.concat_arrays([array, more]) for array, more in zip(arrays, scalar, strict=True)
@@ -175,6 +175,11 @@ class BlockReader:
         where = f"{self._constants['source']}, offset {block.offsets[row]}"
         error.add_note(f"in {where}")
         return error
+
+
+def _framed(block: Block) -> Ints:
+    """Return the rows that are framed packets."""
+    return np.delete(np.arange(len(block.offsets)), list(block.odd))
 
 
 def _names(columns: tuple[Column, ...]) -> list[str]:

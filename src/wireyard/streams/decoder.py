@@ -93,16 +93,14 @@ class Decoder:
         while isinstance(event := self.next_event(), Decoded):
             yield event
 
-    def _packet(self, view: memoryview, frame: Frame) -> Any:
-        return self.format.decode(bytes(view), frame.context)
-
     def _decode(self, frame: Frame, buffer: memoryview) -> Decoded:
         length = frame.stop - frame.start
         if frame.status != OK:
             return Decoded(frame.start, length, frame.status, None, frame.error)
         with buffer[frame.start - self._base : frame.stop - self._base] as view:
             try:
-                return Decoded(frame.start, length, OK, self._packet(view, frame), None)
+                packet = self.format.decode(bytes(view), frame.context)
+                return Decoded(frame.start, length, OK, packet, None)
             except DecodeError as error:
                 return Decoded(frame.start, length, MALFORMED, None, error)
 

@@ -1,6 +1,6 @@
 """GPacket: the broker-broker packet of Sun/Open Message Queue, version 350, and link packets."""
 
-from wireyard.formats.base import Format, Row
+from wireyard.formats.base import Format
 from wireyard.formats.gpacket.annotate import annotate
 from wireyard.formats.gpacket.framing import begins, find_header, frame_size
 from wireyard.formats.gpacket.layout import (
@@ -14,11 +14,6 @@ from wireyard.formats.gpacket.packet import decode, encode, packet_of, read_row
 from wireyard.formats.gpacket.payload import nested_packets, payload_text, payload_value
 
 __all__ = ["FORMAT"]
-
-
-def _redact(row: Row) -> Row:
-    """Return the row as it is: brokers tell each other no passwords."""
-    return row
 
 
 FORMAT = Format(
@@ -37,7 +32,6 @@ FORMAT = Format(
     read_row=read_row,
     packet_of=packet_of,
     annotate=annotate,
-    redact=_redact,
     body_views={"text": payload_text, "value": payload_value},
     nested=nested_packets,
     other_rows={LINK: LINK_COLUMNS},

@@ -1,6 +1,6 @@
 """MQTT: the page of 1999 (MQIpdp), 3.1, 3.1.1 and 5.0."""
 
-from wireyard.formats.base import Dialect, Format, Row
+from wireyard.formats.base import Dialect, Format
 from wireyard.formats.mqtt.annotate import annotate
 from wireyard.formats.mqtt.framing import (
     HEADER_BYTES,
@@ -12,14 +12,9 @@ from wireyard.formats.mqtt.framing import (
 from wireyard.formats.mqtt.layout import COLUMNS, MAX_PACKET_BYTES, MSB_FIRST
 from wireyard.formats.mqtt.packet import decode, packet_of, read_row, redact
 from wireyard.formats.mqtt.writing import encode
+from wireyard.formats.views import text_of
 
 __all__ = ["FORMAT"]
-
-
-def _payload_text(row: Row) -> str | None:
-    """Return a payload as text, with what is not UTF-8 spelled out."""
-    payload: bytes | None = row.get("payload")
-    return None if payload is None else payload.decode("utf-8", "backslashreplace")
 
 
 FORMAT = Format(
@@ -39,7 +34,7 @@ FORMAT = Format(
     packet_of=packet_of,
     annotate=annotate,
     redact=redact,
-    body_views={"text": _payload_text, "value": _payload_text},
+    body_views={"text": text_of("payload"), "value": text_of("payload")},
     next_context=next_context,
     dialects={
         "3.1": Dialect(3, "a stream without its CONNECT, of MQTT 3.1"),

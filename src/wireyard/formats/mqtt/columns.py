@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from threading import local
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from wireyard.arena import Arena
+from wireyard.arena import Arena, copied
 from wireyard.formats.mqtt import kernels
 from wireyard.formats.mqtt.layout import PROPERTIES, VERSION_BITS
 from wireyard.formats.mqtt.property_kernels import LEAST_PROPERTY_BYTES, TEXT_BYTES_PER_BYTE
@@ -195,7 +194,7 @@ class _Batch:
             return [self.arena.buffer("bits", _BIT[name])]
         offsets, used = self._offsets(_TEXTS[name])
         if name == "topic":
-            return [offsets, _copy(self.scratch.topics[:used])]
+            return [offsets, copied(self.scratch.topics[:used])]
         return [offsets, self.arena.buffer(_TEXTS[name]).slice(0, used)]
 
     def properties(self, kind: pa.DataType) -> pa.Array:
@@ -207,8 +206,8 @@ class _Batch:
             return pa.Array.from_buffers(kind, self.rows, buffers, children=[none])
         ends = self.scratch.offsets[: count + 1]
         names = _NAMES.take(pa.array(self.scratch.codes[:count]))
-        text = _copy(self.scratch.text[: int(ends[-1])])
-        values = pa.StringArray.from_buffers(count, _copy(ends), text)
+        text = copied(self.scratch.text[: int(ends[-1])])
+        values = pa.StringArray.from_buffers(count, copied(ends), text)
         entries = pa.StructArray.from_arrays([names, values], fields=list(kind.value_type))
         return pa.Array.from_buffers(kind, self.rows, buffers, children=[entries])
 
@@ -217,9 +216,3 @@ class _Batch:
         place = list(kernels.WANT).index(group)
         last = int(self.arena.arrays["offsets"][place, -1])
         return self.arena.buffer("offsets", place), last
-
-
-def _copy(array: np.ndarray[Any, Any]) -> pa.Buffer:
-    buffer = pa.allocate_buffer(array.nbytes)
-    np.frombuffer(buffer, array.dtype)[:] = array
-    return buffer

@@ -1,19 +1,14 @@
 """RMP: packets of the Reliable Multicast Protocol's messaging layer, each of some messages."""
 
-from wireyard.formats.base import Dialect, Format, Row
+from wireyard.formats.base import Dialect, Format
 from wireyard.formats.rmp.annotate import annotate
 from wireyard.formats.rmp.framing import begins, find_header, frame_size, next_context
 from wireyard.formats.rmp.layout import COLUMNS, MAX_PACKET_BYTES, PREFIX_BYTES
 from wireyard.formats.rmp.packet import decode, encode, packet_of, read_row
 from wireyard.formats.rmp.place import Place
+from wireyard.formats.views import text_of
 
 __all__ = ["FORMAT"]
-
-
-def _data_text(row: Row) -> str | None:
-    """Return the data as text, with what is not UTF-8 spelled out."""
-    data: bytes | None = row.get("data")
-    return None if data is None else data.decode("utf-8", "backslashreplace")
 
 
 FORMAT = Format(
@@ -32,7 +27,7 @@ FORMAT = Format(
     read_row=read_row,
     packet_of=packet_of,
     annotate=annotate,
-    body_views={"text": _data_text},
+    body_views={"text": text_of("data")},
     next_context=next_context,
     dialects={
         "list-order": Dialect(

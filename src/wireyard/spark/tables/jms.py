@@ -7,7 +7,7 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from wireyard.formats.jmq.layout import BROKER_TYPES, CLIENT_TYPES, FLAGS, MESSAGE_TYPES
 from wireyard.formats.jmq.message import BODY_KINDS
-from wireyard.spark.tables.rows import ROW, STREAM, directions, time_at
+from wireyard.spark.tables.rows import ROW, STREAM, directions, time_at, with_latest
 from wireyard.streams.framer import OK
 
 __all__ = ["messages"]
@@ -49,26 +49,13 @@ def messages(packets: DataFrame) -> DataFrame:
         .select(ROW)
     )
     sent = carriers.join(seen_again, ROW, "left_anti")
-    return _with_client_ids(sent, well_formed).select(*_message_columns())
+    return with_latest(sent, _client_ids(well_formed)).select(*_message_columns())
 
 
-def _with_client_ids(sent: DataFrame, packets: DataFrame) -> DataFrame:
-    """Add the client id that was set last, earlier on the same stream."""
-    following = F.lead("offset").over(Window.partitionBy(*STREAM).orderBy("offset"))
-    given = packets.where(F.col("packet_type") == _SET_CLIENTID).select(
-        F.col("source").alias("at_source"),
-        F.col("stream").alias("at_stream"),
-        F.col("offset").alias("begins"),
-        following.alias("ends"),
-        F.expr("properties['JMQClientID'].value").alias("client_id"),
-    )
-    holds = (
-        (F.col("source") == F.col("at_source"))
-        & (F.col("stream") == F.col("at_stream"))
-        & (F.col("offset") > F.col("begins"))
-        & (F.col("ends").isNull() | (F.col("offset") < F.col("ends")))
-    )
-    return sent.join(F.broadcast(given), holds, "left")
+def _client_ids(packets: DataFrame) -> DataFrame:
+    """Return where which client id was set."""
+    client_id = F.expr("properties['JMQClientID'].value").alias("client_id")
+    return packets.where(F.col("packet_type") == _SET_CLIENTID).select(*ROW, client_id)
 
 
 def _message_columns() -> list[Column]:

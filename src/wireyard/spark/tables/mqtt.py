@@ -16,7 +16,7 @@ from wireyard.formats.mqtt.layout import (
     UNSUBACK,
     UNSUBSCRIBE,
 )
-from wireyard.spark.tables.rows import ROW, STREAM, directions
+from wireyard.spark.tables.rows import ROW, STREAM, directions, with_latest
 from wireyard.streams.framer import OK
 
 __all__ = ["messages"]
@@ -54,21 +54,9 @@ def messages(packets: DataFrame) -> DataFrame:
 
 def _with_client_ids(published: DataFrame, packets: DataFrame) -> DataFrame:
     """Put the client id of the CONNECT before it on its stream beside every message."""
-    following = F.lead("offset").over(Window.partitionBy(*STREAM).orderBy("offset"))
-    connects = packets.where(F.col("packet_type") == CONNECT).select(
-        F.col("source").alias("at_source"),
-        F.col("stream").alias("at_stream"),
-        F.col("offset").alias("begins"),
-        following.alias("ends"),
-        F.nullif("client_id", F.lit("")).alias("given_id"),
-    )
-    holds = (
-        (F.col("source") == F.col("at_source"))
-        & (F.col("stream") == F.col("at_stream"))
-        & (F.col("offset") > F.col("begins"))
-        & (F.col("ends").isNull() | (F.col("offset") < F.col("ends")))
-    )
-    joined = published.join(F.broadcast(connects), holds, "left")
+    given_id = F.nullif("client_id", F.lit("")).alias("given_id")
+    connects = packets.where(F.col("packet_type") == CONNECT).select(*ROW, given_id)
+    joined = with_latest(published, connects)
     return joined.withColumn("client_id", F.col("given_id"))
 
 

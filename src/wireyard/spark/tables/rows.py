@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
-__all__ = ["ROW", "STREAM", "directions", "time_at"]
+__all__ = ["ROW", "STREAM", "directions", "time_at", "with_latest"]
 
 STREAM = ["source", "stream"]
 ROW = [*STREAM, "offset"]
@@ -32,6 +32,32 @@ def directions(
     return packets.groupBy(*STREAM).agg(
         F.when(by_client & ~by_broker, True).when(by_broker & ~by_client, False).alias("by_client")
     )
+
+
+def with_latest(rows: DataFrame, events: DataFrame) -> DataFrame:
+    """Put beside every row the latest event before it on its stream, nulls where there is none.
+
+    Parameters
+    ----------
+    events
+        Few enough for every task to have them all: `ROW`, and columns that the rows do not have.
+        Those are added, and `begins`, the offset of the event.
+    """
+    following = F.lead("offset").over(Window.partitionBy(*STREAM).orderBy("offset"))
+    bounded = events.select(
+        F.col("source").alias("at_source"),
+        F.col("stream").alias("at_stream"),
+        F.col("offset").alias("begins"),
+        following.alias("ends"),
+        *(name for name in events.columns if name not in ROW),
+    )
+    holds = (
+        (F.col("source") == F.col("at_source"))
+        & (F.col("stream") == F.col("at_stream"))
+        & (F.col("offset") > F.col("begins"))
+        & (F.col("ends").isNull() | (F.col("offset") < F.col("ends")))
+    )
+    return rows.join(F.broadcast(bounded), holds, "left")
 
 
 def time_at(name: str, never: int | None = None) -> Column:
