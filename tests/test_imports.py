@@ -28,7 +28,7 @@ ALLOWED = {
     "streams": STREAMS,
     "captures": STREAMS | {"captures"},
     "layers": BYTES | {"formats", "layers"},
-    "api": STREAMS,
+    "api": STREAMS | {"captures"},
     "dissector": BYTES | {"formats"},
     "warm": STREAMS | {"api", "captures"},
     "spark": STREAMS | {"api", "captures", "layers", "spark", "warm"},

@@ -20,7 +20,7 @@ from typing import Any
 
 from wireyard.formats import get_format
 from wireyard.layout import Column, Layout
-from wireyard.schema import COMMON, arrow_type
+from wireyard.schema import CAPTURED, COMMON, arrow_type
 
 __all__ = ["format_page", "markdown"]
 
@@ -63,6 +63,7 @@ def format_page(name: str) -> Iterator[str]:
             yield from (f"## {_words(public)}", "", *_text(source.doc(public)), *table)
     yield from ("## Constants", "", *markdown(("name", "value", "meaning"), constants))
     yield from ("## Columns of a row", "", *_columns((*COMMON, *format.columns)))
+    yield from ("## More columns of rows from captures", "", *_columns(CAPTURED))
     for other, columns in format.other_rows.items():
         yield from (f"## Columns of a row of `{other}`", "", *_columns(tuple(columns.values())))
     if format.dialects:

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
 
-from wireyard.errors import SourceError, UsageError
-from wireyard.formats import get_format, labels, sniff, titles
-from wireyard.formats.base import Format
-from wireyard.streams.decoder import decode_windows
+from wireyard.captures.inputs import Input, Readable, open_input
+from wireyard.errors import UsageError
+from wireyard.formats import get_format, titles
+from wireyard.streams.decoder import decode_blocks
+from wireyard.streams.framer import Framer
 from wireyard.streams.plan import Condition, make_plan
-from wireyard.streams.scan import OpenedStream, open_windows, scan_windows
+from wireyard.streams.scan import scan_stream
 from wireyard.streams.source import Source
 from wireyard.streams.write import write_stream
 
 __all__ = ["decode", "encode", "formats", "packets", "read", "scan", "write"]
 
 _MOST_THREADS = 8
-_SNIFFED_BYTES = 1 << 12
-_SHOWN_BYTES = 16
 
 
 def formats() -> dict[str, str]:
@@ -37,6 +37,7 @@ def scan(
     mode: str = "permissive",
     *,
     where: Sequence[Condition] = (),
+    decode_as: Sequence[str] = (),
     max_packet_bytes: int | None = None,
     threads: int | None = None,
 ) -> pa.RecordBatchReader:
@@ -46,7 +47,8 @@ def scan(
     ----------
     source
         A path, a URL, bytes, a file object, or ``-`` for standard input; gzip and zstandard are
-        opened by their content.
+        opened by their content. A capture, pcap or pcapng, gives the rows of all its streams of the
+        format, stream by stream, with when, in which frame and between whom they were sent.
     format
         Name of the format; by the first bytes if None.
     columns
@@ -57,6 +59,8 @@ def scan(
     where
         Conditions that all have to hold, such as ``("packet_type", "in", [1, 2])`` or
         ``("timestamp", ">=", 0)``. They are decided before properties and bodies are read.
+    decode_as
+        What ports of a capture are for where nothing else tells, as in ``tcp.port==1884,mqtt``.
     max_packet_bytes
         Larger sizes are not believed; the format's own bound if None.
     threads
@@ -71,21 +75,36 @@ def scan(
     DecodeError
         While reading, in mode ``failfast``.
 
+    Warns
+    -----
+    UserWarning
+        A capture is damaged; what is before the damage was read.
+
     Examples
     --------
     >>> import wireyard
     >>> wireyard.scan(b"", format="jmq").read_all().num_rows
     0
     """
-    opened = open_windows(source)
+    found = _open(source, format, decode_as)
     try:
-        plan = make_plan(_format_of(opened, format), columns, where, mode, max_packet_bytes)
+        streams = found.of_one_format()
+        plans = {
+            one.format.label: make_plan(
+                one.format, columns, where, mode, max_packet_bytes, captured=found.captured
+            )
+            for one in streams
+        }
     except BaseException:
-        opened.close()
+        found.close()
         raise
     workers = threads or min(os.cpu_count() or 1, _MOST_THREADS)
-    batches = scan_windows(opened, plan, opened.name, threads=workers)
-    return pa.RecordBatchReader.from_batches(plan.schema, batches)
+    batches = (
+        batch
+        for one in streams
+        for batch in scan_stream(one.opened, plans[one.format.label], threads=workers)
+    )
+    return pa.RecordBatchReader.from_batches(next(iter(plans.values())).schema, batches)
 
 
 def read(
@@ -95,6 +114,7 @@ def read(
     mode: str = "permissive",
     *,
     where: Sequence[Condition] = (),
+    decode_as: Sequence[str] = (),
     max_packet_bytes: int | None = None,
     threads: int | None = None,
 ) -> pa.Table:
@@ -105,6 +125,7 @@ def read(
         columns,
         mode,
         where=where,
+        decode_as=decode_as,
         max_packet_bytes=max_packet_bytes,
         threads=threads,
     ).read_all()
@@ -115,6 +136,7 @@ def packets(
     format: str | None = None,
     mode: str = "failfast",
     *,
+    decode_as: Sequence[str] = (),
     max_packet_bytes: int | None = None,
 ) -> Iterator[Any]:
     """Return the packets of a source as frozen values, read while they are asked for.
@@ -136,25 +158,34 @@ def packets(
     """
     if mode not in ("failfast", "dropmalformed"):
         raise UsageError(f"mode '{mode}' is for tables; packets take failfast or dropmalformed")
-    opened = open_windows(source)
+    found = _open(source, format, decode_as)
     try:
-        found = _format_of(opened, format)
+        streams = found.of_one_format()
     except BaseException:
-        opened.close()
+        found.close()
         raise
-    return _packets(opened, found, mode, max_packet_bytes)
+    return (
+        packet for one in streams for packet in _packets(one, found.name, mode, max_packet_bytes)
+    )
 
 
-def _packets(
-    opened: OpenedStream, format: Format, mode: str, max_packet_bytes: int | None
-) -> Iterator[Any]:
+def _packets(one: Readable, name: str, mode: str, max_packet_bytes: int | None) -> Iterator[Any]:
+    format, opened = one
+    framer = Framer(format, max_packet_bytes, context=opened.context)
     with closing(opened):
-        for event in decode_windows(opened.windows, format, max_packet_bytes):
+        for event in decode_blocks(opened.blocks(framer, None), format):
             if event.packet is not None:
                 yield event.packet
             elif event.error is not None and mode == "failfast":
-                event.error.add_note(f"in {opened.name}, offset {event.offset}")
+                event.error.add_note(f"in {name}, offset {event.offset}")
                 raise event.error
+
+
+def _open(source: Source, format: str | None, decode_as: Sequence[str]) -> Input:
+    found = open_input(source, get_format(format) if format else None, decode_as)
+    if found.damage:
+        warnings.warn(f"{found.name}: {found.damage}", stacklevel=3)
+    return found
 
 
 def decode(data: bytes | bytearray | memoryview, format: str) -> Any:
@@ -206,18 +237,3 @@ def write(table: Any, path: str | os.PathLike[str], format: str) -> int:
     """
     reader = pa.RecordBatchReader.from_stream(table)
     return write_stream(reader, os.fspath(path), get_format(format))
-
-
-def _format_of(opened: OpenedStream, format: str | None) -> Format:
-    """Return the format that was named, or that the stream's first bytes show."""
-    if format is not None:
-        return get_format(format)
-    head = bytes(opened.first.view[:_SNIFFED_BYTES])
-    if not head:
-        raise SourceError(f"{opened.name}: is empty, so its format cannot be told; name it")
-    found = sniff(head)
-    if found is None:
-        known = ", ".join(labels())
-        shown = head[:_SHOWN_BYTES].hex(" ")
-        raise UsageError(f"{opened.name}: begins like no format ({shown}); name one: {known}")
-    return found

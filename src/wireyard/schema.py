@@ -18,6 +18,7 @@ from wireyard.formats.properties import property_text
 from wireyard.layout import Column
 
 __all__ = [
+    "CAPTURED",
     "COMMON",
     "Repeated",
     "arrow_type",
@@ -37,6 +38,16 @@ COMMON = (
     Column("error", "error", "which rule was broken, where; null if none"),
 )
 """The columns that every row has, whatever its format."""
+
+CAPTURED = (
+    Column("captured_ns", "int64", "when the last of its bytes was captured", unit="ns"),
+    Column("frame", "int64", "number of the captured frame that completed it, from 1"),
+    Column("src_addr", "string", "address of who sent it"),
+    Column("src_port", "int32", "port of who sent it"),
+    Column("dst_addr", "string", "address of whom it was sent to"),
+    Column("dst_port", "int32", "port of whom it was sent to"),
+)
+"""The columns that rows from captures have besides, after the common ones."""
 
 _TYPES: Mapping[str, pa.DataType] = {
     "bool": pa.bool_(),
@@ -77,15 +88,18 @@ def arrow_type(kind: str) -> pa.DataType:
     return _TYPES[kind]
 
 
-def pick_columns(format: Format, columns: Sequence[str] | None) -> tuple[Column, ...]:
-    """Return the columns called `columns` in that order, or all.
+def pick_columns(
+    format: Format, columns: Sequence[str] | None, *, captured: bool = False
+) -> tuple[Column, ...]:
+    """Return the columns called `columns` in that order, or all; `captured` with those of captures.
 
     Raises
     ------
     UsageError
         A name that is no column of the format, or one given twice.
     """
-    known = {column.name: column for column in (*COMMON, *format.columns)}
+    common = (*COMMON, *CAPTURED) if captured else COMMON
+    known = {column.name: column for column in (*common, *format.columns)}
     if columns is None:
         return tuple(known.values())
     for name in columns:

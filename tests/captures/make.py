@@ -101,6 +101,24 @@ def pcap(
     return b"".join(parts)
 
 
+def one_way(pieces: list[tuple[int, bytes]], port: int = 40000, server: int = 1883) -> bytes:
+    """Return a capture of a client's direction: pieces of its stream at their offsets."""
+    segments = [tcp(port, server, 999, flags=SYN)]
+    segments += [tcp(port, server, 1000 + at, data) for at, data in pieces]
+    return pcap(packets(ethernet(ipv4(segment)) for segment in segments))
+
+
+def both_ways(client: bytes, server: bytes, ports: tuple[int, int] = (40000, 1999)) -> list[bytes]:
+    """Return the frames of a connection in which each side says one thing."""
+    one, other = ports
+    return [
+        ethernet(ipv4(tcp(one, other, 999, flags=SYN))),
+        ethernet(ipv4(tcp(other, one, 499, b"", SYN | ACK, 1000), src=SERVER, dst=CLIENT)),
+        ethernet(ipv4(tcp(one, other, 1000, client, ACK, 500))),
+        ethernet(ipv4(tcp(other, one, 500, server, ACK, 1000), src=SERVER, dst=CLIENT)),
+    ]
+
+
 def option(code: int, value: bytes, order: str = "<") -> bytes:
     return struct.pack(f"{order}HH", code, len(value)) + value + bytes(-len(value) % 4)
 

@@ -13,8 +13,8 @@ from tests.captures.test_fragments import fragment, fragment6
 from tests.captures.test_headers import LINKS
 from tests.captures.torture import make_flow
 from tests.fuzz import time_bound
+from wireyard.captures import magic, pcapng
 from wireyard.captures import pcap as classic
-from wireyard.captures import pcapng
 from wireyard.captures.layout import Protocol
 from wireyard.captures.read import Capture, read_capture
 from wireyard.captures.units import read_units
@@ -71,7 +71,7 @@ def check(data: bytes, overlap: str) -> Capture | None:
         assert "capture" in str(error)
         return None
     array = np.frombuffer(data, np.uint8)
-    kind = pcapng if data[:4] == pcapng.MAGIC else classic
+    kind = pcapng if data[:4] == magic.PCAPNG else classic
     records = kind.read_records(array)
     assert sum(capture.frames.values()) == len(records)
     assert (capture.damage is None) == (capture.unread_bytes == 0)

@@ -9,8 +9,9 @@ import pytest
 
 from tests.captures.make import Packet, ethernet, ipv4, packets, pcap, tcp
 from wireyard.captures import read
+from wireyard.captures.magic import is_capture
 from wireyard.captures.pcap import MAGICS
-from wireyard.captures.read import is_capture, read_capture
+from wireyard.captures.read import read_capture
 from wireyard.errors import LimitExceeded, SourceError, Truncated, UsageError
 
 RECORDS = packets(ethernet(ipv4(tcp(1, 2, 10 * n, b"0123456789"))) for n in range(5))
@@ -120,7 +121,6 @@ def test_a_capture_too_large_for_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(read, "MAX_CAPTURE_BYTES", 3 << 20)
-    monkeypatch.setattr(read, "_CHUNK_BYTES", 1 << 20)
     data = pcap(packets([bytes(1 << 10)] * 6000))
     path = tmp_path / "capture"
     for written in (data, gzip.compress(data)):

@@ -45,7 +45,7 @@ def test_an_empty_file_says_what_is_needed(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "empty"
     path.touch()
     result = run("decode", path)
-    wanted = f"{path}: is empty; --format says what to take it for"
+    wanted = f"{path}: is empty; 'format' says what to take it for"
     assert (result.exit_code, result.stdout, one_line(result)) == (3, "", wanted)
     result = run("decode", path, "--format", "jmq")
     assert (result.exit_code, result.output) == (0, "")
@@ -58,7 +58,7 @@ def test_a_file_of_no_format_shows_how_it_begins(run: Run, tmp_path: Path) -> No
     path.write_text("<!doctype html><html></html>")
     result = run("decode", path)
     assert result.exit_code == 2
-    wanted = "(3c 21 64 6f 63 74 79 70 65 20 68 74 6d 6c 3e 3c); --format says"
+    wanted = "(3c 21 64 6f 63 74 79 70 65 20 68 74 6d 6c 3e 3c); 'format' says"
     assert one_line(result).startswith(f"{path}: begins like no format ")
     assert wanted in one_line(result)
 
@@ -66,7 +66,7 @@ def test_a_file_of_no_format_shows_how_it_begins(run: Run, tmp_path: Path) -> No
 def test_a_version_nobody_knows_is_a_row(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "next.jmq"
     path.write_bytes(packet(version=302))
-    wanted = "--format says what to take it for: jmq, gpacket, mqtt, mqtt/3.1,"
+    wanted = "'format' says what to take it for: jmq, gpacket, mqtt, mqtt/3.1,"
     assert wanted in one_line(run("decode", path))
     result = run("decode", path, "--format", "jmq")
     assert result.exit_code == 1

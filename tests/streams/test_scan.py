@@ -196,10 +196,10 @@ def test_rows_say_where_they_come_from() -> None:
     plan = make_plan(JMQ)
     for compiled in (False, True):
         with forced(compiled=compiled):
-            [batch] = scan.scan_source(io.BytesIO(data), plan, stream="a>b")
+            [batch] = scan.scan_source(io.BytesIO(data), plan)
         rows = batch.to_pylist()
         assert {row["source"] for row in rows} == {"<stream>"}
-        assert {row["stream"] for row in rows} == {"a>b"}
+        assert {row["stream"] for row in rows} == {"<stream>"}
         assert {row["format"] for row in rows} == {"jmq"}
         assert [row["status"] for row in rows] == ["ok", "malformed", "garbage", "ok"]
         [batch] = scan.scan_source(data, plan)

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from wireyard.captures import magic
 from wireyard.captures.layout import MAX_RECORD_BYTES, USUAL_RECORD_BYTES, Record
 from wireyard.captures.record_kernels import walk_records
 from wireyard.captures.records import BLOCK_RECORDS, Records
@@ -45,11 +46,11 @@ _PATCHED: Final = (24, 28)
 """Kuznetzov's patches ss990417 and ss990915."""
 
 MAGICS: Final = {
-    magic.to_bytes(4, "little" if little else "big"): _Kind(little, unit_ns, header_bytes)
-    for magic, unit_ns, header_bytes in (
-        (0xA1B2C3D4, 1000, _STANDARD),
-        (0xA1B23C4D, 1, _STANDARD[:1]),
-        (0xA1B2CD34, 1000, _PATCHED),
+    number.to_bytes(4, "little" if little else "big"): _Kind(little, unit_ns, header_bytes)
+    for number, unit_ns, header_bytes in (
+        (magic.MICROSECONDS, 1000, _STANDARD),
+        (magic.NANOSECONDS, 1, _STANDARD[:1]),
+        (magic.PATCHED, 1000, _PATCHED),
     )
     for little in (False, True)
 }

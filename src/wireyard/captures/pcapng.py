@@ -18,12 +18,11 @@ from wireyard.captures.record_kernels import INTERFACE, SECTION, SIMPLE, walk_bl
 from wireyard.captures.records import BLOCK_RECORDS, NO_TIME, Records
 from wireyard.errors import DecodeError, Malformed, Truncated, UnsupportedVersion
 
-__all__ = ["MAGIC", "read_records"]
+__all__ = ["read_records"]
 
 Ints = npt.NDArray[np.int64]
 Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
-MAGIC: Final = SECTION.to_bytes(4, "big")
 _SPEC: Final = "draft-ietf-opsawg-pcapng"
 _ORDERS: Final = {0x1A2B3C4D.to_bytes(4, "little"): "<", 0x1A2B3C4D.to_bytes(4, "big"): ">"}
 _SECTION_BYTES: Final = 28
@@ -44,7 +43,7 @@ class _Interface:
 
 
 def read_records(data: npt.NDArray[np.uint8]) -> Records:
-    """Read the packets of a pcapng file, which begins with `MAGIC`."""
+    """Read the packets of a pcapng file, which begins with `magic.PCAPNG`."""
     return _Reader(data).read()
 
 

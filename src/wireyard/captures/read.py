@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from wireyard.captures import pcap, pcapng
+from wireyard.captures import magic, pcap, pcapng
 from wireyard.captures.connections import Connections, streams_of
 from wireyard.captures.layout import Fate, Protocol
 from wireyard.captures.records import Records
@@ -18,16 +20,17 @@ from wireyard.captures.tcp_kernels import Verdict
 from wireyard.captures.udp import gather
 from wireyard.captures.units import read_units
 from wireyard.errors import SourceError, UsageError, WireError
-from wireyard.streams.source import Reading, Source, compression, open_source, reading
+from wireyard.streams.mapped import map_bytes
+from wireyard.streams.scan import OpenedStream, open_windows
+from wireyard.streams.source import Source
 
-__all__ = ["Capture", "is_capture", "read_capture"]
+__all__ = ["Capture", "read_capture"]
 
 Bytes = npt.NDArray[np.uint8]
 
 OVERLAPS: Final = ("first", "last")
 MAX_CAPTURE_BYTES: Final = 1 << 34
-"""A capture is held in memory, with about a third more for its columns."""
-_CHUNK_BYTES: Final = 1 << 26
+"""A capture is held in memory if its file cannot be mapped, with about a third more for columns."""
 _SHOWN_BYTES: Final = 16
 
 
@@ -49,18 +52,13 @@ class Capture:
     unread_bytes: int
 
 
-def is_capture(head: bytes) -> bool:
-    """Tell whether a file's first bytes show a capture file."""
-    return head[:4] in pcap.MAGICS or head[:4] == pcapng.MAGIC
-
-
-def read_capture(source: Source, overlap: str = "first") -> Capture:
+def read_capture(source: Source | OpenedStream, overlap: str = "first") -> Capture:
     """Read a capture file, pcap or pcapng, and put its streams together.
 
     Parameters
     ----------
     source
-        What `open_source` takes.
+        What `open_source` takes, or a stream of windows that nobody has looked at.
     overlap
         Which segment counts where segments bring different bytes for the same place: the
         ``first`` that was captured, or the ``last``.
@@ -75,7 +73,8 @@ def read_capture(source: Source, overlap: str = "first") -> Capture:
 
     Limits
     ------
-    The whole capture is in memory, up to `MAX_CAPTURE_BYTES`.
+    The whole capture is in memory, up to `MAX_CAPTURE_BYTES`; of a local file that is not
+    compressed its columns only.
     """
     if overlap not in OVERLAPS:
         raise UsageError(f"overlap '{overlap}' is unknown; known: {', '.join(OVERLAPS)}")
@@ -100,53 +99,44 @@ def read_capture(source: Source, overlap: str = "first") -> Capture:
     )
 
 
-def _load(source: Source) -> tuple[str, Bytes, SourceError | None]:
+def _load(source: Source | OpenedStream) -> tuple[str, Bytes, SourceError | None]:
     """Return a source's name and bytes, and what kept it from giving all of them."""
-    if isinstance(source, bytes | bytearray | memoryview) and not compression(bytes(source[:4])):
-        return "<bytes>", np.frombuffer(source, np.uint8), None
-    name, file, size = open_source(source)
-    with file:
-        return name, *_read_all(file, name, size)
+    if isinstance(source, str | os.PathLike):
+        path = os.fspath(source)
+        pages = map_bytes(path)
+        if pages is not None:
+            _check_size(path, len(pages))
+            return path, pages, None
+    opened = source if isinstance(source, OpenedStream) else open_windows(source)
+    parts: list[Bytes] = []
+    failure = None
+    with closing(opened):
+        windows = opened.windows
+        while failure is None:
+            try:
+                window = next(windows, None)
+            except SourceError as error:
+                failure = error
+                continue
+            if window is None:
+                break
+            parts.append(window.data[window.start : window.stop])
+            window.start = window.stop
+            _check_size(opened.name, sum(map(len, parts)))
+    return opened.name, parts[0] if len(parts) == 1 else np.concatenate(parts), failure
 
 
-def _read_all(file: Reading, name: str, size: int | None) -> tuple[Bytes, SourceError | None]:
-    chunks: list[Bytes] = []
-    total, failure = 0, None
-    # One byte more than the size shows the end, or that the file has grown.
-    capacity = _CHUNK_BYTES if size is None else size + 1
-    while failure is None:
-        if total + capacity > MAX_CAPTURE_BYTES + _CHUNK_BYTES:
-            limit = f"{MAX_CAPTURE_BYTES >> 30} GiB"
-            raise SourceError(f"{name}: has over {limit}; cut it in pieces (editcap -c)")
-        chunk = np.empty(capacity, np.uint8)
-        filled, failure = _fill(file, name, chunk.data)
-        chunks.append(chunk[:filled])
-        total += filled
-        capacity = _CHUNK_BYTES
-        if filled < len(chunk):
-            break
-    if failure is not None and not total:
-        raise failure
-    return chunks[0] if len(chunks) == 1 else np.concatenate(chunks), failure
-
-
-def _fill(file: Reading, name: str, buffer: memoryview) -> tuple[int, SourceError | None]:
-    """Fill `buffer` as far as the file goes; a short read is not an end."""
-    filled = 0
-    try:
-        with reading(name):
-            while filled < len(buffer) and (count := file.readinto(buffer[filled:])):
-                filled += count
-    except SourceError as failure:
-        return filled, failure
-    return filled, None
+def _check_size(name: str, size: int) -> None:
+    if size > MAX_CAPTURE_BYTES:
+        limit = f"{MAX_CAPTURE_BYTES >> 30} GiB"
+        raise SourceError(f"{name}: has over {limit}; cut it in pieces (editcap -c)")
 
 
 def _records(data: Bytes, name: str) -> Records:
     head = data[:_SHOWN_BYTES].tobytes()
     if head[:4] in pcap.MAGICS:
         return pcap.read_records(data)
-    if head[:4] == pcapng.MAGIC:
+    if head[:4] == magic.PCAPNG:
         return pcapng.read_records(data)
     shown = f"begins like no capture ({head.hex(' ')})" if head else "is empty, so no capture"
     raise SourceError(f"{name}: {shown}")

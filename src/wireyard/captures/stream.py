@@ -71,6 +71,12 @@ class Stream:
     content: Content = field(repr=False)
 
     @property
+    def connection(self) -> tuple[str, frozenset[str], str]:
+        """What the two directions of a connection have in common, and no others."""
+        ends = frozenset((str(self.src), str(self.dst)))
+        return self.protocol, ends, self.name.partition("#")[2]
+
+    @property
     def pieces(self) -> Ints:
         """The parts without a gap. Shapes: (p, 2), start and stop."""
         starts, stops = self.runs.offsets, self.runs.stops

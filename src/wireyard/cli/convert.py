@@ -10,13 +10,14 @@ import click
 
 from wireyard.cli import exits
 from wireyard.cli.faults import UNCONVERTED, Faults
-from wireyard.cli.inputs import open_input
+from wireyard.cli.inputs import open_one
 from wireyard.cli.options import PATH, examples, format_option, max_packet_option
 from wireyard.cli.output import open_output
 from wireyard.errors import EncodeError, UsageError, WireError
 from wireyard.formats import get_format
 from wireyard.layers.port import to_gpacket, to_jmq
-from wireyard.streams.decoder import decode_windows
+from wireyard.streams.decoder import decode_blocks
+from wireyard.streams.framer import Framer
 
 __all__ = ["command"]
 
@@ -52,14 +53,15 @@ def command(
     'docs/formats/port.md' has the table. Nothing is lost: converted back, the packets are the same.
     """
     faults = Faults()
-    with open_input(file, format_name) as (format, opened):
+    with open_one(file, format_name) as (format, opened):
         if format.name not in _CONVERSIONS:
             known = " and ".join(_CONVERSIONS)
             raise UsageError(f"{file}: is {format.name}; {known} packets can be converted")
         target, convert = _CONVERSIONS[format.name]
         encode = get_format(target).encode
         with open_output(write, binary=True) as out:
-            for event in decode_windows(opened.windows, format, max_packet_bytes):
+            blocks = opened.blocks(Framer(format, max_packet_bytes), None)
+            for event in decode_blocks(blocks, format):
                 try:
                     if event.packet is None:
                         raise event.error or EncodeError("status", event.status, "no packet")

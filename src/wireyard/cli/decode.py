@@ -13,14 +13,22 @@ import click
 
 from wireyard.cli import exits
 from wireyard.cli.bodies import CHOICES
-from wireyard.cli.inputs import open_input
 from wireyard.cli.jsonl import json_line
-from wireyard.cli.options import PATH, examples, format_option, max_packet_option, split_names
+from wireyard.cli.options import (
+    PATH,
+    decode_as_option,
+    examples,
+    format_option,
+    max_packet_option,
+    split_names,
+)
 from wireyard.cli.output import open_output, to_terminal
 from wireyard.cli.progress import Progress
 from wireyard.errors import UsageError
+from wireyard.formats import get_format
 
 if TYPE_CHECKING:
+    from wireyard.captures.inputs import Input
     from wireyard.cli.reading import Budget, OpenInput
     from wireyard.cli.selection import Request
 
@@ -35,6 +43,7 @@ class _Job:
 
     paths: tuple[str, ...]
     format_name: str | None
+    decode_as: tuple[str, ...]
     request: Request
     budget: Budget
     shows_progress: bool
@@ -42,21 +51,37 @@ class _Job:
 
     def readings(self) -> Generator[OpenInput]:
         """Yield the streams one after the other; what was wrong with one is said after it."""
+        from wireyard.captures.inputs import open_input
+
+        named = get_format(self.format_name) if self.format_name else None
+        for path in self.paths:
+            if self.budget.spent:
+                return
+            found = open_input(path, named, self.decode_as)
+            with closing(found):
+                yield from self._read(found)
+            if found.unread:
+                exits.note(f"{path}: {found.unread}")
+            if found.damage:
+                exits.note(f"{path}: {found.damage}")
+                self.status = exits.DATA_LOST
+
+    def _read(self, found: Input) -> Generator[OpenInput]:
         from wireyard.cli.faults import Faults
         from wireyard.cli.reading import OpenInput
         from wireyard.cli.selection import Selection
 
-        for path in self.paths:
+        for format, opened in found.streams:
             if self.budget.spent:
                 return
-            with open_input(path, self.format_name) as (format, opened):
-                selection = Selection(format, self.request)
-                progress = Progress(opened.name, opened.size, self.shows_progress)
-                faults = Faults()
-                yield OpenInput(opened, selection, self.budget, progress, faults)
+            selection = Selection(format, self.request, found.captured)
+            faults = Faults()
+            progress = Progress(opened.stream, opened.size, self.shows_progress)
+            yield OpenInput(opened, selection, self.budget, progress, faults)
             progress.end()
             if faults:
-                exits.note(f"{path}: {faults.text()}")
+                of_stream = f" {opened.stream}" if found.captured else ""
+                exits.note(f"{found.name}{of_stream}: {faults.text()}")
                 self.status = exits.DATA_LOST
 
 
@@ -69,8 +94,8 @@ def _write_table(job: _Job, readings: Iterator[OpenInput], file: IO[bytes]) -> N
     chosen = job.request.columns is not None
     with console_on(file) as console:
         for reading in readings:
-            if len(job.paths) > 1:
-                console.print(Text(printable(reading.opened.name), "bold"), soft_wrap=True)
+            if len(job.paths) > 1 or reading.selection.captured:
+                console.print(Text(printable(reading.opened.stream), "bold"), soft_wrap=True)
             columns = reading.selection.shown_columns
             write_table(read_rows(reading), columns, console, chosen=chosen)
 
@@ -117,6 +142,7 @@ _BINARY = ("arrow", "parquet")
 @click.argument("files", metavar="FILE...", nargs=-1, type=PATH)
 @click.option("-r", "--read", multiple=True, type=PATH, metavar="FILE", help="The same as FILE.")
 @format_option("by the first bytes")
+@decode_as_option
 @click.option(
     "--out",
     type=click.Choice(list(_WRITERS)),
@@ -160,6 +186,7 @@ def command(
     files: tuple[str, ...],
     read: tuple[str, ...],
     format_name: str | None,
+    decode_as: tuple[str, ...],
     out: str | None,
     write: str | None,
     limit: int | None,
@@ -183,7 +210,7 @@ def command(
     suffix = PurePath(write or "").suffix.lower()
     kind = out or ("table" if people else _BY_SUFFIX.get(suffix, "jsonl"))
     shows_progress = not (people and kind not in _BINARY)
-    job = _Job(paths, format_name, Request(**request), Budget(limit), shows_progress)
+    job = _Job(paths, format_name, decode_as, Request(**request), Budget(limit), shows_progress)
     with open_output(write, binary=kind in _BINARY) as file, closing(job.readings()) as readings:
         _WRITERS[kind](job, readings, file)
     return job.status

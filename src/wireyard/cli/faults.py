@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wireyard.streams.framer import GARBAGE, MALFORMED, OK, TAIL
+from wireyard.streams.framer import GAP, GARBAGE, MALFORMED, OK, TAIL
 
 __all__ = ["UNCONVERTED", "UNOPENED", "Faults"]
 
@@ -18,6 +18,7 @@ _TEXTS = {
     MALFORMED: "{count} malformed packet{s}, {bytes} byte{bs}",
     GARBAGE: "{count} run{s} of bytes that belong to no packet, {bytes} byte{bs}",
     TAIL: "cut short inside a packet, {bytes} byte{bs} of it",
+    GAP: "{count} gap{s} in the capture, {bytes} byte{bs}",
     UNCONVERTED: "{count} packet{s} that cannot be converted, {bytes} byte{bs}",
     UNOPENED: "{count} packet{s} whose body cannot be opened, {bytes} byte{bs}",
 }

@@ -14,18 +14,20 @@ import numpy as np
 
 from wireyard.captures.records import NO_TIME
 from wireyard.cli import exits
-from wireyard.cli.options import PATH, examples
+from wireyard.cli.options import PATH, decode_as_option, examples
 from wireyard.cli.output import open_output, to_terminal
-from wireyard.formats import Format, sniff
+from wireyard.formats import Format
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from wireyard.captures.assignment import Assigned
     from wireyard.captures.stream import Stream
 
 __all__ = ["command"]
 
-_SNIFFED_BYTES = 1 << 16
+_PORT_MAPPER = "portmapper"
+"""What a conversation with a broker's port mapper is called; it has no packets."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +55,21 @@ class Conversation:
 )
 @click.argument("file", type=PATH)
 @click.option("--out", type=click.Choice(["table", "jsonl"]), help="A table on a terminal.")
-def command(file: str, out: str | None) -> int:
+@decode_as_option
+def command(file: str, out: str | None, decode_as: tuple[str, ...]) -> int:
     """List the conversations of a capture: who, in which format, how much, when.
 
     FILE is a pcap or pcapng file, a URL, or - for standard input; gzip and zstandard are opened by
     their content. A conversation is a TCP connection, or all datagrams between two UDP endpoints;
-    sent is what the side says that spoke first. Packets are counted where the first bytes of a
-    direction show a format. Bytes that the capture never saw are gaps.
+    sent is what the side says that spoke first. Packets are counted where the format is
+    known. Bytes that the capture never saw are gaps.
     """
+    from wireyard.captures.assignment import assign_formats, parse_decode_as
     from wireyard.captures.read import read_capture
 
+    rules = [parse_decode_as(text) for text in decode_as]
     capture = read_capture(file)
-    found = list(_conversations(capture.streams))
+    found = list(_conversations(assign_formats(capture.streams, rules)))
     with open_output(None, binary=False) as target:
         if (out or ("table" if to_terminal(None) else "jsonl")) == "jsonl":
             for one in found:
@@ -80,20 +85,17 @@ def command(file: str, out: str | None) -> int:
     return exits.DONE
 
 
-def _conversations(streams: Iterable[Stream]) -> Iterator[Conversation]:
-    for _, both in groupby(streams, key=_connection):
+def _conversations(assigned: Iterable[Assigned]) -> Iterator[Conversation]:
+    for _, both in groupby(assigned, key=lambda each: each.stream.connection):
         yield _conversation(list(both))
 
 
-def _connection(stream: Stream) -> tuple[str, frozenset[str], str]:
-    ends = frozenset((str(stream.src), str(stream.dst)))
-    return stream.protocol, ends, stream.name.partition("#")[2]
-
-
-def _conversation(directions: list[Stream]) -> Conversation:
+def _conversation(sides: list[Assigned]) -> Conversation:
+    directions = [side.stream for side in sides]
     first = directions[0]
     back = directions[1] if len(directions) > 1 else None
-    format = next((found for one in directions if (found := _format(one)) is not None), None)
+    format = sides[0].format
+    name = format.name if format else None
     gaps = [gap for one in directions for gap in one.gaps.tolist()]
     times = np.concatenate([one.content.times_ns[one.runs.records] for one in directions])
     times = times[times != NO_TIME]
@@ -101,7 +103,7 @@ def _conversation(directions: list[Stream]) -> Conversation:
         client=str(first.src),
         server=str(first.dst),
         transport=first.protocol,
-        format=format.name if format else None,
+        format=name or (_PORT_MAPPER if sides[0].port_mapper else None),
         packets_sent=_count(first, format),
         packets_received=_count(back, format),
         bytes_sent=first.size,
@@ -114,33 +116,20 @@ def _conversation(directions: list[Stream]) -> Conversation:
     )
 
 
-def _format(stream: Stream) -> Format | None:
-    """Return the format that the first bytes of a TCP stream show."""
-    pieces = stream.pieces.tolist()
-    if stream.protocol != "tcp" or not pieces:
-        return None
-    start, stop = pieces[0]
-    return sniff(stream.read(start, min(stop, start + _SNIFFED_BYTES)).tobytes())
-
-
 def _count(stream: Stream | None, format: Format | None) -> int | None:
     """Return how many whole packets a direction has."""
     if format is None:
         return None
     if stream is None:
         return 0
-    from wireyard.streams.blocks import cut_blocks
+    from wireyard.captures.directed import CapturedStream
     from wireyard.streams.framer import Framer
     from wireyard.streams.scan import load_fast_path
 
     fast = load_fast_path(format, stream.size)
-    packets = 0
-    for start, stop in stream.pieces.tolist():
-        framer = Framer(format, position=start)
-        windows = stream.windows(start, stop)
-        for block in cut_blocks(windows, framer, fast.scan_frames if fast else None):
-            packets += len(block.offsets) - len(block.odd)
-    return packets
+    opened = CapturedStream("", stream, format.context, stream.size)
+    blocks = opened.blocks(Framer(format), fast.scan_frames if fast else None)
+    return sum(len(block.offsets) - len(block.odd) for block in blocks)
 
 
 def _table(found: Iterable[Conversation]) -> Table:
@@ -155,7 +144,8 @@ def _table(found: Iterable[Conversation]) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("first", no_wrap=True)
     for one in found:
-        packets = f"{one.packets_sent} / {one.packets_received}" if one.format else ""
+        counted = one.packets_sent is not None
+        packets = f"{one.packets_sent} / {one.packets_received}" if counted else ""
         table.add_row(
             printable(one.client),
             printable(one.server),

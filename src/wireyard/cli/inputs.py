@@ -1,4 +1,4 @@
-"""Opening what a command was given to read, and telling its format."""
+"""Opening what a command was given to read that is one stream."""
 
 from __future__ import annotations
 
@@ -6,51 +6,34 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
-from wireyard.errors import SourceError, UsageError
-from wireyard.formats import Format, get_format, labels, sniff
+from wireyard.errors import UsageError
+from wireyard.formats import Format, get_format
 
 if TYPE_CHECKING:
     from wireyard.streams.scan import OpenedStream
 
-__all__ = ["open_input"]
-
-_SNIFFED_BYTES = 1 << 16
-_SHOWN_BYTES = 16
+__all__ = ["open_one"]
 
 
 @contextmanager
-def open_input(path: str, format_name: str | None) -> Iterator[tuple[Format, OpenedStream]]:
-    """Open a path, a URL or ``-``; without a name the first bytes tell the format.
+def open_one(path: str, format_name: str | None) -> Iterator[tuple[Format, OpenedStream]]:
+    """Open a path, a URL or ``-`` that is a bare stream; the first bytes tell a format not named.
 
     Raises
     ------
     SourceError
         It cannot be read, or is empty and nothing says what it would hold.
     UsageError
-        An unknown format, or first bytes of none.
+        An unknown format, first bytes of none, or a capture.
     """
-    from wireyard.streams.scan import open_windows
+    from wireyard.captures.inputs import open_input
+    from wireyard.streams.scan import OpenedStream
 
-    named = get_format(format_name) if format_name else None
-    opened = open_windows(path)
+    found = open_input(path, get_format(format_name) if format_name else None)
+    if found.captured:
+        raise UsageError(f"{found.name}: is a capture; 'wireyard decode' reads what is in it")
+    [(format, opened)] = found.streams
+    assert isinstance(opened, OpenedStream)
     # The windows close the file; somebody may stop before the last one.
-    with closing(opened.rest):
-        yield named or _sniffed(opened), opened
-
-
-def _sniffed(opened: OpenedStream) -> Format:
-    head = bytes(opened.first.view[:_SNIFFED_BYTES])
-    if not head:
-        raise SourceError(f"{opened.name}: is empty; --format says what to take it for")
-    found = sniff(head)
-    if found is None:
-        from wireyard.captures.read import is_capture
-
-        if is_capture(head):
-            raise UsageError(f"{opened.name}: is a capture; 'wireyard flows' lists what is in it")
-        shown = head[:_SHOWN_BYTES].hex(" ")
-        raise UsageError(
-            f"{opened.name}: begins like no format ({shown}); --format says what to take it for:"
-            f" {', '.join(labels())}"
-        )
-    return found
+    with closing(opened):
+        yield format, opened

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.inputs import open_input
+from wireyard.cli.inputs import open_one
 from wireyard.cli.options import PATH, examples, format_option, max_packet_option
 from wireyard.cli.output import open_output
 
@@ -56,7 +56,7 @@ def command(
     from wireyard.cli.hexdump import show_frame
     from wireyard.cli.tables import console_on
 
-    with open_input(file, format_name) as (format, opened):
+    with open_one(file, format_name) as (format, opened):
         frame = find_frame(opened, format, at, max_packet_bytes)
     with open_output(None, binary=False) as target, console_on(target) as console:
         show_frame(frame, format, console, whole=whole, secrets=secrets)

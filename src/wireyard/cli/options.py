@@ -13,6 +13,7 @@ from wireyard.formats import labels
 __all__ = [
     "PATH",
     "complete_format",
+    "decode_as_option",
     "examples",
     "format_option",
     "max_packet_option",
@@ -52,6 +53,18 @@ def format_option(otherwise: str) -> Callable[[F], F]:
         help=f"Wire format, such as jmq or mqtt/5.0; {otherwise} if not given. 'wireyard formats'"
         " lists them.",
     )
+
+
+def decode_as_option(function: F) -> F:
+    """Add ``--decode-as``."""
+    return click.option(
+        "-d",
+        "--decode-as",
+        multiple=True,
+        metavar="PORT,FORMAT",
+        help="What a port of a capture is for, as in tcp.port==1884,mqtt; without it first bytes,"
+        " a port mapper's answer and well-known ports tell.",
+    )(function)
 
 
 def max_packet_option(function: F) -> F:

@@ -13,10 +13,10 @@ from wireyard.cli.faults import Faults
 from wireyard.cli.progress import Progress
 from wireyard.cli.selection import Selection
 from wireyard.streams.batches import BlockReader
-from wireyard.streams.blocks import Block, cut_blocks
+from wireyard.streams.blocks import Block, DirectedStream
 from wireyard.streams.framer import MALFORMED
 from wireyard.streams.plan import Plan
-from wireyard.streams.scan import OpenedStream, load_fast_path
+from wireyard.streams.scan import load_fast_path
 
 __all__ = ["Budget", "OpenInput", "read_blocks"]
 
@@ -43,7 +43,7 @@ class Budget:
 class OpenInput:
     """A stream, what of it is shown, and what is noted on the way."""
 
-    opened: OpenedStream
+    opened: DirectedStream
     selection: Selection
     budget: Budget
     progress: Progress
@@ -62,9 +62,9 @@ def read_blocks(reading: OpenInput, plan: Plan) -> Iterator[tuple[Block, pa.Reco
     """
     opened, budget = reading.opened, reading.budget
     fast = load_fast_path(plan.format, opened.bytes_ahead)
-    reader = BlockReader(plan, opened.name, opened.name, fast)
-    framer = plan.framer()
-    for block in cut_blocks(opened.windows, framer, fast.scan_frames if fast else None):
+    reader = BlockReader(plan, opened, fast)
+    framer = plan.framer(context=opened.context)
+    for block in opened.blocks(framer, fast.scan_frames if fast else None):
         batch = reader.read(block)
         batch = batch.slice(0, budget.take(batch.num_rows))
         last = batch["offset"][-1].as_py() if budget.spent else sys.maxsize

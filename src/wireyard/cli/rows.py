@@ -17,10 +17,13 @@ from wireyard.cli.selection import PARENT, Selection
 from wireyard.errors import DecodeError
 from wireyard.formats import get_format
 from wireyard.formats.base import Row
+from wireyard.schema import CAPTURED
 from wireyard.streams.blocks import Block
 from wireyard.streams.framer import MALFORMED, OK
 
 __all__ = ["read_rows"]
+
+_PLACE = ("source", "stream", *(column.name for column in CAPTURED))
 
 
 def read_rows(reading: OpenInput) -> Iterator[Row]:
@@ -31,8 +34,8 @@ def read_rows(reading: OpenInput) -> Iterator[Row]:
     DecodeError
         In mode ``failfast``: the first bad row.
     """
-    name, selection = reading.opened.name, reading.selection
-    common = {"source": name, "stream": name}
+    opened, selection = reading.opened, reading.selection
+    common = {"source": opened.name, "stream": opened.stream}
     for block, batch in read_blocks(reading, selection.row_plan()):
         rows = np.searchsorted(block.offsets, batch["offset"].to_numpy()).tolist()
         for number, place in zip(rows, batch.to_pylist(), strict=True):
@@ -61,7 +64,7 @@ def _nested(parent: Row, view: memoryview, selection: Selection) -> Iterator[Row
         format = get_format(name)
         packet, error = format.read_row(view[start:stop], format.context)
         yield {
-            **{name: parent[name] for name in ("source", "stream")},
+            **{name: parent[name] for name in _PLACE if name in parent},
             "offset": parent["offset"] + start,
             "length": stop - start,
             "format": format.name,

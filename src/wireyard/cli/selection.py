@@ -12,7 +12,7 @@ from wireyard.cli.where import parse_conditions
 from wireyard.formats import Format, get_format
 from wireyard.formats.base import Row
 from wireyard.layout import Column
-from wireyard.schema import COMMON, pick_columns
+from wireyard.schema import CAPTURED, COMMON, pick_columns
 from wireyard.streams.plan import Plan, make_plan
 
 __all__ = ["PARENT", "Request", "Selection"]
@@ -46,11 +46,13 @@ class Selection:
 
     format: Format
     request: Request
+    captured: bool
+    """Whether the stream is of a capture, so that rows have its columns."""
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
         """The columns to show."""
-        columns = pick_columns(self.format, self.request.columns)
+        columns = pick_columns(self.format, self.request.columns, captured=self.captured)
         return tuple(c for c in columns if self.request.body != "none" or not self._is_body(c))
 
     @cached_property
@@ -70,13 +72,15 @@ class Selection:
         if self.request.columns is not None:
             return row, self.shown_columns
         if PARENT.name in row:
-            return row, (*pick_columns(get_format(row["format"]), None), PARENT)
+            nested = get_format(row["format"])
+            return row, (*pick_columns(nested, None, captured=self.captured), PARENT)
         own = self.format.other_rows.get(row["format"])
         if own is None:
             return row, self.shown_columns
         shown = {column.name: column for column in self.shown_columns}
         columns = [replace(own[at], kind=shown[at].kind) for at in own if at in shown]
-        return {**row, **{one.name: row.get(at) for at, one in own.items()}}, (*COMMON, *columns)
+        common = (*COMMON, *CAPTURED) if self.captured else COMMON
+        return {**row, **{one.name: row.get(at) for at, one in own.items()}}, (*common, *columns)
 
     @property
     def shown_body(self) -> tuple[str, Callable[[Row], Any]] | None:
@@ -95,7 +99,8 @@ class Selection:
 
     def row_plan(self) -> Plan:
         """Return the plan that finds the rows; what is in them is read one by one."""
-        return self._plan(_ROW)
+        captured = [column.name for column in CAPTURED] if self.captured else []
+        return self._plan((*_ROW, *captured))
 
     def column_plan(self) -> Plan:
         """Return the plan that reads the columns, and those that say what in them is secret."""
@@ -105,6 +110,7 @@ class Selection:
         return self._plan(tuple(dict.fromkeys((*names, *_ROW))))
 
     def _plan(self, names: tuple[str, ...]) -> Plan:
-        where = parse_conditions(self.format, self.request.where)
-        limit = self.request.max_packet_bytes
-        return make_plan(self.format, names, where, self.request.mode, limit)
+        request, captured = self.request, self.captured
+        where = parse_conditions(self.format, request.where, captured=captured)
+        limit = request.max_packet_bytes
+        return make_plan(self.format, names, where, request.mode, limit, captured=captured)

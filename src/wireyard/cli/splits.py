@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from wireyard.cli.inputs import open_input
+from wireyard.cli.inputs import open_one
 from wireyard.errors import UsageError
 from wireyard.formats import Format
 from wireyard.streams.blocks import cut_blocks
@@ -45,7 +45,7 @@ class Sequential:
         UsageError
             It is compressed or a pipe, so nobody can begin in its middle.
         """
-        with open_input(path, format_name) as (format, opened):
+        with open_one(path, format_name) as (format, opened):
             if opened.size is None:
                 raise UsageError(f"{path}: is compressed or a pipe, so it is read in one piece")
             limit = max_packet_bytes or format.max_packet_bytes

@@ -23,23 +23,25 @@ _VALUES: dict[str, Callable[[str], Any]] = {
 """How the value of a column of that kind is read; of any other it is text."""
 
 
-def parse_conditions(format: Format, texts: Iterable[str]) -> list[Condition]:
-    """Return conditions on columns of a format.
+def parse_conditions(
+    format: Format, texts: Iterable[str], *, captured: bool = False
+) -> list[Condition]:
+    """Return conditions on columns of a format; `captured` on those of captures too.
 
     Raises
     ------
     UsageError
         A text of another form, an unknown column, or a value that is none of its kind.
     """
-    return [_parse(format, text) for text in texts]
+    return [_parse(format, text, captured) for text in texts]
 
 
-def _parse(format: Format, text: str) -> Condition:
+def _parse(format: Format, text: str, captured: bool) -> Condition:
     found = _FORM.fullmatch(text)
     if found is None:
         raise UsageError(f"--where '{text}' is not COLUMN OPERATOR VALUE; == != < <= > >= in")
     name, sign, value = found.groups()
-    (column,) = pick_columns(format, [name])
+    (column,) = pick_columns(format, [name], captured=captured)
     read = _VALUES.get(column.kind, str)
     try:
         if sign == "in":

@@ -122,7 +122,13 @@ class Format:
     redact: Callable[[Row], Row] = _same_row
     """A row -> the row without passwords."""
     next_context: Callable[[View, int], int] = _same_context
-    """A whole frame, its context -> the context of the frame after it."""
+    """A frame, its context -> the context of the frame after it. The frame may be cut short."""
+    answer_context: Callable[[View, int], int] = _same_context
+    """The first bytes of a stream, its context -> the context of the stream that answers it."""
+    ports: Sequence[int] = ()
+    """Where servers listen unless they are told otherwise."""
+    in_datagrams: bool = False
+    """Whether it is sent in datagrams, each of them whole packets."""
     nested: Callable[[View], Sequence[Nested]] = _nothing_nested
     """One whole packet -> the packets inside it. Never raises."""
     other_rows: Mapping[str, Mapping[str, Column]] = field(default_factory=dict)

@@ -22,14 +22,14 @@ from wireyard.formats import get_format
 from wireyard.formats.base import Format
 from wireyard.schema import COMMON, schema_of
 from wireyard.spark.lake import LakeError, writing
-from wireyard.spark.mapped import map_windows
 from wireyard.spark.parts import PartFile
 from wireyard.spark.rows import BadBytes
 from wireyard.spark.snapshot import open_snapshot
 from wireyard.streams.framer import MALFORMED, OK, Framer
+from wireyard.streams.mapped import map_windows
 from wireyard.streams.plan import Plan, make_plan
 from wireyard.streams.redaction import Redactor
-from wireyard.streams.scan import scan_source, scan_windows
+from wireyard.streams.scan import scan_source, scan_stream
 from wireyard.streams.source import Reading, filesystem
 from wireyard.streams.split import guess_start
 from wireyard.streams.window import windows_of_file
@@ -221,7 +221,7 @@ def _batches(
     """Yield the rows of a piece from where the framer stands."""
     mapped = map_windows(piece.source, framer.position, piece.size)
     if mapped is not None:
-        yield from scan_windows(mapped, plan, piece.source, framer, piece.stop)
+        yield from scan_stream(mapped, plan, framer, piece.stop)
         outcome.reached = piece.size
         return
     with open_snapshot(piece.source, piece.size) as file:

@@ -75,7 +75,7 @@ def list_inputs(
     left_out = [each for each in looked_at if isinstance(each, str)]
     for file, each in zip(kept, looked_at, strict=True):
         if isinstance(each, str) and file.path in roots:
-            raise UsageError(f"{each}; --format says what to take it for: {', '.join(labels())}")
+            raise UsageError(f"{each}; 'format' says what to take it for: {', '.join(labels())}")
     return Listing([each for each in looked_at if isinstance(each, FoundInput)], left_out)
 
 

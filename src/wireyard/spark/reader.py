@@ -14,15 +14,15 @@ from wireyard.errors import DecodeError, SourceError, UsageError, WireError
 from wireyard.formats import get_format
 from wireyard.schema import pick_columns
 from wireyard.spark.files import is_missing, list_files
-from wireyard.spark.mapped import map_windows
 from wireyard.spark.options import Options
 from wireyard.spark.rows import BAD_ROW_COLUMNS, BadBytes, Shape
 from wireyard.spark.source import format_of
 from wireyard.spark.tasks import Piece, deal_out
 from wireyard.spark.types import arrow_schema, check_schema
 from wireyard.spark.workers import settle
+from wireyard.streams.mapped import map_windows
 from wireyard.streams.plan import Condition, Plan, make_plan
-from wireyard.streams.scan import load_fast_path, open_windows, scan_windows
+from wireyard.streams.scan import load_fast_path, open_windows, scan_stream
 
 __all__ = ["FilteringReader", "Reader"]
 
@@ -93,7 +93,7 @@ class Reader(ask.DataSourceReader):
             opened = map_windows(piece.path, piece.start) or open_windows(piece.path, piece.start)
             with closing(opened):
                 framer = plan.framer(piece.start, piece.context)
-                yield from scan_windows(opened, plan, opened.name, framer, piece.stop)
+                yield from scan_stream(opened, plan, framer, piece.stop)
         except DecodeError as error:
             # Spark shows the last line of a traceback, and a note would be a line of its own.
             where = " ".join(getattr(error, "__notes__", ()))

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from wireyard.errors import DecodeError
 from wireyard.formats.base import Row
 from wireyard.layout import Column
-from wireyard.schema import Repeated, arrow_type, rows_to_batch, storable
-from wireyard.streams.blocks import Block, Ints
+from wireyard.schema import CAPTURED, Repeated, arrow_type, rows_to_batch, storable
+from wireyard.streams.blocks import Block, DirectedStream, Ints
 from wireyard.streams.framer import MALFORMED, OK
 from wireyard.streams.plan import Plan, own_columns
 
@@ -42,17 +42,18 @@ class BlockReader:
     ----------
     plan
         What is wanted.
-    name, stream
-        What the columns `source` and `stream` say.
+    opened
+        The stream that the blocks are of.
     fast
         The module of the format's compiled columns, None to read every packet one by one.
     """
 
-    def __init__(self, plan: Plan, name: str, stream: str, fast: Any) -> None:
+    def __init__(self, plan: Plan, opened: DirectedStream, fast: Any) -> None:
         self._plan = plan
+        self._opened = opened
         self._constants = {
-            "source": storable(name),
-            "stream": storable(stream),
+            "source": storable(opened.name),
+            "stream": storable(opened.stream),
             "format": plan.format.name,
             "status": OK,
         }
@@ -60,9 +61,10 @@ class BlockReader:
         self._fast = fast
         self._own = own_columns(plan.columns)
         self._relative = [column.name for column in self._own if column.kind == "offset"]
+        self._captured = [column for column in plan.columns if column in CAPTURED]
         self._condition_reader: BlockReader | None = None
         if plan.expression is not None:
-            self._condition_reader = BlockReader(plan.conditions(), name, stream, fast)
+            self._condition_reader = BlockReader(plan.conditions(), opened, fast)
         self._decoder = fast.ColumnDecoder(self._own, plan.validates) if fast else None
 
     def read(self, block: Block) -> pa.RecordBatch:
@@ -73,6 +75,8 @@ class BlockReader:
         arrays = found.arrays
         for name in self._relative:
             arrays[name] = pc.add(arrays[name], block.offsets)
+        if self._captured:
+            arrays.update(self._captured_columns(block))
         batch = pa.RecordBatch.from_arrays(
             [
                 arrays[name] if name in arrays else self._common(name, block, found)
@@ -145,6 +149,17 @@ class BlockReader:
             indices = pa.array(order)
             arrays = [array.take(indices) for array in arrays]
         return dict(zip(_names(self._own), arrays, strict=True))
+
+    def _captured_columns(self, block: Block) -> dict[str, pa.Array]:
+        """Return the columns of captures; of other sources they are null."""
+        known = self._opened.columns(block)
+        rows = len(block.offsets)
+        return {
+            column.name: known[column.name]
+            if column.name in known
+            else self._repeated.column(column.kind, None, rows)
+            for column in self._captured
+        }
 
     def _common(self, name: str, block: Block, found: _Found) -> pa.Array:
         """Return a column that rows of every format have."""

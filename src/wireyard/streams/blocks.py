@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from wireyard.streams.framer import OK, Frame, Framer
 from wireyard.streams.window import Window
 
-__all__ = ["Block", "FrameScanner", "cut_blocks"]
+__all__ = ["Block", "DirectedStream", "FrameScanner", "cut_blocks", "cut_window", "join_blocks"]
 
 Ints = npt.NDArray[np.int64]
 FrameScanner = Callable[[Any, int, int, int, int, int], tuple[Ints, Ints, Ints]]
@@ -54,6 +55,41 @@ class Block:
         return Block(self.data, self.base, self.stop, *picked, odd)
 
 
+class DirectedStream(Protocol):
+    """One direction of traffic, opened: what its rows are made from."""
+
+    @property
+    def name(self) -> str:
+        """The source, as rows name it."""
+
+    @property
+    def stream(self) -> str:
+        """The stream, as rows name it."""
+
+    @property
+    def context(self) -> int | None:
+        """Context of its first frame; that of the format if None."""
+
+    @property
+    def size(self) -> int | None:
+        """Its bytes, None if nobody knows."""
+
+    @property
+    def bytes_ahead(self) -> int:
+        """How many bytes there are to read, or the most there can be if nobody knows."""
+
+    def blocks(
+        self, framer: Framer, scanner: FrameScanner | None, limit: int | None = None
+    ) -> Iterator[Block]:
+        """Yield the blocks from where `framer` stands; the parameters are those of `cut_blocks`."""
+
+    def columns(self, block: Block) -> Mapping[str, pa.Array]:
+        """Return what only the source knows about the rows of a block, by column."""
+
+    def close(self) -> None:
+        """Close the source, however far it was read."""
+
+
 def cut_blocks(
     windows: Iterator[Window],
     framer: Framer,
@@ -72,17 +108,20 @@ def cut_blocks(
         No row begins at or after this offset; a row that begins before it is whole. None for
         the whole stream.
     """
-    limit = _NO_LIMIT if limit is None else limit
     for window in windows:
-        block = _cut(window, framer, scanner, limit)
+        block = cut_window(window, framer, scanner, limit)
         window.start = framer.position - window.base
         if len(block.offsets):
             yield block
-        if framer.in_step and framer.position >= limit:
+        if framer.in_step and framer.position >= (_NO_LIMIT if limit is None else limit):
             return
 
 
-def _cut(window: Window, framer: Framer, scanner: FrameScanner | None, limit: int) -> Block:
+def cut_window(
+    window: Window, framer: Framer, scanner: FrameScanner | None, limit: int | None = None
+) -> Block:
+    """Return the rows of one window as a block, which may be without any."""
+    limit = _NO_LIMIT if limit is None else limit
     offsets: list[Ints] = []
     lengths: list[Ints] = []
     contexts: list[Ints] = []
@@ -120,6 +159,25 @@ def _cut(window: Window, framer: Framer, scanner: FrameScanner | None, limit: in
         _joined(offsets),
         _joined(lengths),
         _joined(contexts),
+        odd,
+    )
+
+
+def join_blocks(blocks: Sequence[Block]) -> Block:
+    """Return blocks of the same bytes, whose rows follow each other, as one."""
+    first = blocks[0]
+    rows = 0
+    odd: dict[int, Frame] = {}
+    for block in blocks:
+        odd |= {rows + row: frame for row, frame in block.odd.items()}
+        rows += len(block.offsets)
+    return Block(
+        first.data,
+        first.base,
+        max(block.stop for block in blocks),
+        _joined([block.offsets for block in blocks]),
+        _joined([block.lengths for block in blocks]),
+        _joined([block.contexts for block in blocks]),
         odd,
     )
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from wireyard.errors import DecodeError
 from wireyard.formats.base import Format
+from wireyard.streams.blocks import Block
 from wireyard.streams.framer import MALFORMED, OK, Frame, Framer
-from wireyard.streams.window import Window
 
-__all__ = ["Decoded", "Decoder", "Need", "decode_windows"]
+__all__ = ["Decoded", "Decoder", "Need", "decode_blocks"]
 
 
 class Need(Enum):
@@ -98,21 +98,23 @@ class Decoder:
         if frame.status != OK:
             return Decoded(frame.start, length, frame.status, None, frame.error)
         with buffer[frame.start - self._base : frame.stop - self._base] as view:
-            try:
-                packet = self.format.decode(bytes(view), frame.context)
-                return Decoded(frame.start, length, OK, packet, None)
-            except DecodeError as error:
-                return Decoded(frame.start, length, MALFORMED, None, error)
+            return _decode(view, frame.start, self.format, frame.context)
 
 
-def decode_windows(
-    windows: Iterable[Window], format: Format, max_packet_bytes: int | None = None
-) -> Iterator[Decoded]:
-    """Yield the events of a stream that comes in windows."""
-    decoder = Decoder(format, max_packet_bytes)
-    for window in windows:
-        decoder.receive_data(window.view)
-        window.start = window.stop
-        if window.at_end:
-            decoder.receive_end()
-        yield from decoder.events()
+def decode_blocks(blocks: Iterable[Block], format: Format) -> Iterator[Decoded]:
+    """Yield the events of a stream that comes in blocks."""
+    for block in blocks:
+        offsets, lengths = block.offsets.tolist(), block.lengths.tolist()
+        for row, (offset, length) in enumerate(zip(offsets, lengths, strict=True)):
+            odd = block.odd.get(row)
+            if odd is not None:
+                yield Decoded(offset, length, odd.status, None, odd.error)
+            else:
+                yield _decode(block.view(row), offset, format, int(block.contexts[row]))
+
+
+def _decode(view: memoryview, offset: int, format: Format, context: int) -> Decoded:
+    try:
+        return Decoded(offset, len(view), OK, format.decode(bytes(view), context), None)
+    except DecodeError as error:
+        return Decoded(offset, len(view), MALFORMED, None, error)

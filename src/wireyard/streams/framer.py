@@ -6,18 +6,20 @@ Rules of this file:
 2. In step, the format's `frame_size` decides. Where it says that no packet begins, everything up
    to the next header that agrees with itself is one garbage frame.
 3. The result depends on the bytes alone, never on how they were cut into views.
+4. No frame goes over bytes that were never seen. Behind them a packet has to be found, unless the
+   size of the one they cut says where the next begins.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wireyard.errors import DecodeError
+from wireyard.errors import DecodeError, Malformed
 from wireyard.formats.base import Format, View
 
-__all__ = ["GARBAGE", "MALFORMED", "OK", "TAIL", "Frame", "Framer"]
+__all__ = ["GAP", "GARBAGE", "MALFORMED", "OK", "TAIL", "Frame", "Framer"]
 
-OK, MALFORMED, GARBAGE, TAIL = "ok", "malformed", "garbage", "tail"
+OK, MALFORMED, GARBAGE, TAIL, GAP = "ok", "malformed", "garbage", "tail", "gap"
 """The `status` of a row. A frame is OK until its packet proves malformed."""
 
 
@@ -59,6 +61,8 @@ class Framer:
         self.context = format.context if context is None else context
         self._garbage_from: int | None = None
         self._why: DecodeError | None = None
+        self._cut_until: int | None = None
+        """Where a packet ends of which the stream, as far as it was seen, has the beginning."""
 
     @property
     def in_step(self) -> bool:
@@ -91,7 +95,32 @@ class Framer:
                 self.context = self.format.next_context(view[:size], frame.context)
                 return frame
             return self._tail(view, size) if at_end else None
+        if self._cut_until is not None:
+            return self._rest(view, self._cut_until, at_end)
         return self._resync(view, 0, at_end)
+
+    def begin(self) -> None:
+        """Take note that a packet begins here that is read as the first of a stream."""
+        self._garbage_from = self._why = self._cut_until = None
+        self.context = self.format.context
+
+    def lose(self, stop: int) -> Frame:
+        """Return the bytes up to `stop`, which were never seen, as a frame, and go on behind them.
+
+        The frames before have to reach to where the lost bytes begin.
+        """
+        frame = self._take(stop - self.position, GAP, self._lost("was not captured"))
+        if self._cut_until == stop:
+            self._cut_until = None
+            return frame
+        if self._cut_until is not None and self._cut_until < stop:
+            self._cut_until = None
+        self._garbage_from = stop
+        self._why = self._lost("begins in bytes that were not captured")
+        return frame
+
+    def _lost(self, problem: str) -> DecodeError:
+        return Malformed(self.format.name, "packet", 0, problem, "capture", "gap")
 
     def _take(self, size: int, status: str, error: DecodeError | None = None) -> Frame:
         start = self.position
@@ -100,7 +129,20 @@ class Framer:
 
     def _tail(self, view: View, size: int | None) -> Frame:
         _, error = self.format.read_row(view, self.context)
-        return self._take(len(view), TAIL, error)
+        frame = self._take(len(view), TAIL, error)
+        if size is not None:
+            self._cut_until = frame.start + size
+            self.context = self.format.next_context(view, frame.context)
+        return frame
+
+    def _rest(self, view: View, stop: int, at_end: bool) -> Frame | None:
+        """Leave behind the rest of a packet that lost bytes cut."""
+        self.position = min(stop, self.position + len(view))
+        if self.position < stop and not at_end:
+            return None
+        if self.position == stop:
+            self._cut_until = None
+        return self._garbage()
 
     def _resync(self, view: View, start: int, at_end: bool) -> Frame | None:
         found, certain = self.format.find_header(view, start, len(view), self.max_packet_bytes)
@@ -109,8 +151,15 @@ class Framer:
             return None
         if not certain and not at_end:
             return None
+        if self._garbage_from == self.position:
+            self._garbage_from = self._why = None
+            return self.next_frame(view, at_end)
+        frame = self._garbage()
+        self.context = self.format.context
+        return frame
+
+    def _garbage(self) -> Frame:
         assert self._garbage_from is not None
         frame = Frame(self._garbage_from, self.position, GARBAGE, self.context, self._why)
         self._garbage_from = self._why = None
-        self.context = self.format.context
         return frame

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from wireyard.errors import UsageError
 from wireyard.formats.base import Format
 from wireyard.layout import Column
-from wireyard.schema import COMMON, pick_columns, schema_of
+from wireyard.schema import CAPTURED, COMMON, pick_columns, schema_of
 from wireyard.streams.framer import Framer
 
 __all__ = ["MODES", "Condition", "Plan", "make_plan"]
@@ -76,8 +76,10 @@ def make_plan(
     where: Sequence[Condition] = (),
     mode: str = "permissive",
     max_packet_bytes: int | None = None,
+    *,
+    captured: bool = False,
 ) -> Plan:
-    """Check a request and return it as a plan.
+    """Check a request and return it as a plan; `captured` with the columns of captures.
 
     Raises
     ------
@@ -88,12 +90,12 @@ def make_plan(
         raise UsageError("no column was asked for")
     if mode.lower() not in MODES:
         raise UsageError(f"unknown mode '{mode}'; there are: {', '.join(MODES)}")
-    picked = pick_columns(format, columns)
+    picked = pick_columns(format, columns, captured=captured)
     expression: pc.Expression | None = None
     if isinstance(where, str):
         raise UsageError("a filter is a list of (column, operator, value)")
     names = list(dict.fromkeys(name for name, _, _ in where))
-    condition_columns = pick_columns(format, names) if names else ()
+    condition_columns = pick_columns(format, names, captured=captured) if names else ()
     kinds = {column.name: column.kind for column in condition_columns}
     for name, sign, value in where:
         _check_condition(name, kinds[name], sign, value)
@@ -123,5 +125,5 @@ def _check_condition(name: str, kind: str, sign: str, value: Any) -> None:
 
 
 def own_columns(columns: Sequence[Column]) -> tuple[Column, ...]:
-    """Return those of `columns` that belong to the format, not to every row."""
-    return tuple(column for column in columns if column not in COMMON)
+    """Return those of `columns` that belong to the format."""
+    return tuple(column for column in columns if column not in (*COMMON, *CAPTURED))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ import pyarrow as pa
 
 from wireyard.formats.base import Format
 from wireyard.streams.batches import BlockReader
-from wireyard.streams.blocks import Block, FrameScanner, cut_blocks
+from wireyard.streams.blocks import Block, DirectedStream, FrameScanner, cut_blocks
 from wireyard.streams.framer import Framer
 from wireyard.streams.plan import Plan
 from wireyard.streams.source import Source, compression, open_source
 from wireyard.streams.window import Window, Windows, windows_of_bytes, windows_of_file
 
-__all__ = ["load_fast_path", "scan_source"]
+__all__ = ["OpenedStream", "load_fast_path", "open_windows", "scan_source", "scan_stream"]
 
 Decode = Callable[[Block], pa.RecordBatch]
 
@@ -43,7 +43,6 @@ def scan_source(
     framer: Framer | None = None,
     limit: int | None = None,
     threads: int = 1,
-    stream: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a source as batches, in stream order.
 
@@ -57,8 +56,6 @@ def scan_source(
         Only rows that begin before this offset; to the end of the stream if None.
     threads
         How many decode at the same time; the order of batches stays.
-    stream
-        Name of the stream; the source's own if None.
 
     Raises
     ------
@@ -69,12 +66,15 @@ def scan_source(
     """
     framer = framer or plan.framer()
     opened = open_windows(source, framer.position)
-    yield from scan_windows(opened, plan, stream or opened.name, framer, limit, threads)
+    yield from scan_stream(opened, plan, framer, limit, threads)
 
 
 @dataclass(frozen=True)
 class OpenedStream:
-    """A source as windows, the first of them read; `size` is in bytes, None if not known."""
+    """A source that is one stream, as windows, the first of them read.
+
+    `size` is in bytes, None if not known.
+    """
 
     name: str
     first: Window
@@ -96,6 +96,25 @@ class OpenedStream:
         if self.size is not None:
             return self.size
         return len(self.first.view) if self.first.at_end else sys.maxsize
+
+    @property
+    def stream(self) -> str:
+        """The stream, as rows name it: as they name the source."""
+        return self.name
+
+    @property
+    def context(self) -> None:
+        """Nothing: the format knows how its streams begin."""
+
+    def blocks(
+        self, framer: Framer, scanner: FrameScanner | None, limit: int | None = None
+    ) -> Iterator[Block]:
+        """Yield the blocks from where `framer` stands, which is where the windows begin."""
+        return cut_blocks(self.windows, framer, scanner, limit)
+
+    def columns(self, _block: Block) -> Mapping[str, pa.Array]:
+        """Return nothing: a bare stream does not say when or between whom it was sent."""
+        return {}
 
     def close(self) -> None:
         """Close the source, wherever the windows are."""
@@ -119,27 +138,26 @@ def open_windows(source: Source, start: int = 0) -> OpenedStream:
     return OpenedStream(name, next(windows), windows, None if size is None else size - start)
 
 
-def scan_windows(
-    opened: OpenedStream,
+def scan_stream(
+    opened: DirectedStream,
     plan: Plan,
-    stream: str,
     framer: Framer | None = None,
     limit: int | None = None,
     threads: int = 1,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of an opened stream from where `framer` stands, up to `limit`."""
-    framer = framer or plan.framer()
+    framer = framer or plan.framer(context=opened.context)
     size = opened.bytes_ahead
     if limit is not None:
         size = min(size, limit - framer.position)
     fast = load_fast_path(plan.format, size)
     scanner: FrameScanner | None = fast.scan_frames if fast else None
-    blocks = cut_blocks(opened.windows, framer, scanner, limit)
+    blocks = opened.blocks(framer, scanner, limit)
     own = local()
 
     def decode(block: Block) -> pa.RecordBatch:
         if not hasattr(own, "reader"):
-            own.reader = BlockReader(plan, opened.name, stream, fast)
+            own.reader = BlockReader(plan, opened, fast)
         batch: pa.RecordBatch = own.reader.read(block)
         return batch
 

@@ -36,6 +36,8 @@ FORMAT = Format(
     redact=redact,
     body_views={"text": text_of("payload"), "value": text_of("payload")},
     next_context=next_context,
+    answer_context=next_context,
+    ports=(1883,),
     dialects={
         "3.1": Dialect(3, "a stream without its CONNECT, of MQTT 3.1"),
         "3.1.1": Dialect(4, "a stream without its CONNECT, of MQTT 3.1.1"),

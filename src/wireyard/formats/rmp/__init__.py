@@ -29,6 +29,7 @@ FORMAT = Format(
     annotate=annotate,
     body_views={"text": text_of("data")},
     next_context=next_context,
+    in_datagrams=True,
     dialects={
         "list-order": Dialect(
             Place(list_order=True, framed=False).context,

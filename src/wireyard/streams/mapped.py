@@ -17,9 +17,9 @@ import numpy as np
 from wireyard.errors import SourceError
 from wireyard.streams.scan import OpenedStream
 from wireyard.streams.source import compression
-from wireyard.streams.window import Bytes, Window, Windows, windows_of_bytes
+from wireyard.streams.window import Bytes, Windows, windows_of_bytes
 
-__all__ = ["map_windows"]
+__all__ = ["map_bytes", "map_windows"]
 
 _WINDOW_BYTES = 8 << 20
 """A window that is read has to stay in the cache, which half of this does better. One that is
@@ -37,9 +37,8 @@ def map_windows(path: str, start: int, size: int | None = None) -> OpenedStream 
     if "://" in path:
         return None
     try:
-        with Path(path).open("rb") as file:
-            pages = mmap(file.fileno(), 0, access=ACCESS_READ)
-        if compression(pages[:_MAGIC_BYTES]) or start >= len(pages):
+        pages = _map(path)
+        if pages is None or start >= len(pages):
             return None
         data = np.frombuffer(pages, np.uint8)[:size]
         windows = _windows(path, pages, data, start)
@@ -48,15 +47,40 @@ def map_windows(path: str, start: int, size: int | None = None) -> OpenedStream 
         return None
 
 
+def map_bytes(path: str) -> Bytes | None:
+    """Return the bytes of a whole file as its pages, None where `map_windows` returns None.
+
+    Every page was read once; the system may take it back and read it again when it is looked at.
+    """
+    if "://" in path:
+        return None
+    try:
+        pages = _map(path)
+        if pages is None:
+            return None
+        for start in range(0, len(pages), _WINDOW_BYTES):
+            _populate(path, pages, start, min(start + _WINDOW_BYTES, len(pages)))
+        return np.frombuffer(pages, np.uint8)
+    except (OSError, ValueError, SourceError):
+        return None
+
+
+def _map(path: str) -> mmap | None:
+    """Map a file, unless it is compressed."""
+    with Path(path).open("rb") as file:
+        pages = mmap(file.fileno(), 0, access=ACCESS_READ)
+    return None if compression(pages[:_MAGIC_BYTES]) else pages
+
+
 def _windows(path: str, pages: mmap, data: Bytes, start: int) -> Windows:
     for window in windows_of_bytes(data, start, _WINDOW_BYTES):
-        _populate(path, pages, window)
+        _populate(path, pages, window.start, window.stop)
         yield window
 
 
-def _populate(path: str, pages: mmap, window: Window) -> None:
-    begin = window.start - window.start % PAGESIZE
+def _populate(path: str, pages: mmap, start: int, stop: int) -> None:
+    begin = start - start % PAGESIZE
     try:
-        pages.madvise(_POPULATE_READ, begin, window.stop - begin)
+        pages.madvise(_POPULATE_READ, begin, stop - begin)
     except OSError:
-        raise SourceError(f"{path}: cannot be read on at byte {window.start}") from None
+        raise SourceError(f"{path}: cannot be read on at byte {start}") from None

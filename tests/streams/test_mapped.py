@@ -13,10 +13,10 @@ import pytest
 from tests.spark.rows import GOOD, STREAM
 from wireyard.errors import SourceError
 from wireyard.formats import get_format
-from wireyard.spark import mapped
-from wireyard.spark.mapped import map_windows
+from wireyard.streams import mapped
+from wireyard.streams.mapped import map_windows
 from wireyard.streams.plan import make_plan
-from wireyard.streams.scan import scan_source, scan_windows
+from wireyard.streams.scan import scan_source, scan_stream
 
 PLAN = make_plan(get_format("jmq"))
 
@@ -38,7 +38,7 @@ def test_the_rows_are_those_that_reading_finds(
     name = str(stream)
     opened = map_windows(name, start)
     assert opened is not None and opened.size == len(STREAM) - start
-    found = list(scan_windows(opened, PLAN, name, PLAN.framer(start)))
+    found = list(scan_stream(opened, PLAN, PLAN.framer(start)))
     expected = pa.Table.from_batches(scan_source(name, PLAN, framer=PLAN.framer(start)))
     assert len(found) > 1 or window_bytes > len(STREAM)
     assert pa.Table.from_batches(found).equals(expected)
@@ -66,7 +66,7 @@ def test_a_file_that_is_cut_while_it_is_read(
     path.write_bytes(GOOD[0] * 1000)
     opened = map_windows(str(path), 0)
     assert opened is not None
-    batches = scan_windows(opened, PLAN, str(path))
+    batches = scan_stream(opened, PLAN)
     assert next(batches).num_rows > 0
     with path.open("r+b") as file:
         file.truncate(PAGESIZE)
@@ -82,7 +82,7 @@ def test_a_map_goes_with_its_windows(stream: Path) -> None:
         pytest.skip("only Linux lists the maps of a process")
     opened = map_windows(str(stream), 0)
     assert opened is not None and maps() == 1
-    rows = pa.Table.from_batches(scan_windows(opened, PLAN, str(stream)))
+    rows = pa.Table.from_batches(scan_stream(opened, PLAN))
     del opened
     gc.collect()  # errors hold the frames they came through
     assert maps() == 0

@@ -1,0 +1,107 @@
+"""Streams of a capture as the rest of wireyard reads streams, with what a capture knows of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from wireyard.captures.records import NO_TIME
+from wireyard.captures.stream import Stream
+from wireyard.streams.blocks import Block, FrameScanner, cut_blocks, cut_window, join_blocks
+from wireyard.streams.framer import GAP, Framer
+from wireyard.streams.window import WINDOW_BYTES, Window
+
+__all__ = ["CapturedStream"]
+
+
+@dataclass(frozen=True)
+class CapturedStream:
+    """One direction of a conversation; bytes that the capture never saw are gaps in it.
+
+    `bytes_ahead` may count more than this stream: those that are read with it.
+    """
+
+    name: str
+    captured: Stream
+    context: int
+    bytes_ahead: int
+
+    @property
+    def stream(self) -> str:
+        """The stream, as rows name it."""
+        return self.captured.name
+
+    @property
+    def size(self) -> int:
+        """Its bytes with those in gaps."""
+        return self.captured.size
+
+    def blocks(
+        self, framer: Framer, scanner: FrameScanner | None, limit: int | None = None
+    ) -> Iterator[Block]:
+        """Yield the blocks from where `framer` stands; the parameters are those of `cut_blocks`."""
+        for start, stop in self.captured.pieces.tolist():
+            if stop <= framer.position:
+                continue
+            if framer.position < start:
+                yield _gap(framer, start)
+            if limit is not None and framer.position >= limit:
+                return
+            if self.captured.protocol == "udp":
+                yield from self._datagrams(framer, scanner, stop)
+            else:
+                windows = self.captured.windows(framer.position, stop)
+                yield from cut_blocks(windows, framer, scanner, limit)
+        if framer.position < min(self.captured.size, limit or self.captured.size):
+            yield _gap(framer, self.captured.size)
+
+    def columns(self, block: Block) -> Mapping[str, pa.Array]:
+        """Return when the rows of a block were captured, and who sent them to whom."""
+        rows = len(block.offsets)
+        seen = np.ones(rows, np.bool_)
+        seen[[row for row, frame in block.odd.items() if frame.status == GAP]] = False
+        frames, times_ns = np.zeros(rows, np.int64), np.full(rows, NO_TIME, np.int64)
+        starts = block.offsets[seen]
+        found = self.captured.completed(starts, starts + block.lengths[seen])
+        frames[seen], times_ns[seen] = found
+        src, dst = self.captured.src, self.captured.dst
+        return {
+            "captured_ns": pa.array(times_ns, mask=times_ns == NO_TIME),
+            "frame": pa.array(frames, mask=~seen),
+            "src_addr": pa.repeat(src.address, rows),
+            "src_port": pa.repeat(pa.scalar(src.port, pa.int32()), rows),
+            "dst_addr": pa.repeat(dst.address, rows),
+            "dst_port": pa.repeat(pa.scalar(dst.port, pa.int32()), rows),
+        }
+
+    def close(self) -> None:
+        """Do nothing: the capture is in memory."""
+
+    def _datagrams(
+        self, framer: Framer, scanner: FrameScanner | None, stop: int
+    ) -> Iterator[Block]:
+        """Yield the blocks of datagrams that follow each other, each framed by itself."""
+        runs = self.captured.runs
+        stops = runs.stops
+        at = int(np.searchsorted(runs.offsets, framer.position))
+        while framer.position < stop:
+            base = framer.position
+            most = np.searchsorted(stops, min(base + WINDOW_BYTES, stop), "right")
+            behind = max(int(most), at + 1)
+            data = self.captured.read(base, int(stops[behind - 1]))
+            blocks = []
+            for end in stops[at:behind].tolist():
+                framer.begin()
+                window = Window(data, base, framer.position - base, end - base, at_end=True)
+                blocks.append(cut_window(window, framer, scanner))
+            yield join_blocks(blocks)
+            at = behind
+
+
+def _gap(framer: Framer, stop: int) -> Block:
+    frame = framer.lose(stop)
+    offset, length, context = np.array([[frame.start], [stop - frame.start], [frame.context]])
+    return Block(np.empty(0, np.uint8), frame.start, 0, offset, length, context, {0: frame})

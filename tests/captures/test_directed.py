@@ -1,0 +1,214 @@
+"""Streams of a capture as rows: gaps, beginnings never seen, datagrams, who has which format."""
+
+from __future__ import annotations
+
+import io
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+import wireyard
+from tests.captures.make import (
+    BEGAN_NS,
+    SERVER,
+    both_ways,
+    ethernet,
+    ipv4,
+    one_way,
+    packets,
+    pcap,
+    udp,
+)
+from tests.formats.rmp.make import MORE, message
+from tests.make import packet
+
+CONNECT = bytes.fromhex("100e 00044d515454 04 02 0000 0002 6364")
+CONNECT_5 = bytes.fromhex("100f 00044d515454 05 02 0000 00 0002 6364")
+CONNACK_5 = bytes.fromhex("2003000000")
+PUBLISH = bytes.fromhex("3005 0001 74 6869")
+PUBLISH_5 = bytes.fromhex("3006 0001 74 00 6869")
+"""Topic t, payload hi."""
+
+
+def shown(data: bytes, **options: Any) -> list[tuple[str, int, int]]:
+    rows = wireyard.read(data, **options).to_pylist()
+    for before, row in pairwise(rows):
+        if before["stream"] == row["stream"]:
+            assert before["offset"] + before["length"] == row["offset"]
+    return [(row["status"], row["offset"], row["length"]) for row in rows]
+
+
+def test_a_gap_is_a_row_and_jmq_is_found_again_behind_it() -> None:
+    first, second, third = packet(sequence=1), packet(sequence=2), packet(sequence=3)
+    size = len(first)
+    data = one_way([(0, first + second[:10]), (size + 40, second[40:] + third)])
+    table = wireyard.read(data, "jmq")
+    assert shown(data, format="jmq") == [
+        ("ok", 0, size),
+        ("tail", size, 10),
+        ("gap", size + 10, 30),
+        ("garbage", size + 40, size - 40),
+        ("ok", 2 * size, size),
+    ]
+    assert table["sequence"].to_pylist() == [1, None, None, None, 3]
+    assert table["frame"].to_pylist() == [2, 2, None, 3, 3]
+    assert table["captured_ns"].to_pylist()[0] == BEGAN_NS + 1000
+    errors = [row["error"] and row["error"]["code"] for row in table.to_pylist()]
+    assert errors == [None, "truncated", "gap", "gap", None]
+
+
+def test_behind_a_gap_between_packets_a_format_with_a_mark_is_in_step_at_once() -> None:
+    size = len(packet())
+    data = one_way([(0, packet()), (2 * size, packet())])
+    assert shown(data, format="jmq") == [
+        ("ok", 0, size),
+        ("gap", size, size),
+        ("ok", 2 * size, size),
+    ]
+
+
+def test_a_packet_that_a_gap_cut_tells_where_the_next_one_begins() -> None:
+    stream = CONNECT + PUBLISH * 3
+    lost = range(len(CONNECT) + 4, len(CONNECT) + 6)
+    data = one_way([(0, stream[: lost.start]), (lost.stop, stream[lost.stop :])])
+    at = len(CONNECT)
+    assert shown(data) == [
+        ("ok", 0, at),
+        ("tail", at, 4),
+        ("gap", at + 4, 2),
+        ("garbage", at + 6, 1),
+        ("ok", at + 7, 7),
+        ("ok", at + 14, 7),
+    ]
+    assert wireyard.read(data)["version_in_force"].to_pylist()[-1] == 4
+
+
+def test_a_cut_that_ends_with_the_gap_leaves_nothing_to_pass_over() -> None:
+    stream = CONNECT + PUBLISH * 2
+    at = len(CONNECT)
+    data = one_way([(0, stream[: at + 4]), (at + 7, PUBLISH)])
+    assert shown(data) == [("ok", 0, at), ("tail", at, 4), ("gap", at + 4, 3), ("ok", at + 7, 7)]
+
+
+def test_a_packet_cut_by_several_gaps() -> None:
+    body = bytes(range(200))
+    publish = b"\x30\xcb\x01\x00\x01t" + body
+    stream = CONNECT + publish + PUBLISH
+    at = len(CONNECT)
+    pieces = [
+        (0, stream[: at + 50]),
+        (at + 60, stream[at + 60 : at + 70]),
+        (at + 80, stream[at + 80 :]),
+    ]
+    assert shown(one_way(pieces)) == [
+        ("ok", 0, at),
+        ("tail", at, 50),
+        ("gap", at + 50, 10),
+        ("garbage", at + 60, 10),
+        ("gap", at + 70, 10),
+        ("garbage", at + 80, len(publish) - 80),
+        ("ok", at + len(publish), len(PUBLISH)),
+    ]
+
+
+def test_behind_a_gap_over_a_boundary_mqtt_is_lost_to_the_end() -> None:
+    at = len(CONNECT)
+    data = one_way([(0, CONNECT), (at + 7, PUBLISH)])
+    assert shown(data) == [("ok", 0, at), ("gap", at, 7), ("garbage", at + 7, 7)]
+
+
+def test_a_connect_cut_by_a_gap_still_declares_its_version() -> None:
+    data = one_way([(0, CONNECT_5[:12]), (len(CONNECT_5), PUBLISH_5)])
+    rows = wireyard.read(data).to_pylist()
+    assert [row["status"] for row in rows] == ["tail", "gap", "ok"]
+    assert (rows[2]["version_in_force"], rows[2]["payload"]) == (5, b"hi")
+
+
+def test_the_first_byte_not_captured_is_a_gap_too() -> None:
+    size = len(packet())
+    data = one_way([(30, packet()[30:] + packet())], server=7676)
+    assert shown(data, decode_as=["tcp.port==7676,jmq"]) == [
+        ("gap", 0, 30),
+        ("garbage", 30, size - 30),
+        ("ok", size, size),
+    ]
+
+
+def test_conditions_on_the_columns_of_captures() -> None:
+    data = one_way([(0, CONNECT + PUBLISH * 3)])
+    columns = ["offset", "frame", "src_port", "dst_addr"]
+    rows = wireyard.read(data, "mqtt", columns, where=[("frame", "==", 2), ("qos", "==", 0)])
+    assert rows.to_pylist()[0] == {
+        "offset": len(CONNECT), "frame": 2, "src_port": 40000, "dst_addr": SERVER,
+    }  # fmt: skip
+    assert rows.num_rows == 3
+    assert wireyard.read(data, "mqtt", where=[("src_addr", "==", SERVER)]).num_rows == 0
+    with pytest.raises(wireyard.UsageError, match="no column 'frame'"):
+        wireyard.read(CONNECT, "mqtt", ["frame"])
+
+
+def test_the_answering_direction_has_the_version_of_the_asking_one() -> None:
+    for connect, answer, version in ((CONNECT, PUBLISH, 4), (CONNECT_5, PUBLISH_5, 5)):
+        data = pcap(packets(both_ways(connect, answer)))
+        rows = wireyard.read(data, "mqtt").to_pylist()
+        assert [row["version_in_force"] for row in rows] == [version, version]
+        assert rows[1]["payload"] == b"hi"
+
+
+def test_a_client_seen_without_its_connect_has_the_version_of_the_answer() -> None:
+    data = pcap(packets(both_ways(PUBLISH_5, CONNACK_5)))
+    assert wireyard.read(data)["version_in_force"].to_pylist() == [5, 5]
+
+
+def test_a_port_mapper_names_the_ports_of_services() -> None:
+    answer = b"101 imqbroker 301\r\njms tcp NORMAL 40321\r\ncluster tcp CLUSTER 40322\r\n.\r\n"
+    middle = packet()[10:] + packet(sequence=9)
+    frames = both_ways(b"101\r\n", answer, (50000, 7676)) + both_ways(middle, b"", (50001, 40321))
+    data = pcap(packets(frames))
+    table = wireyard.read(data)
+    assert table["status"].to_pylist() == ["garbage", "ok"]
+    assert set(table["format"].to_pylist()) == {"jmq"}
+
+
+def test_several_formats_have_to_be_named() -> None:
+    frames = both_ways(CONNECT, PUBLISH) + both_ways(packet(), b"", (50001, 50002))
+    data = pcap(packets(frames))
+    with pytest.raises(wireyard.UsageError, match="holds jmq and mqtt; name one of them"):
+        wireyard.read(data)
+    assert wireyard.read(data, "jmq").num_rows == 1
+    assert [one.packet_type for one in wireyard.packets(data, "mqtt")] == [1, 3]
+
+
+def test_what_nobody_knows_is_named_with_the_option_that_would_tell() -> None:
+    data = pcap(packets(both_ways(b"GET / HTTP/1.0\r\n", b"HTTP/1.0 200 OK\r\n")))
+    option = r"tcp.port==1999,mqtt"
+    with pytest.raises(wireyard.UsageError, match=f"no stream in it begins like .*{option}"):
+        wireyard.read(data)
+    forced = wireyard.read(data, decode_as=[option])
+    assert set(forced["format"].to_pylist()) == {"mqtt"}
+    for wrong in ("tcp.port=1999,mqtt", "tcp.port==99999,mqtt", "mqtt"):
+        with pytest.raises(wireyard.UsageError, match="is no decode-as such as"):
+            wireyard.read(data, decode_as=[wrong])
+
+
+def test_datagrams_are_packets_of_rmp_where_somebody_says_so() -> None:
+    samples = message(1, b"a"), message(MORE | 1, b"b") + message(1, b"c"), message(1, b"d")
+    frames = [ethernet(ipv4(udp(5405, 5405, data), protocol=17)) for data in samples]
+    data = pcap(packets(frames))
+    with pytest.raises(wireyard.UsageError, match="no stream in it begins like"):
+        wireyard.read(data)
+    for options in ({"format": "rmp"}, {"decode_as": ["udp.port==5405,rmp"]}):
+        table = wireyard.read(data, **options)
+        assert table["frame"].to_pylist() == [1, 2, 2, 3]
+        assert table["message_in_packet"].to_pylist() == [0, 0, 1, 0]
+
+
+@pytest.mark.parametrize("opened", [bytes, io.BytesIO])
+def test_captures_from_memory_and_from_file_objects(opened: Any) -> None:
+    assert wireyard.read(opened(one_way([(0, CONNECT)])), "mqtt").num_rows == 1
+
+
+def test_damage_is_told_and_what_is_before_it_read() -> None:
+    with pytest.warns(UserWarning, match="7 bytes are not read"):
+        assert wireyard.read(one_way([(0, CONNECT + PUBLISH)]) + bytes(7)).num_rows == 2

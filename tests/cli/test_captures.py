@@ -1,0 +1,41 @@
+"""``wireyard decode`` of captures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.captures.make import both_ways, one_way, packets, pcap
+from tests.captures.test_directed import CONNECT, PUBLISH
+from tests.cli.results import Run, rows_of
+from tests.make import packet
+
+
+def test_the_command_line_takes_captures(run: Run, tmp_path: Path) -> None:
+    frames = both_ways(CONNECT, PUBLISH) + both_ways(packet(), b"?", (50001, 50002))
+    path = tmp_path / "both"
+    path.write_bytes(pcap(packets(frames)))
+    result = run("decode", str(path))
+    rows = rows_of(result)
+    assert [row["format"] for row in rows] == ["mqtt", "mqtt", "jmq", "jmq"]
+    assert [row["src_port"] for row in rows] == [40000, 1999, 50001, 50002]
+    assert (result.exit_code, rows[3]["status"]) == (1, "garbage")
+    options = ("--format", "mqtt", "--where", "frame == 4", "--columns", "topic,dst_port")
+    assert rows_of(run("decode", str(path), *options)) == [{"topic": "t", "dst_port": 40000}]
+    refused = run("inspect", str(path))
+    assert "is a capture" in refused.stderr
+
+
+def test_damage_is_told(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "cut.pcap"
+    path.write_bytes(one_way([(0, CONNECT + PUBLISH)]) + bytes(7))
+    result = run("decode", str(path))
+    assert (result.exit_code, len(rows_of(result))) == (1, 2)
+    assert "7 bytes are not read" in result.stderr
+
+
+def test_gaps_are_told(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "lost.pcap"
+    path.write_bytes(one_way([(0, CONNECT), (len(CONNECT) + 7, PUBLISH)]))
+    result = run("decode", str(path))
+    assert result.exit_code == 1
+    assert "1 gap in the capture, 7 bytes" in result.stderr
