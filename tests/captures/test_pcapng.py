@@ -21,8 +21,11 @@ def frame(number: int) -> bytes:
 
 
 def times_of(data: bytes) -> list[int]:
-    times_ns: list[int] = read_records(np.frombuffer(data, np.uint8)).times_ns.tolist()
-    return times_ns
+    return [
+        time_ns
+        for records in read_records(np.frombuffer(data, np.uint8))
+        for time_ns in records.times_ns.tolist()
+    ]
 
 
 def content_of(capture: Capture) -> bytes:

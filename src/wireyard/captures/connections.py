@@ -60,11 +60,12 @@ class Connections(NamedTuple):
 
 def streams_of(
     protocols: Sequence[Connections], flows: FlowTable, content: Content
-) -> Iterator[Stream]:
+) -> Iterator[tuple[int, Stream]]:
     """Yield the streams that have bytes, by the first packets of their connections.
 
-    Of a connection the side that sent it comes first. A connection without bytes gives no stream,
-    but counts for the names of those after it.
+    Each comes with the number of its conversation. Of a connection the side that sent its first
+    packet comes first. A connection without bytes gives no stream, but counts for the names of
+    those after it.
     """
     counts = [len(found.conversations) for found in protocols]
     protocol = np.repeat(np.arange(len(protocols)), counts)
@@ -79,7 +80,8 @@ def streams_of(
         first = int(found.first_ways[at])
         for way in (first, 1 - first):
             if found.sizes[2 * at + way]:
-                yield found.stream(at, way, int(ordinal[place]), flows, content)
+                stream = found.stream(at, way, int(ordinal[place]), flows, content)
+                yield int(found.conversations[at]), stream
 
 
 def _ordinals(groups: Ints, times: Ints) -> Ints:

@@ -14,10 +14,13 @@ from wireyard.captures.flow_kernels import EMPTY, Key, fill_slots, number_flows
 __all__ = ["Endpoint", "FlowTable"]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
 Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _FIRST_SLOTS: Final = 1 << 12
 _MASK: Final = (1 << 64) - 1
+_FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
+_SHIFT: Final = np.uint64(32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,23 @@ class FlowTable:
         if 2 * most > len(self._slots):
             self._slots = np.full(1 << (4 * most - 1).bit_length(), EMPTY, np.int64)
             fill_slots(self._keys, self._count, self._seed, self._slots)
+
+    def parts(self, first: int, of: int) -> Ints:
+        """Return which of `of` parts each conversation from number `first` on falls to.
+
+        That depends on its endpoints alone, and not on what else is in a capture.
+        """
+        hashes = np.zeros(self._count - first, np.uint64)
+        for column in self._keys[first : self._count].T.astype(np.uint64):
+            hashes = (hashes ^ column) * _FACTOR
+            hashes ^= hashes >> _SHIFT
+        return (hashes % np.uint64(of)).astype(np.int64)
+
+    def has_port(self, first: int, port: int) -> Flags:
+        """Tell of each conversation from number `first` on whether one endpoint has a port."""
+        ports = self._keys[first : self._count, Key.PORTS]
+        there: Flags = (ports >> 16 == port) | (ports & 0xFFFF == port)
+        return there
 
     def protocols(self) -> Ints:
         """Return the IP protocol of each conversation."""

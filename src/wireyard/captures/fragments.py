@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wireyard.captures.layout import Header, Unit
+from wireyard.captures.places import Places
 
 __all__ = ["Datagrams", "assemble"]
 
@@ -29,8 +30,8 @@ _UNIT_BYTES: Final = 8
 class Datagrams(NamedTuple):
     """Datagrams with an IP header each, without options and without a length.
 
-    Shapes: starts, sizes, kinds, records (d); `kinds` are those of their headers, `records` those
-    that completed them. `members` has the records each was made of.
+    Shapes: starts, sizes, kinds, records, times_ns (d); `kinds` are those of their headers,
+    `records` and `times_ns` those that completed them. `members` has the records each was made of.
     """
 
     data: Bytes
@@ -38,6 +39,7 @@ class Datagrams(NamedTuple):
     sizes: Ints
     kinds: Ints
     records: Ints
+    times_ns: Ints
     members: list[list[int]]
 
 
@@ -77,30 +79,34 @@ class _Datagram:
     def complete(self) -> bool:
         return self.units is not None and self.covered == (1 << self.units) - 1
 
-    def write(self, data: Bytes) -> bytes:
+    def write(self, places: Places) -> bytes:
         """Return header and payload; what was captured first is written last."""
         payload = bytearray(self.size)
         for offset, start, length in reversed(self.pieces):
-            payload[offset : offset + length] = data[start : start + length].data
+            payload[offset : offset + length] = places.view(start, length).data
         return self.header + payload
 
 
-def assemble(data: Bytes, fragments: Grid, times_ns: Ints) -> Datagrams:
-    """Put fragments together that are a column of `Unit` each, in the order of capture."""
+def assemble(places: Places, fragments: Grid, times_ns: Ints) -> Datagrams:
+    """Put fragments together that are a column of `Unit` each, in the order of capture.
+
+    Shapes: fragments (f, r), times_ns (r).
+    """
     waiting: dict[tuple[int, ...], _Datagram] = {}
     done: list[tuple[_Datagram, int, bytes]] = []
-    for column in fragments.T.tolist():
+    done_ns: list[int] = []
+    for column, time_ns in zip(fragments.T.tolist(), times_ns.tolist(), strict=True):
         key = tuple(column[Unit.SRC_HIGH : Unit.DST_LOW + 1])
         # The fragments of an IPv6 datagram may differ in the protocol; that of the first counts.
         protocol = column[Unit.PROTOCOL] if column[Unit.VERSION] == 4 else 0
         key += (column[Unit.VERSION], protocol, column[Unit.IDENTIFICATION])
-        time_ns = int(times_ns[column[Unit.RECORD]])
         datagram = waiting.get(key)
         if datagram is None or time_ns - datagram.begun_ns > _LIFETIME_NS:
             datagram = waiting[key] = _Datagram(time_ns)
         datagram.add(column)
         if datagram.complete:
-            done.append((waiting.pop(key), column[Unit.VERSION], datagram.write(data)))
+            done_ns.append(time_ns)
+            done.append((waiting.pop(key), column[Unit.VERSION], datagram.write(places)))
     sizes = np.array([len(written) for _, _, written in done], np.int64)
     kinds = {4: Header.IPV4, 6: Header.IPV6}
     return Datagrams(
@@ -109,6 +115,7 @@ def assemble(data: Bytes, fragments: Grid, times_ns: Ints) -> Datagrams:
         sizes,
         np.array([kinds[version] for _, version, _ in done], np.int64),
         np.array([datagram.records[-1] for datagram, _, _ in done], np.int64),
+        np.array(done_ns, np.int64),
         [datagram.records for datagram, _, _ in done],
     )
 

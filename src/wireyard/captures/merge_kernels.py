@@ -156,15 +156,12 @@ def merge_rows(
     return count
 
 
-@kernel(I64(READ, READ, _INTS, _INTS, TEXT))
-def copy_runs(data: Bytes, extra: Bytes, starts: Ints, lengths: Ints, out: Bytes) -> int:
-    """Copy runs of `data`, and of `extra` that lies behind it, to `out`; return their bytes."""
+@kernel(I64(READ, I64, _INTS, _INTS, TEXT))
+def copy_runs(data: Bytes, base: int, starts: Ints, lengths: Ints, out: Bytes) -> int:
+    """Copy runs of `data`, which begins at `base`, to `out`; return their bytes."""
     at = 0
     for run in range(len(starts)):
-        start, length = int(starts[run]), int(lengths[run])
-        if start < len(data):
-            copy_bytes(out, at, data, start, length)
-        else:
-            copy_bytes(out, at, extra, start - len(data), length)
+        length = int(lengths[run])
+        copy_bytes(out, at, data, int(starts[run]) - base, length)
         at += length
     return at

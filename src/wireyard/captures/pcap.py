@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -45,6 +46,8 @@ _STANDARD: Final = (16, 24, 20)
 _PATCHED: Final = (24, 28)
 """Kuznetzov's patches ss990417 and ss990915."""
 
+_NOTHING: Final = np.empty((len(Record), 0), np.int64)
+
 MAGICS: Final = {
     number.to_bytes(4, "little" if little else "big"): _Kind(little, unit_ns, header_bytes)
     for number, unit_ns, header_bytes in (
@@ -56,27 +59,26 @@ MAGICS: Final = {
 }
 
 
-def read_records(data: npt.NDArray[np.uint8]) -> Records:
-    """Read the records of a classic capture file, which begins with one of the `MAGICS`."""
+def read_records(data: npt.NDArray[np.uint8]) -> Iterator[Records]:
+    """Yield the records of a classic capture file, which begins with one of the `MAGICS`."""
     kind = MAGICS[data[:4].tobytes()]
     if len(data) < _FILE_HEADER_BYTES:
         missing = Truncated("pcap", "File Header", 0, _FILE_HEADER_BYTES, len(data), _SPEC)
-        return _records([], 0, 0, missing)
+        yield _records(_NOTHING, 0, 0, missing)
+        return
     order = "<u4" if kind.little else ">u4"
     snapshot_bytes, link = (int(value) for value in data[16:24].view(order))
     most_bytes = min(max(snapshot_bytes, USUAL_RECORD_BYTES), MAX_RECORD_BYTES)
     header_bytes = _likeliest_header(data, kind, most_bytes)
     at = _FILE_HEADER_BYTES
-    blocks = []
+    link &= _LINK_MASK
     while (block := _walk(data, at, kind, header_bytes, most_bytes)).shape[1]:
-        blocks.append(block)
         at = int(block[Record.START, -1] + block[Record.CAPTURED, -1])
-    damage = _damage(data, at, kind, header_bytes, most_bytes)
-    return _records(blocks, link & _LINK_MASK, at, damage)
+        yield _records(block, link, at)
+    yield _records(_NOTHING, link, at, _damage(data, at, kind, header_bytes, most_bytes))
 
 
-def _records(blocks: list[Grid], link: int, stop: int, damage: DecodeError | None) -> Records:
-    grid = np.concatenate([np.empty((len(Record), 0), np.int64), *blocks], axis=1)
+def _records(grid: Grid, link: int, stop: int, damage: DecodeError | None = None) -> Records:
     return Records(
         times_ns=grid[Record.TICKS],
         starts=grid[Record.START],

@@ -7,6 +7,7 @@ may have its own byte order, every interface its own link type and clock.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,8 +43,8 @@ class _Interface:
     offset_s: int = 0
 
 
-def read_records(data: npt.NDArray[np.uint8]) -> Records:
-    """Read the packets of a pcapng file, which begins with `magic.PCAPNG`."""
+def read_records(data: npt.NDArray[np.uint8]) -> Iterator[Records]:
+    """Yield the packets of a pcapng file, which begins with `magic.PCAPNG`."""
     return _Reader(data).read()
 
 
@@ -54,11 +55,11 @@ class _Reader:
         self._interfaces: list[_Interface] = []
         self._section_from = 0
         """Number of the first interface of the section, over all sections."""
-        self._blocks: list[Grid] = []
         self._grid = np.empty((len(Record), BLOCK_RECORDS), np.int64)
         self._row = 0
 
-    def read(self) -> Records:
+    def read(self) -> Iterator[Records]:
+        """Yield the packets, and how reading ended."""
         at, damage = 0, None
         reached = np.zeros(1, np.int64)
         while at < len(self._data) and damage is None:
@@ -75,14 +76,14 @@ class _Reader:
             )
             at = int(reached[0])
             if self._row == BLOCK_RECORDS:
-                self._blocks.append(self._grid.copy())
+                yield self._records(at)
                 self._row = 0
             elif at < len(self._data):
                 try:
                     at = self._describe(at)
                 except DecodeError as error:
                     damage = error
-        return self._records(at, damage)
+        yield self._records(at, damage)
 
     def _u32(self, at: int) -> int:
         return int(struct.unpack_from(f"{self._order}I", self._view, at)[0])
@@ -141,8 +142,8 @@ class _Reader:
             at += 4 + size + -size % 4
         return _Interface(link, snapshot_bytes, **clock)
 
-    def _records(self, stop: int, damage: DecodeError | None) -> Records:
-        grid = np.concatenate([*self._blocks, self._grid[:, : self._row]], axis=1)
+    def _records(self, stop: int, damage: DecodeError | None = None) -> Records:
+        grid = self._grid[:, : self._row].copy()
         simple = grid[Record.BLOCK] == SIMPLE
         interfaces = grid[Record.INTERFACE]
         times_ns = np.full(grid.shape[1], NO_TIME, np.int64)

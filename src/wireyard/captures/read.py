@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Final
+from itertools import chain
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -13,18 +15,18 @@ import numpy.typing as npt
 from wireyard.captures import magic, pcap, pcapng
 from wireyard.captures.connections import Connections, streams_of
 from wireyard.captures.layout import Fate, Protocol
-from wireyard.captures.records import Records
+from wireyard.captures.records import NO_TIME, Records
 from wireyard.captures.stream import Content, Stream
 from wireyard.captures.tcp import Reassembled, reassemble
 from wireyard.captures.tcp_kernels import Verdict
 from wireyard.captures.udp import gather
-from wireyard.captures.units import read_units
+from wireyard.captures.units import Share, UnitReader
 from wireyard.errors import SourceError, UsageError, WireError
 from wireyard.streams.mapped import map_bytes
 from wireyard.streams.scan import OpenedStream, open_windows
 from wireyard.streams.source import Source
 
-__all__ = ["Capture", "read_capture"]
+__all__ = ["Capture", "read_capture", "read_captures"]
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -46,6 +48,8 @@ class Capture:
 
     name: str
     streams: list[Stream]
+    guides: list[Stream]
+    """Streams of the share of others that are here for what they tell of these."""
     frames: dict[str, int]
     payload_bytes: dict[str, int]
     damage: WireError | None
@@ -76,27 +80,80 @@ def read_capture(source: Source | OpenedStream, overlap: str = "first") -> Captu
     The whole capture is in memory, up to `MAX_CAPTURE_BYTES`; of a local file that is not
     compressed its columns only.
     """
+    return read_captures([source], overlap)
+
+
+def read_captures(
+    sources: Sequence[Source | OpenedStream], overlap: str = "first", share: Share | None = None
+) -> Capture:
+    """Read the files of one capture, in the order of the times of their first packets.
+
+    Frames are numbered over all of them, as if nobody had begun a new file.
+
+    Parameters
+    ----------
+    share
+        Which conversations to put together; all if None. Those that only the share's port brought
+        here are the `guides` of the capture.
+    """
     if overlap not in OVERLAPS:
         raise UsageError(f"overlap '{overlap}' is unknown; known: {', '.join(OVERLAPS)}")
-    name, data, failure = _load(source)
-    records = _records(data, name)
-    found = read_units(data, records)
-    content = Content(data, found.extra, records.times_ns)
-    protocols = found.flows.protocols()[found.units.flows >> 1]
+    files = sorted(map(_File.open, sources), key=lambda file: file.begun_ns)
+    reader = UnitReader(share)
+    for file in files:
+        reader.begin(file.data)
+        for records in file.blocks:
+            reader.read(records)
+            file.note(records)
+    units, times_ns = reader.units()
+    content = Content(reader.places, units.records, times_ns)
+    protocols = reader.flows.protocols()[units.flows >> 1]
     segments, datagrams = (
-        found.units.take(protocols == protocol) for protocol in (Protocol.TCP, Protocol.UDP)
+        units.take(protocols == protocol) for protocol in (Protocol.TCP, Protocol.UDP)
     )
-    tcp = reassemble(segments, len(found.flows), newest=overlap == "last")
+    tcp = reassemble(segments, len(reader.flows), newest=overlap == "last")
     udp = gather(datagrams)
-    fates = np.bincount(found.fates, minlength=len(Fate)).tolist()
+    streams = list(streams_of((tcp.connections, udp), reader.flows, content))
+    own = np.ones(len(reader.flows), np.bool_)
+    if share is not None:
+        own = reader.flows.parts(0, share.of) == share.part
+    damaged = next((file for file in files if file.damage is not None), None)
     return Capture(
-        name,
-        list(streams_of((tcp.connections, udp), found.flows, content)),
-        {fate.name.lower(): count for fate, count in zip(Fate, fates, strict=True) if count},
+        files[0].name,
+        [stream for conversation, stream in streams if own[conversation]],
+        [stream for conversation, stream in streams if not own[conversation]],
+        {
+            fate.name.lower(): count
+            for fate, count in zip(Fate, reader.fates.tolist(), strict=True)
+            if count
+        },
         _account(tcp, udp),
-        failure or records.damage,
-        len(data) - records.stop,
+        None if damaged is None else damaged.damage,
+        sum(file.unread_bytes for file in files),
     )
+
+
+class _File:
+    """One file of a capture while it is read."""
+
+    def __init__(self, name: str, data: Bytes, failure: SourceError | None) -> None:
+        self.name, self.data = name, data
+        self.damage: WireError | None = failure
+        self.unread_bytes = 0
+        found = _records(data, name)
+        first = next(found)
+        self.blocks = chain([first], found)
+        self.begun_ns = int(first.times_ns[0]) if len(first) else NO_TIME
+
+    @classmethod
+    def open(cls, source: Source | OpenedStream) -> Self:
+        """Load a file."""
+        return cls(*_load(source))
+
+    def note(self, records: Records) -> None:
+        """Take note of how far reading has come."""
+        self.damage = self.damage or records.damage
+        self.unread_bytes = len(self.data) - records.stop
 
 
 def _load(source: Source | OpenedStream) -> tuple[str, Bytes, SourceError | None]:
@@ -132,7 +189,7 @@ def _check_size(name: str, size: int) -> None:
         raise SourceError(f"{name}: has over {limit}; cut it in pieces (editcap -c)")
 
 
-def _records(data: Bytes, name: str) -> Records:
+def _records(data: Bytes, name: str) -> Iterator[Records]:
     head = data[:_SHOWN_BYTES].tobytes()
     if head[:4] in pcap.MAGICS:
         return pcap.read_records(data)

@@ -22,9 +22,10 @@ BLOCK_RECORDS: Final = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The packets of a capture in its order; packet r is the frame with the number r + 1.
+    """Some packets of a capture that follow each other.
 
-    Shapes: all columns (r). `damage` says why reading ended before the file did.
+    Shapes: all columns (r). The last of a capture end where reading did; `damage` says why that is
+    before the file's end.
     """
 
     times_ns: Ints
@@ -34,9 +35,9 @@ class Records:
     originals: Ints
     """Bytes each packet had before it was cut to the snapshot length, as the file says."""
     links: Ints
-    stop: int
+    stop: int = 0
     """Offset where reading ended."""
-    damage: DecodeError | None
+    damage: DecodeError | None = None
 
     def __len__(self) -> int:
         return len(self.starts)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wireyard.captures.flows import Endpoint
-from wireyard.captures.merge_kernels import copy_runs
+from wireyard.captures.places import Places
 from wireyard.streams.window import WINDOW_BYTES, Window, Windows
 
 __all__ = ["Content", "Runs", "Stream"]
@@ -21,18 +21,22 @@ Bytes = npt.NDArray[np.uint8]
 class Content(NamedTuple):
     """What the streams of a capture share: the bytes they are made of, the times of its packets.
 
-    `extra` has the bytes of reassembled datagrams; they count as lying behind `data`.
+    Shapes: records, times_ns (r); `records` are the numbers of packets, from 0 on and ascending.
     """
 
-    data: Bytes
-    extra: Bytes
+    places: Places
+    records: npt.NDArray[np.integer[Any]]
     times_ns: Ints
+
+    def times_of(self, records: Ints) -> Ints:
+        """Return the times of packets that streams are made of."""
+        return self.times_ns[np.searchsorted(self.records, records)]
 
 
 class Runs(NamedTuple):
     """Bytes of one packet each, in the order of the stream.
 
-    Shapes: all columns (u). `offsets` are those in the stream, `starts` those in the capture.
+    Shapes: all columns (u). `offsets` are those in the stream, `starts` those in `Content.places`.
     Between runs that do not touch is a gap.
     """
 
@@ -102,7 +106,7 @@ class Stream:
         if (lengths < 0).any() or lengths.sum() != len(out):
             raise ValueError(f"{self.name}: bytes {start} to {stop} are not all in one piece")
         starts = self.runs.starts[touched] + begins - offsets
-        copy_runs(self.content.data, self.content.extra, starts, lengths, out)
+        self.content.places.copy(starts, lengths, out)
         return out
 
     def windows(self, start: int, stop: int, window_bytes: int = WINDOW_BYTES) -> Windows:
@@ -136,7 +140,7 @@ class Stream:
         records = np.append(self.runs.records[lowest : last.max()], 0)
         bounds = np.stack([first, last], axis=1).ravel() - lowest
         newest = np.maximum.reduceat(records, bounds)[::2]
-        return newest + 1, self.content.times_ns[newest]
+        return newest + 1, self.content.times_of(newest)
 
     def _runs_of(self, starts: Any, stops: Any) -> tuple[Any, Any]:
         """Return the first of the runs that bytes lie in, and the one behind the last."""

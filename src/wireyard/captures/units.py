@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +12,10 @@ from wireyard.captures.flows import FlowTable
 from wireyard.captures.fragments import assemble
 from wireyard.captures.header_kernels import read_headers
 from wireyard.captures.layout import Fate, Header, Link, Unit
+from wireyard.captures.places import Places
 from wireyard.captures.records import Records
 
-__all__ = ["ReadUnits", "Units", "read_units"]
+__all__ = ["Share", "UnitReader", "Units"]
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -55,8 +56,8 @@ _MOST_NESTED: Final = 8
 class Units:
     """TCP segments and UDP datagrams in the order of capture.
 
-    Shapes: all columns (r). A payload begins at `starts` in the capture's bytes, with those of
-    reassembled datagrams behind them, and had `lengths` bytes on the wire.
+    Shapes: all columns (r). A payload begins at `starts` in the capture's `Places`, and had
+    `lengths` bytes on the wire.
     """
 
     records: npt.NDArray[np.int32]
@@ -94,52 +95,90 @@ class Units:
         return Units(*(column[rows] for column in self.columns()))
 
 
-@dataclass(frozen=True, slots=True)
-class ReadUnits:
-    """What `read_units` gives: units, the `Fate` of each record, and whose units they are.
+class Share(NamedTuple):
+    """The conversations that fall to one of several who read the same capture."""
 
-    `extra` has the bytes of reassembled datagrams.
+    part: int
+    of: int
+    port: int
+    """Conversations of this port fall to all, for what is in them tells of others."""
+
+
+class UnitReader:
+    """Reads the headers of packets as they follow each other, and of what their fragments make.
+
+    Parameters
+    ----------
+    share
+        Which conversations are kept; all if None.
     """
 
-    units: Units
-    fates: Bytes
-    flows: FlowTable
-    extra: Bytes
-
-
-def read_units(data: Bytes, records: Records) -> ReadUnits:
-    """Read the headers of all packets, and those of the datagrams that fragments make."""
-    reader = _Reader()
-    kinds = _HEADERS[np.minimum(records.links - _FIRST_LINK, len(_HEADERS) - 1)]
-    packets = records.starts, records.captured, records.originals, kinds
-    fates, fragments = reader.read(data, 0, *packets, np.arange(len(records)))
-    source, extra = data, np.empty(0, np.uint8)
-    members_of: dict[int, list[int]] = {}
-    for _ in range(_MOST_NESTED):
-        if not fragments.shape[1]:
-            break
-        made = assemble(source, fragments, records.times_ns)
-        base, extra = len(data) + len(extra), np.concatenate([extra, made.data])
-        packets = made.starts, made.sizes, made.sizes, made.kinds
-        found, fragments = reader.read(made.data, base, *packets, made.records)
-        for fate, members in zip(found.tolist(), made.members, strict=True):
-            # Each may have completed a datagram in a tunnel, of which this is a fragment.
-            members = [first for member in members for first in members_of.get(member, [member])]
-            members_of[members[-1]] = members
-            fates[members] = fate
-        source = made.data
-    return ReadUnits(reader.units(), fates, reader.flows, extra)
-
-
-class _Reader:
-    """Collects the units of several sources."""
-
-    def __init__(self) -> None:
+    def __init__(self, share: Share | None = None) -> None:
+        self.places = Places()
         self.flows = FlowTable()
-        self._blocks = [Units.of(np.empty((len(Unit), 0), np.int64), np.empty(0, np.int64), 0)]
-        self._passes = 0
+        self.fates = np.zeros(len(Fate), np.int64)
+        """How many packets had each fate."""
+        self._share = share
+        self._wanted = np.empty(0, np.bool_)
+        self._count = 0
+        nothing = np.empty((len(Unit), 0), np.int64)
+        self._kept = [(Units.of(nothing, nothing[0], 0), nothing[0])]
+        self._fragments = [(nothing, nothing[0])]
+        self._passes = 1
 
-    def read(
+    def begin(self, data: Bytes) -> None:
+        """Go on with packets of another file."""
+        self._data, self._base = data, self.places.append(data)
+
+    def read(self, records: Records) -> None:
+        """Read the packets that follow those before."""
+        kinds = _HEADERS[np.minimum(records.links - _FIRST_LINK, len(_HEADERS) - 1)]
+        numbers = np.arange(self._count, self._count + len(records))
+        self._count += len(records)
+        packets = records.starts, records.captured, records.originals, kinds, numbers
+        fates, fragments = self._read(self._data, self._base, *packets, records.times_ns)
+        self.fates += np.bincount(fates, minlength=len(Fate))
+        if fragments.shape[1]:
+            times_ns = records.times_ns[fragments[Unit.RECORD] - numbers[0]]
+            self._fragments.append((fragments, times_ns))
+
+    def units(self) -> tuple[Units, Ints]:
+        """Return all units in the order of capture, and the times of their packets."""
+        self._assemble()
+        columns = zip(*(units.columns() for units, _ in self._kept), strict=True)
+        units = Units(*map(np.concatenate, columns))
+        times_ns = np.concatenate([times for _, times in self._kept])
+        if self._passes == 1:
+            return units, times_ns
+        order = np.argsort(units.records, kind="stable")
+        return units.take(order), times_ns[order]
+
+    def _assemble(self) -> None:
+        """Read the datagrams that fragments make, and those that fragments in them make."""
+        fragments = np.concatenate([grid for grid, _ in self._fragments], axis=1)
+        times_ns = np.concatenate([times for _, times in self._fragments])
+        fate_of = dict.fromkeys(fragments[Unit.RECORD].tolist(), int(Fate.FRAGMENT))
+        members_of: dict[int, list[int]] = {}
+        for _ in range(_MOST_NESTED):
+            if not fragments.shape[1]:
+                break
+            made = assemble(self.places, fragments, times_ns)
+            base = self.places.append(made.data)
+            packets = made.starts, made.sizes, made.sizes, made.kinds, made.records
+            found, fragments = self._read(made.data, base, *packets, made.times_ns)
+            for fate, members in zip(found.tolist(), made.members, strict=True):
+                # Each may have completed a datagram in a tunnel, of which this is a fragment.
+                members = [first for one in members for first in members_of.get(one, [one])]
+                members_of[members[-1]] = members
+                for member in members:
+                    self.fates[fate_of[member]] -= 1
+                    self.fates[fate] += 1
+                    fate_of[member] = fate
+            places = np.searchsorted(made.records, fragments[Unit.RECORD])
+            times_ns = made.times_ns[places]
+            self._passes += 1
+
+    def _read(
         self,
         data: Bytes,
         base: int,
@@ -148,6 +187,7 @@ class _Reader:
         originals: Ints,
         kinds: Ints,
         records: Ints,
+        times_ns: Ints,
     ) -> tuple[Bytes, Grid]:
         """Read packets of `data`, which lies at `base`; return their fates and the fragments."""
         fates = np.empty(len(starts), np.uint8)
@@ -169,15 +209,20 @@ class _Reader:
                 counts,
             )
             found, fragmented = counts.tolist()
-            self._blocks.append(Units.of(units[:, :found], self.flows.number(units, found), base))
+            numbered = Units.of(units[:, :found], self.flows.number(units, found), base)
+            self._keep(numbered, times_ns[part][np.searchsorted(records[part], numbered.records)])
             parts.append(fragments[:, :fragmented].copy())
-        self._passes += 1
-        return fates, np.concatenate(parts, axis=1)
+        joined = np.concatenate(parts, axis=1)
+        joined[Unit.START] += base
+        return fates, joined
 
-    def units(self) -> Units:
-        """Return all units in the order of capture."""
-        columns = zip(*(block.columns() for block in self._blocks), strict=True)
-        units = Units(*map(np.concatenate, columns))
-        if self._passes == 1:
-            return units
-        return units.take(np.argsort(units.records, kind="stable"))
+    def _keep(self, units: Units, times_ns: Ints) -> None:
+        share = self._share
+        if share is not None:
+            first = len(self._wanted)
+            new = self.flows.parts(first, share.of) == share.part
+            new |= self.flows.has_port(first, share.port)
+            self._wanted = np.concatenate([self._wanted, new])
+            rows = self._wanted[units.flows >> 1]
+            units, times_ns = units.take(rows), times_ns[rows]
+        self._kept.append((units, times_ns))

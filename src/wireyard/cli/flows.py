@@ -97,7 +97,7 @@ def _conversation(sides: list[Assigned]) -> Conversation:
     format = sides[0].format
     name = format.name if format else None
     gaps = [gap for one in directions for gap in one.gaps.tolist()]
-    times = np.concatenate([one.content.times_ns[one.runs.records] for one in directions])
+    times = np.concatenate([one.content.times_of(one.runs.records) for one in directions])
     times = times[times != NO_TIME]
     return Conversation(
         client=str(first.src),

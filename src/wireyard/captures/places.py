@@ -1,0 +1,49 @@
+"""Several files as one run of bytes, so that a place in any of them is one number."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from wireyard.captures.merge_kernels import copy_runs
+
+__all__ = ["Places"]
+
+Ints = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+
+class Places:
+    """The bytes of files, one behind the other, and of datagrams that were put together."""
+
+    def __init__(self) -> None:
+        self._parts: list[Bytes] = []
+        self._bases: Ints = np.empty(0, np.int64)
+        self.size = 0
+
+    def append(self, data: Bytes) -> int:
+        """Add bytes; return where they begin."""
+        base = self.size
+        self._parts.append(data)
+        self._bases = np.append(self._bases, base)
+        self.size += len(data)
+        return base
+
+    def view(self, start: int, length: int) -> Bytes:
+        """Return bytes that lie in one part."""
+        part = int(np.searchsorted(self._bases, start, "right")) - 1
+        begin = start - int(self._bases[part])
+        return self._parts[part][begin : begin + length]
+
+    def copy(self, starts: Ints, lengths: Ints, out: Bytes) -> None:
+        """Copy runs that lie in one part each behind each other."""
+        parts = np.searchsorted(self._bases, starts, "right") - 1
+        bounds = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(parts)]
+        at = 0
+        for first, stop in pairwise(bounds):
+            if first < stop:
+                part, runs = int(parts[first]), slice(first, stop)
+                base = int(self._bases[part])
+                at += copy_runs(self._parts[part], base, starts[runs], lengths[runs], out[at:])
