@@ -6,6 +6,8 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -88,12 +90,12 @@ def scan(
     """
     found = _open(source, format, decode_as)
     try:
-        streams = found.of_one_format()
+        wanted = get_format(format) if format else found.one_format()
         plans = {
-            one.format.label: make_plan(
-                one.format, columns, where, mode, max_packet_bytes, captured=found.captured
+            one.label: make_plan(
+                one, columns, where, mode, max_packet_bytes, captured=found.captured
             )
-            for one in streams
+            for one in (wanted, *(stream.format for stream in found.streams))
         }
     except BaseException:
         found.close()
@@ -101,10 +103,10 @@ def scan(
     workers = threads or min(os.cpu_count() or 1, _MOST_THREADS)
     batches = (
         batch
-        for one in streams
+        for one in found.streams
         for batch in scan_stream(one.opened, plans[one.format.label], threads=workers)
     )
-    return pa.RecordBatchReader.from_batches(next(iter(plans.values())).schema, batches)
+    return pa.RecordBatchReader.from_batches(plans[wanted.label].schema, batches)
 
 
 def read(
@@ -160,13 +162,13 @@ def packets(
         raise UsageError(f"mode '{mode}' is for tables; packets take failfast or dropmalformed")
     found = _open(source, format, decode_as)
     try:
-        streams = found.of_one_format()
+        if format is None:
+            found.one_format()
     except BaseException:
         found.close()
         raise
-    return (
-        packet for one in streams for packet in _packets(one, found.name, mode, max_packet_bytes)
-    )
+    read = partial(_packets, name=found.name, mode=mode, max_packet_bytes=max_packet_bytes)
+    return chain.from_iterable(map(read, found.streams))
 
 
 def _packets(one: Readable, name: str, mode: str, max_packet_bytes: int | None) -> Iterator[Any]:

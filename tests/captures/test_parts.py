@@ -1,4 +1,4 @@
-"""A capture in many files, and shared among many readers: the same streams whatever is cut where."""
+"""A capture in many files, and shared among many readers: the same streams in any case."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from wireyard.spark import swap
-from wireyard.spark.lake import Change, Input, Lake, LakeError
+from wireyard.spark.lake import Change, Input, Lake, LakeError, StreamLedger
 from wireyard.streams.source import filesystem
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,17 +51,21 @@ def stage(lake: Lake, table: str, names: Sequence[str]) -> list[str]:
     return [f"{name}.parquet" for name in names]
 
 
+def one_ledger(stream: str, size: int) -> StreamLedger:
+    return StreamLedger(stream, "jmq", {"bytes_read": size})
+
+
 def first_commit(lake: Lake) -> None:
     grown = stage(lake, "grown", BEFORE["grown"])
     swapped = stage(lake, "swapped", BEFORE["swapped"])
-    entry = Input("/in/a", "/in/a", "jmq", {"size": 1}, {"bytes_read": 1}, {"grown": grown[:1]})
+    entry = Input("/in/a", "jmq", {"size": 1}, [one_ledger("/in/a", 1)], {"grown": grown[:1]})
     lake.commit(Change((entry,), append={"grown": grown}, replace={"swapped": swapped}))
 
 
 def second_commit(lake: Lake) -> None:
     grown = stage(lake, "grown", ["d", "e"])
     swapped = stage(lake, "swapped", AFTER["swapped"])
-    entry = Input("/in/d", "/in/d", "jmq", {"size": 2}, {"bytes_read": 2}, {"grown": grown})
+    entry = Input("/in/d", "jmq", {"size": 2}, [one_ledger("/in/d", 2)], {"grown": grown})
     change = Change((entry,), {"grown": ["b.parquet"]}, {"grown": grown}, {"swapped": swapped})
     lake.commit(change)
 

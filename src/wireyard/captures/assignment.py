@@ -23,7 +23,10 @@ from wireyard.captures.stream import Stream
 from wireyard.errors import DecodeError, UsageError
 from wireyard.formats import Format, get_format, names, sniff
 
-__all__ = ["Assigned", "DecodeAs", "assign_formats", "parse_decode_as"]
+__all__ = ["PORT_MAPPER_PORT", "Assigned", "DecodeAs", "assign_formats", "parse_decode_as"]
+
+PORT_MAPPER_PORT: Final = 7676
+"""Where the port mapper listens whose answers are believed about other ports."""
 
 _SNIFFED_BYTES: Final = 1 << 16
 _DECODE_AS: Final = re.compile(r"(tcp|udp)\.port *== *(\d{1,5}) *, *(\S+)")
@@ -66,7 +69,10 @@ def parse_decode_as(text: str) -> DecodeAs:
 
 
 def assign_formats(
-    streams: Sequence[Stream], rules: Sequence[DecodeAs] = (), named: Format | None = None
+    streams: Sequence[Stream],
+    rules: Sequence[DecodeAs] = (),
+    named: Format | None = None,
+    guides: Sequence[Stream] = (),
 ) -> list[Assigned]:
     """Tell the format of each stream, in the order of the streams.
 
@@ -76,12 +82,18 @@ def assign_formats(
         The format the caller wants to see. Its dialect counts for its streams, and if nothing
         on the wire ever tells it, the streams of its transport that nothing else is known of are
         taken for it.
+    guides
+        Streams whose format nobody asks for, and which may tell of that of others.
     """
-    found = [_Connection(list(both)) for _, both in groupby(streams, key=lambda s: s.connection)]
+    found, others = _connections(streams), _connections(guides)
     services: dict[Endpoint, str | None] = {}
-    for one in found:
+    for one in (*found, *others):
         services |= one.services()
     return [each for one in found for each in one.assigned(rules, services, named)]
+
+
+def _connections(streams: Sequence[Stream]) -> list[_Connection]:
+    return [_Connection(list(both)) for _, both in groupby(streams, key=lambda s: s.connection)]
 
 
 class _Connection:
@@ -97,10 +109,12 @@ class _Connection:
         """Return the endpoints of the broker whose port mapper this is, and their formats."""
         if self._port_mapper is None:
             return {}
-        addresses = {stream.src.address for stream in self._directions if is_answer(_head(stream))}
+        brokers = {stream.src for stream in self._directions if is_answer(_head(stream))}
         return {
-            Endpoint(address, service.port): service.format
-            for address in addresses
+            Endpoint(broker.address, service.port): service.format
+            for broker in brokers
+            # Where a capture is shared among readers, all of them have this port and no other.
+            if broker.port == PORT_MAPPER_PORT
             for service in self._port_mapper.services
             if service.port
         }

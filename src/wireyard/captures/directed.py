@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from wireyard.captures.records import NO_TIME
 from wireyard.captures.stream import Stream
@@ -76,6 +77,18 @@ class CapturedStream:
             "dst_addr": pa.repeat(dst.address, rows),
             "dst_port": pa.repeat(pa.scalar(dst.port, pa.int32()), rows),
         }
+
+    def packets_of(self, rows: pa.RecordBatch) -> set[int]:
+        """Return the numbers, from 0 on, of the captured packets that rows came in.
+
+        Parameters
+        ----------
+        rows
+            With the columns `offset`, `length` and `status`.
+        """
+        seen = rows.filter(pc.not_equal(rows["status"], GAP))
+        starts = seen["offset"].to_numpy()
+        return self.captured.packets_of(starts, starts + seen["length"].to_numpy())
 
     def close(self) -> None:
         """Do nothing: the capture is in memory."""

@@ -1,4 +1,4 @@
-"""What somebody asked to be read: a bare stream or a capture, opened as streams with formats."""
+"""What somebody asked to be read: a bare stream, a capture, a store; opened as streams."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from wireyard.captures.magic import is_capture
 from wireyard.errors import SourceError, UsageError
@@ -17,7 +20,7 @@ from wireyard.streams.source import Source
 if TYPE_CHECKING:
     from wireyard.captures.assignment import Assigned
 
-__all__ = ["Input", "Readable", "open_input"]
+__all__ = ["Input", "Readable", "begins_store", "open_captures", "open_input"]
 
 _SNIFFED_BYTES: Final = 1 << 16
 _SHOWN_BYTES: Final = 16
@@ -43,18 +46,20 @@ class Input:
     """The streams of a capture that have no format, and are no answer of a port mapper."""
     damage: str | None = None
     """Why a capture was not read to its end."""
+    files: Sequence[npt.NDArray[np.uint8]] = ()
+    """The bytes of the files of a capture."""
 
-    def of_one_format(self) -> Sequence[Readable]:
-        """Return the streams if they are of one format, as a table needs them.
+    def one_format(self) -> Format:
+        """Return the format of its streams, of which a table holds one.
 
         Raises
         ------
         UsageError
-            They are not, or there is none.
+            There are several, or none.
         """
         found = {stream.format.name for stream in self.streams}
         if len(found) == 1:
-            return self.streams
+            return self.streams[0].format
         if found:
             raise UsageError(f"{self.name}: holds {' and '.join(sorted(found))}; name one of them")
         raise UsageError(f"{self.name}: no stream in it begins like any format{self._unknown()}")
@@ -101,16 +106,54 @@ def open_input(source: Source, named: Format | None = None, decode_as: Sequence[
         It cannot be read, or is empty and nothing says what it would hold.
     UsageError
         A bare stream that begins like no format.
+
+    Limits
+    ------
+    The files of a store are in memory.
     """
+    path = os.fspath(source) if isinstance(source, str | os.PathLike) and source != "-" else None
+    if path is not None and os.path.isdir(path):
+        return _open_store(path, named)
     opened = open_windows(source)
     try:
         head = bytes(opened.first.view[:_SNIFFED_BYTES])
-        if not is_capture(head):
-            return Input(opened.name, False, [Readable(named or _sniffed(opened, head), opened)])
+        if is_capture(head):
+            format = None
+        elif path is not None and begins_store(head, named):
+            opened.close()
+            return _open_store(path, named)
+        else:
+            format = named or _sniffed(opened, head)
     except BaseException:
         opened.close()
         raise
-    return _open_capture(source, opened, named, decode_as)
+    if format is not None:
+        return Input(opened.name, False, [Readable(format, opened)])
+    if path is not None:
+        opened.close()
+        return open_captures([path], named, decode_as)
+    return open_captures([opened], named, decode_as)
+
+
+def begins_store(head: bytes, named: Format | None) -> bool:
+    """Tell whether a file is one of a store, where it does not begin as any stream does."""
+    if not head or (named.begins(head) if named else sniff(head)):
+        return False
+    from wireyard.captures.stores.kinds import is_store_file
+
+    return is_store_file(head)
+
+
+def _open_store(path: str, named: Format | None) -> Input:
+    from wireyard.captures.stores.read import read_store
+
+    streams, damage = [], None
+    for file in read_store(path):
+        damage = damage or file.failure
+        opened = file.stream
+        if opened is not None and (named is None or _is(named, opened.format)):
+            streams.append(Readable(opened.format, opened))
+    return Input(path, False, streams, damage=str(damage) if damage else None)
 
 
 def _sniffed(opened: OpenedStream, head: bytes) -> Format:
@@ -125,33 +168,53 @@ def _sniffed(opened: OpenedStream, head: bytes) -> Format:
     return found
 
 
-def _open_capture(
-    source: Source, opened: OpenedStream, named: Format | None, decode_as: Sequence[str]
+def open_captures(
+    sources: Sequence[Source | OpenedStream],
+    named: Format | None = None,
+    decode_as: Sequence[str] = (),
+    part: tuple[int, int] | None = None,
+    name: str | None = None,
 ) -> Input:
+    """Open the files of one capture.
+
+    Parameters
+    ----------
+    named, decode_as
+        Those of `open_input`.
+    part
+        Which of how many parts of the conversations to open; all if None.
+    name
+        What rows call the source; what they call its first file if None.
+
+    Raises
+    ------
+    SourceError
+        A file cannot be read, or is no capture.
+    """
     # A bare stream is there before all this is loaded.
-    from wireyard.captures.assignment import assign_formats, parse_decode_as
+    from wireyard.captures.assignment import PORT_MAPPER_PORT, assign_formats, parse_decode_as
     from wireyard.captures.directed import CapturedStream
-    from wireyard.captures.read import read_capture
+    from wireyard.captures.read import read_captures
+    from wireyard.captures.units import Share
 
     rules = [parse_decode_as(text) for text in decode_as]
-    if isinstance(source, str | os.PathLike) and source != "-":
-        opened.close()
-        capture = read_capture(source)
-    else:
-        capture = read_capture(opened)
-    assigned = assign_formats(capture.streams, rules, named)
+    share = None if part is None else Share(*part, PORT_MAPPER_PORT)
+    capture = read_captures(sources, share=share)
+    assigned = assign_formats(capture.streams, rules, named, capture.guides)
     wanted = [each for each in assigned if named is None or _is(named, each.format)]
     size = sum(each.stream.size for each in wanted)
+    name = name or capture.name
     return Input(
-        capture.name,
+        name,
         True,
         [
-            Readable(each.format, CapturedStream(capture.name, each.stream, each.context, size))
+            Readable(each.format, CapturedStream(name, each.stream, each.context, size))
             for each in wanted
             if each.format is not None
         ],
         [each for each in assigned if each.format is None and each.port_mapper is None],
         f"{capture.damage}; {capture.unread_bytes} bytes are not read" if capture.damage else None,
+        capture.files,
     )
 
 

@@ -14,12 +14,12 @@ from wireyard.captures.record_kernels import walk_records
 from wireyard.captures.records import BLOCK_RECORDS, Records
 from wireyard.errors import DecodeError, LimitExceeded, Truncated
 
-__all__ = ["MAGICS", "read_records"]
+__all__ = ["FILE_HEADER_BYTES", "MAGICS", "read_records"]
 
 Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _SPEC: Final = "draft-ietf-opsawg-pcap"
-_FILE_HEADER_BYTES: Final = 24
+FILE_HEADER_BYTES: Final = 24
 _LINK_MASK: Final = 0xFFFF
 """Above the link type a header may say how long frame check sequences are."""
 _JUDGED_RECORDS: Final = 64
@@ -62,15 +62,15 @@ MAGICS: Final = {
 def read_records(data: npt.NDArray[np.uint8]) -> Iterator[Records]:
     """Yield the records of a classic capture file, which begins with one of the `MAGICS`."""
     kind = MAGICS[data[:4].tobytes()]
-    if len(data) < _FILE_HEADER_BYTES:
-        missing = Truncated("pcap", "File Header", 0, _FILE_HEADER_BYTES, len(data), _SPEC)
+    if len(data) < FILE_HEADER_BYTES:
+        missing = Truncated("pcap", "File Header", 0, FILE_HEADER_BYTES, len(data), _SPEC)
         yield _records(_NOTHING, 0, 0, missing)
         return
     order = "<u4" if kind.little else ">u4"
     snapshot_bytes, link = (int(value) for value in data[16:24].view(order))
     most_bytes = min(max(snapshot_bytes, USUAL_RECORD_BYTES), MAX_RECORD_BYTES)
     header_bytes = _likeliest_header(data, kind, most_bytes)
-    at = _FILE_HEADER_BYTES
+    at = FILE_HEADER_BYTES
     link &= _LINK_MASK
     while (block := _walk(data, at, kind, header_bytes, most_bytes)).shape[1]:
         at = int(block[Record.START, -1] + block[Record.CAPTURED, -1])
@@ -113,12 +113,12 @@ def _likeliest_header(data: npt.NDArray[np.uint8], kind: _Kind, most_bytes: int)
     """
 
     def sense(header_bytes: int) -> tuple[int, int]:
-        grid = _walk(data, _FILE_HEADER_BYTES, kind, header_bytes, most_bytes, _JUDGED_RECORDS)
+        grid = _walk(data, FILE_HEADER_BYTES, kind, header_bytes, most_bytes, _JUDGED_RECORDS)
         good = grid[Record.CAPTURED] <= grid[Record.ORIGINAL]
         good[1:] &= np.abs(np.diff(grid[Record.TICKS])) < _LONG_NS
         if not good.all():
             return 0, int(good.argmin())
-        at = _FILE_HEADER_BYTES
+        at = FILE_HEADER_BYTES
         if len(good):
             at = int(grid[Record.START, -1] + grid[Record.CAPTURED, -1])
         if len(good) > 1 and (at == len(data) or len(good) == _JUDGED_RECORDS):

@@ -47,6 +47,8 @@ class Capture:
     """
 
     name: str
+    files: list[Bytes]
+    """The bytes of its files, in the order of their packets."""
     streams: list[Stream]
     guides: list[Stream]
     """Streams of the share of others that are here for what they tell of these."""
@@ -106,7 +108,7 @@ def read_captures(
             reader.read(records)
             file.note(records)
     units, times_ns = reader.units()
-    content = Content(reader.places, units.records, times_ns)
+    content = Content(reader.places, units.records, times_ns, reader.fragments)
     protocols = reader.flows.protocols()[units.flows >> 1]
     segments, datagrams = (
         units.take(protocols == protocol) for protocol in (Protocol.TCP, Protocol.UDP)
@@ -120,6 +122,7 @@ def read_captures(
     damaged = next((file for file in files if file.damage is not None), None)
     return Capture(
         files[0].name,
+        [file.data for file in files],
         [stream for conversation, stream in streams if own[conversation]],
         [stream for conversation, stream in streams if not own[conversation]],
         {

@@ -19,7 +19,16 @@ from wireyard.accelerate import I64, READ, array, kernel, piece
 from wireyard.captures.layout import MAX_RECORD_BYTES, Link, Record
 from wireyard.memory import Bytes, load_u16, load_u32
 
-__all__ = ["ENHANCED", "INTERFACE", "OBSOLETE", "SECTION", "SIMPLE", "walk_blocks", "walk_records"]
+__all__ = [
+    "ENHANCED",
+    "INTERFACE",
+    "NUMBERED",
+    "OBSOLETE",
+    "SECTION",
+    "SIMPLE",
+    "walk_blocks",
+    "walk_records",
+]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
@@ -35,6 +44,9 @@ _CUSTOM: Final = 0x0BAD
 _CUSTOM_KEPT: Final = 0x4000_0BAD
 """Custom blocks, those that a program may copy and those it may not; no packets, but frames have
 the numbers that Wireshark gives them, and it counts these and the systemd journal's."""
+
+NUMBERED: Final = frozenset({OBSOLETE, SIMPLE, ENHANCED, _JOURNAL, _CUSTOM, _CUSTOM_KEPT})
+"""The blocks that count for the numbers of frames."""
 
 _INTS: Final = array("int64")
 _GRID: Final = array("int64", 2)

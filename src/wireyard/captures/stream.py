@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -22,11 +23,13 @@ class Content(NamedTuple):
     """What the streams of a capture share: the bytes they are made of, the times of its packets.
 
     Shapes: records, times_ns (r); `records` are the numbers of packets, from 0 on and ascending.
+    `fragments` has those that a datagram came in, by the one that completed it.
     """
 
     places: Places
     records: npt.NDArray[np.integer[Any]]
     times_ns: Ints
+    fragments: Mapping[int, Sequence[int]]
 
     def times_of(self, records: Ints) -> Ints:
         """Return the times of packets that streams are made of."""
@@ -141,6 +144,15 @@ class Stream:
         bounds = np.stack([first, last], axis=1).ravel() - lowest
         newest = np.maximum.reduceat(records, bounds)[::2]
         return newest + 1, self.content.times_of(newest)
+
+    def packets_of(self, starts: Ints, stops: Ints) -> set[int]:
+        """Return the numbers, from 0 on, of all packets that brought some of the bytes."""
+        found: set[int] = set()
+        first, last = self._runs_of(starts, stops)
+        for begin, end in zip(first.tolist(), last.tolist(), strict=True):
+            for record in self.runs.records[begin:end].tolist():
+                found.update(self.content.fragments.get(record, [record]))
+        return found
 
     def _runs_of(self, starts: Any, stops: Any) -> tuple[Any, Any]:
         """Return the first of the runs that bytes lie in, and the one behind the last."""

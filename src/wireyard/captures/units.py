@@ -118,6 +118,8 @@ class UnitReader:
         self.flows = FlowTable()
         self.fates = np.zeros(len(Fate), np.int64)
         """How many packets had each fate."""
+        self.fragments: dict[int, list[int]] = {}
+        """The packets that a datagram came in, by the one that completed it."""
         self._share = share
         self._wanted = np.empty(0, np.bool_)
         self._count = 0
@@ -158,7 +160,6 @@ class UnitReader:
         fragments = np.concatenate([grid for grid, _ in self._fragments], axis=1)
         times_ns = np.concatenate([times for _, times in self._fragments])
         fate_of = dict.fromkeys(fragments[Unit.RECORD].tolist(), int(Fate.FRAGMENT))
-        members_of: dict[int, list[int]] = {}
         for _ in range(_MOST_NESTED):
             if not fragments.shape[1]:
                 break
@@ -168,8 +169,8 @@ class UnitReader:
             found, fragments = self._read(made.data, base, *packets, made.times_ns)
             for fate, members in zip(found.tolist(), made.members, strict=True):
                 # Each may have completed a datagram in a tunnel, of which this is a fragment.
-                members = [first for one in members for first in members_of.get(one, [one])]
-                members_of[members[-1]] = members
+                members = [first for one in members for first in self.fragments.get(one, [one])]
+                self.fragments[members[-1]] = members
                 for member in members:
                     self.fates[fate_of[member]] -= 1
                     self.fates[fate] += 1

@@ -26,6 +26,8 @@ COMMANDS = {
     "check-splits": "Prove that every way to cut a stream gives the same packets.",
     "dissector": "Print dissectors for Wireshark and tshark as one Lua script.",
     "flows": "List the conversations of a capture: who, in which format, how much, when.",
+    "slice": "Write the frames behind rows of a capture as a capture.",
+    "store": "List the files of an Open MQ file store: records, messages, and their states.",
     "formats": "List the wire formats, or the columns of one.",
     "doctor": "Say what is installed, what is missing, and what to type.",
     "completion": "Print the completion script of a shell.",

@@ -14,7 +14,7 @@ from wireyard.cli.progress import Progress
 from wireyard.cli.selection import Selection
 from wireyard.streams.batches import BlockReader
 from wireyard.streams.blocks import Block, DirectedStream
-from wireyard.streams.framer import MALFORMED
+from wireyard.streams.framer import GAP, MALFORMED
 from wireyard.streams.plan import Plan
 from wireyard.streams.scan import load_fast_path
 
@@ -82,7 +82,7 @@ def _count(block: Block, batch: pa.RecordBatch, last: int, faults: Faults) -> No
     Bytes that are no packet are counted whatever rows are wanted: they may have been some.
     """
     for frame in block.odd.values():
-        if frame.start <= last:
+        if frame.start <= last and (frame.error or frame.status != GAP):
             error = frame.error.row() if frame.error else None
             faults.add(frame.status, frame.start, frame.stop - frame.start, error)
     malformed = pc.equal(batch["status"], MALFORMED)

@@ -12,7 +12,7 @@ from typing import IO, Any, Self
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.options import PATH, examples, format_option, max_packet_option
+from wireyard.cli.options import PATH, decode_as_option, examples, format_option, max_packet_option
 from wireyard.cli.output import open_output
 from wireyard.errors import UsageError
 
@@ -21,9 +21,9 @@ __all__ = ["command"]
 
 _HELP = """Read captures and streams into a lake of Parquet tables with Spark.
 
-INPUT is a file, a folder with all that is in it, a pattern or a URL. The content decides which
-format a file has and whether it is compressed; in a folder, what has no known format is named
-and left out.
+INPUT is a file, a folder with all that is in it, a pattern or a URL: a stream or a capture, pcap or
+pcapng. The content decides which format a file has and whether it is compressed, and which format
+each stream of a capture has; in a folder, what has no known format is named and left out.
 
 \b
 DIR/packets_FORMAT   every row of every stream, as decode shows them
@@ -43,6 +43,7 @@ What is in quarantine is reported and no error; bytes that are nowhere are (exit
     help=_HELP,
     epilog=examples(
         "wireyard run traffic/ --lake lake",
+        "wireyard run rotated/ --rotated -d tcp.port==1884,mqtt --lake lake",
         "wireyard run '/captures/2026-*/*.jmq.gz' --lake /data/lake",
         "wireyard run s3://captures/jmq --lake s3://lake/jmq --master spark://head:7077",
         "duckdb -c \"SELECT destination, count(*) FROM 'lake/messages/*.parquet' GROUP BY 1\"",
@@ -52,6 +53,12 @@ What is in quarantine is reported and no error; bytes that are nowhere are (exit
 @click.option("--lake", type=PATH, metavar="DIR", required=True, help="Where the tables are.")
 @click.option("--master", metavar="URL", help="Spark to run on; this machine if not given.")
 @format_option("by the first bytes of each file")
+@decode_as_option
+@click.option(
+    "--rotated",
+    is_flag=True,
+    help="All captures in a folder are one that went on in a new file again and again.",
+)
 @click.option("--secrets", is_flag=True, help="Keep passwords, which are left out otherwise.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no summary.")
 @max_packet_option
@@ -60,6 +67,8 @@ def command(
     lake: str,
     master: str | None,
     format_name: str | None,
+    decode_as: tuple[str, ...],
+    rotated: bool,
     secrets: bool,
     quiet: bool,
     max_packet_bytes: int | None,
@@ -72,9 +81,13 @@ def command(
     from wireyard.spark.lake import LakeError
     from wireyard.spark.stitching import LedgerError
 
-    settings = {"secrets": secrets, "max_packet_bytes": max_packet_bytes}
+    settings = {
+        "secrets": secrets,
+        "max_packet_bytes": max_packet_bytes,
+        "decode_as": decode_as,
+    }
     try:
-        _fill(inputs, lake, master, format_name, quiet, settings)
+        _fill(inputs, lake, master, format_name, rotated, quiet, settings)
     except LakeError as error:
         raise exits.CannotWrite(str(error)) from None
     except LedgerError as error:
@@ -88,6 +101,7 @@ def _fill(
     folder: str,
     master: str | None,
     format_name: str | None,
+    rotated: bool,
     quiet: bool,
     settings: dict[str, Any],
 ) -> None:
@@ -99,7 +113,7 @@ def _fill(
     from wireyard.spark.lake import Lake
     from wireyard.spark.sessions import session
 
-    listing = list_inputs(inputs, format_name, inside=absolute(folder))
+    listing = list_inputs(inputs, format_name, inside=absolute(folder), rotated=rotated)
     for text in listing.left_out:
         exits.note(f"left out: {text}")
     with SparkLog() as log, Lake.open(folder) as lake, _Watch(quiet) as watch:
@@ -109,6 +123,8 @@ def _fill(
                 return session(master, app_name="wireyard run")
 
         report = fill_lake(lake, listing.inputs, start, watch, **settings)
+    for text in report.notes:
+        exits.note(text)
     if not quiet:
         with open_output(None, binary=False) as target:
             print_summary(target, lake, report, watch.reading_s, watch.total_s)

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from wireyard.cli.tables import console_on, print_lines, printable
 from wireyard.spark.job import Report
-from wireyard.spark.lake import Input, Lake
+from wireyard.spark.lake import Input, Lake, StreamLedger
 from wireyard.streams.source import filesystem
 
 __all__ = ["bytes_text", "print_summary"]
@@ -41,7 +41,7 @@ def _done(report: Report, reading_s: float, total_s: float) -> str:
     held = f"{_count(report.unchanged, 'input')} in the lake already, unchanged"
     if not report.added:
         return f"nothing new: {held}"
-    read = sum(each.ledger["bytes_read"] for each in report.added)
+    read = sum(one.counts["bytes_read"] for one in _streams(report.added))
     speed = f"{bytes_text(read / max(reading_s, 1e-3))}/s"
     parts = [
         f"{_count(len(report.added), 'input')} read, {bytes_text(read)} in {reading_s:.1f} s"
@@ -56,9 +56,9 @@ def _done(report: Report, reading_s: float, total_s: float) -> str:
 
 def _formats(inputs: Sequence[Input]) -> Table:
     table = _table("format", "streams", "packets", "bytes")
-    streams = Counter(each.format for each in inputs)
+    streams = Counter(one.format for one in _streams(inputs))
     for name in sorted(name for name in streams if name):
-        ledgers = [each.ledger for each in inputs if each.format == name]
+        ledgers = [one.counts for one in _streams(inputs) if one.format == name]
         packets = sum(one["packets_ok"] + one["packets_malformed"] for one in ledgers)
         size = sum(one["bytes_read"] for one in ledgers)
         table.add_row(name, f"{streams[name]:,}", f"{packets:,}", bytes_text(size))
@@ -95,8 +95,8 @@ def _read(lake: Lake, name: str, columns: list[str]) -> Iterable[pa.Table]:
 
 def _balance(inputs: Sequence[Input]) -> Text:
     total: Counter[str] = Counter()
-    for each in inputs:
-        total.update(each.ledger)
+    for one in _streams(inputs):
+        total.update(one.counts)
     parts = [f"{total['bytes_ok']:,} in packets"]
     parts += [f"{total[f'bytes_{bad}']:,} {bad}" for bad in _BAD if total[f"bytes_{bad}"]]
     text = f"balances: {total['bytes_read']:,} bytes read = {' + '.join(parts)}"
@@ -104,11 +104,15 @@ def _balance(inputs: Sequence[Input]) -> Text:
 
 
 def _quarantine(inputs: Sequence[Input]) -> Text:
-    bad = [each for each in inputs if each.ledger["bytes_ok"] != each.ledger["bytes_read"]]
+    bad = [one for one in _streams(inputs) if one.counts["bytes_ok"] != one.counts["bytes_read"]]
     if not bad:
         return Text("quarantine  empty")
     text = f"{_count(len(bad), 'stream')} with bytes in no well-formed packet; the first: "
-    return Text.assemble("quarantine  ", (f"{text}{printable(bad[0].source)}", "yellow"))
+    return Text.assemble("quarantine  ", (f"{text}{printable(bad[0].stream)}", "yellow"))
+
+
+def _streams(inputs: Sequence[Input]) -> list[StreamLedger]:
+    return [one for each in inputs for one in each.streams]
 
 
 def _place(lake: Lake) -> Text:

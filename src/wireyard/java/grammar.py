@@ -46,7 +46,9 @@ class ClassDesc:
         """Settle what follows from the whole descriptor."""
         if codes:
             self.primitives = struct.Struct(">" + codes.translate(_TO_STRUCT))
-        inherited = parent.parts if parent and parent.parts else ()
+        # What an Externalizable class writes is all there is: its ancestors have no data beside it.
+        alone = self.flags & SC_EXTERNALIZABLE
+        inherited = parent.parts if parent and parent.parts and not alone else ()
         # A class without data costs nothing: a long line of them would be walked once an object.
         written = self.flags & (SC_WRITE_METHOD | SC_EXTERNALIZABLE)
         has_data = self.names or self.objects or written

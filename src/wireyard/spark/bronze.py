@@ -17,13 +17,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wireyard.captures.directed import CapturedStream
+from wireyard.captures.inputs import open_captures
+from wireyard.captures.stores.read import read_store
+from wireyard.captures.stores.rows import SCHEMA as STORE_RECORDS
+from wireyard.captures.stores.rows import record_rows
+from wireyard.captures.stores.stream import StoreStream
+from wireyard.captures.stream import Stream
 from wireyard.errors import SourceError, WireError
 from wireyard.formats import get_format
 from wireyard.formats.base import Format
 from wireyard.schema import COMMON, schema_of
+from wireyard.spark.captures import CapturePart
 from wireyard.spark.lake import LakeError, writing
 from wireyard.spark.parts import PartFile
-from wireyard.spark.rows import BadBytes
+from wireyard.spark.rows import BadBytes, PieceBytes
 from wireyard.spark.snapshot import open_snapshot
 from wireyard.streams.framer import MALFORMED, OK, Framer
 from wireyard.streams.mapped import map_windows
@@ -84,6 +92,11 @@ class Piece:
     context: int
     """Context of a frame that begins at `start`."""
 
+    @property
+    def bytes(self) -> int:
+        """How many bytes it has."""
+        return min(self.stop, self.size) - self.start
+
 
 @dataclass(slots=True)
 class Outcome:
@@ -92,6 +105,9 @@ class Outcome:
     source: str
     start: int
     stop: int
+    stream: str | None = None
+    """The stream of a capture; None of a bare one."""
+    format: str | None = None
     first: int | None = None
     """Where its first row begins; None if nothing that looks like a frame begins in it."""
     end: int = 0
@@ -107,13 +123,17 @@ class Outcome:
     bytes_malformed: int = 0
     bytes_garbage: int = 0
     bytes_tail: int = 0
+    bytes_gap: int = 0
     packets_ok: int = 0
     packets_malformed: int = 0
     packets_file: str | None = None
     quarantine_file: str | None = None
+    records_file: str | None = None
+    """Where the records of a store are."""
     failed: str | None = None
     """One of `FAILURES`."""
     message: str | None = None
+    """Why it failed; else what is to be said about the source."""
 
 
 _TYPES = {"int": pa.int64(), "str": pa.string()}
@@ -128,7 +148,7 @@ def packets_table(format: str) -> str:
 
 def write_pieces(
     batches: Iterator[pa.RecordBatch],
-    tasks: Sequence[Sequence[Piece]],
+    tasks: Sequence[Sequence[Piece | CapturePart]],
     first: int,
     settings: Settings,
 ) -> Iterator[pa.RecordBatch]:
@@ -147,10 +167,12 @@ def write_pieces(
             yield pa.RecordBatch.from_pylist([asdict(one) for one in outcomes], MANIFEST)
 
 
-def _write_task(number: int, pieces: Sequence[Piece], settings: Settings) -> list[Outcome]:
+def _write_task(
+    number: int, pieces: Sequence[Piece | CapturePart], settings: Settings
+) -> list[Outcome]:
     task = _Task(number, settings)
     try:
-        outcomes = [task.write(piece) for piece in pieces]
+        outcomes = [outcome for piece in pieces for outcome in task.write(piece)]
         task.close()
     except tuple(FAILURES.values()) as error:
         failed = next(name for name, kind in FAILURES.items() if isinstance(error, kind))
@@ -168,11 +190,63 @@ class _Task:
         self._files: dict[str, PartFile] = {}
         self._redactors: dict[str, Redactor] = {}
 
-    def write(self, piece: Piece) -> Outcome:
-        """Decode a piece and write its rows."""
+    def write(self, piece: Piece | CapturePart) -> Iterator[Outcome]:
+        """Decode a piece and write its rows; yield what became of each of its streams."""
+        if isinstance(piece, Piece):
+            yield self._write_piece(piece)
+        elif piece.stored:
+            yield from self._write_stored(piece)
+        else:
+            yield from self._write_capture(piece)
+
+    def _write_capture(self, part: CapturePart) -> Iterator[Outcome]:
+        named = get_format(part.format) if part.format else None
+        share = part.part, part.of
+        found = open_captures(part.files, named, part.decode_as, share, part.source)
+        notes = found.damage if part.part == 0 else None, found.unread
+        for note in filter(None, notes):
+            yield Outcome(part.source, 0, 0, message=note)
+        for format, opened in found.streams:
+            assert isinstance(opened, CapturedStream)
+            yield self._write_stream(part, format, opened, opened.captured)
+
+    def _write_stored(self, part: CapturePart) -> Iterator[Outcome]:
+        for file in read_store(part.source):
+            if file.failure is not None:
+                yield Outcome(part.source, 0, 0, message=str(file.failure))
+            opened = file.stream
+            if opened is not None:
+                outcome = self._write_stream(part, opened.format, opened, opened)
+            else:
+                outcome = Outcome(part.source, 0, len(file.data), file.name, first=0)
+                outcome.end = outcome.bytes_gap = len(file.data)
+            rows = pa.RecordBatch.from_pylist(list(record_rows(file)), STORE_RECORDS)
+            if rows.num_rows:
+                self._file("store_records", STORE_RECORDS).write(rows)
+                outcome.records_file = self._name
+            yield outcome
+
+    def _write_stream(
+        self,
+        part: CapturePart,
+        format: Format,
+        opened: CapturedStream | StoreStream,
+        content: Stream | StoreStream,
+    ) -> Outcome:
+        outcome = Outcome(part.source, 0, opened.size, opened.stream, format.label, first=0)
+        bad_bytes = PieceBytes(content)
+        for batch in scan_stream(opened, self._plan(format)):
+            self._write_batch(format, batch, outcome, bad_bytes)
+        return outcome
+
+    def _plan(self, format: Format) -> Plan:
+        limit = self._settings.max_packet_bytes
+        return make_plan(format, max_packet_bytes=limit, captured=True)
+
+    def _write_piece(self, piece: Piece) -> Outcome:
         format = get_format(piece.format)
-        plan = make_plan(format, max_packet_bytes=self._settings.max_packet_bytes)
-        outcome = Outcome(piece.source, piece.start, piece.stop)
+        plan = self._plan(format)
+        outcome = Outcome(piece.source, piece.start, piece.stop, format=piece.format)
         outcome.first = piece.start if piece.exact else _guess(piece, plan)
         if outcome.first is None:
             return outcome
@@ -194,7 +268,11 @@ class _Task:
             system.open_output_stream(inner).close()
 
     def _write_batch(
-        self, format: Format, batch: pa.RecordBatch, outcome: Outcome, bad_bytes: BadBytes
+        self,
+        format: Format,
+        batch: pa.RecordBatch,
+        outcome: Outcome,
+        bad_bytes: BadBytes | PieceBytes,
     ) -> None:
         bad = _count(batch, outcome)
         touched: Any = ()
@@ -203,6 +281,8 @@ class _Task:
             batch, touched = redactor.redact(batch)
         self._file(packets_table(format.name), batch.schema).write(batch)
         outcome.packets_file = self._name
+        # What lies between the packets of a store is no row of a stream either.
+        bad = bad[batch["error"].take(bad).is_valid().to_numpy(zero_copy_only=False)]
         if len(bad):
             rows = _quarantined(batch, bad, set(touched), bad_bytes)
             self._file("quarantine", QUARANTINE).write(rows)
@@ -257,7 +337,7 @@ def _count(batch: pa.RecordBatch, outcome: Outcome) -> Any:
 
 
 def _quarantined(
-    batch: pa.RecordBatch, bad: Any, secret: set[int], bad_bytes: BadBytes
+    batch: pa.RecordBatch, bad: Any, secret: set[int], bad_bytes: BadBytes | PieceBytes
 ) -> pa.RecordBatch:
     """Return the rows that are no packets, with the bytes they begin with."""
     rows = batch.select(QUARANTINE.names[:-1]).take(pa.array(bad))

@@ -32,6 +32,8 @@ class FoundFile:
 
     path: str
     size: int
+    origin: str = ""
+    """The path that stands for it."""
 
 
 def absolute(path: str) -> str:
@@ -64,7 +66,7 @@ def list_files(options: Options) -> list[FoundFile]:
     found: list[FoundFile] = []
     for path in options.paths:
         entries = {name: info for name, info in _entries(path, options) if _wanted(info, options)}
-        found += [FoundFile(name, entries[name].size) for name in sorted(entries)]
+        found += [FoundFile(name, entries[name].size, path) for name in sorted(entries)]
     return found
 
 

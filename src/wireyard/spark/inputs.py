@@ -5,10 +5,12 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from wireyard.captures.inputs import begins_store
+from wireyard.captures.magic import is_capture
 from wireyard.errors import SourceError, UsageError
 from wireyard.formats import get_format, labels, sniff
 from wireyard.spark.files import FoundFile, absolute, list_files
@@ -31,10 +33,14 @@ class FoundInput:
     """Absolute path or URL; what rows call `source`, and what the input is known by."""
     size: int
     format: str | None
-    """Its name with the dialect; None where there is nothing to read."""
+    """Its name with the dialect; None where there is nothing to read, or a capture of any."""
     compressed: bool
     stamp: dict[str, Any]
     """Size, time and the checksum of both ends: if these are as they were, so is the file."""
+    files: tuple[str, ...] = ()
+    """The files of a capture, or of a store one file; none of a bare stream."""
+    stored: bool = False
+    """Whether it is a file of a store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,11 @@ class Listing:
 
 
 def list_inputs(
-    paths: Sequence[str], format: str | None = None, inside: str | None = None
+    paths: Sequence[str],
+    format: str | None = None,
+    inside: str | None = None,
+    *,
+    rotated: bool = False,
 ) -> Listing:
     """Find and look at every file that the paths stand for, folders in folders too.
 
@@ -56,6 +66,8 @@ def list_inputs(
         Name of the format of all of them; by the first bytes of each if None.
     inside
         A folder, the lake, whose files are no inputs.
+    rotated
+        Whether all captures in a folder are one, that went on in a new file again and again.
 
     Raises
     ------
@@ -76,7 +88,26 @@ def list_inputs(
     for file, each in zip(kept, looked_at, strict=True):
         if isinstance(each, str) and file.path in roots:
             raise UsageError(f"{each}; 'format' says what to take it for: {', '.join(labels())}")
-    return Listing([each for each in looked_at if isinstance(each, FoundInput)], left_out)
+    inputs = [each for each in looked_at if isinstance(each, FoundInput)]
+    return Listing(_joined(inputs) if rotated else inputs, left_out)
+
+
+def _joined(inputs: Sequence[FoundInput]) -> list[FoundInput]:
+    """Make one input of the captures in each folder; it goes by the name of the folder."""
+    joined: dict[str, FoundInput] = {}
+    for each in inputs:
+        captured = each.files and not each.stored
+        folder = each.path.rpartition("/")[0] if captured else each.path
+        before = joined.get(folder)
+        if before is not None:
+            stamp = {"files": [*before.stamp["files"], each.stamp]}
+            size, files = before.size + each.size, (*before.files, *each.files)
+            joined[folder] = replace(before, size=size, stamp=stamp, files=files)
+        elif captured:
+            joined[folder] = replace(each, path=folder, stamp={"files": [each.stamp]})
+        else:
+            joined[folder] = each
+    return list(joined.values())
 
 
 def _look_at(file: FoundFile, named: str | None) -> FoundInput | str:
@@ -87,13 +118,18 @@ def _look_at(file: FoundFile, named: str | None) -> FoundInput | str:
         while len(head) < _SNIFFED_BYTES and (more := opened.read(_SNIFFED_BYTES - len(head))):
             head += more
     found = named
+    stamp = _stamp(file)
+    if is_capture(head):
+        compressed = known_size is None
+        return FoundInput(file.path, file.size, named, compressed, stamp, (file.path,))
+    if begins_store(head, get_format(named) if named else None):
+        return FoundInput(file.path, file.size, named, False, stamp, (file.path,), stored=True)
     if head and named is None:
         format = sniff(head)
         if format is None:
             shown = head[:_SHOWN_BYTES].hex(" ")
             return f"{file.path}: begins like no format ({shown})"
         found = format.label
-    stamp = _stamp(file)
     return FoundInput(file.path, file.size, found if head else None, known_size is None, stamp)
 
 

@@ -27,6 +27,7 @@ import pyarrow as pa
 from wireyard.formats import names as format_names
 from wireyard.spark import bronze
 from wireyard.spark.bronze import Outcome, Piece, Settings, packets_table
+from wireyard.spark.captures import CapturePart
 from wireyard.spark.inputs import FoundInput
 from wireyard.spark.lake import Change, Input, Lake
 from wireyard.spark.parts import PartFile
@@ -46,6 +47,7 @@ _LEDGER_SCHEMA = pa.schema(
     [("source", pa.string()), ("stream", pa.string()), *((name, pa.int64()) for name in LEDGER)]
 )
 _QUARANTINE = "quarantine"
+_STORE_RECORDS = "store_records"
 _POLL_S = 0.2
 _WAVE_PIECES = 4096
 
@@ -71,6 +73,8 @@ class Report:
     unchanged: int = 0
     repaired: int = 0
     """How many pieces were decoded twice, because a packet lay in another at a cut."""
+    notes: list[str] = field(default_factory=list)
+    """What is to be said about inputs: damage, streams that nothing tells the format of."""
 
 
 def fill_lake(
@@ -82,6 +86,7 @@ def fill_lake(
     secrets: bool = False,
     max_packet_bytes: int | None = None,
     split_bytes: int = SPLIT_BYTES,
+    decode_as: tuple[str, ...] = (),
 ) -> Report:
     """Read what the lake does not hold yet, and commit it.
 
@@ -95,6 +100,8 @@ def fill_lake(
         Whether passwords stay in the rows.
     split_bytes
         What one task reads.
+    decode_as
+        What ports of captures are for, as in ``tcp.port==1884,mqtt``.
 
     Raises
     ------
@@ -113,9 +120,9 @@ def fill_lake(
     spark = get_session()
     check_reach(spark, lake)
     settings = Settings(lake.staged(""), secrets, max_packet_bytes)
-    stage = BronzeStage(spark, lake, settings, watch)
+    stage = BronzeStage(spark, lake, settings, watch, decode_as)
     report.added = stage.read(new, split_bytes)
-    report.repaired = stage.repaired
+    report.repaired, report.notes = stage.repaired, stage.notes
     changed = [each.path for each in new if each.path in lake.inputs]
     report.replaced = len(changed)
     watch.stage("writing tables")
@@ -137,23 +144,35 @@ def _is_held(lake: Lake, found: FoundInput) -> bool:
 class BronzeStage:
     """The stage in which tasks read the inputs and write what is in them."""
 
-    def __init__(self, spark: SparkSession, lake: Lake, settings: Settings, watch: Watch) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        settings: Settings,
+        watch: Watch,
+        decode_as: tuple[str, ...] = (),
+    ) -> None:
         self._spark = spark
         self._lake = lake
         self._settings = settings
         self._watch = watch
+        self._decode_as = decode_as
         self.repaired = 0
+        self.notes: list[str] = []
 
     def read(self, found: Sequence[FoundInput], split_bytes: int) -> list[Input]:
         """Stage the rows of inputs; return the inputs as the lake will know them."""
-        tables = sorted({packets_table(each.format) for each in found if each.format})
-        self._lake.make_staging([*tables, _QUARANTINE, bronze.DONE_MARKS])
+        named = {packets_table(each.format) for each in found if each.format}
+        held = set(map(packets_table, format_names())) if any(f.files for f in found) else set()
+        staged = [*sorted(named | held), _QUARANTINE, _STORE_RECORDS, bronze.DONE_MARKS]
+        self._lake.make_staging(staged)
         self._watch.stage("reading")
-        tasks = cut_inputs(found, split_bytes)
+        tasks = cut_inputs(found, split_bytes, self._decode_as)
         outcomes = self._run(tasks, 0)
         pieces = defaultdict(list)
         for piece in chain.from_iterable(tasks):
-            pieces[piece.source].append(piece)
+            if isinstance(piece, Piece):
+                pieces[piece.source].append(piece)
         limit = self._settings.max_packet_bytes
         stitched = {
             source: stitch_input(each, {o.start: o for o in outcomes[source]}, limit)
@@ -166,11 +185,23 @@ class BronzeStage:
             self._watch.stage("reading again where a packet lay in another")
             for source, more in self._run(again, len(tasks)).items():
                 kept[source] = sorted((*kept[source], *more), key=lambda each: each.end)
-        return [_as_input(each, kept.get(each.path, [])) for each in found]
+        return [
+            self._of_capture(each, outcomes[each.path])
+            if each.files
+            else _as_input(each, [kept.get(each.path, [])])
+            for each in found
+        ]
 
-    def _run(self, tasks: Sequence[Sequence[Piece]], first: int) -> dict[str, list[Outcome]]:
+    def _of_capture(self, found: FoundInput, outcomes: Sequence[Outcome]) -> Input:
+        notes = dict.fromkeys(each.message for each in outcomes if each.message)
+        self.notes += [f"{found.path}: {note}" for note in notes]
+        return _as_input(found, [[each] for each in outcomes if each.stream])
+
+    def _run(
+        self, tasks: Sequence[Sequence[Piece | CapturePart]], first: int
+    ) -> dict[str, list[Outcome]]:
         """Have Spark run tasks, numbered from `first` on; return what became of each source."""
-        outcomes = defaultdict(list)
+        outcomes: defaultdict[str, list[Outcome]] = defaultdict(list)
         with _marks_watched(self._lake, tasks, first, self._watch):
             for place, wave in _waves(tasks):
                 work = partial(
@@ -187,8 +218,8 @@ class BronzeStage:
 
 
 def _waves(
-    tasks: Sequence[Sequence[Piece]],
-) -> Iterator[tuple[int, Sequence[Sequence[Piece]]]]:
+    tasks: Sequence[Sequence[Piece | CapturePart]],
+) -> Iterator[tuple[int, Sequence[Sequence[Piece | CapturePart]]]]:
     """Cut the list of tasks, which every one of them gets, to what is quickly sent and read."""
     start = held = 0
     for place, task in enumerate(tasks):
@@ -202,12 +233,11 @@ def _waves(
 
 @contextmanager
 def _marks_watched(
-    lake: Lake, tasks: Sequence[Sequence[Piece]], first: int, watch: Watch
+    lake: Lake, tasks: Sequence[Sequence[Piece | CapturePart]], first: int, watch: Watch
 ) -> Iterator[None]:
     """Tell how many bytes are done, by the marks that tasks leave, while the caller waits."""
     weights = {
-        str(number): sum(min(piece.stop, piece.size) - piece.start for piece in task)
-        for number, task in enumerate(tasks, first)
+        str(number): sum(piece.bytes for piece in task) for number, task in enumerate(tasks, first)
     }
     total = sum(weights.values())
     over = Event()
@@ -227,15 +257,19 @@ def _marks_watched(
     watch.at(total, total)
 
 
-def _as_input(found: FoundInput, outcomes: Sequence[Outcome]) -> Input:
-    ledger = make_ledger(found, outcomes)
-    packets = [each.packets_file for each in outcomes if each.packets_file]
-    bad = [each.quarantine_file for each in outcomes if each.quarantine_file]
-    files = {_QUARANTINE: bad}
-    if found.format is not None:
-        files[packets_table(found.format)] = packets
-    held = {table: kept for table, kept in files.items() if kept}
-    return Input(found.path, found.path, found.format, found.stamp, ledger, held)
+def _as_input(found: FoundInput, streams: Sequence[Sequence[Outcome]]) -> Input:
+    """Return an input of which there is, stream by stream, what became of its pieces."""
+    files: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    for each in chain.from_iterable(streams):
+        if each.packets_file and each.format:
+            files[packets_table(each.format)][each.packets_file] = None
+        if each.quarantine_file:
+            files[_QUARANTINE][each.quarantine_file] = None
+        if each.records_file:
+            files[_STORE_RECORDS][each.records_file] = None
+    ledgers = [make_ledger(found, outcomes) for outcomes in streams]
+    held = {table: list(names) for table, names in files.items()}
+    return Input(found.path, found.format, found.stamp, ledgers, held)
 
 
 # --- the commit -----------------------------------------------------------------------------
@@ -265,8 +299,9 @@ def _with_rest(lake: Lake, change: Change) -> Change:
         append[_QUARANTINE] = [_write_table(lake, _QUARANTINE, bronze.QUARANTINE.empty_table())]
     inputs = lake.inputs | {each.source: each for each in change.inputs}
     rows = [
-        {"source": each.source, "stream": each.stream, **each.ledger}
+        {"source": each.source, "stream": one.stream, **one.counts}
         for each in sorted(inputs.values(), key=lambda each: each.source)
+        for one in each.streams
     ]
     ledger = pa.Table.from_pylist(rows, _LEDGER_SCHEMA)
     swapped = {table: lake.list_staged(table) for table in SILVER}

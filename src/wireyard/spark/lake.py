@@ -48,9 +48,9 @@ from wireyard.errors import WireError
 from wireyard.spark.swap import swap_folders
 from wireyard.streams.source import filesystem
 
-__all__ = ["Change", "Input", "Lake", "LakeError", "writing"]
+__all__ = ["Change", "Input", "Lake", "LakeError", "StreamLedger", "writing"]
 
-_RECORD_VERSION = 1
+_RECORD_VERSION = 2
 _STAGING, _COMMITS, _LOCK = "_staging", "_wireyard/commits", "_wireyard/lock"
 _PENDING, _DONE = ".pending", ".json"
 _HIDDEN = (".", "_")
@@ -61,17 +61,26 @@ class LakeError(WireError):
 
 
 @dataclass(frozen=True)
+class StreamLedger:
+    """Where each byte of a stream went."""
+
+    stream: str
+    format: str | None
+    """None of an empty stream."""
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class Input:
     """One input that the lake holds, and where its rows are."""
 
     source: str
     """Absolute path or URL: what rows call it, and what tells that it was read before."""
-    stream: str
     format: str | None
-    """None of an empty input."""
+    """What it was taken for; None of an empty input, and of a capture that may hold any."""
     stamp: Mapping[str, Any]
     """What the input was when it was read; anything else there is a changed input."""
-    ledger: Mapping[str, int]
+    streams: Sequence[StreamLedger]
     files: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """By table, the files that hold its rows, perhaps among those of other inputs."""
 
@@ -228,7 +237,8 @@ class Lake:
     def _fold(self, record: Mapping[str, Any]) -> None:
         """Add a record to what the lake is known to hold."""
         for entry in record["inputs"]:
-            self.inputs[entry["source"]] = Input(**entry)
+            streams = [StreamLedger(**each) for each in entry["streams"]]
+            self.inputs[entry["source"]] = Input(**{**entry, "streams": streams})
         for table, names in record["remove"].items():
             gone = set(names)
             self.files[table] = [name for name in self.files[table] if name not in gone]

@@ -16,6 +16,7 @@ from wireyard.errors import UsageError
 
 __all__ = ["WRITE_OPTIONS", "Options", "read_options"]
 
+INPUTS = ("auto", "pcap", "stream")
 _UNITS = {unit: 1 << 10 * power for power, unit in enumerate(("b", "k", "m", "g", "t"))}
 _SIZE = re.compile(r"(\d+)\s*([bkmgt]?)b?", re.IGNORECASE)
 
@@ -50,6 +51,14 @@ class Options:
     """How much one task reads: larger files are cut, smaller ones put together."""
     packet_bytes: int | None = None
     """Larger packets are not believed; the format's own bound if not given."""
+    input: str = "auto"
+    """What files are: ``stream``, ``pcap`` for captures, pcapng too, or ``auto`` for what the first
+    bytes of each say."""
+    decode_as: tuple[str, ...] = ()
+    """What ports of captures are for, with semicolons between: ``tcp.port==1884,mqtt``."""
+    rotated: bool = False
+    """Whether all captures that a path stands for are one, that went on in a new file again and
+    again."""
     push_filters: bool = False
     """Whether conditions are decided before rows are decoded; Spark has to be told as well, with
     ``spark.sql.python.filterPushdown.enabled``."""
@@ -75,6 +84,14 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(","))
 
 
+def _rules(text: str) -> tuple[str, ...]:
+    return tuple(rule.strip() for rule in text.split(";") if rule.strip())
+
+
+def _input(text: str) -> str:
+    return {name: name for name in INPUTS}[text.lower()]
+
+
 _TRUTH = "true or false"
 _BYTES = "a size such as 64m or 134217728"
 _MOMENT = "a time such as 2026-03-01T12:00:00"
@@ -93,6 +110,9 @@ _READERS: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "ignoreCorruptFiles": ("ignore_corrupt", _yes_or_no, _TRUTH),
     "maxPartitionBytes": ("partition_bytes", _size, _BYTES),
     "maxPacketBytes": ("packet_bytes", _size, _BYTES),
+    "input": ("input", _input, f"one of {', '.join(INPUTS)}"),
+    "decodeAs": ("decode_as", _rules, "rules"),
+    "rotated": ("rotated", _yes_or_no, _TRUTH),
     "pushFilters": ("push_filters", _yes_or_no, _TRUTH),
 }
 _BY_KEY = {name.lower(): name for name in _READERS}

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import datasource as ask
 from pyspark.sql.types import StructType
 
+from wireyard.captures.inputs import open_captures
 from wireyard.errors import DecodeError, SourceError, UsageError, WireError
 from wireyard.formats import get_format
 from wireyard.schema import pick_columns
+from wireyard.spark.captures import CapturePart, find_captures
 from wireyard.spark.files import is_missing, list_files
 from wireyard.spark.options import Options
-from wireyard.spark.rows import BAD_ROW_COLUMNS, BadBytes, Shape
+from wireyard.spark.rows import BAD_ROW_COLUMNS, BadBytes, PieceBytes, Shape
 from wireyard.spark.source import format_of
 from wireyard.spark.tasks import Piece, deal_out
 from wireyard.spark.types import arrow_schema, check_schema
@@ -48,9 +50,11 @@ class Reader(ask.DataSourceReader):
     """
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        files = [] if options.protocol else list_files(options)
+        files = list_files(options)
+        captures = find_captures(files, options)
         self._options = options
-        self._format = format_of(options, files).label
+        self._captured = bool(captures)
+        self._format = format_of(options, files, captures).label
         self._schema = schema
         self._where: list[Condition] = []
         name = options.corrupt_column or _CORRUPT_COLUMN
@@ -67,17 +71,21 @@ class Reader(ask.DataSourceReader):
     def partitions(self) -> list[ask.InputPartition]:
         """Return what each task reads."""
         files = list_files(self._options)
-        tasks = deal_out(files, get_format(self._format), self._options)
+        captures = find_captures(files, self._options)
+        tasks = deal_out(files, get_format(self._format), self._options, captures)
         return [ask.InputPartition(pieces) for pieces in tasks]
 
     def read(self, partition: ask.InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
-        pieces: tuple[Piece, ...] = partition.value or ()
+        pieces: tuple[Piece | CapturePart, ...] = partition.value or ()
         plan = self._plan()
         if load_fast_path(plan.format, sum(piece.size for piece in pieces)):
             settle()
         shape = Shape(arrow_schema(self._schema), self._corrupt)
         for piece in pieces:
+            if isinstance(piece, CapturePart):
+                yield from self._of_capture(piece, plan, shape)
+                continue
             with closing(BadBytes(piece.path)) as bad_bytes:
                 for batch in self._batches(piece, plan):
                     yield shape.fit(batch, bad_bytes)
@@ -85,21 +93,42 @@ class Reader(ask.DataSourceReader):
     def _plan(self) -> Plan:
         options = self._options
         format = get_format(self._format)
-        return make_plan(format, self._columns, self._where, options.mode, options.packet_bytes)
+        where, limit = self._where, options.packet_bytes
+        return make_plan(format, self._columns, where, options.mode, limit, captured=self._captured)
+
+    def _of_capture(self, part: CapturePart, plan: Plan, shape: Shape) -> Iterator[pa.RecordBatch]:
+        from wireyard.captures.directed import CapturedStream  # with kernels, not for the planner
+
+        with self._faults(part.files[0]):
+            share = part.part, part.of
+            found = open_captures(part.files, plan.format, part.decode_as, share, part.source)
+            if found.damage and not self._options.ignore_corrupt:
+                raise SourceError(f"{found.name}: {found.damage}")
+            for _, opened in found.streams:
+                assert isinstance(opened, CapturedStream)
+                bad_bytes = PieceBytes(opened.captured)
+                for batch in scan_stream(opened, plan):
+                    yield shape.fit(batch, bad_bytes)
 
     def _batches(self, piece: Piece, plan: Plan) -> Iterator[pa.RecordBatch]:
-        options = self._options
-        try:
+        with self._faults(piece.path):
             opened = map_windows(piece.path, piece.start) or open_windows(piece.path, piece.start)
             with closing(opened):
                 framer = plan.framer(piece.start, piece.context)
                 yield from scan_stream(opened, plan, framer, piece.stop)
+
+    @contextmanager
+    def _faults(self, path: str) -> Iterator[None]:
+        """Pass over what is to be ignored, and say the rest as Spark shows it."""
+        options = self._options
+        try:
+            yield
         except DecodeError as error:
             # Spark shows the last line of a traceback, and a note would be a line of its own.
             where = " ".join(getattr(error, "__notes__", ()))
             raise WireError(f"{error} {where}") from None
         except SourceError:
-            missing = options.ignore_missing and is_missing(piece.path)
+            missing = options.ignore_missing and is_missing(path)
             if not (missing or options.ignore_corrupt):
                 raise
 
@@ -127,7 +156,8 @@ class FilteringReader(Reader):
     def pushFilters(self, filters: list[ask.Filter]) -> Iterable[ask.Filter]:  # noqa: N802
         """Take the conditions that can be decided here; return the others to Spark."""
         kinds = {
-            column.name: column.kind for column in pick_columns(get_format(self._format), None)
+            column.name: column.kind
+            for column in pick_columns(get_format(self._format), None, captured=self._captured)
         }
         for asked in filters:
             condition = _condition(asked, kinds)

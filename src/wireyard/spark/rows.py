@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -9,7 +12,11 @@ from wireyard.errors import UsageError
 from wireyard.streams.framer import OK
 from wireyard.streams.source import Reading, open_source, reading
 
-__all__ = ["BAD_ROW_COLUMNS", "MAX_CORRUPT_BYTES", "BadBytes", "Shape"]
+if TYPE_CHECKING:
+    from wireyard.captures.stores.stream import StoreStream
+    from wireyard.captures.stream import Stream
+
+__all__ = ["BAD_ROW_COLUMNS", "MAX_CORRUPT_BYTES", "BadBytes", "PieceBytes", "Shape"]
 
 BAD_ROW_COLUMNS = ("offset", "length", "status")
 """The columns that lead from a bad row to its bytes."""
@@ -57,6 +64,22 @@ class BadBytes:
         return data
 
 
+class PieceBytes:
+    """The bytes of bad rows of a stream that is there in pieces."""
+
+    def __init__(self, stream: Stream | StoreStream) -> None:
+        self._stream = stream
+        self._pieces = stream.pieces
+
+    def read(self, start: int, length: int) -> bytes:
+        """Return up to `MAX_CORRUPT_BYTES` of the row at offset `start`; none of a gap."""
+        at = int(np.searchsorted(self._pieces[:, 0], start, "right")) - 1
+        stop = start + min(length, MAX_CORRUPT_BYTES)
+        if at < 0 or stop > self._pieces[at, 1]:
+            return b""
+        return self._stream.read(start, stop).tobytes()
+
+
 class Shape:
     """The columns of a table in Spark.
 
@@ -73,7 +96,7 @@ class Shape:
         self._corrupt = corrupt
         self._filled = [field.name for field in schema if not field.nullable]
 
-    def fit(self, batch: pa.RecordBatch, bad_bytes: BadBytes) -> pa.RecordBatch:
+    def fit(self, batch: pa.RecordBatch, bad_bytes: BadBytes | PieceBytes) -> pa.RecordBatch:
         """Return a batch of ours as one of the table.
 
         Raises
@@ -95,7 +118,9 @@ class Shape:
                 raise UsageError(f"column '{name}' has nulls, so it cannot be NOT NULL")
         return fitted
 
-    def _bad_rows(self, batch: pa.RecordBatch, bad_bytes: BadBytes, kind: pa.DataType) -> pa.Array:
+    def _bad_rows(
+        self, batch: pa.RecordBatch, bad_bytes: BadBytes | PieceBytes, kind: pa.DataType
+    ) -> pa.Array:
         bad = pc.not_equal(batch.column("status"), OK)
         if not bad.true_count:
             return pa.nulls(batch.num_rows, kind)

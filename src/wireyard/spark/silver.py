@@ -71,7 +71,7 @@ def write_silver(spark: SparkSession, lake: Lake, packets: Mapping[str, Sequence
 
 
 def _packets(spark: SparkSession, lake: Lake, name: str, files: Sequence[str]) -> DataFrame:
-    schema = spark_schema(make_plan(get_format(name)).schema)
+    schema = spark_schema(make_plan(get_format(name), captured=True).schema)
     if not files:
         return spark.createDataFrame([], schema)
     return spark.read.schema(schema).parquet(*(_literal(lake, path) for path in files))

@@ -7,7 +7,7 @@ questions need no kernels unless a file has to be cut.
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Collection, MutableMapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
@@ -54,13 +54,16 @@ class WireyardSource(DataSource):
         """Return the columns of the protocol, or those that option ``columns`` names."""
         from pyspark.sql.types import BinaryType
 
+        from wireyard.spark.captures import find_captures
         from wireyard.spark.files import list_files
         from wireyard.spark.types import spark_schema
         from wireyard.streams.plan import make_plan
 
         options = _with_paths(self._options)
-        format = format_of(options, list_files(options))
-        plan = make_plan(format, options.columns, mode=options.mode)
+        files = list_files(options)
+        captures = find_captures(files, options)
+        format = format_of(options, files, captures)
+        plan = make_plan(format, options.columns, mode=options.mode, captured=bool(captures))
         schema = spark_schema(plan.schema)
         corrupt = options.corrupt_column
         if corrupt is not None and corrupt not in schema.names:
@@ -101,29 +104,34 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(WireyardSource)
 
 
-def format_of(options: Options, files: Sequence[FoundFile]) -> Format:
-    """Return the format that was named, or that the first bytes of the first file show.
+def format_of(options: Options, files: Sequence[FoundFile], captures: Collection[str]) -> Format:
+    """Return the format that was named, or that the first file shows: of a capture, its streams.
 
     Raises
     ------
     UsageError
-        There is no file with anything in it, or it begins like no format.
+        There is no file with anything in it, or it begins like no format, or is a capture of
+        several.
     SourceError
         That file cannot be read.
     """
     if options.protocol is not None:
         return get_format(options.protocol)
+    from wireyard.captures.inputs import open_captures
     from wireyard.streams.source import open_source, reading
 
     path = next((file.path for file in files if file.size), None)
     if path is None:
         raise UsageError(f"no bytes tell the protocol; set option 'protocol': {_known()}")
+    if path in captures:
+        found = open_captures([path], decode_as=options.decode_as)
+        return found.one_format()
     _, file, _ = open_source(path)
     with file, reading(path):
-        found = sniff(file.peek(_SNIFFED_BYTES))
-    if found is None:
+        sniffed = sniff(file.peek(_SNIFFED_BYTES))
+    if sniffed is None:
         raise UsageError(f"{path}: begins like no format; set option 'protocol': {_known()}")
-    return found
+    return sniffed
 
 
 def _known() -> str:

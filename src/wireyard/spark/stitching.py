@@ -14,8 +14,10 @@ from itertools import pairwise
 from wireyard.errors import WireError
 from wireyard.formats import get_format
 from wireyard.spark.bronze import Outcome, Piece
+from wireyard.spark.captures import CapturePart, cut_capture
 from wireyard.spark.dealing import deal
 from wireyard.spark.inputs import FoundInput
+from wireyard.spark.lake import StreamLedger
 from wireyard.spark.snapshot import open_snapshot
 from wireyard.streams.scan import load_fast_path
 from wireyard.streams.source import Reading
@@ -41,21 +43,37 @@ class LedgerError(WireError):
     """The rows of a stream do not account for its bytes; nothing of the run is committed."""
 
 
-def cut_inputs(inputs: Iterable[FoundInput], split_bytes: int) -> list[list[Piece]]:
+def cut_inputs(
+    inputs: Iterable[FoundInput], split_bytes: int, decode_as: tuple[str, ...] = ()
+) -> list[list[Piece | CapturePart]]:
     """Return what each task reads: large inputs are cut, small ones put together, whole.
 
     A piece that may prove a wrong guess has a task of its own, so that its file can be forgotten.
     """
     alone: list[Piece] = []
-    shared: list[Piece] = []
+    shared: list[Piece | CapturePart] = []
     for each in inputs:
+        if each.stored:
+            whole = each.path, each.files, each.format, (), 0, 1, each.size
+            shared.append(CapturePart(*whole, stored=True))
+            continue
+        if each.files:
+            shared += cut_capture(
+                each.path,
+                each.files,
+                0 if each.compressed else each.size,
+                format=each.format,
+                decode_as=decode_as,
+                split_bytes=split_bytes,
+            )
+            continue
         if each.format is None:
             continue
         context = get_format(each.format).context
-        parts = 1 if each.compressed else -(-each.size // split_bytes)
-        if parts > 1:
+        count = 1 if each.compressed else -(-each.size // split_bytes)
+        if count > 1:
             # Parts of one size, or the last task would be left with the crumbs.
-            bounds = [each.size * part // parts for part in range(parts + 1)]
+            bounds = [each.size * part // count for part in range(count + 1)]
             alone += (
                 Piece(each.path, each.format, start, stop, each.size, start == 0, context)
                 for start, stop in pairwise(bounds)
@@ -63,7 +81,8 @@ def cut_inputs(inputs: Iterable[FoundInput], split_bytes: int) -> list[list[Piec
             continue
         stop = TO_THE_END if each.compressed else each.size
         shared.append(Piece(each.path, each.format, 0, stop, each.size, True, context))
-    return [*([piece] for piece in alone), *deal(shared, split_bytes)]
+    tasks: list[list[Piece | CapturePart]] = [[piece] for piece in alone]
+    return tasks + deal(shared, split_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,25 +143,34 @@ def _walk(piece: Piece, max_packet_bytes: int | None) -> Segment:
         return walk(windows, format, piece.start, piece.stop, limit, scanner, piece.context)
 
 
-def make_ledger(found: FoundInput, outcomes: Sequence[Outcome]) -> dict[str, int]:
-    """Return the ledger of an input from all that was kept of it, in stream order.
+def make_ledger(found: FoundInput, outcomes: Sequence[Outcome]) -> StreamLedger:
+    """Return the ledger of a stream from all that was kept of it, in stream order.
 
     Raises
     ------
     LedgerError
         A byte is in no row, or in two.
     """
-    total = {name: sum(getattr(each, name) for each in outcomes) for name in _COUNTS}
-    read = max((each.reached for each in outcomes), default=0) if found.compressed else found.size
+    total = {count: sum(getattr(each, count) for each in outcomes) for count in _COUNTS}
+    stream = next((each.stream for each in outcomes if each.stream), None)
+    gaps = sum(each.bytes_gap for each in outcomes)
+    if stream:
+        read = sum(each.stop for each in outcomes)
+    else:
+        read = found.size if not found.compressed else max(map(_reached, outcomes), default=0)
+    name = f"{found.path}, {stream}" if stream else found.path
     position = 0
     for each in outcomes:
         if each.first != position or each.broken_at is not None:
             at = position if each.first != position else each.broken_at
-            raise LedgerError(f"{found.path}: rows do not follow each other at offset {at}")
+            raise LedgerError(f"{name}: rows do not follow each other at offset {at}")
         position = each.end
-    counted = sum(total[name] for name in _COUNTS if name.startswith("bytes_"))
+    counted = gaps + sum(total[count] for count in _COUNTS if count.startswith("bytes_"))
     if not counted == position == read:
-        raise LedgerError(
-            f"{found.path}: out of balance, {read} bytes were read and {counted} are in rows"
-        )
-    return {"bytes_read": read, **total}
+        raise LedgerError(f"{name}: out of balance, {read} bytes were read, {counted} are in rows")
+    format = next((each.format for each in outcomes if each.format), found.format)
+    return StreamLedger(stream or found.path, format, {"bytes_read": read - gaps, **total})
+
+
+def _reached(outcome: Outcome) -> int:
+    return outcome.reached

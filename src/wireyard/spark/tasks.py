@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from wireyard.errors import SourceError
 from wireyard.formats.base import Format
+from wireyard.spark.captures import CapturePart, cut_capture
 from wireyard.spark.dealing import deal
 from wireyard.spark.files import FoundFile, is_missing
 from wireyard.spark.options import Options
@@ -28,16 +29,33 @@ class Piece:
 
 
 def deal_out(
-    files: Sequence[FoundFile], format: Format, options: Options
-) -> list[tuple[Piece, ...]]:
-    """Return what each task reads.
+    files: Sequence[FoundFile], format: Format, options: Options, captures: Mapping[str, int]
+) -> list[tuple[Piece | CapturePart, ...]]:
+    """Return what each task reads; `captures` are those of the files that are, and their sizes.
 
     Raises
     ------
     SourceError
         A file that has to be cut cannot be read, and that is not to be ignored.
     """
-    pieces = (piece for file in files for piece in _cut(file, format, options))
+    streams = [file for file in files if file.path not in captures]
+    pieces: list[Piece | CapturePart] = []
+    for file in streams:
+        pieces += _cut(file, format, options)
+    grouped: dict[str, list[str]] = {}
+    for file in files:
+        if file.path in captures:
+            name = file.origin if options.rotated else file.path
+            grouped.setdefault(name, []).append(file.path)
+    for name, paths in grouped.items():
+        pieces += cut_capture(
+            name,
+            tuple(paths),
+            sum(captures[path] for path in paths),
+            format=format.label,
+            decode_as=options.decode_as,
+            split_bytes=options.partition_bytes,
+        )
     return [tuple(task) for task in deal(pieces, options.partition_bytes)]
 
 

@@ -19,7 +19,7 @@ from wireyard.layout import Column
 from wireyard.schema import CAPTURED, Repeated, arrow_type, rows_to_batch, storable
 from wireyard.streams.blocks import Block, DirectedStream, Ints
 from wireyard.streams.framer import MALFORMED, OK
-from wireyard.streams.plan import Plan, own_columns
+from wireyard.streams.plan import Plan
 
 __all__ = ["BlockReader"]
 
@@ -59,9 +59,9 @@ class BlockReader:
         }
         self._repeated = Repeated()
         self._fast = fast
-        self._own = own_columns(plan.columns)
+        self._own = plan.own_columns
         self._relative = [column.name for column in self._own if column.kind == "offset"]
-        self._captured = [column for column in plan.columns if column in CAPTURED]
+        self._captured = [column for column in CAPTURED if column.name in plan.schema.names]
         self._condition_reader: BlockReader | None = None
         if plan.expression is not None:
             self._condition_reader = BlockReader(plan.conditions(), opened, fast)
@@ -87,7 +87,8 @@ class BlockReader:
         if not found.bad or self._plan.mode == "permissive":
             return batch
         if self._plan.mode == "failfast":
-            raise self._fault(block, found.bad)
+            self._raise_fault(block, found.bad)
+            return batch
         good = np.ones(len(block.offsets), np.bool_)
         good[list(found.bad)] = False
         return batch.filter(pa.array(good))
@@ -183,13 +184,12 @@ class BlockReader:
                 return pa.array([found.formats.get(row, own) for row in range(rows)], pa.string())
         return self._repeated.column("string", self._constants[name], rows)
 
-    def _fault(self, block: Block, bad: dict[int, DecodeError | None]) -> DecodeError:
-        row = min(bad)
-        error = bad[row]
-        assert error is not None
-        where = f"{self._constants['source']}, offset {block.offsets[row]}"
-        error.add_note(f"in {where}")
-        return error
+    def _raise_fault(self, block: Block, bad: dict[int, DecodeError | None]) -> None:
+        """Raise the first fault; what is between the packets of a store is none."""
+        for row in sorted(bad):
+            if (error := bad[row]) is not None:
+                error.add_note(f"in {self._constants['source']}, offset {block.offsets[row]}")
+                raise error
 
 
 def _framed(block: Block) -> Ints:

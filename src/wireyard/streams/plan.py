@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from wireyard.errors import UsageError
 from wireyard.formats.base import Format
 from wireyard.layout import Column
-from wireyard.schema import CAPTURED, COMMON, pick_columns, schema_of
+from wireyard.schema import pick_columns, schema_of
 from wireyard.streams.framer import Framer
 
 __all__ = ["MODES", "Condition", "Plan", "make_plan"]
@@ -49,9 +49,14 @@ class Plan:
     mode: str
     max_packet_bytes: int
     schema: pa.Schema = field(init=False)
+    own_columns: tuple[Column, ...] = field(init=False)
+    """Those of the columns that belong to the format."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "schema", schema_of(self.columns))
+        names = {column.name for column in self.format.columns}
+        own = tuple(column for column in self.columns if column.name in names)
+        object.__setattr__(self, "own_columns", own)
 
     def framer(self, position: int = 0, context: int | None = None) -> Framer:
         """Return a framer of the stream that stands at `position`."""
@@ -122,8 +127,3 @@ def _check_condition(name: str, kind: str, sign: str, value: Any) -> None:
     for one in value if sign == "in" else (value,):
         if type(one) is not wanted or (wanted is int and one not in _INT64):
             raise UsageError(f"'{name}' is {kind}; it cannot be compared with {one!r:.60}")
-
-
-def own_columns(columns: Sequence[Column]) -> tuple[Column, ...]:
-    """Return those of `columns` that belong to the format."""
-    return tuple(column for column in columns if column not in (*COMMON, *CAPTURED))

@@ -7,7 +7,15 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from wireyard.formats.jmq.layout import BROKER_TYPES, CLIENT_TYPES, FLAGS, MESSAGE_TYPES
 from wireyard.formats.jmq.message import BODY_KINDS
-from wireyard.spark.tables.rows import ROW, STREAM, directions, time_at, with_latest
+from wireyard.spark.tables.rows import (
+    ROW,
+    STREAM,
+    captured_at,
+    directions,
+    endpoint,
+    time_at,
+    with_latest,
+)
 from wireyard.streams.framer import OK
 
 __all__ = ["messages"]
@@ -62,14 +70,16 @@ def _message_columns() -> list[Column]:
     kinds = [part for code, kind in BODY_KINDS.items() for part in (F.lit(code), F.lit(kind))]
     queue_or_topic = F.when(_flag("Q"), "queue").otherwise("topic")
     temporary = F.col("destination").startswith("temporary_destination://")
+    # Stock clients send a MAC address too, in parentheses.
+    host = F.regexp_replace("source_ip_text", r"\(.*", "")
     columns = {
         "message_key": F.col("sys_message_id"),
         "protocol": F.lit("jms"),
         "sent_ms": F.col("timestamp"),
         "sent_at": time_at("timestamp"),
-        "captured_ns": F.lit(None).cast("long"),
-        "captured_at": F.lit(None).cast("timestamp"),
-        "producer": _endpoint(F.col("source_ip_text"), F.col("source_port")),
+        "captured_ns": F.col("captured_ns"),
+        "captured_at": captured_at(),
+        "producer": endpoint(host, F.col("source_port")),
         "client_id": F.col("client_id"),
         "destination": F.col("destination"),
         "destination_kind": F.when(temporary, F.concat(F.lit("temporary_"), queue_or_topic)).when(
@@ -100,13 +110,6 @@ def _message_columns() -> list[Column]:
         "length": F.col("length"),
     }
     return [column.alias(name) for name, column in columns.items()]
-
-
-def _endpoint(address: Column, port: Column) -> Column:
-    """Return ``address:port``; stock clients send a MAC address too, in parentheses."""
-    host = F.regexp_replace(address, r"\(.*", "")
-    bracketed = F.when(host.contains(":"), F.concat(F.lit("["), host, F.lit("]"))).otherwise(host)
-    return F.concat(bracketed, F.lit(":"), port.cast("string"))
 
 
 def _is_sent() -> Column:

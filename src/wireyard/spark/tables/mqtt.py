@@ -16,7 +16,7 @@ from wireyard.formats.mqtt.layout import (
     UNSUBACK,
     UNSUBSCRIBE,
 )
-from wireyard.spark.tables.rows import ROW, STREAM, directions, with_latest
+from wireyard.spark.tables.rows import ROW, STREAM, captured_at, directions, endpoint, with_latest
 from wireyard.streams.framer import OK
 
 __all__ = ["messages"]
@@ -98,9 +98,9 @@ def _message_columns() -> list[Column]:
         "protocol": F.lit("mqtt"),
         "sent_ms": none.cast("long"),
         "sent_at": none.cast("timestamp"),
-        "captured_ns": none.cast("long"),
-        "captured_at": none.cast("timestamp"),
-        "producer": none.cast("string"),
+        "captured_ns": F.col("captured_ns"),
+        "captured_at": captured_at(),
+        "producer": endpoint(F.col("src_addr"), F.col("src_port")),
         "client_id": F.col("client_id"),
         "destination": F.col("topic"),
         "destination_kind": F.lit("topic"),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
-__all__ = ["ROW", "STREAM", "directions", "time_at", "with_latest"]
+__all__ = ["ROW", "STREAM", "captured_at", "directions", "endpoint", "time_at", "with_latest"]
 
 STREAM = ["source", "stream"]
 ROW = [*STREAM, "offset"]
@@ -58,6 +58,17 @@ def with_latest(rows: DataFrame, events: DataFrame) -> DataFrame:
         & (F.col("ends").isNull() | (F.col("offset") < F.col("ends")))
     )
     return rows.join(F.broadcast(bounded), holds, "left")
+
+
+def captured_at() -> Column:
+    """Return when a row was captured as a timestamp, whose unit is a microsecond."""
+    return F.timestamp_micros(F.expr("captured_ns div 1000"))
+
+
+def endpoint(host: Column, port: Column) -> Column:
+    """Return ``address:port``, an IPv6 address in brackets; null without an address."""
+    bracketed = F.when(host.contains(":"), F.concat(F.lit("["), host, F.lit("]"))).otherwise(host)
+    return F.concat(bracketed, F.lit(":"), port.cast("string"))
 
 
 def time_at(name: str, never: int | None = None) -> Column:

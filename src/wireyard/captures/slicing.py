@@ -1,0 +1,78 @@
+"""Some packets of a capture as a capture: the bytes of its files, in their format."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from wireyard.captures import magic, pcap, pcapng
+from wireyard.captures.record_kernels import NUMBERED
+from wireyard.errors import UsageError
+
+__all__ = ["slice_captures"]
+
+Bytes = npt.NDArray[np.uint8]
+
+_MAGIC: Final = slice(8, 12)
+_LITTLE: Final = bytes.fromhex("4d3c2b1a")
+
+
+def slice_captures(files: Sequence[Bytes], wanted: Collection[int]) -> Iterator[Bytes]:
+    """Return the parts of files that make a capture of only some of their packets.
+
+    Parameters
+    ----------
+    wanted
+        The numbers of packets over all files, from 0 on. Whatever else a pcapng file says, of
+        sections, interfaces or names, stays.
+
+    Raises
+    ------
+    UsageError
+        The files have no common format: no file could hold packets of both.
+    """
+    heads = {_head(data) for data in files}
+    if len(heads) > 1:
+        raise UsageError("captures of several formats or links; slice them one by one")
+    return _slices(files, wanted)
+
+
+def _head(data: Bytes) -> bytes:
+    """Return what pcap files have to have in common; sections of pcapng follow each other."""
+    head = data[: pcap.FILE_HEADER_BYTES].tobytes()
+    return magic.PCAPNG if head[:4] == magic.PCAPNG else head
+
+
+def _slices(files: Sequence[Bytes], wanted: Collection[int]) -> Iterator[Bytes]:
+    number, headed = 0, False
+    for data in files:
+        if data[:4].tobytes() == magic.PCAPNG:
+            number = yield from _blocks(data, wanted, number)
+            continue
+        if not headed:
+            yield data[: pcap.FILE_HEADER_BYTES]
+            headed = True
+        at = pcap.FILE_HEADER_BYTES
+        for records in pcap.read_records(data):
+            for stop in (records.starts + records.captured).tolist():
+                if number in wanted:
+                    yield data[at:stop]
+                number, at = number + 1, stop
+
+
+def _blocks(data: Bytes, wanted: Collection[int], number: int) -> Generator[Bytes, None, int]:
+    """Yield the blocks of a pcapng file that are wanted; return the number of its next packet."""
+    stop = max(records.stop for records in pcapng.read_records(data))
+    at, order = 0, "<u4"
+    while at < stop:
+        if data[at : at + 4].tobytes() == magic.PCAPNG:
+            order = "<u4" if data[at:][_MAGIC].tobytes() == _LITTLE else ">u4"
+        kind, size = (int(word) for word in data[at : at + 8].view(order))
+        if kind not in NUMBERED or number in wanted:
+            yield data[at : at + size]
+        number += kind in NUMBERED
+        at += size
+    return number

@@ -1,0 +1,64 @@
+"""One file of a store: its records, and the stream of the packets in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import chain
+
+import numpy as np
+
+from wireyard.captures.stores.kinds import Kind
+from wireyard.captures.stores.record import Record
+from wireyard.captures.stores.stream import StoreStream
+from wireyard.errors import SourceError
+from wireyard.formats import Format, get_format
+
+__all__ = ["StoreFile"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFile:
+    """A file as it was when it was read.
+
+    `failure` says why it could not be: a broker that runs takes files away.
+    """
+
+    source: str
+    name: str
+    """The file's name in the store; of a file that was given alone its path."""
+    kind: Kind
+    destination: str | None
+    """Where the messages of the file are, as ``Q:name``, if its folder says so."""
+    data: bytes = field(repr=False)
+    records: list[Record] = field(repr=False)
+    failure: SourceError | None = None
+
+    @property
+    def format(self) -> Format | None:
+        """Format of the packets in the file, if it is one that may have some."""
+        packets = self.kind.value.packets
+        return None if packets is None else get_format(packets)
+
+    @property
+    def stream(self) -> StoreStream | None:
+        """The packets in the file, if it is one that may have some."""
+        format = self.format
+        if format is None:
+            return None
+        held = list(chain.from_iterable(record.held for record in self.records))
+        pieces = np.array(held, np.int64).reshape(-1, 2)
+        apart = pieces[1:, 0] != pieces[:-1, 1]
+        starts, stops = np.r_[True, apart], np.r_[apart, True]
+        if len(pieces):
+            pieces = np.stack([pieces[starts, 0], pieces[stops, 1]], axis=1)
+        data = np.frombuffer(self.data, np.uint8)
+        return StoreStream(self.source, self.name, format, data, pieces)
+
+    @property
+    def ledger(self) -> dict[str, int]:
+        """Bytes by the state of their records, or as damaged; together they are the file's."""
+        found: Counter[str] = Counter()
+        for record in self.records:
+            found[record.label] += record.stop - record.start
+        return dict(found)

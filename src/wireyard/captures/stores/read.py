@@ -1,0 +1,171 @@
+"""The face of this room: a store's folder, or one file of it, in; records and packets out.
+
+Files are opened for reading only, read once, and closed; a broker's lock is neither looked at nor
+taken. So a broker may be running: what it writes meanwhile can be torn, and shows as damage or as
+a message that was being written.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from wireyard.captures.stores.file import StoreFile
+from wireyard.captures.stores.kinds import (
+    HEAD_BYTES,
+    Kind,
+    is_store_file,
+    kind_of,
+    kind_of_place,
+)
+from wireyard.captures.stores.layout import INCOMPLETE_FOLDER, MESSAGES_FOLDER, ROOTS
+from wireyard.errors import SourceError
+from wireyard.streams.source import Reading, open_source, reading
+
+__all__ = ["MAX_FILE_BYTES", "Store", "is_store", "read_store"]
+
+MAX_FILE_BYTES: Final = 1 << 34
+"""One file is held in memory at a time, with its records."""
+_CHUNK_BYTES: Final = 1 << 20
+_SHOWN_BYTES: Final = 16
+
+
+class _Place(NamedTuple):
+    name: str
+    path: str
+    kind: Kind | None
+    """None where the content has to tell."""
+    destination: str | None
+    data: bytes | None = None
+    """What was read of it when the store was found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The files of a store, in the order of their names; each is read when its turn comes."""
+
+    source: str
+    places: tuple[_Place, ...]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __iter__(self) -> Iterator[StoreFile]:
+        for place in self.places:
+            yield _read(self.source, place)
+
+
+def is_store(path: str) -> bool:
+    """Tell whether a path leads to the folder of a store, of its broker, or to a file of one."""
+    try:
+        if os.path.isdir(path):
+            return bool(_places(path))
+        name, file, _ = open_source(path)
+        with file, reading(name):
+            return is_store_file(file.peek(HEAD_BYTES))
+    except SourceError:
+        return False
+
+
+def read_store(path: str | os.PathLike[str]) -> Store:
+    """Return the files of a store.
+
+    Parameters
+    ----------
+    path
+        The folder of a broker, of its store, or of a destination in that; or one file, which may
+        be anything that `open_source` takes by name.
+
+    Raises
+    ------
+    SourceError
+        There is no such path, or nothing of a store in it. What keeps one file of a folder from
+        being read is its `failure`.
+
+    Limits
+    ------
+    One file at a time is in memory, up to `MAX_FILE_BYTES`. Links in a store are not followed.
+    """
+    source = os.fspath(path)
+    places = _places(source) if os.path.isdir(source) else [_single_place(source)]
+    if not places:
+        raise SourceError(f"{source}: holds no file store of Open MQ")
+    return Store(source, tuple(places))
+
+
+def _single_place(source: str) -> _Place:
+    name, file, _ = open_source(source)
+    with file, reading(name):
+        head = file.peek(HEAD_BYTES)
+        if not is_store_file(head):
+            shown = head[:_SHOWN_BYTES].hex(" ")
+            raise SourceError(f"{name}: begins like no file of a store ({shown})")
+        data = b"".join(_chunks(file, name))
+    path = Path(os.path.abspath(source))
+    kind = kind_of_place(path.parent.name, path.name)
+    return _Place(source, source, kind, _destination(path.parent), data)
+
+
+def _places(folder: str) -> list[_Place]:
+    """Return what belongs to a store in a folder: its root's files, its destinations' files."""
+    with reading(folder):
+        root = next((one for name in ROOTS if (one := Path(folder, name)).is_dir()), Path(folder))
+        destinations = root / MESSAGES_FOLDER
+        inner = sorted(destinations.iterdir()) if destinations.is_dir() else []
+        folders = [one for one in (root / INCOMPLETE_FOLDER, *inner) if _is_own_folder(one)]
+        return [place for one in (root, *folders) for place in _places_in(one, folder)]
+
+
+def _is_own_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _places_in(folder: Path, top: str) -> list[_Place]:
+    found = []
+    for entry in sorted(os.scandir(folder), key=_order):
+        kind = kind_of_place(folder.name, entry.name)
+        if kind is not None and entry.is_file(follow_symlinks=False):
+            name = os.path.relpath(entry.path, top)
+            found.append(_Place(name, entry.path, kind, _destination(folder)))
+    return found
+
+
+def _order(entry: os.DirEntry[str]) -> tuple[bool, int, str]:
+    """Return where a file stands among the others: numbered ones first, by their numbers."""
+    name = entry.name
+    return not name.isdecimal(), len(name) if name.isdecimal() else 0, name
+
+
+def _destination(folder: Path) -> str | None:
+    """Return the destination whose messages are in a folder; its name is without colons."""
+    kind, name = folder.name[:1], folder.name[1:]
+    is_one = folder.parent.name == MESSAGES_FOLDER and kind in ("Q", "T")
+    return f"{kind}:{name}" if is_one else None
+
+
+def _read(source: str, place: _Place) -> StoreFile:
+    chunks: list[bytes] = []
+    failure: SourceError | None = None
+    if place.data is None:
+        try:
+            name, file, _ = open_source(place.path)
+            with file, reading(name):
+                chunks.extend(_chunks(file, name))
+        except SourceError as error:
+            failure = error
+    data = b"".join(chunks) if place.data is None else place.data
+    kind = place.kind or kind_of(data)
+    records = kind.value.read(data)
+    return StoreFile(source, place.name, kind, place.destination, data, records, failure)
+
+
+def _chunks(file: Reading, name: str) -> Iterator[bytes]:
+    size = 0
+    while chunk := file.read(_CHUNK_BYTES):
+        size += len(chunk)
+        if size > MAX_FILE_BYTES:
+            raise SourceError(f"{name}: has over {MAX_FILE_BYTES >> 30} GiB")
+        yield chunk

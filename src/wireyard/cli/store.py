@@ -1,0 +1,128 @@
+"""``wireyard store``."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from wireyard.cli import exits
+from wireyard.cli.options import PATH, examples
+from wireyard.cli.output import open_output, to_terminal
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from wireyard.captures.stores.file import StoreFile
+
+__all__ = ["command"]
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What one file of a store holds: how many records and bytes of each state."""
+
+    file: str
+    kind: str
+    destination: str | None
+    size: int
+    records: dict[str, int]
+    bytes: dict[str, int]
+    packets: int
+    consumers: dict[str, int]
+    """Of the packets it holds, how many consumers are in which state."""
+
+
+@click.command(
+    "store",
+    epilog=examples(
+        "wireyard store /var/imq/instances/imqbroker", "wireyard store txnlog --out jsonl"
+    ),
+)
+@click.argument("path", type=PATH)
+@click.option("--out", type=click.Choice(["table", "jsonl"]), help="A table on a terminal.")
+def command(path: str, out: str | None) -> int:
+    """List the files of an Open MQ file store: records, messages, and their states.
+
+    PATH is the folder of a broker, of its store, or of a destination in that, or one file. Files
+    are opened for reading only, so the broker may be running; what it is writing meanwhile can
+    show as damaged. Packets are those that the broker would load.
+    """
+    from wireyard.captures.stores.read import read_store
+
+    found, lost = [], False
+    for file in read_store(path):
+        found.append(_holding(file))
+        lost |= _tell_damage(file)
+    with open_output(None, binary=False) as target:
+        if (out or ("table" if to_terminal(None) else "jsonl")) == "jsonl":
+            for one in found:
+                target.write(json.dumps(asdict(one), ensure_ascii=False).encode() + b"\n")
+        else:
+            from wireyard.cli.tables import console_on, print_lines
+
+            with console_on(target) as console:
+                print_lines(console, _table(found))
+    return exits.DATA_LOST if lost else exits.DONE
+
+
+def _holding(file: StoreFile) -> Holding:
+    from wireyard.captures.stores.layout import HELD
+
+    held = [
+        one for record in file.records if record.state in HELD for one in record.contents.packets
+    ]
+    states = (one.state for packet in held for one in packet.consumers)
+    return Holding(
+        file=file.name,
+        kind=file.kind.value.title,
+        destination=file.destination,
+        size=len(file.data),
+        records=dict(Counter(record.label for record in file.records)),
+        bytes=file.ledger,
+        packets=len(held),
+        consumers=dict(Counter(state for state in states if state is not None)),
+    )
+
+
+def _tell_damage(file: StoreFile) -> bool:
+    """Say what is wrong with a file, and return whether something is."""
+    for record in file.records:
+        if record.error is not None:
+            size = record.stop - record.start
+            exits.note(f"{file.name}: {record.start}, {size} bytes: {record.error}")
+    if file.failure is not None:
+        exits.note(str(file.failure))
+    return file.failure is not None or any(record.error for record in file.records)
+
+
+def _table(found: Iterable[Holding]) -> Table:
+    from rich.table import Table
+
+    from wireyard.cli.tables import printable
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for name in ("file", "holds"):
+        table.add_column(name, no_wrap=True)
+    for name in ("bytes", "packets"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("consumers")
+    table.add_column("records")
+    for one in found:
+        table.add_row(
+            printable(one.file),
+            printable(one.destination or one.kind),
+            str(one.size),
+            str(one.packets) if one.packets else "",
+            _counts(one.consumers, ()),
+            _counts(one.records, ("header", "last", "unused")),
+        )
+    return table
+
+
+def _counts(counts: dict[str, int], without: Sequence[str]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items() if name not in without)

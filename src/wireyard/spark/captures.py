@@ -1,0 +1,85 @@
+"""Captures and stores among the files that are read, and the parts of them that tasks take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from wireyard.captures.magic import is_capture
+from wireyard.errors import SourceError
+from wireyard.spark.files import FoundFile
+from wireyard.spark.options import Options
+from wireyard.streams.source import open_source, reading
+
+__all__ = ["CapturePart", "cut_capture", "find_captures"]
+
+_HEAD_BYTES = 4
+_THREADS = 8  # what is waited for is mostly a store's answer
+_SPLITS = 4
+"""How much more of a capture a task takes than of a stream: each walks over all of its packets."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapturePart:
+    """The streams of the conversations of a capture that fall to one of several parts."""
+
+    source: str
+    files: tuple[str, ...]
+    format: str | None
+    """Only streams of this format; of all if None."""
+    decode_as: tuple[str, ...]
+    part: int
+    of: int
+    size: int
+    """Bytes of the capture that fall to it, about."""
+    stored: bool = False
+    """Whether it is no capture, but a file of a store."""
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes it has."""
+        return self.size
+
+
+def cut_capture(
+    source: str,
+    files: tuple[str, ...],
+    size: int,
+    *,
+    format: str | None,
+    decode_as: tuple[str, ...],
+    split_bytes: int,
+) -> Iterator[CapturePart]:
+    """Yield the parts of a capture, each with some of its conversations.
+
+    Every part walks over all packets, which takes a small part of the time that reading what is in
+    them does, and keeps what is its own.
+    """
+    of = max(-(-size // (_SPLITS * split_bytes)), 1)
+    for part in range(of):
+        yield CapturePart(source, files, format, decode_as, part, of, size // of)
+
+
+def find_captures(files: Sequence[FoundFile], options: Options) -> dict[str, int]:
+    """Return those of the files that are captures, and what they take when nothing is compressed.
+
+    A compressed capture counts as nothing, because it is only read as a whole.
+    """
+    if options.input == "stream":
+        return {}
+
+    def look(file: FoundFile) -> int | None:
+        try:
+            _, opened, size = open_source(file.path)
+            with opened, reading(file.path):
+                head = opened.peek(_HEAD_BYTES)
+        except SourceError:
+            return None  # the task that reads it says so
+        if options.input != "pcap" and not is_capture(head):
+            return None
+        return size or 0
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        sizes = pool.map(look, files)
+    return {file.path: size for file, size in zip(files, sizes, strict=True) if size is not None}

@@ -1,0 +1,103 @@
+"""``wireyard slice``: exactly the frames behind rows, byte for byte."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.captures.make import (
+    BEGAN_NS,
+    Packet,
+    both_ways,
+    enhanced,
+    ethernet,
+    interface,
+    ipv4,
+    one_way,
+    pcap,
+    section,
+    tcp,
+)
+from tests.captures.test_directed import CONNECT, PUBLISH
+from tests.cli.results import Run, one_line
+
+OTHER = bytes.fromhex("300600026c6c686f")
+"""Topic ll, payload ho."""
+
+
+def frames_of() -> list[bytes]:
+    """Return a client's frames: a CONNECT, four PUBLISH of which the third is in three pieces."""
+    stream = CONNECT + PUBLISH + PUBLISH + OTHER + PUBLISH
+    at = len(CONNECT) + 14
+    cuts = [0, len(CONNECT), len(CONNECT) + 14, at + 3, at + 5, at + 10, len(stream)]
+    return [
+        ethernet(ipv4(tcp(40000, 1883, 1000 + start, stream[start:stop])))
+        for start, stop in pairwise(cuts)
+    ]
+
+
+def test_all_frames_of_a_row_and_no_other(run: Run, tmp_path: Path) -> None:
+    frames = frames_of()
+    packets = [Packet(data, BEGAN_NS + 1000 * number) for number, data in enumerate(frames)]
+    path, out = tmp_path / "in.pcap", tmp_path / "out.pcap"
+    path.write_bytes(pcap(packets))
+    result = run("slice", path, "--where", "topic == ll", "-w", out)
+    assert (result.exit_code, one_line(result)) == (0, f"3 frames written to {out}")
+    assert out.read_bytes() == pcap(packets[2:5])
+    run("slice", path, "--where", "topic == t", "--where", "frame == 2", "-w", out)
+    assert out.read_bytes() == pcap(packets[1:2])
+    run("slice", path, "-w", out)
+    assert out.read_bytes() == path.read_bytes()
+    run("slice", path, "--where", "topic == nowhere", "-w", out)
+    assert out.read_bytes() == pcap([])
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_pcapng_keeps_its_sections_and_interfaces(run: Run, tmp_path: Path, order: str) -> None:
+    frames = frames_of()
+    head = section(order) + interface(order=order)
+    path, out = tmp_path / "in.pcapng", tmp_path / "out.pcapng"
+    blocks = [enhanced(data, number, order=order) for number, data in enumerate(frames)]
+    path.write_bytes(head + b"".join(blocks))
+    assert run("slice", path, "--where", "payload_size == 2", "-w", out).exit_code == 0
+    assert out.read_bytes() == head + b"".join(blocks[1:])
+    run("slice", path, "--where", "topic == ll", "-w", out)
+    assert out.read_bytes() == head + b"".join(blocks[2:5])
+
+
+def test_a_frame_behind_a_gap_and_one_that_is_no_packet(run: Run, tmp_path: Path) -> None:
+    path, out = tmp_path / "in.pcap", tmp_path / "out.pcap"
+    data = one_way([(0, CONNECT), (len(CONNECT) + 7, PUBLISH)])
+    path.write_bytes(data)
+    run("slice", path, "--where", "status == garbage", "-w", out)
+    assert out.read_bytes() == data[:24] + data[-(16 + 54 + 7) :]
+    run("slice", path, "--where", "status == gap", "-w", out)
+    assert out.read_bytes() == data[:24]
+
+
+def test_pieces_of_one_capture_in_any_order(run: Run, tmp_path: Path) -> None:
+    frames = frames_of()
+    packets = [Packet(data, BEGAN_NS + 1000 * number) for number, data in enumerate(frames)]
+    first, second, out = tmp_path / "b", tmp_path / "a", tmp_path / "out"
+    first.write_bytes(pcap(packets[:3]))
+    second.write_bytes(pcap(packets[3:]))
+    assert run("slice", second, first, "--where", "topic == ll", "-w", out).exit_code == 0
+    assert out.read_bytes() == pcap(packets[2:5])
+    second.write_bytes(pcap(packets[3:], magic=0xA1B23C4D, unit_ns=1))
+    refused = run("slice", second, first, "-w", out)
+    assert refused.exit_code == 2
+    assert one_line(refused) == "captures of several formats or links; slice them one by one"
+
+
+def test_bad_requests(run: Run, tmp_path: Path) -> None:
+    path, out = tmp_path / "in.pcap", tmp_path / "out.pcap"
+    path.write_bytes(pcap([Packet(data) for data in both_ways(b"GET /", b"200 OK")]))
+    nothing = run("slice", path, "-w", out)
+    assert nothing.exit_code == 2 and "no stream of it is known" in one_line(nothing)
+    assert not out.exists()
+    wrong = run("slice", path, "-d", "tcp.port==1999,mqtt", "--where", "colour == red", "-w", out)
+    assert wrong.exit_code == 2 and "no column 'colour'" in one_line(wrong)
+    path.write_bytes(CONNECT)
+    assert run("slice", path, "-w", out).exit_code == 3

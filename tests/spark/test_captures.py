@@ -1,0 +1,173 @@
+"""Captures on Spark: the same rows as one reader's, however they are cut, shared and rotated."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import wireyard
+from tests.captures.make import BEGAN_NS, Packet, both_ways, ethernet, ipv4, pcap, tcp
+from tests.captures.test_directed import CONNECT, PUBLISH
+from tests.make import packet
+from tests.spark.lakes import Silent, run, table
+from wireyard.schema import CAPTURED
+from wireyard.spark.inputs import list_inputs
+from wireyard.spark.job import fill_lake
+from wireyard.spark.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+KEYS = [("stream", "ascending"), ("offset", "ascending")]
+CONNECTIONS = 60
+
+
+def traffic() -> list[Packet]:
+    """Return connections of MQTT and JMQ that go on at the same time, with a gap here and there."""
+    rng = Random(3)
+    turns: list[tuple[int, bytes]] = []
+    for number in range(CONNECTIONS):
+        mqtt = number % 3 > 0
+        first, rest = (CONNECT, PUBLISH * 30) if mqtt else (packet(packet_type=10), packet() * 4)
+        frames = both_ways(first, PUBLISH if mqtt else packet(), (20000 + number, 30000))
+        for at in range(0, len(rest), 25):
+            if rng.random() > 0.02:
+                piece = rest[at : at + 25]
+                segment = tcp(20000 + number, 30000, 1000 + len(first) + at, piece, 16, 500)
+                frames.append(ethernet(ipv4(segment)))
+        turns += [(number, frame) for frame in frames]
+    order = [number for number, _ in turns]
+    rng.shuffle(order)
+    rests = {number: iter([f for n, f in turns if n == number]) for number in set(order)}
+    frames = [next(rests[number]) for number in order]
+    return [Packet(frame, BEGAN_NS + 1000 * number) for number, frame in enumerate(frames)]
+
+
+TRAFFIC = traffic()
+
+
+@pytest.fixture(scope="module")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("captures") / "traffic.pcap"
+    path.write_bytes(pcap(TRAFFIC))
+    return path
+
+
+@pytest.fixture(scope="module")
+def rotated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the same capture in 200 files whose names have no order."""
+    rng = Random(4)
+    folder = tmp_path_factory.mktemp("rotated")
+    cuts = sorted(rng.choices(range(len(TRAFFIC) + 1), k=199))
+    names = rng.sample(range(1000), 200)
+    for name, (start, stop) in zip(names, pairwise([0, *cuts, len(TRAFFIC)]), strict=True):
+        (folder / f"{name}.pcap").write_bytes(pcap(TRAFFIC[start:stop]))
+    return folder
+
+
+def sorted_rows(rows: pa.Table) -> pa.Table:
+    return rows.drop_columns(["source"]).sort_by(KEYS).combine_chunks()
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 7, 64])
+def test_the_same_rows_for_any_number_of_tasks(
+    spark: SparkSession, capture: Path, tasks: int
+) -> None:
+    split = -(-capture.stat().st_size // (4 * tasks))
+    for format in ("mqtt", "jmq"):
+        options = {"protocol": format, "maxPartitionBytes": str(split)}
+        frame = spark.read.format("wireyard").options(**options).load(str(capture))
+        assert frame.rdd.getNumPartitions() == tasks
+        found = frame.toArrow()
+        expected = wireyard.read(capture, format)
+        assert found.schema.names == expected.schema.names
+        names = [*(column.name for column in CAPTURED), "stream", "offset", "status", "size"]
+        names = [name for name in names if name in found.schema.names]
+        ours, theirs = (sorted_rows(rows).select(names) for rows in (found, expected))
+        assert ours.to_pylist() == theirs.to_pylist()
+
+
+def test_a_run_reads_all_formats_of_a_capture(
+    spark: SparkSession, capture: Path, tmp_path: Path
+) -> None:
+    for tasks in (1, 7):
+        lake = tmp_path / str(tasks)
+        report = run(lake, spark, capture, split_bytes=capture.stat().st_size // (4 * tasks))
+        assert [each.source for each in report.added] == [str(capture)]
+        for format in ("mqtt", "jmq"):
+            found = table(lake, f"packets_{format}")
+            assert sorted_rows(found).equals(sorted_rows(wireyard.read(capture, format)))
+        ledger = table(lake, "ledger").to_pylist()
+        assert len(ledger) == 2 * CONNECTIONS
+        for row in ledger:
+            parts = [row[f"bytes_{name}"] for name in ("ok", "malformed", "garbage", "tail")]
+            assert row["bytes_read"] == sum(parts)
+        read = wireyard.read(capture, "mqtt", ["status", "length"])
+        gaps = read.filter(pc.equal(read["status"], "gap"))
+        assert gaps.num_rows == 3
+        bad = table(lake, "quarantine").to_pylist()
+        assert sum(row["status"] == "gap" for row in bad) >= gaps.num_rows
+        assert all((row["first_bytes"] == "") == (row["status"] == "gap") for row in bad)
+
+
+def test_a_rotated_capture_is_one(
+    spark: SparkSession, capture: Path, rotated: Path, tmp_path: Path
+) -> None:
+    found = list_inputs([str(rotated)], rotated=True).inputs
+    assert [each.path for each in found] == [str(rotated)]
+    with Lake.open(str(tmp_path / "lake")) as lake:
+        fill_lake(lake, found, lambda: spark, Silent(), split_bytes=4000)
+    for format in ("mqtt", "jmq"):
+        rows = table(tmp_path / "lake", f"packets_{format}")
+        assert set(rows["source"].to_pylist()) == {str(rotated)}
+        assert sorted_rows(rows).equals(sorted_rows(wireyard.read(capture, format)))
+    options = {"protocol": "mqtt", "rotated": "true", "maxPartitionBytes": "4000"}
+    frame = spark.read.format("wireyard").options(**options).load(str(rotated))
+    wanted = wireyard.read(capture, "mqtt", ["frame", "captured_ns"])
+    assert sorted(frame.select("frame", "captured_ns").toArrow().to_pylist(), key=str) == sorted(
+        wanted.to_pylist(), key=str
+    )
+
+
+def test_captures_and_streams_mixed(spark: SparkSession, capture: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jmq").write_bytes(packet() * 3)
+    (tmp_path / "in" / "b").write_bytes(capture.read_bytes())
+    run(tmp_path / "lake", spark, tmp_path / "in")
+    found = table(tmp_path / "lake", "packets_jmq")
+    bare = found.filter(pc.ends_with(found["source"], "a.jmq"))
+    assert bare.num_rows == 3 and bare["frame"].null_count == 3
+    loaded = spark.read.format("wireyard").option("protocol", "jmq").load(str(tmp_path / "in"))
+    assert loaded.count() == found.num_rows
+    assert loaded.filter("frame is null").count() >= 3
+
+
+def test_options_of_captures(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "middle.pcap"
+    path.write_bytes(pcap([Packet(frame) for frame in both_ways(PUBLISH, PUBLISH, (4000, 1999))]))
+    reader = spark.read.format("wireyard")
+    with pytest.raises(Exception, match="no stream in it begins like any format"):
+        reader.load(str(path)).count()
+    named = reader.option("decodeAs", "tcp.port==1999,mqtt/3.1.1; udp.port==1,rmp")
+    assert [row.topic for row in named.load(str(path)).select("topic").collect()] == ["t", "t"]
+    with pytest.raises(Exception, match="option 'input' cannot be 'tape': one of auto, pcap"):
+        reader.option("input", "tape").load(str(path)).count()
+    taken = spark.read.format("wireyard").options(protocol="mqtt", input="stream")
+    assert set(taken.load(str(path)).toArrow()["status"].to_pylist()) != {"ok"}
+
+
+def test_what_a_capture_does_not_tell_is_noted(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "web.pcap"
+    frames = both_ways(CONNECT, PUBLISH) + both_ways(b"GET /", b"200 OK", (5, 80))
+    path.write_bytes(pcap([Packet(frame) for frame in frames]) + bytes(5))
+    report = run(tmp_path / "lake", spark, path)
+    assert [note.startswith(f"{path}: ") for note in report.notes] == [True, True]
+    assert "5 bytes are not read" in report.notes[0]
+    assert "2 streams, 11 bytes, are of no known format" in report.notes[1]
+    assert run(tmp_path / "lake", None, path).unchanged == 1

@@ -1,0 +1,97 @@
+"""The page about JMQ conversations, made from their literal tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tools.format_pages import markdown
+from tools.layer_pages import state_diagram
+from wireyard.layers.jmq.delivery import DELIVERY, DELIVERY_EVENTS, OUTCOMES, VERDICTS
+from wireyard.layers.jmq.facts import RULES
+from wireyard.layers.jmq.flow import FLOW, FLOW_EVENTS, FLOW_RULES
+from wireyard.layers.jmq.session import ENDED_BY, SESSION, SESSION_EVENTS, SESSION_RULES
+from wireyard.layers.jmq.transaction import TRANSACTION, TRANSACTION_EVENTS, TRANSACTION_OUTCOMES
+from wireyard.layers.mqtt.flow_tables import Cell
+from wireyard.layers.tables import TRANSACTIONS
+
+__all__ = ["jmq_page"]
+
+_HEAD = """
+# What JMQ packets do
+
+`wireyard.layers.jmq` follows the packets of both directions of each connection, and the GPackets
+between brokers, and says who logged in, what was asked and answered, and what became of every
+message that was handed to a consumer. It opens no socket and reads no clock.
+
+A message is what its SysMessageID says: timestamp, address, port and sequence. Requests have flag A
+and an id of the requester's choice in the place of the consumer id; the reply has the same id, and
+ids of consumers are another name space. What a broker hands out stays held until it is acknowledged
+or given back, and what is acknowledged in a transaction is done with when that is committed.
+
+What a packet does not say is not made up. A broker hands out messages before an application asks
+for them, so of those that are `left` nothing tells which were read. Where a capture begins in the
+middle of a connection, what is unknown is held against nobody.
+
+Diagrams show what is allowed, without what changes nothing. A capture may begin in any state.
+"""
+_CONNECTION = """
+An event that a state has no way out for changes nothing, and breaks a rule: {rules}.
+"""
+_DELIVERY = """
+A delivery that is acknowledged waits for the broker's word, if the client asked for it. What no
+consumer holds cannot be acknowledged; that breaks the rule `acknowledged_nothing`.
+"""
+_TRANSACTION = """
+One that was begun elsewhere, or before the capture, is met in the middle. An XA transaction may be
+begun on one connection and ended on another. What has no way out breaks the rule
+`transaction_over`.
+"""
+_FLOW = """
+A broker marks the last message that a connection (F) or a consumer (C) has room for; a client marks
+the last one that its connection (F) or producer (C) may send. One behind it breaks the rule
+`sent_while_paused`. A broker that tells a producer to stop may be crossed by messages. `sessions`
+counts the pauses of both sides, and their time.
+"""
+
+
+def jmq_page() -> Iterator[str]:
+    """Yield the lines of docs/layers/jmq.md."""
+    yield from (*_HEAD.strip().splitlines(), "")
+    broken = "; ".join(f"{state}: `{rule}`" for state, rule in SESSION_RULES.items())
+    yield from _section("A connection", _CONNECTION.format(rules=broken), SESSION, SESSION_EVENTS)
+    yield from markdown(("ended by", "what happened"), _named(ENDED_BY))
+    yield from _section("A delivery", _DELIVERY, DELIVERY, DELIVERY_EVENTS)
+    yield from ("The last state is the `verdict` of a row:", "")
+    yield from markdown(
+        ("verdict", "outcome", "where the message went"),
+        ((f"`{state}`", f"`{OUTCOMES[state]}`", text) for state, text in VERDICTS.items()),
+    )
+    yield from _section("A transaction", _TRANSACTION, TRANSACTION, TRANSACTION_EVENTS)
+    yield from markdown(
+        ("last state", "outcome"),
+        ((state, f"`{outcome}`") for state, outcome in TRANSACTION_OUTCOMES.items()),
+    )
+    yield from _section("Flow", _FLOW, FLOW, FLOW_EVENTS)
+    assert set(FLOW_RULES.values()) == {"sent_while_paused"}
+    yield from ("## Rules", "")
+    yield from markdown(("rule", "what was done"), _named(RULES))
+    yield from ("## Columns of `transactions`", "")
+    rows = ((f"`{one.name}`", one.kind, one.doc) for one in TRANSACTIONS)
+    yield from markdown(("column", "type", "meaning"), rows)
+    yield "The columns of the other tables are those of [MQTT](mqtt.md#columns-of-deliveries)."
+
+
+def _section(
+    title: str, text: str, table: Mapping[str, Mapping[str, str]], events: Mapping[str, str]
+) -> Iterator[str]:
+    yield from (f"## {title}", "", *text.strip().splitlines(), "")
+    cells = {
+        state: {event: Cell(following) for event, following in row.items()}
+        for state, row in table.items()
+    }
+    yield from state_diagram(cells, next(iter(table)))
+    yield from markdown(("event", "what it is"), _named(events))
+
+
+def _named(words: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    return ((f"`{name}`", text) for name, text in words.items())
