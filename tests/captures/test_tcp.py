@@ -7,6 +7,7 @@ import pytest
 
 from tests.captures.make import (
     ACK,
+    BEGAN_NS,
     CLIENT,
     FIN,
     RST,
@@ -324,3 +325,19 @@ def test_many_segments_out_of_order_are_sorted_elsewhere() -> None:
     assert stream.size == 3002
     assert len(stream.gaps) == 1500
     assert stream.runs.records.tolist() == [1503, *range(1502, 2, -1), 1504]
+
+
+def test_where_a_stream_was_closed() -> None:
+    frames = [
+        tcp(1, 2, 10, flags=SYN),
+        tcp(1, 2, 11, b"abc"),
+        tcp(1, 2, 14, flags=FIN | ACK),
+        tcp(1, 2, 14, flags=FIN | ACK),
+        tcp(1, 2, 15, flags=RST),
+        tcp(3, 2, 10, b"x"),
+    ]
+    capture = read_capture(pcap(packets(ethernet(ipv4(frame)) for frame in frames)))
+    closed, open_end = capture.streams
+    assert (closed.ended, closed.closed) == ("rst", (3, BEGAN_NS + 2000))
+    assert closed.span_ns == (BEGAN_NS + 1000, BEGAN_NS + 1000)
+    assert (open_end.ended, open_end.closed) == (None, None)

@@ -34,7 +34,7 @@ __all__ = [
     "uncaptured",
 ]
 
-TABLES = {"packets_jmq", "messages", "destinations", "quarantine", "ledger"}
+TABLES = {"packets_jmq", "messages", "destinations", "quarantine", "ledger", "streams"}
 NOON_MS = 1_700_000_040_000  # a whole minute
 HELLO, HELLO_REPLY = packet(packet_type=10), packet(packet_type=11)
 

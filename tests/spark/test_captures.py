@@ -108,6 +108,11 @@ def test_a_run_reads_all_formats_of_a_capture(
         for row in ledger:
             parts = [row[f"bytes_{name}"] for name in ("ok", "malformed", "garbage", "tail")]
             assert row["bytes_read"] == sum(parts)
+        streams = table(lake, "streams").to_pylist()
+        assert {row["stream"] for row in streams} == {row["stream"] for row in ledger}
+        assert {(row["transport"], row["begun"]) for row in streams} == {("tcp", True)}
+        assert sum(row["bytes_gap"] for row in streams) > 25
+        assert all(BEGAN_NS <= row["first_ns"] <= row["last_ns"] for row in streams)
         read = wireyard.read(capture, "mqtt", ["status", "length"])
         gaps = read.filter(pc.equal(read["status"], "gap"))
         assert gaps.num_rows == 3

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from wireyard.captures.flows import FlowTable
 from wireyard.captures.stream import Content, Runs, Stream
+from wireyard.captures.tcp_kernels import NONE
 
 __all__ = ["Connections", "streams_of"]
 
@@ -20,8 +21,8 @@ Flags = npt.NDArray[np.bool_]
 class Connections(NamedTuple):
     """Connections of one protocol; connection e has the sides 2 e and 2 e + 1.
 
-    Shapes: conversations, first_records, first_ways (e); sizes, begun, reset, finished (s);
-    run_bounds (s + 1); runs (u).
+    Shapes: conversations, first_records, first_ways (e); sizes, begun, reset, finished,
+    closing_records (s); run_bounds (s + 1); runs (u).
     """
 
     protocol: str
@@ -34,6 +35,8 @@ class Connections(NamedTuple):
     begun: Flags
     reset: Flags
     finished: Flags
+    closing_records: Ints
+    """The record of the first packet with a FIN or RST; `NONE` without one."""
     run_bounds: Ints
     runs: Runs
 
@@ -44,6 +47,7 @@ class Connections(NamedTuple):
         side = 2 * number + way
         endpoints = flows.endpoints(int(self.conversations[number]))
         src, dst = endpoints[way], endpoints[1 - way]
+        closing = int(self.closing_records[side])
         run = slice(int(self.run_bounds[side]), int(self.run_bounds[side + 1]))
         return Stream(
             name=f"{src}>{dst}" if ordinal == 1 else f"{src}>{dst}#{ordinal}",
@@ -53,6 +57,7 @@ class Connections(NamedTuple):
             size=int(self.sizes[side]),
             begun=bool(self.begun[side]),
             ended="rst" if self.reset[side] else "fin" if self.finished[side] else None,
+            closing_record=None if closing == NONE else closing,
             runs=Runs(*(column[run] for column in self.runs)),
             content=content,
         )

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from wireyard.captures.flows import Endpoint
 from wireyard.captures.places import Places
+from wireyard.captures.records import NO_TIME
 from wireyard.streams.window import WINDOW_BYTES, Window, Windows
 
 __all__ = ["Content", "Runs", "Stream"]
@@ -73,6 +74,8 @@ class Stream:
     """Whether the capture shows that the stream begins at offset 0."""
     ended: str | None
     """``fin``, ``rst``, or None where the capture shows no end."""
+    closing_record: int | None
+    """Number, from 0 on, of the packet that first showed an end."""
     runs: Runs
     """One or more for each packet that brought something new; of UDP, one for each datagram."""
     content: Content = field(repr=False)
@@ -82,6 +85,21 @@ class Stream:
         """What the two directions of a connection have in common, and no others."""
         ends = frozenset((str(self.src), str(self.dst)))
         return self.protocol, ends, self.name.partition("#")[2]
+
+    @property
+    def closed(self) -> tuple[int, int] | None:
+        """Number, from 1 on, and time in ns of the frame that first showed an end."""
+        if self.closing_record is None:
+            return None
+        time_ns = self.content.times_of(np.array([self.closing_record]))
+        return self.closing_record + 1, int(time_ns[0])
+
+    @property
+    def span_ns(self) -> tuple[int, int] | None:
+        """The times of its first and of its last packet with bytes; None if none has a time."""
+        times_ns = self.content.times_of(self.runs.records)
+        times_ns = times_ns[times_ns != NO_TIME]
+        return (int(times_ns.min()), int(times_ns.max())) if len(times_ns) else None
 
     @property
     def pieces(self) -> Ints:

@@ -64,6 +64,9 @@ def reassemble(segments: Units, conversation_count: int, *, newest: bool = False
             begun=begun,
             reset=states & State.RST != 0,
             finished=states & State.FIN != 0,
+            closing_records=np.where(
+                sides[:, Side.CLOSED] == NONE, NONE, segments.records[sides[:, Side.CLOSED]]
+            ),
             run_bounds=run_bounds,
             runs=Runs(
                 grid[Run.POSITION] - np.repeat(begins, np.diff(run_bounds)),

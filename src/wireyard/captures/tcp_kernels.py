@@ -71,6 +71,8 @@ class Side(IntEnum):
     """Where the stream ends, with bytes a snapshot cut off and those a FIN shows to be missing."""
     ACKNOWLEDGED = 7
     """The last acknowledgment that this side sent."""
+    CLOSED = 8
+    """Row of the first segment with a FIN or RST."""
 
 
 class State(IntEnum):
@@ -241,6 +243,7 @@ def begin_connection(
             sides[side, field] = 0
         sides[side, Side.SPARE] = NONE
         sides[side, Side.ACKNOWLEDGED] = NONE
+        sides[side, Side.CLOSED] = NONE
         sides[side, Side.END] = NOWHERE
     latest[conversation] = count
 
@@ -324,6 +327,8 @@ def place_segments(
             count[0] = chosen + 1
         side = 2 * chosen + way
         streams[row] = side
+        if flags & (Flag.FIN | Flag.RST) and sides[side, Side.CLOSED] == NONE:
+            sides[side, Side.CLOSED] = row
         if flags & Flag.RST:
             connections[chosen, Connection.ENDED] = 1
             sides[side, Side.STATE] = sides[side, Side.STATE] | State.RST

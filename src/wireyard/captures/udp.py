@@ -6,6 +6,7 @@ import numpy as np
 
 from wireyard.captures.connections import Connections
 from wireyard.captures.stream import Runs
+from wireyard.captures.tcp_kernels import NONE
 from wireyard.captures.units import Units
 
 __all__ = ["gather"]
@@ -36,6 +37,7 @@ def gather(datagrams: Units) -> Connections:
         begun=never,
         reset=never,
         finished=never,
+        closing_records=np.full(side_count, NONE, np.int64),
         run_bounds=np.r_[0, np.cumsum(there)][bounds],
         runs=Runs(
             offsets[there],

@@ -10,9 +10,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 import click
-import numpy as np
 
-from wireyard.captures.records import NO_TIME
 from wireyard.cli import exits
 from wireyard.cli.options import PATH, decode_as_option, examples
 from wireyard.cli.output import open_output, to_terminal
@@ -97,8 +95,7 @@ def _conversation(sides: list[Assigned]) -> Conversation:
     format = sides[0].format
     name = format.name if format else None
     gaps = [gap for one in directions for gap in one.gaps.tolist()]
-    times = np.concatenate([one.content.times_of(one.runs.records) for one in directions])
-    times = times[times != NO_TIME]
+    spans = [span for one in directions if (span := one.span_ns) is not None]
     return Conversation(
         client=str(first.src),
         server=str(first.dst),
@@ -110,8 +107,8 @@ def _conversation(sides: list[Assigned]) -> Conversation:
         bytes_received=back.size if back else 0,
         gaps=len(gaps),
         gap_bytes=sum(stop - start for start, stop in gaps),
-        first_ns=int(times.min()) if len(times) else None,
-        last_ns=int(times.max()) if len(times) else None,
+        first_ns=min((first for first, _ in spans), default=None),
+        last_ns=max((last for _, last in spans), default=None),
         ended=first.ended or (back.ended if back else None),
     )
 

@@ -30,6 +30,7 @@ DIR/packets_FORMAT   every row of every stream, as decode shows them
 DIR/messages         one row a message that was sent
 DIR/destinations     messages, bytes and producers by destination and minute
 DIR/quarantine       every row that is no well-formed packet, and why
+DIR/streams          one row a stream: format, endpoints, times, how it ended
 DIR/ledger           one row a stream: where each of its bytes went
 
 A run adds what is new: files that the lake has already are left as they are, those that changed

@@ -132,6 +132,18 @@ class Outcome:
     """Where the records of a store are."""
     failed: str | None = None
     """One of `FAILURES`."""
+    transport: str | None = None
+    src_addr: str | None = None
+    src_port: int | None = None
+    dst_addr: str | None = None
+    dst_port: int | None = None
+    begun: int | None = None
+    """Whether the capture shows the stream's beginning."""
+    ended: str | None = None
+    first_ns: int | None = None
+    last_ns: int | None = None
+    ended_ns: int | None = None
+    ended_frame: int | None = None
     message: str | None = None
     """Why it failed; else what is to be said about the source."""
 
@@ -208,7 +220,9 @@ class _Task:
             yield Outcome(part.source, 0, 0, message=note)
         for format, opened in found.streams:
             assert isinstance(opened, CapturedStream)
-            yield self._write_stream(part, format, opened, opened.captured)
+            outcome = self._write_stream(part, format, opened, opened.captured)
+            _describe(opened.captured, outcome)
+            yield outcome
 
     def _write_stored(self, part: CapturePart) -> Iterator[Outcome]:
         for file in read_store(part.source):
@@ -293,6 +307,16 @@ class _Task:
             path = f"{self._settings.staging}/{table}/{self._name}"
             self._files[table] = PartFile(path, schema)
         return self._files[table]
+
+
+def _describe(stream: Stream, outcome: Outcome) -> None:
+    """Note what a capture tells of a stream apart from its bytes."""
+    outcome.transport = stream.protocol
+    outcome.src_addr, outcome.src_port = stream.src.address, stream.src.port
+    outcome.dst_addr, outcome.dst_port = stream.dst.address, stream.dst.port
+    outcome.begun, outcome.ended = int(stream.begun), stream.ended
+    outcome.first_ns, outcome.last_ns = stream.span_ns or (None, None)
+    outcome.ended_frame, outcome.ended_ns = stream.closed or (None, None)
 
 
 def _batches(

@@ -34,6 +34,7 @@ from wireyard.spark.parts import PartFile
 from wireyard.spark.replacing import drop_inputs
 from wireyard.spark.silver import SILVER, check_reach, write_silver
 from wireyard.spark.stitching import LEDGER, cut_inputs, make_ledger, stitch_input
+from wireyard.spark.streams import streams_table
 from wireyard.spark.types import spark_schema
 
 if TYPE_CHECKING:
@@ -306,6 +307,7 @@ def _with_rest(lake: Lake, change: Change) -> Change:
     ledger = pa.Table.from_pylist(rows, _LEDGER_SCHEMA)
     swapped = {table: lake.list_staged(table) for table in SILVER}
     swapped["ledger"] = [_write_table(lake, "ledger", ledger)]
+    swapped["streams"] = [_write_table(lake, "streams", streams_table(inputs.values()))]
     return replace(change, append=append, replace=swapped)
 
 

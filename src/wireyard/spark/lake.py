@@ -68,6 +68,8 @@ class StreamLedger:
     format: str | None
     """None of an empty stream."""
     counts: Mapping[str, int]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What a capture tells of it: columns of the table ``streams``."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,14 @@ from wireyard.streams.source import Reading
 from wireyard.streams.split import TO_THE_END, Segment, stitch, walk
 from wireyard.streams.window import windows_of_file
 
-__all__ = ["LEDGER", "LedgerError", "Stitched", "cut_inputs", "make_ledger", "stitch_input"]
+__all__ = [
+    "LEDGER",
+    "LedgerError",
+    "Stitched",
+    "cut_inputs",
+    "make_ledger",
+    "stitch_input",
+]
 
 LEDGER = (
     "bytes_read",
@@ -36,6 +43,20 @@ LEDGER = (
     "packets_malformed",
 )
 """What the ledger says of a stream; the first is the sum of the other bytes, always."""
+_CAPTURED_FACTS = (
+    "transport",
+    "src_addr",
+    "src_port",
+    "dst_addr",
+    "dst_port",
+    "begun",
+    "ended",
+    "ended_ns",
+    "ended_frame",
+    "first_ns",
+    "last_ns",
+)
+"""What a capture tells of a stream; null of others."""
 _COUNTS = LEDGER[1:]
 
 
@@ -169,7 +190,9 @@ def make_ledger(found: FoundInput, outcomes: Sequence[Outcome]) -> StreamLedger:
     if not counted == position == read:
         raise LedgerError(f"{name}: out of balance, {read} bytes were read, {counted} are in rows")
     format = next((each.format for each in outcomes if each.format), found.format)
-    return StreamLedger(stream or found.path, format, {"bytes_read": read - gaps, **total})
+    counts = {"bytes_read": read - gaps, **total}
+    facts = {name: getattr(outcomes[0], name) for name in _CAPTURED_FACTS} if outcomes else {}
+    return StreamLedger(stream or found.path, format, counts, {**facts, "bytes_gap": gaps})
 
 
 def _reached(outcome: Outcome) -> int:
