@@ -129,7 +129,7 @@ def fill_lake(
     watch.stage("writing tables")
     change = _with_added(drop_inputs(lake, changed), report.added)
     packets = {name: _files_after(lake, change, packets_table(name)) for name in format_names()}
-    write_silver(spark, lake, packets)
+    write_silver(spark, lake, packets, _inputs_after(lake, change).values())
     lake.commit(_with_rest(lake, change))
     return report
 
@@ -293,12 +293,16 @@ def _files_after(lake: Lake, change: Change, table: str) -> list[str]:
     return [*held, *(lake.staged(table, name) for name in change.append.get(table, ()))]
 
 
+def _inputs_after(lake: Lake, change: Change) -> dict[str, Input]:
+    return lake.inputs | {each.source: each for each in change.inputs}
+
+
 def _with_rest(lake: Lake, change: Change) -> Change:
     """Return the change with the tables that are made anew, and with no table left out."""
     append = dict(change.append)
     if not _files_after(lake, change, _QUARANTINE):
         append[_QUARANTINE] = [_write_table(lake, _QUARANTINE, bronze.QUARANTINE.empty_table())]
-    inputs = lake.inputs | {each.source: each for each in change.inputs}
+    inputs = _inputs_after(lake, change)
     rows = [
         {"source": each.source, "stream": one.stream, **one.counts}
         for each in sorted(inputs.values(), key=lambda each: each.source)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 
-from wireyard.formats import get_format
+from wireyard.formats import get_format, names
 from wireyard.spark import tables
-from wireyard.spark.lake import Lake, LakeError
+from wireyard.spark.facts import FACTS, write_facts
+from wireyard.spark.lake import Input, Lake, LakeError
+from wireyard.spark.tables.layers import LAYERS
 from wireyard.spark.types import spark_schema
 from wireyard.streams.plan import make_plan
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SILVER", "check_reach", "write_silver"]
 
-SILVER = ("messages", "destinations")
+SILVER = ("messages", "destinations", *FACTS)
 """The tables that are made anew from all of bronze with every commit."""
 _NEVER_LEFT_OUT = "jmq"
 """Whose messages are looked for where there are no packets at all: tables have columns even so."""
@@ -45,13 +47,20 @@ def check_reach(spark: SparkSession, lake: Lake) -> None:
         spark.read.schema("nothing int").parquet(_literal(lake, lake.root))
 
 
-def write_silver(spark: SparkSession, lake: Lake, packets: Mapping[str, Sequence[str]]) -> None:
+def write_silver(
+    spark: SparkSession,
+    lake: Lake,
+    packets: Mapping[str, Sequence[str]],
+    inputs: Collection[Input],
+) -> None:
     """Stage the tables above bronze.
 
     Parameters
     ----------
     packets
         By format, all files of its packets that there will be after the commit.
+    inputs
+        The inputs that there will be.
 
     Raises
     ------
@@ -59,15 +68,17 @@ def write_silver(spark: SparkSession, lake: Lake, packets: Mapping[str, Sequence
         The disk is full, or Spark does not reach the lake.
     """
     with _writing(spark, lake):
-        found = [
-            find(_packets(spark, lake, name, packets.get(name, ())))
-            for name, find in tables.MESSAGES.items()
-            if packets.get(name) or name == _NEVER_LEFT_OUT
-        ]
+        frames = {
+            name: _packets(spark, lake, name, files)
+            for name in names()
+            if (files := packets.get(name, ())) or name == _NEVER_LEFT_OUT
+        }
+        found = [find(frames[name]) for name, find in tables.MESSAGES.items() if name in frames]
         _write(reduce(DataFrame.unionByName, found), lake, "messages")
         sent = spark.read.parquet(_literal(lake, lake.staged("messages")))
         counted = tables.destinations(sent).coalesce(1)
         _write(counted.sortWithinPartitions("minute_ms", "destination"), lake, "destinations")
+        write_facts(LAYERS, frames, lake, inputs)
 
 
 def _packets(spark: SparkSession, lake: Lake, name: str, files: Sequence[str]) -> DataFrame:

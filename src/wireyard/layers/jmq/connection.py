@@ -1,0 +1,126 @@
+"""The walk of one connection: its packets in the order of time, both directions; facts come out.
+
+The key of this step is the connection. All that it remembers is what is under way: requests that
+wait, messages that consumers hold, pauses, open transactions. Each has a cap, and what a cap makes
+it forget is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from wireyard.formats.base import Row
+from wireyard.formats.jmq.layout import MESSAGE_TYPES
+from wireyard.layers.jmq.facts import Facts, Place, place_of
+from wireyard.layers.jmq.receiver import Receiver
+from wireyard.layers.jmq.report import Report
+from wireyard.layers.jmq.requests import REPLIES, Requests
+from wireyard.layers.jmq.sender import Sender
+from wireyard.layers.jmq.session import Session
+
+__all__ = ["Connection"]
+
+_RESUME_FLOW: Final = 52
+_SENDER, _RECEIVER, _ASKED, _ASKED_BY_SERVER = range(4)
+"""The parts of a connection."""
+
+_Handler = tuple[int, Callable[[Any, Row, Place], None]]
+
+_ASK: Final[_Handler] = (_ASKED, Requests.ask)
+_FROM_CLIENT: Final[Mapping[int, _Handler]] = MappingProxyType(
+    {
+        **dict.fromkeys(MESSAGE_TYPES, (_SENDER, Sender.send)),
+        **dict.fromkeys(REPLIES, (_ASKED_BY_SERVER, Requests.answer)),
+        14: (_RECEIVER, Receiver.add),
+        16: (_RECEIVER, Receiver.delete),
+        24: (_RECEIVER, Receiver.acknowledge),
+        26: (_RECEIVER, Receiver.browse),
+        32: (_RECEIVER, Receiver.redeliver),
+        44: (_SENDER, Sender.start),
+        46: (_SENDER, Sender.commit),
+        48: (_SENDER, Sender.roll_back),
+        50: (_SENDER, Sender.set_client_id),
+        _RESUME_FLOW: (_RECEIVER, Receiver.resume),
+        56: (_SENDER, Sender.prepare),
+        58: (_SENDER, Sender.end),
+        66: (_SENDER, Sender.delete_producer),
+        70: (_RECEIVER, Receiver.destroy_session),
+    }
+)
+_ASK_BACK: Final[_Handler] = (_ASKED_BY_SERVER, Requests.ask)
+_FROM_SERVER: Final[Mapping[int, _Handler]] = MappingProxyType(
+    {
+        **dict.fromkeys(MESSAGE_TYPES, (_RECEIVER, Receiver.deliver)),
+        **dict.fromkeys(REPLIES, (_ASKED, Requests.answer)),
+        _RESUME_FLOW: (_SENDER, Sender.resume),
+    }
+)
+"""The part that a packet type is for, and what it does with it; any other may be a request."""
+
+
+class Connection:
+    """One connection of a client and a broker.
+
+    Parameters
+    ----------
+    client, server
+        Their endpoints.
+    facts
+        What is found out goes there.
+    """
+
+    def __init__(self, client: str, server: str, facts: Facts) -> None:
+        self._report = Report(client, server, facts)
+        self._session = Session(self._report)
+        self._asked = Requests(self._report, client, server)
+        self._asked_by_server = Requests(self._report, server, client)
+        self._receiver = Receiver(self._report, self._asked)
+        self._sender = Sender(self._report, self._asked)
+        self._parts = self._sender, self._receiver, self._asked, self._asked_by_server
+
+    def take(self, row: Row, from_client: bool) -> None:
+        """Take the row of the next packet, one whose status is ``ok``."""
+        place = place_of(row)
+        self._session.take(row, place, from_client)
+        if from_client:
+            part, handle = _FROM_CLIENT.get(row["packet_type"], _ASK)
+        else:
+            part, handle = _FROM_SERVER.get(row["packet_type"], _ASK_BACK)
+        handle(self._parts[part], row, place)
+
+    def miss(self) -> None:
+        """Take that packets of this connection are missing here, or damaged."""
+        self._report.known = False
+        self._session.miss()
+        for flow in (self._receiver.flow, self._sender.flow):
+            flow.miss()
+
+    def finish(self, ended: bool) -> None:
+        """Take that there are no more packets.
+
+        Parameters
+        ----------
+        ended
+            Whether the capture shows that the connection ended.
+        """
+        ended_by = self._session.finish(ended)
+        login = self._session.login
+        if login is None:
+            return
+        login.client_id = self._report.client_id
+        login.in_flight_sent = self._asked.messages
+        login.in_flight_received = self._receiver.consumers.held
+        self._asked.close()
+        self._asked_by_server.close()
+        if ended_by == "open":
+            self._receiver.consumers.keep()
+        else:
+            self._receiver.consumers.close()
+        self._sender.close(login.last, left=ended_by != "open")
+        for flow in (self._receiver.flow, self._sender.flow):
+            flow.close(login.last)
+            login.pauses += flow.pauses
+            login.paused_ns += flow.paused_ns
+        self._report.facts.logins.append(login)

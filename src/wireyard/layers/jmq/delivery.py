@@ -1,0 +1,109 @@
+"""What becomes of a message that was handed to a consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+__all__ = ["DELIVERY", "DELIVERY_EVENTS", "OUTCOMES", "SETTLED", "VERDICTS"]
+
+DELIVERY_EVENTS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "acknowledge": "ACKNOWLEDGE outside of a transaction",
+        "acknowledge_in_transaction": "ACKNOWLEDGE with a transaction id",
+        "expire": "ACKNOWLEDGE of type dead, reason expired",
+        "bury": "ACKNOWLEDGE of type dead, any other reason",
+        "decline": "ACKNOWLEDGE of type undeliverable",
+        "confirmed": "ACKNOWLEDGE_REPLY with status 200, or none was wanted",
+        "denied": "ACKNOWLEDGE_REPLY with any other status",
+        "redeliver_seen": "REDELIVER, JMQSetRedelivered true",
+        "redeliver_unseen": "REDELIVER, JMQSetRedelivered false",
+        "close_unseen": "DELETE_CONSUMER whose last delivered message came before this one",
+        "close": "its session or connection ended, or it was handed over again",
+        "committed": "its transaction was committed",
+        "rolled_back": "its transaction was rolled back",
+    }
+)
+"""What each event is."""
+
+DELIVERY: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        "held": {
+            "acknowledge": "acknowledging",
+            "acknowledge_in_transaction": "joining",
+            "expire": "expiring",
+            "bury": "dying",
+            "decline": "declining",
+            "redeliver_seen": "returned_seen",
+            "redeliver_unseen": "returned_unseen",
+            "close_unseen": "returned_unseen",
+            "close": "left",
+        },
+        "acknowledging": {"confirmed": "acknowledged", "denied": "held", "close": "unconfirmed"},
+        "joining": {"confirmed": "in_transaction", "denied": "held", "close": "unconfirmed"},
+        "expiring": {"confirmed": "expired", "denied": "held", "close": "unconfirmed"},
+        "dying": {"confirmed": "dead", "denied": "held", "close": "unconfirmed"},
+        "declining": {"confirmed": "returned_seen", "denied": "held", "close": "unconfirmed"},
+        "in_transaction": {"committed": "committed", "rolled_back": "rolled_back"},
+        "acknowledged": {},
+        "committed": {},
+        "rolled_back": {},
+        "expired": {},
+        "dead": {},
+        "returned_seen": {},
+        "returned_unseen": {},
+        "left": {},
+        "unconfirmed": {},
+        # Where a delivery to a browser, or to a consumer that never acknowledges, begins and ends.
+        "browsed": {},
+        "no_ack_wanted": {},
+    }
+)
+"""State, event, next state; what a consumer does not hold cannot be acknowledged."""
+
+SETTLED: Final = frozenset(state for state, cells in DELIVERY.items() if "close" not in cells)
+"""States about which the connection has no more to say."""
+
+VERDICTS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "held": "the consumer had it when the capture ended",
+        "acknowledging": "the capture ended between an ACKNOWLEDGE and its reply",
+        "joining": "the same, in a transaction",
+        "expiring": "the same, of a message said to have expired",
+        "dying": "the same, of a message said to be dead",
+        "declining": "the same, of a message said to be undeliverable",
+        "in_transaction": "acknowledged in a transaction whose end was not seen, or only prepared",
+        "acknowledged": "acknowledged: it is done with",
+        "committed": "acknowledged in a transaction that was committed: it is done with",
+        "rolled_back": "acknowledged in a transaction that was rolled back",
+        "expired": "the client found it expired; the broker buries it",
+        "dead": "the client could not deliver it; the broker buries it",
+        "returned_seen": "given back after the application saw it; if it comes again, flagged R",
+        "returned_unseen": "given back before the application saw it; if it comes again, as new",
+        "left": "neither acknowledged nor given back when its session or connection ended; if it"
+        " comes again, flagged R",
+        "unconfirmed": "acknowledged, and the connection ended without the broker's reply",
+        "browsed": "a copy for a browser; the message stayed where it was",
+        "no_ack_wanted": "handed to a consumer that never acknowledges: it is done with",
+    }
+)
+"""What the last state says; it is the `verdict` of a row."""
+
+_UNACKNOWLEDGED: Final = "unacknowledged"
+OUTCOMES: Final[Mapping[str, str]] = MappingProxyType(
+    {state: _UNACKNOWLEDGED for state in DELIVERY}
+    | {
+        state: state
+        for state in (
+            "acknowledged",
+            "committed",
+            "rolled_back",
+            "expired",
+            "dead",
+            "no_ack_wanted",
+        )
+    }
+    | {"browsed": "no_ack_wanted"}
+)
+"""The `outcome` of a row by its verdict."""

@@ -1,0 +1,248 @@
+"""What the packets of JMQ connections say, as values: what walks make and joins put together.
+
+A walk (``connection.py``) gives them in the order in which they became certain. None of them holds
+a packet: where one came from is a `Place`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from wireyard.errors import EncodeError
+from wireyard.formats.base import Row
+from wireyard.formats.properties import Property, property_value
+
+__all__ = [
+    "MAX_TEXT",
+    "RULES",
+    "Delivery",
+    "Exchange",
+    "Facts",
+    "Login",
+    "Place",
+    "Sending",
+    "Use",
+    "Violation",
+    "number",
+    "place_of",
+    "properties_of",
+    "text",
+]
+
+RULES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "before_login": "a client asked for something before the broker had accepted its login",
+        "second_login": "a login, or an answer to one, on a connection that was logged in",
+        "after_goodbye": "a packet from a client that had said GOODBYE",
+        "reply_without_request": "a reply with an id that no request waited with",
+        "request_id_reused": "a request with an id that another one still waited with",
+        "unknown_consumer": "a message for a consumer that the connection never had, or no longer",
+        "handed_over_twice": "a message for a consumer that still held it",
+        "acknowledged_nothing": "an acknowledgement of a message that the consumer did not hold",
+        "malformed_records": "a body that is no list of message ids, in a packet that needs one",
+        "sent_while_paused": "a message behind flag F or C, before the flow was resumed",
+        "transaction_over": "a transaction was used or ended after its end",
+        "sequence_gap": "numbers of a sender are missing from all it was seen to send",
+    }
+)
+"""Rules that a row of `violations` can name, and what was done."""
+
+
+MAX_TEXT: Final = 1024
+"""Characters of a name or an id that are kept: the wire allows 65535 bytes, and what is held would
+be as long as a peer likes. Names in use are far shorter."""
+
+
+class Place(NamedTuple):
+    """Where a packet is, and when it was complete; frame and time only in captures."""
+
+    source: str
+    stream: str
+    offset: int
+    frame: int | None
+    ns: int | None
+
+    @property
+    def key(self) -> str:
+        """The packet as a key of a conversation."""
+        return f"{self.stream}@{self.offset}"
+
+
+def place_of(row: Row) -> Place:
+    """Return where a row's packet is."""
+    get = row.get
+    return Place(row["source"], row["stream"], row["offset"], get("frame"), get("captured_ns"))
+
+
+def properties_of(row: Row) -> Mapping[str, Any]:
+    """Return a row's properties, as packets have them or as columns do."""
+    return row.get("properties") or _NONE
+
+
+_NONE: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+def number(properties: Mapping[str, Any], name: str) -> int | None:
+    """Return an integer or boolean property, None if there is none of that name."""
+    value = _value(properties, name)
+    return value if isinstance(value, int) else None
+
+
+def text(properties: Mapping[str, Any], name: str) -> str | None:
+    """Return a string property, None if there is none of that name."""
+    value = _value(properties, name)
+    return value[:MAX_TEXT] if isinstance(value, str) else None
+
+
+def _value(properties: Mapping[str, Any], name: str) -> Any:
+    entry = properties.get(name)
+    if entry is None or isinstance(entry, Property):
+        return entry and entry.value
+    try:
+        return property_value(name, entry["type"], entry["value"]).value
+    except EncodeError:
+        return None
+
+
+@dataclass(slots=True)
+class Exchange:
+    """A request, and its reply if there was one."""
+
+    request: str
+    """Name of the packet type, or the destination of a JMS message."""
+    requester: str
+    responder: str
+    asked: Place
+    answered: Place | None = None
+    status: int | None = None
+    request_message: str | None = None
+    reply_message: str | None = None
+    """The messages, where it is one of JMS."""
+
+
+@dataclass(slots=True)
+class Sending:
+    """A message that a client sent, and what the broker said to it.
+
+    One that was only seen when it was handed over counts too, from where it was.
+    """
+
+    message_key: str
+    producer: str
+    server: str
+    client_id: str | None
+    destination: str | None
+    reply_to: str | None
+    correlation_id: str | None
+    message_id: str | None
+    transaction_id: int | None
+    place: Place
+    accepted: Place | None = None
+    status: int | None = None
+
+
+@dataclass(slots=True)
+class Delivery:
+    """A message handed to a consumer once; `state` is one of `DELIVERY`."""
+
+    message_key: str
+    producer: str
+    destination: str | None
+    consumer: str
+    server: str
+    consumer_id: int
+    client_id: str | None
+    subscription: str | None
+    redelivered: bool
+    delivery_count: int | None
+    place: Place
+    state: str
+    dead_reason: str | None = None
+    reply_to: str | None = None
+    correlation_id: str | None = None
+    message_id: str | None = None
+    acknowledged: Place | None = None
+    transaction_id: int | None = None
+
+
+class Use(NamedTuple):
+    """Something that happened to a transaction: an event of `TRANSACTION`."""
+
+    server: str
+    transaction_id: int
+    event: str
+    messages: int
+    """How many were sent or acknowledged."""
+    client: str
+    client_id: str | None
+    place: Place
+
+
+@dataclass(slots=True)
+class Login:
+    """A connection, from its login to its end; `state` is one of `SESSION`."""
+
+    client: str
+    server: str
+    opened: Place
+    last: Place
+    state: str = "new"
+    known: bool = False
+    """Whether its HELLO was seen; if not, it was there before the capture."""
+    client_id: str | None = None
+    user: str | None = None
+    status: int | None = None
+    protocol_level: int | None = None
+    ended_by: str | None = None
+    packets: int = 0
+    size_bytes: int = 0
+    in_flight_sent: int = 0
+    in_flight_received: int = 0
+    pauses: int = 0
+    paused_ns: int = 0
+
+
+class Violation(NamedTuple):
+    """A rule that was broken."""
+
+    rule: str
+    """One of `RULES`."""
+    client: str
+    client_id: str | None
+    message_key: str | None
+    text: str
+    place: Place
+
+
+@dataclass(slots=True)
+class Facts:
+    """All that the walks of connections found.
+
+    Caps are for all connections together, or whoever opens many would have many times as much.
+    """
+
+    deliveries: list[Delivery] = field(default_factory=list)
+    sendings: list[Sending] = field(default_factory=list)
+    uses: list[Use] = field(default_factory=list)
+    exchanges: list[Exchange] = field(default_factory=list)
+    logins: list[Login] = field(default_factory=list)
+    violations: list[Violation] = field(default_factory=list)
+    dropped: Counter[str] = field(default_factory=Counter)
+    """What was forgotten, by the name of the cap."""
+    _open: Counter[str] = field(default_factory=Counter)
+
+    def admit(self, cap: str, most: int) -> bool:
+        """Take one more thing that is half open; tell whether there was room, or count it."""
+        if self._open[cap] < most:
+            self._open[cap] += 1
+            return True
+        self.dropped[cap] += 1
+        return False
+
+    def release(self, cap: str, things: int = 1) -> None:
+        """Take that things are no longer half open."""
+        self._open[cap] -= things

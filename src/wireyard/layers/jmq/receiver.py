@@ -1,0 +1,216 @@
+"""Receiving: consumers, what they are handed, and what they say to it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from functools import partial
+from operator import itemgetter
+from typing import Final
+
+from wireyard.formats.base import Row
+from wireyard.formats.jmq.layout import FLAGS, HEADERS, SYS_MESSAGE_ID
+from wireyard.formats.message_id import MESSAGE_ID_CODES, message_id_text
+from wireyard.layers.jmq.consumers import Consumer, Consumers, MessageId
+from wireyard.layers.jmq.facts import Delivery, Place, number, properties_of, text
+from wireyard.layers.jmq.flow import Flow
+from wireyard.layers.jmq.report import Report, endpoint
+from wireyard.layers.jmq.requests import Requests
+
+__all__ = ["NO_ACKNOWLEDGE", "Receiver"]
+
+NO_ACKNOWLEDGE: Final = 32768
+"""The ack mode in which nothing is acknowledged."""
+_DEAD_MESSAGE_QUEUE, _DEAD_REASON = "mq.sys.dmq", "JMS_SUN_DMQ_UNDELIVERED_REASON"
+_DEAD, _UNDELIVERABLE = 2, 1
+_EXPIRED: Final = 1
+_REDELIVERED: Final = FLAGS["R"]
+_ID: Final = struct.Struct(f">{MESSAGE_ID_CODES}")
+_BLOCKS: Final = {
+    version: struct.Struct(f">{header['consumer_id'].code}{MESSAGE_ID_CODES}")
+    for version, header in HEADERS.items()
+}
+"""A consumer id, as wide as that of the version's header, and a SysMessageID."""
+
+_MESSAGE_ID: Final = itemgetter(*SYS_MESSAGE_ID)
+
+_Block = tuple[int, MessageId]
+
+
+class Receiver:
+    """The receiving half of a connection.
+
+    Parameters
+    ----------
+    report
+        Where deliveries go.
+    requests
+        Those of the client.
+    """
+
+    def __init__(self, report: Report, requests: Requests) -> None:
+        self._report = report
+        self._requests = requests
+        self.consumers = Consumers(report.facts)
+        self.flow = Flow(report)
+
+    # --- consumers --------------------------------------------------------------------------
+
+    def add(self, row: Row, place: Place) -> None:
+        """Take an ADD_CONSUMER."""
+        properties = properties_of(row)
+        ack_mode = number(properties, "JMQAckMode")
+        consumer = Consumer(
+            session_id=number(properties, "JMQSessionID"),
+            subscription=text(properties, "JMQDurableName")
+            or text(properties, "JMQSharedSubscriptionName"),
+            begins="no_ack_wanted" if ack_mode == NO_ACKNOWLEDGE else "held",
+            of_dead=text(properties, "JMQDestination") == _DEAD_MESSAGE_QUEUE,
+        )
+        self._requests.ask(row, place, partial(self._added, consumer))
+
+    def browse(self, row: Row, place: Place) -> None:
+        """Take a BROWSE: its reply names a consumer that gets copies."""
+        self._requests.ask(row, place, partial(self._added, Consumer(begins="browsed")))
+
+    def _added(self, consumer: Consumer, reply: Row | None, accepted: bool, place: Place) -> None:
+        consumer_id = number(properties_of(reply), "JMQConsumerID") if reply else None
+        if accepted and consumer_id is not None:
+            self.consumers.add(consumer_id, consumer)
+
+    def delete(self, row: Row, place: Place) -> None:
+        """Take a DELETE_CONSUMER, or an unsubscription, which names no consumer."""
+        consumer_id = number(properties_of(row), "JMQConsumerID")
+        body = row.get("body") or b""
+        last_seen = _ID.unpack(body) if len(body) == _ID.size else None
+        self._requests.ask(row, place, partial(self._deleted, consumer_id, last_seen))
+
+    def _deleted(
+        self,
+        consumer_id: int | None,
+        last_seen: MessageId | None,
+        reply: Row | None,
+        accepted: bool,
+        place: Place,
+    ) -> None:
+        if accepted and consumer_id is not None:
+            self.consumers.delete(consumer_id, last_seen)
+            self.flow.forget(consumer_id, place)
+
+    def destroy_session(self, row: Row, place: Place) -> None:
+        """Take a DESTROY_SESSION."""
+        session_id = number(properties_of(row), "JMQSessionID")
+        self._requests.ask(row, place, partial(self._session_destroyed, session_id))
+
+    def _session_destroyed(
+        self, session_id: int | None, reply: Row | None, accepted: bool, place: Place
+    ) -> None:
+        if accepted and session_id is not None:
+            self.consumers.close_session(session_id)
+
+    # --- messages ---------------------------------------------------------------------------
+
+    def deliver(self, row: Row, place: Place) -> None:
+        """Take a message from the broker."""
+        get = row.get
+        consumer_id = row["consumer_id"]
+        consumer = self.consumers.get(consumer_id)
+        if consumer is None or consumer.deleted:
+            self._report.breach("unknown_consumer", row, place, row["sys_message_id"])
+            if consumer is None:
+                consumer = Consumer()
+                self.consumers.add(consumer_id, consumer)
+        delivery = Delivery(
+            row["sys_message_id"],
+            endpoint(row["source_ip_text"].partition("(")[0], row["source_port"]),
+            get("destination"),
+            self._report.client,
+            self._report.server,
+            consumer_id,
+            self._report.client_id,
+            consumer.subscription,
+            bool(row["bit_flags"] & _REDELIVERED),
+            get("delivery_count"),
+            place,
+            consumer.begins,
+            text(properties_of(row), _DEAD_REASON) if consumer.of_dead else None,
+            get("reply_to"),
+            get("correlation_id"),
+            get("message_id"),
+        )
+        if not self.consumers.hand_over(consumer_id, _MESSAGE_ID(row), delivery):
+            self._report.breach("handed_over_twice", row, place, row["sys_message_id"])
+        self.flow.send(consumer_id, row, place)
+
+    def resume(self, row: Row, place: Place) -> None:
+        """Take a RESUME_FLOW of the client."""
+        self.flow.resume(number(properties_of(row), "JMQConsumerID"), row, place)
+
+    # --- what consumers say -----------------------------------------------------------------
+
+    def acknowledge(self, row: Row, place: Place) -> None:
+        """Take an ACKNOWLEDGE."""
+        properties = properties_of(row)
+        if number(properties, "JMSXDeliveryCountUpdateOnly"):
+            self._requests.ask(row, place)
+            return
+        transaction_id = row.get("transaction_id") or None  # 103 has it in every header.
+        event = "acknowledge_in_transaction" if transaction_id else "acknowledge"
+        ack_type = number(properties, "JMQAckType")
+        if ack_type == _UNDELIVERABLE:
+            event = "decline"
+        elif ack_type == _DEAD:
+            event = "expire" if number(properties, "JMQDeadReason") == _EXPIRED else "bury"
+        pending: list[_Block] = []
+        strange: MessageId | None = None
+        blocks = 0
+        for consumer_id, message in self._blocks(row, place):
+            blocks += 1
+            delivery = self.consumers.step(consumer_id, message, event)
+            if delivery is None:
+                strange = strange or message
+                continue
+            delivery.acknowledged = place
+            delivery.transaction_id = transaction_id
+            pending.append((consumer_id, message))
+        if strange is not None:
+            key = message_id_text(*strange)
+            self._report.breach("acknowledged_nothing", row, place, key, blocks - len(pending))
+        if transaction_id:
+            self._report.use(transaction_id, "acknowledge", place, blocks)
+        settle = partial(self._acknowledged, pending, transaction_id, blocks)
+        self._requests.ask(row, place, settle)
+
+    def _acknowledged(
+        self,
+        pending: list[_Block],
+        transaction_id: int | None,
+        blocks: int,
+        reply: Row | None,
+        accepted: bool,
+        place: Place,
+    ) -> None:
+        for consumer_id, message in pending:
+            delivery = self.consumers.step(
+                consumer_id, message, "confirmed" if accepted else "denied"
+            )
+            if delivery is not None and not accepted:
+                delivery.acknowledged = delivery.transaction_id = None
+        if transaction_id and not accepted:
+            self._report.use(transaction_id, "deny_acknowledge", place, blocks)
+
+    def redeliver(self, row: Row, place: Place) -> None:
+        """Take a REDELIVER: messages come again, as new unless the application saw them."""
+        seen = number(properties_of(row), "JMQSetRedelivered")
+        event = "redeliver_seen" if seen else "redeliver_unseen"
+        for consumer_id, message in self._blocks(row, place):
+            self.consumers.step(consumer_id, message, event)
+
+    def _blocks(self, row: Row, place: Place) -> Iterator[_Block]:
+        body = row.get("body") or b""
+        block = _BLOCKS[row["version"]]
+        if len(body) % block.size:
+            self._report.breach("malformed_records", row, place)
+            return
+        for found in block.iter_unpack(body):
+            yield found[0], found[1:]

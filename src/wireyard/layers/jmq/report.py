@@ -1,0 +1,69 @@
+"""Who a connection belongs to, and where what its packets say goes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from wireyard.formats.base import Row
+from wireyard.layers.jmq.facts import RULES, Facts, Place, Use, Violation
+
+__all__ = ["Report", "endpoint"]
+
+
+_NEEDS_ALL: Final = frozenset(
+    {
+        "reply_without_request",
+        "request_id_reused",
+        "unknown_consumer",
+        "handed_over_twice",
+        "acknowledged_nothing",
+    }
+)
+
+
+def endpoint(address: str, port: int) -> str:
+    """Return ``address:port``, an IPv6 address in brackets."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+class Report:
+    """What the parts of a connection's walk share.
+
+    Parameters
+    ----------
+    client, server
+        The connection's endpoints.
+    facts
+        Where everything goes.
+    """
+
+    def __init__(self, client: str, server: str, facts: Facts) -> None:
+        self.client = client
+        self.server = server
+        self.facts = facts
+        self.client_id: str | None = None
+        self.known = False
+        """Whether all packets were seen, from the first on: what is unknown then was not there."""
+
+    def breach(
+        self,
+        rule: str,
+        row: Row,
+        place: Place,
+        message_key: str | None = None,
+        times: int = 1,
+    ) -> None:
+        """Take that a packet breaks a rule, if what was not seen cannot explain it."""
+        if rule in _NEEDS_ALL and not self.known:
+            return
+        name = row.get("packet_type_name") or f"packet type {row['packet_type']}"
+        told = f"{name}: {RULES[rule]}" + (f", {times} times" if times > 1 else "")
+        self.facts.violations.append(
+            Violation(rule, self.client, self.client_id, message_key, told, place)
+        )
+
+    def use(self, transaction_id: int, event: str, place: Place, messages: int = 0) -> None:
+        """Take that something happened to a transaction."""
+        self.facts.uses.append(
+            Use(self.server, transaction_id, event, messages, self.client, self.client_id, place)
+        )

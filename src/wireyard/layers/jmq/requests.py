@@ -1,0 +1,111 @@
+"""Requests and their replies: flag A, and the id in the place of the consumer id.
+
+The two directions of a connection are two such books: an id is one of the side that chose it. Ids
+of consumers are another name space, so only packet types tell which of them a packet has.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from wireyard.formats.base import Row
+from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES, PACKET_TYPES
+from wireyard.layers.jmq.facts import Exchange, Place, number, properties_of
+from wireyard.layers.jmq.report import Report
+
+__all__ = ["MAX_WAITING", "OK", "REPLIES", "Requests", "Settle"]
+
+MAX_WAITING: Final = 1 << 16
+"""Requests of all connections that may wait at once; the shipped client has one for each session,
+and some more where it sends asynchronously."""
+
+OK: Final = 200
+"""The status of a reply that says yes."""
+_SEND_REPLY: Final = 9
+REPLIES: Final = frozenset(code for code, name in PACKET_TYPES.items() if name.endswith("_REPLY"))
+"""Packet types that answer a request."""
+_REPLY_OF: Final = {code: code + 1 for code in PACKET_TYPES if code + 1 in REPLIES} | dict.fromkeys(
+    MESSAGE_TYPES, _SEND_REPLY
+)
+_WANTED: Final = FLAGS["A"]
+
+Settle = Callable[[Row | None, bool, Place], None]
+"""What a request decides: its reply (None if it wanted none), whether that says yes, and when."""
+
+
+class _Waiting(NamedTuple):
+    packet_type: int
+    exchange: Exchange
+    settle: Settle | None
+
+
+class Requests:
+    """The requests of one side of a connection.
+
+    Parameters
+    ----------
+    report
+        Where exchanges go when they are over.
+    requester, responder
+        Endpoints of the side that asks, and of the other.
+    """
+
+    def __init__(self, report: Report, requester: str, responder: str) -> None:
+        self._report = report
+        self._requester = requester
+        self._responder = responder
+        self._waiting: OrderedDict[int, _Waiting] = OrderedDict()
+
+    @property
+    def messages(self) -> int:
+        """How many of those that wait are messages."""
+        return sum(waiting.packet_type in MESSAGE_TYPES for waiting in self._waiting.values())
+
+    def ask(self, row: Row, place: Place, settle: Settle | None = None) -> None:
+        """Take a request. One that wants no reply takes effect at once."""
+        if not row["bit_flags"] & _WANTED:
+            if settle is not None:
+                settle(None, True, place)
+            return
+        ack_id, packet_type = row["consumer_id"], row["packet_type"]
+        if (reused := self._waiting.pop(ack_id, None)) is not None:
+            self._report.breach("request_id_reused", row, place)
+            self._give_up(reused)
+        name = row.get("packet_type_name") or str(packet_type)
+        exchange = Exchange(name, self._requester, self._responder, place)
+        waiting = _Waiting(packet_type, exchange, settle)
+        if reused is None and not self._report.facts.admit("MAX_WAITING", MAX_WAITING):
+            if not self._waiting:
+                self._give_up(waiting)
+                return
+            self._give_up(self._waiting.popitem(last=False)[1])
+        self._waiting[ack_id] = waiting
+
+    def answer(self, row: Row, place: Place) -> None:
+        """Take a reply."""
+        ack_id, packet_type = row["consumer_id"], row["packet_type"]
+        waiting = self._waiting.get(ack_id)
+        # SEND_REPLY also answers what is too large for the broker to read its type.
+        if waiting is None or packet_type not in (_REPLY_OF.get(waiting.packet_type), _SEND_REPLY):
+            self._report.breach("reply_without_request", row, place)
+            return
+        del self._waiting[ack_id]
+        self._report.facts.release("MAX_WAITING")
+        exchange = waiting.exchange
+        exchange.answered = place
+        exchange.status = status = number(properties_of(row), "JMQStatus")
+        self._report.facts.exchanges.append(exchange)
+        if waiting.settle is not None:
+            waiting.settle(row, status == OK, place)
+
+    def close(self) -> None:
+        """Take that the connection is over: what waits was never answered."""
+        for waiting in self._waiting.values():
+            self._give_up(waiting)
+        self._report.facts.release("MAX_WAITING", len(self._waiting))
+        self._waiting.clear()
+
+    def _give_up(self, waiting: _Waiting) -> None:
+        self._report.facts.exchanges.append(waiting.exchange)

@@ -1,0 +1,184 @@
+"""Sending: messages, producers, and the transactions that a client begins and ends."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from wireyard.formats.base import Row
+from wireyard.layers.jmq.facts import Place, Sending, number, properties_of, text
+from wireyard.layers.jmq.flow import Flow
+from wireyard.layers.jmq.report import Report
+from wireyard.layers.jmq.requests import Requests
+
+__all__ = ["MAX_TRANSACTIONS", "Sender"]
+
+MAX_TRANSACTIONS: Final = 1 << 16
+"""Transactions of all connections that may be open at once; the shipped client has one for each
+session."""
+
+_ID, _NEXT_ID = "JMQTransactionID", "JMQNextTransactionID"
+
+
+class Sender:
+    """The sending half of a connection.
+
+    Parameters
+    ----------
+    report
+        Where messages and what happens to transactions go.
+    requests
+        Those of the client.
+    """
+
+    def __init__(self, report: Report, requests: Requests) -> None:
+        self._report = report
+        self._requests = requests
+        self._begun: set[int] = set()
+        self.flow = Flow(report)
+
+    # --- messages ---------------------------------------------------------------------------
+
+    def send(self, row: Row, place: Place) -> None:
+        """Take a message from the client."""
+        get = row.get
+        transaction_id = get("transaction_id") or None  # 103 has it in every header.
+        sending = Sending(
+            row["sys_message_id"],
+            self._report.client,
+            self._report.server,
+            self._report.client_id,
+            get("destination"),
+            get("reply_to"),
+            get("correlation_id"),
+            get("message_id"),
+            transaction_id,
+            place,
+        )
+        self._report.facts.sendings.append(sending)
+        self.flow.send(get("producer_id"), row, place)
+        if transaction_id:
+            self._report.use(transaction_id, "send", place, 1)
+        self._requests.ask(row, place, partial(self._sent, sending))
+
+    def _sent(self, sending: Sending, reply: Row | None, accepted: bool, place: Place) -> None:
+        if reply is None:
+            return
+        sending.status = number(properties_of(reply), "JMQStatus")
+        if accepted:
+            sending.accepted = place
+        elif sending.transaction_id:
+            self._report.use(sending.transaction_id, "deny_send", place, 1)
+
+    def resume(self, row: Row, place: Place) -> None:
+        """Take a RESUME_FLOW of the broker."""
+        properties = properties_of(row)
+        stop = number(properties, "JMQSize") == 0
+        self.flow.resume(number(properties, "JMQProducerID"), row, place, stop)
+
+    def delete_producer(self, row: Row, place: Place) -> None:
+        """Take a DELETE_PRODUCER."""
+        producer_id = number(properties_of(row), "JMQProducerID")
+        self._requests.ask(row, place, partial(self._producer_deleted, producer_id))
+
+    def _producer_deleted(
+        self, producer_id: int | None, reply: Row | None, accepted: bool, place: Place
+    ) -> None:
+        if accepted and producer_id is not None:
+            self.flow.forget(producer_id, place)
+
+    def set_client_id(self, row: Row, place: Place) -> None:
+        """Take a SET_CLIENTID; one without an id takes it back."""
+        client_id = text(properties_of(row), "JMQClientID")
+        self._requests.ask(row, place, partial(self._client_id_set, client_id))
+
+    def _client_id_set(
+        self, client_id: str | None, reply: Row | None, accepted: bool, place: Place
+    ) -> None:
+        if accepted:
+            self._report.client_id = client_id
+
+    # --- transactions -----------------------------------------------------------------------
+
+    def start(self, row: Row, place: Place) -> None:
+        """Take a START_TRANSACTION."""
+        self._requests.ask(row, place, self._started)
+
+    def _started(self, reply: Row | None, accepted: bool, place: Place) -> None:
+        if reply is not None and accepted:
+            self._begin(number(properties_of(reply), _ID), place)
+
+    def _begin(self, transaction_id: int | None, place: Place) -> None:
+        if transaction_id is None:
+            return
+        self._report.use(transaction_id, "start", place)
+        if transaction_id in self._begun:
+            return
+        if self._report.facts.admit("MAX_TRANSACTIONS", MAX_TRANSACTIONS):
+            self._begun.add(transaction_id)
+
+    def end(self, row: Row, place: Place) -> None:
+        """Take an END_TRANSACTION."""
+        self._ask_for(row, place, "end")
+
+    def prepare(self, row: Row, place: Place) -> None:
+        """Take a PREPARE_TRANSACTION."""
+        self._ask_for(row, place, "prepare")
+
+    def roll_back(self, row: Row, place: Place) -> None:
+        """Take a ROLLBACK_TRANSACTION."""
+        self._ask_for(row, place, "roll_back")
+
+    def _ask_for(self, row: Row, place: Place, event: str) -> None:
+        transaction_id = number(properties_of(row), _ID)
+        self._requests.ask(row, place, partial(self._done, transaction_id, event))
+
+    def _done(
+        self,
+        transaction_id: int | None,
+        event: str,
+        reply: Row | None,
+        accepted: bool,
+        place: Place,
+    ) -> None:
+        """Take that a request took effect; an XA one may name its transaction in the reply only."""
+        if transaction_id is None and reply is not None:
+            transaction_id = number(properties_of(reply), _ID)
+        if accepted and transaction_id is not None:
+            self._over(transaction_id, event, place)
+
+    def _over(self, transaction_id: int, event: str, place: Place) -> None:
+        self._report.use(transaction_id, event, place)
+        if event in ("commit", "roll_back") and transaction_id in self._begun:
+            self._begun.remove(transaction_id)
+            self._report.facts.release("MAX_TRANSACTIONS")
+
+    def commit(self, row: Row, place: Place) -> None:
+        """Take a COMMIT_TRANSACTION."""
+        transaction_id = number(properties_of(row), _ID)
+        if transaction_id is not None:
+            self._report.use(transaction_id, "ask_commit", place)
+        self._requests.ask(row, place, partial(self._committed, transaction_id))
+
+    def _committed(
+        self, transaction_id: int | None, reply: Row | None, accepted: bool, place: Place
+    ) -> None:
+        properties = properties_of(reply or {})
+        if transaction_id is None:
+            transaction_id = number(properties, _ID)
+            if transaction_id is None:
+                return
+            self._report.use(transaction_id, "ask_commit", place)
+        self._over(transaction_id, "commit" if accepted else "deny_commit", place)
+        if accepted:
+            self._begin(number(properties, _NEXT_ID), place)
+
+    def close(self, place: Place, left: bool) -> None:
+        """Take that there are no more packets; `left` tells that the connection is over.
+
+        Then what it began and did not end is left behind.
+        """
+        for transaction_id in sorted(self._begun if left else ()):
+            self._report.use(transaction_id, "leave", place)
+        self._report.facts.release("MAX_TRANSACTIONS", len(self._begun))
+        self._begun.clear()

@@ -1,0 +1,228 @@
+"""What a connection may do when: from HELLO to GOODBYE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from wireyard.errors import DecodeError
+from wireyard.formats.base import Row
+from wireyard.formats.jmq.body import body_value
+from wireyard.layers.jmq.facts import MAX_TEXT, Login, Place, number, properties_of
+from wireyard.layers.jmq.report import Report
+from wireyard.layers.jmq.requests import OK
+
+__all__ = ["ENDED_BY", "SESSION", "SESSION_EVENTS", "SESSION_RULES", "Session"]
+
+SESSION_EVENTS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "hello": "HELLO",
+        "hello_accepted": "HELLO_REPLY with status 200",
+        "hello_refused": "HELLO_REPLY with any other status",
+        "challenge": "AUTHENTICATE_REQUEST",
+        "login": "AUTHENTICATE",
+        "login_accepted": "AUTHENTICATE_REPLY with status 200",
+        "login_refused": "AUTHENTICATE_REPLY with any other status",
+        "client_goodbye": "GOODBYE from the client",
+        "server_goodbye": "GOODBYE from the broker",
+        "goodbye_reply": "GOODBYE_REPLY",
+        "client_packet": "any other packet from the client but PING",
+        "server_packet": "any other packet from the broker but PING",
+    }
+)
+"""What each event is."""
+
+SESSION: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        # A capture may begin in the middle: then the first packet shows that a login went before.
+        "new": {
+            "hello": "greeting",
+            "hello_accepted": "greeting",
+            "hello_refused": "refused",
+            "challenge": "challenged",
+            "login": "authenticating",
+            "login_accepted": "open",
+            "login_refused": "refused",
+            "client_goodbye": "closing",
+            "server_goodbye": "closed",
+            "goodbye_reply": "closed",
+            "client_packet": "open",
+            "server_packet": "open",
+        },
+        # Replies with an error answer what the client should not have asked.
+        "greeting": {
+            "hello_accepted": "greeting",
+            "hello_refused": "refused",
+            "challenge": "challenged",
+            "client_goodbye": "closing",
+            "server_goodbye": "closed",
+            "server_packet": "greeting",
+        },
+        "challenged": {
+            "login": "authenticating",
+            "client_goodbye": "closing",
+            "server_goodbye": "closed",
+            "server_packet": "challenged",
+        },
+        "authenticating": {
+            "challenge": "challenged",
+            "login_accepted": "open",
+            "login_refused": "refused",
+            "client_goodbye": "closing",
+            "server_goodbye": "closed",
+            "server_packet": "authenticating",
+        },
+        "open": {
+            "client_goodbye": "closing",
+            "server_goodbye": "closed",
+            "goodbye_reply": "closed",
+            "client_packet": "open",
+            "server_packet": "open",
+        },
+        # Both may say GOODBYE when a login is refused.
+        "refused": {
+            "client_goodbye": "refused",
+            "server_goodbye": "refused",
+            "goodbye_reply": "refused",
+            "server_packet": "refused",
+        },
+        # Messages and replies may be under way when a client says GOODBYE.
+        "closing": {
+            "server_goodbye": "closed",
+            "goodbye_reply": "closed",
+            "server_packet": "closing",
+        },
+        # A client may be writing while the broker says GOODBYE; it says it twice.
+        "closed": {
+            "client_goodbye": "closed",
+            "server_goodbye": "closed",
+            "goodbye_reply": "closed",
+            "server_packet": "closed",
+        },
+    }
+)
+"""State, event, next state. An event without a cell breaks the state's rule and changes nothing."""
+
+SESSION_RULES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "greeting": "before_login",
+        "challenged": "before_login",
+        "authenticating": "before_login",
+        "open": "second_login",
+        "refused": "before_login",
+        "closing": "after_goodbye",
+        "closed": "after_goodbye",
+    }
+)
+"""The rule that an event without a cell breaks."""
+
+ENDED_BY: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "client": "the client said GOODBYE",
+        "server": "the broker said GOODBYE first",
+        "dropped": "the connection ended, and nobody had said GOODBYE",
+        "refused": "the broker refused the login",
+        "open": "it was there when the capture ended, as far as that shows",
+    }
+)
+"""What `ended_by` says."""
+
+_LOGGING_IN: Final = frozenset({"greeting", "challenged", "authenticating"})
+_PINGS: Final = frozenset({54, 55})
+_HELLO, _HELLO_REPLY, _LOGIN, _LOGIN_REPLY, _GOODBYE = 10, 11, 12, 13, 28
+_ALWAYS: Final = {_HELLO: "hello", _LOGIN: "login", 29: "goodbye_reply", 38: "challenge"}
+_BY_STATUS: Final = {
+    _HELLO_REPLY: ("hello_accepted", "hello_refused"),
+    _LOGIN_REPLY: ("login_accepted", "login_refused"),
+}
+_BY_SIDE: Final = {_GOODBYE: ("client_goodbye", "server_goodbye")}
+_OTHER: Final = ("client_packet", "server_packet")
+_NAMED: Final = frozenset({*_ALWAYS, *_BY_STATUS, *_BY_SIDE})
+_STEADY: Final = frozenset(
+    state for state, row in SESSION.items() if {row.get(event) for event in _OTHER} == {state}
+)
+"""States in which packets without an event of their own change nothing, as nearly all are."""
+
+
+class Session:
+    """The login of one connection, and its end.
+
+    Parameters
+    ----------
+    report
+        Where broken rules go.
+    """
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self.login: Login | None = None
+
+    def take(self, row: Row, place: Place, from_client: bool) -> None:
+        """Take the next packet of either side."""
+        login = self.login
+        if login is None:
+            login = self.login = Login(self._report.client, self._report.server, place, place)
+        login.packets += 1
+        login.size_bytes += row["size"]
+        login.last = place
+        packet_type = row["packet_type"]
+        if packet_type in _PINGS or (login.state in _STEADY and packet_type not in _NAMED):
+            return
+        event = self._event(row, packet_type, from_client)
+        following = SESSION[login.state].get(event)
+        if following is None:
+            self._report.breach(SESSION_RULES[login.state], row, place)
+        elif following != login.state:
+            self._learn(login, event, row)
+            login.state = following
+
+    def miss(self) -> None:
+        """Take that packets are missing: they may have been those of the login."""
+        if self.login is not None and self.login.state in _LOGGING_IN:
+            self.login.state = "new"
+
+    def finish(self, ended: bool) -> str | None:
+        """Return who ended the connection; `ended` tells whether the capture shows that it did."""
+        login = self.login
+        if login is None:
+            return None
+        if login.state == "refused":
+            login.ended_by = "refused"
+        elif login.ended_by is None:
+            login.ended_by = "dropped" if ended else "open"
+        return login.ended_by
+
+    def _event(self, row: Row, packet_type: int, from_client: bool) -> str:
+        if packet_type in _ALWAYS:
+            return _ALWAYS[packet_type]
+        if packet_type in _BY_STATUS:
+            return _BY_STATUS[packet_type][_status(row) != OK]
+        return _BY_SIDE.get(packet_type, _OTHER)[not from_client]
+
+    def _learn(self, login: Login, event: str, row: Row) -> None:
+        """Note what the packet of a step tells."""
+        match event:
+            case "hello":
+                # Behind a gap a HELLO is not the first packet.
+                self._report.known = login.known = login.packets == 1
+                login.protocol_level = number(properties_of(row), "JMQProtocolLevel")
+            case "login":
+                login.user = _user(row)
+            case "login_accepted" | "login_refused" | "hello_refused":
+                login.status = _status(row)
+            case "client_goodbye" | "server_goodbye":
+                login.ended_by = login.ended_by or event.partition("_")[0]
+
+
+def _status(row: Row) -> int | None:
+    return number(properties_of(row), "JMQStatus")
+
+
+def _user(row: Row) -> str | None:
+    """Return who logs in, None where the body was left out with the password in it."""
+    try:
+        found = body_value(row)
+    except DecodeError:
+        return None
+    return found["user"][:MAX_TEXT] if found else None

@@ -1,0 +1,146 @@
+"""What a transaction may do when, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from wireyard.layers.jmq.facts import Place, Use
+
+__all__ = ["TRANSACTION", "TRANSACTION_EVENTS", "TRANSACTION_OUTCOMES", "Transaction"]
+
+TRANSACTION_EVENTS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "start": "START_TRANSACTION_REPLY with status 200, or the reply to a COMMIT that names it"
+        " as the next",
+        "send": "a message was sent in it",
+        "deny_send": "SEND_REPLY for such a message, with any other status than 200",
+        "acknowledge": "ACKNOWLEDGE with its id",
+        "deny_acknowledge": "ACKNOWLEDGE_REPLY with any other status than 200",
+        "end": "END_TRANSACTION_REPLY with status 200: an XA transaction is set aside",
+        "prepare": "PREPARE_TRANSACTION_REPLY with status 200",
+        "ask_commit": "COMMIT_TRANSACTION",
+        "commit": "COMMIT_TRANSACTION_REPLY with status 200",
+        "deny_commit": "COMMIT_TRANSACTION_REPLY with any other status",
+        "roll_back": "ROLLBACK_TRANSACTION; if it wants a reply, when that has status 200",
+        "leave": "the connection that began it ended",
+    }
+)
+"""What each event is."""
+
+TRANSACTION: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        # What was begun before the capture, or on a connection that is not in it, is met later.
+        "unseen": {
+            "start": "active",
+            "send": "active",
+            "deny_send": "active",
+            "acknowledge": "active",
+            "deny_acknowledge": "active",
+            "end": "ended",
+            "prepare": "prepared",
+            "ask_commit": "committing",
+            "commit": "committed",
+            "deny_commit": "active",
+            "roll_back": "rolled_back",
+        },
+        "active": {
+            "start": "active",
+            "send": "active",
+            "deny_send": "active",
+            "acknowledge": "active",
+            "deny_acknowledge": "active",
+            "end": "ended",
+            "prepare": "prepared",
+            "ask_commit": "committing",
+            "roll_back": "rolled_back",
+            "leave": "rolled_back",
+        },
+        "ended": {
+            "start": "active",
+            "deny_send": "ended",
+            "deny_acknowledge": "ended",
+            "end": "ended",
+            "prepare": "prepared",
+            "ask_commit": "committing",
+            "roll_back": "rolled_back",
+            "leave": "rolled_back",
+        },
+        # A prepared transaction outlives its connection, and any other may end it.
+        "prepared": {
+            "ask_commit": "committing_prepared",
+            "roll_back": "rolled_back",
+            "leave": "prepared",
+        },
+        # Who does not wait for replies has those to its sends between COMMIT and its reply.
+        "committing": {
+            "deny_send": "committing",
+            "deny_acknowledge": "committing",
+            "commit": "committed",
+            "deny_commit": "active",
+            "leave": "committing",
+        },
+        "committing_prepared": {
+            "commit": "committed",
+            "deny_commit": "prepared",
+            "leave": "committing_prepared",
+        },
+        "committed": {"leave": "committed"},
+        # Without a reply, ROLLBACK may overtake those to what went before.
+        "rolled_back": {
+            "deny_send": "rolled_back",
+            "deny_acknowledge": "rolled_back",
+            "leave": "rolled_back",
+        },
+    }
+)
+"""State, event, next state. An event without a cell breaks ``transaction_over``."""
+
+TRANSACTION_OUTCOMES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "unseen": "open",
+        "active": "open",
+        "ended": "open",
+        "prepared": "prepared",
+        "committing": "open",
+        "committing_prepared": "prepared",
+        "committed": "committed",
+        "rolled_back": "rolled_back",
+    }
+)
+"""The `outcome` of a row by the last state; whether an unanswered COMMIT counted, nothing tells."""
+
+
+@dataclass(slots=True)
+class Transaction:
+    """A transaction, from what was done with it on any connection, in the order of time."""
+
+    first: Use
+    state: str = "unseen"
+    begun: Place | None = None
+    ended: Place | None = None
+    sent: int = 0
+    acknowledged: int = 0
+
+    def take(self, use: Use) -> bool:
+        """Take the next event; tell whether its state allows it."""
+        following = TRANSACTION[self.state].get(use.event)
+        if following is None:
+            return False
+        match use.event:
+            case "start":
+                self.begun = self.begun or use.place
+            case "send":
+                self.sent += use.messages
+            case "deny_send":
+                self.sent -= use.messages
+            case "acknowledge":
+                self.acknowledged += use.messages
+            case "deny_acknowledge":
+                self.acknowledged -= use.messages
+        if following != self.state and TRANSACTION_OUTCOMES[following] != "open":
+            self.ended = use.place
+        self.state = following
+        return True

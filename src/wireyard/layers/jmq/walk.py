@@ -1,0 +1,210 @@
+"""The packets of captures, dealt to their connections."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from wireyard.formats.base import Row
+from wireyard.formats.jmq.layout import (
+    BROKER_TYPES,
+    CLIENT_TYPES,
+    HEADER_BYTES,
+    MESSAGE_TYPES,
+    SYS_MESSAGE_ID,
+)
+from wireyard.layers.jmq.connection import Connection
+from wireyard.layers.jmq.facts import MAX_TEXT, Facts, Violation
+from wireyard.layers.jmq.relays import Relay, relays
+from wireyard.layers.jmq.report import endpoint
+from wireyard.layers.jmq.requests import REPLIES
+from wireyard.layers.jmq.sequences import Sequences
+
+__all__ = ["MAX_CONNECTIONS", "NEEDED", "Walk", "sent_by_client"]
+
+MAX_CONNECTIONS: Final = 1 << 14
+"""Connections that are followed at once, where brokers take a thousand as shipped; with one more,
+the one that was met first is over."""
+
+NEEDED: Final = (
+    "source",
+    "stream",
+    "offset",
+    "format",
+    "status",
+    "captured_ns",
+    "frame",
+    "src_addr",
+    "src_port",
+    "dst_addr",
+    "dst_port",
+    "version",
+    "packet_type",
+    "packet_type_name",
+    "size",
+    *SYS_MESSAGE_ID,
+    "source_ip_text",
+    "property_offset",
+    "property_size",
+    "bit_flags",
+    "consumer_id",
+    "transaction_id",
+    "producer_id",
+    "delivery_count",
+    "destination",
+    "message_id",
+    "sys_message_id",
+    "correlation_id",
+    "reply_to",
+    "properties",
+    "body",
+    "payload",
+)
+"""Columns of JMQ packets and GPackets that say something here; of messages the body does not."""
+
+_TEXTS: Final = ("destination", "reply_to", "correlation_id", "message_id")
+_MOST_ITEM_BYTES: Final = HEADER_BYTES + MAX_TEXT
+"""Where the properties of a packet begin whose items are no longer than the longest text kept."""
+_PING_REPLY: Final = 55
+_BY_CLIENT: Final = frozenset(CLIENT_TYPES) | {code - 1 for code in REPLIES - {_PING_REPLY}}
+_BY_BROKER: Final = frozenset(BROKER_TYPES)
+
+
+def sent_by_client(row: Row) -> bool | None:
+    """Tell whether a client sent a packet, None if both sides send its like.
+
+    Only brokers count deliveries.
+    """
+    packet_type = row["packet_type"]
+    if packet_type in MESSAGE_TYPES:
+        return row.get("delivery_count") is None
+    if packet_type in _BY_CLIENT:
+        return True
+    return False if packet_type in _BY_BROKER else None
+
+
+@dataclass(slots=True)
+class _Pair:
+    """The two directions of a connection; which end is the client's shows in time."""
+
+    connection: Connection | None = None
+    client: str = ""
+
+
+@dataclass(slots=True)
+class _Way:
+    """One direction of a connection."""
+
+    key: tuple[str, ...]
+    pair: _Pair
+    src: str
+    dst: str
+    host: str
+
+
+class Walk:
+    """All connections of some captures; packets come in the order of time.
+
+    Of a raw stream, which has no endpoints, only one direction is there: its name stands for the
+    end that sent it.
+    """
+
+    def __init__(self) -> None:
+        self.facts = Facts()
+        self.relays: list[Relay] = []
+        self._sequences = Sequences()
+        self._ways: dict[tuple[str, str], _Way] = {}
+        self._pairs: OrderedDict[tuple[str, ...], _Pair] = OrderedDict()
+        self._streams: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+
+    def take(self, row: Row) -> None:
+        """Take the next row; one of a packet inside another says nothing.
+
+        What is damaged, or was not captured, leaves doubt about what follows it.
+
+        The row needs `source`, `stream`, `offset`, `status` and the columns of its format; of
+        captures also `captured_ns`, `frame` and the addresses. `NEEDED` has all that are looked at;
+        properties are a mapping, also where they come from columns.
+        """
+        format = row.get("format", "jmq")
+        if format not in ("jmq", "gpacket") or row.get("parent_offset") is not None:
+            return
+        if row.get("status", "ok") != "ok":
+            self._miss((row["source"], row["stream"]))
+        elif format == "gpacket":
+            self.relays.extend(relays(row))
+        else:
+            self._take_packet(row)
+
+    def _miss(self, stream: tuple[str, str]) -> None:
+        way = self._ways.get(stream)
+        if way is not None and way.pair.connection is not None:
+            way.pair.connection.miss()
+
+    def _take_packet(self, row: Row) -> None:
+        stream = row["source"], row["stream"]
+        way = self._ways.get(stream)
+        if way is None:
+            way = self._meet(row, stream)
+        pair = way.pair
+        if pair.connection is None:
+            by_client = sent_by_client(row)
+            if by_client is None:
+                return
+            client, server = (way.src, way.dst) if by_client else (way.dst, way.src)
+            pair.connection = Connection(client, server, self.facts)
+            pair.client = client
+        if row["property_offset"] > _MOST_ITEM_BYTES:
+            row = row | {name: row[name][:MAX_TEXT] for name in _TEXTS if row.get(name)}
+        from_client = way.src == pair.client
+        self._sequences.take(row, stream, way.host, way.src, from_client)
+        pair.connection.take(row, from_client)
+
+    def finish(self, ended: Collection[tuple[str, str]] = ()) -> None:
+        """Take that there are no more packets.
+
+        Parameters
+        ----------
+        ended
+            Source and name of the streams that end with a FIN or a reset.
+        """
+        for key in list(self._pairs):
+            self._close(key, any(stream in ended for stream in self._streams[key]))
+        if self._sequences.dropped:
+            self.facts.dropped["MAX_RUNS"] += self._sequences.dropped
+        for gap in self._sequences.gaps():
+            numbers = f"{gap.start} to {gap.stop - 1}" if gap.stop > gap.start + 1 else gap.start
+            told = f"numbers {numbers} of this sender are in no packet that was seen"
+            self.facts.violations.append(
+                Violation("sequence_gap", gap.sender, None, None, told, gap.place)
+            )
+
+    def _meet(self, row: Row, stream: tuple[str, str]) -> _Way:
+        key: tuple[str, ...]
+        if row.get("src_addr") is None:
+            key, src, dst, host = stream, stream[1], "", stream[1]
+        else:
+            host = row["src_addr"]
+            src = endpoint(host, row["src_port"])
+            dst = endpoint(row["dst_addr"], row["dst_port"])
+            ordinal = stream[1].partition("#")[2]
+            key = (stream[0], *sorted((src, dst)), ordinal)
+        pair = self._pairs.get(key)
+        if pair is None:
+            if len(self._pairs) >= MAX_CONNECTIONS:
+                self._close(next(iter(self._pairs)), False)
+                self.facts.dropped["MAX_CONNECTIONS"] += 1
+            pair = self._pairs[key] = _Pair()
+            self._streams[key] = []
+        way = self._ways[stream] = _Way(key, pair, src, dst, host)
+        self._streams[key].append(stream)
+        return way
+
+    def _close(self, key: tuple[str, ...], ended: bool) -> None:
+        pair = self._pairs.pop(key)
+        if pair.connection is not None:
+            pair.connection.finish(ended)
+        for stream in self._streams.pop(key):
+            del self._ways[stream]

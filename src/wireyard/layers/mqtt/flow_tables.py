@@ -1,0 +1,324 @@
+"""The flows of QoS 1 and 2 as two tables.
+
+Rules of this file:
+
+1. A flow is one message on its way to the other side, and is told by its packet identifier. Both
+   sides have a table: `SENDER` for the one that publishes, `RECEIVER` for the one it publishes to.
+2. The events are the packets of a flow, whoever sends them, and what a new connection finds of the
+   session: that it goes on, or that it is over. QoS 0 has no flow.
+3. A cell that is not in a table leaves the state, and breaks the rule that `UNASKED` has for the
+   event. A cell with a rule is one where something follows all the same.
+4. What was acknowledged is remembered until the session is taken up a second time: an
+   acknowledgement that was seen on the wire is not always one that was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+__all__ = ["EVENTS", "FACTS", "IN_FLIGHT", "RECEIVER", "SENDER", "UNASKED", "Cell"]
+
+
+class Cell(NamedTuple):
+    """What an event does in a state: the next state, what happened, the rule that it breaks."""
+
+    state: str
+    fact: str | None = None
+    rule: str | None = None
+
+
+EVENTS: Final = (
+    "publish_1", "publish_2", "dup_1", "dup_2", "pubrel",
+    "puback", "puback_error", "pubrec", "pubrec_error", "pubcomp",
+    "resumed", "discarded",
+)  # fmt: skip
+"""``dup_1`` is a PUBLISH at QoS 1 with DUP; an error is a reason code of 128 or more."""
+
+SENDER: Final[Mapping[str, Mapping[str, Cell]]] = MappingProxyType(
+    {
+        "free": {
+            "publish_1": Cell("published_1", "sent"),
+            "publish_2": Cell("published_2", "sent"),
+            "dup_1": Cell("published_1", "sent", "dup_first"),
+            "dup_2": Cell("published_2", "sent", "dup_first"),
+            "pubrel": Cell("released", None, "pubrel_unasked"),
+            "resumed": Cell("free"),
+            "discarded": Cell("free"),
+        },
+        # Nothing is known of the identifier: the session is older than what was seen of it.
+        "unknown": {
+            "publish_1": Cell("published_1", "sent"),
+            "publish_2": Cell("published_2", "sent"),
+            "dup_1": Cell("published_1", "repeated"),
+            "dup_2": Cell("published_2", "repeated"),
+            "pubrel": Cell("released"),
+            "puback": Cell("acknowledged_1", "acknowledged"),
+            "puback_error": Cell("acknowledged_1", "refused"),
+            "pubrec": Cell("received", "received"),
+            "pubrec_error": Cell("refused_2", "refused"),
+            "pubcomp": Cell("acknowledged_2", "acknowledged"),
+            "resumed": Cell("unknown"),
+            "discarded": Cell("free"),
+        },
+        # QoS 1: PUBACK is due.
+        "published_1": {
+            "publish_1": Cell("published_1", "sent", "id_in_use"),
+            "publish_2": Cell("published_2", "sent", "id_in_use"),
+            "dup_1": Cell("published_1", "repeated", "resend_unasked"),
+            "dup_2": Cell("published_2", "sent", "id_in_use"),
+            "puback": Cell("acknowledged_1", "acknowledged"),
+            "puback_error": Cell("acknowledged_1", "refused"),
+            "resumed": Cell("resend_1"),
+            "discarded": Cell("over"),
+        },
+        # A connection ended before PUBACK: the message is due again.
+        "resend_1": {
+            "publish_1": Cell("published_1", "repeated", "dup_missing"),
+            "publish_2": Cell("published_2", "sent", "id_in_use"),
+            "dup_1": Cell("published_1", "repeated"),
+            "dup_2": Cell("published_2", "sent", "id_in_use"),
+            "resumed": Cell("resend_1"),
+            "discarded": Cell("over"),
+        },
+        "acknowledged_1": {
+            "publish_1": Cell("published_1", "sent"),
+            "publish_2": Cell("published_2", "sent"),
+            "dup_1": Cell("published_1", "repeated", "resend_unasked"),
+            "dup_2": Cell("published_2", "sent", "dup_first"),
+            "resumed": Cell("unread_1"),
+            "discarded": Cell("over"),
+        },
+        # PUBACK was on the wire when the connection ended.
+        "unread_1": {
+            "publish_1": Cell("published_1", "sent"),
+            "publish_2": Cell("published_2", "sent"),
+            "dup_1": Cell("published_1", "lost_ack"),
+            "dup_2": Cell("published_2", "sent", "dup_first"),
+            "resumed": Cell("free"),
+            "discarded": Cell("over"),
+        },
+        # QoS 2: PUBREC is due.
+        "published_2": {
+            "publish_1": Cell("published_1", "sent", "id_in_use"),
+            "publish_2": Cell("published_2", "sent", "id_in_use"),
+            "dup_1": Cell("published_1", "sent", "id_in_use"),
+            "dup_2": Cell("published_2", "repeated", "resend_unasked"),
+            "pubrel": Cell("released", "released", "pubrel_unasked"),
+            "pubrec": Cell("received", "received"),
+            "pubrec_error": Cell("refused_2", "refused"),
+            "resumed": Cell("resend_2"),
+            "discarded": Cell("over"),
+        },
+        # A connection ended before PUBREC: the message is due again.
+        "resend_2": {
+            "publish_1": Cell("published_1", "sent", "id_in_use"),
+            "publish_2": Cell("published_2", "repeated", "dup_missing"),
+            "dup_1": Cell("published_1", "sent", "id_in_use"),
+            "dup_2": Cell("published_2", "repeated"),
+            "pubrel": Cell("released", "released", "pubrel_unasked"),
+            "resumed": Cell("resend_2"),
+            "discarded": Cell("over"),
+        },
+        # PUBREC was got: PUBREL is due.
+        "received": {
+            "publish_1": Cell("published_1", "sent", "id_in_use"),
+            "publish_2": Cell("published_2", "sent", "id_in_use"),
+            "dup_1": Cell("published_1", "sent", "id_in_use"),
+            "dup_2": Cell("published_2", "repeated", "resend_unasked"),
+            "pubrel": Cell("released", "released"),
+            "pubrec": Cell("received"),
+            "pubrec_error": Cell("refused_2", "refused"),
+            "resumed": Cell("unread_2"),
+            "discarded": Cell("over"),
+        },
+        # PUBREC was on the wire when the connection ended: PUBREL is due, or PUBLISH if unread.
+        "unread_2": {
+            "publish_1": Cell("published_1", "sent", "id_in_use"),
+            "publish_2": Cell("published_2", "lost_ack", "dup_missing"),
+            "dup_1": Cell("published_1", "sent", "id_in_use"),
+            "dup_2": Cell("published_2", "lost_ack"),
+            "pubrel": Cell("released", "released"),
+            "resumed": Cell("unread_2"),
+            "discarded": Cell("over"),
+        },
+        # PUBREL was sent: PUBCOMP is due.
+        "released": {
+            "publish_1": Cell("published_1", "sent", "id_in_use"),
+            "publish_2": Cell("published_2", "sent", "id_in_use"),
+            "dup_1": Cell("published_1", "sent", "id_in_use"),
+            "dup_2": Cell("published_2", "repeated", "resend_unasked"),
+            "pubrel": Cell("released", "repeated", "resend_unasked"),
+            "pubrec": Cell("released"),
+            "pubcomp": Cell("acknowledged_2", "acknowledged"),
+            "resumed": Cell("rerelease"),
+            "discarded": Cell("over"),
+        },
+        # A connection ended before PUBCOMP: PUBREL is due again.
+        "rerelease": {
+            "publish_1": Cell("published_1", "sent", "id_in_use"),
+            "publish_2": Cell("published_2", "sent", "id_in_use"),
+            "dup_1": Cell("published_1", "sent", "id_in_use"),
+            "dup_2": Cell("published_2", "repeated", "resend_unasked"),
+            "pubrel": Cell("released", "repeated"),
+            "resumed": Cell("rerelease"),
+            "discarded": Cell("over"),
+        },
+        "acknowledged_2": {
+            "publish_1": Cell("published_1", "sent"),
+            "publish_2": Cell("published_2", "sent"),
+            "dup_1": Cell("published_1", "sent", "dup_first"),
+            "dup_2": Cell("published_2", "repeated", "resend_unasked"),
+            "pubrel": Cell("released", None, "pubrel_unasked"),
+            "resumed": Cell("unread_3"),
+            "discarded": Cell("over"),
+        },
+        # PUBCOMP was on the wire when the connection ended.
+        "unread_3": {
+            "publish_1": Cell("published_1", "sent"),
+            "publish_2": Cell("published_2", "sent"),
+            "dup_1": Cell("published_1", "sent", "dup_first"),
+            "dup_2": Cell("published_2", "repeated", "resend_unasked"),
+            "pubrel": Cell("released", "lost_ack"),
+            "resumed": Cell("free"),
+            "discarded": Cell("over"),
+        },
+        # PUBREC said no: nothing more is due.
+        "refused_2": {
+            "publish_1": Cell("published_1", "sent"),
+            "publish_2": Cell("published_2", "sent"),
+            "dup_1": Cell("published_1", "sent", "dup_first"),
+            "dup_2": Cell("published_2", "repeated", "resend_unasked"),
+            "pubrel": Cell("released", None, "pubrel_unasked"),
+            "resumed": Cell("free"),
+            "discarded": Cell("over"),
+        },
+        # The session that the message belonged to is over.
+        "over": {
+            "publish_1": Cell("published_1", "sent"),
+            "publish_2": Cell("published_2", "sent"),
+            "dup_1": Cell("published_1", "repeated", "session_over"),
+            "dup_2": Cell("published_2", "repeated", "session_over"),
+            "pubrel": Cell("released", "repeated", "session_over"),
+            "resumed": Cell("free"),
+            "discarded": Cell("free"),
+        },
+    }
+)
+"""What the side that publishes does, and what it is answered."""
+
+RECEIVER: Final[Mapping[str, Mapping[str, Cell]]] = MappingProxyType(
+    {
+        "free": {
+            "publish_1": Cell("owes_puback", "delivered"),
+            "publish_2": Cell("owes_pubrec", "delivered"),
+            "dup_1": Cell("owes_puback", "delivered"),
+            "dup_2": Cell("owes_pubrec", "delivered"),
+            "pubrel": Cell("owes_pubcomp"),
+            "resumed": Cell("free"),
+            "discarded": Cell("free"),
+        },
+        # Nothing is known of the identifier: the session is older than what was seen of it.
+        "unknown": {
+            "publish_1": Cell("owes_puback", "delivered"),
+            "publish_2": Cell("owes_pubrec", "delivered"),
+            "dup_1": Cell("owes_puback", "delivered"),
+            "dup_2": Cell("owes_pubrec", "delivered"),
+            "pubrel": Cell("owes_pubcomp", "released"),
+            "puback": Cell("answered_1", "acknowledged"),
+            "puback_error": Cell("answered_1", "refused"),
+            "pubrec": Cell("held", "received"),
+            "pubrec_error": Cell("free", "refused"),
+            "pubcomp": Cell("free", "acknowledged"),
+            "resumed": Cell("unknown"),
+            "discarded": Cell("free"),
+        },
+        "owes_puback": {
+            "publish_1": Cell("owes_puback", "delivered"),
+            "publish_2": Cell("owes_pubrec", "delivered"),
+            "dup_1": Cell("owes_puback", "duplicate"),
+            "dup_2": Cell("owes_pubrec", "delivered"),
+            "puback": Cell("answered_1", "acknowledged"),
+            "puback_error": Cell("answered_1", "refused"),
+            "resumed": Cell("answered_1"),
+            "discarded": Cell("free"),
+        },
+        # A receiver keeps nothing of QoS 1; that DUP may mean a second copy is all it can tell.
+        "answered_1": {
+            "publish_1": Cell("owes_puback", "delivered"),
+            "publish_2": Cell("owes_pubrec", "delivered"),
+            "dup_1": Cell("owes_puback", "duplicate"),
+            "dup_2": Cell("owes_pubrec", "delivered"),
+            "pubrel": Cell("owes_pubcomp"),
+            "resumed": Cell("answered_1"),
+            "discarded": Cell("free"),
+        },
+        # From the first PUBLISH to PUBREL the identifier keeps copies out.
+        "owes_pubrec": {
+            "publish_1": Cell("owes_puback", "delivered"),
+            "publish_2": Cell("owes_pubrec", "duplicate"),
+            "dup_1": Cell("owes_puback", "delivered"),
+            "dup_2": Cell("owes_pubrec", "duplicate"),
+            "pubrel": Cell("owes_pubcomp", "released"),
+            "pubrec": Cell("held", "received"),
+            "pubrec_error": Cell("free", "refused"),
+            "resumed": Cell("owes_pubrec"),
+            "discarded": Cell("free"),
+        },
+        "held": {
+            "publish_1": Cell("owes_puback", "delivered"),
+            "publish_2": Cell("owes_pubrec", "duplicate"),
+            "dup_1": Cell("owes_puback", "delivered"),
+            "dup_2": Cell("owes_pubrec", "duplicate"),
+            "pubrel": Cell("owes_pubcomp", "released"),
+            "resumed": Cell("held"),
+            "discarded": Cell("free"),
+        },
+        "owes_pubcomp": {
+            "publish_1": Cell("owes_puback", "delivered"),
+            "publish_2": Cell("owes_pubrec", "delivered"),
+            "dup_1": Cell("owes_puback", "delivered"),
+            "dup_2": Cell("owes_pubrec", "delivered"),
+            "pubrel": Cell("owes_pubcomp"),
+            "pubcomp": Cell("free", "acknowledged"),
+            "resumed": Cell("owes_pubcomp"),
+            "discarded": Cell("free"),
+        },
+    }
+)
+"""What the side that is published to gets, and what it answers."""
+
+UNASKED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "pubrel": "pubrel_unasked",
+        "puback": "puback_unasked",
+        "puback_error": "puback_unasked",
+        "pubrec": "pubrec_unasked",
+        "pubrec_error": "pubrec_unasked",
+        "pubcomp": "pubcomp_unasked",
+    }
+)
+"""The rule that an event breaks where a state has no cell for it."""
+
+FACTS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "sent": "a message is sent that was not sent before",
+        "repeated": "a message, or the PUBREL of one, is sent again",
+        "lost_ack": "the same, though the acknowledgement was on the wire: it was not read",
+        "delivered": "a message arrives that is to be handed on",
+        "duplicate": "one arrives that was there before: at QoS 1 handed on again, at QoS 2 not",
+        "received": "PUBREC: the other side has the message",
+        "released": "PUBREL: the message is the other side's alone",
+        "acknowledged": "PUBACK or PUBCOMP: the flow has come to its end",
+        "refused": "PUBACK or PUBREC says no: so has this one",
+        "in_flight": "a connection, or the capture, ends before the flow does",
+    }
+)
+"""What an observer tells of a packet; one fact for each side that it means something to."""
+
+IN_FLIGHT: Final = frozenset(
+    {"published_1", "resend_1", "published_2", "resend_2", "received", "unread_2"}
+    | {"released", "rerelease", "owes_puback", "owes_pubrec", "held", "owes_pubcomp"}
+)
+"""The states in which a message is on its way."""

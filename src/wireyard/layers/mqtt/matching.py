@@ -1,0 +1,81 @@
+"""Which handed-over message is which message that was sent: by topic and payload, in their order.
+
+No packet says it. Brokers forward a topic and a payload as they are, so the two are the key; of
+messages that have both in common each was handed over after it was sent, in order. That leaves one
+answer where nothing is missing; where something is, the one with the shortest waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from wireyard.layers.mqtt.expected import Expected
+from wireyard.layers.mqtt.records import Handed
+
+__all__ = ["assign"]
+
+
+def assign(expected: Sequence[Expected], handed: Sequence[Handed]) -> list[Handed]:
+    """Give messages of one topic and payload what was handed over of them.
+
+    Parameters
+    ----------
+    expected, handed
+        In the order of their places. What is assigned is appended to `Expected.handed`.
+
+    Returns
+    -------
+    list of Handed
+        What is none of them.
+    """
+    rest = _latest_first(expected, handed, lambda one: one.qos)
+    # What came with a QoS that it should not have has come all the same.
+    rest = _latest_first(expected, rest, lambda one: (0, 1, 2))
+    for one in expected:
+        one.handed.sort(key=lambda each: each.at.place, reverse=True)
+    _cover(expected)
+    for one in expected:
+        one.handed.reverse()
+    return rest
+
+
+def _latest_first(
+    expected: Sequence[Expected],
+    handed: Sequence[Handed],
+    levels: Callable[[Expected], Iterable[int]],
+) -> list[Handed]:
+    """Give each, from the last one back, to the latest message before it that takes its QoS."""
+    open_ones: dict[int, list[Expected]] = {0: [], 1: [], 2: []}
+    for one in expected:
+        for qos in levels(one):
+            open_ones[qos].append(one)
+    rest = []
+    for each in reversed(handed):
+        candidates = open_ones[each.qos]
+        # What is full, or was sent later, is nothing for those before either.
+        while candidates and not _takes(candidates[-1], each):
+            candidates.pop()
+        if candidates:
+            candidates[-1].handed.append(each)
+        else:
+            rest.append(each)
+    return rest[::-1]
+
+
+def _takes(one: Expected, each: Handed) -> bool:
+    return one.start < each.at.place and len(one.handed) < one.capacity
+
+
+def _cover(expected: Sequence[Expected]) -> None:
+    """Give those that have nothing the first of a later message that has more than it needs.
+
+    That is as causal as before: it was handed over after a message that was sent after theirs.
+    """
+    rich: list[Expected] = []
+    for one in reversed(expected):
+        if len(one.handed) > 1:
+            rich.append(one)
+        elif not one.handed and rich:
+            one.handed.append(rich[-1].handed.pop())
+            if len(rich[-1].handed) == 1:
+                rich.pop()

@@ -1,0 +1,113 @@
+"""What outlives a connection: a client's flows in both directions, its subscriptions, its will.
+
+Everything follows the client id. An endpoint has one `Session`, of which it runs its own roles; who
+watches has one for every client id of a broker and runs all four.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from wireyard.layers.mqtt.connections import WILL
+from wireyard.layers.mqtt.flow_tables import RECEIVER, SENDER, Cell
+from wireyard.layers.mqtt.flows import Flows
+from wireyard.layers.mqtt.records import Link, Message, Subscribed
+
+__all__ = ["MAX_FILTERS", "Direction", "Session", "Will"]
+
+MAX_FILTERS: Final = 1 << 14
+"""Subscriptions of one session; brokers in use limit them to thousands where they do."""
+
+
+class Direction:
+    """The messages of a session that go one way.
+
+    Parameters
+    ----------
+    known
+        Whether the session is seen from its beginning.
+    """
+
+    __slots__ = ("carried", "receiver", "sender")
+
+    def __init__(self, known: bool) -> None:
+        self.sender = Flows(SENDER, known)
+        self.receiver = Flows(RECEIVER, known)
+        self.carried: dict[int, Any] = {}
+        """By packet identifier, what the caller has noted of the message."""
+
+    def step(self, packet_id: int, event: str) -> tuple[Cell, Cell]:
+        """Take one packet; return what it did to the sender and to the receiver."""
+        return self.sender.step(packet_id, event), self.receiver.step(packet_id, event)
+
+    def connect(self, kept: bool, receive_maximum: int) -> int:
+        """Begin a new connection, as `Flows.connect` does; return how many were forgotten."""
+        self.sender.connect(kept, receive_maximum)
+        self.receiver.connect(kept, receive_maximum)
+        over = [packet_id for packet_id in self.carried if packet_id not in self.sender]
+        for packet_id in over:
+            del self.carried[packet_id]
+        return len(over)
+
+
+class Will:
+    """A will, from the CONNECT that brought it until it is published or dropped.
+
+    Parameters
+    ----------
+    message
+        What is published.
+    delay_s
+        How long after the end of the connection.
+    """
+
+    __slots__ = ("delay_s", "message", "state")
+
+    def __init__(self, message: Message, delay_s: int = 0) -> None:
+        self.message = message
+        self.delay_s = delay_s
+        self.state = WILL["none"]["connected"].state
+
+    def step(self, event: str) -> str | None:
+        """Take an event of `WILL_EVENTS`; return ``published``, ``dropped`` or None."""
+        cell = WILL[self.state][event]
+        self.state = cell.state
+        return cell.fact
+
+
+class Session:
+    """What a broker and a client keep for each other.
+
+    Parameters
+    ----------
+    name
+        The client id.
+    known
+        Whether the session is seen from its beginning.
+    """
+
+    __slots__ = ("down", "filters", "link", "name", "up", "will")
+
+    def __init__(self, name: str, known: bool) -> None:
+        self.name = name
+        self.up, self.down = Direction(known), Direction(known)
+        self.filters: dict[str, Subscribed] = {}
+        self.link: Link | None = None
+        """The connection it is on, or was on last."""
+        self.will: Will | None = None
+
+    def connect(self, link: Link, kept: bool, limits: tuple[int, int]) -> int:
+        """Take up the session on a new connection; return how many messages are forgotten.
+
+        Parameters
+        ----------
+        kept
+            Whether it goes on; if not, this is a new one of the same name.
+        limits
+            Receive Maximum of the broker, and of the client.
+        """
+        self.link = link
+        if not kept:
+            for handed in self.down.carried.values():
+                handed.abandoned = True
+        return self.up.connect(kept, limits[0]) + self.down.connect(kept, limits[1])

@@ -1,0 +1,31 @@
+"""Topic names against topic filters (MQTT 5.0, 4.7 and 4.8)."""
+
+from __future__ import annotations
+
+from wireyard.formats.mqtt.topics import is_shared
+
+__all__ = ["matches", "split_shared"]
+
+
+def split_shared(filter: str) -> tuple[str | None, str]:
+    """Return the share name of a filter, None if it is not shared, and what it matches with."""
+    if not is_shared(filter):
+        return None, filter
+    group, _, rest = filter.removeprefix("$share/").partition("/")
+    return group, rest
+
+
+def matches(filter: str, topic: str) -> bool:
+    """Tell whether a topic filter, without a share name, matches a topic name.
+
+    A filter that begins with a wildcard matches no topic that begins with ``$``.
+    """
+    if topic.startswith("$") and filter[:1] in ("+", "#"):
+        return False
+    wanted, levels = filter.split("/"), topic.split("/")
+    for place, level in enumerate(wanted):
+        if level == "#":
+            return True
+        if place == len(levels) or level not in ("+", levels[place]):
+            return False
+    return len(wanted) == len(levels)

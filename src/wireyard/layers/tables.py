@@ -1,0 +1,176 @@
+"""The tables that the layers make of packets, column by column; one set of names for all protocols.
+
+Rules of this file:
+
+1. A column that a protocol has nothing for is null in its rows, never a made-up default.
+2. Every row leads back to bytes by ``source``, ``stream`` and ``offset``: those of the packet that
+   proves it. Frames count from 1 in the capture; a raw stream has neither frames nor times.
+3. Endpoints are ``address:port`` text, an IPv6 address in brackets.
+4. Whoever writes a table puts a timestamp ``x_at`` beside every ``x_ns`` and ``x_ms``; the layers
+   count in whole nanoseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from wireyard.layout import Column
+
+__all__ = [
+    "CONVERSATIONS",
+    "DELIVERIES",
+    "RETAINED",
+    "SESSIONS",
+    "TABLES",
+    "TRANSACTIONS",
+    "VIOLATIONS",
+]
+
+_PROTOCOL: Final = Column("protocol", "string", "jms, mqtt or rmp")
+_ROW: Final = (
+    Column("source", "string", "the source as it was given"),
+    Column("stream", "string", "the directed stream of the packet that proves the row"),
+    Column("offset", "int64", "where that packet begins in the stream", unit="bytes"),
+)
+
+DELIVERIES: Final = (
+    Column(
+        "message_key",
+        "string",
+        "the message: its SysMessageID, or stream and offset; null if it was not seen sent",
+    ),
+    _PROTOCOL,
+    Column("origin", "string", "publish, will, or broker where no producer was seen; MQTT only"),
+    Column("producer", "string", "endpoint that sent the message"),
+    Column("producer_client_id", "string", "client id of the producer"),
+    Column("destination", "string", "queue, topic or group that the message was sent to"),
+    Column("consumer", "string", "endpoint that the message was handed to, or should have been"),
+    Column("server", "string", "endpoint of the broker that handed it over; JMS only"),
+    Column("consumer_id", "int64", "JMQ consumer id, or MQTT subscription identifier"),
+    Column("client_id", "string", "client id of the consumer"),
+    Column("subscription", "string", "topic filter that matches, or durable subscription"),
+    Column("qos", "int32", "quality of service that it was handed over with; MQTT only"),
+    Column("retained", "bool", "handed over as the retained value; MQTT only"),
+    Column("sent_ns", "int64", "when the producer sent it", unit="ns since 1970"),
+    Column("delivered_ns", "int64", "when it was handed over first", unit="ns since 1970"),
+    Column("acknowledged_ns", "int64", "when its delivery was complete", unit="ns since 1970"),
+    Column("redelivered", "bool", "whether it was flagged or seen as handed over before"),
+    Column("delivery_count", "int32", "how often it was seen handed over"),
+    Column(
+        "outcome",
+        "string",
+        "acknowledged, unacknowledged, rolled_back, committed, expired, dead or no_ack_wanted;"
+        " null if never handed over",
+    ),
+    Column("verdict", "string", "where the message went, in one word of the protocol's list"),
+    Column("dead_reason", "string", "why it was in the dead message queue it came from; JMS only"),
+    Column("transaction_id", "int64", "transaction that it was acknowledged in; JMS only"),
+    Column("via_broker", "string", "endpoint of the broker it came from in the cluster; JMS only"),
+    Column("sent_frame", "int64", "frame in which the producer sent it"),
+    Column("accepted_frame", "int64", "frame in which the broker answered for it"),
+    Column("subscribed_frame", "int64", "frame in which the subscription was granted"),
+    Column("relayed_frame", "int64", "frame in which that broker handed it on; JMS only"),
+    Column("delivered_frame", "int64", "frame in which it was handed over first"),
+    Column("acknowledged_frame", "int64", "frame in which its delivery was complete"),
+    *_ROW,
+)
+"""One row a message handed to a consumer; of MQTT one for every matching subscriber at least."""
+
+TRANSACTIONS: Final = (
+    Column("transaction_id", "int64", "id that the broker gave"),
+    Column("server", "string", "endpoint of the broker"),
+    Column("client", "string", "endpoint of the client"),
+    Column("client_id", "string", "client id, if one was set"),
+    Column("begun_ns", "int64", "when it was begun", unit="ns since 1970"),
+    Column("ended_ns", "int64", "when it was ended", unit="ns since 1970"),
+    Column("outcome", "string", "committed, rolled_back, prepared or open"),
+    Column("sent", "int64", "messages sent in it"),
+    Column("acknowledged", "int64", "messages acknowledged in it"),
+    Column("begun_frame", "int64", "frame that began it"),
+    Column("ended_frame", "int64", "frame that ended it"),
+    *_ROW,
+)
+"""One row a transaction."""
+
+CONVERSATIONS: Final = (
+    Column("kind", "string", "control, jms, mqtt5 or rmp"),
+    Column("request_key", "string", "the request: its message key, or stream and offset"),
+    Column("reply_key", "string", "the reply, null if none was seen"),
+    Column("requester", "string", "endpoint that asked"),
+    Column("responder", "string", "endpoint that answered"),
+    Column("requested_ns", "int64", "when it was asked", unit="ns since 1970"),
+    Column("replied_ns", "int64", "when it was answered", unit="ns since 1970"),
+    Column("latency_ms", "int64", "from the one to the other, whole milliseconds", unit="ms"),
+    Column("status", "int64", "status of the answer; null if there is none"),
+    Column("request", "string", "what was asked: type of the packet, or topic of the message"),
+    Column("requested_frame", "int64", "frame of the request"),
+    Column("replied_frame", "int64", "frame of the reply"),
+    *_ROW,
+)
+"""One row a request; several replies to one are several rows."""
+
+SESSIONS: Final = (
+    _PROTOCOL,
+    Column("client", "string", "endpoint of the client"),
+    Column("server", "string", "endpoint of the broker"),
+    Column("client_id", "string", "client id, also where the broker assigned it"),
+    Column("user", "string", "user name of the login"),
+    Column("opened_ns", "int64", "when the login was sent", unit="ns since 1970"),
+    Column("closed_ns", "int64", "when the connection was over", unit="ns since 1970"),
+    Column("status", "int64", "code of the login's answer"),
+    Column("ended_by", "string", "client, server, dropped, refused or open"),
+    Column("packets", "int64", "packets of both directions"),
+    Column("bytes", "int64", "their bytes", unit="bytes"),
+    Column("version", "int32", "protocol version of the login"),
+    Column("resumed", "bool", "whether the broker still had a session of this client id"),
+    Column("keep_alive", "int32", "longest silence the client announced", unit="s"),
+    Column("in_flight_sent", "int64", "messages of the client whose delivery was open at the end"),
+    Column("in_flight_received", "int64", "messages to the client whose delivery was open then"),
+    Column("pauses", "int64", "how often one side told the other to wait; JMS only"),
+    Column("paused_ns", "int64", "for how long, all pauses together; JMS only", unit="ns"),
+    Column("opened_frame", "int64", "frame of the login"),
+    Column("closed_frame", "int64", "frame that ended the connection"),
+    *_ROW,
+)
+"""One row a connection that a client logged in on, or tried to."""
+
+RETAINED: Final = (
+    Column("topic", "string", "topic that the value stands for"),
+    Column("from_ns", "int64", "from when on it was the value", unit="ns since 1970"),
+    Column("to_ns", "int64", "until when; null if it still is", unit="ns since 1970"),
+    Column("payload", "binary", "the value"),
+    Column("qos", "int32", "quality of service it was published with"),
+    Column("message_key", "string", "the message that set it"),
+    Column("client_id", "string", "client id of who set it"),
+    Column("ended_by", "string", "replaced, deleted, expired; null if it still stands"),
+    Column("from_frame", "int64", "frame in which it was set"),
+    *_ROW,
+)
+"""One row a value that a topic had for a time."""
+
+VIOLATIONS: Final = (
+    _PROTOCOL,
+    Column("rule", "string", "the rule that was broken: its number, or a name of ours"),
+    Column("client", "string", "endpoint that broke it"),
+    Column("message_key", "string", "the message it was about, if any"),
+    Column("text", "string", "what was done, in a sentence"),
+    Column("client_id", "string", "client id of the connection"),
+    Column("captured_ns", "int64", "when", unit="ns since 1970"),
+    Column("frame", "int64", "frame of the packet that broke it"),
+    *_ROW,
+)
+"""One row a rule that was broken."""
+
+TABLES: Final[Mapping[str, tuple[Column, ...]]] = MappingProxyType(
+    {
+        "deliveries": DELIVERIES,
+        "transactions": TRANSACTIONS,
+        "conversations": CONVERSATIONS,
+        "sessions": SESSIONS,
+        "retained": RETAINED,
+        "violations": VIOLATIONS,
+    }
+)
+"""The columns of every table by its name."""

@@ -1,0 +1,239 @@
+"""Half-open things by the million: memory stays bounded, and what was forgotten is counted."""
+
+from __future__ import annotations
+
+import gc
+import struct
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.layers.jmq.make import Talk
+from wireyard.formats.base import Row
+from wireyard.formats.properties import Properties, Property
+from wireyard.layers.jmq.consumers import MAX_CONSUMERS, MAX_HELD
+from wireyard.layers.jmq.facts import MAX_TEXT, Facts
+from wireyard.layers.jmq.flow import MAX_PAUSED
+from wireyard.layers.jmq.requests import MAX_WAITING
+from wireyard.layers.jmq.sender import MAX_TRANSACTIONS
+from wireyard.layers.jmq.sequences import MAX_RUNS
+from wireyard.layers.jmq.walk import MAX_CONNECTIONS, Walk
+
+MANY = 1_000_000
+HOME = "wireyard.layers.jmq"
+OBJECTS_OF_ONE = 16
+"""Objects that the largest half-open thing is made of, a connection."""
+OBJECTS_OF_RUN = 3
+"""Objects that remember one run of numbers."""
+FEW = 100
+
+
+def numbered(template: Row, column: str) -> Iterator[Row]:
+    """Yield a row again and again, with another value of a column each time."""
+    for number in range(1, MANY + 1):
+        yield template | {column: number, "sequence": number}
+
+
+def named(template: Row, name: str, rest: dict[str, Property]) -> Iterator[Row]:
+    for number in range(1, MANY + 1):
+        properties = Properties(rest | {name: Property("long", number)})
+        yield template | {"properties": properties, "sequence": number}
+
+
+def requests(talk: Talk) -> Iterator[Row]:
+    return numbered(talk.ask("PING"), "consumer_id")
+
+
+def messages(talk: Talk) -> Iterator[Row]:
+    talk.consumer(7)
+    return numbered(talk.deliver(talk.send(), 7), "timestamp")
+
+
+def consumers(talk: Talk) -> Iterator[Row]:
+    return numbered(talk.deliver(talk.send(), 7), "consumer_id")
+
+
+def producers(talk: Talk) -> Iterator[Row]:
+    return numbered(talk.send(flags="C"), "producer_id")
+
+
+def transactions(talk: Talk) -> Iterator[Row]:
+    asked = talk.ask("START_TRANSACTION")
+    answer = talk.reply("START_TRANSACTION_REPLY")
+    ok = {"JMQStatus": Property("integer", 200)}
+    for reply in named(answer, "JMQTransactionID", ok):
+        yield asked
+        yield reply
+
+
+def connections(talk: Talk) -> Iterator[Row]:
+    row = talk.rows[0]
+    for number in range(MANY):
+        yield row | {"stream": f"10.0.0.9:1>10.0.0.1:2#{number}"}
+
+
+def runs(talk: Talk) -> Iterator[Row]:
+    row = talk.tell("START")
+    for number in range(MANY):
+        yield row | {"sequence": 2 * number}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("flood", "cap", "most"),
+    [
+        (requests, "MAX_WAITING", MAX_WAITING),
+        (messages, "MAX_HELD", MAX_HELD),
+        (consumers, "MAX_CONSUMERS", MAX_CONSUMERS),
+        (producers, "MAX_PAUSED", MAX_PAUSED),
+        (transactions, "MAX_TRANSACTIONS", MAX_TRANSACTIONS),
+        (connections, "MAX_CONNECTIONS", MAX_CONNECTIONS),
+        (runs, "MAX_RUNS", MAX_RUNS),
+    ],
+)
+def test_a_million_half_open_things(
+    flood: Callable[[Talk], Iterator[Row]], cap: str, most: int
+) -> None:
+    talk = Talk().login()
+    walk = Walk()
+    given = flood(talk)
+    for row in talk.rows:
+        walk.take(row)
+    for at, row in enumerate(given):
+        walk.take(row)
+        if at % 10_000 == 0:
+            take_away(walk.facts)
+    take_away(walk.facts)
+    assert alive() <= OBJECTS_OF_ONE * most + OBJECTS_OF_RUN * MAX_RUNS + FEW
+    walk.finish()
+    assert walk.facts.dropped[cap] >= MANY - most > 0
+
+
+def alive() -> int:
+    """Return how many objects of this room there are."""
+    return sum(type(one).__module__.startswith(HOME) for one in gc.get_objects())
+
+
+def take_away(facts: Facts) -> None:
+    """Take what was found, as whoever writes it does."""
+    for found in (
+        facts.deliveries,
+        facts.sendings,
+        facts.uses,
+        facts.exchanges,
+        facts.logins,
+        facts.violations,
+    ):
+        found.clear()
+
+
+def test_a_cap_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wireyard.layers.jmq.consumers.MAX_HELD", 2)
+    talk = Talk().login()
+    talk.consumer(7)
+    talk.consumer(8)
+    first, second, third = (talk.deliver(talk.send(), 7) for _ in range(3))
+    fourth = talk.deliver(talk.send(), 8)
+    talk.acknowledge(first, second, third, fourth)
+    told = talk.tables()
+    by_message = {row["message_key"]: row["verdict"] for row in told["deliveries"]}
+    wanted = ["held", "acknowledged", "acknowledged", "held"]
+    assert [by_message[row["sys_message_id"]] for row in (first, second, third, fourth)] == wanted
+    (row,) = told["violations"]
+    assert row["rule"] == "acknowledged_nothing" and row["text"].endswith(", 2 times")
+    assert row["message_key"] == first["sys_message_id"]
+
+
+def test_what_was_forgotten_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wireyard.layers.jmq.requests.MAX_WAITING", 1)
+    talk = Talk().login()
+    first = talk.ask("CREATE_SESSION")
+    talk.request("CREATE_DESTINATION")
+    walk = Walk()
+    for row in talk.rows:
+        walk.take(row)
+    walk.finish()
+    assert dict(walk.facts.dropped) == {"MAX_WAITING": 1}
+    (unanswered,) = (one for one in walk.facts.exchanges if one.answered is None)
+    assert unanswered.asked.offset == first["offset"]
+
+
+CAPS: dict[str, Callable[[Talk], object]] = {
+    "requests.MAX_WAITING": lambda talk: talk.ask("PING"),
+    "consumers.MAX_HELD": lambda talk: talk.deliver(talk.send(), 7),
+    "consumers.MAX_CONSUMERS": lambda talk: talk.deliver(talk.send(), 7),
+    "flow.MAX_PAUSED": lambda talk: talk.send(flags="C", producer_id=4),
+    "sender.MAX_TRANSACTIONS": lambda talk: talk.request(
+        "START_TRANSACTION", re_JMQTransactionID=talk.client[1]
+    ),
+}
+
+
+@pytest.mark.parametrize("cap", CAPS)
+def test_many_connections_have_one_cap(cap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one connection left open there is no room for in another, until the first is over."""
+    module, _, name = cap.partition(".")
+    walk = Walk()
+    talks = [Talk(client=("10.0.0.9", port)).login() for port in (1, 2, 3)]
+    for talk in talks:
+        CAPS[cap](talk)
+    monkeypatch.setattr(f"wireyard.layers.jmq.{module}.{name}", 1)
+    for row in talks[0].rows + talks[1].rows:
+        walk.take(row)
+    before = dict(walk.facts.dropped)
+    assert before.keys() == {name}
+    monkeypatch.setattr("wireyard.layers.jmq.walk.MAX_CONNECTIONS", 2)
+    for row in talks[2].rows:
+        walk.take(row)
+    walk.finish()
+    assert dict(walk.facts.dropped) == before | {"MAX_CONNECTIONS": 1}
+    assert len(walk.facts.logins) == 3
+
+
+def test_an_id_that_is_used_again_takes_the_place_of_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    talk = Talk().login()
+    walk = Walk()
+    for _ in range(3):
+        talk.ask("PING")
+        talk.ack_id -= 1
+    talk.ack_id += 1
+    talk.reply("PING_REPLY")
+    talk.request("CREATE_SESSION")
+    monkeypatch.setattr("wireyard.layers.jmq.requests.MAX_WAITING", 1)
+    for row in talk.rows:
+        walk.take(row)
+    assert not walk.facts.dropped
+
+
+def test_long_texts_are_cut() -> None:
+    talk = Talk().login()
+    talk.consumer(7, JMQDurableName="d" * 5000)
+    sent = talk.send(destination="q" * 5000, reply_to="r" * 5000)
+    delivered = talk.deliver(sent, 7)
+    for row in (sent, delivered):
+        row["property_offset"] = 72 + 10_000
+    told = talk.tables()
+    (row,) = told["deliveries"]
+    assert row["destination"] == "q" * MAX_TEXT and row["subscription"] == "d" * MAX_TEXT
+    (row,) = (row for row in told["conversations"] if row["kind"] == "jms")
+    assert row["request"] == "q" * MAX_TEXT
+
+
+def test_a_reply_answers_the_latest_of_requests_that_look_the_same() -> None:
+    talk = Talk().login()
+    for _ in range(3):
+        last = talk.send(reply_to="back", correlation_id="c")
+    for _ in range(2):
+        talk.send(destination="back", correlation_id="c")
+    rows = [row for row in talk.tables()["conversations"] if row["reply_key"]]
+    keys = [row["request_key"] for row in rows if row["kind"] == "jms"]
+    assert keys == [last["sys_message_id"]] * 2
+
+
+def test_one_packet_breaks_a_rule_once() -> None:
+    talk = Talk().login()
+    talk.tell("ACKNOWLEDGE", body=struct.pack(">qq16sii", -1, -1, bytes(16), -1, -1) * 1000)
+    (row,) = talk.tables()["violations"]
+    assert row["rule"] == "acknowledged_nothing" and row["text"].endswith(", 1000 times")

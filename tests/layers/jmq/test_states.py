@@ -1,0 +1,251 @@
+"""The tables of states, cell by cell: what they promise, and that the walk keeps to them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from tests.layers.jmq.make import Talk
+from wireyard.formats.base import Row
+from wireyard.layers.jmq.consumers import Consumer, Consumers
+from wireyard.layers.jmq.delivery import (
+    DELIVERY,
+    DELIVERY_EVENTS,
+    OUTCOMES,
+    SETTLED,
+    VERDICTS,
+)
+from wireyard.layers.jmq.facts import RULES, Delivery, Facts, Place, Use, place_of
+from wireyard.layers.jmq.flow import FLOW, FLOW_EVENTS, FLOW_RULES, Flow
+from wireyard.layers.jmq.report import Report
+from wireyard.layers.jmq.session import ENDED_BY, SESSION, SESSION_EVENTS, SESSION_RULES, Session
+from wireyard.layers.jmq.transaction import (
+    TRANSACTION,
+    TRANSACTION_EVENTS,
+    TRANSACTION_OUTCOMES,
+    Transaction,
+)
+
+Table = Mapping[str, Mapping[str, str]]
+
+TABLES = {
+    "session": (SESSION, SESSION_EVENTS, {"new"}),
+    "delivery": (DELIVERY, DELIVERY_EVENTS, {"held", "browsed", "no_ack_wanted"}),
+    "transaction": (TRANSACTION, TRANSACTION_EVENTS, {"unseen"}),
+    "flow": (FLOW, FLOW_EVENTS, {"flowing"}),
+}
+
+
+def cells(table: Table, events: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [(state, event) for state in table for event in events]
+
+
+def paths(table: Table, first: str) -> dict[str, list[str]]:
+    """Return the shortest way to each state, in events."""
+    found: dict[str, list[str]] = {first: []}
+    line = deque([first])
+    while line:
+        state = line.popleft()
+        for event, following in table[state].items():
+            if following not in found:
+                found[following] = [*found[state], event]
+                line.append(following)
+    return found
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_are_whole(name: str) -> None:
+    """Every state can be reached, every event happens somewhere, and both have their words."""
+    table, events, firsts = TABLES[name]
+    assert {event for row in table.values() for event in row} == set(events)
+    assert {state for first in firsts for state in paths(table, first)} == set(table)
+
+
+def test_every_state_has_its_word() -> None:
+    assert set(VERDICTS) == set(OUTCOMES) == set(DELIVERY)
+    assert set(OUTCOMES.values()) == {
+        "acknowledged", "unacknowledged", "rolled_back", "committed", "expired", "dead",
+        "no_ack_wanted",
+    }  # fmt: skip
+    assert set(TRANSACTION_OUTCOMES) == set(TRANSACTION)
+    assert set(TRANSACTION_OUTCOMES.values()) == {"committed", "rolled_back", "prepared", "open"}
+    assert set(ENDED_BY) == {"client", "server", "dropped", "refused", "open"}
+
+
+def test_what_is_not_allowed_breaks_a_rule() -> None:
+    illegal = {
+        state for state, event in cells(SESSION, SESSION_EVENTS) if event not in SESSION[state]
+    }
+    assert illegal == set(SESSION_RULES)
+    assert {state for state in FLOW if set(FLOW[state]) != set(FLOW_EVENTS)} == set(FLOW_RULES)
+    assert {*SESSION_RULES.values(), *FLOW_RULES.values()} < set(RULES)
+
+
+def test_a_logged_in_client_may_do_everything_and_one_that_is_not_next_to_nothing() -> None:
+    allowed = {state: "client_packet" in SESSION[state] for state in SESSION}
+    assert {state for state, may in allowed.items() if may} == {"new", "open"}
+
+
+def test_what_has_an_end_stays_there() -> None:
+    assert {state for state in DELIVERY if not DELIVERY[state]} == SETTLED - {"in_transaction"}
+    for state in ("committed", "rolled_back"):
+        assert set(TRANSACTION[state].values()) == {state}
+
+
+# --- sessions -------------------------------------------------------------------------------
+
+SESSION_PACKETS: dict[str, Callable[[Talk], Row]] = {
+    "hello": lambda talk: talk.tell("HELLO"),
+    "hello_accepted": lambda talk: talk.reply("HELLO_REPLY"),
+    "hello_refused": lambda talk: talk.reply("HELLO_REPLY", 505),
+    "challenge": lambda talk: talk.packet("AUTHENTICATE_REQUEST", False),
+    "login": lambda talk: talk.tell("AUTHENTICATE"),
+    "login_accepted": lambda talk: talk.reply("AUTHENTICATE_REPLY"),
+    "login_refused": lambda talk: talk.reply("AUTHENTICATE_REPLY", 413),
+    "client_goodbye": lambda talk: talk.tell("GOODBYE"),
+    "server_goodbye": lambda talk: talk.packet("GOODBYE", False),
+    "goodbye_reply": lambda talk: talk.reply("GOODBYE_REPLY"),
+    "client_packet": lambda talk: talk.tell("START"),
+    "server_packet": lambda talk: talk.packet("INFO", False),
+}
+
+
+@pytest.mark.parametrize(("state", "event"), cells(SESSION, SESSION_EVENTS))
+def test_sessions_walk_their_table(state: str, event: str) -> None:
+    facts = Facts()
+    session = Session(Report("c", "s", facts))
+    talk = Talk()
+    for step in (*paths(SESSION, "new")[state], event):
+        row = SESSION_PACKETS[step](talk)
+        before = session.login.state if session.login else "new"
+        session.take(row, place_of(row), row["src_port"] == talk.client[1])
+    assert before == state and session.login is not None
+    assert session.login.state == SESSION[state].get(event, state)
+    rules = [violation.rule for violation in facts.violations]
+    assert rules == ([] if event in SESSION[state] else [SESSION_RULES[state]])
+
+
+@pytest.mark.parametrize("state", SESSION)
+@pytest.mark.parametrize("from_client", [True, False])
+def test_pings_are_allowed_always(state: str, from_client: bool) -> None:
+    facts = Facts()
+    session = Session(Report("c", "s", facts))
+    talk = Talk()
+    for step in paths(SESSION, "new")[state]:
+        row = SESSION_PACKETS[step](talk)
+        session.take(row, place_of(row), row["src_port"] == talk.client[1])
+    for name in ("PING", "PING_REPLY"):
+        row = talk.packet(name, from_client)
+        session.take(row, place_of(row), from_client)
+    assert session.login and session.login.state == state and not facts.violations
+
+
+# --- deliveries -----------------------------------------------------------------------------
+
+PLACE = Place("a", "b", 0, 1, 2)
+
+
+def delivery(state: str = "held") -> Delivery:
+    return Delivery("m", "p", "q", "c", "s", 1, None, None, False, 1, PLACE, state)
+
+
+AT_THE_END = {"committed", "rolled_back"}
+"""Events that come from the end of a transaction, and the states behind them."""
+
+
+@pytest.mark.parametrize(
+    ("state", "event"),
+    [
+        (state, event)
+        for state, event in cells(DELIVERY, DELIVERY_EVENTS)
+        if not AT_THE_END & {state, event} and state in paths(DELIVERY, "held")
+    ],
+)
+def test_deliveries_walk_their_table(state: str, event: str) -> None:
+    facts = Facts()
+    consumers = Consumers(facts)
+    consumers.add(1, Consumer(session_id=5))
+    one = delivery()
+    assert consumers.hand_over(1, (7,), one)
+    for step in paths(DELIVERY, "held")[state]:
+        happen(consumers, step)
+    assert one.state == state
+    happen(consumers, event)
+    settled = state in SETTLED
+    assert one.state == (state if settled else DELIVERY[state].get(event, state))
+    assert facts.deliveries == ([one] if one.state in SETTLED else [])
+    assert consumers.held == (one.state not in SETTLED)
+
+
+def happen(consumers: Consumers, event: str) -> None:
+    if event == "close":
+        consumers.close_session(5)
+    elif event == "close_unseen":
+        consumers.delete(1, None)
+    else:
+        consumers.step(1, (7,), event)
+
+
+@pytest.mark.parametrize("outcome", sorted(AT_THE_END))
+def test_transactions_decide_about_what_was_acknowledged_in_them(outcome: str) -> None:
+    """The last cells are taken by the join; `test_connection` sees it."""
+    assert {state for state in DELIVERY if outcome in DELIVERY[state]} == {"in_transaction"}
+    assert DELIVERY["in_transaction"][outcome] == outcome
+
+
+# --- transactions ---------------------------------------------------------------------------
+
+
+def use(event: str) -> Use:
+    return Use("s", 1, event, 3, "c", None, PLACE)
+
+
+@pytest.mark.parametrize(("state", "event"), cells(TRANSACTION, TRANSACTION_EVENTS))
+def test_transactions_walk_their_table(state: str, event: str) -> None:
+    transaction = Transaction(use("start"))
+    for step in paths(TRANSACTION, "unseen")[state]:
+        assert transaction.take(use(step))
+    assert transaction.state == state
+    counts = transaction.sent, transaction.acknowledged
+    allowed = transaction.take(use(event))
+    assert allowed == (event in TRANSACTION[state])
+    assert transaction.state == TRANSACTION[state].get(event, state)
+    change = {
+        "send": (3, 0),
+        "deny_send": (-3, 0),
+        "acknowledge": (0, 3),
+        "deny_acknowledge": (0, -3),
+    }
+    by = change.get(event, (0, 0)) if allowed else (0, 0)
+    assert (transaction.sent, transaction.acknowledged) == (counts[0] + by[0], counts[1] + by[1])
+
+
+# --- flow -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("state", "event"), cells(FLOW, FLOW_EVENTS))
+@pytest.mark.parametrize("who", [None, 4])
+def test_flow_walks_its_table(state: str, event: str, who: int | None) -> None:
+    facts = Facts()
+    flow = Flow(Report("c", "s", facts))
+    talk = Talk()
+    for step in (*paths(FLOW, "flowing")[state], event):
+        assert not facts.violations
+        take(flow, talk, step, who)
+    following = FLOW[state].get(event, state)
+    rules = [violation.rule for violation in facts.violations]
+    assert rules == ([] if event in FLOW[state] else [FLOW_RULES[state]])
+    assert flow.state(who) == following
+    assert flow.state(5) == "flowing"
+
+
+def take(flow: Flow, talk: Talk, event: str, who: int | None) -> None:
+    flag: dict[str, Any] = {"flags": "F" if who is None else "C"} if event == "send_last" else {}
+    row = talk.send(**flag)
+    if event.startswith("send"):
+        flow.send(who, row, place_of(row))
+    else:
+        flow.resume(who, row, place_of(row), stop=event == "stop")

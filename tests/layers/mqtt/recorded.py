@@ -1,0 +1,72 @@
+"""Recorded captures as rows in the order of time, and what the clients logged."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import wireyard
+from wireyard.captures.read import read_capture
+from wireyard.layers.mqtt.directions import in_order
+from wireyard.layers.mqtt.records import End
+
+__all__ = ["capture_of", "ends_of", "log_of", "rows_of", "streams_of"]
+
+Row = dict[str, Any]
+
+
+@cache
+def rows_of(path: Path) -> list[Mapping[str, Any]]:
+    """Return the packets of a capture, both directions, in the order of their frames."""
+    return in_order(wireyard.read(path, "mqtt").to_pylist())
+
+
+@cache
+def streams_of(path: Path) -> list[Row]:
+    """Return what a capture shows of its streams; their last frames were recorded beside it."""
+    (said,) = path.parent.glob(path.name.split(".")[0] + ".streams.json")
+    frames: dict[str, list[int]] = {}
+    for row in json.loads(said.read_text()):
+        if row["bytes"] and row["ends"]:
+            frames.setdefault(f"{row['src']}>{row['dst']}", []).append(row["ends"][0]["frame"])
+    streams = []
+    for stream in read_capture(path).streams:
+        numbers = frames.get(stream.name.split("#")[0])
+        frame = numbers.pop(0) if stream.ended and numbers else None
+        streams.append(
+            {
+                "source": str(path),
+                "stream": stream.name,
+                "begun": stream.begun,
+                "ended": stream.ended if frame else None,
+                "ended_frame": frame,
+                "ended_ns": int(stream.content.times_ns[frame - 1]) if frame else None,
+            }
+        )
+    return streams
+
+
+def ends_of(streams: list[Row]) -> list[End]:
+    """Return where streams end, in the order of their frames."""
+    ends = [
+        End(one["source"], one["stream"], one["ended_frame"], one["ended_ns"])
+        for one in streams
+        if one["ended"]
+    ]
+    return sorted(ends, key=lambda end: end.frame)
+
+
+def log_of(folder: Path, scenario: str) -> list[Row]:
+    """Return what the clients of a scenario logged."""
+    with gzip.open(folder / f"{scenario}.client.jsonl.gz", "rt") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def capture_of(folder: Path, scenario: str) -> Path:
+    """Return a scenario's capture."""
+    (path,) = folder.glob(f"{scenario}.pcap*")
+    return path

@@ -1,0 +1,228 @@
+"""The tables of QoS 1 and 2, cell by cell, and what they say of whole exchanges."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+import pytest
+
+from wireyard.formats.mqtt import layout
+from wireyard.layers.mqtt.flow_tables import (
+    EVENTS,
+    FACTS,
+    IN_FLIGHT,
+    RECEIVER,
+    SENDER,
+    UNASKED,
+    Cell,
+)
+from wireyard.layers.mqtt.flows import MAX_IN_FLIGHT, Flows, event_of
+from wireyard.layers.mqtt.rules import RULES
+
+Table = Mapping[str, Mapping[str, Cell]]
+TABLES: list[Table] = [SENDER, RECEIVER]
+CELLS = [
+    pytest.param(table, state, event, id=f"{name}-{state}-{event}")
+    for name, table in zip(("sender", "receiver"), TABLES, strict=True)
+    for state in table
+    for event in EVENTS
+]
+CONNECTIONS = {"resumed": True, "discarded": False}
+
+
+def take(flows: Flows, event: str) -> Cell | None:
+    """Apply an event to packet identifier 1."""
+    if event in CONNECTIONS:
+        flows.connect(CONNECTIONS[event])
+        return None
+    return flows.step(1, event)
+
+
+def path_to(table: Table, state: str) -> list[str]:
+    """Return the fewest events that lead to a state, from a session's beginning."""
+    paths: dict[str, list[str]] = {"free": []}
+    waiting = deque(["free"])
+    while waiting:
+        at = waiting.popleft()
+        for event, cell in table[at].items():
+            if cell.state not in paths:
+                paths[cell.state] = [*paths[at], event]
+                waiting.append(cell.state)
+    return paths[state]
+
+
+def flows_in(table: Table, state: str) -> Flows:
+    if state == "unknown":
+        return Flows(table, known=False)
+    flows = Flows(table)
+    for event in path_to(table, state):
+        take(flows, event)
+    return flows
+
+
+@pytest.mark.parametrize(("table", "state", "event"), CELLS)
+def test_every_cell(table: Table, state: str, event: str) -> None:
+    """Every state can be reached, and every event does there what the table says, or breaks its
+    rule and changes nothing."""
+    flows = flows_in(table, state)
+    assert flows.state(1) == state
+    cell = table[state].get(event)
+    taken = take(flows, event)
+    if cell is None:
+        assert taken == Cell(state, None, UNASKED[event])
+        assert flows.state(1) == state
+    else:
+        assert taken in (cell, None)
+        assert flows.state(1) == cell.state
+    assert list(flows.in_flight()) == ([1] if flows.state(1) in IN_FLIGHT else [])
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_tables_are_closed(table: Table) -> None:
+    for state, row in table.items():
+        assert row.keys() <= set(EVENTS)
+        assert row.keys() | UNASKED.keys() == set(EVENTS), state
+        for cell in row.values():
+            assert cell.state in table
+            assert cell.rule is None or cell.rule in RULES
+    assert set(UNASKED.values()) <= RULES.keys()
+    assert {state for one in TABLES for state in one} >= IN_FLIGHT
+
+
+def test_every_fact_has_a_meaning() -> None:
+    told = {cell.fact for table in TABLES for row in table.values() for cell in row.values()}
+    assert told - {None} | {"in_flight"} == FACTS.keys()
+
+
+def facts_of(table: Table, *events: str) -> list[str | None]:
+    flows = Flows(table)
+    cells = [take(flows, event) for event in events]
+    assert not [cell for cell in cells if cell and cell.rule]
+    return [cell.fact for cell in cells if cell]
+
+
+def rules_of(table: Table, *events: str) -> list[str]:
+    flows = Flows(table)
+    cells = [take(flows, event) for event in events]
+    return [cell.rule for cell in cells if cell and cell.rule]
+
+
+def test_qos_1_as_it_should_be() -> None:
+    assert facts_of(SENDER, "publish_1", "puback") == ["sent", "acknowledged"]
+    assert facts_of(RECEIVER, "publish_1", "puback") == ["delivered", "acknowledged"]
+
+
+def test_qos_2_as_it_should_be() -> None:
+    events = ("publish_2", "pubrec", "pubrel", "pubcomp")
+    assert facts_of(SENDER, *events) == ["sent", "received", "released", "acknowledged"]
+    assert facts_of(RECEIVER, *events) == ["delivered", "received", "released", "acknowledged"]
+
+
+def test_a_packet_identifier_is_used_again() -> None:
+    assert facts_of(SENDER, "publish_1", "puback", "publish_2", "pubrec", "pubrel", "pubcomp")
+    assert facts_of(SENDER, "publish_2", "pubrec_error", "publish_1") == ["sent", "refused", "sent"]
+    assert rules_of(SENDER, "publish_2", "pubrec", "publish_1") == ["id_in_use"]
+
+
+def test_qos_1_resent_after_a_cut_arrives_twice() -> None:
+    assert facts_of(SENDER, "publish_1", "resumed", "dup_1") == ["sent", "repeated"]
+    assert facts_of(RECEIVER, "publish_1", "resumed", "dup_1") == ["delivered", "duplicate"]
+    assert rules_of(SENDER, "publish_1", "resumed", "publish_1") == ["dup_missing"]
+    assert rules_of(SENDER, "publish_1", "dup_1") == ["resend_unasked"]
+
+
+def test_an_acknowledgement_that_was_not_read() -> None:
+    assert facts_of(SENDER, "publish_1", "puback", "resumed", "dup_1", "puback") == [
+        "sent", "acknowledged", "lost_ack", "acknowledged",
+    ]  # fmt: skip
+    # Once more, and nobody can have missed it.
+    assert rules_of(SENDER, "publish_1", "puback", "resumed", "resumed", "dup_1") == ["dup_first"]
+
+
+@pytest.mark.parametrize("cut", range(1, 5))
+def test_qos_2_is_handed_over_once_wherever_it_is_cut(cut: int) -> None:
+    """After a cut the sender goes on where it was, or from the beginning if it knows no better."""
+    exchange = ("publish_2", "pubrec", "pubrel", "pubcomp")
+    again = {1: ("dup_2", *exchange[1:]), 2: exchange[2:], 3: exchange[2:], 4: exchange[2:]}[cut]
+    for rest in {again, again if cut != 2 else ("dup_2", *exchange[1:])}:
+        events = (*exchange[:cut], "resumed", *rest)
+        assert facts_of(SENDER, *events)[-1] == "acknowledged"
+        assert facts_of(RECEIVER, *events).count("delivered") == 1
+
+
+def test_qos_2_sent_twice_in_one_connection() -> None:
+    events = ("publish_2", "pubrec", "dup_2", "pubrec", "pubrel", "pubcomp")
+    assert rules_of(SENDER, *events) == ["resend_unasked"]
+    assert facts_of(RECEIVER, *events).count("delivered") == 1
+
+
+def test_a_session_that_is_over_takes_its_messages_along() -> None:
+    assert rules_of(SENDER, "publish_1", "discarded", "dup_1") == ["session_over"]
+    assert rules_of(SENDER, "publish_2", "pubrec", "discarded", "pubrel") == ["session_over"]
+    assert facts_of(RECEIVER, "publish_2", "pubrec", "discarded", "publish_2")[-1] == "delivered"
+
+
+def test_acknowledgements_for_nothing() -> None:
+    for event, rule in UNASKED.items():
+        if event != "pubrel":
+            assert rules_of(SENDER, event) == rules_of(RECEIVER, event) == [rule]
+    # PUBREL for nothing is answered all the same, so it is the sender's fault alone.
+    assert rules_of(SENDER, "pubrel", "pubcomp") == ["pubrel_unasked"]
+    assert rules_of(RECEIVER, "pubrel", "pubcomp") == []
+
+
+def test_acknowledgements_of_the_wrong_kind() -> None:
+    for table in TABLES:
+        assert rules_of(table, "publish_1", "pubrec") == ["pubrec_unasked"]
+        assert rules_of(table, "publish_2", "puback") == ["puback_unasked"]
+        assert rules_of(table, "publish_2", "pubcomp") == ["pubcomp_unasked"]
+
+
+def test_receive_maximum() -> None:
+    flows = Flows(SENDER)
+    flows.connect(True, receive_maximum=2)
+    flows.step(1, "publish_1")
+    flows.step(2, "publish_2")
+    assert not flows.over_quota
+    flows.step(3, "publish_1")
+    assert flows.over_quota
+    flows.step(2, "pubrec")
+    assert flows.over_quota, "PUBREC without an error makes no room"
+    flows.step(1, "puback")
+    assert not flows.over_quota
+    flows.connect(True)
+    assert flows.receive_maximum == MAX_IN_FLIGHT and not flows.over_quota
+
+
+def test_more_acknowledgements_than_messages_make_no_more_room() -> None:
+    flows = Flows(SENDER, known=False)
+    flows.connect(True, receive_maximum=1)
+    for packet_id in range(10):
+        flows.step(packet_id, "puback")
+    flows.step(1, "publish_1")
+    flows.step(2, "publish_1")
+    assert flows.over_quota
+
+
+def test_events_of_packets() -> None:
+    assert event_of(layout.PUBLISH, 0) is None
+    assert event_of(layout.PUBLISH, 2, dup=True) == "dup_2"
+    assert event_of(layout.PUBACK, code=16) == "puback"
+    assert event_of(layout.PUBREC, code=0x97) == "pubrec_error"
+    assert event_of(layout.PUBREL, code=0x92) == "pubrel"
+    assert event_of(layout.PUBCOMP, code=0x92) == "pubcomp"
+    assert event_of(layout.PINGREQ) is None
+
+
+def test_identifiers_are_forgotten() -> None:
+    """What is remembered ends with the second connection after it."""
+    flows = Flows(SENDER)
+    for packet_id in range(1, MAX_IN_FLIGHT + 1):
+        flows.step(packet_id, "publish_1")
+        flows.step(packet_id, "puback")
+    assert len(flows) == MAX_IN_FLIGHT
+    flows.connect(True)
+    assert 1 in flows
+    flows.connect(True)
+    assert len(flows) == 0

@@ -1,0 +1,383 @@
+"""Real traffic: what is derived from a capture alone, against what its clients logged."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from tests.layers.mqtt.recorded import capture_of, ends_of, log_of, rows_of, streams_of
+from wireyard.layers.mqtt.derive import derive_tables, observe, retained_values
+from wireyard.layers.mqtt.directions import connection_of, sides_of
+from wireyard.layers.mqtt.observer import Observer
+from wireyard.layers.mqtt.records import End, Fact, Link
+
+Row = dict[str, Any]
+
+SCENARIOS: Final = (
+    "bulk-v4", "bulk-v5", "keepalive-v4", "keepalive-v5", "properties-v5", "qos-v3", "qos-v4",
+    "qos-v5", "refusals-v4", "refusals-v5", "retained-v4", "retained-v5", "sessions-v4",
+    "sessions-v5", "splits-v4", "splits-v5", "wildcards-v4", "wildcards-v5", "wills-v4", "wills-v5",
+)  # fmt: skip
+NOT_HANDED_OVER: Final = {"sessions-v4": "deaf-q2", "sessions-v5": "deaf-q2"}
+"""Who was cut with a PUBLISH at QoS 2 arrived that the library had not given out yet."""
+
+
+class Scenario(NamedTuple):
+    name: str
+    who: dict[Link, str]
+    """Whose connection each is, by the local address that was logged."""
+    rows: list[Mapping[str, Any]]
+    ends: list[End]
+    tables: dict[str, list[Row]]
+    packets: dict[tuple[str, int], Mapping[str, Any]]
+    log: list[Row]
+    observer: Observer
+    facts: list[Fact]
+
+
+@pytest.fixture(scope="module", params=SCENARIOS)
+def scenario(request: pytest.FixtureRequest, folder: Path) -> Scenario:
+    name: str = request.param
+    path = capture_of(folder, name)
+    rows, streams = rows_of(path), streams_of(path)
+    ends = ends_of(streams)
+    facts: list[Fact] = []
+    observer = Observer(sides_of(rows), on_fact=facts.append)
+    observe(observer, rows, ends)
+    packets = {(row["stream"], row["offset"]): row for row in rows}
+    tables, dropped = derive_tables(rows, streams)
+    assert not dropped
+    log = log_of(folder, name)
+    opened: dict[str, list[str]] = defaultdict(list)
+    for event in log:
+        if event["event"] == "socket_open":
+            opened[event["local"]].append(event["who"])
+    who = {link: opened[link.client].pop(0) for link in observer.notes.links}
+    assert not any(opened.values())
+    return Scenario(name, who, rows, ends, tables, packets, log, observer, facts)
+
+
+def offenders(scenario: Scenario) -> set[str]:
+    """Return the clients that exist to break a rule: their PUBLISH is no ``sent`` in the log."""
+    return {event["who"] for event in scenario.log if event["event"] == "outcome"}
+
+
+def test_sent_and_resent(scenario: Scenario) -> None:
+    """Every message is sent once; what comes again with DUP belongs to the one before."""
+    logged, resent = Counter[Any](), Counter[Any]()
+    library = {event["who"] for event in scenario.log if event["event"] == "library"}
+    for event in scenario.log:
+        who = event["who"]
+        if event["event"] == "sent" and not event["dup"]:
+            content = event["topic"], event["payload_hex"], event["qos"], event["retain"]
+            logged[who, *content] += 1
+        elif event["event"] == "sent" or (
+            event["event"] == "library" and event["text"].startswith("Sending PUBLISH (d1")
+        ):
+            resent[who] += event["event"] == "library" or who not in library
+    ours = [
+        (scenario.who[one.link], one)
+        for one in scenario.observer.notes.messages
+        if scenario.who[one.link] not in offenders(scenario)
+    ]
+    found = Counter[Any]()
+    for who, one in ours:
+        # The log has no topic where an alias stands for it.
+        topic = scenario.packets[one.sent.stream, one.sent.offset]["topic"]
+        found[who, topic, one.payload.hex(), one.qos, one.retain] += 1
+    assert logged == found
+    assert +resent == Counter(who for who, one in ours for _ in one.again)
+
+
+def test_completed(scenario: Scenario) -> None:
+    """A message is complete exactly where its client was told so."""
+    told = {event["who"] for event in scenario.log if event["event"] == "publish_complete"}
+    complete, at_qos_0 = Counter[str](), Counter[str]()
+    for event in scenario.log:
+        complete[event["who"]] += event["event"] == "publish_complete"
+        at_qos_0[event["who"]] += event["event"] == "sent" and not event["qos"]
+    # The log of a raw client has its acknowledgements instead.
+    ours = Counter(
+        who
+        for one in scenario.observer.notes.messages
+        if one.qos and (one.accepted or one.refused) and (who := scenario.who[one.link]) in told
+    )
+    assert ours == Counter({who: complete[who] - at_qos_0[who] for who in told})
+
+
+def received(scenario: Scenario) -> Iterator[tuple[Row, bytes]]:
+    """Yield the deliveries that happened, with their payloads."""
+    for row in scenario.tables["deliveries"]:
+        if "delivered_frame" in row:
+            packet = scenario.packets[row["stream"], row["offset"]]
+            yield row, packet["payload"]
+
+
+def test_received(scenario: Scenario) -> None:
+    logged, again = Counter[Any](), Counter[Any]()
+    for event in scenario.log:
+        if event["event"] == "received":
+            content = event["topic"], event["payload_hex"], event["qos"], event["retain"]
+            logged[event["who"], *content] += 1
+            again[event["who"]] += event["dup"]
+    ours, ours_again = Counter[Any](), Counter[Any]()
+    for row, payload in received(scenario):
+        content = row["destination"], payload.hex(), row["qos"], row["retained"]
+        ours[row["client_id"], *content] += row["delivery_count"]
+        ours_again[row["client_id"]] += row["delivery_count"] - 1
+    difference = ours - logged
+    assert not logged - ours
+    expected = NOT_HANDED_OVER.get(scenario.name)
+    assert [key[0] for key in difference.elements()] == ([expected] if expected else [])
+    assert +again == +ours_again
+
+
+def test_no_verdict_is_false(scenario: Scenario) -> None:
+    """What brokers really did has an innocent verdict, but where the access list forbids."""
+    verdicts = Counter(
+        row["verdict"] for row in scenario.tables["deliveries"] if row["destination"] != "closed/x"
+    )
+    guilty = {"not_forwarded", "in_flight", "abandoned", "duplicate"}
+    assert not guilty & verdicts.keys()
+    if scenario.name.startswith("bulk"):
+        assert verdicts.keys() == {"delivered"}
+
+
+def test_sessions(scenario: Scenario) -> None:
+    """Every connection is there once, with its login's answer and the way it ended."""
+    logged: dict[str, list[Row]] = defaultdict(list)
+    current: dict[str, Row] = {}
+    for event in scenario.log:
+        kind, who = event["event"], event["who"]
+        if kind == "socket_open":
+            current[who] = {"who": who, "ended_by": "open"}
+            logged[event["local"]].append(current[who])
+        elif kind == "connected" and who in current:
+            current[who]["present"] = event["session_present"]
+            current[who]["refused"] = event["reason_code"] != 0
+        elif kind == "disconnect":
+            current[who]["ended_by"] = "client"
+        elif kind in ("socket_closed_without_disconnect", "closed_by_broker"):
+            current[who].setdefault("closed", kind)
+    sessions: dict[str, list[Row]] = defaultdict(list)
+    for row in scenario.tables["sessions"]:
+        sessions[row["client"]].append(row)
+    assert {key: len(rows) for key, rows in sessions.items()} == {
+        key: len(rows) for key, rows in logged.items()
+    }
+    compared = 0
+    for local, rows in sessions.items():
+        for row, said in zip(rows, logged[local], strict=True):
+            if said["who"] in offenders(scenario):
+                continue
+            login = scenario.packets[row["stream"], row["offset"]]
+            assert login["client_id"] in (said["who"], "")
+            assert row["client_id"] or row["ended_by"] == "refused"
+            assert (row["ended_by"] == "client") == (said["ended_by"] == "client"), row
+            assert (row["ended_by"] == "refused") == said.get("refused", False), row
+            if row["resumed"] is not None:
+                assert row["resumed"] == said["present"]
+            compared += 1
+    assert compared
+    assert {row["ended_by"] for row in scenario.tables["sessions"]} <= {
+        "client", "server", "dropped", "refused", "open",
+    }  # fmt: skip
+
+
+def test_wills(scenario: Scenario) -> None:
+    """The wills that subscribers got are those that the observer says were published."""
+    wills = {
+        (event["will"]["topic"], event["will"]["payload_hex"])
+        for event in scenario.log
+        if event["event"] == "connect" and event["will"]
+    }
+    got = {
+        (event["topic"], event["payload_hex"])
+        for event in scenario.log
+        if event["event"] == "received" and (event["topic"], event["payload_hex"]) in wills
+    }
+    published = {
+        (one.topic, one.payload.hex())
+        for broker in scenario.observer.brokers.values()
+        for one in broker.wills
+        if scenario.who[one.link] not in offenders(scenario)
+    }
+    assert got <= published <= wills
+    if scenario.name.startswith("wills"):
+        assert got == published != wills
+    derived = {
+        (row["destination"], payload.hex())
+        for row, payload in received(scenario)
+        if row["origin"] == "will"
+    }
+    assert derived == got
+
+
+def test_retained_values_as_of_any_time(scenario: Scenario) -> None:
+    """What is handed over with RETAIN is what the topic had then; nothing deleted ever is."""
+    brokers = [
+        retained_values(
+            [
+                *(one for one in scenario.observer.notes.messages if one.link.broker == key),
+                *broker.wills,
+            ]
+        )
+        for key, broker in scenario.observer.brokers.items()
+    ]
+    compared = 0
+    for each in scenario.observer.notes.handed:
+        if each.retain and not each.topic.startswith("$SYS") and each.at.ns is not None:
+            values = [one.at(each.topic, each.at.ns) for one in brokers]
+            payloads = [value.payload for value in values if value]
+            assert payloads == [each.payload], each
+            compared += 1
+    if scenario.name.startswith("retained"):
+        assert compared > 10
+        assert any(row["ended_by"] == "deleted" for row in scenario.tables["retained"])
+        for row in scenario.tables["retained"]:
+            assert row["to_ns"] is None or row["from_ns"] <= row["to_ns"]
+
+
+def test_conversations(scenario: Scenario) -> None:
+    """Every message with a response topic is a request, answered where the log has an answer."""
+    asked: dict[tuple[str, str], list[str]] = {}
+    for event in scenario.log:
+        if event["event"] == "sent":
+            properties = event.get("properties", {})  # raw clients send none
+            data = properties.get("CorrelationData", "")
+            if (event["topic"], data) in asked:
+                asked[event["topic"], data].append(event["who"])
+            if response_topic := properties.get("ResponseTopic"):
+                asked[response_topic, data] = [event["who"]]
+    names = {row["client"]: row["client_id"] for row in scenario.tables["sessions"]}
+    found = Counter(
+        (names[row["requester"]], *([names[row["responder"]]] if "responder" in row else []))
+        for row in scenario.tables["conversations"]
+    )
+    assert found == Counter(map(tuple, asked.values()))
+
+
+def test_in_flight_at_every_cut(scenario: Scenario) -> None:
+    """A client that was cut had in flight what it had not been told to be complete.
+
+    The wire may know more: an acknowledgement that arrived and was not read. Those come again.
+    """
+    logged: dict[str, list[set[int]]] = defaultdict(list)
+    unfinished: dict[str, set[int]] = defaultdict(set)
+    resent: dict[str, set[int]] = defaultdict(set)
+    library = {event["who"] for event in scenario.log if event["event"] == "publish_complete"}
+    for event in scenario.log:
+        kind, who = event["event"], event["who"]
+        if who not in library:
+            continue
+        if kind == "publish_complete":
+            unfinished[who].discard(event["mid"])
+        elif kind == "socket_closed_without_disconnect":
+            logged[who].append(set(unfinished[who]))
+        elif kind == "library":
+            if found := re.match(r"Sending PUBLISH \(d0, q[12], r\d, m(\d+)\)", event["text"]):
+                unfinished[who].add(int(found[1]))
+            elif found := re.match(
+                r"Sending PUB(?:LISH \(d1, q\d, r\d, m|REL \(Mid: )(\d+)", event["text"]
+            ):
+                resent[who].add(int(found[1]))
+    ours: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for link in scenario.observer.notes.links:
+        if link.name in library and link.ended_by == "dropped" and link.closed:
+            _ = ours[link.name][link.closed.place]
+    for fact in scenario.facts:
+        if fact.kind == "in_flight" and fact.upward and fact.client_id in library:
+            assert fact.packet_id is not None
+            ours[fact.client_id][fact.at.place].add(fact.packet_id)
+    for who, cuts in logged.items():
+        found_cuts = list(ours[who].values())
+        assert len(found_cuts) >= len(cuts), who
+        for said, derived in zip(cuts, found_cuts, strict=False):
+            assert derived <= said, who
+            assert said - derived <= resent[who], who
+
+
+def test_acknowledged_to_the_end(scenario: Scenario) -> None:
+    """Deliveries are complete where the library sent PUBACK or PUBCOMP.
+
+    It logs some more when its socket is shut already; those never leave.
+    """
+    logged = Counter[str]()
+    cut = set[str]()
+    for event in scenario.log:
+        kind, who = event["event"], event["who"]
+        if kind == "socket_closed_without_disconnect":
+            cut.add(who)
+        elif kind == "socket_open":
+            cut.discard(who)
+        elif kind == "library" and who not in cut:
+            logged[who] += bool(re.match("Sending PUB(ACK|COMP)", event["text"]))
+    ours = Counter(
+        fact.client_id
+        for fact in scenario.facts
+        if fact.kind == "acknowledged" and not fact.upward and fact.client_id in logged
+    )
+    assert ours == +logged
+
+
+def test_facts_add_up(scenario: Scenario) -> None:
+    """Each message is sent once, and delivered unless the other side knows it already."""
+    kinds = Counter(fact.kind for fact in scenario.facts)
+    notes = scenario.observer.notes
+    assert kinds["sent"] == len(notes.messages) + len(notes.handed)
+    again = sum(len(one.again) for one in notes.messages)
+    again += sum(one.count - 1 for one in notes.handed)
+    publishes = kinds["sent"] + again
+    assert kinds["delivered"] + kinds["duplicate"] == publishes
+    assert not notes.dropped
+
+
+def test_state_needs_the_packets_of_one_client_id_only(scenario: Scenario) -> None:
+    """So it can be cut by broker and client id: an observer of one client notes the same."""
+    names = {
+        connection_of(scenario.rows[link.opened.place // 2]): link.name
+        for link in scenario.observer.notes.links
+    }
+    by_stream: dict[tuple[str, str], str] = {}
+    by_name: dict[str, list[tuple[int, Mapping[str, Any] | End]]] = defaultdict(list)
+    for place, row in enumerate(scenario.rows):
+        name = names[connection_of(row)]
+        by_stream[row["source"], row["stream"]] = name
+        by_name[name].append((2 * place + 1, row))
+    frames = [row["frame"] for row in scenario.rows]
+    for end in scenario.ends:
+        name = by_stream[end.source, end.stream]
+        by_name[name].append((2 * bisect_right(frames, end.frame), end))
+    sides = sides_of(scenario.rows)
+    found = Counter[Any]()
+    for events in by_name.values():
+        observer = Observer(sides)
+        for place, what in sorted(events, key=lambda one: one[0]):
+            if isinstance(what, End):
+                observer.end(what, place)
+            else:
+                observer.take(what, place)
+        observer.finish(True)
+        found.update(noted(observer))
+    assert found == Counter(noted(scenario.observer))
+
+
+def noted(observer: Observer) -> Iterator[tuple[Any, ...]]:
+    """Yield what an observer noted, each thing by its packet."""
+    notes = observer.notes
+    for one in notes.messages:
+        yield one.key, one.accepted, one.released, one.refused, tuple(one.again), one.copies
+    for each in notes.handed:
+        yield each.at.key, each.acknowledged, each.refused, each.count, each.lost_ack
+    for sub in notes.subscriptions:
+        yield sub.asked.key, sub.filter, sub.granted, sub.leaving
+    for violation in notes.violations:
+        yield violation.at.key, violation.rule
+    for link in notes.links:
+        yield link.opened.key, link.ended_by, link.resumed, link.packets, link.in_flight

@@ -1,0 +1,120 @@
+"""Pages about the layers, made from their literal tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tools.format_pages import markdown
+from wireyard.layers.mqtt.connections import CONNECTION, WILL
+from wireyard.layers.mqtt.deliveries import VERDICTS
+from wireyard.layers.mqtt.flow_tables import FACTS, RECEIVER, SENDER, UNASKED, Cell
+from wireyard.layers.mqtt.rules import RULES
+from wireyard.layers.tables import CONVERSATIONS, DELIVERIES, RETAINED, SESSIONS, VIOLATIONS
+
+__all__ = ["mqtt_page", "state_diagram"]
+
+_MQTT_HEAD = """
+# What MQTT packets do
+
+`wireyard.layers.mqtt` follows packets of both directions and says what became of every message. It
+opens no socket and reads no clock, so the same machines serve an endpoint and a capture.
+
+State follows the client id, not the connection: after a cut a PUBREL comes without its PUBLISH, and
+a session outlives the broker's restart. What a capture shows is the wire: an acknowledgement that
+arrived was not always read, so a flow that was complete may begin again. DUP is what the page of
+1999 means by it, and no broker passes it on. RETAIN on the way to a broker asks it to keep the
+message as the last known good value of its topic; on the way to a client it marks a value that was
+there before the subscription, or, with Retain As Published of 5.0, says what the publisher said.
+Which handed-over message is which that was sent no packet says: topic and payload do, in order.
+
+Diagrams show what is allowed. What breaks a rule is in the table under each, and most of it has an
+effect all the same, because brokers and clients take much that the standard forbids. A packet that
+is in neither changes nothing.
+"""
+_SECTIONS = (
+    (
+        "The side that publishes",
+        "`publish_1` is a PUBLISH at QoS 1, `dup_1` one with DUP; an error is a reason code of 128"
+        " or more. `resumed` and `discarded` are a new connection on which the session goes on, or"
+        " does not.",
+        SENDER,
+    ),
+    ("The side that is published to", "", RECEIVER),
+    (
+        "A connection",
+        "`client` and `server` are all other packets of that side. After a refusal or a"
+        " DISCONNECT, what was under way still comes.",
+        CONNECTION,
+    ),
+    (
+        "A will",
+        "`back` is its client before the delay is over. A take-over drops the connection; what"
+        " follows depends on whether the session goes on.",
+        WILL,
+    ),
+)
+_VERDICTS = """
+`deliveries` has a row for every message and subscriber whose subscription matches, and one more for
+each further copy. Nothing is held against a broker that a capture leaves open: what lies between a
+packet and its answer may have been either way round.
+"""
+
+
+def state_diagram(table: Mapping[str, Mapping[str, Cell]], first: str) -> Iterator[str]:
+    """Yield a table's allowed transitions as a Mermaid diagram."""
+    yield from ("```mermaid", "stateDiagram-v2", f"    [*] --> {first}")
+    for state, row in table.items():
+        events: dict[str, list[str]] = {}
+        for event, cell in row.items():
+            if cell.rule is None and (cell.state != state or cell.fact):
+                events.setdefault(cell.state, []).append(event)
+        for target, names in events.items():
+            yield f"    {state} --> {target}: {', '.join(names)}"
+    yield from ("```", "")
+
+
+def mqtt_page() -> Iterator[str]:
+    """Yield the lines of docs/layers/mqtt.md."""
+    yield from (*_MQTT_HEAD.strip().splitlines(), "")
+    for title, text, table in _SECTIONS:
+        yield from (f"## {title}", "", *([text, ""] if text else []))
+        yield from state_diagram(table, next(iter(table)))
+        yield from _broken(table)
+    yield from ("An acknowledgement that no cell has is one that nobody asked for:", "")
+    yield from markdown(("event", "rule"), ((f"`{key}`", value) for key, value in UNASKED.items()))
+    yield from ("## Facts", "")
+    yield from markdown(("fact", "what happened"), FACTS.items())
+    yield from ("## Verdicts", "", *_VERDICTS.strip().splitlines(), "")
+    yield from markdown(("verdict", "where the message went"), VERDICTS.items())
+    yield from ("## Rules", "", "Cited by version: a number is that of a statement.", "")
+    cited = (
+        (rule.name, rule.text, *(rule.cited.get(version, "") for version in (2, 3, 4, 5)))
+        for rule in RULES.values()
+    )
+    yield from markdown(("rule", "what it asks for", "1999", "3.1", "3.1.1", "5.0"), cited)
+    for columns, name in (
+        (DELIVERIES, "deliveries"),
+        (SESSIONS, "sessions"),
+        (RETAINED, "retained"),
+        (VIOLATIONS, "violations"),
+        (CONVERSATIONS, "conversations"),
+    ):
+        yield from (f"## Columns of `{name}`", "")
+        rows = ((f"`{one.name}`", one.kind, one.doc) for one in columns)
+        yield from markdown(("column", "type", "meaning"), rows)
+
+
+def _broken(table: Mapping[str, Mapping[str, Cell]]) -> Iterator[str]:
+    """Yield the transitions that break a rule, those with the same outcome in one line."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for state, row in table.items():
+        for event, cell in row.items():
+            if cell.rule is not None:
+                target = cell.state if cell.state != state else ""
+                found.setdefault((event, target, cell.rule), []).append(state)
+    if found:
+        yield from markdown(
+            ("event", "in the states", "leads to", "breaks the rule"),
+            ((f"`{event}`", ", ".join(states), target, rule)
+             for (event, target, rule), states in found.items()),
+        )  # fmt: skip
