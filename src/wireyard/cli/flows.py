@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 import click
 
 from wireyard.cli import exits
+from wireyard.cli.moments import moment
 from wireyard.cli.options import PATH, decode_as_option, examples
 from wireyard.cli.output import open_output, to_terminal
 from wireyard.formats import Format
@@ -159,14 +159,4 @@ def _when(one: Conversation) -> tuple[str, str]:
     """Return how long a conversation took, and when it began, where the capture says so."""
     if one.first_ns is None or one.last_ns is None:
         return "", ""
-    return f"{(one.last_ns - one.first_ns) / 1e9:.3f}", _moment(one.first_ns)
-
-
-def _moment(time_ns: int) -> str:
-    """Return a time as ISO 8601, with all its digits."""
-    seconds, fraction = divmod(time_ns, 1_000_000_000)
-    try:
-        moment = datetime.fromtimestamp(seconds, UTC)
-    except (OverflowError, ValueError, OSError):
-        return str(time_ns)  # a capture may say any year
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{fraction:09d}Z"
+    return f"{(one.last_ns - one.first_ns) / 1e9:.3f}", moment(one.first_ns)

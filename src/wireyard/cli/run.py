@@ -29,6 +29,8 @@ each stream of a capture has; in a folder, what has no known format is named and
 DIR/packets_FORMAT   every row of every stream, as decode shows them
 DIR/messages         one row a message that was sent
 DIR/destinations     messages, bytes and producers by destination and minute
+DIR/deliveries       one row a message and consumer: what became of it, and the frames that prove it
+DIR/sessions, transactions, conversations, retained, violations
 DIR/quarantine       every row that is no well-formed packet, and why
 DIR/streams          one row a stream: format, endpoints, times, how it ended
 DIR/ledger           one row a stream: where each of its bytes went

@@ -1,0 +1,17 @@
+"""Times as people read them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+__all__ = ["moment"]
+
+
+def moment(time_ns: int) -> str:
+    """Return nanoseconds since 1970 as ISO 8601 in UTC, with all digits."""
+    seconds, fraction = divmod(time_ns, 1_000_000_000)
+    try:
+        found = datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError, OSError):
+        return str(time_ns)  # a capture may say any year
+    return f"{found:%Y-%m-%dT%H:%M:%S}.{fraction:09d}Z"
