@@ -11,10 +11,11 @@ from typing import Final
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import FLAGS, HEADERS, SYS_MESSAGE_ID
 from wireyard.formats.message_id import MESSAGE_ID_CODES, message_id_text
+from wireyard.layers.endpoints import endpoint
 from wireyard.layers.jmq.consumers import Consumer, Consumers, MessageId
 from wireyard.layers.jmq.facts import Delivery, Place, number, properties_of, text
 from wireyard.layers.jmq.flow import Flow
-from wireyard.layers.jmq.report import Report, endpoint
+from wireyard.layers.jmq.report import Report
 from wireyard.layers.jmq.requests import Requests
 
 __all__ = ["NO_ACKNOWLEDGE", "Receiver"]

@@ -13,8 +13,8 @@ from wireyard.errors import DecodeError
 from wireyard.formats.base import Row
 from wireyard.formats.gpacket.payload import payload_value
 from wireyard.formats.jmq.packet import read_row
+from wireyard.layers.endpoints import endpoint
 from wireyard.layers.jmq.facts import Place, number, place_of, properties_of, text
-from wireyard.layers.jmq.report import endpoint
 
 __all__ = ["Relay", "relays"]
 

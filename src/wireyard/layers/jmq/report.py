@@ -7,7 +7,7 @@ from typing import Final
 from wireyard.formats.base import Row
 from wireyard.layers.jmq.facts import RULES, Facts, Place, Use, Violation
 
-__all__ = ["Report", "endpoint"]
+__all__ = ["Report"]
 
 
 _NEEDS_ALL: Final = frozenset(
@@ -19,11 +19,6 @@ _NEEDS_ALL: Final = frozenset(
         "acknowledged_nothing",
     }
 )
-
-
-def endpoint(address: str, port: int) -> str:
-    """Return ``address:port``, an IPv6 address in brackets."""
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 class Report:

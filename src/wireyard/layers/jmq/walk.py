@@ -15,10 +15,10 @@ from wireyard.formats.jmq.layout import (
     MESSAGE_TYPES,
     SYS_MESSAGE_ID,
 )
+from wireyard.layers.endpoints import endpoint
 from wireyard.layers.jmq.connection import Connection
 from wireyard.layers.jmq.facts import MAX_TEXT, Facts, Violation
 from wireyard.layers.jmq.relays import Relay, relays
-from wireyard.layers.jmq.report import endpoint
 from wireyard.layers.jmq.requests import REPLIES
 from wireyard.layers.jmq.sequences import Sequences
 

@@ -15,6 +15,7 @@ from wireyard.formats.mqtt.layout import (
     UNSUBACK,
     UNSUBSCRIBE,
 )
+from wireyard.layers.endpoints import endpoint
 
 __all__ = ["TELLING", "Side", "connection_of", "endpoints_of", "in_order", "sides_of"]
 
@@ -61,11 +62,7 @@ def endpoints_of(row: Row) -> tuple[str, str]:
     """Return source and destination of a packet as ``address:port``; a raw stream is its own."""
     if row.get("src_addr") is None:
         return row["stream"], ""
-    return _endpoint(row["src_addr"], row["src_port"]), _endpoint(row["dst_addr"], row["dst_port"])
-
-
-def _endpoint(address: str, port: int) -> str:
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    return endpoint(row["src_addr"], row["src_port"]), endpoint(row["dst_addr"], row["dst_port"])
 
 
 def connection_of(row: Row) -> tuple[str, ...]:
