@@ -21,9 +21,10 @@ $(READY): requirements.lock pyproject.toml tools/setup tools/java-home
 
 setup: $(READY) ## Install the locked packages into .venv, check Java, compile the kernels
 
-demo: $(READY) ## Read recorded broker traffic into a lake under build/ and show what is in it
+demo: $(READY) ## Read captured and recorded broker traffic into a lake under build/ and show what is in it
 	@rm -rf build/lake-demo
-	@$(JAVA) $(BIN)/wireyard run examples/traffic/*.jmq examples/traffic/*.mqtt --lake build/lake-demo
+	@$(JAVA) $(BIN)/wireyard run examples/traffic.pcap examples/traffic/shop-*.jmq examples/store/fs370 \
+		--lake build/lake-demo
 
 # A whole file goes to one worker, so that its Spark session or decoded corpus is made once.
 test: $(READY) ## Run the tests

@@ -14,13 +14,14 @@ import java.util.Random;
 /**
  * A small shop on JMS: orders, payments, shipments, alerts, an audit desk, and a stranger who may not come in.
  *
- * <p>usage: OrderTraffic SECONDS NAME=PORT... Each actor is one connection, through the port named for it, so that
- * a tap on that port sees this actor alone. The texts and amounts come from a fixed seed.
+ * <p>usage: OrderTraffic SECONDS NAME=ADDRESS... Each actor is one connection, to the address named for it, so that
+ * a tap there sees this actor alone. The texts and amounts come from a fixed seed. What the actors sent and received
+ * goes to standard output, a line of JSON a message.
  */
 public final class OrderTraffic {
     private static final String[] CUSTOMERS = {"Ada", "Grace", "Zoë", "Łukasz", "Ngọc", "雪", "Ὑπατία", "🦊 Fox & Co"};
     private static final String[] REGIONS = {"north", "south", "test"};
-    private static final Map<String, Integer> PORTS = new HashMap<>();
+    private static final Map<String, String> ADDRESSES = new HashMap<>();
     private static long closing;
 
     /** What billing answers: a class of our own, so that its bytes are all another reader can have of it. */
@@ -46,11 +47,31 @@ public final class OrderTraffic {
 
     private static Connection connect(String name, String user, String password) throws JMSException {
         ConnectionFactory factory = new ConnectionFactory();
-        factory.setProperty(ConnectionConfiguration.imqAddressList, "mqtcp://127.0.0.1:" + PORTS.get(name) + "/jms");
+        factory.setProperty(ConnectionConfiguration.imqAddressList, ADDRESSES.get(name));
         factory.setProperty(ConnectionConfiguration.imqReconnectEnabled, "false");
         // A small allowance, so that flow control shows: the C flag, and RESUME_FLOW for more.
         factory.setProperty(ConnectionConfiguration.imqConsumerFlowLimit, "6");
         return factory.createConnection(user, password);
+    }
+
+    /** Says what the actor whose thread this is did with a message; gives the message, or null for none. */
+    private static Message tell(String event, Message message) throws JMSException {
+        if (message != null) {
+            String destination = ((com.sun.messaging.Destination) message.getJMSDestination()).getName();
+            System.out.println(String.format(
+                "{\"connection\": \"%s\", \"event\": \"%s\", \"destination\": \"%s\", \"id\": \"%s\"}",
+                Thread.currentThread().getName(), event, destination, message.getJMSMessageID()));
+        }
+        return message;
+    }
+
+    private static void send(MessageProducer producer, Message message) throws JMSException {
+        producer.send(message);
+        tell("sent", message);
+    }
+
+    private static Message receive(MessageConsumer consumer, long timeout) throws JMSException {
+        return tell("received", consumer.receive(timeout));
     }
 
     private static Thread start(String name, Actor actor) {
@@ -117,20 +138,21 @@ public final class OrderTraffic {
             order.setJMSType("order");
             order.setJMSCorrelationID(String.format("order-%04d", number));
             order.setJMSReplyTo(answers);
-            orders.send(order, DeliveryMode.PERSISTENT, number % 10, 0);
-            answered.receive(5000);
+            orders.setPriority(number % 10);
+            send(orders, order);
+            receive(answered, 5000);
             if (number % 6 == 0) {
                 TextMessage note = session.createTextMessage(("Please handle order " + number + " with care. ").repeat(120));
                 note.setBooleanProperty("JMS_SUN_COMPRESS", true);
-                notes.send(note);
+                send(notes, note);
             }
             if (number % 8 == 0) {
-                quotes.send(session.createTextMessage("{\"quote\": " + number + ", \"valid_ms\": 1500}"));
+                send(quotes, session.createTextMessage("{\"quote\": " + number + ", \"valid_ms\": 1500}"));
             }
             if (number % 10 == 0) {
                 Message reminder = session.createMessage();
                 describe(reminder, number, random);
-                reminders.send(reminder);
+                send(reminders, reminder);
             }
             // A rush every now and then, quiet in between.
             Thread.sleep(number % 20 < 6 ? 300 : 4000);
@@ -143,7 +165,7 @@ public final class OrderTraffic {
         MessageConsumer orders = session.createConsumer(session.createQueue("shop.orders"));
         MessageProducer payments = session.createProducer(session.createQueue("shop.payments"));
         MessageProducer answers = session.createProducer(null);
-        for (Message message = orders.receive(8000); message != null; message = orders.receive(8000)) {
+        for (Message message = receive(orders, 8000); message != null; message = receive(orders, 8000)) {
             MapMessage order = (MapMessage) message;
             StreamMessage payment = session.createStreamMessage();
             payment.writeLong(order.getLong("order"));
@@ -153,7 +175,7 @@ public final class OrderTraffic {
             payment.writeBytes(order.getBytes("signature"));
             payment.writeObject(null);
             payment.setStringProperty("method", order.getLong("order") % 2 == 0 ? "card" : "invoice");
-            payments.send(payment);
+            send(payments, payment);
             if (order.getLong("order") % 7 == 0 && !order.getJMSRedelivered()) {
                 session.rollback();
                 continue;
@@ -161,6 +183,7 @@ public final class OrderTraffic {
             ObjectMessage answer = session.createObjectMessage(answer(order));
             answer.setJMSCorrelationID(order.getJMSCorrelationID());
             answers.send(order.getJMSReplyTo(), answer);
+            tell("sent", answer);
             session.commit();
         }
     }
@@ -191,7 +214,7 @@ public final class OrderTraffic {
         stock.setDeliveryMode(DeliveryMode.NON_PERSISTENT);
         Random random = new Random(7);
         int taken = 0;
-        for (Message message = payments.receive(8000); message != null; message = payments.receive(8000)) {
+        for (Message message = receive(payments, 8000); message != null; message = receive(payments, 8000)) {
             long order = ((StreamMessage) message).readLong();
             if (++taken % 3 == 0) {
                 message.acknowledge();
@@ -201,11 +224,11 @@ public final class OrderTraffic {
             level.writeUTF("shelf " + order % 40);
             level.writeShort((short) random.nextInt(500));
             level.writeBytes("ok\n".getBytes(StandardCharsets.UTF_8));
-            stock.send(level);
+            send(stock, level);
             if (order % 2 == 0) {
                 TextMessage alert = session.createTextMessage("shelf " + order % 40 + " is low — « réassort »");
                 describe(alert, (int) order, random);
-                alerts.send(alert);
+                send(alerts, alert);
             }
         }
     }
@@ -216,7 +239,7 @@ public final class OrderTraffic {
         MessageConsumer desk =
             session.createDurableSubscriber(session.createTopic("shop.alerts"), "desk", "severity >= 2 AND region <> 'test'", false);
         while (open()) {
-            desk.receive(1000);
+            receive(desk, 1000);
         }
         desk.close();
         session.unsubscribe("desk");
@@ -230,9 +253,9 @@ public final class OrderTraffic {
         MessageConsumer reminders = session.createConsumer(session.createQueue("shop.reminders"));
         QueueBrowser quotes = session.createBrowser(session.createQueue("shop.quotes"));
         for (int round = 1; open(); round++) {
-            topics.receive(500);
-            dead.receiveNoWait();
-            reminders.receiveNoWait();
+            receive(topics, 500);
+            tell("received", dead.receiveNoWait());
+            tell("received", reminders.receiveNoWait());
             if (round % 60 == 0) {
                 quotes.getEnumeration();
             }
@@ -243,7 +266,7 @@ public final class OrderTraffic {
         closing = System.currentTimeMillis() + 1000L * Integer.parseInt(arguments[0]);
         for (int i = 1; i < arguments.length; i++) {
             String[] pair = arguments[i].split("=");
-            PORTS.put(pair[0], Integer.valueOf(pair[1]));
+            ADDRESSES.put(pair[0], pair[1]);
         }
         List<Thread> actors = List.of(start("audit", OrderTraffic::audit), start("alerts", OrderTraffic::alerts));
         Thread.sleep(1000);
@@ -252,7 +275,7 @@ public final class OrderTraffic {
         try (Connection refused = connect("stranger", "guest", "open sesame")) {
             throw new AssertionError("the stranger was let in");
         } catch (JMSSecurityException expected) {
-            System.out.println("the stranger was refused");
+            System.err.println("the stranger was refused");
         }
         for (List<Thread> group : List.of(others, actors)) {
             for (Thread actor : group) {

@@ -17,8 +17,9 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from typing import IO
 
 from examples.recording.tap import LOOPBACK, free_ports, running, tap
 
@@ -27,9 +28,11 @@ HERE = Path(__file__).resolve().parent
 
 
 @contextlib.asynccontextmanager
-async def running_broker(mq_home: Path, java_home: Path, work: Path) -> AsyncIterator[int]:
+async def running_broker(
+    mq_home: Path, java_home: Path, work: Path, mapper_port: int
+) -> AsyncIterator[int]:
     """Run a broker on loopback only; give the port of its jms service."""
-    mapper_port, jms_port, admin_port = free_ports(3)
+    jms_port, admin_port = free_ports(2)
     settings = {
         "portmapper.hostname": LOOPBACK,
         "hostname": LOOPBACK,
@@ -46,29 +49,47 @@ async def running_broker(mq_home: Path, java_home: Path, work: Path) -> AsyncIte
         yield jms_port
 
 
-async def run(*command: str) -> None:
+async def run(*command: str, stdout: IO[bytes] | None = None) -> None:
     """Run one command to its end; stop here when it fails."""
-    if await (await asyncio.create_subprocess_exec(*command)).wait():
+    if await (await asyncio.create_subprocess_exec(*command, stdout=stdout)).wait():
         sys.exit(f"{command[0]} failed")
+
+
+async def play(
+    mq_home: Path,
+    java_home: Path,
+    seconds: int,
+    addresses: Mapping[str, str],
+    told: IO[bytes] | None = None,
+) -> None:
+    """Play the scenario once, each actor connecting to its address; they tell what they did."""
+    jars, binaries = f"{mq_home}/lib/*", java_home / "bin"
+    with tempfile.TemporaryDirectory() as classes:
+        await run(f"{binaries}/javac", "-cp", jars, "-d", classes, f"{HERE}/OrderTraffic.java")
+        await run(
+            f"{binaries}/java",
+            # The client tells the broker its kernel's release; ours is nobody's business.
+            "-Dos.version=6.1",
+            *("-cp", f"{jars}:{classes}"),
+            *("OrderTraffic", str(seconds)),
+            *(f"{name}={address}" for name, address in addresses.items()),
+            stdout=told,
+        )
+
+
+async def tapped(jms_port: int, out: Path) -> dict[str, str]:
+    """Return an address for each actor, that of a tap of its own."""
+    return {
+        name: f"mqtcp://{LOOPBACK}:{await tap(name, 'jmq', jms_port, out)}/jms" for name in ACTORS
+    }
 
 
 async def record(mq_home: Path, java_home: Path, out: Path, seconds: int) -> None:
     """Play the scenario once, each actor through a tap of its own."""
-    jars, binaries = f"{mq_home}/lib/*", java_home / "bin"
+    [mapper_port] = free_ports(1)
     with tempfile.TemporaryDirectory() as work:
-        await run(f"{binaries}/javac", "-cp", jars, "-d", work, f"{HERE}/OrderTraffic.java")
-        async with running_broker(mq_home, java_home, Path(work)) as jms_port:
-            ports = [f"{name}={await tap(name, 'jmq', jms_port, out)}" for name in ACTORS]
-            # The client tells the broker its kernel's release; ours is nobody's business.
-            await run(
-                f"{binaries}/java",
-                "-Dos.version=6.1",
-                "-cp",
-                f"{jars}:{work}",
-                "OrderTraffic",
-                str(seconds),
-                *ports,
-            )
+        async with running_broker(mq_home, java_home, Path(work), mapper_port) as jms_port:
+            await play(mq_home, java_home, seconds, await tapped(jms_port, out))
             await asyncio.sleep(1)  # the last bytes
 
 

@@ -30,6 +30,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from examples.recording.tap import LOOPBACK, free_ports, running, tap
 
+MOSQUITTO = "/usr/sbin/mosquitto"
 PASSWORD = "made-up-for-this-recording"
 QUIET_S = 0.15
 """What one step causes is over before the next, so that the order is the same every time."""
@@ -337,9 +338,8 @@ async def keep_alive(client: Client) -> None:
 
 
 @contextlib.asynccontextmanager
-async def running_broker(mosquitto: str, work: Path) -> AsyncIterator[int]:
-    """Run a broker on loopback only; give its port."""
-    [port] = free_ports(1)
+async def running_broker(mosquitto: str, work: Path, port: int) -> AsyncIterator[None]:
+    """Run a broker on loopback only."""
     passwords, settings = work / "passwords", work / "mosquitto.conf"
     subprocess.run(["mosquitto_passwd", "-c", "-b", passwords, "monitor", PASSWORD], check=True)
     settings.write_text(
@@ -348,18 +348,23 @@ async def running_broker(mosquitto: str, work: Path) -> AsyncIterator[int]:
         f"user {getpass.getuser()}\npersistence false\nlog_dest stderr\n"
     )
     async with running(mosquitto, "-c", settings, ready=b"running"):
-        yield port
+        yield
+
+
+async def tapped(port: int, out: Path) -> Ports:
+    """Return a port for each client, that of a tap of its own."""
+    return {name: await tap(name, "mqtt", port, out) for name in NAMES}
 
 
 async def record(mosquitto: str, out: Path) -> None:
     """Play the scenario, each connection through a tap of its own."""
+    [port] = free_ports(1)
     with (
         tempfile.TemporaryDirectory() as work,
         (out / "_clients.jsonl").open("w", encoding="utf-8") as told,
     ):
-        async with running_broker(mosquitto, Path(work)) as port:
-            ports = {name: await tap(name, "mqtt", port, out) for name in NAMES}
-            await play(ports, told)
+        async with running_broker(mosquitto, Path(work), port):
+            await play(await tapped(port, out), told)
             await asyncio.sleep(1)  # the last bytes
 
 
@@ -367,7 +372,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--mosquitto", default="/usr/sbin/mosquitto")
+    parser.add_argument("--mosquitto", default=MOSQUITTO)
     parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parents[1] / "traffic")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)

@@ -19,11 +19,12 @@ from wireyard.errors import UsageError
 __all__ = ["command"]
 
 
-_HELP = """Read captures and streams into a lake of Parquet tables with Spark.
+_HELP = """Read captures, streams and stores into a lake of Parquet tables with Spark.
 
-INPUT is a file, a folder with all that is in it, a pattern or a URL: a stream or a capture, pcap or
-pcapng. The content decides which format a file has and whether it is compressed, and which format
-each stream of a capture has; in a folder, what has no known format is named and left out.
+INPUT is a file, a folder with all that is in it, a pattern or a URL: a stream, a capture (pcap,
+pcapng) or a file of an Open MQ store. The content decides which format a file has, whether it is
+compressed, and which format each stream of a capture has; in a folder, what has no known format is
+named and left out.
 
 \b
 DIR/packets_FORMAT   every row of every stream, as decode shows them
@@ -76,7 +77,7 @@ def command(
     quiet: bool,
     max_packet_bytes: int | None,
 ) -> int:
-    """Read captures and streams into a lake of Parquet tables with Spark."""
+    """Read captures, streams and stores into a lake of Parquet tables with Spark."""
     if not inputs or "-" in inputs:
         raise UsageError("run: name INPUTs: files, folders, patterns or URLs")
     if find_spec("pyspark") is None:

@@ -59,6 +59,8 @@ def _formats(inputs: Sequence[Input]) -> Table:
     streams = Counter(one.format for one in _streams(inputs))
     for name in sorted(name for name in streams if name):
         ledgers = [one.counts for one in _streams(inputs) if one.format == name]
+        if not any(one["bytes_read"] for one in ledgers):
+            continue
         packets = sum(one["packets_ok"] + one["packets_malformed"] for one in ledgers)
         size = sum(one["bytes_read"] for one in ledgers)
         table.add_row(name, f"{streams[name]:,}", f"{packets:,}", bytes_text(size))
@@ -116,7 +118,8 @@ def _streams(inputs: Sequence[Input]) -> list[StreamLedger]:
 
 
 def _place(lake: Lake) -> Text:
-    return Text(f"lake        {lake.url}: {', '.join(sorted(lake.files))}")
+    filled = sum(map(bool, lake.files.values()))
+    return Text(f"lake        {lake.url}: {_count(filled, 'table')}, a folder each")
 
 
 def _table(*names: str) -> Table:

@@ -43,7 +43,13 @@ _MOST_MESSAGES = 10
     metavar="N",
     help="Stop after N messages.",
 )
-@click.option("--out", type=click.Choice(["text", "jsonl"]), default="text", show_default=True)
+@click.option(
+    "--out",
+    type=click.Choice(["text", "jsonl"]),
+    default="text",
+    show_default=True,
+    help="In words, or the rows of the tables as JSON Lines.",
+)
 def command(lake: str, message: str, limit: int, out: str) -> int:
     """Tell what became of a message, or of the messages to a destination.
 
