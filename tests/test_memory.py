@@ -96,6 +96,14 @@ def take_apart(values: Longs, widths: Longs, zeros: Longs) -> int:
     return 0
 
 
+@kernel(I64(READ, TEXT, LONGS))
+def turn_bits(data: Bytes, out: Bytes, places: Longs) -> int:
+    for place in range(8):
+        out[place] = memory.bit_column(memory.load_word(data, 0), place)
+        places[place] = memory.place_of(places[place])
+    return 0
+
+
 def of(data: bytes) -> Bytes:
     return np.frombuffer(data, np.uint8)
 
@@ -162,6 +170,17 @@ def test_copy_text_sees_every_byte_that_is_not_ascii() -> None:
 
 
 # --- UTF-8 ----------------------------------------------------------------------------------
+
+
+def test_bits_of_eight_bytes_become_bytes() -> None:
+    for seed in range(200):
+        data = noise(8, seed)
+        out, places = np.zeros(8, np.uint8), np.arange(8) << 60 & (1 << 63) - 1
+        expected = places.tolist()
+        turn_bits(of(data), out, places)
+        square = np.unpackbits(of(data).reshape(8, 1), axis=1, bitorder="little")
+        assert out.tolist() == np.packbits(square.T, axis=1, bitorder="little").ravel().tolist()
+        assert places.tolist() == expected
 
 
 def verdicts_on(texts: list[bytes]) -> list[bool]:

@@ -22,6 +22,7 @@ __all__ = [
     "LINE",
     "SLACK",
     "Bytes",
+    "bit_column",
     "bit_length",
     "copy_bytes",
     "copy_text",
@@ -35,6 +36,7 @@ __all__ = [
     "load_u16",
     "load_u32",
     "load_word",
+    "place_of",
     "prefetch",
     "prefetch_lines",
     "put_i64",
@@ -61,6 +63,11 @@ not in the cache yet, and this is what memory sends while one answer is waited f
 
 HIGH_BITS: Final = -0x7F7F7F7F7F7F7F80
 """The high bit of each byte of a word: a byte that has it set is not ASCII."""
+
+_LOW_BITS: Final = 0x0101010101010101
+_GATHER: Final = 0x0102040810204080
+"""Times a word that has only low bits of bytes: its highest byte has them, in order."""
+_POSITIVE: Final = 0x7FFFFFFFFFFFFFFF
 
 ASCII_ZEROS: Final = 0x3030303030303030
 """Added to a word of eight digits, makes them text."""
@@ -232,6 +239,24 @@ def bit_length(value: int) -> int:
 def divide(value: int, divisor: int) -> int:
     """Divide two integers that are not negative; floor division would test their signs."""
     return value // divisor
+
+
+# --- places and bits ------------------------------------------------------------------------
+
+
+@piece
+def place_of(row: int) -> int:
+    """Return `row`, which is not negative, so that the compiler knows.
+
+    A negative index counts from the end, which every array would be asked about.
+    """
+    return row & _POSITIVE
+
+
+@piece
+def bit_column(word: int, place: int) -> int:
+    """Return bit `place` of each of the eight bytes of `word` as one byte, the first lowest."""
+    return (word >> place & _LOW_BITS) * _GATHER >> 56 & 0xFF
 
 
 # --- text -----------------------------------------------------------------------------------

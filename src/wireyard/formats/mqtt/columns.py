@@ -108,7 +108,7 @@ class ColumnDecoder:
         a = batch.arena.arrays
         kernels.fill_rows(
             data, stop, starts, sizes, contexts, self._wanted, a["i32"], a["i64"], a["places"],
-            a["bits"], a["rejected"], a["names"], batch.scratch.topics, a["payloads"],
+            a["said"], a["bits"], a["rejected"], a["names"], batch.scratch.topics, a["payloads"],
             batch.scratch.text, batch.scratch.codes, batch.scratch.offsets, a["offsets"],
             *kernels.TABLES,
         )  # fmt: skip
@@ -170,11 +170,15 @@ class _Batch:
                 "i32": ((len(kernels.I32_FIELDS), rows), np.int32),
                 "i64": ((len(kernels.I64_FIELDS), rows), np.int64),
                 "places": ((kernels.PLACES, kernels.BLOCK_ROWS), np.int64),
+                "said": ((kernels.BLOCK_ROWS,), np.uint8),
                 "bits": ((len(kernels.BITS), (rows + 7) // 8), np.uint8),
                 "rejected": ((rows,), np.uint8),
                 "offsets": ((len(kernels.WANT), rows + 1), np.int32),
                 "names": ((kernels.MAX_NAME_BYTES * rows + SLACK,), np.uint8),
-                "payloads": ((taken if wanted & kernels.WANT["payloads"] else 0,), np.uint8),
+                "payloads": (
+                    (taken + SLACK if wanted & kernels.WANT["payloads"] else 0,),
+                    np.uint8,
+                ),
             }
         )
         self.arena.arrays["offsets"][:, 0] = 0

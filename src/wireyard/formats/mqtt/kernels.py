@@ -38,10 +38,12 @@ from wireyard.memory import (
     AHEAD_BYTES,
     LINE,
     Bytes,
-    copy_bytes,
+    bit_column,
     copy_text,
     load_u8,
     load_u16,
+    load_word,
+    place_of,
     prefetch_lines,
     store_word,
     valid_utf8,
@@ -67,9 +69,22 @@ Grid32 = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 Grid64 = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 Grid8 = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 
-I32_FIELDS: Final = ("packet_type", "flags", "remaining_length_bytes", "qos", "packet_id")
+I32_FIELDS: Final = (
+    "packet_type",
+    "flags",
+    "remaining_length_bytes",
+    "qos",
+    "packet_id",
+)
 I64_FIELDS: Final = ("remaining_length", "payload_size")
-BITS: Final = ("dup", "retain", "is publish", "has qos", "has packet id", "has properties")
+BITS: Final = (
+    "dup",
+    "retain",
+    "is publish",
+    "has qos",
+    "has packet id",
+    "has properties",
+)
 """Two columns, and what says where a column is not null; each a row of bitmaps."""
 WANT: Final = {"names": 1, "topics": 2, "payloads": 4, "properties": 8}
 """Groups of columns that cost something; a group that nobody asked for is left out."""
@@ -85,24 +100,57 @@ _TOPIC_AT, _PROPERTIES_AT, _PAYLOAD_AT = range(PLACES)
 BLOCK_ROWS: Final = 1024
 """Rows that go through all passes together: what they read and write stays in the cache."""
 _ROW_OF_BLOCK: Final = BLOCK_ROWS - 1
+_IS_PUBLISH, _HAS_PACKET_ID, _HAS_PROPERTIES = (
+    1 << BITS.index(name) for name in ("is publish", "has packet id", "has properties")
+)
+_SURE: Final = 0x80
+"""Beside those bits: nothing is wrong with the byte, and the packet is one answered here."""
 _NAME_WORDS: Final = 2
 _KINDS: Final = 16
 
 
-def _names() -> tuple[Ints, Ints, Ints]:
-    """Return the names of the types as words, their lengths, and the nibble each type has."""
+def _names() -> tuple[Ints, Ints]:
+    """Return the names of the types as words, and their lengths."""
     words, lengths = [], []
     for kind in range(_KINDS):
         raw = PACKET_TYPES.get(kind, "").encode()
         whole = raw.ljust(8 * _NAME_WORDS, b"\0")
         words += [int.from_bytes(whole[at : at + 8], "little") for at in (0, 8)]
         lengths.append(len(raw))
-    nibbles = [FIXED_FLAGS.get(kind, 0) for kind in range(_KINDS)]
-    return np.array(words, np.int64), np.array(lengths, np.int64), np.array(nibbles, np.int64)
+    return np.array(words, np.int64), np.array(lengths, np.int64)
 
 
-TABLES: Final = (*_names(), np.array(KINDS, np.int64))
-"""Names of types as words, their lengths, the nibble of each type, the rules of properties."""
+def _first_byte(version: int, kind: int, flags: int) -> int:
+    """Return what a first byte says where `version` is in force: `BITS`, and `_SURE`."""
+    publish, numbered = kind == PUBLISH, PUBACK <= kind <= PUBCOMP
+    if publish:
+        sure = flags & 6 != 6 and (flags & 6 != 0 or flags < 8 or version < 4)
+    else:
+        sure = flags == FIXED_FLAGS.get(kind) and (numbered or PINGREQ <= kind <= DISCONNECT)
+    bits = (
+        flags & 8,
+        flags & 1,
+        publish,
+        publish or (kind == PUBREL and version == 3),
+        numbered or (publish and flags & 6),
+        publish and version == 5,
+    )
+    said = sum(1 << place for place, bit in enumerate(bits) if bit)
+    return said | (_SURE if sure and version != 2 else 0)
+
+
+def _first_bytes() -> Bytes:
+    """Return what every first byte says, by version and byte."""
+    said = [
+        _first_byte(version, byte >> 4, byte & 15)
+        for version in range(VERSION_BITS + 1)
+        for byte in range(256)
+    ]
+    return np.array(said, np.uint8)
+
+
+TABLES: Final = (*_names(), _first_bytes(), np.array(KINDS, np.int64))
+"""Names of types as words, their lengths, what first bytes say, the rules of properties."""
 
 _INTS = array("int64")
 _OFFSETS = array("int32")
@@ -160,8 +208,9 @@ def fill_numbers(
     i32: Grid32,
     i64: Grid64,
     places: Grid64,
+    said: Bytes,
     rejected: Bytes,
-    nibbles: Ints,
+    first_bytes: Bytes,
     first: int,
     last: int,
 ) -> None:
@@ -169,77 +218,57 @@ def fill_numbers(
 
     Conditions are joined by bits, not by branches: which QoS comes next cannot be predicted.
     """
-    for row in range(first, last):
+    for number in range(first, last):
+        row = place_of(number)
         start = starts[row]
         end = start + sizes[row]
         prefetch_lines(data, start + LINE, start + min(sizes[row], AHEAD_BYTES))
-        version = contexts[row] & VERSION_BITS
-        kind = load_u8(data, start) >> 4
-        flags = load_u8(data, start) & 15
-        qos = flags >> 1 & 3
+        byte = load_u8(data, start)
+        says = load_u8(first_bytes, (contexts[row] & VERSION_BITS) << 8 | byte)
         at = start + 1
         while load_u8(data, at) >= 0x80:
             at += 1
         # The last byte of a length is 0 only if it is the only one, or one too many.
-        sure = (version != 2) & ((at == start + 1) | (load_u8(data, at) != 0))
+        sure = (says >= _SURE) & ((at == start + 1) | (load_u8(data, at) != 0))
         at += 1
-        i32[0, row] = kind
-        i32[1, row] = flags
+        qos = byte >> 1 & 3
+        i32[0, row] = byte >> 4
+        i32[1, row] = byte & 15
         i32[2, row] = at - start - 1
         i32[3, row] = qos
         i64[0, row] = end - at
         id_at = payload_at = at
-        if kind == PUBLISH:
-            sure &= end - at >= 2
+        if says & _IS_PUBLISH:
             size = load_u16(data, min(at, stop - 2))
             id_at = at + 2 + size
             listed_at = payload_at = id_at + 2 * (qos != 0)
-            if version == 5:
+            if says & _HAS_PROPERTIES:
                 # Property Length of one byte; longer ones are rare.
                 length = load_u8(data, min(listed_at, stop - 1))
                 sure &= length < 0x80
                 listed_at += 1
                 payload_at = listed_at + length
-            sure &= ((size > 0) | (payload_at > listed_at)) & (payload_at <= end) & (qos != 3)
+            sure &= (end - at >= 2) & (payload_at <= end)
+            sure &= (size > 0) | (payload_at > listed_at)
             sure &= (qos == 0) | (load_u16(data, min(id_at, stop - 2)) != 0)
-            sure &= (qos != 0) | (flags < 8) | (version < 4)
             places[_TOPIC_AT, row & _ROW_OF_BLOCK] = at + 2
             places[_PROPERTIES_AT, row & _ROW_OF_BLOCK] = listed_at
             places[_PAYLOAD_AT, row & _ROW_OF_BLOCK] = payload_at
         else:
-            answers = (kind >= PUBACK) & (kind <= PUBCOMP) & (end - at == 2)
-            empty = (kind >= PINGREQ) & (kind <= DISCONNECT) & (end == at)
-            sure &= (flags == nibbles[kind]) & (answers | empty)
+            sure &= end - at == 2 * (says & _HAS_PACKET_ID != 0)  # nothing but that
         i32[4, row] = load_u16(data, min(id_at, stop - 2))
         i64[1, row] = end - payload_at
+        said[row & _ROW_OF_BLOCK] = says
         rejected[row] = not sure
 
 
 @piece
-def fill_bits(contexts: Ints, i32: Grid32, bits: Grid8, first: int, last: int) -> None:
-    """Fill the columns of one bit, and what says where others are not null."""
-    for group in range(first, last, 8):
-        dup = retain = publishes = with_qos = numbered = listed = 0
-        for bit in range(min(8, last - group)):
-            row = group + bit
-            kind = i32[0, row]
-            flags = i32[1, row]
-            version = contexts[row] & VERSION_BITS
-            publish = kind == PUBLISH
-            dup |= (flags >> 3) << bit
-            retain |= (flags & 1) << bit
-            publishes |= publish << bit
-            with_qos |= (publish | ((kind == PUBREL) & (version == 3))) << bit
-            answers = (kind >= PUBACK) & (kind <= PUBCOMP)
-            numbered |= ((publish & (flags & 6 != 0)) | answers) << bit
-            listed |= (publish & (version == 5)) << bit
-        byte = group >> 3
-        bits[0, byte] = dup
-        bits[1, byte] = retain
-        bits[2, byte] = publishes
-        bits[3, byte] = with_qos
-        bits[4, byte] = numbered
-        bits[5, byte] = listed
+def fill_bits(said: Bytes, bits: Grid8, first: int, last: int) -> None:
+    """Fill the columns of one bit, and what says where others are not null, eight rows at once."""
+    for row in range(first, last, 8):
+        word = load_word(said, row & _ROW_OF_BLOCK)
+        for place in range(len(BITS)):
+            bits[place, row >> 3] = bit_column(word, place)
 
 
 @piece
@@ -248,7 +277,8 @@ def fill_names(
 ) -> None:
     """Fill the names of packet types."""
     at = offsets[_NAME_PLACE, first]
-    for row in range(first, last):
+    for number in range(first, last):
+        row = place_of(number)
         kind = i32[0, row]
         store_word(names, at, words[_NAME_WORDS * kind])
         store_word(names, at + 8, words[_NAME_WORDS * kind + 1])
@@ -270,7 +300,8 @@ def fill_topics(
 ) -> None:
     """Fill the topics, and reject packets whose topic breaks a rule."""
     begin = at = offsets[_TOPIC_PLACE, first]
-    for row in range(first, last):
+    for number in range(first, last):
+        row = place_of(number)
         if i32[0, row] == PUBLISH and not rejected[row]:
             start = places[_TOPIC_AT, row & _ROW_OF_BLOCK]
             size = load_u16(data, start - 2)
@@ -290,6 +321,7 @@ def fill_topics(
 @piece
 def fill_payloads(
     data: Bytes,
+    stop: int,
     places: Grid64,
     i32: Grid32,
     i64: Grid64,
@@ -301,10 +333,11 @@ def fill_payloads(
 ) -> None:
     """Fill the payloads."""
     at = offsets[_PAYLOAD_PLACE, first]
-    for row in range(first, last):
+    for number in range(first, last):
+        row = place_of(number)
         if i32[0, row] == PUBLISH and not rejected[row]:
             size = i64[1, row]
-            copy_bytes(payloads, at, data, places[_PAYLOAD_AT, row & _ROW_OF_BLOCK], size)
+            copy_text(payloads, at, data, places[_PAYLOAD_AT, row & _ROW_OF_BLOCK], size, stop)
             at += size
         offsets[_PAYLOAD_PLACE, row + 1] = at
 
@@ -325,7 +358,8 @@ def fill_properties(
 ) -> None:
     """Fill the properties of PUBLISH; before 5.0 it has none."""
     entry = offsets[_LIST_PLACE, first]
-    for row in range(first, last):
+    for number in range(first, last):
+        row = place_of(number)
         if i32[0, row] == PUBLISH and not rejected[row]:
             start = places[_PROPERTIES_AT, row & _ROW_OF_BLOCK]
             end = places[_PAYLOAD_AT, row & _ROW_OF_BLOCK]
@@ -344,8 +378,8 @@ def fill_properties(
 
 @kernel(
     I64(
-        READ, I64, _INTS, _INTS, _INTS, I64, _GRID32, _GRID64, _GRID64, _GRID8, TEXT, TEXT, TEXT,
-        TEXT, TEXT, _OFFSETS, _OFFSETS, _GRID32, _INTS, _INTS, _INTS, _INTS,
+        READ, I64, _INTS, _INTS, _INTS, I64, _GRID32, _GRID64, _GRID64, TEXT, _GRID8, TEXT, TEXT,
+        TEXT, TEXT, TEXT, _OFFSETS, _OFFSETS, _GRID32, _INTS, _INTS, READ, _INTS,
     )
 )  # fmt: skip
 def fill_rows(
@@ -358,6 +392,7 @@ def fill_rows(
     i32: Grid32,
     i64: Grid64,
     places: Grid64,
+    said: Bytes,
     bits: Grid8,
     rejected: Bytes,
     names: Bytes,
@@ -369,22 +404,24 @@ def fill_rows(
     offsets: Grid32,
     words: Ints,
     lengths: Ints,
-    nibbles: Ints,
+    first_bytes: Bytes,
     kinds: Ints,
 ) -> int:
     """Fill the wanted columns of the packets at `starts`; return how many there are.
 
-    Shapes: i32, i64 (field, r); places (`PLACES`, `BLOCK_ROWS`); bits (`BITS`, r / 8); rejected
-    (r); names, topics, payloads and the text of properties: their bytes, and slack; codes (e);
-    entry_offsets (e + 1); offsets (group, r + 1). Zero at first: the first of all offsets.
+    Shapes: i32, i64 (field, r); places (`PLACES`, `BLOCK_ROWS`); said (`BLOCK_ROWS`); bits (`BITS`,
+    r / 8); rejected (r); names, topics, payloads and the text of properties: their bytes, and
+    slack; codes (e); entry_offsets (e + 1); offsets (group, r + 1). Zero at first: the first of
+    all offsets.
     """
     rows = starts.shape[0]
     for first in range(0, rows, BLOCK_ROWS):
         last = min(first + BLOCK_ROWS, rows)
         fill_numbers(
-            data, stop, starts, sizes, contexts, i32, i64, places, rejected, nibbles, first, last
-        )
-        fill_bits(contexts, i32, bits, first, last)
+            data, stop, starts, sizes, contexts, i32, i64, places, said, rejected, first_bytes,
+            first, last,
+        )  # fmt: skip
+        fill_bits(said, bits, first, last)
         if wanted & _NAMES_WANTED:
             fill_names(i32, names, offsets, words, lengths, first, last)
         if wanted & _TOPICS_WANTED:
@@ -395,5 +432,5 @@ def fill_rows(
                 first, last,
             )  # fmt: skip
         if wanted & _PAYLOADS_WANTED:
-            fill_payloads(data, places, i32, i64, payloads, offsets, rejected, first, last)
+            fill_payloads(data, stop, places, i32, i64, payloads, offsets, rejected, first, last)
     return rows
