@@ -22,7 +22,7 @@ ALLOWED = {
     "accelerate": set[str](),
     "memory": {"accelerate"},
     "decimals": {"accelerate", "memory"},
-    "arena": set[str](),
+    "arena": {"accelerate"},
     "schema": {"errors", "layout", "formats"},
     "formats": BYTES | COLUMNS | {"formats"},
     "streams": STREAMS,

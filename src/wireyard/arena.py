@@ -1,58 +1,287 @@
-"""Memory for the columns of one batch: one allocation, many arrays.
+"""One batch in one buffer: the arrays that kernels fill, and the message that says where they are.
 
 Memory that was never touched costs ten times what warm memory does. Arrow's pool keeps the pages
 of large blocks that were given back, so a batch asks it once and cuts what it got.
+
+To make the Arrow arrays of forty columns one by one takes as long as to decode a thousand packets,
+and no other thread runs meanwhile. So the buffer is a message of Arrow's IPC format, and reading
+it is one call that copies nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import accumulate
-from math import prod
-from typing import Any
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, repeat
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["Arena", "copied"]
+from wireyard.accelerate import I64, array, kernel
 
-_ALIGNMENT = 64  # what Arrow asks of buffers
+__all__ = ["Arena", "BatchLayout", "Shape", "Source"]
+
+Bytes = npt.NDArray[np.uint8]
+Pairs = np.ndarray[tuple[int, int], np.dtype[np.int64]]
+
+Source = tuple[str, int] | None
+"""The name of an array and a row of it; None where nothing is null."""
+
+_ALIGNMENT: Final = 64  # what Arrow asks of buffers
+_ROWS, _ENTRIES, _NONE, _UNKNOWN = range(4)
+"""What is counted: rows, what their lists hold, nothing; nulls are left to Arrow to count."""
+_SPARE: Final = 8
+"""What is foreseen is larger by this part than what was needed."""
+
+# --- the message ----------------------------------------------------------------------------
+
+# Message.fbs of Arrow as a flatbuffer with every field at a fixed place. A table begins with how
+# far before it its vtable is: two sizes, and where in the table each field is.
+_HEAD: Final = struct.Struct("<IiI 6H iIqhBx 5H2x iIqII")
+_BODY_BYTES_AT, _ROWS_AT = 32, 64
+_GAP: Final = struct.Struct("<4xI")
+"""What is between nodes and buffers."""
+_PAIR_BYTES: Final = 16
+"""A node is a length and how many are null, a buffer is a place and a size."""
+_NUMBER: Final = struct.Struct("<q")
+_VERSION_5, _RECORD_BATCH = 4, 3
 
 
-class Arena:
-    """Arrays cut from one Arrow buffer.
+def _head(nodes: int, buffers: int) -> Bytes:
+    """Return the head of a message of one record batch, all of whose numbers are zero."""
+    gap_at = _HEAD.size + _PAIR_BYTES * nodes
+    size = gap_at + _GAP.size + _PAIR_BYTES * buffers
+    head = np.zeros(size + -size % _ALIGNMENT, np.uint8)
+    _HEAD.pack_into(
+        head.data, 0, 0xFFFFFFFF, len(head) - 8, 16,
+        12, 20, 16, 18, 4, 8, 12, 28, 0, _VERSION_5, _RECORD_BATCH,
+        10, 20, 8, 4, 16, 12, 16, 0, 12 + _PAIR_BYTES * nodes, nodes,
+    )  # fmt: skip
+    _GAP.pack_into(head.data, gap_at, buffers)
+    return head
+
+
+def _lay_out(
+    kind: pa.DataType,
+    given: Iterator[Source],
+    validity: Source,
+    counted: tuple[int, int],
+    nodes: list[tuple[int, int]],
+    buffers: list[Source],
+) -> None:
+    """Append the nodes and buffers of a type and of those inside it."""
+    length, nulls = counted
+    nodes.append((length, nulls if validity else _NONE))
+    buffers.append(validity)
+    buffers += islice(given, kind.num_buffers - 1)
+    if not pa.types.is_struct(kind):
+        length, validity = _NONE if nulls == _ROWS else _ENTRIES, None
+    for place in range(kind.num_fields):
+        _lay_out(kind.field(place).type, given, validity, (length, nulls), nodes, buffers)
+
+
+_PAIRS: Final = array("int64", 2)
+
+
+@kernel(I64(_PAIRS, I64, _PAIRS))
+def place_arrays(shapes: Pairs, rows: int, extents: Pairs) -> int:
+    """Fill in where each array begins and how long a row of it is; return where all of them end."""
+    stop = 0
+    for number in range(shapes.shape[0]):
+        size = (shapes[number, 1] * rows + 7 >> 3) + shapes[number, 2]
+        size += -size & (_ALIGNMENT - 1)
+        extents[number, 0] = stop
+        extents[number, 1] = size
+        stop += shapes[number, 0] * size
+    return stop
+
+
+@kernel(I64(_PAIRS, _PAIRS, I64, I64, _PAIRS, _PAIRS, _PAIRS))
+def fill_pairs(
+    sources: Pairs,
+    counted: Pairs,
+    rows: int,
+    entries: int,
+    extents: Pairs,
+    nodes: Pairs,
+    buffers: Pairs,
+) -> int:
+    """Fill in the nodes and buffers of a head; return how many buffers there are."""
+    for number in range(nodes.shape[0]):
+        for side in range(2):
+            what = counted[number, side]
+            count = rows if what == _ROWS else entries if what == _ENTRIES else 0
+            nodes[number, side] = -1 if what == _UNKNOWN else count
+    for number in range(buffers.shape[0]):
+        if sources[number, 0] >= 0:
+            start, size = extents[sources[number, 0], 0], extents[sources[number, 0], 1]
+            buffers[number, 0] = start + sources[number, 1] * size
+            buffers[number, 1] = size
+    return buffers.shape[0]
+
+
+# --- the memory -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How large an array is: `fields` rows of `bits` for each row of the batch, and `more` bytes.
+
+    Each row begins where Arrow wants a buffer to begin, so it is somewhat longer.
+    """
+
+    kind: npt.DTypeLike
+    bits: int
+    fields: int = 1
+    more: int = 0
+
+
+_ZEROS: Final = "zeros"
+"""Validity, offsets and values of every column that is null everywhere."""
+_ZEROS_SHAPE: Final = Shape(np.int64, 64, more=8)
+
+
+class BatchLayout:
+    """How batches of the same columns are laid out.
 
     Parameters
     ----------
+    schema
+        The columns.
     shapes
-        Name to shape and type of each array. Their contents are undefined at first.
+        The arrays that kernels fill.
+    sources
+        The buffers of each column in Arrow's order, its validity first; types inside a type have
+        none. What is not in `shapes` is claimed later. A column that is not here is null
+        everywhere.
     """
 
-    def __init__(self, shapes: Mapping[str, tuple[tuple[int, ...], npt.DTypeLike]]) -> None:
-        sizes = [prod(shape) * np.dtype(kind).itemsize for shape, kind in shapes.values()]
-        starts = [0, *accumulate(size + -size % _ALIGNMENT for size in sizes)]
-        self._buffer = pa.allocate_buffer(starts[-1])
-        self._starts = dict(zip(shapes, starts, strict=False))
-        whole = np.frombuffer(self._buffer, np.uint8)
+    def __init__(
+        self,
+        schema: pa.Schema,
+        shapes: Mapping[str, Shape],
+        sources: Mapping[str, Sequence[Source]],
+    ) -> None:
+        self.schema = schema
+        self.claimed_share = 0.0
+        """What the last batch claimed for each byte it was read from, and a bit more."""
+        nodes: list[tuple[int, int]] = []
+        buffers: list[Source] = []
+        for column in schema:
+            nowhere = column.name not in sources
+            given = repeat((_ZEROS, 0)) if nowhere else iter(sources[column.name])
+            counted = _ROWS, _ROWS if nowhere else _UNKNOWN
+            _lay_out(column.type, given, next(given), counted, nodes, buffers)
+        named = dict.fromkeys(source[0] for source in buffers if source)
+        if _ZEROS in named:
+            shapes = {**shapes, _ZEROS: _ZEROS_SHAPE}
+        self.cuts = [(name, one.fields, np.dtype(one.kind)) for name, one in shapes.items()]
+        self.numbers = {name: number for number, name in enumerate({**shapes, **named})}
+        self._shapes = _pairs([(one.fields, one.bits, one.more) for one in shapes.values()])
+        self._sources = _pairs(
+            [(self.numbers[one[0]], one[1]) if one else (-1, 0) for one in buffers]
+        )
+        self._counted = _pairs(nodes)
+        self.head = _head(len(nodes), len(buffers))
+        gap_at = _HEAD.size + _PAIR_BYTES * len(nodes)
+        start = gap_at + _GAP.size
+        stop = start + _PAIR_BYTES * len(buffers)
+        self._nodes = self.head[_HEAD.size : gap_at].view(np.int64).reshape(-1, 2)
+        self._buffers = self.head[start:stop].view(np.int64).reshape(-1, 2)
+
+    def place(self, rows: int) -> tuple[Pairs, int]:
+        """Return where the arrays of a batch are, and how many bytes they take."""
+        extents: Pairs = np.zeros((len(self.numbers), 2), np.int64)
+        return extents, place_arrays(self._shapes, rows, extents)
+
+    def fill_head(self, extents: Pairs, body_bytes: int, rows: int, entries: int) -> Bytes:
+        """Return the head with the numbers of a batch; it is the same one every time."""
+        fill_pairs(self._sources, self._counted, rows, entries, extents, self._nodes, self._buffers)
+        _NUMBER.pack_into(self.head.data, _ROWS_AT, rows)
+        _NUMBER.pack_into(self.head.data, _BODY_BYTES_AT, body_bytes)
+        return self.head
+
+
+def _pairs(numbers: Sequence[tuple[int, ...]]) -> Pairs:
+    return np.array(numbers, np.int64).reshape(len(numbers), -1)
+
+
+class Arena:
+    """The arrays of one batch, cut from one Arrow buffer.
+
+    Parameters
+    ----------
+    layout
+        How batches are laid out.
+    rows
+        How many this one has.
+    taken
+        How many bytes they are read from.
+    room
+        Bytes there have to be behind the arrays.
+    """
+
+    def __init__(self, layout: BatchLayout, rows: int, taken: int, room: int = 0) -> None:
+        self._layout = layout
+        self._rows = rows
+        self._taken = taken
+        self._extents, self._used = layout.place(rows)
+        self._fixed = self._used
+        self._allocate(self._used + max(room, int(taken * layout.claimed_share)))
+        places = self._extents.tolist()
         self.arrays: dict[str, npt.NDArray[Any]] = {
-            name: whole[start : start + size].view(kind).reshape(shape)
-            for (name, (shape, kind)), start, size in zip(
-                shapes.items(), starts, sizes, strict=False
-            )
+            name: np.ndarray((fields, size // kind.itemsize), kind, self.body, start)
+            for (name, fields, kind), (start, size) in zip(layout.cuts, places, strict=False)
         }
+        """Name to array, of two axes; their contents are undefined."""
+        if _ZEROS in self.arrays:
+            self.arrays[_ZEROS].fill(0)
 
-    def buffer(self, name: str, place: int | None = None) -> pa.Buffer:
-        """Return the Arrow buffer of an array, or of one row of it."""
-        array = self.arrays[name]
-        if place is None:
-            return self._buffer.slice(self._starts[name], array.nbytes)
-        stride = array.strides[0]
-        return self._buffer.slice(self._starts[name] + place * stride, stride)
+    @property
+    def rest(self) -> Bytes:
+        """What is free behind the arrays and what was claimed."""
+        return self.body[self._used :]
 
+    def has(self, name: str) -> bool:
+        """Tell whether a column needs the array."""
+        return name in self._layout.numbers
 
-def copied(array: npt.NDArray[Any]) -> pa.Buffer:
-    """Return an Arrow buffer of its own with the contents of an array."""
-    buffer = pa.allocate_buffer(array.nbytes)
-    np.frombuffer(buffer, array.dtype)[:] = array
-    return buffer
+    def claim(self, name: str, size: int) -> int:
+        """Give the next `size` bytes of `rest` a name; return where in `body` they begin.
+
+        If there are not as many, all that is used moves to a larger buffer, and `arrays` are of
+        the past.
+        """
+        start, stop = self._used, self._used + size
+        if stop > len(self.body):
+            written = self.body[:start]
+            self._allocate(stop + stop // _SPARE)
+            self.body[:start] = written
+        self._extents[self._layout.numbers[name]] = start, size
+        self._used = stop + -stop % _ALIGNMENT
+        return start
+
+    def put(self, name: str, data: Any) -> None:
+        """Copy an array or a buffer to `rest`, and give it a name; nothing if no column has it."""
+        if self.has(name):
+            copied = np.frombuffer(data, np.uint8)
+            start = self.claim(name, len(copied))
+            self.body[start : start + len(copied)] = copied
+
+    def batch(self, entries: int = 0) -> pa.RecordBatch:
+        """Return the batch, which keeps the buffer; `entries` are in the lists of one column."""
+        layout, rows = self._layout, self._rows
+        claimed = self._used - self._fixed
+        layout.claimed_share = (claimed + claimed // _SPARE) / max(self._taken, 1)
+        head = layout.fill_head(self._extents, len(self.body), rows, entries)
+        self._message[: len(head)] = head
+        return pa.ipc.read_record_batch(self._buffer, layout.schema)
+
+    def _allocate(self, body_bytes: int) -> None:
+        head_bytes = len(self._layout.head)
+        self._buffer = pa.allocate_buffer(head_bytes + body_bytes + -body_bytes % _ALIGNMENT)
+        self._message = np.frombuffer(self._buffer, np.uint8)
+        self.body = self._message[head_bytes:]

@@ -1,17 +1,19 @@
-"""Text that kernels write where its size is not known before, and the properties made of it."""
+"""Text that kernels write where its size is not known before, on its way to the columns."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from threading import local
+from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
-from wireyard.arena import copied
+from wireyard.arena import Arena, Source
 from wireyard.formats import property_kernels as kernels
+from wireyard.formats.property_kernels import PROPERTY_TEXTS
 from wireyard.memory import SLACK
 
-__all__ = ["Scratch", "Texts"]
+__all__ = ["PROPERTY_SOURCES", "Scratch", "put_properties", "put_texts"]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
@@ -19,7 +21,11 @@ Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 _MIN_PROPERTY_BYTES = 6
 _SCRATCH_STEP = 8 << 20
 _MOST_KEPT = 16 << 20
-_ALIGNMENT = 64
+
+PROPERTY_SOURCES: Final[tuple[Source, ...]] = tuple(
+    source for text in PROPERTY_TEXTS for source in ((f"{text} offsets", 0), (text, 0))
+)
+"""What the properties of all rows are made of."""
 
 
 class Scratch:
@@ -51,48 +57,15 @@ class Scratch:
         return kept
 
 
-class Texts:
-    """The text of one batch, copied out of scratch into one buffer of exact size.
+def put_texts(arena: Arena, scratch: Scratch, names: Sequence[str], used: Ints) -> None:
+    """Copy texts out of scratch; `names` and `used` are those of its regions."""
+    sizes = used * [arena.has(name) for name in names]
+    needed = zip(names, sizes.tolist(), strict=True)
+    places = [arena.claim(name, size) if size else 0 for name, size in needed]
+    kernels.gather_texts(scratch.text, scratch.capacity, sizes, np.array(places), arena.body)
 
-    Parameters
-    ----------
-    scratch
-        Where it is.
-    used
-        Bytes of each region.
-    """
 
-    def __init__(self, scratch: Scratch, used: Ints) -> None:
-        self._scratch = scratch
-        self._used = used
-        ends = np.cumsum(used + -used % _ALIGNMENT)
-        self._places = ends - (used + -used % _ALIGNMENT)
-        self._buffer = pa.allocate_buffer(int(ends[-1]))
-        out = np.frombuffer(self._buffer, np.uint8)
-        kernels.gather_texts(scratch.text, scratch.capacity, used, self._places, out)
-
-    def buffer(self, region: int) -> pa.Buffer:
-        """Return the bytes of a region."""
-        return self._buffer.slice(int(self._places[region]), int(self._used[region]))
-
-    def properties(
-        self,
-        kind: pa.MapType,
-        region: int,
-        validity: pa.Buffer,
-        map_offsets: pa.Buffer,
-        rows: int,
-        entries: int,
-    ) -> pa.Array:
-        """Return the property column whose names, types and values are in regions from `region`."""
-        names, types, values = (
-            pa.StringArray.from_buffers(
-                entries,
-                copied(self._scratch.entry_offsets[place, : entries + 1]),
-                self.buffer(region + place),
-            )
-            for place in range(3)
-        )
-        pairs = pa.StructArray.from_arrays([types, values], fields=list(kind.item_type))
-        keyed = pa.StructArray.from_arrays([names, pairs], fields=[kind.key_field, kind.item_field])
-        return pa.Array.from_buffers(kind, rows, [validity, map_offsets], children=[keyed])
+def put_properties(arena: Arena, scratch: Scratch, entries: int) -> None:
+    """Copy out of scratch where the texts of properties end."""
+    for text, ends in zip(PROPERTY_TEXTS, scratch.entry_offsets, strict=True):
+        arena.put(f"{text} offsets", ends[: entries + 1])

@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 
 from wireyard.errors import DecodeError
 from wireyard.formats.base import Row
-from wireyard.layout import Column
-from wireyard.schema import CAPTURED, Repeated, arrow_type, rows_to_batch, storable
+from wireyard.schema import CAPTURED, COMMON, Repeated, arrow_type, rows_to_batch, storable
 from wireyard.streams.blocks import Block, DirectedStream, Ints
 from wireyard.streams.framer import MALFORMED, OK
 from wireyard.streams.plan import Plan
@@ -25,14 +24,13 @@ __all__ = ["BlockReader"]
 
 
 @dataclass(slots=True)
-class _Found:
-    """What the packets of a block say: the format's own columns, and which rows are odd."""
+class _Odd:
+    """Which rows of a block are odd."""
 
-    arrays: dict[str, pa.Array]
     bad: dict[int, DecodeError | None]
-    """Rows that are no well-formed packets, and why."""
+    """Those that are no well-formed packets, and why."""
     formats: dict[int, str]
-    """Rows of another name than the format's."""
+    """Those of another name than the format's."""
 
 
 class BlockReader:
@@ -59,31 +57,33 @@ class BlockReader:
         }
         self._repeated = Repeated()
         self._fast = fast
-        self._own = plan.own_columns
-        self._relative = [column.name for column in self._own if column.kind == "offset"]
-        self._captured = [column for column in CAPTURED if column.name in plan.schema.names]
+        places = list(enumerate(plan.columns))
+        self._common = [(n, plan.schema.field(n)) for n, one in places if one in COMMON]
+        self._captured = [(n, plan.schema.field(n)) for n, one in places if one in CAPTURED]
+        own = plan.own_columns
+        self._relative = [n for n, one in places if one.kind == "offset" and one in own]
         self._condition_reader: BlockReader | None = None
         if plan.expression is not None:
             self._condition_reader = BlockReader(plan.conditions(), opened, fast)
-        self._decoder = fast.ColumnDecoder(self._own, plan.validates) if fast else None
+        self._decoder = fast.ColumnDecoder(plan.columns, plan.validates) if fast else None
 
     def read(self, block: Block) -> pa.RecordBatch:
         """Return the block's rows that the plan wants."""
         if self._condition_reader is not None:
             block = block.pick(self._wanted(block))
-        found = self._columns(block)
-        arrays = found.arrays
-        for name in self._relative:
-            arrays[name] = pc.add(arrays[name], block.offsets)
-        if self._captured:
-            arrays.update(self._captured_columns(block))
-        batch = pa.RecordBatch.from_arrays(
-            [
-                arrays[name] if name in arrays else self._common(name, block, found)
-                for name in self._plan.schema.names
-            ],
-            schema=self._plan.schema,
-        )
+        found = _Odd({row: frame.error for row, frame in block.odd.items()}, {})
+        batch = self._decoded(block, found)
+        for place in self._relative:
+            moved = pc.add(batch.column(place), block.offsets)
+            batch = batch.set_column(place, batch.schema.field(place), moved)
+        for place, field in self._common:
+            if found.bad or field.name != "error":  # which is null until now, as all of them are
+                column = self._column(field.name, block, found)
+                batch = batch.set_column(place, field, column)
+        known = self._opened.columns(block) if self._captured else {}
+        for place, field in self._captured:
+            if field.name in known:
+                batch = batch.set_column(place, field, known[field.name])
         if not found.bad or self._plan.mode == "permissive":
             return batch
         if self._plan.mode == "failfast":
@@ -101,36 +101,29 @@ class BlockReader:
         wanted: Ints = table.filter(self._plan.expression)[""].to_numpy()
         return wanted
 
-    def _columns(self, block: Block) -> _Found:
-        """Return what the packets of a block say."""
+    def _decoded(self, block: Block, found: _Odd) -> pa.RecordBatch:
+        """Return what the packets of a block say; what the format has not is null."""
         rows = len(block.offsets)
-        found = _Found({}, {row: frame.error for row, frame in block.odd.items()}, {})
         if self._decoder is None:
             packets = [row for row in range(rows) if row not in block.odd]
             scalar = self._scalar(block, packets, found)
             order = np.full(rows, len(packets), np.int64)
             order[packets] = np.arange(len(packets))
-            found.arrays = self._arranged(scalar, order if block.odd else None)
-            return found
+            return scalar.take(pa.array(order))
         framed = block.pick(_framed(block)) if block.odd else block
-        arrays, rejected = self._decoder.decode(
+        batch, rejected = self._decoder.decode(
             block.data, block.stop, framed.offsets - block.base, framed.lengths, framed.contexts
         )
         if not len(rejected) and not block.odd:
-            found.arrays = dict(zip(_names(self._own), arrays, strict=True))
-            return found
+            return batch
         of_row = _framed(block)
         scalar = self._scalar(block, of_row[rejected].tolist(), found)
-        merged = [
-            pa.concat_arrays([array, more]) for array, more in zip(arrays, scalar, strict=True)
-        ]
         order = np.full(rows, len(of_row) + len(rejected), np.int64)
         order[of_row] = np.arange(len(of_row))
         order[of_row[rejected]] = len(of_row) + np.arange(len(rejected))
-        found.arrays = self._arranged(merged, order)
-        return found
+        return pa.concat_batches([batch, scalar]).take(pa.array(order))
 
-    def _scalar(self, block: Block, rows: list[int], found: _Found) -> list[pa.Array]:
+    def _scalar(self, block: Block, rows: list[int], found: _Odd) -> pa.RecordBatch:
         """Read rows one by one, note what is odd; one null row stands for the others."""
         values: list[Row] = []
         for row in rows:
@@ -140,29 +133,9 @@ class BlockReader:
                 found.bad[row] = error
             if "format" in value:
                 found.formats[row] = value["format"]
-        arrays: list[pa.Array] = rows_to_batch(self._own, [*values, {}]).columns
-        return arrays
+        return rows_to_batch(self._plan.columns, [*values, {}])
 
-    def _arranged(self, arrays: list[pa.Array], order: Ints | None) -> dict[str, pa.Array]:
-        if order is None:
-            arrays = [array.slice(0, len(array) - 1) for array in arrays]
-        else:
-            indices = pa.array(order)
-            arrays = [array.take(indices) for array in arrays]
-        return dict(zip(_names(self._own), arrays, strict=True))
-
-    def _captured_columns(self, block: Block) -> dict[str, pa.Array]:
-        """Return the columns of captures; of other sources they are null."""
-        known = self._opened.columns(block)
-        rows = len(block.offsets)
-        return {
-            column.name: known[column.name]
-            if column.name in known
-            else self._repeated.column(column.kind, None, rows)
-            for column in self._captured
-        }
-
-    def _common(self, name: str, block: Block, found: _Found) -> pa.Array:
+    def _column(self, name: str, block: Block, found: _Odd) -> pa.Array:
         """Return a column that rows of every format have."""
         rows, bad = len(block.offsets), found.bad
         match name:
@@ -172,13 +145,11 @@ class BlockReader:
                 return pa.array(block.lengths)
             case "status" if bad:
                 return pa.array(_statuses(block, bad), pa.string())
-            case "error" if bad:
+            case "error":
                 errors: list[Row | None] = [None] * rows
                 for row, error in bad.items():
                     errors[row] = error.row() if error else None
                 return pa.array(errors, arrow_type("error"))
-            case "error":
-                return self._repeated.column("error", None, rows)
             case "format" if found.formats:
                 own = self._plan.format.name
                 return pa.array([found.formats.get(row, own) for row in range(rows)], pa.string())
@@ -195,10 +166,6 @@ class BlockReader:
 def _framed(block: Block) -> Ints:
     """Return the rows that are framed packets."""
     return np.delete(np.arange(len(block.offsets)), list(block.odd))
-
-
-def _names(columns: tuple[Column, ...]) -> list[str]:
-    return [column.name for column in columns]
 
 
 def _statuses(block: Block, bad: dict[int, DecodeError | None]) -> list[str]:

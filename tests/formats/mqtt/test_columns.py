@@ -239,20 +239,8 @@ def test_the_common_packets_are_not_left_to_the_scalar_reader(version: int) -> N
     starts, sizes, contexts = scan_frames(data, 0, len(data), len(data), 1000, version)
     assert len(starts) == len(common)
     decoder = ColumnDecoder(COLUMNS, validate=True)
-    arrays, rejected = decoder.decode(data, len(data), starts, sizes, contexts[:-1])
-    assert list(rejected) == [] and len(arrays) == len(COLUMNS)
-
-
-def test_nulls_are_not_made_again() -> None:
-    """Columns that no packet has are slices of one array."""
-    data = np.frombuffer(publish(4) * 50, np.uint8)
-    starts, sizes, contexts = scan_frames(data, 0, len(data), len(data), 1000, 4)
-    decoder = ColumnDecoder(COLUMNS, validate=True)
-    first, _ = decoder.decode(data, len(data), starts, sizes, contexts[:-1])
-    again, _ = decoder.decode(data, len(data), starts[:9], sizes[:9], contexts[:9])
-    place = [column.name for column in COLUMNS].index("client_id")
-    buffers = [array[place].buffers()[0].address for array in (first, again)]
-    assert buffers[0] == buffers[1] and again[place].null_count == 9
+    batch, rejected = decoder.decode(data, len(data), starts, sizes, contexts[:-1])
+    assert list(rejected) == [] and batch.num_rows == len(common)
 
 
 def test_kernels_as_plain_python() -> None:

@@ -11,13 +11,18 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from wireyard.arena import Arena
+from wireyard.arena import Arena, BatchLayout, Shape, Source
 from wireyard.formats.gpacket import kernels
 from wireyard.formats.gpacket.layout import HEADER_BYTES, SHIPPED
-from wireyard.formats.property_columns import Scratch, Texts
+from wireyard.formats.property_columns import (
+    PROPERTY_SOURCES,
+    Scratch,
+    put_properties,
+    put_texts,
+)
 from wireyard.formats.property_kernels import PROPERTY_TEXTS
 from wireyard.layout import Column
-from wireyard.schema import Repeated, arrow_type
+from wireyard.schema import Repeated, schema_of
 
 __all__ = ["ColumnDecoder", "scan_frames"]
 
@@ -25,10 +30,35 @@ Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 _ROW_TEXTS = len(kernels.TEXTS) - len(PROPERTY_TEXTS)
-_I32 = {name: place for place, name in enumerate(kernels.I32_FIELDS)}
-_I64 = {name: place for place, name in enumerate(kernels.I64_FIELDS)}
-_TEXT = {name: place for place, name in enumerate(kernels.TEXTS)}
-_BIT = {name: place for place, name in enumerate(kernels.BITS)}
+_SHAPES = {
+    "i32": Shape(np.int32, 32, len(kernels.I32_FIELDS)),
+    "i64": Shape(np.int64, 64, len(kernels.I64_FIELDS)),
+    "text_offsets": Shape(np.int32, 32, _ROW_TEXTS, more=4),
+    "map_offsets": Shape(np.int32, 32, more=4),
+    "payload_offsets": Shape(np.int32, 32, more=4),
+    "bits": Shape(np.uint8, 1, len(kernels.BITS)),
+    "rejected": Shape(np.uint8, 8),
+    "used": Shape(np.int64, 0, more=8 * kernels.COUNTS),
+}
+
+
+def _sources() -> dict[str, list[Source]]:
+    """Return the buffers of the columns; a packet that has others is left to the scalar reader."""
+    bits = {name: ("bits", place) for place, name in enumerate(kernels.BITS)}
+    values: dict[str, list[Source]] = {
+        **{name: [("i32", place)] for place, name in enumerate(kernels.I32_FIELDS)},
+        **{name: [("i64", place)] for place, name in enumerate(kernels.I64_FIELDS)},
+        **{
+            name: [("text_offsets", place), (name, 0)]
+            for place, name in enumerate(kernels.TEXTS[:_ROW_TEXTS])
+        },
+        "properties": [("map_offsets", 0), *PROPERTY_SOURCES],
+        "payload": [("payload_offsets", 0), ("payload", 0)],
+    }
+    return {name: [bits.get(name), *buffers] for name, buffers in values.items()}
+
+
+_SOURCES = _sources()
 _GROUPS = {
     "packet_type_name": "names",
     "flags": "names",
@@ -64,7 +94,9 @@ class ColumnDecoder:
     """
 
     def __init__(self, columns: Sequence[Column], validate: bool) -> None:
-        self._columns = tuple(columns)
+        self._layout = BatchLayout(schema_of(columns), _SHAPES, _SOURCES)
+        names = [column.name for column in columns]
+        self._order_place = names.index("header_order") if "header_order" in names else None
         groups = {_GROUPS[column.name] for column in columns if column.name in _GROUPS}
         groups |= {"properties"} if validate else set()
         self._wanted = sum(kernels.WANT[group] for group in groups)
@@ -73,89 +105,39 @@ class ColumnDecoder:
 
     def decode(
         self, data: Bytes, stop: int, starts: Ints, sizes: Ints, _contexts: Ints
-    ) -> tuple[list[pa.Array], Ints]:
+    ) -> tuple[pa.RecordBatch, Ints]:
         """Decode whole packets.
 
         Returns
         -------
-        arrays, rejected
-            A value per packet for each column, and which packets the scalar reader has to read:
-            their values here mean nothing.
+        batch, rejected
+            A row per packet, and which packets the scalar reader has to read: their values here
+            mean nothing.
         """
-        scratch = Scratch.for_bytes(int(sizes.sum()), len(kernels.TEXTS))
-        payload_bytes = kernels.count_payload_bytes(data, starts, sizes) if self._payloads else 0
-        out = _Batch(len(starts), payload_bytes, scratch, self._repeated)
-        a = out.arrays
+        rows, taken = len(starts), int(sizes.sum())
+        scratch = Scratch.for_bytes(taken, len(kernels.TEXTS))
+        arena = Arena(self._layout, rows, taken, taken if self._payloads else 0)
+        a = arena.arrays
+        for name in ("bits", "rejected", "used"):
+            a[name].fill(0)
+        for name in ("text_offsets", "map_offsets", "payload_offsets"):
+            a[name][:, 0] = 0
+        used, rejected = a["used"][0, : kernels.COUNTS], a["rejected"][0, :rows]
         kernels.fill_rows(
             data, stop, starts, sizes, self._wanted, a["i32"], a["i64"], scratch.text,
-            scratch.capacity, a["used"], a["text_offsets"], scratch.entry_offsets,
-            a["map_offsets"], a["payloads"], a["payload_offsets"], a["bits"], a["rejected"],
-            scratch.hashes, *kernels.TABLES,
+            scratch.capacity, used, a["text_offsets"], scratch.entry_offsets, a["map_offsets"][0],
+            arena.rest, a["payload_offsets"][0], a["bits"], rejected, scratch.hashes,
+            *kernels.TABLES,
         )  # fmt: skip
-        out.gather()
-        return [out.column(column) for column in self._columns], np.flatnonzero(a["rejected"])
-
-
-class _Batch:
-    """The output of one call; text is copied out of scratch when its column is made."""
-
-    def __init__(self, rows: int, payload_bytes: int, scratch: Scratch, repeated: Repeated) -> None:
-        self.rows = rows
-        self._repeated = repeated
-        self._scratch = scratch
-        self._arena = Arena(
-            {
-                "i32": ((len(kernels.I32_FIELDS), rows), np.int32),
-                "i64": ((len(kernels.I64_FIELDS), rows), np.int64),
-                "text_offsets": ((_ROW_TEXTS, rows + 1), np.int32),
-                "map_offsets": ((rows + 1,), np.int32),
-                "payloads": ((payload_bytes,), np.uint8),
-                "payload_offsets": ((rows + 1,), np.int32),
-                "bits": ((len(kernels.BITS), (rows + 7) // 8), np.uint8),
-                "rejected": ((rows,), np.uint8),
-                "used": ((kernels.COUNTS,), np.int64),
-            }
-        )
-        self.arrays = self._arena.arrays
-        for name in ("bits", "rejected", "used"):
-            self.arrays[name].fill(0)
-        for name in ("text_offsets", "map_offsets", "payload_offsets"):
-            self.arrays[name][..., 0] = 0
-
-    def gather(self) -> None:
-        """Copy all text out of scratch."""
-        self._texts = Texts(self._scratch, self.arrays["used"][: len(kernels.TEXTS)])
-
-    def column(self, column: Column) -> pa.Array:
-        """Return a column as an Arrow array."""
-        name, kind = column.name, arrow_type(column.kind)
-        match name:
-            case "properties":
-                return self._properties(kind)
-            case "header_order":
-                return self._repeated.column(column.kind, SHIPPED, self.rows)
-            case "destination_id":
-                return self._repeated.column(column.kind, None, self.rows)
-        return pa.Array.from_buffers(kind, self.rows, [self._validity(name), *self._values(name)])
-
-    def _validity(self, name: str) -> pa.Buffer | None:
-        return self._arena.buffer("bits", _BIT[name]) if name in _BIT else None
-
-    def _values(self, name: str) -> list[pa.Buffer]:
-        if name in _I64:
-            return [self._arena.buffer("i64", _I64[name])]
-        if name in _I32:
-            return [self._arena.buffer("i32", _I32[name])]
-        if name == "payload":
-            return [self._arena.buffer("payload_offsets"), self._arena.buffer("payloads")]
-        return [self._arena.buffer("text_offsets", _TEXT[name]), self._texts.buffer(_TEXT[name])]
-
-    def _properties(self, kind: pa.MapType) -> pa.Array:
-        return self._texts.properties(
-            kind,
-            _ROW_TEXTS,
-            self._arena.buffer("bits", _BIT["properties"]),
-            self._arena.buffer("map_offsets"),
-            self.rows,
-            int(self.arrays["map_offsets"][-1]),
-        )
+        found = np.flatnonzero(rejected)
+        entries, payload_bytes = used[-2:].tolist()
+        if self._payloads:
+            arena.claim("payload", payload_bytes)
+        put_texts(arena, scratch, kernels.TEXTS, used[: len(kernels.TEXTS)])
+        put_properties(arena, scratch, entries)
+        batch = arena.batch(entries)
+        if self._order_place is not None:
+            order = self._repeated.column("string", SHIPPED, rows)
+            field = self._layout.schema.field(self._order_place)
+            batch = batch.set_column(self._order_place, field, order)
+        return batch, found

@@ -46,7 +46,6 @@ __all__ = [
     "TABLES",
     "TEXTS",
     "WANT",
-    "count_payload_bytes",
     "fill_rows",
     "scan_frames",
 ]
@@ -284,16 +283,6 @@ def fill_payloads(
 _INTS = array("int64")
 _OFFSETS = array("int32")
 _GRID32, _GRID64, _GRID8 = array("int32", 2), array("int64", 2), array("uint8", 2)
-
-
-@kernel(I64(READ, _INTS, _INTS))
-def count_payload_bytes(data: Bytes, starts: Ints, sizes: Ints) -> int:
-    """Return how many bytes the payloads of the packets have, or more where headers lie."""
-    total = 0
-    for row in range(starts.shape[0]):
-        section = load_i32(data, starts[row] + 12)
-        total += min(max(sizes[row] - HEADER_BYTES - section, 0), sizes[row])
-    return total
 
 
 @kernel(

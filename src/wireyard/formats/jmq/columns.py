@@ -11,13 +11,18 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from wireyard.arena import Arena
+from wireyard.arena import Arena, BatchLayout, Shape, Source
 from wireyard.formats.jmq import kernels
 from wireyard.formats.jmq.layout import HEADER_BYTES, ITEMS
-from wireyard.formats.property_columns import Scratch, Texts
+from wireyard.formats.property_columns import (
+    PROPERTY_SOURCES,
+    Scratch,
+    put_properties,
+    put_texts,
+)
 from wireyard.formats.property_kernels import PROPERTY_TEXTS
 from wireyard.layout import Column
-from wireyard.schema import arrow_type
+from wireyard.schema import schema_of
 
 __all__ = ["ColumnDecoder", "scan_frames"]
 
@@ -26,18 +31,38 @@ Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 _ADDRESS_BYTES = 16
 _ROW_TEXTS = len(kernels.TEXTS) - len(PROPERTY_TEXTS)
-_I32 = {name: place for place, name in enumerate(kernels.I32_FIELDS)}
-_I64 = {name: place for place, name in enumerate(kernels.I64_FIELDS)}
-_TEXT = {name: place for place, name in enumerate(kernels.TEXTS)}
-_BIT = {name: place for place, name in enumerate(kernels.BITS)}
-_BUFFERS: dict[str, tuple[tuple[str, int | None], ...]] = {
-    **{name: (("i32", place),) for name, place in _I32.items()},
-    **{name: (("i64", place),) for name, place in _I64.items()},
-    **{name: (("text_offsets", place),) for name, place in _TEXT.items()},
-    "source_ip": (("address_offsets", None), ("addresses", None)),
-    "body": (("body_offsets", None), ("bodies", None)),
+_SHAPES = {
+    "i32": Shape(np.int32, 32, len(kernels.I32_FIELDS)),
+    "i64": Shape(np.int64, 64, len(kernels.I64_FIELDS)),
+    "addresses": Shape(np.uint8, 8 * _ADDRESS_BYTES),
+    "address_offsets": Shape(np.int32, 32, more=4),
+    "text_offsets": Shape(np.int32, 32, _ROW_TEXTS, more=4),
+    "map_offsets": Shape(np.int32, 32, more=4),
+    "body_offsets": Shape(np.int32, 32, more=4),
+    "bits": Shape(np.uint8, 1, len(kernels.BITS)),
+    "rejected": Shape(np.uint8, 8),
+    "used": Shape(np.int64, 0, more=8 * kernels.COUNTS),
 }
-"""The arrays that a column has, and which row of them; a text has its bytes elsewhere."""
+
+
+def _sources() -> dict[str, list[Source]]:
+    """Return the buffers of the columns; one that is not here is left to the scalar reader."""
+    bits = {name: ("bits", place) for place, name in enumerate(kernels.BITS)}
+    values: dict[str, list[Source]] = {
+        **{name: [("i32", place)] for place, name in enumerate(kernels.I32_FIELDS)},
+        **{name: [("i64", place)] for place, name in enumerate(kernels.I64_FIELDS)},
+        **{
+            name: [("text_offsets", place), (name, 0)]
+            for place, name in enumerate(kernels.TEXTS[:_ROW_TEXTS])
+        },
+        "source_ip": [("address_offsets", 0), ("addresses", 0)],
+        "properties": [("map_offsets", 0), *PROPERTY_SOURCES],
+        "body": [("body_offsets", 0), ("body", 0)],
+    }
+    return {name: [bits.get(name), *buffers] for name, buffers in values.items()}
+
+
+_SOURCES = _sources()
 _GROUPS = {
     "packet_type_name": "names",
     "flags": "names",
@@ -77,7 +102,7 @@ class ColumnDecoder:
     """
 
     def __init__(self, columns: Sequence[Column], validate: bool) -> None:
-        self._columns = tuple((column.name, arrow_type(column.kind)) for column in columns)
+        self._layout = BatchLayout(schema_of(columns), _SHAPES, _SOURCES)
         groups = {_GROUPS[column.name] for column in columns if column.name in _GROUPS}
         groups |= {"items", "properties"} if validate else set()
         self._wanted = sum(kernels.WANT[group] for group in groups)
@@ -85,82 +110,37 @@ class ColumnDecoder:
 
     def decode(
         self, data: Bytes, stop: int, starts: Ints, sizes: Ints, _contexts: Ints
-    ) -> tuple[list[pa.Array], Ints]:
+    ) -> tuple[pa.RecordBatch, Ints]:
         """Decode whole packets.
 
         Returns
         -------
-        arrays, rejected
-            A value per packet for each column, and which packets the scalar reader has to read:
-            their values here mean nothing.
+        batch, rejected
+            A row per packet, and which packets the scalar reader has to read: their values here
+            mean nothing.
         """
-        scratch = Scratch.for_bytes(int(sizes.sum()), len(kernels.TEXTS))
-        body_bytes = kernels.count_body_bytes(data, starts, sizes) if self._bodies else 0
-        out = _Batch(len(starts), body_bytes, scratch)
-        a = out.arrays
+        rows, taken = len(starts), int(sizes.sum())
+        scratch = Scratch.for_bytes(taken, len(kernels.TEXTS))
+        arena = Arena(self._layout, rows, taken, taken if self._bodies else 0)
+        a = arena.arrays
+        for name in ("bits", "rejected", "used"):
+            a[name].fill(0)
+        for name in ("text_offsets", "map_offsets", "body_offsets"):
+            a[name][:, 0] = 0
+        used, rejected = a["used"][0, : kernels.COUNTS], a["rejected"][0, :rows]
         kernels.fill_rows(
-            data, stop, starts, sizes, self._wanted, a["i32"], a["i64"], a["addresses"],
-            scratch.text, scratch.capacity, a["used"], a["text_offsets"], scratch.entry_offsets,
-            a["map_offsets"], a["bodies"], a["body_offsets"], a["bits"], a["rejected"],
+            data, stop, starts, sizes, self._wanted, a["i32"], a["i64"], a["addresses"][0],
+            scratch.text, scratch.capacity, used, a["text_offsets"], scratch.entry_offsets,
+            a["map_offsets"][0], arena.rest, a["body_offsets"][0], a["bits"], rejected,
             scratch.hashes, *kernels.TABLES,
         )  # fmt: skip
-        out.gather()
-        arrays = [out.column(name, kind) for name, kind in self._columns]
-        return arrays, np.flatnonzero(a["rejected"])
-
-
-class _Batch:
-    """The output of one call; text is copied out of scratch when its column is made."""
-
-    def __init__(self, rows: int, body_bytes: int, scratch: Scratch) -> None:
-        self.rows = rows
-        self._scratch = scratch
-        self._arena = Arena(
-            {
-                "i32": ((len(kernels.I32_FIELDS), rows), np.int32),
-                "i64": ((len(kernels.I64_FIELDS), rows), np.int64),
-                "addresses": ((_ADDRESS_BYTES * rows,), np.uint8),
-                "address_offsets": ((rows + 1,), np.int32),
-                "text_offsets": ((_ROW_TEXTS, rows + 1), np.int32),
-                "map_offsets": ((rows + 1,), np.int32),
-                "bodies": ((body_bytes,), np.uint8),
-                "body_offsets": ((rows + 1,), np.int32),
-                "bits": ((len(kernels.BITS), (rows + 7) // 8), np.uint8),
-                "rejected": ((rows,), np.uint8),
-                "used": ((kernels.COUNTS,), np.int64),
-            }
-        )
-        self.arrays = self._arena.arrays
-        for name in ("bits", "rejected", "used"):
-            self.arrays[name].fill(0)
-        for name in ("text_offsets", "map_offsets", "body_offsets"):
-            self.arrays[name][..., 0] = 0
-
-    def gather(self) -> None:
-        """Copy all text out of scratch."""
-        self._texts = Texts(self._scratch, self.arrays["used"][: len(kernels.TEXTS)])
-
-    def column(self, name: str, kind: pa.DataType) -> pa.Array:
-        """Return a column as an Arrow array."""
-        if name == "properties":
-            return self._properties(kind)
-        if name == "unknown_items":
-            return pa.nulls(self.rows, kind)
-        if name == "source_ip":
-            offsets = self.arrays["address_offsets"]
-            np.multiply(np.arange(len(offsets), dtype=np.int32), _ADDRESS_BYTES, out=offsets)
-        buffers = [self._arena.buffer("bits", _BIT[name]) if name in _BIT else None]
-        buffers += [self._arena.buffer(*place) for place in _BUFFERS[name]]
-        if name in _TEXT:
-            buffers.append(self._texts.buffer(_TEXT[name]))
-        return pa.Array.from_buffers(kind, self.rows, buffers)
-
-    def _properties(self, kind: pa.MapType) -> pa.Array:
-        return self._texts.properties(
-            kind,
-            _ROW_TEXTS,
-            self._arena.buffer("bits", _BIT["properties"]),
-            self._arena.buffer("map_offsets"),
-            self.rows,
-            int(self.arrays["map_offsets"][-1]),
-        )
+        if arena.has("addresses"):
+            ends = a["address_offsets"][0]
+            np.multiply(np.arange(len(ends), dtype=np.int32), _ADDRESS_BYTES, out=ends)
+        found = np.flatnonzero(rejected)
+        entries, body_bytes = used[-2:].tolist()
+        if self._bodies:
+            arena.claim("body", body_bytes)
+        put_texts(arena, scratch, kernels.TEXTS, used[: len(kernels.TEXTS)])
+        put_properties(arena, scratch, entries)
+        return arena.batch(entries), found

@@ -57,7 +57,6 @@ __all__ = [
     "TABLES",
     "TEXTS",
     "WANT",
-    "count_body_bytes",
     "fill_rows",
     "scan_frames",
 ]
@@ -493,16 +492,6 @@ def fill_bodies(
             bits[_BODY_BIT, row >> 3] |= 1 << (row & 7)
         body_offsets[row + 1] = body_at
     used[_BODY_BYTES] = body_at
-
-
-@kernel(I64(READ, _INTS, _INTS))
-def count_body_bytes(data: Bytes, starts: Ints, sizes: Ints) -> int:
-    """Return how many bytes the bodies of the packets have, or more where headers lie."""
-    total = 0
-    for row in range(starts.shape[0]):
-        sections = load_i32(data, starts[row] + 52) + load_i32(data, starts[row] + 56)
-        total += min(max(sizes[row] - sections, 0), sizes[row])
-    return total
 
 
 @kernel(

@@ -1,8 +1,7 @@
 """Control packets as Arrow columns.
 
 The compiled reader takes what most streams are made of; what it rejects is left to the scalar
-reader, so that every rare rule is written once. Columns that none of its packets has are slices of
-nulls that were made before.
+reader, so that every rare rule is written once.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from threading import local
 import numpy as np
 import pyarrow as pa
 
-from wireyard.arena import Arena, copied
+from wireyard.arena import Arena, BatchLayout, Shape, Source
 from wireyard.formats.mqtt import kernels
-from wireyard.formats.mqtt.layout import PROPERTIES, VERSION_BITS
+from wireyard.formats.mqtt.layout import PROPERTIES
 from wireyard.formats.mqtt.property_kernels import LEAST_PROPERTY_BYTES, TEXT_BYTES_PER_BYTE
 from wireyard.layout import Column
 from wireyard.memory import SLACK
-from wireyard.schema import Repeated, arrow_type
+from wireyard.schema import schema_of
 
 __all__ = ["ColumnDecoder", "scan_frames"]
 
@@ -30,10 +29,6 @@ _MIN_PACKET_BYTES = 2
 _MOST_FRAMES = 1 << 16
 _SCRATCH_STEP = 8 << 20
 _MOST_KEPT = 16 << 20
-_I32 = {name: place for place, name in enumerate(kernels.I32_FIELDS)}
-_I64 = {name: place for place, name in enumerate(kernels.I64_FIELDS)}
-_BIT = {name: place for place, name in enumerate(kernels.BITS)}
-_TEXTS = {"packet_type_name": "names", "topic": "topics", "payload": "payloads"}
 _NAMES = pa.array(
     [PROPERTIES[code].name if code in PROPERTIES else "" for code in range(max(PROPERTIES) + 1)]
 )
@@ -46,10 +41,42 @@ _VALID = {
     "topic": "is publish",
     "payload": "is publish",
     "properties": "has properties",
+    "version_in_force": "has version",
 }
 """What says where a column is not null; others that are somewhere are everywhere."""
-_SOMEWHERE = {*_I32, *_I64, *_TEXTS, "dup", "retain", "properties", "version_in_force"}
-"""The columns that the packets answered here have; all others are null."""
+_TEXTS = {"packet_type_name": "names", "topic": "topics", "payload": "payloads"}
+
+
+def _sources() -> dict[str, list[Source]]:
+    """Return the buffers of the columns that packets answered here have; all others are null."""
+    bits = {name: ("bits", place) for place, name in enumerate(kernels.BITS)}
+    offsets = {group: ("offsets", place) for place, group in enumerate(kernels.WANT)}
+    values: dict[str, list[Source]] = {
+        **{name: [("i32", place)] for place, name in enumerate(kernels.I32_FIELDS)},
+        **{name: [("i64", place)] for place, name in enumerate(kernels.I64_FIELDS)},
+        **{name: [offsets[group], (group, 0)] for name, group in _TEXTS.items()},
+        **{name: [bits[name]] for name in ("dup", "retain")},
+        "properties": [
+            offsets["properties"],
+            *[(f"property {part}", 0) for part in ("name offsets", "names", "offsets", "values")],
+        ],
+    }
+    return {
+        name: [bits[_VALID[name]] if name in _VALID else None, *values[name]] for name in values
+    }
+
+
+_SOURCES = _sources()
+_SHAPES = {
+    "i32": Shape(np.int32, 32, len(kernels.I32_FIELDS)),
+    "i64": Shape(np.int64, 64, len(kernels.I64_FIELDS)),
+    "offsets": Shape(np.int32, 32, len(kernels.WANT), more=4),
+    "bits": Shape(np.uint8, 1, len(kernels.BITS)),
+    "rejected": Shape(np.uint8, 8),
+    "names": Shape(np.uint8, 8 * kernels.MAX_NAME_BYTES, more=SLACK),
+    "places": Shape(np.int64, 0, kernels.PLACES, more=8 * kernels.BLOCK_ROWS),
+    "said": Shape(np.uint8, 0, more=kernels.BLOCK_ROWS),
+}
 _GROUPS = {**_TEXTS, "properties": "properties"}
 _CHECKED = ("topics", "properties")
 """The passes that find broken rules, which the verdict needs."""
@@ -84,56 +111,56 @@ class ColumnDecoder:
     """
 
     def __init__(self, columns: Sequence[Column], validate: bool) -> None:
-        self._columns = tuple((column, column.name not in _SOMEWHERE) for column in columns)
-        self._null_kinds = {column.kind for column, nowhere in self._columns if nowhere}
+        self._layout = BatchLayout(schema_of(columns), _SHAPES, _SOURCES)
         names = {column.name for column in columns}
         groups = {_GROUPS[name] for name in names & _GROUPS.keys()}
         if validate or "verdict" in names:
             groups.update(_CHECKED)
         self._wanted = sum(kernels.WANT[group] for group in groups)
-        self._repeated = Repeated()
+        self._copies = "payloads" in groups
 
     def decode(
         self, data: Bytes, stop: int, starts: Ints, sizes: Ints, contexts: Ints
-    ) -> tuple[list[pa.Array], Ints]:
+    ) -> tuple[pa.RecordBatch, Ints]:
         """Decode whole packets.
 
         Returns
         -------
-        arrays, rejected
-            A value per packet for each column, and which packets the scalar reader has to read:
-            their values here mean nothing.
+        batch, rejected
+            A row per packet, and which packets the scalar reader has to read: their values here
+            mean nothing.
         """
-        batch = _Batch(len(starts), int(sizes.sum()), self._wanted)
-        a = batch.arena.arrays
+        rows, taken = len(starts), int(sizes.sum())
+        arena = Arena(self._layout, rows, taken, taken + SLACK if self._copies else 0)
+        scratch = _Scratch.for_bytes(min(taken, rows * kernels.MAX_SCRATCH_BYTES))
+        a = arena.arrays
+        a["offsets"][:, 0] = a["offsets"][:, rows] = 0
+        rejected = a["rejected"][0, :rows]
         kernels.fill_rows(
             data, stop, starts, sizes, contexts, self._wanted, a["i32"], a["i64"], a["places"],
-            a["said"], a["bits"], a["rejected"], a["names"], batch.scratch.topics, a["payloads"],
-            batch.scratch.text, batch.scratch.codes, batch.scratch.offsets, a["offsets"],
-            *kernels.TABLES,
+            a["said"][0], a["bits"], rejected, a["names"][0], scratch.topics, arena.rest,
+            scratch.text, scratch.codes, scratch.offsets, a["offsets"], *kernels.TABLES,
         )  # fmt: skip
-        nulls = {kind: self._repeated.column(kind, None, batch.rows) for kind in self._null_kinds}
-        arrays = [
-            nulls[column.kind] if nowhere else self._column(column, batch, contexts)
-            for column, nowhere in self._columns
-        ]
-        return arrays, np.flatnonzero(a["rejected"])
+        _, topics, payloads, entries = a["offsets"][:, rows].tolist()
+        found = np.flatnonzero(rejected)
+        if self._copies:
+            arena.claim("payloads", payloads)
+        arena.put("topics", scratch.topics[:topics])
+        _put_properties(arena, scratch, entries)
+        return arena.batch(entries), found
 
-    def _column(self, column: Column, batch: _Batch, contexts: Ints) -> pa.Array:
-        name, kind = column.name, arrow_type(column.kind)
-        if name == "version_in_force":
-            return self._versions(contexts)
-        if name == "properties":
-            return batch.properties(kind)
-        buffers = [batch.validity(name), *batch.values(name)]
-        return pa.Array.from_buffers(kind, batch.rows, buffers)
 
-    def _versions(self, contexts: Ints) -> pa.Array:
-        if len(contexts) and (contexts == contexts[0]).all():
-            version = int(contexts[0]) & VERSION_BITS
-            return self._repeated.column("int32", version or None, len(contexts))
-        versions = contexts & VERSION_BITS
-        return pa.array(versions.astype(np.int32), mask=versions == 0)
+def _put_properties(arena: Arena, scratch: _Scratch, entries: int) -> None:
+    """Put the properties of every PUBLISH of 5.0; others that have some are rejected."""
+    ends = scratch.offsets[: entries + 1]
+    if entries:
+        _, name_ends, names = _NAMES.take(pa.array(scratch.codes[:entries])).buffers()
+    else:
+        name_ends, names = ends, b""
+    arena.put("property name offsets", name_ends)
+    arena.put("property names", names)
+    arena.put("property offsets", ends)
+    arena.put("property values", scratch.text[: ends[-1]])
 
 
 class _Scratch:
@@ -158,65 +185,3 @@ class _Scratch:
             if kept.taken <= _MOST_KEPT:
                 cls._kept.scratch = kept
         return kept
-
-
-class _Batch:
-    """The output of one call; text is copied out of scratch when its column is made."""
-
-    def __init__(self, rows: int, taken: int, wanted: int) -> None:
-        self.rows = rows
-        self.arena = Arena(
-            {
-                "i32": ((len(kernels.I32_FIELDS), rows), np.int32),
-                "i64": ((len(kernels.I64_FIELDS), rows), np.int64),
-                "places": ((kernels.PLACES, kernels.BLOCK_ROWS), np.int64),
-                "said": ((kernels.BLOCK_ROWS,), np.uint8),
-                "bits": ((len(kernels.BITS), (rows + 7) // 8), np.uint8),
-                "rejected": ((rows,), np.uint8),
-                "offsets": ((len(kernels.WANT), rows + 1), np.int32),
-                "names": ((kernels.MAX_NAME_BYTES * rows + SLACK,), np.uint8),
-                "payloads": (
-                    (taken + SLACK if wanted & kernels.WANT["payloads"] else 0,),
-                    np.uint8,
-                ),
-            }
-        )
-        self.arena.arrays["offsets"][:, 0] = 0
-        self.scratch = _Scratch.for_bytes(min(taken, rows * kernels.MAX_SCRATCH_BYTES))
-
-    def validity(self, name: str) -> pa.Buffer | None:
-        """Return what says where a column is not null, None if it is nowhere null."""
-        return self.arena.buffer("bits", _BIT[_VALID[name]]) if name in _VALID else None
-
-    def values(self, name: str) -> list[pa.Buffer]:
-        """Return the buffers of a column."""
-        if name in _I32:
-            return [self.arena.buffer("i32", _I32[name])]
-        if name in _I64:
-            return [self.arena.buffer("i64", _I64[name])]
-        if name in ("dup", "retain"):
-            return [self.arena.buffer("bits", _BIT[name])]
-        offsets, used = self._offsets(_TEXTS[name])
-        if name == "topic":
-            return [offsets, copied(self.scratch.topics[:used])]
-        return [offsets, self.arena.buffer(_TEXTS[name]).slice(0, used)]
-
-    def properties(self, kind: pa.DataType) -> pa.Array:
-        """Return the properties of every PUBLISH of 5.0; others that have some are rejected."""
-        offsets, count = self._offsets("properties")
-        buffers = [self.validity("properties"), offsets]
-        if count == 0:
-            none = pa.nulls(0, kind.value_type)
-            return pa.Array.from_buffers(kind, self.rows, buffers, children=[none])
-        ends = self.scratch.offsets[: count + 1]
-        names = _NAMES.take(pa.array(self.scratch.codes[:count]))
-        text = copied(self.scratch.text[: int(ends[-1])])
-        values = pa.StringArray.from_buffers(count, copied(ends), text)
-        entries = pa.StructArray.from_arrays([names, values], fields=list(kind.value_type))
-        return pa.Array.from_buffers(kind, self.rows, buffers, children=[entries])
-
-    def _offsets(self, group: str) -> tuple[pa.Buffer, int]:
-        """Return the offsets of a group of columns, and where the last of them ends."""
-        place = list(kernels.WANT).index(group)
-        last = int(self.arena.arrays["offsets"][place, -1])
-        return self.arena.buffer("offsets", place), last

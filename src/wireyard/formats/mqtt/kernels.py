@@ -75,6 +75,7 @@ I32_FIELDS: Final = (
     "remaining_length_bytes",
     "qos",
     "packet_id",
+    "version_in_force",
 )
 I64_FIELDS: Final = ("remaining_length", "payload_size")
 BITS: Final = (
@@ -84,6 +85,7 @@ BITS: Final = (
     "has qos",
     "has packet id",
     "has properties",
+    "has version",
 )
 """Two columns, and what says where a column is not null; each a row of bitmaps."""
 WANT: Final = {"names": 1, "topics": 2, "payloads": 4, "properties": 8}
@@ -134,6 +136,7 @@ def _first_byte(version: int, kind: int, flags: int) -> int:
         publish or (kind == PUBREL and version == 3),
         numbered or (publish and flags & 6),
         publish and version == 5,
+        version,
     )
     said = sum(1 << place for place, bit in enumerate(bits) if bit)
     return said | (_SURE if sure and version != 2 else 0)
@@ -224,7 +227,8 @@ def fill_numbers(
         end = start + sizes[row]
         prefetch_lines(data, start + LINE, start + min(sizes[row], AHEAD_BYTES))
         byte = load_u8(data, start)
-        says = load_u8(first_bytes, (contexts[row] & VERSION_BITS) << 8 | byte)
+        version = contexts[row] & VERSION_BITS
+        says = load_u8(first_bytes, version << 8 | byte)
         at = start + 1
         while load_u8(data, at) >= 0x80:
             at += 1
@@ -257,6 +261,7 @@ def fill_numbers(
         else:
             sure &= end - at == 2 * (says & _HAS_PACKET_ID != 0)  # nothing but that
         i32[4, row] = load_u16(data, min(id_at, stop - 2))
+        i32[5, row] = version
         i64[1, row] = end - payload_at
         said[row & _ROW_OF_BLOCK] = says
         rejected[row] = not sure

@@ -11,22 +11,22 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from wireyard.arena import Arena
+from wireyard.arena import Arena, BatchLayout, Shape, Source
 from wireyard.formats.rmp import kernels
 from wireyard.formats.rmp.layout import FOREIGN, LAYERS, PREFIX_BYTES, SEGMENT, TYPING
 from wireyard.layout import Column
 from wireyard.memory import SLACK
-from wireyard.schema import arrow_type
+from wireyard.schema import schema_of
 
 __all__ = ["ColumnDecoder", "scan_frames"]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
+Grid32 = np.ndarray[tuple[int, int], np.dtype[np.int32]]
+Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 _LEAST_BYTES = PREFIX_BYTES + TYPING.size
 """Of a message, its share of the packet's length counted: what follows another has its own."""
-_I32 = {name: place for place, name in enumerate(kernels.I32_FIELDS)}
-_BIT = {name: place for place, name in enumerate(kernels.BITS)}
 _THERE = {
     "reply_requested": "layer",
     "more_follows": "layer",
@@ -35,6 +35,36 @@ _THERE = {
 }
 """The bitmap of a column that has not its own."""
 _NAMES = pa.array(LAYERS.values(), pa.string())
+_TYPING, _LAYER = (kernels.I32_FIELDS.index(name) for name in ("typing", "layer"))
+_SHAPES = {
+    "i32": Shape(np.int32, 32, len(kernels.I32_FIELDS)),
+    "packet_offset": Shape(np.int64, 64),
+    "data_size": Shape(np.int64, 64),
+    "bits": Shape(np.uint8, 1, len(kernels.BITS)),
+    "source_offsets": Shape(np.int32, 32, more=4),
+    "sources": Shape(np.uint8, 8 * kernels.SOURCE_BYTES, more=SLACK),
+    "body_offsets": Shape(np.int32, 32, more=4),
+    "rejected": Shape(np.uint8, 8),
+}
+
+
+def _sources() -> dict[str, list[Source]]:
+    """Return the buffers of the columns, but of one that is looked up."""
+    bits = {name: ("bits", place) for place, name in enumerate(kernels.BITS)}
+    values: dict[str, list[Source]] = {
+        **{name: [("i32", place)] for place, name in enumerate(kernels.I32_FIELDS)},
+        **{name: [bits[name]] for name in ("foreign", "reply_requested", "more_follows")},
+        **{name: [(name, 0)] for name in ("packet_offset", "data_size")},
+        "reply_source": [("source_offsets", 0), ("sources", 0)],
+        "data": [("body_offsets", 0), ("bodies", 0)],
+    }
+    there = {name: _THERE.get(name, name) for name in values if name != "foreign"}
+    return {name: [bits.get(there.get(name, "")), *buffers] for name, buffers in values.items()}
+
+
+_SOURCES = _sources()
+_NOTHING = np.empty(0, np.uint8)
+"""What the kernel is given for a column that nobody asked for."""
 
 
 def scan_frames(
@@ -66,79 +96,46 @@ class ColumnDecoder:
     """
 
     def __init__(self, columns: Sequence[Column], validate: bool) -> None:
-        self._columns = tuple(columns)
-        self._names = {column.name for column in columns}
+        self._layout = BatchLayout(schema_of(columns), _SHAPES, _SOURCES)
+        names = [column.name for column in columns]
+        self._wants_sources, self._wants_data = "reply_source" in names, "data" in names
+        self._name_place = names.index("layer_name") if "layer_name" in names else None
 
     def decode(
         self, data: Bytes, stop: int, starts: Ints, sizes: Ints, contexts: Ints
-    ) -> tuple[list[pa.Array], Ints]:
+    ) -> tuple[pa.RecordBatch, Ints]:
         """Decode messages.
 
         Returns
         -------
-        arrays, rejected
-            A value per message for each column, and which messages the scalar reader has to read:
-            their values here mean nothing.
+        batch, rejected
+            A row per message, and which messages the scalar reader has to read: their values here
+            mean nothing.
         """
-        rows = len(starts)
-        source_bytes = kernels.SOURCE_BYTES * rows + SLACK if "reply_source" in self._names else 0
-        body_bytes = int(sizes.sum()) if "data" in self._names else 0
-        out = _Batch(rows, source_bytes, body_bytes)
-        a = out.arrays
-        kernels.fill_rows(
-            data, starts, sizes, contexts, a["i32"], a["packet_offset"], a["data_size"], a["bits"],
-            a["sources"], a["source_offsets"], a["bodies"], a["body_offsets"], a["rejected"],
-        )  # fmt: skip
-        return [out.column(column) for column in self._columns], np.flatnonzero(a["rejected"])
-
-
-class _Batch:
-    """The output of one call."""
-
-    def __init__(self, rows: int, source_bytes: int, body_bytes: int) -> None:
-        self.rows = rows
-        self._arena = Arena(
-            {
-                "i32": ((len(kernels.I32_FIELDS), rows), np.int32),
-                "packet_offset": ((rows,), np.int64),
-                "data_size": ((rows,), np.int64),
-                "bits": ((len(kernels.BITS), (rows + 7) // 8), np.uint8),
-                "sources": ((source_bytes,), np.uint8),
-                "source_offsets": ((rows + 1,), np.int32),
-                "bodies": ((body_bytes,), np.uint8),
-                "body_offsets": ((rows + 1,), np.int32),
-                "rejected": ((rows,), np.uint8),
-            }
-        )
-        self.arrays = self._arena.arrays
-        self.arrays["bits"].fill(0)
+        rows, taken = len(starts), int(sizes.sum())
+        arena = Arena(self._layout, rows, taken, taken if self._wants_data else 0)
+        a = arena.arrays
+        a["bits"].fill(0)
         for name in ("source_offsets", "body_offsets"):
-            self.arrays[name][0] = 0
+            a[name][:, 0] = 0
+        rejected = a["rejected"][0, :rows]
+        kernels.fill_rows(
+            data, starts, sizes, contexts, a["i32"], a["packet_offset"][0], a["data_size"][0],
+            a["bits"], a["sources"][0] if self._wants_sources else _NOTHING, a["source_offsets"][0],
+            arena.rest if self._wants_data else _NOTHING, a["body_offsets"][0], rejected,
+        )  # fmt: skip
+        found = np.flatnonzero(rejected)
+        if self._wants_data:
+            arena.claim("bodies", int(a["body_offsets"][0, rows]))
+        batch = arena.batch()
+        if self._name_place is not None:
+            names = _layer_names(a["i32"][:, :rows], rejected != 0)
+            field = self._layout.schema.field(self._name_place)
+            batch = batch.set_column(self._name_place, field, names)
+        return batch, found
 
-    def column(self, column: Column) -> pa.Array:
-        """Return a column as an Arrow array."""
-        name, kind = column.name, arrow_type(column.kind)
-        if name == "layer_name":
-            return self._layer_names()
-        there = _THERE.get(name, name)
-        validity = None
-        if there in _BIT and name != "foreign":
-            validity = self._arena.buffer("bits", _BIT[there])
-        return pa.Array.from_buffers(kind, self.rows, [validity, *self._values(name)])
 
-    def _values(self, name: str) -> list[pa.Buffer]:
-        if name in _I32:
-            return [self._arena.buffer("i32", _I32[name])]
-        if name in _BIT:
-            return [self._arena.buffer("bits", _BIT[name])]
-        if name == "reply_source":
-            return [self._arena.buffer("source_offsets"), self._arena.buffer("sources")]
-        if name == "data":
-            return [self._arena.buffer("body_offsets"), self._arena.buffer("bodies")]
-        return [self._arena.buffer(name)]
-
-    def _layer_names(self) -> pa.Array:
-        """Return the names; only what the kernel has read is looked up."""
-        typing, layers = self.arrays["i32"][_I32["typing"]], self.arrays["i32"][_I32["layer"]]
-        unnamed = (typing >= FOREIGN) | (layers >= len(_NAMES)) | (self.arrays["rejected"] != 0)
-        return _NAMES.take(pa.array(np.where(unnamed, 0, layers), mask=unnamed))
+def _layer_names(i32: Grid32, rejected: Flags) -> pa.Array:
+    """Return the names; only what the kernel has read is looked up."""
+    unnamed = (i32[_TYPING] >= FOREIGN) | (i32[_LAYER] >= len(_NAMES)) | rejected
+    return _NAMES.take(pa.array(np.where(unnamed, 0, i32[_LAYER]), mask=unnamed))
