@@ -39,6 +39,7 @@ _SHAPES = {
     "text_offsets": Shape(np.int32, 32, _ROW_TEXTS, more=4),
     "map_offsets": Shape(np.int32, 32, more=4),
     "body_offsets": Shape(np.int32, 32, more=4),
+    "seen": Shape(np.uint8, 0, 2, more=kernels.BLOCK_ROWS),
     "bits": Shape(np.uint8, 1, len(kernels.BITS)),
     "rejected": Shape(np.uint8, 8),
     "used": Shape(np.int64, 0, more=8 * kernels.COUNTS),
@@ -131,7 +132,7 @@ class ColumnDecoder:
         kernels.fill_rows(
             data, stop, starts, sizes, self._wanted, a["i32"], a["i64"], a["addresses"][0],
             scratch.text, scratch.capacity, used, a["text_offsets"], scratch.entry_offsets,
-            a["map_offsets"][0], arena.rest, a["body_offsets"][0], a["bits"], rejected,
+            a["map_offsets"][0], arena.rest, a["body_offsets"][0], a["seen"], a["bits"], rejected,
             scratch.hashes, *kernels.TABLES,
         )  # fmt: skip
         if arena.has("addresses"):

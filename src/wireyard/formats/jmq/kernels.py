@@ -32,6 +32,7 @@ from wireyard.memory import (
     LINE,
     SLACK,
     Bytes,
+    bit_column,
     copy_bytes,
     copy_text,
     load_i8,
@@ -42,6 +43,7 @@ from wireyard.memory import (
     load_u16,
     load_u32,
     load_word,
+    place_of,
     prefetch,
     prefetch_lines,
     put_i64,
@@ -51,6 +53,7 @@ from wireyard.memory import (
 
 __all__ = [
     "BITS",
+    "BLOCK_ROWS",
     "COUNTS",
     "I32_FIELDS",
     "I64_FIELDS",
@@ -123,8 +126,9 @@ _KNOWN_TYPES = max(PACKET_TYPES) + 1
 
 _ROWS_AHEAD: Final = 12
 """How many headers ahead the memory of one is asked for."""
-_BLOCK_ROWS: Final = 1024
+BLOCK_ROWS: Final = 1024
 """Rows that go through all passes together: what they read and write stays in the cache."""
+_ROW_OF_BLOCK: Final = BLOCK_ROWS - 1
 
 
 def _tables() -> tuple[Ints, Ints]:
@@ -288,7 +292,8 @@ def fill_headers(
     last: int,
 ) -> None:
     """Fill the columns of the fixed header, and ask for what later passes read of each packet."""
-    for row in range(first, last):
+    for number in range(first, last):
+        row = place_of(number)
         start = starts[row]
         size = sizes[row]
         prefetch(data, starts[min(row + _ROWS_AHEAD, last - 1)])
@@ -338,7 +343,8 @@ def fill_names(
     """Fill the names of packet types and the letters of flags."""
     name_at = used[0]
     flags_at = 2 * capacity + used[2]
-    for row in range(first, last):
+    for number in range(first, last):
+        row = place_of(number)
         kind = i32[1, row]
         if 0 <= kind < _KNOWN_TYPES:
             name = _TYPE_NAMES + _NAME_WORDS * kind
@@ -375,7 +381,8 @@ def fill_ids(
     at = capacity + used[1]
     id_at = 3 * capacity + used[3]
     same = address_at = address_size = 0
-    for row in range(first, last):
+    for number in range(first, last):
+        row = place_of(number)
         start = starts[row]
         if row > first and (
             load_word(data, start + 28) == load_word(data, same)
@@ -412,25 +419,33 @@ def fill_items(
     capacity: int,
     used: Ints,
     text_offsets: Grid32,
+    seen: Grid8,
     bits: Grid8,
     rejected: Bytes,
     first: int,
     last: int,
 ) -> None:
-    """Fill the columns of the variable header."""
-    for row in range(first, last):
+    """Fill the columns of the variable header, and the bits of eight rows at once."""
+    for number in range(first, last):
+        row = place_of(number)
+        found = 0
         if not rejected[row]:
             start = starts[row]
-            seen = take_items(
+            found = take_items(
                 data, start + HEADER_BYTES, start + i64[3, row], stop,
                 row, text, capacity, used, i32, i64,
             )  # fmt: skip
-            if seen < 0:
+            if found < 0:
                 rejected[row] = 1
-            for code in range(1, 12):
-                bits[code, row >> 3] |= (seen >> code & 1) << (row & 7)
+        seen[0, row & _ROW_OF_BLOCK] = found & 0xFF
+        seen[1, row & _ROW_OF_BLOCK] = found >> 8 & 0xFF
         for column in range(4, 11):
             text_offsets[column, row + 1] = used[column]
+    for row in range(first, last, 8):
+        low = load_word(seen[0], row & _ROW_OF_BLOCK)
+        high = load_word(seen[1], row & _ROW_OF_BLOCK)
+        for code in range(1, 12):
+            bits[code, row >> 3] = bit_column(low if code < 8 else high, code & 7)
 
 
 @piece
@@ -452,7 +467,8 @@ def fill_properties(
 ) -> None:
     """Fill the property column."""
     entry = used[_ENTRIES]
-    for row in range(first, last):
+    for number in range(first, last):
+        row = place_of(number)
         size = i64[4, row]
         if size > 0 and not rejected[row]:
             start = starts[row] + i64[3, row]
@@ -484,7 +500,8 @@ def fill_bodies(
 ) -> None:
     """Fill the body column."""
     body_at = used[_BODY_BYTES]
-    for row in range(first, last):
+    for number in range(first, last):
+        row = place_of(number)
         size = i64[6, row]
         if size > 0 and not rejected[row]:
             copy_bytes(bodies, body_at, data, starts[row] + i64[3, row] + i64[4, row], size)
@@ -497,7 +514,7 @@ def fill_bodies(
 @kernel(
     I64(
         READ, I64, _INTS, _INTS, I64, _GRID32, _GRID64, TEXT, TEXT, I64, _INTS, _GRID32,
-        _GRID32, _OFFSETS, TEXT, _OFFSETS, _GRID8, TEXT, _INTS, _INTS, _INTS,
+        _GRID32, _OFFSETS, TEXT, _OFFSETS, _GRID8, _GRID8, TEXT, _INTS, _INTS, _INTS,
     )
 )  # fmt: skip
 def fill_rows(
@@ -517,6 +534,7 @@ def fill_rows(
     map_offsets: Offsets,
     bodies: Bytes,
     body_offsets: Offsets,
+    seen: Grid8,
     bits: Grid8,
     rejected: Bytes,
     hashes: Ints,
@@ -527,12 +545,12 @@ def fill_rows(
 
     Shapes: i32, i64 (field, r); addresses (16 r); text (text, `capacity`); used (text and two
     counts); text_offsets (text of a row, r + 1); entry_offsets (3, e + 1); map_offsets,
-    body_offsets (r + 1); bits (nullable, r / 8); rejected (r); hashes (unique names of a packet).
-    Zero at first: used, bits, rejected, and the first of all offsets.
+    body_offsets (r + 1); seen (2, `BLOCK_ROWS`); bits (nullable, r / 8); rejected (r); hashes
+    (unique names of a packet). Zero at first: used, bits, rejected, and the first of all offsets.
     """
     rows = starts.shape[0]
-    for first in range(0, rows, _BLOCK_ROWS):
-        last = min(first + _BLOCK_ROWS, rows)
+    for first in range(0, rows, BLOCK_ROWS):
+        last = min(first + BLOCK_ROWS, rows)
         fill_headers(data, starts, sizes, wanted, i32, i64, addresses, rejected, first, last)
         if wanted & _NAMES:
             fill_names(i32, text, capacity, used, text_offsets, bits, words, lengths, first, last)
@@ -543,8 +561,8 @@ def fill_rows(
             )  # fmt: skip
         if wanted & _ITEMS:
             fill_items(
-                data, stop, starts, i32, i64, text, capacity, used, text_offsets, bits, rejected,
-                first, last,
+                data, stop, starts, i32, i64, text, capacity, used, text_offsets, seen, bits,
+                rejected, first, last,
             )  # fmt: skip
         if wanted & _PROPERTIES:
             fill_properties(
