@@ -18,7 +18,7 @@ from wireyard.formats import get_format, titles
 from wireyard.streams.decoder import decode_blocks
 from wireyard.streams.framer import Framer
 from wireyard.streams.plan import Condition, make_plan
-from wireyard.streams.scan import scan_stream
+from wireyard.streams.scan import scan_streams
 from wireyard.streams.source import Source
 from wireyard.streams.write import write_stream
 
@@ -101,11 +101,8 @@ def scan(
         found.close()
         raise
     workers = threads or min(os.cpu_count() or 1, _MOST_THREADS)
-    batches = (
-        batch
-        for one in found.streams
-        for batch in scan_stream(one.opened, plans[one.format.label], threads=workers)
-    )
+    streams = ((one.opened, plans[one.format.label]) for one in found.streams)
+    batches = scan_streams(streams, workers)
     return pa.RecordBatchReader.from_batches(plans[wanted.label].schema, batches)
 
 

@@ -92,7 +92,9 @@ def test_missing_paths_and_folders(command: str, run: Run, tmp_path: Path) -> No
     result = run(command, missing, "--format", "jmq")
     assert (result.exit_code, one_line(result)) == (3, f"{missing}: there is no such file")
     result = run(command, tmp_path, "--format", "jmq")
-    assert (result.exit_code, one_line(result)) == (3, f"{tmp_path}: is a directory, not a file")
+    read = "is a folder, and no file store of Open MQ"
+    wanted = "is a directory, not a file" if command == "encode" else read
+    assert (result.exit_code, one_line(result)) == (3, f"{tmp_path}: {wanted}")
 
 
 def test_an_unreadable_file(run: Run, stream: Path, monkeypatch: pytest.MonkeyPatch) -> None:

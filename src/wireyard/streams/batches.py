@@ -7,6 +7,7 @@ give the same values, so which one answered can only be seen in time.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,9 @@ from wireyard.streams.framer import MALFORMED, OK
 from wireyard.streams.plan import Plan
 
 __all__ = ["BlockReader"]
+
+_MOST_RUNS = 64
+"""Runs of rows that are put together; with more, each is short."""
 
 
 @dataclass(slots=True)
@@ -109,7 +113,7 @@ class BlockReader:
             scalar = self._scalar(block, packets, found)
             order = np.full(rows, len(packets), np.int64)
             order[packets] = np.arange(len(packets))
-            return scalar.take(pa.array(order))
+            return scalar.take(pa.array(order)) if block.odd else scalar.slice(0, rows)
         framed = block.pick(_framed(block)) if block.odd else block
         batch, rejected = self._decoder.decode(
             block.data, block.stop, framed.offsets - block.base, framed.lengths, framed.contexts
@@ -121,7 +125,7 @@ class BlockReader:
         order = np.full(rows, len(of_row) + len(rejected), np.int64)
         order[of_row] = np.arange(len(of_row))
         order[of_row[rejected]] = len(of_row) + np.arange(len(rejected))
-        return pa.concat_batches([batch, scalar]).take(pa.array(order))
+        return _in_order(batch, scalar, order)
 
     def _scalar(self, block: Block, rows: list[int], found: _Odd) -> pa.RecordBatch:
         """Read rows one by one, note what is odd; one null row stands for the others."""
@@ -161,6 +165,23 @@ class BlockReader:
             if (error := bad[row]) is not None:
                 error.add_note(f"in {self._constants['source']}, offset {block.offsets[row]}")
                 raise error
+
+
+def _in_order(batch: pa.RecordBatch, more: pa.RecordBatch, order: Ints) -> pa.RecordBatch:
+    """Return the rows of two batches, the second counting as behind the first, in an order.
+
+    To gather row by row costs several times what copying a run of rows does.
+    """
+    rows = batch.num_rows
+    cuts = np.flatnonzero((np.diff(order) != 1) | (order[1:] == rows)) + 1
+    if len(cuts) > _MOST_RUNS:
+        return pa.concat_batches([batch, more]).take(pa.array(order))
+    runs = []
+    for start, stop in pairwise((0, *cuts.tolist(), len(order))):
+        at = int(order[start])
+        run = batch.slice(at) if at < rows else more.slice(at - rows)
+        runs.append(run.slice(0, stop - start))
+    return pa.concat_batches(runs)
 
 
 def _framed(block: Block) -> Ints:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -26,9 +26,18 @@ from wireyard.streams.plan import Plan
 from wireyard.streams.source import Source, compression, open_source
 from wireyard.streams.window import Window, Windows, windows_of_bytes, windows_of_file
 
-__all__ = ["OpenedStream", "load_fast_path", "open_windows", "scan_source", "scan_stream"]
+__all__ = [
+    "OpenedStream",
+    "load_fast_path",
+    "open_windows",
+    "scan_source",
+    "scan_stream",
+    "scan_streams",
+]
 
-Decode = Callable[[Block], pa.RecordBatch]
+Turn = tuple[DirectedStream, Plan, Any, Block]
+"""A block, the stream it is of, the plan it is read by, and the compiled columns for it."""
+Decode = Callable[[Turn], pa.RecordBatch]
 
 _COLD_BYTES = 8 << 20
 """Below this a cold process has the scalar reader's answer before the kernels are loaded."""
@@ -146,29 +155,52 @@ def scan_stream(
     threads: int = 1,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of an opened stream from where `framer` stands, up to `limit`."""
+    with closing(opened):
+        yield from _decoded(_turns(opened, plan, framer, limit), threads)
+
+
+def scan_streams(
+    streams: Iterable[tuple[DirectedStream, Plan]], threads: int = 1
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of several streams, one behind the other; threads decode across them."""
+
+    def turns() -> Iterator[Turn]:
+        for opened, plan in streams:
+            with closing(opened):
+                yield from _turns(opened, plan)
+
+    yield from _decoded(turns(), threads)
+
+
+def _turns(
+    opened: DirectedStream, plan: Plan, framer: Framer | None = None, limit: int | None = None
+) -> Iterator[Turn]:
     framer = framer or plan.framer(context=opened.context)
     size = opened.bytes_ahead
     if limit is not None:
         size = min(size, limit - framer.position)
     fast = load_fast_path(plan.format, size)
     scanner: FrameScanner | None = fast.scan_frames if fast else None
-    blocks = opened.blocks(framer, scanner, limit)
+    for block in opened.blocks(framer, scanner, limit):
+        yield opened, plan, fast, block
+
+
+def _decoded(turns: Iterator[Turn], threads: int) -> Iterator[pa.RecordBatch]:
     own = local()
 
-    def decode(block: Block) -> pa.RecordBatch:
-        if not hasattr(own, "reader"):
-            own.reader = BlockReader(plan, opened, fast)
+    def decode(turn: Turn) -> pa.RecordBatch:
+        opened, plan, fast, block = turn
+        if getattr(own, "opened", None) is not opened:
+            own.opened, own.reader = opened, BlockReader(plan, opened, fast)
         batch: pa.RecordBatch = own.reader.read(block)
         return batch
 
-    batches = map(decode, blocks) if threads <= 1 else _in_threads(decode, blocks, threads)
-    with closing(opened):
-        for batch in batches:
-            if batch.num_rows:
-                yield batch
+    for batch in map(decode, turns) if threads <= 1 else _in_threads(decode, turns, threads):
+        if batch.num_rows:
+            yield batch
 
 
-def _in_threads(decode: Decode, blocks: Iterator[Block], threads: int) -> Iterator[pa.RecordBatch]:
+def _in_threads(decode: Decode, blocks: Iterator[Turn], threads: int) -> Iterator[pa.RecordBatch]:
     """Decode in several threads, and yield what they made in order.
 
     Of what is decoded ahead there is never more than one block a thread, and one.
@@ -200,7 +232,7 @@ def _in_threads(decode: Decode, blocks: Iterator[Block], threads: int) -> Iterat
 class _Turns:
     """Blocks for threads to take: whoever cuts one decodes it, and has it in its own cache."""
 
-    def __init__(self, decode: Decode, blocks: Iterator[Block]) -> None:
+    def __init__(self, decode: Decode, blocks: Iterator[Turn]) -> None:
         self._decode: Decode | None = decode
         self._blocks = blocks
         self._numbers = count()

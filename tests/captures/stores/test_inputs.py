@@ -34,5 +34,5 @@ def test_a_store_is_read_as_a_table() -> None:
 def test_one_file_of_a_store_and_a_folder_of_none(tmp_path: Path) -> None:
     [path] = list(STORE.glob("txnlog"))
     assert "ok" in wireyard.read(path, "jmq")["status"].to_pylist()
-    with pytest.raises(wireyard.SourceError, match="holds no file store of Open MQ"):
+    with pytest.raises(wireyard.SourceError, match="is a folder, and no file store of Open MQ"):
         wireyard.read(tmp_path)

@@ -201,7 +201,7 @@ def test_a_file_may_come_from_standard_input(
 def test_other_folders_are_refused(tmp_path: Path) -> None:
     (tmp_path / "message").mkdir()
     assert not is_store(str(tmp_path))
-    with pytest.raises(SourceError, match="holds no file store"):
+    with pytest.raises(SourceError, match="no file store of Open MQ"):
         read_store(tmp_path)
     with pytest.raises(SourceError, match="there is no such file"):
         read_store(tmp_path / "nothing")

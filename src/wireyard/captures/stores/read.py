@@ -92,7 +92,7 @@ def read_store(path: str | os.PathLike[str]) -> Store:
     source = os.fspath(path)
     places = _places(source) if os.path.isdir(source) else [_single_place(source)]
     if not places:
-        raise SourceError(f"{source}: holds no file store of Open MQ")
+        raise SourceError(f"{source}: is a folder, and no file store of Open MQ")
     return Store(source, tuple(places))
 
 

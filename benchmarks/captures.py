@@ -1,0 +1,141 @@
+"""Captures to streams and columns, on one core, against tshark on the same file.
+
+The capture is made: MQTT 5.0 between clients and one broker, a CONNECT and then PUBLISH packets of
+all QoS, cut into segments of up to 1,448 bytes that never mind where packets end; a hundred
+connections, interleaved, some segments sent twice, some out of order. tshark prints the fields of
+every control packet that are read here too. Every figure is the best of several rounds of one run.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from time import perf_counter
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import wireyard
+from benchmarks.jmq import best_seconds
+from benchmarks.mqtt import stream
+from wireyard.captures.read import read_capture
+
+CONNECTIONS = 100
+MESSAGES = 400_000
+TSHARK_SHARE = 4
+"""tshark gets the capture of so many times fewer messages: its time grows with the packets."""
+SEGMENT_BYTES = 1448
+FIELDS = ("frame.number", "frame.time_epoch", "ip.src", "tcp.srcport", "ip.dst", "tcp.dstport",
+          "mqtt.msgtype", "mqtt.qos", "mqtt.topic", "mqtt.msgid", "mqtt.msg")  # fmt: skip
+COLUMNS = ["frame", "captured_ns", "src_addr", "src_port", "dst_addr", "dst_port",
+           "packet_type", "qos", "topic", "packet_id", "payload"]  # fmt: skip
+_CONNECT = bytes.fromhex("100f 00044d515454 05 02 0000 00 0002")
+_BROKER_PORT = 1883
+
+
+def segments(messages: int) -> Iterator[tuple[int, int, bytes]]:
+    """Yield connection, position and bytes of segments in the order of capture."""
+    # The same messages on every connection: a stream of them takes a while to make.
+    data = stream(messages // CONNECTIONS)
+    rng = Random(7)
+    streams = [_CONNECT + b"%02d" % number + data for number in range(CONNECTIONS)]
+    places = [0] * CONNECTIONS
+    alive = list(range(CONNECTIONS))
+    held: list[tuple[int, int, bytes]] = []
+    while alive:
+        number = alive[rng.randrange(len(alive))]
+        at = places[number]
+        piece = streams[number][at : at + SEGMENT_BYTES]
+        if not piece:
+            alive.remove(number)
+            continue
+        places[number] += len(piece)
+        chance = rng.random()
+        if chance < 0.02:
+            held.append((number, at, piece))
+            continue
+        yield number, at, piece
+        if chance > 0.98:
+            yield number, at, piece
+        if held and chance < 0.1:
+            yield held.pop()
+    yield from held
+
+
+def write_capture(path: Path, messages: int) -> int:
+    """Write a capture; return how many segments are in it."""
+    count = 0
+    with path.open("wb") as file:
+        file.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1))
+        for count, (number, at, piece) in enumerate(segments(messages), 1):
+            ip = struct.pack(
+                ">BBHHHBBH4s4s", 0x45, 0, 40 + len(piece), 0, 0, 64, 6, 0,
+                bytes([10, 0, 1, number]), bytes([10, 0, 0, 1]),
+            )  # fmt: skip
+            ports = 20000 + number, _BROKER_PORT
+            header = struct.pack(">HHIIBBHHH", *ports, 1000 + at, 1, 5 << 4, 16, 0, 0, 0)
+            frame = b"\x02\0\0\0\0\x02\x02\0\0\0\0\x01\x08\0" + ip + header + piece
+            seconds, micros = divmod(1_700_000_000_000_000 + count * 10, 1_000_000)
+            file.write(struct.pack("<IIII", seconds, micros, len(frame), len(frame)) + frame)
+    return count
+
+
+def scan(path: Path, columns: list[str] | None) -> int:
+    """Return how many rows a capture has, having read their columns."""
+    return sum(batch.num_rows for batch in wireyard.scan(path, "mqtt", columns, threads=1))
+
+
+def tshark_seconds(path: Path) -> float | None:
+    """Return how long tshark takes for the fields, None where it is not installed."""
+    program = shutil.which("tshark")
+    if program is None:
+        return None
+    words = [program, "-r", str(path), "-Y", "mqtt", "-T", "fields"]
+    words += [word for field in FIELDS for word in ("-e", field)]
+    start = perf_counter()
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return perf_counter() - start
+
+
+def main() -> None:
+    """Measure and print one table."""
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    with tempfile.TemporaryDirectory() as folder:
+        path, part = Path(folder) / "all.pcap", Path(folder) / "part.pcap"
+        count, few = write_capture(path, MESSAGES), write_capture(part, MESSAGES // TSHARK_SHARE)
+        size = path.stat().st_size
+        data = path.read_bytes()
+        copy = np.empty(len(data), np.uint8)
+        seconds = {
+            "memcpy of the file": best_seconds(
+                lambda: np.copyto(copy, np.frombuffer(data, np.uint8))
+            ),
+            "read and put together": best_seconds(lambda: read_capture(path)),
+            "to MQTT columns, the fields": best_seconds(lambda: scan(path, COLUMNS)),
+            "to MQTT columns, all": best_seconds(lambda: scan(path, None)),
+        }
+        theirs = tshark_seconds(part)
+        rows = wireyard.read(path, "mqtt", ["status"]).num_rows
+    table = Table(title=f"{count:,} segments, {size / 1e6:.0f} MB, {rows:,} rows")
+    for heading in ("case", "M segments/s", "MB/s", "x tshark -T fields"):
+        table.add_column(heading, justify="left" if heading == "case" else "right")
+    if theirs is not None:
+        rate = few / theirs
+        table.add_row(
+            "tshark -T fields", f"{rate / 1e6:.3f}", f"{size * rate / count / 1e6:.1f}", "1"
+        )
+    for case, taken in seconds.items():
+        ratio = "" if theirs is None else f"{count / taken / (few / theirs):.0f}"
+        table.add_row(case, f"{count / taken / 1e6:.2f}", f"{size / taken / 1e6:.0f}", ratio)
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    main()
