@@ -1,4 +1,4 @@
-"""Write the documents that follow from the code: docs/cli.md, and a page for every wire format.
+"""Write the documents that follow from the code: docs/cli.md, pages for formats and layers.
 
 `python -m tools.generate_docs` writes them; with `--check` it only says which are not what it would
 write, and exits with 1 when any is.
@@ -15,6 +15,9 @@ from pathlib import Path
 import click
 
 from tools.format_pages import format_page, markdown
+from tools.jmq_layer_page import jmq_page
+from tools.layer_pages import mqtt_page
+from tools.rmp_layer_page import rmp_page
 from wireyard.cli import main as cli
 from wireyard.formats import names
 from wireyard.layers.port import TERSE
@@ -65,11 +68,18 @@ def cli_document() -> Iterator[str]:
     settings = cli.context_settings
     top = click.Context(cli, info_name="wireyard", terminal_width=HELP_WIDTH, **settings)
     yield from help_section("wireyard", cli.get_help(top))
-    for name in cli.list_commands(top):
-        command = cli.get_command(top, name)
+    yield from command_sections(cli, top)
+
+
+def command_sections(group: click.Group, context: click.Context) -> Iterator[str]:
+    """Yield a section for each command of a group, and for those of groups in it."""
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         assert command is not None, name
-        context = click.Context(command, info_name=name, parent=top, terminal_width=HELP_WIDTH)
-        yield from help_section(f"wireyard {name}", command.get_help(context))
+        inner = click.Context(command, info_name=name, parent=context, terminal_width=HELP_WIDTH)
+        yield from help_section(inner.command_path, command.get_help(inner))
+        if isinstance(command, click.Group):
+            yield from command_sections(command, inner)
 
 
 def help_section(title: str, text: str) -> Iterator[str]:
@@ -103,6 +113,9 @@ DOCUMENTS: dict[str, Callable[[], Iterator[str]]] = {
     "cli.md": cli_document,
     **{f"formats/{name}.md": partial(format_page, name) for name in names()},
     "formats/port.md": port_document,
+    "layers/jmq.md": jmq_page,
+    "layers/mqtt.md": mqtt_page,
+    "layers/rmp.md": rmp_page,
 }
 
 

@@ -1,0 +1,31 @@
+"""The RMP messaging layer: what is above packets, sans-IO.
+
+`MessagingLayer` is the face; `Limits` bounds it, `events` are what it tells. `sim.SimRing` is a
+ring to try it on.
+"""
+
+from wireyard.layers.rmp.counters import Drop
+from wireyard.layers.rmp.delivery import MESSAGING
+from wireyard.layers.rmp.errors import MessageTooBig, NotWritable, NumbersExhausted, SendRefused
+from wireyard.layers.rmp.events import Delivered, Event, MessageId
+from wireyard.layers.rmp.layer import MessagingLayer
+from wireyard.layers.rmp.limits import Limits
+from wireyard.layers.rmp.qos import Order, QoS
+from wireyard.layers.rmp.requests import Want
+
+__all__ = [
+    "MESSAGING",
+    "Delivered",
+    "Drop",
+    "Event",
+    "Limits",
+    "MessageId",
+    "MessageTooBig",
+    "MessagingLayer",
+    "NotWritable",
+    "NumbersExhausted",
+    "Order",
+    "QoS",
+    "SendRefused",
+    "Want",
+]

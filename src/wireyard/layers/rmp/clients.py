@@ -1,0 +1,123 @@
+"""Clients of one ring in this process, and which messages are theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from wireyard.errors import UsageError
+
+__all__ = ["ALL_DOMAINS", "Clients"]
+
+ALL_DOMAINS = 0
+"""What a client says that is in every domain."""
+_LARGEST = 0xFFFF
+_KNOWN = 4096
+"""Answers remembered: peers choose the domains, so there can be as many as there are numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Client:
+    domains: frozenset[int]
+    own: bool
+
+
+class Clients:
+    """The clients, in the order in which they registered.
+
+    Registering is local, and counts from the call on: messages are filtered when they are
+    delivered, not when they arrive.
+    """
+
+    def __init__(self) -> None:
+        self._clients: dict[int, _Client] = {}
+        self._known: dict[tuple[int | None, int | None], tuple[int, ...]] = {}
+
+    def __contains__(self, client: object) -> bool:
+        return client in self._clients
+
+    def register(
+        self, client: int, domains: Iterable[int] = (ALL_DOMAINS,), own: bool = True
+    ) -> None:
+        """Add a client.
+
+        Parameters
+        ----------
+        client
+            Its number, from 1; 0 would be the process itself.
+        domains
+            The domains it is in; `ALL_DOMAINS` is every one. A message without a domain is for
+            every client, also for one that is in none.
+        own
+            Whether it gets what it has sent itself.
+
+        Raises
+        ------
+        UsageError
+            The number is taken or out of range, or a domain is.
+        """
+        if client in self._clients:
+            raise UsageError(f"client {client} is registered already")
+        if not 1 <= client <= _LARGEST:
+            raise UsageError(f"client {client} is not from 1 to {_LARGEST}")
+        self._put(client, domains, own)
+
+    def set_domains(self, client: int, domains: Iterable[int]) -> None:
+        """Change the domains of a client, which keeps its place.
+
+        Raises
+        ------
+        UsageError
+            There is no such client, or a domain is out of range.
+        """
+        self._put(client, domains, self._get(client).own)
+
+    def unregister(self, client: int) -> None:
+        """Remove a client.
+
+        Raises
+        ------
+        UsageError
+            There is no such client.
+        """
+        self._get(client)
+        del self._clients[client]
+        self._known.clear()
+
+    def destinations(self, domain: int | None, sender: int | None) -> tuple[int, ...] | None:
+        """Return the clients that a message is for, None if there are none for any message.
+
+        Parameters
+        ----------
+        domain
+            Its domain; 0 is none (errata R15).
+        sender
+            The client that sent it, None if that is not one of this process.
+        """
+        found = self._known.get((domain, sender))
+        if found is None and self._clients:
+            if len(self._known) > _KNOWN:
+                self._known.clear()
+            found = self._known[domain, sender] = self._matching(domain or None, sender)
+        return found
+
+    def _matching(self, domain: int | None, sender: int | None) -> tuple[int, ...]:
+        return tuple(
+            number
+            for number, client in self._clients.items()
+            if (domain is None or not client.domains.isdisjoint((ALL_DOMAINS, domain)))
+            and (client.own or number != sender)
+        )
+
+    def _get(self, client: int) -> _Client:
+        if client not in self._clients:
+            raise UsageError(f"client {client} is not registered")
+        return self._clients[client]
+
+    def _put(self, client: int, domains: Iterable[int], own: bool) -> None:
+        chosen = frozenset(domains)
+        for domain in chosen:
+            if not 0 <= domain <= _LARGEST:
+                raise UsageError(f"domain {domain} is not from 0 to {_LARGEST}")
+        self._clients[client] = _Client(chosen, own)
+        self._known.clear()

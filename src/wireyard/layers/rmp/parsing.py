@@ -1,0 +1,150 @@
+"""A packet as its messages, for the layer: all of them, or the first rule that it breaks.
+
+The format's `decode_packet` is the reference. Here are its well-formed messages read several times
+as fast: the head of each run of messages that say the same is read once, by `struct` from the
+format's own tables. Whatever is out of the ordinary is left to the reference, which says what is
+wrong with it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from wireyard.formats.rmp.layout import (
+    CLIENTS,
+    DOMAIN,
+    FLAG_ORDER,
+    FLAGS,
+    LAYER_MASK,
+    LENGTH,
+    REPLY_TO,
+    SEGMENT,
+    TYPING,
+)
+from wireyard.formats.rmp.packet import Message, decode_packet
+
+__all__ = ["Fields", "Run", "parse_packet"]
+
+
+class Fields(NamedTuple):
+    """What one message of a packet says beside its data; what its flags do not announce is None."""
+
+    layer: int | None
+    """None of other protocols, whose data begins with the typing word."""
+    message_number: int | None
+    packet_number: int | None
+    packet_count: int | None
+    domain: int | None
+    client: int | None
+    reply_message_number: int | None
+    reply_source: str | None
+    reply_requested: bool
+
+
+Run = tuple[Fields, list[bytes]]
+"""What some messages say, and the data of each."""
+
+_OPTIONAL = (*SEGMENT.names, *DOMAIN.names, *CLIENTS.names, *REPLY_TO.names, *LENGTH.names)
+_LAYER_BITS = LAYER_MASK.bit_length()
+_SOURCE_AT, _LENGTH_AT = _OPTIONAL.index("reply_source"), len(_OPTIONAL) - 1
+_NUMBER_AT, _COUNT_AT = _OPTIONAL.index("packet_number"), _OPTIONAL.index("packet_count")
+
+Values = tuple[Any, ...]
+
+
+class _Shape(NamedTuple):
+    """How messages with the same flags are read."""
+
+    unpack_from: Callable[[bytes, int], Values]
+    size: int
+    pick: Callable[[Values], Values]
+    """Puts the fields that are there to their places in `_OPTIONAL`, None to the others."""
+    plain: bool
+    """Whether nothing of it needs a second look."""
+    more_follows: bool
+    reply_requested: bool
+
+
+def _shape(flags: int) -> _Shape:
+    layouts = [TYPING, *(part.layout for part in FLAG_ORDER if flags & FLAGS[part.flag])]
+    codes = "".join(field.code for layout in layouts for field in layout.fields)
+    names = [name for layout in layouts for name in layout.names]
+    form = struct.Struct(">" + codes)
+    places = (names.index(name) if name in names else len(names) for name in _OPTIONAL)
+    return _Shape(
+        form.unpack_from,
+        form.size,
+        itemgetter(*places),
+        not flags & (FLAGS["segmentation"] | FLAGS["reply_to"]),
+        bool(flags & FLAGS["more_follows"]),
+        bool(flags & FLAGS["reply_requested"]),
+    )
+
+
+_SHAPES = tuple(_shape(flags << _LAYER_BITS) for flags in range(1 << len(FLAGS)))
+"""By the flags of the typing word; words of other protocols are beyond the last."""
+_ABSENT = (None,)
+_word_at = TYPING.struct.unpack_from
+
+
+class _LeftToTheReference(Exception):
+    """The packet is out of the ordinary."""
+
+
+def parse_packet(packet: bytes) -> list[Run]:
+    """Return the messages of a packet, whole ones and segments, in runs that say the same.
+
+    A segment or a reply is a run of its own.
+
+    Raises
+    ------
+    DecodeError
+        The first rule the packet breaks. Nothing of it counts (errata R19).
+    """
+    try:
+        return _parse_ordinary(packet)
+    except (_LeftToTheReference, struct.error, IndexError):
+        return [(_fields_of(message), [message.data]) for message in decode_packet(packet)]
+
+
+def _parse_ordinary(packet: bytes) -> list[Run]:
+    runs = []
+    at, stop, more = 0, len(packet), True
+    while more:
+        (word,) = _word_at(packet, at)
+        unpack_from, size, pick, plain, more, requested = _SHAPES[word >> _LAYER_BITS]
+        values = pick(unpack_from(packet, at) + _ABSENT)
+        if not plain:
+            values = _looked_at(values)
+        head, start = packet[at : at + size - LENGTH.size], at + size
+        at = start + values[_LENGTH_AT] if more else stop
+        run = [packet[start:at]]
+        while plain and more and packet.startswith(head, at):
+            start = at + size
+            at = start + (packet[start - 2] << 8 | packet[start - 1])
+            run.append(packet[start:at])
+        if at > stop:
+            raise _LeftToTheReference
+        runs.append((Fields._make((word & LAYER_MASK, *values[:_LENGTH_AT], requested)), run))
+    return runs
+
+
+def _looked_at(values: Values) -> Values:
+    """Return the fields of a segment or a reply, if they say what they may say."""
+    number, count = values[_NUMBER_AT], values[_COUNT_AT]
+    if number is not None and count is not None and not 1 <= number <= count:
+        raise _LeftToTheReference
+    source = values[_SOURCE_AT]
+    if source is None:
+        return values
+    *octets, high, low = source
+    text = f"{'.'.join(map(str, octets))}:{high << 8 | low}"
+    return (*values[:_SOURCE_AT], text, *values[_SOURCE_AT + 1 :])
+
+
+def _fields_of(message: Message) -> Fields:
+    layer = None if message.foreign else message.layer
+    return Fields._make((layer, *(getattr(message, name) for name in Fields._fields[1:])))

@@ -1,0 +1,303 @@
+"""Messages of one ring and order being put together, at the places of their first packets.
+
+Rules of this file:
+
+1. A message's place is that of its first packet. It is delivered when it is complete and nothing
+   unfinished is before it: in the whole ring, among those of its source, or at once, by `Order`.
+2. A view is the cut: what is unfinished then is dropped, of all sources, what is complete is
+   delivered before the view, and the numbers mean nothing afterwards. All members see the view at
+   the same place, so all do the same.
+3. With total order nothing here depends on time or on what this process alone has: every bound is
+   a function of the packets. What stalls is reported only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from typing import NamedTuple
+
+from wireyard.layers.rmp.counters import Drop, Drops
+from wireyard.layers.rmp.events import Aborted, Stalled
+from wireyard.layers.rmp.limits import MESSAGE_OVERHEAD_BYTES, PACKET_OVERHEAD_BYTES, Limits
+from wireyard.layers.rmp.parsing import Fields
+from wireyard.layers.rmp.qos import Order, QoS
+from wireyard.layers.rmp.states import ABORT_REASONS, ARRIVING, Arrival, Arriving, Step
+
+__all__ = ["Reassembly", "Whole"]
+
+
+class Whole(NamedTuple):
+    """A message with all its data, at its place."""
+
+    source: str
+    qos: QoS
+    fields: Fields
+    """What its first packet says."""
+    data: bytes
+
+
+class _Entry:
+    """A message at its place in a lane."""
+
+    __slots__ = (
+        "aborted",
+        "data",
+        "data_bytes",
+        "fields",
+        "parts",
+        "qos",
+        "reported",
+        "since",
+        "size",
+        "source",
+    )
+
+    def __init__(self, source: str, qos: QoS, fields: Fields, data: bytes, now: float) -> None:
+        self.source = source
+        self.qos = qos
+        self.fields = fields
+        self.parts = {1: data}
+        self.data_bytes = len(data)
+        self.size = len(data) + MESSAGE_OVERHEAD_BYTES
+        self.since = now
+        self.data: bytes | None = None
+        """None while packets are missing."""
+        self.aborted = False
+        self.reported = False
+
+
+_Key = tuple[str, int]
+
+
+class Reassembly:
+    """Messages of one ring with one `Order`.
+
+    Parameters
+    ----------
+    order
+        Which messages wait for each other.
+    ring
+        Name of the ring, for events.
+    max_packet_bytes
+        Longest packet of the ring, the same at all members.
+    drops
+        Where to count what is dropped.
+    """
+
+    def __init__(
+        self, order: Order, ring: str, max_packet_bytes: int, limits: Limits, drops: Drops
+    ) -> None:
+        self.ready: deque[Whole] = deque()
+        """Messages to deliver, in this order."""
+        self.events: deque[Aborted | Stalled] = deque()
+        self._order = order
+        self._ring = ring
+        self._max_packets = limits.max_message_bytes // max_packet_bytes
+        self._limits = limits
+        self._drops = drops
+        self._open: OrderedDict[_Key, _Entry] = OrderedDict()
+        self._open_of: Counter[str] = Counter()
+        self._lanes: dict[str | None, deque[_Entry]] = {}
+        self._held_bytes = 0
+
+    def __len__(self) -> int:
+        """Return how many messages are unfinished."""
+        return len(self._open)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of what is kept, with what keeping it costs."""
+        return self._held_bytes
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is kept, so that a whole message is delivered at once."""
+        return not self._held_bytes
+
+    # --- what happens -----------------------------------------------------------------------
+
+    def receive(self, source: str, qos: QoS, fields: Fields, data: bytes, now: float) -> None:
+        """Take a whole message or a packet of one."""
+        if fields.message_number is None:
+            self._whole(source, qos, fields, data)
+            return
+        key = source, fields.message_number
+        entry = self._open.get(key)
+        arrival = self._arrival(entry, source, qos, fields, data)
+        state = Arriving.ABSENT if entry is None else Arriving.OPEN
+        for step in ARRIVING[state, arrival][1]:
+            match step:
+                case Step.KEEP:
+                    assert entry is not None
+                    self._keep(entry, fields, data)
+                case Step.COMPLETE:
+                    self._complete(key)
+                case Step.BEGIN:
+                    self._begin(key, _Entry(source, qos, fields, data, now))
+                case Step.WHOLE:
+                    self._whole(source, qos, fields, data)
+                case Step.ABORT:
+                    self._abort(key, arrival)
+                case Step.ORPHAN:
+                    self._drops.counts[Drop.ORPHAN] += 1
+                case Step.IGNORE:
+                    self._drops.counts[Drop.REPEAT] += 1
+                case Step.REFUSE:
+                    self._refuse(source, fields)
+        self._make_room()
+
+    def view(self) -> None:
+        """Cut: abort what is unfinished, release what is complete."""
+        for key in list(self._open):
+            self._abort(key, Arrival.VIEW)
+
+    def get_timer(self) -> float | None:
+        """Return when something will have taken too long, None if nothing can."""
+        if not self._open:
+            return None
+        oldest = next(iter(self._open.values()))
+        if self._order is Order.TOTAL:
+            return None if oldest.reported else oldest.since + self._limits.stall_after_s
+        return oldest.since + self._limits.reassembly_timeout_s
+
+    def handle_timer(self, now: float) -> None:
+        """Abort what has taken too long; where the order is total, report it."""
+        while (due := self.get_timer()) is not None and due <= now:
+            key, entry = next(iter(self._open.items()))
+            if self._order is Order.TOTAL:
+                entry.reported = True
+                self.events.append(Stalled(self._ring, *key))
+            else:
+                self._abort(key, Arrival.EXPIRY)
+
+    # --- what a packet is -------------------------------------------------------------------
+
+    def _arrival(
+        self, entry: _Entry | None, source: str, qos: QoS, fields: Fields, data: bytes
+    ) -> Arrival:
+        number, count = fields.packet_number, fields.packet_count
+        assert number is not None and count is not None
+        if number == 1 and not (entry and self._is_repeat_of_first(entry, fields, data)):
+            if count == 1:
+                return Arrival.ONLY
+            if count > self._max_packets or self._too_many(entry, source):
+                return Arrival.REFUSED
+            return Arrival.FIRST
+        if entry is None:
+            return Arrival.LATER
+        first = entry.fields
+        if count != first.packet_count or fields.layer != first.layer or qos is not entry.qos:
+            return Arrival.CONFLICT
+        kept = entry.parts.get(number)
+        if kept is not None:
+            return Arrival.REPEAT if kept == data else Arrival.CONFLICT
+        if self._order is not Order.NONE and number > len(entry.parts) + 1:
+            return Arrival.GAP
+        if entry.data_bytes + len(data) > self._limits.max_message_bytes:
+            return Arrival.OVERSIZE
+        return Arrival.LAST if len(entry.parts) + 1 == count else Arrival.NEXT
+
+    def _is_repeat_of_first(self, entry: _Entry, fields: Fields, data: bytes) -> bool:
+        """Return whether a first packet comes again because the network doubled it.
+
+        A ring that keeps an order does not double packets, so there its sender began anew.
+        """
+        return self._order is Order.NONE and fields == entry.fields and data == entry.parts[1]
+
+    def _too_many(self, entry: _Entry | None, source: str) -> bool:
+        others = self._open_of[source] - (entry is not None)
+        return others >= self._limits.max_unfinished_of_source
+
+    def _refuse(self, source: str, fields: Fields) -> None:
+        assert fields.message_number is not None and fields.packet_count is not None
+        too_big = fields.packet_count > self._max_packets
+        self._drops.counts[Drop.TOO_BIG if too_big else Drop.TOO_MANY] += 1
+        reason = "too_big" if too_big else "too_many"
+        self.events.append(Aborted(self._ring, source, fields.message_number, reason, 1))
+
+    # --- keeping ----------------------------------------------------------------------------
+
+    def _lane(self, source: str) -> str | None:
+        return source if self._order is Order.SOURCE else None
+
+    def _begin(self, key: _Key, entry: _Entry) -> None:
+        self._open[key] = entry
+        self._open_of[entry.source] += 1
+        self._held_bytes += entry.size
+        if self._order is not Order.NONE:
+            self._lanes.setdefault(self._lane(entry.source), deque()).append(entry)
+
+    def _keep(self, entry: _Entry, fields: Fields, data: bytes) -> None:
+        assert fields.packet_number is not None
+        entry.parts[fields.packet_number] = data
+        entry.data_bytes += len(data)
+        entry.size += len(data) + PACKET_OVERHEAD_BYTES
+        self._held_bytes += len(data) + PACKET_OVERHEAD_BYTES
+
+    def _whole(self, source: str, qos: QoS, fields: Fields, data: bytes) -> None:
+        lane = self._lanes.get(self._lane(source))
+        if not lane:
+            self.ready.append(Whole(source, qos, fields, data))
+            return
+        entry = _Entry(source, qos, fields, data, 0.0)
+        entry.data = data
+        self._held_bytes += entry.size
+        lane.append(entry)
+        self._make_room()
+
+    def _complete(self, key: _Key) -> None:
+        entry = self._forget(key)
+        entry.data = b"".join(entry.parts[number] for number in range(1, len(entry.parts) + 1))
+        self._shrink(entry, len(entry.data))
+        if self._order is Order.NONE:
+            self._release(entry)
+        else:
+            self._advance(entry.source)
+
+    def _abort(self, key: _Key, arrival: Arrival) -> None:
+        entry = self._forget(key)
+        packets = len(entry.parts)
+        self._drops.counts[Drop.ABORTED] += packets
+        reason = ABORT_REASONS[arrival]
+        self.events.append(Aborted(self._ring, *key, reason, packets))
+        entry.aborted = True
+        self._shrink(entry, 0)
+        if self._order is Order.NONE:
+            self._release(entry)
+        else:
+            self._advance(entry.source)
+
+    def _forget(self, key: _Key) -> _Entry:
+        entry = self._open.pop(key)
+        self._open_of[entry.source] -= 1
+        if not self._open_of[entry.source]:
+            del self._open_of[entry.source]
+        return entry
+
+    def _shrink(self, entry: _Entry, data_bytes: int) -> None:
+        """Let go of an entry's packets; it keeps its place, and costs that."""
+        self._held_bytes -= entry.size
+        entry.size = data_bytes + MESSAGE_OVERHEAD_BYTES
+        self._held_bytes += entry.size
+        entry.parts.clear()
+
+    def _advance(self, source: str) -> None:
+        """Release what nothing unfinished is before any more."""
+        name = self._lane(source)
+        lane = self._lanes[name]
+        while lane and (lane[0].aborted or lane[0].data is not None):
+            self._release(lane.popleft())
+        if not lane:
+            del self._lanes[name]
+
+    def _release(self, entry: _Entry) -> None:
+        self._held_bytes -= entry.size
+        if not entry.aborted:
+            assert entry.data is not None
+            self.ready.append(Whole(entry.source, entry.qos, entry.fields, entry.data))
+
+    def _make_room(self) -> None:
+        """Abort the oldest unfinished messages until what is kept is under its bounds."""
+        limits = self._limits
+        while self._held_bytes > limits.max_held_bytes or len(self._open) > limits.max_unfinished:
+            self._abort(next(iter(self._open)), Arrival.OVERFLOW)

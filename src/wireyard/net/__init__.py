@@ -1,0 +1,31 @@
+"""Asyncio shells around the layers: sockets, corosync, timers; no protocol is decided here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from wireyard.net.corosync import Corosync
+from wireyard.net.inbox import Client, Replies
+from wireyard.net.lines import read_lines
+from wireyard.net.ring import Ring
+from wireyard.net.transport import RingFailed, Transport
+from wireyard.net.udp import UdpMulticast
+
+__all__ = [
+    "Client",
+    "Corosync",
+    "Replies",
+    "Ring",
+    "RingFailed",
+    "Transport",
+    "UdpMulticast",
+    "read_lines",
+    "run",
+]
+
+
+def run(main: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine in an event loop of its own, and return what it returns."""
+    return asyncio.run(main)

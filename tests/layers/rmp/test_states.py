@@ -1,0 +1,266 @@
+"""The three tables, cell by cell: what happens in each pair, and that there are no others."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+import pytest
+
+from tests.layers.rmp.make import (
+    ME,
+    PACKET_BYTES,
+    RING,
+    YOU,
+    events,
+    layer,
+    packets,
+    part,
+    plain,
+    reassembly,
+    receive,
+)
+from wireyard.layers.rmp import Delivered, Drop, MessageId, Order, QoS, Want
+from wireyard.layers.rmp.events import Aborted, RequestDone
+from wireyard.layers.rmp.numbers import Hold, Numbers
+from wireyard.layers.rmp.own import OwnMessage, OwnMessages
+from wireyard.layers.rmp.segments import Draft
+from wireyard.layers.rmp.states import (
+    ABORT_REASONS,
+    ARRIVING,
+    DONE_REASONS,
+    OWN,
+    REQUESTS,
+    Arrival,
+    Arriving,
+    Asking,
+    Effect,
+    Own,
+    OwnEvent,
+    RequestEvent,
+    Step,
+)
+
+TOTAL, NONE = QoS.TOTALLY_ORDERED, QoS.UNRELIABLE
+
+
+@pytest.mark.parametrize(
+    ("table", "states", "happenings", "over"),
+    [
+        (ARRIVING, Arriving, Arrival, set()),
+        (OWN, Own, OwnEvent, {Own.BACK}),
+        (REQUESTS, Asking, RequestEvent, {Asking.DONE}),
+    ],
+)
+def test_a_table_has_its_states_and_nothing_leads_out_of_the_last(
+    table: Mapping[tuple[StrEnum, StrEnum], Any],
+    states: type[StrEnum],
+    happenings: type[StrEnum],
+    over: set[StrEnum],
+) -> None:
+    legal = set(table)
+    assert legal <= set(itertools.product(states, happenings))
+    assert {state for state, _ in legal} == set(states) - over
+    assert {happening for _, happening in legal} == set(happenings)
+    for pair in set(itertools.product(states, happenings)) - legal:
+        with pytest.raises(KeyError):
+            table[pair]
+
+
+def test_every_abort_and_every_end_has_a_reason() -> None:
+    aborts = {arrival for (_, arrival), (_, steps) in ARRIVING.items() if Step.ABORT in steps}
+    assert set(ABORT_REASONS) == aborts
+    ends = {event for (_, event), state in REQUESTS.items() if state is Asking.DONE}
+    assert set(DONE_REASONS) == ends
+    assert len(set(DONE_REASONS.values())) == len(ends)
+
+
+# --- messages that arrive -------------------------------------------------------------------
+
+OPEN = [part(1, 1, 3, b"a")]
+"""What makes number 1 open."""
+BIG = PACKET_BYTES * 20
+ARRIVALS: dict[tuple[Arriving, Arrival], tuple[list[Any], list[bytes], list[str], dict[Drop, int]]]
+ARRIVALS = {
+    # What arrives; what is ready, why something is aborted, and what is counted then.
+    (Arriving.ABSENT, Arrival.ONLY): ([part(1, 1, 1, b"a")], [b"a"], [], {}),
+    (Arriving.ABSENT, Arrival.FIRST): (OPEN, [], [], {}),
+    (Arriving.ABSENT, Arrival.REFUSED): (
+        [part(1, 1, 99, b"a")], [], ["too_big"], {Drop.TOO_BIG: 1},
+    ),
+    (Arriving.ABSENT, Arrival.LATER): ([part(1, 2, 3, b"b")], [], [], {Drop.ORPHAN: 1}),
+    (Arriving.OPEN, Arrival.ONLY): (
+        [*OPEN, part(1, 1, 1, b"x")], [b"x"], ["restarted"], {Drop.ABORTED: 1},
+    ),
+    (Arriving.OPEN, Arrival.FIRST): (
+        [*OPEN, part(1, 1, 3, b"x")], [], ["restarted"], {Drop.ABORTED: 1},
+    ),
+    (Arriving.OPEN, Arrival.REFUSED): (
+        [*OPEN, part(1, 1, 99, b"x")], [], ["restarted", "too_big"],
+        {Drop.ABORTED: 1, Drop.TOO_BIG: 1},
+    ),
+    (Arriving.OPEN, Arrival.NEXT): ([*OPEN, part(1, 2, 3, b"b")], [], [], {}),
+    (Arriving.OPEN, Arrival.LAST): (
+        [*OPEN, part(1, 2, 3, b"b"), part(1, 3, 3, b"c")], [b"abc"], [], {},
+    ),
+    (Arriving.OPEN, Arrival.REPEAT): (
+        [*OPEN, part(1, 2, 3, b"b"), part(1, 2, 3, b"b")], [], [], {Drop.REPEAT: 1},
+    ),
+    (Arriving.OPEN, Arrival.CONFLICT): (
+        [*OPEN, part(1, 2, 4, b"b")], [], ["inconsistent"], {Drop.ABORTED: 1, Drop.ORPHAN: 1},
+    ),
+    (Arriving.OPEN, Arrival.GAP): (
+        [*OPEN, part(1, 3, 3, b"c")], [], ["gap"], {Drop.ABORTED: 1, Drop.ORPHAN: 1},
+    ),
+    (Arriving.OPEN, Arrival.OVERSIZE): (
+        [*OPEN, part(1, 2, 3, bytes(BIG))], [], ["too_big"], {Drop.ABORTED: 1, Drop.ORPHAN: 1},
+    ),
+    (Arriving.OPEN, Arrival.OVERFLOW): (
+        [*OPEN, *(part(n, 1, 3, b"") for n in range(2, 6))], [], ["overflow"], {Drop.ABORTED: 1},
+    ),
+    (Arriving.OPEN, Arrival.VIEW): ([*OPEN, "view"], [], ["view"], {Drop.ABORTED: 1}),
+    (Arriving.OPEN, Arrival.EXPIRY): ([*OPEN, "later"], [], ["timeout"], {Drop.ABORTED: 1}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cell", ARRIVING, ids=": ".join)
+def test_messages_that_arrive(cell: tuple[Arriving, Arrival]) -> None:
+    happenings, ready, reasons, counts = ARRIVALS[cell]
+    expires = cell[1] is Arrival.EXPIRY
+    found, drops = reassembly(
+        Order.NONE if expires else Order.TOTAL, max_message_bytes=BIG, max_unfinished=4
+    )
+    for happening in happenings:
+        match happening:
+            case "view":
+                found.view()
+            case "later":
+                found.handle_timer(5.0)
+            case (fields, data):
+                found.receive(YOU, NONE if expires else TOTAL, fields, data, 0.0)
+    assert [whole.data for whole in found.ready] == ready
+    aborted = [event for event in found.events if isinstance(event, Aborted)]
+    assert [(event.source, event.reason) for event in aborted] == [(YOU, why) for why in reasons]
+    assert drops.counts == counts
+    others = 4 if cell[1] is Arrival.OVERFLOW else 0
+    assert len(found) - others == (ARRIVING[cell][0] is Arriving.OPEN)
+    if not len(found):
+        assert found.idle and not found.held_bytes
+
+
+def test_every_cell_of_arriving_was_walked() -> None:
+    assert set(ARRIVALS) == set(ARRIVING)
+
+
+# --- own messages ---------------------------------------------------------------------------
+
+OWN_WALKS: dict[tuple[Own, OwnEvent], list[int | str]] = {
+    # Packets that come back and views; the last of them is what the cell is about.
+    (Own.SENT, OwnEvent.PACKET): [1],
+    (Own.SENT, OwnEvent.LAST): ["only", 1],
+    (Own.SENT, OwnEvent.VIEW): ["view"],
+    (Own.PARTLY, OwnEvent.PACKET): [1, 2],
+    (Own.PARTLY, OwnEvent.LAST): [1, 2, 3],
+    (Own.PARTLY, OwnEvent.VIEW): [1, "view"],
+    (Own.TAIL, OwnEvent.PACKET): [1, "view", 2],
+    (Own.TAIL, OwnEvent.LAST): [1, "view", 2, 3],
+    (Own.TAIL, OwnEvent.VIEW): [1, "view", "view"],
+}
+
+
+@pytest.mark.parametrize("cell", OWN, ids=": ".join)
+def test_own_messages(cell: tuple[Own, OwnEvent]) -> None:
+    numbers = Numbers(7)
+    own = OwnMessages(numbers)
+    walk = OWN_WALKS[cell]
+    message = OwnMessage(Draft(b"data"), TOTAL, 1 if walk[0] == "only" else 3)
+    own.add(numbers.take(Hold.ON_THE_WAY, 0.0), message)
+    again: list[tuple[int, OwnMessage]] = []
+    for place, happening in enumerate(walk, 1):
+        again = []
+        if place == len(walk):
+            assert message.state is cell[0]
+        if isinstance(happening, int):
+            own.packet_back(7, happening)
+        elif happening == "view":
+            again = own.view()
+    state, effect = OWN[cell]
+    assert message.state is state
+    assert bool(again) == (effect is Effect.RESEND)
+    assert len(numbers) == len(own) == (effect is not Effect.FREE)
+    cut = "view" in walk and walk[0] == 1
+    assert own.waiting_bytes == (0 if cut or effect is Effect.FREE else 4)
+    for number, copy in again:
+        assert (number, copy.draft, copy.state, copy.back) == (7, Draft(b"data"), Own.SENT, set())
+
+
+def test_every_cell_of_own_was_walked() -> None:
+    assert set(OWN_WALKS) == set(OWN)
+
+
+# --- requests -------------------------------------------------------------------------------
+
+THIRD = "10.0.0.3:7001"
+_Asked = tuple[int | Want, list[Any], str | None]
+ASKED: dict[tuple[Asking, RequestEvent], _Asked] = {
+    # What is wanted; replies by who, and what else happens; why it is done.
+    (Asking.ASKED, RequestEvent.REPLY): (2, [YOU], None),
+    (Asking.ASKED, RequestEvent.ENOUGH): (1, [YOU], "enough"),
+    (Asking.ASKED, RequestEvent.ALL): (Want.ALL, ["third leaves", YOU], "all"),
+    (Asking.ASKED, RequestEvent.SENTINEL): (Want.STREAM, ["end"], "sentinel"),
+    (Asking.ASKED, RequestEvent.DEPARTURE): (1, ["all leave"], "members_left"),
+    (Asking.ASKED, RequestEvent.TIMEOUT): (1, [9.0], "timeout"),
+    (Asking.ASKED, RequestEvent.CANCEL): (1, ["cancel"], "cancelled"),
+    (Asking.ANSWERED, RequestEvent.REPLY): (Want.STREAM, [YOU, THIRD], None),
+    (Asking.ANSWERED, RequestEvent.ENOUGH): (2, [YOU, THIRD], "enough"),
+    (Asking.ANSWERED, RequestEvent.ALL): (Want.ALL, [YOU, THIRD], "all"),
+    (Asking.ANSWERED, RequestEvent.SENTINEL): (Want.STREAM, [YOU, "end"], "sentinel"),
+    (Asking.ANSWERED, RequestEvent.TOO_MANY): (Want.STREAM, [YOU] * 4, "too_many"),
+    (Asking.ANSWERED, RequestEvent.DEPARTURE): (2, [YOU, "all leave"], "members_left"),
+    (Asking.ANSWERED, RequestEvent.TIMEOUT): (Want.STREAM, [YOU, 1.0, YOU, 2.0], "timeout"),
+    (Asking.ANSWERED, RequestEvent.STALL): (Want.STREAM, [YOU, 1.5], "stall"),
+    (Asking.ANSWERED, RequestEvent.CANCEL): (2, [YOU, "cancel"], "cancelled"),
+}
+
+
+@pytest.mark.parametrize("cell", REQUESTS, ids=": ".join)
+def test_requests(cell: tuple[Asking, RequestEvent]) -> None:
+    want, happenings, reason = ASKED[cell]
+    at = layer(members=(ME, YOU, THIRD), max_replies=4)
+    request = at.request(
+        RING, b"?", now=0.0, want=want, timeout_s=2.0, stall_s=1.5, sentinel=lambda data: not data
+    )
+    receive(at, *packets(at), source=ME)
+    (asked,) = events(at)
+    assert isinstance(asked, Delivered) and asked.message_id is not None
+    now = 0.0
+    replies = 0
+    for happening in happenings:
+        match happening:
+            case float():
+                now = happening
+                at.handle_timer(now)
+            case "third leaves":
+                at.view(RING, (ME, YOU), now=now)
+            case "all leave":
+                at.view(RING, (ME,), now=now)
+            case "cancel":
+                at.cancel(request, now)
+            case who:
+                source, data = (YOU, b"") if who == "end" else (who, b"!")
+                receive(at, reply(asked.message_id, data), source=source, now=now)
+                replies += 1
+    done = [event for event in events(at) if isinstance(event, RequestDone)]
+    assert done == ([RequestDone(request, reason, replies)] if reason else [])
+    at.cancel(request, now)  # whatever it was, it has ended once
+    assert len(done) + len(events(at)) == 1
+
+
+def reply(to: MessageId, data: bytes) -> bytes:
+    return plain(data, reply_message_number=to.number, reply_source=to.source)
+
+
+def test_every_cell_of_requests_was_walked() -> None:
+    assert set(ASKED) == set(REQUESTS)

@@ -1,0 +1,174 @@
+"""The page about the RMP messaging layer, made from its literal tables."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from enum import StrEnum
+from typing import Any
+
+from tools.format_pages import markdown
+from wireyard.layers.rmp import Drop, Limits, QoS
+from wireyard.layers.rmp.states import (
+    ABORT_REASONS,
+    ARRIVING,
+    DONE_REASONS,
+    OWN,
+    REQUESTS,
+    Arrival,
+    Arriving,
+    Asking,
+    Own,
+    Step,
+)
+
+__all__ = ["rmp_page"]
+
+_HEAD = """
+# The RMP messaging layer
+
+`wireyard.layers.rmp` turns messages into packets of the [RMP format](../formats/rmp.md), and
+packets as a ring delivers them into messages: segmentation and reassembly, packing of small
+messages, domains, clients, replies. It opens no socket, reads no clock and draws no random numbers:
+packets, views and `now` are given to it, packets and events are taken from it.
+
+```python
+from wireyard.layers.rmp import MessagingLayer
+
+layer = MessagingLayer("10.0.0.1:7001", first_number=4711)
+layer.add_ring("ring", max_packet_bytes=1400)
+layer.send("ring", b"hello", now=0.0, urgent=True)
+qos, packet = layer.next_packet("ring")  # hand it to the ring
+layer.receive("ring", "10.0.0.1:7001", packet, qos=qos, now=0.0)
+layer.next_event()  # Delivered(... data=b'hello' ...)
+```
+
+`get_timer` says when `handle_timer` is due. `view` tells who is in the ring from that place in the
+order of packets on.
+
+## Where it runs
+
+| ring | order | members | needs |
+|---|---|---|---|
+| `wireyard.net.UdpMulticast` | none; packets may be lost | not known | nothing |
+| `wireyard.net.Corosync` | total | views | corosync and its library |
+| `wireyard.layers.rmp.sim.SimRing` | every one | views | nothing |
+
+`SimRing` is a simulation to try things on: crashes after any packet, joins, parts, slow members,
+loss and duplicates, repeatable by a seed. `wireyard.net.Ring` is the layer, one of the other two,
+and a clock:
+
+```python
+from wireyard.net import Ring, UdpMulticast
+
+async with Ring(UdpMulticast()) as ring:
+    await ring.send(b"hello", domain=3)
+    ring.flush()  # all that was sent goes now
+    async for reply in ring.request(b"who?", want=3, timeout_s=1.0):
+        print(reply.source, reply.data)
+    async for message in ring.client(7, domains={3}):
+        print(message.data)
+```
+
+`wireyard ring send`, `listen` and `request` do the same on the command line.
+"""
+_ARRIVING_TEXT = """
+A message has the place of its first packet: one that is still arriving holds back what began after
+it, in the whole ring or of its source, as the quality of service says. A view is a cut. What is
+unfinished then is dropped, of members that live as well, and what is complete is delivered before
+it; numbers mean nothing afterwards. All members see the view at the same place among the packets,
+so all do the same, and a process that was started again cannot be taken for its old self. Time
+decides nothing where the order is total: it passes differently everywhere.
+"""
+_OWN_TEXT = """
+What a view cuts, its sender sends again: a message of which some packets came before the view and
+some did not. One that no packet is back of is left alone, for the ring will order all of it in the
+new view. The tail of a cut message still arrives, and nobody has its head.
+"""
+_REQUESTS_TEXT = """
+A request names how many replies it wants: a number, `all` members that it could reach when it was
+sent, or a `stream` of all that come. This process is one of them if another of its clients gets the
+request. Members that leave will not answer; a member is taken to answer once. A message number is
+not used again before twice the timeout has passed since the request ended.
+"""
+_RULINGS = """
+## Rulings
+
+Beyond those of the [errata](../errata.md), R12 to R26:
+
+- **A packet of another order** than the message it names changes nothing of it. Members see
+  unordered packets at different places, so what they did to an ordered message would differ.
+- **Packet 1 again** begins a message anew where packets keep an order, for its sender did. Where
+  they do not, the same packet 1 is one that the network doubled.
+- **A packet that overtakes packet 1** is dropped, and its message with it: whoever joined late or
+  has passed a view must not keep tails, for a later message may have the same number.
+- **A layer that is not there** is looked for when a message is delivered, as are domains. Otherwise
+  members with other layers would count other messages against their bounds.
+- **Too much** is decided by the packets alone: the oldest unfinished message is aborted, as it is
+  the one that holds the rest back.
+- **A process without clients** gets every message itself.
+"""
+
+_CELL = ("state", "what happens", "what is done", "state then")
+
+
+def rmp_page() -> Iterator[str]:
+    """Yield the lines of docs/layers/rmp.md."""
+    yield from (*_HEAD.strip().splitlines(), "", "## Qualities of service", "")
+    qualities = ((one.label, one.order, "yes" if one.reliable else "no") for one in QoS)
+    yield from markdown(("quality", "who waits for whom", "reaches all members"), qualities)
+    yield from _section("A message that arrives", _ARRIVING_TEXT)
+    yield from _diagram(Arriving, {cell: to for cell, (to, _) in ARRIVING.items()})
+    arrivals = (
+        (state, event, ", then ".join(steps), to, _reason(event, steps))
+        for (state, event), (to, steps) in ARRIVING.items()
+    )
+    yield from markdown((*_CELL, "reason"), arrivals)
+    yield from _section("An own message", _OWN_TEXT)
+    yield from _diagram(Own, {cell: to for cell, (to, _) in OWN.items()})
+    yield from markdown(_CELL, ((*cell, effect, to) for cell, (to, effect) in OWN.items()))
+    yield from _section("A request", _REQUESTS_TEXT)
+    yield from _diagram(Asking, REQUESTS)
+    ends = ((event, f"`{reason}`") for event, reason in DONE_REASONS.items())
+    yield from markdown(("what ends it", "reason"), ends)
+    yield from (*_RULINGS.strip().splitlines(), "", "## What is counted", "")
+    yield from markdown(("`Drop`", "counts"), ((f"`{one.name}`", one.value) for one in Drop))
+    yield from ("## Limits", "", "Members of a ring have the same.", "")
+    docs = _field_docs(Limits)
+    limits = ((f"`{one.name}`", one.default, docs[one.name]) for one in fields(Limits))
+    yield from markdown(("limit", "value", "meaning"), limits)
+
+
+def _section(title: str, text: str) -> Iterator[str]:
+    yield from (f"## {title}", "", *text.strip().splitlines(), "")
+
+
+def _diagram(states: type[StrEnum], table: Mapping[tuple[Any, Any], StrEnum]) -> Iterator[str]:
+    """Yield a table as a Mermaid diagram, events with the same way in one line."""
+    yield from ("```mermaid", "stateDiagram-v2")
+    yield from (f'    state "{state.value}" as {state.name}' for state in states)
+    yield f"    [*] --> {next(iter(states)).name}"
+    ways: dict[tuple[str, str], list[str]] = {}
+    for (before, event), after in table.items():
+        ways.setdefault((before.name, after.name), []).append(event.value)
+    for (start, stop), events in ways.items():
+        yield f"    {start} --> {stop}: {'<br>'.join(events)}"
+    yield from ("```", "")
+
+
+def _reason(event: Arrival, steps: tuple[Step, ...]) -> str:
+    return f"`{ABORT_REASONS[event]}`" if Step.ABORT in steps else ""
+
+
+def _field_docs(kind: type) -> dict[str, str]:
+    """Return the strings under the fields of a class, by field."""
+    (body,) = ast.parse(inspect.getsource(kind)).body
+    assert isinstance(body, ast.ClassDef)
+    found = {}
+    for node, after in zip(body.body, body.body[1:], strict=False):
+        match node, after:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(ast.Constant(str(doc))):
+                found[name] = " ".join(inspect.cleandoc(doc).split())
+    return found
