@@ -196,14 +196,14 @@ def test_rows_say_where_they_come_from() -> None:
     plan = make_plan(JMQ)
     for compiled in (False, True):
         with forced(compiled=compiled):
-            [batch] = scan.scan_source(io.BytesIO(data), plan)
-        rows = batch.to_pylist()
+            table = pa.Table.from_batches(scan.scan_source(io.BytesIO(data), plan))
+        rows = table.to_pylist()
         assert {row["source"] for row in rows} == {"<stream>"}
         assert {row["stream"] for row in rows} == {"<stream>"}
         assert {row["format"] for row in rows} == {"jmq"}
         assert [row["status"] for row in rows] == ["ok", "malformed", "garbage", "ok"]
-        [batch] = scan.scan_source(data, plan)
-        assert set(batch["stream"].to_pylist()) == {"<bytes>"}
+        table = pa.Table.from_batches(scan.scan_source(data, plan))
+        assert set(table["stream"].to_pylist()) == {"<bytes>"}
 
 
 def test_rows_that_are_no_packets_have_no_values_but_their_place() -> None:

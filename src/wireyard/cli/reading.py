@@ -65,7 +65,8 @@ def read_blocks(reading: OpenInput, plan: Plan) -> Iterator[tuple[Block, pa.Reco
     reader = BlockReader(plan, opened, fast)
     framer = plan.framer(context=opened.context)
     for block in opened.blocks(framer, fast.scan_frames if fast else None):
-        batch = reader.read(block)
+        batches = reader.read(block) or [pa.RecordBatch.from_pylist([], plan.schema)]
+        batch = pa.concat_batches(batches)
         batch = batch.slice(0, budget.take(batch.num_rows))
         last = batch["offset"][-1].as_py() if budget.spent else sys.maxsize
         if plan.mode == "permissive":

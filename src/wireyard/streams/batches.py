@@ -23,8 +23,8 @@ from wireyard.streams.plan import Plan
 
 __all__ = ["BlockReader"]
 
-_MOST_RUNS = 64
-"""Runs of rows that are put together; with more, each is short."""
+_MOST_RUNS = 8
+"""Batches that a block becomes; with more of them each is short."""
 
 
 @dataclass(slots=True)
@@ -71,41 +71,52 @@ class BlockReader:
             self._condition_reader = BlockReader(plan.conditions(), opened, fast)
         self._decoder = fast.ColumnDecoder(plan.columns, plan.validates) if fast else None
 
-    def read(self, block: Block) -> pa.RecordBatch:
-        """Return the block's rows that the plan wants."""
+    def read(self, block: Block) -> list[pa.RecordBatch]:
+        """Return the block's rows that the plan wants, in order, in one batch or a few."""
         if self._condition_reader is not None:
             block = block.pick(self._wanted(block))
         found = _Odd({row: frame.error for row, frame in block.odd.items()}, {})
-        batch = self._decoded(block, found)
-        for place in self._relative:
-            moved = pc.add(batch.column(place), block.offsets)
-            batch = batch.set_column(place, batch.schema.field(place), moved)
-        for place, field in self._common:
-            if found.bad or field.name != "error":  # which is null until now, as all of them are
-                column = self._column(field.name, block, found)
-                batch = batch.set_column(place, field, column)
-        known = self._opened.columns(block) if self._captured else {}
-        for place, field in self._captured:
-            if field.name in known:
-                batch = batch.set_column(place, field, known[field.name])
+        batches = self._decoded(block, found)
+        given = self._given(block, found)
+        start = 0
+        for number, batch in enumerate(batches):
+            for place in self._relative:
+                moved = pc.add(batch.column(place), block.offsets[start : start + batch.num_rows])
+                batch = batch.set_column(place, batch.schema.field(place), moved)
+            for place, field, column in given:
+                batch = batch.set_column(place, field, column.slice(start, batch.num_rows))
+            start += batch.num_rows
+            batches[number] = batch
         if not found.bad or self._plan.mode == "permissive":
-            return batch
+            return batches
         if self._plan.mode == "failfast":
             self._raise_fault(block, found.bad)
-            return batch
+            return batches
         good = np.ones(len(block.offsets), np.bool_)
         good[list(found.bad)] = False
-        return batch.filter(pa.array(good))
+        table = pa.Table.from_batches(batches).filter(pa.array(good))
+        left: list[pa.RecordBatch] = table.to_batches()
+        return left
+
+    def _given(self, block: Block, found: _Odd) -> list[tuple[int, pa.Field, pa.Array]]:
+        """Return the columns that the packets do not tell: their places, fields and values."""
+        given = [
+            (place, field, self._column(field.name, block, found))
+            for place, field in self._common
+            if found.bad or field.name != "error"  # which is null until now, as all of them are
+        ]
+        known = self._opened.columns(block) if self._captured else {}
+        given += [(n, one, known[one.name]) for n, one in self._captured if one.name in known]
+        return given
 
     def _wanted(self, block: Block) -> Ints:
         assert self._condition_reader is not None and self._plan.expression is not None
-        batch = self._condition_reader.read(block)
-        rows = np.arange(batch.num_rows)
-        table = pa.table({**dict(zip(batch.schema.names, batch.columns, strict=True)), "": rows})
+        table = pa.Table.from_batches(self._condition_reader.read(block))
+        table = table.append_column("", pa.array(np.arange(table.num_rows)))
         wanted: Ints = table.filter(self._plan.expression)[""].to_numpy()
         return wanted
 
-    def _decoded(self, block: Block, found: _Odd) -> pa.RecordBatch:
+    def _decoded(self, block: Block, found: _Odd) -> list[pa.RecordBatch]:
         """Return what the packets of a block say; what the format has not is null."""
         rows = len(block.offsets)
         if self._decoder is None:
@@ -113,13 +124,13 @@ class BlockReader:
             scalar = self._scalar(block, packets, found)
             order = np.full(rows, len(packets), np.int64)
             order[packets] = np.arange(len(packets))
-            return scalar.take(pa.array(order)) if block.odd else scalar.slice(0, rows)
+            return [scalar.take(pa.array(order)) if block.odd else scalar.slice(0, rows)]
         framed = block.pick(_framed(block)) if block.odd else block
         batch, rejected = self._decoder.decode(
             block.data, block.stop, framed.offsets - block.base, framed.lengths, framed.contexts
         )
         if not len(rejected) and not block.odd:
-            return batch
+            return [batch]
         of_row = _framed(block)
         scalar = self._scalar(block, of_row[rejected].tolist(), found)
         order = np.full(rows, len(of_row) + len(rejected), np.int64)
@@ -167,21 +178,21 @@ class BlockReader:
                 raise error
 
 
-def _in_order(batch: pa.RecordBatch, more: pa.RecordBatch, order: Ints) -> pa.RecordBatch:
+def _in_order(batch: pa.RecordBatch, more: pa.RecordBatch, order: Ints) -> list[pa.RecordBatch]:
     """Return the rows of two batches, the second counting as behind the first, in an order.
 
-    To gather row by row costs several times what copying a run of rows does.
+    To gather them costs as much as to decode them, so a few runs stay where they are.
     """
     rows = batch.num_rows
     cuts = np.flatnonzero((np.diff(order) != 1) | (order[1:] == rows)) + 1
     if len(cuts) > _MOST_RUNS:
-        return pa.concat_batches([batch, more]).take(pa.array(order))
+        return [pa.concat_batches([batch, more]).take(pa.array(order))]
     runs = []
     for start, stop in pairwise((0, *cuts.tolist(), len(order))):
         at = int(order[start])
         run = batch.slice(at) if at < rows else more.slice(at - rows)
         runs.append(run.slice(0, stop - start))
-    return pa.concat_batches(runs)
+    return runs
 
 
 def _framed(block: Block) -> Ints:

@@ -37,7 +37,8 @@ __all__ = [
 
 Turn = tuple[DirectedStream, Plan, Any, Block]
 """A block, the stream it is of, the plan it is read by, and the compiled columns for it."""
-Decode = Callable[[Turn], pa.RecordBatch]
+Batches = list[pa.RecordBatch]
+Decode = Callable[[Turn], Batches]
 
 _COLD_BYTES = 8 << 20
 """Below this a cold process has the scalar reader's answer before the kernels are loaded."""
@@ -188,19 +189,20 @@ def _turns(
 def _decoded(turns: Iterator[Turn], threads: int) -> Iterator[pa.RecordBatch]:
     own = local()
 
-    def decode(turn: Turn) -> pa.RecordBatch:
+    def decode(turn: Turn) -> Batches:
         opened, plan, fast, block = turn
         if getattr(own, "opened", None) is not opened:
             own.opened, own.reader = opened, BlockReader(plan, opened, fast)
-        batch: pa.RecordBatch = own.reader.read(block)
-        return batch
+        batches: Batches = own.reader.read(block)
+        return batches
 
-    for batch in map(decode, turns) if threads <= 1 else _in_threads(decode, turns, threads):
+    found = map(decode, turns) if threads <= 1 else _in_threads(decode, turns, threads)
+    for batch in chain.from_iterable(found):
         if batch.num_rows:
             yield batch
 
 
-def _in_threads(decode: Decode, blocks: Iterator[Turn], threads: int) -> Iterator[pa.RecordBatch]:
+def _in_threads(decode: Decode, blocks: Iterator[Turn], threads: int) -> Iterator[Batches]:
     """Decode in several threads, and yield what they made in order.
 
     Of what is decoded ahead there is never more than one block a thread, and one.
@@ -208,7 +210,7 @@ def _in_threads(decode: Decode, blocks: Iterator[Turn], threads: int) -> Iterato
     pool = _pool(threads)
     turns = _Turns(decode, blocks)
     under_way = deque(pool.submit(turns.take) for _ in range(threads + 1))
-    ready: dict[int, pa.RecordBatch | Exception | None] = {}
+    ready: dict[int, Batches | Exception | None] = {}
     try:
         for number in count():
             while number not in ready:
@@ -220,8 +222,8 @@ def _in_threads(decode: Decode, blocks: Iterator[Turn], threads: int) -> Iterato
                     return
                 case Exception() as error:
                     raise error
-                case batch:
-                    yield batch
+                case batches:
+                    yield batches
     finally:
         for future in under_way:
             if not future.cancel():
@@ -238,8 +240,8 @@ class _Turns:
         self._numbers = count()
         self._cutting = Lock()
 
-    def take(self) -> tuple[int, pa.RecordBatch | Exception | None]:
-        """Return the number of the next block and its batch, an error, or None at the end."""
+    def take(self) -> tuple[int, Batches | Exception | None]:
+        """Return the number of the next block and its batches, an error, or None at the end."""
         with self._cutting:
             number = next(self._numbers)
             try:
