@@ -19,6 +19,7 @@ from wireyard.layers.jmq.tables import tables as jms_tables
 from wireyard.layers.mqtt.derive import derive_tables as mqtt_tables
 from wireyard.layers.mqtt.directions import in_order
 from wireyard.layers.tables import TABLES
+from wireyard.spark import facts
 from wireyard.spark.facts import FACTS
 
 if TYPE_CHECKING:
@@ -116,3 +117,15 @@ def test_a_session_has_both_directions(spark: SparkSession, tmp_path: Path) -> N
     (session,) = table(tmp_path / "lake", "sessions").to_pylist()
     assert (session["client"], session["server"]) == ("10.0.0.1:40000", "10.0.0.2:1999")
     assert session["status"] == 0
+
+
+def test_a_source_with_too_many_packets_is_named(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(facts, "MAX_PACKETS", 2)
+    for name, count in (("few", 2), ("many", 3)):
+        (tmp_path / name).write_bytes(packet(packet_type=10) * count)
+    report = run(tmp_path / "lake", spark, tmp_path / "few", tmp_path / "many")
+    assert report.notes == [f"{tmp_path / 'many'}: no facts of its 3 packets, over 2"]
+    sources = {row["source"] for row in table(tmp_path / "lake", "sessions").to_pylist()}
+    assert sources == {str(tmp_path / "few")}

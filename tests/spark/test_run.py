@@ -32,6 +32,7 @@ from tests.spark.lakes import (
 )
 from wireyard.errors import SourceError
 from wireyard.spark import bronze, job, stitching
+from wireyard.spark.facts import FACTS
 from wireyard.spark.inputs import list_inputs
 from wireyard.spark.job import fill_lake
 from wireyard.spark.lake import Lake, LakeError
@@ -232,6 +233,7 @@ def test_tables_are_there_without_a_single_packet(tmp_path: Path, spark: SparkSe
     run(tmp_path / "lake", spark, tmp_path / "empty.jmq")
     assert {name: table(tmp_path / "lake", name).num_rows for name in TABLES - {"packets_jmq"}} == {
         "messages": 0, "destinations": 0, "quarantine": 0, "ledger": 1, "streams": 1,
+        **dict.fromkeys(FACTS, 0),
     }  # fmt: skip
 
 

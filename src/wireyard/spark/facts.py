@@ -9,6 +9,7 @@ than its layer holds it.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,10 +32,12 @@ from wireyard.spark.types import spark_schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["FACTS", "Derive", "Layer", "write_facts"]
+__all__ = ["FACTS", "MAX_PACKETS", "Derive", "Layer", "write_facts"]
 
 FACTS = tuple(TABLES)
 """The tables that are made anew from all of bronze with every commit."""
+MAX_PACKETS = 1 << 21
+"""That is 1 to 3 GB of memory in a task, by what is in them."""
 _SINCE_1970 = "since 1970"
 """In the unit of a column that holds a moment, and so has a timestamp beside it."""
 _FILES = pa.schema([("table", pa.string()), ("file", pa.string())])
@@ -57,8 +60,8 @@ class Layer:
 
 def write_facts(
     layers: Iterable[Layer], packets: Mapping[str, DataFrame], lake: Lake, inputs: Iterable[Input]
-) -> None:
-    """Stage the tables of facts.
+) -> list[str]:
+    """Stage the tables of facts; return what is to be said of sources that were left out.
 
     Parameters
     ----------
@@ -66,14 +69,24 @@ def write_facts(
         By format, all packets that there will be after the commit.
     inputs
         The inputs that there will be, for what captures tell of their streams.
+
+    Limits
+    ------
+    A task holds what is known of all messages of a source, so one with more packets than
+    `MAX_PACKETS` is left out.
     """
     lake.make_staging(FACTS)
     told = dict(_told(inputs))
     written: set[str] = set()
+    notes: dict[str, str] = {}
     for layer in layers:
         rows = layer.packets(packets)
         if rows is None:
             continue
+        large = rows.groupBy("source").count().where(F.col("count") > MAX_PACKETS).collect()
+        for source, count in large:
+            notes[source] = f"{source}: no facts of its {count:,} packets, over {MAX_PACKETS:,}"
+        rows = rows.where(~F.col("source").isin([source for source, _ in large]))
         work = partial(
             _write_sources, derive=layer.prepare(rows), told=told, staging=lake.staged("")
         )
@@ -82,6 +95,7 @@ def write_facts(
     for table in FACTS:
         if table not in written:
             _write_rows(lake.staged(table), table, ())
+    return list(notes.values())
 
 
 def _told(inputs: Iterable[Input]) -> Iterator[tuple[str, list[Row]]]:
@@ -114,9 +128,14 @@ def _write_sources(
     """Write what follows from the packets of some sources; yield the files. For `mapInArrow`."""
     rows = chain.from_iterable(map(_rows, batches))
     found: dict[str, list[Iterable[Row]]] = {}
-    for source, packets in groupby(rows, key=itemgetter("source")):
-        for table, facts in derive(packets, told.get(source)).items():
-            found.setdefault(table, []).append(facts)
+    gc.freeze()
+    gc.disable()  # half of the time would go into looking at what is kept anyway
+    try:
+        for source, packets in groupby(rows, key=itemgetter("source")):
+            for table, facts in derive(packets, told.get(source)).items():
+                found.setdefault(table, []).append(facts)
+    finally:
+        gc.enable()
     for table, parts in found.items():
         name = _write_rows(f"{staging}/{table}", table, chain.from_iterable(parts))
         yield pa.RecordBatch.from_pylist([{"table": table, "file": name}], _FILES)

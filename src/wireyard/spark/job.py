@@ -129,7 +129,7 @@ def fill_lake(
     watch.stage("writing tables")
     change = _with_added(drop_inputs(lake, changed), report.added)
     packets = {name: _files_after(lake, change, packets_table(name)) for name in format_names()}
-    write_silver(spark, lake, packets, _inputs_after(lake, change).values())
+    report.notes += write_silver(spark, lake, packets, _inputs_after(lake, change).values())
     lake.commit(_with_rest(lake, change))
     return report
 

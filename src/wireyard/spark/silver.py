@@ -52,8 +52,8 @@ def write_silver(
     lake: Lake,
     packets: Mapping[str, Sequence[str]],
     inputs: Collection[Input],
-) -> None:
-    """Stage the tables above bronze.
+) -> list[str]:
+    """Stage the tables above bronze; return what is to be said of inputs.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def write_silver(
         sent = spark.read.parquet(_literal(lake, lake.staged("messages")))
         counted = tables.destinations(sent).coalesce(1)
         _write(counted.sortWithinPartitions("minute_ms", "destination"), lake, "destinations")
-        write_facts(LAYERS, frames, lake, inputs)
+        return write_facts(LAYERS, frames, lake, inputs)
 
 
 def _packets(spark: SparkSession, lake: Lake, name: str, files: Sequence[str]) -> DataFrame:
