@@ -89,7 +89,7 @@ def test_a_message_by_its_topic_and_by_its_key(lake: Path) -> None:
     assert key.startswith("10.0.0.1:5003>10.0.0.2:1883@")
     assert "by 10.0.0.1:5003 (client sends)" in lines[1]
     assert lines[2] == "  to topic plant/7/state: 4 bytes of bytes, QoS 1"
-    assert "the broker answered for it in frame 18" in lines[3]
+    assert "frame 18 shows that the broker had it" in lines[3]
     heard = next(line for line in lines if "client hears" in line)
     assert "(client hears, plant/+/state): handed over 0.0 ms later in frame 19, ack" in heard
     assert any("(client deaf, plant/#): " in line and "handed" not in line for line in lines)

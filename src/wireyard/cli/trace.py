@@ -187,7 +187,7 @@ def _taken(message: Row, deliveries: Iterable[Row]) -> Iterator[str]:
     frames = {(one["sent_frame"], one["accepted_frame"]) for one in deliveries}
     for sent, accepted in frames:
         if accepted is not None:
-            yield f"  sent in frame {sent}, the broker answered for it in frame {accepted}"
+            yield f"  sent in frame {sent}; frame {accepted} shows that the broker had it"
         elif sent is not None:
             yield f"  sent in frame {sent}"
 
