@@ -20,6 +20,7 @@ from tests.captures.make import (
     pcap,
     udp,
 )
+from tests.formats.mqtt.make import publish
 from tests.formats.rmp.make import MORE, message
 from tests.make import packet
 
@@ -37,6 +38,18 @@ def shown(data: bytes, **options: Any) -> list[tuple[str, int, int]]:
         if before["stream"] == row["stream"]:
             assert before["offset"] + before["length"] == row["offset"]
     return [(row["status"], row["offset"], row["length"]) for row in rows]
+
+
+@pytest.mark.parametrize("payload", [5, 200, 20_000, 2_100_000])
+def test_segments_may_end_in_any_byte_of_a_remaining_length(payload: int) -> None:
+    first = publish(4, topic="a", payload=bytes(payload))
+    stream = CONNECT + first + PUBLISH
+    at = len(CONNECT)
+    whole = [("ok", 0, at), ("ok", at, len(first)), ("ok", at + len(first), len(PUBLISH))]
+    for cut in range(at, at + 8):
+        pieces = [(0, stream[:cut])]
+        pieces += [(n, stream[n : n + 60_000]) for n in range(cut, len(stream), 60_000)]
+        assert shown(one_way(pieces)) == whole
 
 
 def test_a_gap_is_a_row_and_jmq_is_found_again_behind_it() -> None:

@@ -74,11 +74,14 @@ def check(data: bytes, overlap: str) -> Capture | None:
     kind = pcapng if data[:4] == magic.PCAPNG else classic
     reader = UnitReader()
     reader.begin(array)
-    frames = 0
+    frames = captured = 0
     for records in kind.read_records(array):
         reader.read(records)
         frames += len(records)
+        captured += int(records.captured.sum())
     assert sum(capture.frames.values()) == frames
+    account = capture.payload_bytes | capture.other_bytes
+    assert sum(account.values()) == captured and min(account.values()) >= 0
     assert (capture.damage is None) == (capture.unread_bytes == 0)
     units, _ = reader.units()
     assert sum(capture.payload_bytes.values()) == units.captured.sum(dtype=np.int64)

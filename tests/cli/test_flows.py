@@ -82,7 +82,7 @@ def test_a_conversation_is_told_in_full(run: Run, capture: Path) -> None:
 def test_a_table_for_people(run: Run, capture: Path) -> None:
     result = run("flows", capture, "--out", "table")
     assert (result.exit_code, result.stderr) == (0, "")
-    head, connection, datagrams = result.stdout.splitlines()
+    head, connection, datagrams, _, ledger = result.stdout.splitlines()
     assert head.split() == [
         *("client", "server", "format", "packets", "bytes", "gaps", "seconds", "first"),
     ]
@@ -91,6 +91,7 @@ def test_a_table_for_people(run: Run, capture: Path) -> None:
         *("2.000", "2023-11-14T22:13:22.123456000Z"),
     ]
     assert datagrams.split()[2] == "udp"
+    assert ledger.split()[1:3] == ["captured", "bytes"]
 
 
 def test_compressed_captures_and_standard_input(run: Run, capture: Path, tmp_path: Path) -> None:
@@ -107,6 +108,13 @@ def test_a_capture_that_is_cut_short_is_told(run: Run, capture: Path) -> None:
     assert result.exit_code == 1
     assert f"{capture}: " in one_line(result) and "bytes are not read" in one_line(result)
     assert len(result.stdout.splitlines()) == 2
+
+
+def test_every_captured_byte_is_accounted_for(run: Run, capture: Path) -> None:
+    last = run("flows", capture, "--out", "table").stdout.splitlines()[-1]
+    total, _, parts = last.partition(" captured bytes = ")
+    numbers = [int(part.split()[0].replace(",", "")) for part in parts.split(" + ")]
+    assert int(total.replace(",", "")) == sum(numbers) > 0
 
 
 def test_other_commands_lead_here(run: Run, capture: Path) -> None:

@@ -28,6 +28,7 @@ from wireyard.streams.source import Source
 
 __all__ = ["Capture", "read_capture", "read_captures"]
 
+Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 OVERLAPS: Final = ("first", "last")
@@ -42,8 +43,10 @@ class Capture:
 
     `frames` has every frame once, under the name of its `Fate`. `payload_bytes` has every captured
     byte of TCP and UDP payload once: in streams, as a duplicate, as a keep-alive byte, as the text
-    of a reset. `damage` says where and why reading ended before the file did, `unread_bytes` how
-    much is behind that.
+    of a reset; `other_bytes` the rest of what was captured: ``headers`` of TCP and UDP, ``other``
+    frames. Of a whole capture, not of a share, they are together all captured bytes. `cut_bytes` of
+    its packets were not captured. `damage` says where and why reading ended before the file did,
+    `unread_bytes` how much is behind that.
     """
 
     name: str
@@ -54,6 +57,8 @@ class Capture:
     """Streams of the share of others that are here for what they tell of these."""
     frames: dict[str, int]
     payload_bytes: dict[str, int]
+    other_bytes: dict[str, int]
+    cut_bytes: int
     damage: WireError | None
     unread_bytes: int
 
@@ -119,6 +124,7 @@ def read_captures(
     own = np.ones(len(reader.flows), np.bool_)
     if share is not None:
         own = reader.flows.parts(0, share.of) == share.part
+    payload = _account(tcp, udp)
     damaged = next((file for file in files if file.damage is not None), None)
     return Capture(
         files[0].name,
@@ -130,7 +136,9 @@ def read_captures(
             for fate, count in zip(Fate, reader.fates.tolist(), strict=True)
             if count
         },
-        _account(tcp, udp),
+        payload,
+        _rest(reader.frame_bytes, sum(payload.values())),
+        reader.cut_bytes,
         None if damaged is None else damaged.damage,
         sum(file.unread_bytes for file in files),
     )
@@ -200,6 +208,12 @@ def _records(data: Bytes, name: str) -> Iterator[Records]:
         return pcapng.read_records(data)
     shown = f"begins like no capture ({head.hex(' ')})" if head else "is empty, so no capture"
     raise SourceError(f"{name}: {shown}")
+
+
+def _rest(frame_bytes: Ints, payload_bytes: int) -> dict[str, int]:
+    """Say where the captured bytes are that are no payload."""
+    carried = int(frame_bytes[[Fate.TCP, Fate.UDP]].sum())
+    return {"headers": carried - payload_bytes, "other": int(frame_bytes.sum()) - carried}
 
 
 def _account(tcp: Reassembled, udp: Connections) -> dict[str, int]:

@@ -118,6 +118,10 @@ class UnitReader:
         self.flows = FlowTable()
         self.fates = np.zeros(len(Fate), np.int64)
         """How many packets had each fate."""
+        self.frame_bytes = np.zeros(len(Fate), np.int64)
+        """How many bytes were captured of them."""
+        self.cut_bytes = 0
+        """How many bytes of packets were not captured."""
         self.fragments: dict[int, list[int]] = {}
         """The packets that a datagram came in, by the one that completed it."""
         self._share = share
@@ -126,6 +130,8 @@ class UnitReader:
         nothing = np.empty((len(Unit), 0), np.int64)
         self._kept = [(Units.of(nothing, nothing[0], 0), nothing[0])]
         self._fragments = [(nothing, nothing[0])]
+        self._sizes: dict[int, int] = {}
+        """Captured bytes of the packets that are fragments."""
         self._passes = 1
 
     def begin(self, data: Bytes) -> None:
@@ -140,9 +146,15 @@ class UnitReader:
         packets = records.starts, records.captured, records.originals, kinds, numbers
         fates, fragments = self._read(self._data, self._base, *packets, records.times_ns)
         self.fates += np.bincount(fates, minlength=len(Fate))
+        weighed = np.bincount(fates, records.captured, len(Fate))
+        self.frame_bytes += weighed.astype(np.int64)
+        self.cut_bytes += int(np.maximum(records.originals - records.captured, 0).sum())
         if fragments.shape[1]:
             times_ns = records.times_ns[fragments[Unit.RECORD] - numbers[0]]
             self._fragments.append((fragments, times_ns))
+            rows = fragments[Unit.RECORD] - numbers[0]
+            sizes = records.captured[rows].tolist()
+            self._sizes |= zip(fragments[Unit.RECORD].tolist(), sizes, strict=True)
 
     def units(self) -> tuple[Units, Ints]:
         """Return all units in the order of capture, and the times of their packets."""
@@ -172,8 +184,9 @@ class UnitReader:
                 members = [first for one in members for first in self.fragments.get(one, [one])]
                 self.fragments[members[-1]] = members
                 for member in members:
-                    self.fates[fate_of[member]] -= 1
-                    self.fates[fate] += 1
+                    for count, step in ((self.fates, 1), (self.frame_bytes, self._sizes[member])):
+                        count[fate_of[member]] -= step
+                        count[fate] += step
                     fate_of[member] = fate
             places = np.searchsorted(made.records, fragments[Unit.RECORD])
             times_ns = made.times_ns[places]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from wireyard.captures.assignment import Assigned
+    from wireyard.captures.read import Capture
     from wireyard.captures.stream import Stream
 
 __all__ = ["command"]
@@ -77,10 +78,20 @@ def command(file: str, out: str | None, decode_as: tuple[str, ...]) -> int:
 
             with console_on(target) as console:
                 print_lines(console, _table(found))
+                console.print()
+                console.print(_ledger(capture), soft_wrap=True)
     if capture.damage is not None:
         exits.note(f"{file}: {capture.damage}; {capture.unread_bytes} bytes are not read")
         return exits.DATA_LOST
     return exits.DONE
+
+
+def _ledger(capture: Capture) -> str:
+    """Say where every captured byte is."""
+    parts = capture.payload_bytes | capture.other_bytes
+    shown = [f"{count:,} {name.replace('_', ' ')}" for name, count in parts.items() if count]
+    text = f"{sum(parts.values()):,} captured bytes = {' + '.join(shown) or '0'}"
+    return f"{text}; {capture.cut_bytes:,} more were cut off" if capture.cut_bytes else text
 
 
 def _conversations(assigned: Iterable[Assigned]) -> Iterator[Conversation]:
