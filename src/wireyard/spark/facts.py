@@ -90,7 +90,8 @@ def write_facts(
         work = partial(
             _write_sources, derive=layer.prepare(rows), told=told, staging=lake.staged("")
         )
-        files = _dealt(rows).mapInArrow(work, spark_schema(_FILES)).toArrow()
+        dealt = _dealt(rows, timed=bool(told))
+        files = dealt.mapInArrow(work, spark_schema(_FILES)).toArrow()
         written.update(files["table"].to_pylist())
     for table in FACTS:
         if table not in written:
@@ -106,11 +107,14 @@ def _told(inputs: Iterable[Input]) -> Iterator[tuple[str, list[Row]]]:
             yield each.source, [{**place, "stream": s.stream, **s.facts} for s in each.streams]
 
 
-def _dealt(rows: DataFrame) -> DataFrame:
+def _dealt(rows: DataFrame, *, timed: bool) -> DataFrame:
     """Deal packets to tasks by their source, and put those of each in the order of time.
 
     A receiver reads a stream in order, so what was complete early waits for what is before it.
+    Where no packet is `timed`, the streams of a source go one behind the other.
     """
+    if not timed:
+        return rows.repartition("source").sortWithinPartitions("source", "stream", "offset")
     before = Window.partitionBy("source", "stream").orderBy("offset")
     before = before.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     reached = F.max(F.struct("captured_ns", "frame")).over(before)

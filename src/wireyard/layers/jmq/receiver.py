@@ -18,11 +18,13 @@ from wireyard.layers.jmq.flow import Flow
 from wireyard.layers.jmq.report import Report
 from wireyard.layers.jmq.requests import Requests
 
-__all__ = ["NO_ACKNOWLEDGE", "Receiver"]
+__all__ = ["DEAD_REASON", "NO_ACKNOWLEDGE", "Receiver"]
 
 NO_ACKNOWLEDGE: Final = 32768
 """The ack mode in which nothing is acknowledged."""
-_DEAD_MESSAGE_QUEUE, _DEAD_REASON = "mq.sys.dmq", "JMS_SUN_DMQ_UNDELIVERED_REASON"
+_DEAD_MESSAGE_QUEUE = "mq.sys.dmq"
+DEAD_REASON = "JMS_SUN_DMQ_UNDELIVERED_REASON"
+"""The one property of a message that says something here."""
 _DEAD, _UNDELIVERABLE = 2, 1
 _EXPIRED: Final = 1
 _REDELIVERED: Final = FLAGS["R"]
@@ -134,7 +136,7 @@ class Receiver:
             get("delivery_count"),
             place,
             consumer.begins,
-            text(properties_of(row), _DEAD_REASON) if consumer.of_dead else None,
+            text(properties_of(row), DEAD_REASON) if consumer.of_dead else None,
             get("reply_to"),
             get("correlation_id"),
             get("message_id"),

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import MESSAGE_TYPES
 from wireyard.formats.mqtt.layout import CONNECT
+from wireyard.layers.jmq.receiver import DEAD_REASON
 from wireyard.layers.jmq.tables import tables as jms_tables
 from wireyard.layers.jmq.walk import NEEDED as JMS_NEEDED
 from wireyard.layers.mqtt.derive import derive_tables as mqtt_tables
@@ -27,7 +28,10 @@ _ENDPOINTS = ("src_addr", "src_port", "dst_addr", "dst_port")
 
 
 def _jms_packets(packets: Mapping[str, DataFrame]) -> DataFrame | None:
-    """Return JMQ packets and GPackets with what says something; the body of a message does not."""
+    """Return JMQ packets and GPackets with what says something.
+
+    The body of a message does not, and of its properties only why it is dead.
+    """
     found = [
         frame.select(*(name for name in JMS_NEEDED if name in frame.columns))
         for name in ("jmq", "gpacket")
@@ -36,8 +40,15 @@ def _jms_packets(packets: Mapping[str, DataFrame]) -> DataFrame | None:
     if not found:
         return None
     rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), found)
-    is_message = F.coalesce(F.col("packet_type").isin(*MESSAGE_TYPES), F.lit(False))
-    return rows.withColumn("body", F.when(~is_message, F.col("body")))
+    of_client = (F.col("format") == "jmq") & F.col("packet_type").isin(*MESSAGE_TYPES)
+    is_message = F.coalesce(of_client, F.lit(False))
+    says_why = F.coalesce(F.map_contains_key("properties", DEAD_REASON), F.lit(False))
+    return rows.withColumns(
+        {
+            "body": F.when(~is_message, F.col("body")),
+            "properties": F.when(~is_message | says_why, F.col("properties")),
+        }
+    )
 
 
 def _prepare_jms(_rows: DataFrame) -> Derive:
