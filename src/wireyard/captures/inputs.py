@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from wireyard.streams.source import Source
 if TYPE_CHECKING:
     from wireyard.captures.assignment import Assigned
 
-__all__ = ["Input", "Readable", "begins_store", "open_captures", "open_input"]
+__all__ = ["Input", "Readable", "begins_store", "open_captures", "open_input", "shown_format"]
 
 _SNIFFED_BYTES: Final = 1 << 16
 _SHOWN_BYTES: Final = 16
@@ -117,27 +117,30 @@ def open_input(source: Source, named: Format | None = None, decode_as: Sequence[
     opened = open_windows(source)
     try:
         head = bytes(opened.first.view[:_SNIFFED_BYTES])
-        if is_capture(head):
-            format = None
-        elif path is not None and begins_store(head, named):
-            opened.close()
-            return _open_store(path, named)
-        else:
-            format = named or _sniffed(opened, head)
+        captured, shown = is_capture(head), shown_format(head, named)
+        stored = not captured and shown is None and path is not None and begins_store(head)
+        if not (captured or stored):
+            format = shown or named or _unknown(opened, head)
+            return Input(opened.name, False, [Readable(format, opened)])
+        if path is None:
+            return open_captures([opened], named, decode_as)
     except BaseException:
         opened.close()
         raise
-    if format is not None:
-        return Input(opened.name, False, [Readable(format, opened)])
-    if path is not None:
-        opened.close()
-        return open_captures([path], named, decode_as)
-    return open_captures([opened], named, decode_as)
+    opened.close()
+    return _open_store(path, named) if stored else open_captures([path], named, decode_as)
 
 
-def begins_store(head: bytes, named: Format | None) -> bool:
-    """Tell whether a file is one of a store, where it does not begin as any stream does."""
-    if not head or (named.begins(head) if named else sniff(head)):
+def shown_format(head: bytes, named: Format | None) -> Format | None:
+    """Return the format that a stream's first bytes show, or the named one if they show that."""
+    if named is None:
+        return sniff(head)
+    return named if named.begins(head) else None
+
+
+def begins_store(head: bytes) -> bool:
+    """Tell whether first bytes that show no format are those of a file of a store."""
+    if not head:
         return False
     from wireyard.captures.stores.kinds import is_store_file
 
@@ -156,16 +159,13 @@ def _open_store(path: str, named: Format | None) -> Input:
     return Input(path, False, streams, damage=str(damage) if damage else None)
 
 
-def _sniffed(opened: OpenedStream, head: bytes) -> Format:
+def _unknown(opened: OpenedStream, head: bytes) -> NoReturn:
     if not head:
         raise SourceError(f"{opened.name}: is empty; 'format' says what to take it for")
-    found = sniff(head)
-    if found is None:
-        shown = head[:_SHOWN_BYTES].hex(" ")
-        known = ", ".join(labels())
-        problem = f"begins like no format ({shown}); 'format' says what to take it for: {known}"
-        raise UsageError(f"{opened.name}: {problem}")
-    return found
+    shown = head[:_SHOWN_BYTES].hex(" ")
+    known = ", ".join(labels())
+    problem = f"begins like no format ({shown}); 'format' says what to take it for: {known}"
+    raise UsageError(f"{opened.name}: {problem}")
 
 
 def open_captures(

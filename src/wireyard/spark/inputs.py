@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from wireyard.captures.inputs import begins_store
+from wireyard.captures.inputs import begins_store, shown_format
 from wireyard.captures.magic import is_capture
 from wireyard.errors import SourceError, UsageError
-from wireyard.formats import get_format, labels, sniff
+from wireyard.formats import get_format, labels
 from wireyard.spark.files import FoundFile, absolute, list_files
 from wireyard.spark.options import Options
 from wireyard.streams.source import filesystem, open_source, reading
@@ -117,19 +117,17 @@ def _look_at(file: FoundFile, named: str | None) -> FoundInput | str:
     with opened, reading(file.path):
         while len(head) < _SNIFFED_BYTES and (more := opened.read(_SNIFFED_BYTES - len(head))):
             head += more
-    found = named
     stamp = _stamp(file)
     if is_capture(head):
         compressed = known_size is None
         return FoundInput(file.path, file.size, named, compressed, stamp, (file.path,))
-    if begins_store(head, get_format(named) if named else None):
+    format = shown_format(head, get_format(named) if named else None)
+    if format is None and begins_store(head):
         return FoundInput(file.path, file.size, named, False, stamp, (file.path,), stored=True)
-    if head and named is None:
-        format = sniff(head)
-        if format is None:
-            shown = head[:_SHOWN_BYTES].hex(" ")
-            return f"{file.path}: begins like no format ({shown})"
-        found = format.label
+    found = format.label if format else named
+    if head and found is None:
+        shown = head[:_SHOWN_BYTES].hex(" ")
+        return f"{file.path}: begins like no format ({shown})"
     return FoundInput(file.path, file.size, found if head else None, known_size is None, stamp)
 
 
