@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from threading import local
 from typing import Final
 
@@ -13,7 +13,7 @@ from wireyard.formats import property_kernels as kernels
 from wireyard.formats.property_kernels import PROPERTY_TEXTS
 from wireyard.memory import SLACK
 
-__all__ = ["PROPERTY_SOURCES", "Scratch", "put_properties", "put_texts"]
+__all__ = ["Scratch", "put_properties", "put_texts", "row_sources"]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
@@ -26,6 +26,28 @@ PROPERTY_SOURCES: Final[tuple[Source, ...]] = tuple(
     source for text in PROPERTY_TEXTS for source in ((f"{text} offsets", 0), (text, 0))
 )
 """What the properties of all rows are made of."""
+
+
+def row_sources(
+    i32_fields: Sequence[str],
+    i64_fields: Sequence[str],
+    row_texts: Sequence[str],
+    bits: Sequence[str],
+    others: Mapping[str, Sequence[Source]],
+) -> dict[str, list[Source]]:
+    """Return the buffers of columns, validity first: numbers, texts, properties and `others`.
+
+    A column that `bits` name is null where its bit is not set.
+    """
+    valid = {name: ("bits", place) for place, name in enumerate(bits)}
+    values: dict[str, Sequence[Source]] = {
+        **{name: [("i32", place)] for place, name in enumerate(i32_fields)},
+        **{name: [("i64", place)] for place, name in enumerate(i64_fields)},
+        **{name: [("text_offsets", place), (name, 0)] for place, name in enumerate(row_texts)},
+        "properties": [("map_offsets", 0), *PROPERTY_SOURCES],
+        **others,
+    }
+    return {name: [valid.get(name), *buffers] for name, buffers in values.items()}
 
 
 class Scratch:

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from wireyard.arena import Arena, BatchLayout, Shape, Source
+from wireyard.arena import Arena, BatchLayout, Shape
 from wireyard.formats.gpacket import kernels
 from wireyard.formats.gpacket.layout import HEADER_BYTES, SHIPPED
 from wireyard.formats.property_columns import (
-    PROPERTY_SOURCES,
     Scratch,
     put_properties,
     put_texts,
+    row_sources,
 )
 from wireyard.formats.property_kernels import PROPERTY_TEXTS
 from wireyard.layout import Column
@@ -40,25 +40,14 @@ _SHAPES = {
     "rejected": Shape(np.uint8, 8),
     "used": Shape(np.int64, 0, more=8 * kernels.COUNTS),
 }
-
-
-def _sources() -> dict[str, list[Source]]:
-    """Return the buffers of the columns; a packet that has others is left to the scalar reader."""
-    bits = {name: ("bits", place) for place, name in enumerate(kernels.BITS)}
-    values: dict[str, list[Source]] = {
-        **{name: [("i32", place)] for place, name in enumerate(kernels.I32_FIELDS)},
-        **{name: [("i64", place)] for place, name in enumerate(kernels.I64_FIELDS)},
-        **{
-            name: [("text_offsets", place), (name, 0)]
-            for place, name in enumerate(kernels.TEXTS[:_ROW_TEXTS])
-        },
-        "properties": [("map_offsets", 0), *PROPERTY_SOURCES],
-        "payload": [("payload_offsets", 0), ("payload", 0)],
-    }
-    return {name: [bits.get(name), *buffers] for name, buffers in values.items()}
-
-
-_SOURCES = _sources()
+_SOURCES = row_sources(
+    kernels.I32_FIELDS,
+    kernels.I64_FIELDS,
+    kernels.TEXTS[:_ROW_TEXTS],
+    kernels.BITS,
+    {"payload": [("payload_offsets", 0), ("payload", 0)]},
+)
+"""The buffers of the columns; a packet that has others is left to the scalar reader."""
 _GROUPS = {
     "packet_type_name": "names",
     "flags": "names",

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from wireyard.arena import Arena, BatchLayout, Shape, Source
+from wireyard.arena import Arena, BatchLayout, Shape
 from wireyard.formats.jmq import kernels
 from wireyard.formats.jmq.layout import HEADER_BYTES, ITEMS
 from wireyard.formats.property_columns import (
-    PROPERTY_SOURCES,
     Scratch,
     put_properties,
     put_texts,
+    row_sources,
 )
 from wireyard.formats.property_kernels import PROPERTY_TEXTS
 from wireyard.layout import Column
@@ -44,26 +44,17 @@ _SHAPES = {
     "rejected": Shape(np.uint8, 8),
     "used": Shape(np.int64, 0, more=8 * kernels.COUNTS),
 }
-
-
-def _sources() -> dict[str, list[Source]]:
-    """Return the buffers of the columns; one that is not here is left to the scalar reader."""
-    bits = {name: ("bits", place) for place, name in enumerate(kernels.BITS)}
-    values: dict[str, list[Source]] = {
-        **{name: [("i32", place)] for place, name in enumerate(kernels.I32_FIELDS)},
-        **{name: [("i64", place)] for place, name in enumerate(kernels.I64_FIELDS)},
-        **{
-            name: [("text_offsets", place), (name, 0)]
-            for place, name in enumerate(kernels.TEXTS[:_ROW_TEXTS])
-        },
+_SOURCES = row_sources(
+    kernels.I32_FIELDS,
+    kernels.I64_FIELDS,
+    kernels.TEXTS[:_ROW_TEXTS],
+    kernels.BITS,
+    {
         "source_ip": [("address_offsets", 0), ("addresses", 0)],
-        "properties": [("map_offsets", 0), *PROPERTY_SOURCES],
         "body": [("body_offsets", 0), ("body", 0)],
-    }
-    return {name: [bits.get(name), *buffers] for name, buffers in values.items()}
-
-
-_SOURCES = _sources()
+    },
+)
+"""The buffers of the columns; one that is not here is left to the scalar reader."""
 _GROUPS = {
     "packet_type_name": "names",
     "flags": "names",
