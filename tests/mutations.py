@@ -68,6 +68,8 @@ class Subject:
     """What streams can be read as; each case takes one."""
     alone: frozenset[str] = frozenset()
     """Labels under which a stream is one packet."""
+    joined: frozenset[str] = frozenset()
+    """Labels under which a packet may be several rows, which have its bytes only together."""
     corpus: Callable[[Path | None], Corpus]
     """Packets made by hand and recorded ones, those of the shared folder too if it is given."""
     packets: Callable[[Subject, Corpus, Random, int], list[bytes]]

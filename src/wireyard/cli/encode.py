@@ -7,6 +7,8 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import cache
+from itertools import groupby
+from operator import itemgetter
 
 import click
 
@@ -15,12 +17,13 @@ from wireyard.cli.jsonl import row_of
 from wireyard.cli.options import PATH, examples, format_option
 from wireyard.cli.output import open_output
 from wireyard.cli.selection import PARENT
-from wireyard.errors import EncodeError, SourceError, WireError
+from wireyard.errors import EncodeError, SourceError, UsageError
 from wireyard.formats import Format, get_format, names
 from wireyard.formats.base import Row
 from wireyard.layout import Column
 from wireyard.schema import COMMON, pick_columns
 from wireyard.streams.source import Reading, open_source, reading
+from wireyard.streams.write import encode_rows
 
 __all__ = ["command"]
 
@@ -49,25 +52,61 @@ def command(file: str, write: str | None, format_name: str | None, skip_faults: 
     comes back byte for byte. Columns that are left out get the format's defaults; columns that
     follow from others (size, packet_type_name, flags..) are not looked at.
     """
-    skipped = 0
     with open_output(write, binary=True) as target, closing(_lines(file)) as lines:
-        for number, line in lines:
-            try:
-                format, row = _row(line, format_name)
-                if row.get(PARENT.name) is not None:
-                    continue  # Its parent has it.
-                if row.get("status") in (None, "ok"):
-                    target.write(_encode(format, row))
-                elif skip_faults:
-                    skipped += 1
-                else:
-                    raise EncodeError("status", row["status"], "only packets can be written")
-            except WireError as error:
-                error.add_note(f"in {file}, line {number}")
-                raise
-    if skipped:
-        exits.note(f"{file}: {skipped} row{'s' * (skipped != 1)} left out, being no packets")
+        packets = _Packets(lines, format_name, skip_faults)
+        try:
+            for format, group in groupby(packets, key=itemgetter(0)):
+                for data in encode_rows(map(itemgetter(1), group), format):
+                    target.write(data)
+        except (EncodeError, UsageError, _NoRow) as error:
+            error.add_note(f"in {file}, line {packets.line}")
+            raise
+    if packets.skipped:
+        left_out = f"{packets.skipped} row{'s' * (packets.skipped != 1)}"
+        exits.note(f"{file}: {left_out} left out, being no packets")
     return exits.DONE
+
+
+class _NoRow(SourceError):
+    """A line that is no row."""
+
+
+class _Packets:
+    """The rows of lines that are packets, each after its format; goes through them once.
+
+    Parameters
+    ----------
+    lines
+        Lines of JSON, each after its number.
+    format_name
+        What they are; None leaves it to each row.
+    skip_faults
+        Whether rows that are no well-formed packets are left out instead of refused.
+    """
+
+    def __init__(
+        self, lines: Iterator[tuple[int, bytes]], format_name: str | None, skip_faults: bool
+    ) -> None:
+        self.line = 0
+        """Number of the line that was read last."""
+        self.skipped = 0
+        self._lines = lines
+        self._format_name = format_name
+        self._skip_faults = skip_faults
+
+    def __iter__(self) -> Iterator[tuple[Format, Row]]:
+        for number, line in self._lines:
+            self.line = number
+            format, row = _row(line, self._format_name)
+            if row.get(PARENT.name) is not None:
+                continue  # Its parent has it.
+            if row.get("status") not in (None, "ok"):
+                if not self._skip_faults:
+                    raise EncodeError("status", row["status"], "only packets can be written")
+                self.skipped += 1
+                continue
+            _check_body(format, row)
+            yield format, row
 
 
 def _lines(path: str) -> Generator[tuple[int, bytes]]:
@@ -103,14 +142,14 @@ def _row(line: bytes, format_name: str | None) -> tuple[Format, Row]:
     try:
         values = json.loads(line.decode())
     except (UnicodeDecodeError, RecursionError):
-        raise SourceError("is no JSON: bytes that are not UTF-8, or too many brackets") from None
+        raise _NoRow("is no JSON: bytes that are not UTF-8, or too many brackets") from None
     except json.JSONDecodeError as error:
-        raise SourceError(f"is no JSON: {error.msg}, column {error.colno}") from None
+        raise _NoRow(f"is no JSON: {error.msg}, column {error.colno}") from None
     if not isinstance(values, dict):
-        raise SourceError("is no row: an object with columns is needed")
+        raise _NoRow("is no row: an object with columns is needed")
     name = format_name or values.get("format")
     if not isinstance(name, str):
-        raise SourceError("the row has no 'format'; name it with --format")
+        raise _NoRow("the row has no 'format'; name it with --format")
     format, columns = _format(name)
     return format, row_of(values, columns)
 
@@ -127,11 +166,10 @@ def _format(name: str) -> tuple[Format, dict[str, Column]]:
     return format, {column.name: column for column in (*pick_columns(format, None), PARENT)}
 
 
-def _encode(format: Format, row: Row) -> bytes:
-    """Return the packet of a row; a body that was taken out of it is not silently left out."""
+def _check_body(format: Format, row: Row) -> None:
+    """Refuse a row whose body was taken out of it: that is not silently left out."""
     body = format.body
     size = row.get(f"{body}_size")
     if size is not None and size != len(row.get(body) or b""):
         problem = f"{body}_size is {size}; decode --secrets --body hex keeps it as it is"
         raise EncodeError(body, row.get(body), problem)
-    return format.encode(format.packet_of(row, format.context))

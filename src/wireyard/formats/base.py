@@ -6,7 +6,7 @@ a folder beside this file and a line in ``wireyard.formats``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -54,8 +54,16 @@ def _same_context(view: View, context: int) -> int:
     return context
 
 
+def _same_context_at_end(context: int) -> int:
+    return context
+
+
 def _same_row(row: Row) -> Row:
     return row
+
+
+def _same_rows(rows: Iterable[Row], context: int) -> Iterable[Row]:
+    return rows
 
 
 def _nothing_nested(view: View) -> Sequence[Nested]:
@@ -119,10 +127,17 @@ class Format:
     """One whole packet, its context -> what each byte means, without gaps. Never raises."""
     body_views: Mapping[str, Callable[[Row], Any]]
     """Other ways to show a body: ``text`` and ``value``."""
+    join_rows: Callable[[Iterable[Row], int], Iterable[Row]] = _same_rows
+    """The rows of a stream, the context of its dialect -> rows that say what `packet_of` needs.
+
+    Where a packet is several rows, one alone does not. Raises `EncodeError`.
+    """
     redact: Callable[[Row], Row] = _same_row
     """A row -> the row without passwords."""
     next_context: Callable[[View, int], int] = _same_context
     """A frame, its context -> the context of the frame after it. The frame may be cut short."""
+    last_context: Callable[[int], int] = _same_context_at_end
+    """The context of a frame -> the one it has instead where its stream ends with it."""
     answer_context: Callable[[View, int], int] = _same_context
     """The first bytes of a stream, its context -> the context of the stream that answers it."""
     ports: Sequence[int] = ()

@@ -91,6 +91,8 @@ class Framer:
                 self._garbage_from, self._why = self.position, error
                 return self._resync(view, 1, at_end)
             if size is not None and size <= len(view):
+                if at_end and size == len(view):
+                    self.context = self.format.last_context(self.context)
                 frame = self._take(size, OK)
                 self.context = self.format.next_context(view[:size], frame.context)
                 return frame

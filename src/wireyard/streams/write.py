@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import IO, cast
 
 import pyarrow as pa
 
 from wireyard.errors import EncodeError, SourceError
-from wireyard.formats.base import Format
+from wireyard.formats.base import Format, Row
 from wireyard.streams.framer import OK
 from wireyard.streams.source import filesystem
 
-__all__ = ["encode_columns", "whole_file", "write_stream"]
+__all__ = ["encode_columns", "encode_rows", "whole_file", "write_stream"]
 
 
 def encode_columns(batch: pa.RecordBatch, format: Format) -> bytes:
@@ -27,25 +28,37 @@ def encode_columns(batch: pa.RecordBatch, format: Format) -> bytes:
         A row whose status is not ``ok``: its bytes are not in the table. Or a value that has no
         form on the wire.
     """
-    known = {"status", *(column.name for column in format.columns)}
-    rows = batch.select([name for name in batch.schema.names if name in known]).to_pylist()
-    maps = [column.name for column in format.columns if column.kind == "properties"]
-    parts = []
-    for row in rows:
-        if row.get("status", OK) != OK:
-            raise EncodeError("status", row["status"], "only packets can be written, not faults")
-        row |= {name: dict(row[name]) for name in maps if row.get(name) is not None}
-        parts.append(format.encode(format.packet_of(row, format.context)))
-    return b"".join(parts)
+    return b"".join(encode_rows(_rows(batch, format), format))
+
+
+def encode_rows(rows: Iterable[Row], format: Format) -> Iterator[bytes]:
+    """Yield the packets of a stream's rows, those of the status ``ok``, or their parts.
+
+    Raises
+    ------
+    EncodeError
+        A value that has no form on the wire.
+    """
+    for row in format.join_rows(rows, format.context):
+        yield format.encode(format.packet_of(row, format.context))
 
 
 def write_stream(batches: Iterable[pa.RecordBatch], path: str, format: Format) -> int:
     """Write batches as one stream of packets; return its bytes."""
-    written = 0
+    rows = chain.from_iterable(_rows(batch, format) for batch in batches)
     with whole_file(path) as file:
-        for batch in batches:
-            written += file.write(encode_columns(batch, format))
-    return written
+        return sum(map(file.write, encode_rows(rows, format)))
+
+
+def _rows(batch: pa.RecordBatch, format: Format) -> Iterator[Row]:
+    known = {"status", *(column.name for column in format.columns)}
+    rows = batch.select([name for name in batch.schema.names if name in known]).to_pylist()
+    maps = [column.name for column in format.columns if column.kind == "properties"]
+    for row in rows:
+        if row.get("status", OK) != OK:
+            raise EncodeError("status", row["status"], "only packets can be written, not faults")
+        row |= {name: dict(row[name]) for name in maps if row.get(name) is not None}
+        yield row
 
 
 @contextmanager

@@ -130,7 +130,7 @@ def _typing_words(data: bytearray, subject: Subject) -> list[int]:
 def _kept(packet: Any) -> Any:
     """Return the message, but of several in a framed packet not the first.
 
-    No row tells how long their packet is.
+    Its row alone does not tell how long the packet is; all rows of the packet do.
     """
     return None if packet.framed_bytes is not None and packet.more_follows else packet
 
@@ -139,6 +139,7 @@ SUBJECT = Subject(
     format=FORMATS["rmp"],
     labels=tuple(FORMATS),
     alone=frozenset({"rmp", "rmp/list-order"}),
+    joined=frozenset({"rmp/framed", "rmp/framed-list-order"}),
     corpus=_corpus,
     packets=_packets,
     places=_places,

@@ -19,9 +19,9 @@ from tests.formats.rmp.make import (
 )
 from tests.formats.rmp.subject import FORMATS
 from tests.readings import assert_one_reading, table_of
-from wireyard.errors import LimitExceeded, Malformed, UsageError
+from wireyard.errors import LimitExceeded, UsageError
 from wireyard.formats import get_format, sniff
-from wireyard.formats.rmp.framing import find_header, frame_size, next_context
+from wireyard.formats.rmp.framing import find_header, frame_size, last_context, next_context
 from wireyard.formats.rmp.layout import COLUMNS, MAX_PACKET_BYTES
 from wireyard.formats.rmp.place import Place
 
@@ -82,12 +82,21 @@ def test_a_packet_that_breaks_a_rule_is_one_row(label: str) -> None:
 
 
 @pytest.mark.parametrize("label", ["rmp", "rmp/list-order"])
-def test_one_message_that_others_should_follow_is_no_packet(label: str) -> None:
-    """Its bytes are those of a well-formed first message, so only framing can tell."""
+def test_one_message_that_others_should_follow_is_malformed(label: str) -> None:
+    """Its bytes are those of a well-formed first message; the end of the stream tells."""
     data = message(MORE | REPLY_TO, b"a", list_order="list" in label)
-    [row] = table_of(data, compiled=False, format=label).to_pylist()
-    assert (row["offset"], row["length"], row["status"]) == (0, len(data), "garbage")
-    assert row["error"]["code"] == "nothing_follows"
+    row = assert_one_reading(data, Random(1), format=label).to_pylist()[0]
+    assert (row["offset"], row["length"], row["status"]) == (0, len(data), "malformed")
+    assert (row["error"]["code"], row["error"]["offset"]) == ("nothing_follows", len(data))
+    assert (row["data"], row["more_follows"]) == (b"a", True)
+
+
+def test_the_end_of_a_stream_is_in_the_context_of_its_last_frame() -> None:
+    for context in (0, next_context(THREE[:7], 0)):
+        last = last_context(context)
+        assert Place.of(last) == Place.of(context)._replace(ends=True) and last < 1 << 63
+        assert next_context(b"x", last) == next_context(b"x", context)
+    assert last_context(FRAMED) == FRAMED
 
 
 def test_nothing_is_said_before_the_packet_is_there() -> None:
@@ -217,8 +226,6 @@ def check_against_the_specification(data: bytes, label: str, rng: Random) -> Non
             said.append({**one, "packet_offset": at, "message_in_packet": place})
         at = stop
     found = [(row["offset"], row["length"], row["status"]) for row in rows]
-    if not is_framed and [status for *_, status in found] == ["garbage"]:
-        found = [(0, len(data), "malformed")]  # see above: one message that others should follow
     assert found == expected
     for row, one in zip([row for row in rows if row["status"] == "ok"], said, strict=True):
         one = {name: value for name, value in one.items() if name not in ("start", "stop")}
@@ -231,9 +238,3 @@ def check_against_the_specification(data: bytes, label: str, rng: Random) -> Non
 def test_a_framed_stream_that_lies_in_one_packet_stays_in_step() -> None:
     data = framed(b"", message(MORE, b"a"), THREE)
     assert [span[2] for span in spans(data, "rmp/framed")] == ["malformed"] * 2 + ["ok"] * 3
-
-
-def test_an_error_of_framing_is_that_of_the_packet() -> None:
-    with pytest.raises(Malformed) as caught:
-        frame_size(message(MORE, b"a"), 0, 5, LIMIT, 0, True)
-    assert (caught.value.code, caught.value.offset) == ("nothing_follows", 5)

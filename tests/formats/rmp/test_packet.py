@@ -24,6 +24,7 @@ from tests.formats.rmp.make import (
     take_apart,
 )
 from tests.formats.rmp.subject import FORMATS
+from tests.readings import table_of
 from wireyard.errors import DecodeError, EncodeError, Malformed, Truncated
 from wireyard.formats.rmp.packet import (
     Message,
@@ -360,6 +361,16 @@ def test_rows_go_back_to_their_bytes(label: str) -> None:
         row, error = read_row(packet, context)
         assert error is None
         assert encode(packet_of(row, context)) == packet
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_packet_alone_is_one_malformed_row(name: str) -> None:
+    data, _, code, field, offset = BROKEN[name]
+    if not data:
+        return  # No stream is an empty packet.
+    [row] = table_of(data, compiled=False, format="rmp").to_pylist()
+    assert (row["status"], row["length"]) == ("malformed", len(data))
+    assert [row["error"][name] for name in ("code", "field", "offset")] == [code, field, offset]
 
 
 def test_a_row_does_not_tell_how_long_its_framed_packet_is() -> None:

@@ -2,7 +2,14 @@
 
 from wireyard.formats.base import Dialect, Format
 from wireyard.formats.rmp.annotate import annotate
-from wireyard.formats.rmp.framing import begins, find_header, frame_size, next_context
+from wireyard.formats.rmp.framing import (
+    begins,
+    find_header,
+    frame_size,
+    last_context,
+    next_context,
+)
+from wireyard.formats.rmp.joining import join_rows
 from wireyard.formats.rmp.layout import COLUMNS, MAX_PACKET_BYTES, PREFIX_BYTES
 from wireyard.formats.rmp.packet import decode, encode, packet_of, read_row
 from wireyard.formats.rmp.place import Place
@@ -28,7 +35,9 @@ FORMAT = Format(
     packet_of=packet_of,
     annotate=annotate,
     body_views={"text": text_of("data")},
+    join_rows=join_rows,
     next_context=next_context,
+    last_context=last_context,
     in_datagrams=True,
     dialects={
         "list-order": Dialect(

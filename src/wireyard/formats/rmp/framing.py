@@ -12,14 +12,9 @@ from wireyard.errors import DecodeError, LimitExceeded, Truncated
 from wireyard.formats.base import View
 from wireyard.formats.rmp.layout import MAX_PACKET_BYTES, PREFIX_BYTES, SPEC
 from wireyard.formats.rmp.place import Place
-from wireyard.formats.rmp.reading import (
-    NOTHING_FOLLOWS,
-    framed_bytes,
-    read_message,
-    read_messages,
-)
+from wireyard.formats.rmp.reading import framed_bytes, read_message, read_messages
 
-__all__ = ["begins", "find_header", "frame_size", "next_context"]
+__all__ = ["begins", "find_header", "frame_size", "last_context", "next_context"]
 
 
 def frame_size(
@@ -38,8 +33,6 @@ def frame_size(
     ------
     LimitExceeded
         The packet is over `max_packet_bytes`, or over what any transport takes.
-    Malformed
-        A packet that is not framed has one message, which says that another follows.
     """
     place = Place.of(context)
     if place.place:
@@ -65,9 +58,7 @@ def _first_size(packet: memoryview, place: Place) -> int:
     try:
         for stop in read_messages(packet, at, len(packet), place.list_order, {}):
             first = first or stop
-    except DecodeError as error:
-        if error.code == NOTHING_FOLLOWS and not (place.framed or first):
-            raise  # As a frame it would be the well-formed first message of a longer packet.
+    except DecodeError:
         return len(packet)
     return first
 
@@ -93,13 +84,22 @@ def _later_size(view: View, start: int, stop: int, place: Place, at_end: bool) -
 def next_context(view: View, context: int) -> int:
     """Return the context of what follows the frame `view`."""
     place = Place.of(context)
-    after = place._replace(place=place.place + 1, before=place.before + len(view))
+    after = place._replace(place=place.place + 1, before=place.before + len(view), ends=False)
     if not place.framed:
         return after.context
     left = (place.left or framed_bytes(view, 0)) - len(view)
     if left <= 0:
         return Place(place.list_order, place.framed).context
     return after._replace(left=left).context
+
+
+def last_context(context: int) -> int:
+    """Return the context of a frame that its stream ends with: there nothing can follow.
+
+    Alone the bytes of a first message that says another follows are well-formed.
+    """
+    place = Place.of(context)
+    return context if place.framed else place._replace(ends=True).context
 
 
 def find_header(_view: View, _start: int, stop: int, _max_packet_bytes: int) -> tuple[int, bool]:

@@ -186,7 +186,7 @@ def _read(view: View, place: Place, values: Row) -> None:
             raise Truncated("rmp", "packet", 0, left, len(view), SPEC)
     elif stop < len(view):
         _read_all(view, start, place, values)
-    elif more and place.framed:
+    elif more and (place.framed or place.ends):
         raise nothing_follows(stop)
 
 
@@ -309,13 +309,13 @@ def packet_of(row: Mapping[str, Any], context: int = 0) -> Message:
     Raises
     ------
     EncodeError
-        In framed streams, the first of several messages: its row does not tell how long the packet
-        is. `encode_packet` writes such packets.
+        In framed streams, the first of several messages whose row does not say `framed_bytes`, how
+        long the packet is; `join_rows` tells it.
     """
     place = Place.of(context)
     message = _message({name: row[name] for name in _FIELDS if row.get(name) is not None}, False)
     message = replace(message, list_order=place.list_order)
-    if not place.framed or row.get("message_in_packet"):
+    if not place.framed or row.get("message_in_packet") or message.framed_bytes is not None:
         return message
     if message.more_follows:
         raise EncodeError("more_follows", True, "no row tells how long a packet of several is")

@@ -7,10 +7,11 @@ Rules of this file:
    the packet in front of it, the length of a framed one too.
 3. `left` counts the bytes from it to the end of a framed packet. It is 0 where nothing before the
    frame tells: at the start of every packet, and in streams that are one packet.
+4. `ends` tells of a stream that is one packet that it ends with the frame, so no message follows.
 
 The worst case is a packet of `MAX_PACKET_BYTES`, 2**20, with messages of 4 bytes: 19 bits of
 `place`, 21 of `before`, and 16 of `left`, for which framed packets have 16 bits. With two bits for
-the dialect that makes 58.
+the dialect and one for `ends` that makes 59.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ LEFT_BITS: Final = 16
 BEFORE_SHIFT: Final = LEFT_SHIFT + LEFT_BITS
 BEFORE_BITS: Final = 21
 PLACE_SHIFT: Final = BEFORE_SHIFT + BEFORE_BITS
+_PLACE_BITS: Final = 19
+_ENDS: Final = 1 << PLACE_SHIFT + _PLACE_BITS
+"""Above all that kernels look at: they leave streams that are one packet to the scalar reader."""
 
 
 class Place(NamedTuple):
@@ -47,6 +51,7 @@ class Place(NamedTuple):
     place: int = 0
     before: int = 0
     left: int = 0
+    ends: bool = False
 
     @classmethod
     def of(cls, context: int) -> Place:
@@ -54,9 +59,10 @@ class Place(NamedTuple):
         return cls(
             bool(context & LIST_ORDER_BIT),
             bool(context & FRAMED),
-            context >> PLACE_SHIFT,
+            context >> PLACE_SHIFT & (1 << _PLACE_BITS) - 1,
             context >> BEFORE_SHIFT & (1 << BEFORE_BITS) - 1,
             context >> LEFT_SHIFT & (1 << LEFT_BITS) - 1,
+            bool(context & _ENDS),
         )
 
     @property
@@ -68,4 +74,5 @@ class Place(NamedTuple):
             | self.left << LEFT_SHIFT
             | self.framed * FRAMED
             | self.list_order * LIST_ORDER_BIT
+            | self.ends * _ENDS
         )

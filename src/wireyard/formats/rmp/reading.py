@@ -27,10 +27,7 @@ from wireyard.formats.rmp.layout import (
     TYPING,
 )
 
-__all__ = ["NOTHING_FOLLOWS", "framed_bytes", "nothing_follows", "read_message", "read_messages"]
-
-NOTHING_FOLLOWS = "nothing_follows"
-"""Code of a packet whose last message says that another follows."""
+__all__ = ["framed_bytes", "nothing_follows", "read_message", "read_messages"]
 
 _WORD = struct.Struct(">H")
 _MULTIPLEXING = LENGTH.fields[0].spec
@@ -102,7 +99,7 @@ def read_messages(view: View, at: int, stop: int, list_order: bool, values: Row)
 def nothing_follows(at: int) -> Malformed:
     """Return the error of a packet that ends at `at`, where it says that a message begins."""
     problem = "says that another message follows, none does"
-    return Malformed("rmp", "more follows", at, problem, _MULTIPLEXING, NOTHING_FOLLOWS)
+    return Malformed("rmp", "more follows", at, problem, _MULTIPLEXING, "nothing_follows")
 
 
 def _check_segment(values: Mapping[str, int], at: int) -> None:
