@@ -11,6 +11,7 @@ from typing import Any
 
 from tools.format_pages import markdown
 from wireyard.layers.rmp import Drop, Limits, QoS
+from wireyard.layers.rmp.breaches import RULES
 from wireyard.layers.rmp.states import (
     ABORT_REASONS,
     ARRIVING,
@@ -93,10 +94,46 @@ sent, or a `stream` of all that come. This process is one of them if another of 
 request. Members that leave will not answer; a member is taken to answer once. A message number is
 not used again before twice the timeout has passed since the request ended.
 """
+_CAPTURES_TEXT = """
+`wireyard run` puts the packets of a capture together by the same code: packets of UDP ports that
+`--decode-as` names, as in `udp.port==7077,rmp`, become rows of `packets_rmp`, one for each message
+in a packet, and from these
+
+- **messages**: a whole message is one row, at the place of its first packet. Its destination is the
+  group, `message_type` its layer, `client_id` the number of its client; properties tell domain,
+  message number, and the frames of all its packets. A request and its replies have the same
+  `correlation_id`, the process that asks and the number of its message.
+- **conversations** of the kind `rmp`: a request with each of its replies, matched by what the reply
+  names, with the latest message of that number before it; without one, nobody was seen to reply.
+- **violations**: the rules below.
+
+```python
+from wireyard.layers.rmp.chain import tables
+
+rows = wireyard.read("ring.pcap", "rmp").to_pylist()
+tables(rows).tables["conversations"]
+```
+
+A sender is what one endpoint sent to one group, in the order of capture. What it sent is put
+together as packets without order are: no capture shows a quality of service, and UDP keeps none. So
+a message is whole with the last of its packets, and a packet that overtook packet 1 is lost with
+its message, as it is for receivers that saw the same order.
+
+What a capture cannot show, no row says:
+
+- **who took a message**: clients, domains and layers are registered in processes, and never sent.
+- **how many replies a request wanted**, how long it waited, whether a reply was the last: the wire
+  has one flag, that a reply is asked for. The status of a conversation is null.
+- **views**. An unfinished message is given up after `reassembly_timeout_s`, or with the capture.
+  Missing packets may have been lost before the capture, or never sent.
+- **a copy of a packet without numbers** (errata R27). Two that are equal count once if the second
+  came within `max_delay_s` and both had fitted one packet: a sender would have packed them. Every
+  packet that was left out so is a row of violations.
+"""
 _RULINGS = """
 ## Rulings
 
-Beyond those of the [errata](../errata.md), R12 to R26:
+Beyond those of the [errata](../errata.md), R12 to R27:
 
 - **A packet of another order** than the message it names changes nothing of it. Members see
   unordered packets at different places, so what they did to an ordered message would differ.
@@ -133,6 +170,8 @@ def rmp_page() -> Iterator[str]:
     yield from _diagram(Asking, REQUESTS)
     ends = ((event, f"`{reason}`") for event, reason in DONE_REASONS.items())
     yield from markdown(("what ends it", "reason"), ends)
+    yield from _section("From captures", _CAPTURES_TEXT)
+    yield from markdown(("rule", "meaning"), ((f"`{name}`", text) for name, text in RULES.items()))
     yield from (*_RULINGS.strip().splitlines(), "", "## What is counted", "")
     yield from markdown(("`Drop`", "counts"), ((f"`{one.name}`", one.value) for one in Drop))
     yield from ("## Limits", "", "Members of a ring have the same.", "")

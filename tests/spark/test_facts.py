@@ -7,20 +7,24 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.dataset as ds
 import pytest
 
 import wireyard
 from tests.captures.make import Packet, both_ways, pcap
 from tests.captures.test_directed import CONNECT, PUBLISH
-from tests.make import packet
+from tests.make import item, items, long_item, packet
 from tests.spark.lakes import message, run, table
 from wireyard.captures.read import read_capture
+from wireyard.layers.endpoints import connection_of
 from wireyard.layers.jmq.tables import tables as jms_tables
 from wireyard.layers.mqtt.derive import derive_tables as mqtt_tables
 from wireyard.layers.mqtt.directions import in_order
 from wireyard.layers.tables import TABLES
 from wireyard.spark import facts
-from wireyard.spark.facts import FACTS
+from wireyard.spark.facts import FACTS, write_facts
+from wireyard.spark.lake import Lake
+from wireyard.spark.tables.layers import LAYERS, connection_key
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -119,13 +123,108 @@ def test_a_session_has_both_directions(spark: SparkSession, tmp_path: Path) -> N
     assert session["status"] == 0
 
 
-def test_a_source_with_too_many_packets_is_named(
+def test_streams_of_a_connection_have_one_key(spark: SparkSession) -> None:
+    captured = {
+        "10.0.0.1:1>10.0.0.2:22": ("10.0.0.1", 1, "10.0.0.2", 22),
+        "10.0.0.2:22>10.0.0.1:1": ("10.0.0.2", 22, "10.0.0.1", 1),
+        "10.0.0.2:22>10.0.0.1:1#2": ("10.0.0.2", 22, "10.0.0.1", 1),
+        "10.0.0.1:1>10.0.0.2:22#2": ("10.0.0.1", 1, "10.0.0.2", 22),
+        "[fe80::1]:1>[fe80::2]:2": ("fe80::1", 1, "fe80::2", 2),
+        "[fe80::2]:2>[fe80::1]:1": ("fe80::2", 2, "fe80::1", 1),
+    }
+    bare = dict.fromkeys(("a>b", "b>a", "a>b#2", "b", ""), (None, None, None, None))
+    names = ("source", "stream", "src_addr", "src_port", "dst_addr", "dst_port")
+    rows = [(source, name, *ends) for source in "xy" for name, ends in (captured | bare).items()]
+    schema = (
+        "source string, stream string, src_addr string, src_port int, dst_addr string, dst_port int"
+    )
+    found = spark.createDataFrame(rows, schema).select(connection_key().alias("key")).toArrow()
+    wanted = [connection_of(dict(zip(names, row, strict=True))) for row in rows]
+    pairs = set(zip(found["key"].to_pylist(), wanted, strict=True))
+    assert len(pairs) == len({key for key, _ in pairs}) == len(set(wanted)) == 2 * (3 + 5)
+
+
+def staged(lake: Path, spark: SparkSession) -> tuple[dict[str, list[Row]], list[str]]:
+    """Run the stage anew over the packets of a lake; return its tables, and what was said."""
+    with Lake.open(str(lake)) as opened:
+        packets = {
+            name: spark.read.parquet(str(folder))
+            for name in ("jmq", "gpacket", "mqtt")
+            if (folder := lake / f"packets_{name}").is_dir()
+        }
+        notes = write_facts(LAYERS, packets, opened, opened.inputs.values())
+        tables = {name: ds.dataset(opened.staged(name)).to_table() for name in FACTS}
+    return {name: found.to_pylist() for name, found in tables.items()}, notes
+
+
+@pytest.fixture(scope="module")
+def filled(
+    spark: SparkSession, shared: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, list[Row]]]:
+    """Return a lake of several inputs of all layers, and its facts."""
+    recorded = shared / "captures"
+    if not recorded.is_dir():
+        pytest.skip("no captures in the shared folder")
+    folder = tmp_path_factory.mktemp("in")
+    for name in ("openmq/transactions", "openmq/cluster", "mosquitto/sessions-v5"):
+        shutil.copy(recorded / f"{name}.pcap", folder)
+    (folder / "bare.jmq").write_bytes(packet(packet_type=10) + message(1) + message(2))
+    lake = tmp_path_factory.mktemp("lake")
+    run(lake, spark, folder)
+    return lake, {name: table(lake, name).to_pylist() for name in FACTS}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tasks", [1, 2, 7, 64])
+def test_facts_are_the_same_whatever_tasks_they_come_from(
+    spark: SparkSession,
+    filled: tuple[Path, dict[str, list[Row]]],
+    tasks: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lake, expected = filled
+    monkeypatch.setattr(facts, "FEW", 0)
+    settings = {
+        "spark.sql.shuffle.partitions": str(tasks),
+        "spark.sql.adaptive.coalescePartitions.enabled": "false",
+    }
+    before = {name: spark.conf.get(name) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        found, notes = staged(lake, spark)
+    finally:
+        for name, old in before.items():
+            spark.conf.set(name, str(old))
+    assert not notes and len(found["deliveries"]) > 100 and len(found["violations"]) > 0
+    for name, rows in expected.items():
+        assert sorted(map(repr, found[name])) == sorted(map(repr, rows)), name
+
+
+def test_what_another_attempt_left_is_not_in_a_table(
+    spark: SparkSession, filled: tuple[Path, dict[str, list[Row]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, expected = filled
+    make_staging = Lake.make_staging
+
+    def with_rests(self: Lake, names: Iterable[str]) -> None:
+        make_staging(self, names)
+        Path(self.staged("sessions", "part-rest.parquet")).write_bytes(b"cut sh")
+
+    monkeypatch.setattr(Lake, "make_staging", with_rests)
+    found, _ = staged(lake, spark)
+    assert sorted(map(repr, found["sessions"])) == sorted(map(repr, expected["sessions"]))
+
+
+def test_what_caps_made_a_step_forget_is_said(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(facts, "MAX_PACKETS", 2)
-    for name, count in (("few", 2), ("many", 3)):
-        (tmp_path / name).write_bytes(packet(packet_type=10) * count)
-    report = run(tmp_path / "lake", spark, tmp_path / "few", tmp_path / "many")
-    assert report.notes == [f"{tmp_path / 'many'}: no facts of its 3 packets, over 2"]
-    sources = {row["source"] for row in table(tmp_path / "lake", "sessions").to_pylist()}
-    assert sources == {str(tmp_path / "few")}
+    monkeypatch.setattr("wireyard.layers.jmq.conversations.MAX_REMEMBERED", 2)
+    asking = items(long_item(9, 7), item(1, "orders"), item(4, "back"))
+    messages = b"".join(message(number, items=asking) for number in range(5))
+    (tmp_path / "a.jmq").write_bytes(messages)
+    report = run(tmp_path / "lake", spark, tmp_path / "a.jmq")
+    told = "facts: more was open at once than is remembered; forgotten: 3 above MAX_REMEMBERED"
+    assert report.notes == [told]
+    asked = [row["request"] for row in table(tmp_path / "lake", "conversations").to_pylist()]
+    assert asked == ["orders"] * 5

@@ -128,7 +128,7 @@ def _chunks(rows: Iterator[Row], chosen: bool) -> Iterator[list[Row] | Text]:
     """Cut rows where one is no packet: it gets a line of its own that says why."""
     chunk: list[Row] = []
     for row in rows:
-        fault = row["status"] != OK and not chosen
+        fault = not chosen and row["status"] != OK
         if chunk and (fault or len(chunk) >= _SAMPLE_ROWS):
             yield chunk
             chunk = []

@@ -53,10 +53,10 @@ _MOST_MESSAGES = 10
 def command(lake: str, message: str, limit: int, out: str) -> int:
     """Tell what became of a message, or of the messages to a destination.
 
-    MESSAGE is a key as the tables have it: a JMS message id, or stream and offset of an MQTT
-    message. TOPIC is a queue or a topic; + and # stand for levels of a topic. Who sent it, whether
-    the broker took it, and for every consumer and matching subscriber what happened, with the
-    frames that prove it.
+    MESSAGE is a key as the tables have it: a JMS message id, or stream and offset of an MQTT or
+    RMP message. TOPIC is a queue, a topic or a group; + and # stand for levels of a topic. Who sent
+    it, whether the broker took it, and for every consumer and matching subscriber what happened,
+    with the frames that prove it.
     """
     found = _Lake(lake)
     stories = [found.story(one) for one in found.messages(message, limit + 1)]
@@ -111,7 +111,10 @@ class _Lake:
         return rows
 
     def story(self, message: Row) -> Row:
-        """Return a message with its deliveries, replies and what it was the retained value of."""
+        """Return a message with its deliveries, replies, and what it was the retained value of.
+
+        `requests` are those that it answers.
+        """
         import pyarrow.compute as pc
 
         key, own = message["message_key"], pc.field("source") == message["source"]
@@ -122,6 +125,7 @@ class _Lake:
             "message": message,
             "deliveries": self._rows("deliveries", here, "delivered_frame"),
             "replies": self._rows("conversations", (pc.field("request_key") == key) & own),
+            "requests": self._rows("conversations", (pc.field("reply_key") == key) & own),
             "retained": self._rows("retained", of_key & own, "from_frame"),
         }
 
@@ -143,11 +147,17 @@ def _told(story: Row) -> Iterator[str]:
     yield f"message {message['message_key']}"
     yield f"  sent {_when(message['captured_ns'], message['sent_ms'])} {_sender(message)}"
     yield f"  to {_destination(message)}: {_content(message)}"
-    yield from _taken(message, deliveries)
-    for one in deliveries:
-        yield f"  {_consumer(one)}: {_delivery(one)}"
-    if not deliveries:
-        yield "  nobody was seen to whom it went"
+    if message["protocol"] == "rmp":
+        yield f"  {_packets(message)}"
+        yield "  for every member of the group: no capture shows who took it"
+    else:
+        yield from _taken(message, deliveries)
+        for one in deliveries:
+            yield f"  {_consumer(one)}: {_delivery(one)}"
+        if not deliveries:
+            yield "  nobody was seen to whom it went"
+    for request in story["requests"]:
+        yield f"  it answers {request['request_key']}{_frame(request['requested_frame'])}"
     for reply in story["replies"]:
         if reply["reply_key"] is None:
             yield "  it asked for a reply, and none was seen"
@@ -181,6 +191,17 @@ def _content(message: Row) -> str:
     if message["transaction_id"]:
         parts.append(f"in transaction {message['transaction_id']}")
     return ", ".join(parts)
+
+
+def _packets(message: Row) -> str:
+    """Return what an RMP message says besides, and the packets that it came in."""
+    said = {name: one["value"] for name, one in message["properties"]}
+    parts = [f"layer {message['message_type'].removeprefix('layer ')}"]
+    named = {"domain": "domain", "number": "message_number"}
+    parts += [f"{name} {said[place]}" for name, place in named.items() if place in said]
+    count = int(said["packets"])
+    where = f", frame{'s' * (count > 1)} {said['frames']}" if "frames" in said else ""
+    return f"{', '.join(parts)}; {count} packet{'s' * (count > 1)}{where}"
 
 
 def _taken(message: Row, deliveries: Iterable[Row]) -> Iterator[str]:

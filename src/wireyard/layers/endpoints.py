@@ -1,10 +1,31 @@
-"""Endpoints as all tables write them."""
+"""Endpoints as all tables write them, and the connections between them."""
 
 from __future__ import annotations
 
-__all__ = ["endpoint"]
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["connection_of", "endpoint", "endpoints_of"]
 
 
 def endpoint(address: str, port: int) -> str:
     """Return ``address:port``, an IPv6 address in brackets."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def endpoints_of(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Return source and destination of a row as ``address:port``; a raw stream is its own."""
+    if row.get("src_addr") is None:
+        return row["stream"], ""
+    return endpoint(row["src_addr"], row["src_port"]), endpoint(row["dst_addr"], row["dst_port"])
+
+
+def connection_of(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what the two streams of a connection have in common.
+
+    The same endpoints may be used again; the ordinal behind ``#`` in the names tells which time.
+    """
+    if row.get("src_addr") is None:
+        return row["source"], row["stream"]
+    _, _, ordinal = row["stream"].partition("#")
+    return row["source"], *sorted(endpoints_of(row)), ordinal

@@ -1,67 +1,64 @@
 """The tables that the layers make of packets: what became of messages, logins, requests.
 
-What sets and joins can say is Spark SQL: which packets there are, and when each was complete. The
-layers have a state from packet to packet, so they run in Python: packets are dealt to tasks by
-their source, each task takes them in the order of time and writes what follows to files of its own,
-as the tasks of the bronze stage do. There is one Python call a task, and no packet is held longer
-than its layer holds it.
+What sets and joins can say is Spark SQL: which packets there are, when each was complete, and which
+belong together. The layers have a state from packet to packet, so their steps
+(``wireyard.layers.steps``) run in Python: Spark deals what a step takes to tasks by its key, in its
+order, and a task goes through its keys one after the other. What follows it writes to files of its
+own, as the tasks of the bronze stage do; notes for a later step too, from which they are dealt
+anew. There is one Python call a task and step, and a task holds the state of one key and some
+thousand rows, however many packets there are.
 """
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, groupby, repeat
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
-from wireyard.formats.base import Row
-from wireyard.layers.tables import TABLES
-from wireyard.schema import arrow_type, storable
-from wireyard.spark.lake import Input, Lake
+from wireyard.layers.steps import Chain, Step
+from wireyard.spark.fact_rows import FACTS, fact_batch
+from wireyard.spark.lake import Input, Lake, writing
 from wireyard.spark.parts import PartFile
+from wireyard.spark.steps import FOUND, NOTE, NOTES, run_step
+from wireyard.spark.streams import streams_table
 from wireyard.spark.types import spark_schema
+from wireyard.spark.urls import literal
+from wireyard.streams.source import filesystem
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["FACTS", "MAX_PACKETS", "Derive", "Layer", "write_facts"]
+__all__ = ["FACTS", "FEW", "Layer", "write_facts"]
 
-FACTS = tuple(TABLES)
-"""The tables that are made anew from all of bronze with every commit."""
-MAX_PACKETS = 1 << 21
-"""That is 1 to 3 GB of memory in a task, by what is in them."""
-_SINCE_1970 = "since 1970"
-"""In the unit of a column that holds a moment, and so has a timestamp beside it."""
-_FILES = pa.schema([("table", pa.string()), ("file", pa.string())])
-_BATCH_ROWS = 1 << 14
+FEW = 1 << 14
+"""Notes of a step that need no tasks: to start some takes longer than to go through them."""
 
-
-Derive = Callable[[Iterator[Row], Sequence[Row] | None], Mapping[str, Iterable[Row]]]
-"""The packets of a source in the order of time, what a capture tells of its streams -> tables."""
+_Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""What a task does with the rows that it is given, in their order."""
 
 
 @dataclass(frozen=True)
 class Layer:
     """How the packets of some formats become rows of tables."""
 
-    packets: Callable[[Mapping[str, DataFrame]], DataFrame | None]
-    """Packets by format -> those that say something, None if there are none."""
-    prepare: Callable[[DataFrame], Derive]
-    """What is to be known of all packets -> what a task does with those of a source."""
+    chain: Chain
+    rows: Callable[[Mapping[str, DataFrame], DataFrame], DataFrame | None]
+    """Packets by format, and what captures tell of their streams -> the rows that the first step
+    takes, with a `key` each; None if there are none."""
 
 
 def write_facts(
     layers: Iterable[Layer], packets: Mapping[str, DataFrame], lake: Lake, inputs: Iterable[Input]
 ) -> list[str]:
-    """Stage the tables of facts; return what is to be said of sources that were left out.
+    """Stage the tables of facts; return what is to be said about them.
 
     Parameters
     ----------
@@ -69,150 +66,120 @@ def write_facts(
         By format, all packets that there will be after the commit.
     inputs
         The inputs that there will be, for what captures tell of their streams.
-
-    Limits
-    ------
-    A task holds what is known of all messages of a source, so one with more packets than
-    `MAX_PACKETS` is left out.
     """
-    lake.make_staging(FACTS)
-    told = dict(_told(inputs))
-    written: set[str] = set()
-    notes: dict[str, str] = {}
+    lake.make_staging([*FACTS, NOTES])
+    streams = streams_table(inputs)
+    streams = streams.filter(streams["transport"].is_valid())
+    told = next(iter(packets.values())).sparkSession.createDataFrame(streams)
+    stage = _Stage(lake)
     for layer in layers:
-        rows = layer.packets(packets)
-        if rows is None:
-            continue
-        large = rows.groupBy("source").count().where(F.col("count") > MAX_PACKETS).collect()
-        for source, count in large:
-            notes[source] = f"{source}: no facts of its {count:,} packets, over {MAX_PACKETS:,}"
-        rows = rows.where(~F.col("source").isin([source for source, _ in large]))
-        work = partial(
-            _write_sources, derive=layer.prepare(rows), told=told, staging=lake.staged("")
-        )
-        dealt = _dealt(rows, timed=bool(told))
-        files = dealt.mapInArrow(work, spark_schema(_FILES)).toArrow()
-        written.update(files["table"].to_pylist())
-    for table in FACTS:
-        if table not in written:
-            _write_rows(lake.staged(table), table, ())
-    return list(notes.values())
+        rows = layer.rows(packets, told)
+        if rows is not None:
+            stage.run(layer.chain, _in_order(rows, timed=len(streams) > 0))
+    return stage.finish()
 
 
-def _told(inputs: Iterable[Input]) -> Iterator[tuple[str, list[Row]]]:
-    """Yield what captures tell of their streams besides the packets, by source."""
-    for each in inputs:
-        if any(one.facts.get("transport") for one in each.streams):
-            place = {"source": each.source}
-            yield each.source, [{**place, "stream": s.stream, **s.facts} for s in each.streams]
-
-
-def _dealt(rows: DataFrame, *, timed: bool) -> DataFrame:
-    """Deal packets to tasks by their source, and put those of each in the order of time.
+def _in_order(rows: DataFrame, timed: bool) -> DataFrame:
+    """Deal rows to tasks by their key, and put those of each in the order of time.
 
     A receiver reads a stream in order, so what was complete early waits for what is before it.
-    Where no packet is `timed`, the streams of a source go one behind the other.
+    Where no packet is `timed`, the streams of a key go one behind the other. What is known of
+    streams has no offset and goes before all packets.
     """
-    if not timed:
-        return rows.repartition("source").sortWithinPartitions("source", "stream", "offset")
-    before = Window.partitionBy("source", "stream").orderBy("offset")
-    before = before.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    reached = F.max(F.struct("captured_ns", "frame")).over(before)
-    dealt = rows.withColumn("reached", reached).repartition("source")
-    ordered = dealt.sortWithinPartitions("source", "reached", "stream", "offset")
+    dealt = rows.repartition("key")
+    order = ["stream", "offset"]
+    if timed:
+        before = Window.partitionBy("key", "stream").orderBy("offset")
+        before = before.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+        dealt = dealt.withColumn("reached", F.max(F.struct("captured_ns", "frame")).over(before))
+        order = ["reached", *order]
+    ordered = dealt.sortWithinPartitions("key", F.col("offset").isNotNull(), *order)
     return ordered.drop("reached")
 
 
-def _write_sources(
-    batches: Iterator[pa.RecordBatch],
-    derive: Derive,
-    told: Mapping[str, Sequence[Row]],
-    staging: str,
-) -> Iterator[pa.RecordBatch]:
-    """Write what follows from the packets of some sources; yield the files. For `mapInArrow`."""
-    rows = chain.from_iterable(map(_rows, batches))
-    found: dict[str, list[Iterable[Row]]] = {}
-    gc.freeze()
-    gc.disable()  # half of the time would go into looking at what is kept anyway
-    try:
-        for source, packets in groupby(rows, key=itemgetter("source")):
-            for table, facts in derive(packets, told.get(source)).items():
-                found.setdefault(table, []).append(facts)
-    finally:
-        gc.enable()
-    for table, parts in found.items():
-        name = _write_rows(f"{staging}/{table}", table, chain.from_iterable(parts))
-        yield pa.RecordBatch.from_pylist([{"table": table, "file": name}], _FILES)
+def _in_key_order(spark: SparkSession, notes: Iterable[str]) -> DataFrame:
+    """Deal the notes in files to tasks by their key, and put those of each in their order."""
+    rows = spark.read.schema(spark_schema(NOTE)).parquet(*map(literal, notes))
+    ordered = rows.repartition("key").sortWithinPartitions("key", "order")
+    return ordered.drop("order")
 
 
-def _rows(batch: pa.RecordBatch) -> Iterator[Row]:
-    """Yield the rows of a batch, which is several times as fast as asking Arrow for them."""
-    names = batch.schema.names
-    return (
-        dict(zip(names, values, strict=True))
-        for values in zip(*map(_values, batch.columns), strict=False)
-    )
+def _by_tasks(rows: DataFrame, work: _Work) -> pa.Table:
+    return rows.mapInArrow(work, spark_schema(FOUND)).toArrow()
 
 
-def _values(column: pa.Array) -> Iterable[Any]:
-    if column.null_count == len(column):
-        return repeat(None, len(column))
-    if column.null_count == 0 and pa.types.is_primitive(column.type):
-        numbers: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
-        return numbers
-    values: list[Any] = column.to_pylist(maps_as_pydicts="lossy")
-    return values
+def _here(notes: Iterable[str], work: _Work) -> pa.Table:
+    """Go through a few notes in this process, in the order in which a task would get them."""
+    rows = pa.concat_tables(map(_read, notes))
+    ordered = rows.sort_by([("key", "ascending"), ("order", "ascending")])
+    return pa.Table.from_batches(work(iter(ordered.to_batches())), FOUND)
 
 
-# --- what is written ------------------------------------------------------------------------
+def _read(path: str) -> pa.Table:
+    system, inner = filesystem(path)
+    return pq.read_table(inner, filesystem=system)
 
 
-def _schema_of(table: str) -> pa.Schema:
-    fields: list[pa.Field] = []
-    for column in TABLES[table]:
-        fields.append(pa.field(column.name, arrow_type(column.kind)))
-        if column.unit and _SINCE_1970 in column.unit:
-            fields.append(pa.field(_twin(column.name), pa.timestamp("us", tz="UTC")))
-    return pa.schema(fields)
+class _Stage:
+    """The steps of all layers, and the files that their tasks have written."""
 
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._facts: defaultdict[str, list[str]] = defaultdict(list)
+        self._notes: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
+        self._dropped: Counter[str] = Counter()
 
-def _twin(name: str) -> str:
-    """Return the name of the timestamp beside a column of nanoseconds."""
-    return name.removesuffix("_ns") + "_at"
+    def run(self, chain: Chain, rows: DataFrame) -> None:
+        """Run the steps of a chain; the first takes `rows`."""
+        (_, first), *later = chain.items()
+        self._take(_by_tasks(rows, self._work(first, packed=False)))
+        for name, step in later:
+            work = self._work(step, packed=True)
+            files = self._notes.pop(name, [])
+            paths = [self._lake.staged(NOTES, file) for file, _ in files]
+            if sum(things for _, things in files) > FEW:
+                self._take(_by_tasks(_in_key_order(rows.sparkSession, paths), work))
+            elif files:
+                self._take(_here(paths, work))
+            self._delete(paths)
 
+    def _work(self, step: Step, *, packed: bool) -> _Work:
+        return partial(run_step, step=step, packed=packed, staging=self._lake.staged(""))
 
-_SCHEMAS = {table: _schema_of(table) for table in TABLES}
-_MOMENTS = {
-    table: [column.name for column in columns if _SINCE_1970 in (column.unit or "")]
-    for table, columns in TABLES.items()
-}
-_TEXTS = {
-    table: [column.name for column in columns if column.kind == "string"]
-    for table, columns in TABLES.items()
-}
+    def _take(self, found: pa.Table) -> None:
+        columns = [column.to_pylist() for column in found.columns]
+        for kind, name, file, things in zip(*columns, strict=True):
+            if kind == "fact":
+                self._facts[name].append(file)
+            elif kind == "note":
+                self._notes[name].append((file, things))
+            else:
+                self._dropped[name] += things
 
+    def finish(self) -> list[str]:
+        """See to it that each table is what was written of it; return what is to be said."""
+        for table in FACTS:
+            self._keep(table, self._facts[table] or [self._write_nothing(table)])
+        if not self._dropped:
+            return []
+        things = ", ".join(f"{many:,} above {cap}" for cap, many in sorted(self._dropped.items()))
+        return [f"facts: more was open at once than is remembered; forgotten: {things}"]
 
-def _write_rows(folder: str, table: str, rows: Iterable[Row]) -> str:
-    """Write rows of a table to a file; return its name."""
-    name = f"part-{uuid4().hex}.parquet"
-    file = PartFile(f"{folder}/{name}", _SCHEMAS[table])
-    held: list[Row] = []
-    for row in rows:
-        held.append(_stored(row, table))
-        if len(held) == _BATCH_ROWS:
-            file.write(pa.RecordBatch.from_pylist(held, _SCHEMAS[table]))
-            held = []
-    file.write(pa.RecordBatch.from_pylist(held, _SCHEMAS[table]))
-    file.close()
-    return name
+    def _write_nothing(self, table: str) -> str:
+        name = f"part-{uuid4().hex}.parquet"
+        nothing = fact_batch(table, ())
+        file = PartFile(self._lake.staged(table, name), nothing.schema)
+        file.write(nothing)
+        file.close()
+        return name
 
+    def _keep(self, table: str, names: Collection[str]) -> None:
+        """Delete what attempts have left that did not end, or that another one overtook."""
+        there = self._lake.list_staged(table)
+        self._delete(self._lake.staged(table, name) for name in there if name not in names)
 
-def _stored(row: Row, table: str) -> Row:
-    stored = dict(row)
-    for name in _MOMENTS[table]:
-        time_ns = row.get(name)
-        stored[_twin(name)] = None if time_ns is None else time_ns // 1000
-    for name in _TEXTS[table]:
-        if (text := row.get(name)) is not None:
-            stored[name] = storable(text)
-    return stored
+    def _delete(self, paths: Iterable[str]) -> None:
+        with writing(self._lake.url):
+            for path in paths:
+                system, inner = filesystem(path)
+                system.delete_file(inner)

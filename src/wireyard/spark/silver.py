@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
@@ -16,6 +15,7 @@ from wireyard.spark.facts import FACTS, write_facts
 from wireyard.spark.lake import Input, Lake, LakeError
 from wireyard.spark.tables.layers import LAYERS
 from wireyard.spark.types import spark_schema
+from wireyard.spark.urls import literal, url
 from wireyard.streams.plan import make_plan
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def check_reach(spark: SparkSession, lake: Lake) -> None:
         Spark does not reach it.
     """
     with _writing(spark, lake):
-        spark.read.schema("nothing int").parquet(_literal(lake, lake.root))
+        spark.read.schema("nothing int").parquet(literal(lake.root))
 
 
 def write_silver(
@@ -69,27 +69,27 @@ def write_silver(
     """
     with _writing(spark, lake):
         frames = {
-            name: _packets(spark, lake, name, files)
+            name: _packets(spark, name, files)
             for name in names()
             if (files := packets.get(name, ())) or name == _NEVER_LEFT_OUT
         }
         found = [find(frames[name]) for name, find in tables.MESSAGES.items() if name in frames]
         _write(reduce(DataFrame.unionByName, found), lake, "messages")
-        sent = spark.read.parquet(_literal(lake, lake.staged("messages")))
+        sent = spark.read.parquet(literal(lake.staged("messages")))
         counted = tables.destinations(sent).coalesce(1)
         _write(counted.sortWithinPartitions("minute_ms", "destination"), lake, "destinations")
         return write_facts(LAYERS, frames, lake, inputs)
 
 
-def _packets(spark: SparkSession, lake: Lake, name: str, files: Sequence[str]) -> DataFrame:
+def _packets(spark: SparkSession, name: str, files: Sequence[str]) -> DataFrame:
     schema = spark_schema(make_plan(get_format(name), captured=True).schema)
     if not files:
         return spark.createDataFrame([], schema)
-    return spark.read.schema(schema).parquet(*(_literal(lake, path) for path in files))
+    return spark.read.schema(schema).parquet(*(literal(path) for path in files))
 
 
 def _write(rows: DataFrame, lake: Lake, table: str) -> None:
-    rows.write.parquet(_url(lake, lake.staged(table)))
+    rows.write.parquet(url(lake.staged(table)))
     lake.sweep_staged(table)
 
 
@@ -107,16 +107,3 @@ def _writing(spark: SparkSession, lake: Lake) -> Iterator[None]:
         raise
     finally:
         spark.conf.set(_TIMESTAMPS, before)
-
-
-def _url(lake: Lake, path: str) -> str:
-    """Return a path of the lake as Hadoop names it, which need not be local by default."""
-    scheme, mark, rest = path.partition("://")
-    if not mark:
-        return f"file://{path}"
-    return f"{'s3a' if scheme == 's3' else scheme}://{rest}"
-
-
-def _literal(lake: Lake, path: str) -> str:
-    """Return a path to read that no character of is a pattern."""
-    return re.sub(r"([*?\[\]{}\\])", r"\\\1", _url(lake, path))

@@ -11,20 +11,19 @@ import pytest
 from tests.layers.jmq.make import Talk
 from wireyard.formats.base import Row
 from wireyard.formats.properties import Properties, Property
+from wireyard.layers.jmq.chain import CHAIN
 from wireyard.layers.jmq.consumers import MAX_CONSUMERS, MAX_HELD
-from wireyard.layers.jmq.facts import MAX_TEXT, Facts
+from wireyard.layers.jmq.facts import MAX_TEXT
 from wireyard.layers.jmq.flow import MAX_PAUSED
 from wireyard.layers.jmq.requests import MAX_WAITING
 from wireyard.layers.jmq.sender import MAX_TRANSACTIONS
-from wireyard.layers.jmq.sequences import MAX_RUNS
 from wireyard.layers.jmq.walk import MAX_CONNECTIONS, Walk
+from wireyard.layers.steps import run_chain
 
 MANY = 1_000_000
 HOME = "wireyard.layers.jmq"
-OBJECTS_OF_ONE = 16
+OBJECTS_OF_ONE = 18
 """Objects that the largest half-open thing is made of, a connection."""
-OBJECTS_OF_RUN = 3
-"""Objects that remember one run of numbers."""
 FEW = 100
 
 
@@ -72,12 +71,6 @@ def connections(talk: Talk) -> Iterator[Row]:
         yield row | {"stream": f"10.0.0.9:1>10.0.0.1:2#{number}"}
 
 
-def runs(talk: Talk) -> Iterator[Row]:
-    row = talk.tell("START")
-    for number in range(MANY):
-        yield row | {"sequence": 2 * number}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("flood", "cap", "most"),
@@ -88,7 +81,6 @@ def runs(talk: Talk) -> Iterator[Row]:
         (producers, "MAX_PAUSED", MAX_PAUSED),
         (transactions, "MAX_TRANSACTIONS", MAX_TRANSACTIONS),
         (connections, "MAX_CONNECTIONS", MAX_CONNECTIONS),
-        (runs, "MAX_RUNS", MAX_RUNS),
     ],
 )
 def test_a_million_half_open_things(
@@ -103,9 +95,9 @@ def test_a_million_half_open_things(
     for at, row in enumerate(given):
         walk.take(row)
         if at % 10_000 == 0:
-            take_away(walk.facts)
-    take_away(walk.facts)
-    assert alive() - others <= OBJECTS_OF_ONE * most + OBJECTS_OF_RUN * MAX_RUNS + FEW
+            walk.facts.clear()
+    walk.facts.clear()
+    assert alive() - others <= OBJECTS_OF_ONE * most + FEW
     walk.finish()
     assert walk.facts.dropped[cap] >= MANY - most > 0
 
@@ -116,17 +108,63 @@ def alive() -> int:
     return sum(str(type(one).__module__).startswith(HOME) for one in gc.get_objects())
 
 
-def take_away(facts: Facts) -> None:
-    """Take what was found, as whoever writes it does."""
-    for found in (
-        facts.deliveries,
-        facts.sendings,
-        facts.uses,
-        facts.exchanges,
-        facts.logins,
-        facts.violations,
-    ):
-        found.clear()
+def handed_over(talk: Talk, messages: int) -> Iterator[Row]:
+    """Yield messages, sent and handed over and acknowledged one after the other."""
+    yield from talk.rows
+    for _ in range(messages):
+        del talk.rows[:]
+        talk.acknowledge(talk.deliver(talk.send(), 7))
+        yield from talk.rows
+    del talk.rows[:]
+    yield from talk.goodbye().rows
+
+
+def broken_up(talk: Talk, packets: int) -> Iterator[Row]:
+    """Yield packets of which every other one is missing."""
+    row = talk.tell("START")
+    yield from talk.rows
+    for number in range(packets):
+        yield row | {"sequence": row["sequence"] + 2 * number}
+
+
+@pytest.mark.parametrize(("follow", "many"), [(handed_over, 8_000), (broken_up, 30_000)])
+def test_what_is_over_is_not_held(follow: Callable[[Talk, int], Iterator[Row]], many: int) -> None:
+    """A connection's facts and notes leave as they become final, however long it lasts."""
+    others = alive()
+    talk = Talk().login()
+    talk.consumer(7)
+    (_, step), *_ = CHAIN.items()
+    held = []
+    found = 0
+    for found, _ in enumerate(step(follow(talk, many))):
+        if found % 2_000 == 0:
+            held.append(alive() - others)
+    assert found > many and len(held) > 10
+    # What up to a thousand packets say is taken away together.
+    assert max(held[len(held) // 2 :]) <= max(held[: len(held) // 2]) + FEW
+    assert max(held) <= OBJECTS_OF_ONE * 1024
+
+
+def test_requests_that_nobody_answers_are_forgotten_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("wireyard.layers.jmq.conversations.MAX_REMEMBERED", 3)
+    talk = Talk().login()
+    first, second, third = (talk.send(reply_to="back")["sys_message_id"] for _ in range(3))
+    replies = [
+        talk.send(destination="back", correlation_id=f"ID:{key}")["sys_message_id"]
+        for key in (second, first, second, third)
+    ]
+    packets = [(("connection",), row) for row in talk.rows]
+    found, dropped = run_chain(CHAIN, packets)
+    pairs = [
+        (row["request_key"], row["reply_key"])
+        for row in found["conversations"]
+        if row["kind"] == "jms"
+    ]
+    # The first had to go for the first reply, and the second, with its replies, for the last.
+    assert pairs == [(first, None), (second, replies[0]), (second, replies[2]), (third, replies[3])]
+    assert dropped == {"MAX_REMEMBERED": 1}
 
 
 def test_a_cap_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:

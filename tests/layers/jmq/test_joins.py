@@ -17,8 +17,10 @@ from wireyard.formats.gpacket import FORMAT as GPACKET
 from wireyard.formats.gpacket.packet import Packet as GPacket
 from wireyard.formats.jmq.packet import Packet, encode
 from wireyard.formats.properties import Properties, Property
+from wireyard.layers.jmq import sequences
+from wireyard.layers.jmq.facts import Run
 from wireyard.layers.jmq.relays import relays
-from wireyard.layers.jmq.sequences import Sequences
+from wireyard.layers.jmq.sequences import Runs
 from wireyard.layers.jmq.tables import tables
 
 TEMPORARY = "temporary_destination://queue/10.0.0.9/50000/1"
@@ -183,8 +185,9 @@ def test_a_gpacket_that_is_no_message_relays_nothing() -> None:
 
 def gaps(*streams: list[int], client: bool = True) -> list[tuple[int, int]]:
     """Return the gaps in numbers that one host sent, on a connection each."""
-    sequences = Sequences()
+    found: list[Run] = []
     for at, numbers in enumerate(streams):
+        runs = Runs("host", f"host:{at}", client, found)
         for number in numbers:
             row = {
                 "source": "s",
@@ -195,8 +198,10 @@ def gaps(*streams: list[int], client: bool = True) -> list[tuple[int, int]]:
                 "source_ip": b"",
                 "source_port": 1,
             }
-            sequences.take(row, ("s", f"{at}"), "host", f"host:{at}", client)
-    return [(gap.start, gap.stop) for gap in sequences.gaps()]
+            runs.take(row)
+        runs.close()
+    found.sort(key=lambda run: (run.start, run.kind))
+    return [(gap.start, gap.stop) for gap in sequences.gaps(found)]
 
 
 def test_gaps() -> None:

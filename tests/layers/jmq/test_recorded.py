@@ -9,17 +9,21 @@ from typing import Any
 
 import pytest
 
+from tests.layers.dealing import run_dealt
 from tests.layers.jmq.recorded import SCENARIOS, client_log, ended, packets, told
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import MESSAGE_TYPES
-from wireyard.layers.jmq.facts import Facts
-from wireyard.layers.jmq.tables import tables, tables_of
+from wireyard.layers.endpoints import connection_of
+from wireyard.layers.jmq.chain import CHAIN
+from wireyard.layers.jmq.tables import tables
 from wireyard.layers.jmq.walk import NEEDED, Walk
+from wireyard.layers.tables import TABLES
 
 Log = list[dict[str, Any]]
 Seen = tuple[str, bool, int | None]
 """A message, whether it was flagged R, and its delivery count: what an application sees of both."""
 
+TABLE_COLUMNS = {table: [column.name for column in TABLES[table]] for table in TABLES}
 TAKEN = {"acknowledged", "committed", "rolled_back", "returned_seen", "no_ack_wanted"}
 """Verdicts of what an application saw for certain; of what is `left` nothing tells."""
 
@@ -346,26 +350,22 @@ def test_messages_come_through_the_broker_that_took_them(openmq: Path) -> None:
     assert senders == {"b1", "b2"} and len({row["via_broker"] for row in found["deliveries"]}) == 2
 
 
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_connections_can_be_dealt_out(openmq: Path, scenario: str) -> None:
-    """Each connection walked alone, in any order: the joins make the same tables of the facts."""
+def test_connections_can_be_dealt_out(openmq: Path, scenario: str, seed: int) -> None:
+    """Every key alone, in any order: the steps make the same tables of them."""
     path = openmq / f"{scenario}.pcap"
-    piles: defaultdict[frozenset[str], list[Row]] = defaultdict(list)
-    for row in packets(path):
-        piles[frozenset(row["stream"].split(">"))].append(row)
-    whole, relayed = Facts(), []
-    for pile in reversed(piles.values()):
-        walk = Walk()
-        for row in pile:
-            walk.take(row)
-        walk.finish(ended(path))
-        relayed += walk.relays
-        for name in ("deliveries", "sendings", "uses", "exchanges", "logins"):
-            getattr(whole, name).extend(getattr(walk.facts, name))
-    dealt = tables_of(whole, relayed)
-    assert len(piles) > 1 or scenario not in ("admin", "auth", "cluster", "requests")
-    for table, rows in told(path).items():
-        assert sorted(dealt[table], key=repr) == sorted(rows, key=repr), table
+    rows = [(connection_of(row), row) for row in packets(path)]
+    keys = {(row["source"], row["stream"]): key for key, row in rows}
+    assert len(set(keys.values())) > 1 or scenario not in ("admin", "auth", "cluster", "requests")
+    streams = [
+        (key, {"source": stream[0], "stream": stream[1], "ended": stream in ended(path)})
+        for stream, key in keys.items()
+    ]
+    dealt = run_dealt(CHAIN, [*streams, *rows], seed)
+    for table, expected in told(path).items():
+        found = [{name: row.get(name) for name in TABLE_COLUMNS[table]} for row in dealt[table]]
+        assert sorted(found, key=repr) == sorted(expected, key=repr), table
 
 
 @pytest.mark.parametrize("scenario", ["acks", "flow", "transactions", "cluster"])

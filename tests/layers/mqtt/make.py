@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from tests.layers.dealing import run_dealt
 from wireyard.formats.mqtt import FORMAT, layout
 from wireyard.formats.mqtt.packet import Packet
 from wireyard.formats.mqtt.properties import Property
 from wireyard.formats.mqtt.reading import Filter
 from wireyard.layers.mqtt.deliveries import VERDICTS
-from wireyard.layers.mqtt.derive import derive_tables
+from wireyard.layers.mqtt.derive import CHAIN, derive_tables
+from wireyard.layers.mqtt.directions import known_streams, sides_of
+from wireyard.layers.steps import Key
 from wireyard.layers.tables import TABLES
 
-__all__ = ["MS", "Capture", "deliveries_of", "pair", "tables_of", "verdicts_of"]
+__all__ = [
+    "MS", "Capture", "dealt", "deliveries_of", "pair", "tables_of", "unordered", "verdicts_of",
+]  # fmt: skip
 
 Row = dict[str, Any]
 
@@ -174,10 +181,31 @@ class Capture:
 # --- what is derived from them --------------------------------------------------------------
 
 
+def dealt(rows: list[Row], streams: list[Row] | None) -> Iterator[tuple[Key, Row]]:
+    """Yield what the first step of the chain takes."""
+    sides = sides_of(rows)
+    for row in (*known_streams(sides, streams), *rows):
+        yield sides[row["source"], row["stream"]].key, row
+
+
+def unordered(tables: Mapping[str, list[Row]]) -> dict[str, Counter[Any]]:
+    """Return what is in tables, in whatever order."""
+    return {
+        name: Counter(repr(sorted(row.items())) for row in rows)
+        for name, rows in tables.items()
+        if rows
+    }
+
+
 def tables_of(capture: Capture) -> dict[str, list[Row]]:
-    """Return the tables of a capture, whose columns have to be those they say they have."""
+    """Return the tables of a capture, whose columns have to be those they say they have.
+
+    It makes no difference to them how the steps are dealt out.
+    """
     tables, dropped = derive_tables(capture.rows, capture.streams)
     assert not dropped
+    of_tasks = run_dealt(CHAIN, dealt(capture.rows, capture.streams), seed=len(capture.rows))
+    assert unordered(of_tasks) == unordered(tables)
     for name, rows in tables.items():
         columns = {column.name for column in TABLES[name]}
         for row in rows:

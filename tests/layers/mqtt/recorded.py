@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,14 @@ from typing import Any
 import wireyard
 from wireyard.captures.read import read_capture
 from wireyard.layers.mqtt.directions import in_order
-from wireyard.layers.mqtt.records import End
 
-__all__ = ["capture_of", "ends_of", "log_of", "rows_of", "streams_of"]
+__all__ = ["capture_of", "log_of", "rows_of", "streams_of"]
 
 Row = dict[str, Any]
 
 
 @cache
-def rows_of(path: Path) -> list[Mapping[str, Any]]:
+def rows_of(path: Path) -> list[Row]:
     """Return the packets of a capture, both directions, in the order of their frames."""
     return in_order(wireyard.read(path, "mqtt").to_pylist())
 
@@ -48,16 +46,6 @@ def streams_of(path: Path) -> list[Row]:
             }
         )
     return streams
-
-
-def ends_of(streams: list[Row]) -> list[End]:
-    """Return where streams end, in the order of their frames."""
-    ends = [
-        End(one["source"], one["stream"], one["ended_frame"], one["ended_ns"])
-        for one in streams
-        if one["ended"]
-    ]
-    return sorted(ends, key=lambda end: end.frame)
 
 
 def log_of(folder: Path, scenario: str) -> list[Row]:

@@ -9,31 +9,27 @@ import pytest
 from tests.layers.mqtt.make import Capture
 from wireyard.formats.mqtt import layout
 from wireyard.formats.mqtt.reading import Filter
-from wireyard.layers.mqtt import observer as observing
+from wireyard.layers.mqtt import requests, state
 from wireyard.layers.mqtt.broker import Broker
-from wireyard.layers.mqtt.derive import observe
-from wireyard.layers.mqtt.directions import sides_of
+from wireyard.layers.mqtt.directions import known_streams, sides_of
 from wireyard.layers.mqtt.flow_tables import RECEIVER, SENDER
 from wireyard.layers.mqtt.flows import MAX_IN_FLIGHT, Flows
+from wireyard.layers.mqtt.notes import Notes
 from wireyard.layers.mqtt.observer import Observer
-from wireyard.layers.mqtt.records import Link, Moment, Subscribed
+from wireyard.layers.mqtt.records import Client, Link, Moment, Subscribed
 from wireyard.layers.mqtt.retained import Retained, Value
 from wireyard.layers.mqtt.sessions import MAX_FILTERS, Session
 from wireyard.layers.mqtt.subscriptions import Subscription, Subscriptions
 
 MILLION: Final = 1_000_000
 KEPT: Final = 10_000
-AT: Final = Moment(1, 1, 1, "source", "stream", 0)
+AT: Final = Moment(1, 1, "stream", 0, 1, 1, "source")
 
 pytestmark = pytest.mark.slow
 
 
-def link_of(name: str) -> Link:
-    return Link(("source", "server"), "client", "server", AT, name=name, accepted=AT)
-
-
-def ignore(session: Session, at: Moment) -> None:
-    """Take the end of a connection."""
+def client_of(name: str) -> Client:
+    return Client("source", "server", name, "client", name)
 
 
 def test_identifiers() -> None:
@@ -46,11 +42,12 @@ def test_identifiers() -> None:
 
 
 def test_sessions() -> None:
-    broker = Broker(ignore, most_sessions=KEPT)
+    notes = Notes()
+    broker = Broker(notes, most_sessions=KEPT)
     for number in range(MILLION):
-        broker.open(link_of(str(number)), None, False, (1, 1))
+        broker.open(Link(client_of(str(number)), AT, accepted=AT), None, False, (1, 1))
     assert len(broker.sessions) == KEPT
-    assert broker.dropped == {"sessions": MILLION - KEPT}
+    assert notes.dropped == {"sessions": MILLION - KEPT}
 
 
 def test_subscriptions() -> None:
@@ -58,13 +55,13 @@ def test_subscriptions() -> None:
     for number in range(MILLION):
         tree.subscribe(Subscription("client", f"a/{number}"))
     assert (len(tree), tree.refused) == (KEPT, MILLION - KEPT)
-    session, broker = Session("client", known=True), Broker(ignore)
+    notes, session, client = Notes(), Session("client", known=True), client_of("client")
+    broker = Broker(notes)
     for number in range(MILLION):
-        link = link_of("client")
-        one = Subscribed("client", str(number), None, 0, False, False, None, link, AT, AT)
+        one = Subscribed(client, f"$share/{number}/t", "group", 0, False, False, None, AT, AT, AT)
         broker.subscribe(session, one)
-    assert len(session.filters) == MAX_FILTERS
-    assert broker.dropped == {"subscriptions": MILLION - MAX_FILTERS}
+    assert len(session.filters) == len(session.served_as) == MAX_FILTERS
+    assert notes.dropped == {"subscriptions": MILLION - MAX_FILTERS}
 
 
 def test_a_tree_that_is_emptied_is_empty() -> None:
@@ -94,20 +91,22 @@ def test_messages_half_way() -> None:
     capture.connect("pub")
     for packet_id in range(1, 2 * KEPT + 1):
         capture.publish("pub", True, "t", b"x", 2, packet_id)
-    observer = Observer(sides_of(capture.rows))
-    observe(observer, capture.rows[:1])
+    observer = Observer(known_streams(sides_of(capture.rows)))
+    observer.take(capture.rows[0])
     (broker,) = observer.brokers.values()
     broker.most_carried = KEPT
-    for place, row in enumerate(capture.rows[1:], 1):
-        observer.take(row, 2 * place + 1)
-    assert broker.carried == KEPT and broker.dropped == {"flows": KEPT}
+    for row in capture.rows[1:]:
+        observer.take(row)
+    assert broker.carried == KEPT and observer.notes.dropped == {"flows": KEPT}
+    assert len(observer.notes.messages) == KEPT
+    observer.finish()
     assert len(observer.notes.messages) == 2 * KEPT
 
 
 def test_what_waits_for_an_answer() -> None:
     """Requests without an answer, and packets before a CONNACK that never comes."""
     capture = Capture()
-    most = observing.MAX_ASKED
+    most = requests.MAX_ASKED
     capture.connect("asks")
     for packet_id in range(1, 2 * most + 1):
         capture.put("asks", True, layout.UNSUBSCRIBE, packet_id=packet_id, filters=(Filter("a"),))
@@ -116,9 +115,10 @@ def test_what_waits_for_an_answer() -> None:
         "early", True, layout.CONNECT, protocol_name="MQTT", protocol_version=4,
         client_id="early", clean_start=True, keep_alive=0,
     )  # fmt: skip
-    for _ in range(observing.MAX_EARLY + 5):
+    for _ in range(state.MAX_EARLY + 5):
         capture.put("early", True, layout.PINGREQ)
     capture.put("early", False, layout.PINGRESP)
-    observer = Observer(sides_of(capture.rows))
-    observe(observer, capture.rows)
+    observer = Observer(known_streams(sides_of(capture.rows)))
+    for row in capture.rows:
+        observer.take(row)
     assert observer.notes.dropped == {"requests": 2 * most, "early": 5}

@@ -8,10 +8,13 @@ from wireyard.formats.mqtt import layout
 from wireyard.layers.mqtt.connections import (
     CONNECTION,
     CONNECTION_EVENTS,
+    FLOWING,
+    PLAIN,
     WILL,
     WILL_EVENTS,
     connection_event,
 )
+from wireyard.layers.mqtt.flow_tables import Cell
 from wireyard.layers.mqtt.rules import RULES
 
 BY_CLIENT = ("connect", "client", "client_auth", "client_disconnect")
@@ -45,6 +48,17 @@ def test_every_state_is_reached_from_a_new_connection() -> None:
         reached |= {cell.state for state in before for cell in CONNECTION[state].values()}
     assert reached == set(CONNECTION) == set(LEGAL)
     assert {key for row in CONNECTION.values() for key in row} == set(CONNECTION_EVENTS)
+
+
+@pytest.mark.parametrize("state", FLOWING)
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_plain_packets_change_nothing(state: str, version: int) -> None:
+    for by_client, kinds in PLAIN.items():
+        for kind in layout.PACKET_TYPES:
+            event = connection_event(by_client, kind, version)
+            plain = event in ("client", "server")
+            assert plain == (kind in kinds)
+            assert not plain or (event and CONNECTION[state][event] == Cell(state))
 
 
 WILLS = {

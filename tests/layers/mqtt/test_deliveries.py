@@ -11,6 +11,8 @@ from tests.layers.mqtt.make import MS, Capture, deliveries_of, pair, tables_of, 
 from wireyard.formats.mqtt import layout
 from wireyard.layers.mqtt.derive import derive_tables
 
+Row = dict[str, Any]
+
 EXPIRY: Final = "session_expiry_interval"
 
 
@@ -325,6 +327,20 @@ def test_a_copy_too_many() -> None:
     capture.hand("sub", "t/1", b"x", 2, 1)
     capture.hand("sub", "t/1", b"x", 2, 2)
     assert sorted(verdicts_of(capture)) == ["delivered", "duplicate"]
+
+
+@pytest.mark.parametrize(("apart_s", "verdict"), [(0.1, "undecided"), (5, "not_forwarded")])
+def test_a_broker_that_stops_publishes_no_wills(apart_s: float, verdict: str) -> None:
+    """All connections end one behind the other; who is left for long should have got the will."""
+    capture = pair()
+    will: Row = {"will_topic": "t/w", "will_payload": b"", "will_qos": 1, "will_retain": False}
+    capture.connect("rude", **will)
+    capture.end("rude")
+    capture.wait(apart_s)
+    capture.end("sub")
+    capture.ping("other")
+    (row,) = deliveries_of(capture)
+    assert (row["origin"], row["verdict"], row["client_id"]) == ("will", verdict, "sub")
 
 
 def test_where_ends_are_not_known_nobody_is_blamed_for_silence() -> None:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
 
-from tests.layers.mqtt.recorded import capture_of, ends_of, log_of, rows_of, streams_of
-from wireyard.layers.mqtt.derive import derive_tables, observe, retained_values
-from wireyard.layers.mqtt.directions import connection_of, sides_of
+from tests.layers.mqtt.recorded import capture_of, log_of, rows_of, streams_of
+from wireyard.layers.mqtt.derive import derive_tables
+from wireyard.layers.mqtt.directions import known_streams, sides_of
 from wireyard.layers.mqtt.observer import Observer
-from wireyard.layers.mqtt.records import End, Fact, Link
+from wireyard.layers.mqtt.records import Client, Fact, Message, Moment, content_of
+from wireyard.layers.steps import Key
 
 Row = dict[str, Any]
 
@@ -30,12 +31,12 @@ NOT_HANDED_OVER: Final = {"sessions-v4": "deaf-q2", "sessions-v5": "deaf-q2"}
 
 class Scenario(NamedTuple):
     name: str
-    who: dict[Link, str]
-    """Whose connection each is, by the local address that was logged."""
-    rows: list[Mapping[str, Any]]
-    ends: list[End]
+    who: dict[Client, str]
+    """Whose connections each has, by the local address that was logged."""
+    rows: list[Row]
+    streams: list[Row]
     tables: dict[str, list[Row]]
-    packets: dict[tuple[str, int], Mapping[str, Any]]
+    packets: dict[tuple[str, int], Row]
     log: list[Row]
     observer: Observer
     facts: list[Fact]
@@ -46,10 +47,11 @@ def scenario(request: pytest.FixtureRequest, folder: Path) -> Scenario:
     name: str = request.param
     path = capture_of(folder, name)
     rows, streams = rows_of(path), streams_of(path)
-    ends = ends_of(streams)
     facts: list[Fact] = []
-    observer = Observer(sides_of(rows), on_fact=facts.append)
-    observe(observer, rows, ends)
+    observer = Observer(known_streams(sides_of(rows), streams), on_fact=facts.append)
+    for row in rows:
+        observer.take(row)
+    observer.finish()
     packets = {(row["stream"], row["offset"]): row for row in rows}
     tables, dropped = derive_tables(rows, streams)
     assert not dropped
@@ -58,9 +60,19 @@ def scenario(request: pytest.FixtureRequest, folder: Path) -> Scenario:
     for event in log:
         if event["event"] == "socket_open":
             opened[event["local"]].append(event["who"])
-    who = {link: opened[link.client].pop(0) for link in observer.notes.links}
+    who: dict[Client, str] = {}
+    for link in sorted(observer.notes.links, key=attrgetter("opened")):
+        logged = opened[link.client.endpoint].pop(0)
+        assert who.setdefault(link.client, logged) == logged
     assert not any(opened.values())
-    return Scenario(name, who, rows, ends, tables, packets, log, observer, facts)
+    return Scenario(name, who, rows, streams, tables, packets, log, observer, facts)
+
+
+def sent(scenario: Scenario) -> Iterator[tuple[str, Message, Row]]:
+    """Yield the messages of clients, with the packets that they were sent in."""
+    for one in scenario.observer.notes.messages:
+        if one.origin == "publish":
+            yield scenario.who[one.client], one, scenario.packets[one.sent.stream, one.sent.offset]
 
 
 def offenders(scenario: Scenario) -> set[str]:
@@ -81,18 +93,15 @@ def test_sent_and_resent(scenario: Scenario) -> None:
             event["event"] == "library" and event["text"].startswith("Sending PUBLISH (d1")
         ):
             resent[who] += event["event"] == "library" or who not in library
-    ours = [
-        (scenario.who[one.link], one)
-        for one in scenario.observer.notes.messages
-        if scenario.who[one.link] not in offenders(scenario)
-    ]
-    found = Counter[Any]()
-    for who, one in ours:
-        # The log has no topic where an alias stands for it.
-        topic = scenario.packets[one.sent.stream, one.sent.offset]["topic"]
-        found[who, topic, one.payload.hex(), one.qos, one.retain] += 1
+    found, again = Counter[Any](), Counter[str]()
+    for who, one, packet in sent(scenario):
+        if who not in offenders(scenario):
+            # The log has no topic where an alias stands for it.
+            found[who, packet["topic"], packet["payload"].hex(), one.qos, one.retain] += 1
+            again[who] += len(one.again)
+            assert one.content == content_of(packet["payload"])
     assert logged == found
-    assert +resent == Counter(who for who, one in ours for _ in one.again)
+    assert +resent == +again
 
 
 def test_completed(scenario: Scenario) -> None:
@@ -105,8 +114,8 @@ def test_completed(scenario: Scenario) -> None:
     # The log of a raw client has its acknowledgements instead.
     ours = Counter(
         who
-        for one in scenario.observer.notes.messages
-        if one.qos and (one.accepted or one.refused) and (who := scenario.who[one.link]) in told
+        for who, one, _ in sent(scenario)
+        if one.qos and (one.accepted or one.refused) and who in told
     )
     assert ours == Counter({who: complete[who] - at_qos_0[who] for who in told})
 
@@ -202,11 +211,13 @@ def test_wills(scenario: Scenario) -> None:
         for event in scenario.log
         if event["event"] == "received" and (event["topic"], event["payload_hex"]) in wills
     }
+    notes, last = scenario.observer.notes, scenario.observer.last
+    assert last is not None
+    due = [one for one in notes.waiting if one.accepted and one.accepted < last]
     published = {
-        (one.topic, one.payload.hex())
-        for broker in scenario.observer.brokers.values()
-        for one in broker.wills
-        if scenario.who[one.link] not in offenders(scenario)
+        (one.topic, scenario.packets[one.sent.stream, one.sent.offset]["will_payload"].hex())
+        for one in (*notes.messages, *due)
+        if one.origin == "will" and scenario.who[one.client] not in offenders(scenario)
     }
     assert got <= published <= wills
     if scenario.name.startswith("wills"):
@@ -221,21 +232,19 @@ def test_wills(scenario: Scenario) -> None:
 
 def test_retained_values_as_of_any_time(scenario: Scenario) -> None:
     """What is handed over with RETAIN is what the topic had then; nothing deleted ever is."""
-    brokers = [
-        retained_values(
-            [
-                *(one for one in scenario.observer.notes.messages if one.link.broker == key),
-                *broker.wills,
-            ]
-        )
-        for key, broker in scenario.observer.brokers.items()
-    ]
+    values = scenario.tables["retained"]
     compared = 0
     for each in scenario.observer.notes.handed:
         if each.retain and not each.topic.startswith("$SYS") and each.at.ns is not None:
-            values = [one.at(each.topic, each.at.ns) for one in brokers]
-            payloads = [value.payload for value in values if value]
-            assert payloads == [each.payload], each
+            time_ns = each.at.ns
+            payloads = [
+                row["payload"]
+                for row in values
+                if row["topic"] == each.topic and row["from_ns"] <= time_ns
+                and (row["to_ns"] is None or time_ns < row["to_ns"])
+            ]  # fmt: skip
+            packet = scenario.packets[each.at.stream, each.at.offset]
+            assert payloads == [packet["payload"]], each
             compared += 1
     if scenario.name.startswith("retained"):
         assert compared > 10
@@ -287,14 +296,15 @@ def test_in_flight_at_every_cut(scenario: Scenario) -> None:
                 r"Sending PUB(?:LISH \(d1, q\d, r\d, m|REL \(Mid: )(\d+)", event["text"]
             ):
                 resent[who].add(int(found[1]))
-    ours: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
-    for link in scenario.observer.notes.links:
-        if link.name in library and link.ended_by == "dropped" and link.closed:
-            _ = ours[link.name][link.closed.place]
+    ours: dict[str, dict[Moment, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for link in sorted(scenario.observer.notes.links, key=attrgetter("opened")):
+        name = link.client.name
+        if name in library and link.ended_by == "dropped" and link.closed:
+            _ = ours[name][link.closed]
     for fact in scenario.facts:
         if fact.kind == "in_flight" and fact.upward and fact.client_id in library:
             assert fact.packet_id is not None
-            ours[fact.client_id][fact.at.place].add(fact.packet_id)
+            ours[fact.client_id][fact.at].add(fact.packet_id)
     for who, cuts in logged.items():
         found_cuts = list(ours[who].values())
         assert len(found_cuts) >= len(cuts), who
@@ -330,8 +340,9 @@ def test_facts_add_up(scenario: Scenario) -> None:
     """Each message is sent once, and delivered unless the other side knows it already."""
     kinds = Counter(fact.kind for fact in scenario.facts)
     notes = scenario.observer.notes
-    assert kinds["sent"] == len(notes.messages) + len(notes.handed)
-    again = sum(len(one.again) for one in notes.messages)
+    messages = [one for _, one, _ in sent(scenario)]
+    assert kinds["sent"] == len(messages) + len(notes.handed)
+    again = sum(len(one.again) for one in messages)
     again += sum(one.count - 1 for one in notes.handed)
     publishes = kinds["sent"] + again
     assert kinds["delivered"] + kinds["duplicate"] == publishes
@@ -340,39 +351,38 @@ def test_facts_add_up(scenario: Scenario) -> None:
 
 def test_state_needs_the_packets_of_one_client_id_only(scenario: Scenario) -> None:
     """So it can be cut by broker and client id: an observer of one client notes the same."""
-    names = {
-        connection_of(scenario.rows[link.opened.place // 2]): link.name
-        for link in scenario.observer.notes.links
-    }
-    by_stream: dict[tuple[str, str], str] = {}
-    by_name: dict[str, list[tuple[int, Mapping[str, Any] | End]]] = defaultdict(list)
-    for place, row in enumerate(scenario.rows):
-        name = names[connection_of(row)]
-        by_stream[row["source"], row["stream"]] = name
-        by_name[name].append((2 * place + 1, row))
-    frames = [row["frame"] for row in scenario.rows]
-    for end in scenario.ends:
-        name = by_stream[end.source, end.stream]
-        by_name[name].append((2 * bisect_right(frames, end.frame), end))
     sides = sides_of(scenario.rows)
+    dealt: dict[Key, tuple[list[Row], list[Row]]] = defaultdict(lambda: ([], []))
+    for row in known_streams(sides, scenario.streams):
+        dealt[sides[row["source"], row["stream"]].key][0].append(row)
+    for row in scenario.rows:
+        dealt[sides[row["source"], row["stream"]].key][1].append(row)
     found = Counter[Any]()
-    for events in by_name.values():
-        observer = Observer(sides)
-        for place, what in sorted(events, key=lambda one: one[0]):
-            if isinstance(what, End):
-                observer.end(what, place)
-            else:
-                observer.take(what, place)
-        observer.finish(True)
+    for (*_, name), (streams, rows) in dealt.items():
+        observer = Observer(streams)
+        for row in rows:
+            observer.take(row)
+        observer.finish()
         found.update(noted(observer))
+        assert {link.client.name for link in observer.notes.links if link.client.client_id} <= {
+            name
+        }
     assert found == Counter(noted(scenario.observer))
 
 
 def noted(observer: Observer) -> Iterator[tuple[Any, ...]]:
     """Yield what an observer noted, each thing by its packet."""
     notes = observer.notes
-    for one in notes.messages:
-        yield one.key, one.accepted, one.released, one.refused, tuple(one.again), one.copies
+    for one in (*notes.messages, *notes.waiting):
+        yield (
+            one.origin,
+            one.key,
+            one.accepted,
+            one.released,
+            one.refused,
+            tuple(one.again),
+            one.copies,
+        )
     for each in notes.handed:
         yield each.at.key, each.acknowledged, each.refused, each.count, each.lost_ack
     for sub in notes.subscriptions:

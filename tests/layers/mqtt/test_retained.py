@@ -57,14 +57,16 @@ def test_what_a_new_subscriber_gets() -> None:
     assert {one.topic for one in retained.matching("#", 25)} == {"a/b", "b"}
 
 
-def test_the_latest_value_with_a_payload() -> None:
-    retained = Retained()
-    for since, key in ((10, "one"), (30, "three")):
-        retained.set(value("a", b"1", since, key))
-    retained.set(value("a", b"2", 40))
-    found = [retained.latest("a", b"1", time) for time in (9, 10, 29, 30, 50)]
-    assert [one.key if one else None for one in found] == [None, "one", "one", "three", "three"]
-    assert retained.latest("a", b"3", 50) is None and retained.latest("b", b"1", 50) is None
+def test_values_of_the_past_are_taken_away() -> None:
+    retained = Retained(most=2, most_bytes=4)
+    for since in range(0, 100, 10):
+        retained.set(value("a", b"%d" % (since // 10), since))
+        past = list(retained.take_past("a"))
+        assert [one.since for one in past] == ([since - 10] if since else [])
+        assert all(one.ended_by == "replaced" for one in past)
+    assert (len(retained), retained.dropped) == (1, 0)
+    assert payload_at(retained, "a", 90) == b"9" and payload_at(retained, "a", 80) is None
+    assert not list(retained.take_past("b"))
 
 
 def test_what_does_not_fit_ends_the_value_before_it() -> None:

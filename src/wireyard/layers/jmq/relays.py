@@ -7,28 +7,18 @@ delivery of the same two is what became of it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from wireyard.errors import DecodeError
 from wireyard.formats.base import Row
 from wireyard.formats.gpacket.payload import payload_value
 from wireyard.formats.jmq.packet import read_row
 from wireyard.layers.endpoints import endpoint
-from wireyard.layers.jmq.facts import Place, number, place_of, properties_of, text
+from wireyard.layers.jmq.facts import Relay, number, place_of, properties_of, text
 
-__all__ = ["Relay", "relays"]
+__all__ = ["relays"]
 
 _MESSAGE_DATA: Final = 1
-
-
-class Relay(NamedTuple):
-    """A message that one broker handed to another, for a consumer there."""
-
-    message_key: str
-    consumer_id: int
-    broker: str | None
-    """Where the port mapper of the broker that sent it listens."""
-    place: Place
 
 
 def relays(row: Row) -> Iterator[Relay]:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES, PACKET_TYPES
-from wireyard.layers.jmq.facts import Exchange, Place, number, properties_of
+from wireyard.layers.jmq.facts import Exchange, Place, Sending, number, properties_of
 from wireyard.layers.jmq.report import Report
 
 __all__ = ["MAX_WAITING", "OK", "REPLIES", "Requests", "Settle"]
@@ -39,6 +39,7 @@ class _Waiting(NamedTuple):
     packet_type: int
     exchange: Exchange
     settle: Settle | None
+    sending: Sending | None
 
 
 class Requests:
@@ -63,24 +64,35 @@ class Requests:
         """How many of those that wait are messages."""
         return sum(waiting.packet_type in MESSAGE_TYPES for waiting in self._waiting.values())
 
-    def ask(self, row: Row, place: Place, settle: Settle | None = None) -> None:
-        """Take a request. One that wants no reply takes effect at once."""
+    def ask(
+        self,
+        row: Row,
+        place: Place,
+        settle: Settle | None = None,
+        sending: Sending | None = None,
+    ) -> None:
+        """Take a request, and the message that it is. One that wants no reply takes effect at once.
+
+        A message is in the report as soon as the broker has said all that it will say to it.
+        """
         if not row["bit_flags"] & _WANTED:
             if settle is not None:
                 settle(None, True, place)
+            if sending is not None:
+                self._report.facts.sendings.append(sending)
             return
         ack_id, packet_type = row["consumer_id"], row["packet_type"]
         if (reused := self._waiting.pop(ack_id, None)) is not None:
             self._report.breach("request_id_reused", row, place)
-            self._give_up(reused)
+            self._end(reused)
         name = row.get("packet_type_name") or str(packet_type)
         exchange = Exchange(name, self._requester, self._responder, place)
-        waiting = _Waiting(packet_type, exchange, settle)
+        waiting = _Waiting(packet_type, exchange, settle, sending)
         if reused is None and not self._report.facts.admit("MAX_WAITING", MAX_WAITING):
             if not self._waiting:
-                self._give_up(waiting)
+                self._end(waiting)
                 return
-            self._give_up(self._waiting.popitem(last=False)[1])
+            self._end(self._waiting.popitem(last=False)[1])
         self._waiting[ack_id] = waiting
 
     def answer(self, row: Row, place: Place) -> None:
@@ -96,16 +108,18 @@ class Requests:
         exchange = waiting.exchange
         exchange.answered = place
         exchange.status = status = number(properties_of(row), "JMQStatus")
-        self._report.facts.exchanges.append(exchange)
         if waiting.settle is not None:
             waiting.settle(row, status == OK, place)
+        self._end(waiting)
 
     def close(self) -> None:
         """Take that the connection is over: what waits was never answered."""
         for waiting in self._waiting.values():
-            self._give_up(waiting)
+            self._end(waiting)
         self._report.facts.release("MAX_WAITING", len(self._waiting))
         self._waiting.clear()
 
-    def _give_up(self, waiting: _Waiting) -> None:
+    def _end(self, waiting: _Waiting) -> None:
         self._report.facts.exchanges.append(waiting.exchange)
+        if waiting.sending is not None:
+            self._report.facts.sendings.append(waiting.sending)

@@ -55,11 +55,10 @@ class Sender:
             transaction_id,
             place,
         )
-        self._report.facts.sendings.append(sending)
         self.flow.send(get("producer_id"), row, place)
         if transaction_id:
             self._report.use(transaction_id, "send", place, 1)
-        self._requests.ask(row, place, partial(self._sent, sending))
+        self._requests.ask(row, place, partial(self._sent, sending), sending)
 
     def _sent(self, sending: Sending, reply: Row | None, accepted: bool, place: Place) -> None:
         if reply is None:

@@ -2,25 +2,22 @@
 
 A program numbers all its packets with one counter, whatever connection they go to, and other
 programs on its host begin anew. So a number is missing where a connection goes on behind it, and no
-connection of the same host has it. The key of this step is the host, and its side.
+connection of the same host has it.
+
+A connection alone has `Runs`. To put those of a host together, whoever has them in the order of
+their numbers needs to remember none.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import MESSAGE_TYPES
-from wireyard.layers.jmq.facts import Place, place_of
+from wireyard.layers.jmq.facts import Place, Run, place_of
 
-__all__ = ["MAX_RUNS", "Gap", "Sequences"]
-
-MAX_RUNS: Final = 1 << 18
-"""Runs of numbers without a gap that are remembered; connections that share a counter break up
-each other's runs, so there may be as many as packets."""
+__all__ = ["Gap", "Runs", "gaps"]
 
 _BITS: Final = 32
 _HALF: Final = 1 << (_BITS - 1)
@@ -35,95 +32,84 @@ class Gap(NamedTuple):
     place: Place
 
 
-@dataclass(slots=True)
-class _Run:
-    start: int
-    stop: int
-    place: Place
+class Runs:
+    """The numbers of one stream, where one follows the other.
 
+    Parameters
+    ----------
+    host, sender
+        Who sends the stream, and the endpoint of the host that it does so from.
+    from_client
+        Whether that is the client.
+    found
+        A run goes there as soon as the next one begins.
+    """
 
-@dataclass(slots=True)
-class _Stream:
-    runs: list[_Run] = field(default_factory=list)
-    address: Any = None
+    def __init__(self, host: str, sender: str, from_client: bool, found: list[Run]) -> None:
+        self._host = host
+        self._sender = sender
+        self._from_client = from_client
+        self._found = found
+        self._first = self._start = self._stop = 0
+        self._place: Place | None = None
+        """The packet with the first number of the run; None before there is one."""
+        self._address: Any = None
 
-
-class Sequences:
-    """The numbers of all senders."""
-
-    def __init__(self) -> None:
-        self._streams: dict[tuple[str, str], _Stream] = {}
-        self._of_host: defaultdict[tuple[str, bool], list[tuple[str, _Stream]]] = defaultdict(list)
-        self._incomplete: set[tuple[str, bool]] = set()
-        self._runs = 0
-        self.dropped = 0
-
-    def take(
-        self, row: Row, key: tuple[str, str], host: str, sender: str, from_client: bool
-    ) -> None:
-        """Take the row of a packet, the source and name of its stream, and who sent it.
-
-        The sender is an endpoint of the host.
-        """
-        stream = self._streams.get(key)
-        if stream is None:
-            if self._runs >= MAX_RUNS:
-                self._drop(host, from_client)
-                return
-            stream = self._streams[key] = _Stream()
-            self._of_host[host, from_client].append((sender, stream))
-        if not from_client and not _own(row, stream):
+    def take(self, row: Row) -> None:
+        """Take the row of the next packet of the stream."""
+        if not self._from_client and not self._is_own(row):
             return
-        runs, sequence = stream.runs, row["sequence"]
-        if runs:
-            run = runs[-1]
-            ahead = (sequence - run.stop + _HALF) % (1 << _BITS) - _HALF
+        sequence = row["sequence"]
+        if self._place is None:
+            self._first = sequence
+        else:
+            ahead = (sequence - self._stop + _HALF) % (1 << _BITS) - _HALF
             if ahead == 0:
-                run.stop += 1
+                self._stop += 1
                 return
             if ahead < 0:  # Sent again as it was.
                 return
-            sequence = run.stop + ahead
-        if self._runs >= MAX_RUNS:
-            self._drop(host, from_client)
-            return
-        self._runs += 1
-        runs.append(_Run(sequence, sequence + 1, place_of(row)))
+            sequence = self._stop + ahead
+            self._add("run", self._start, self._place)
+        self._start, self._stop, self._place = sequence, sequence + 1, place_of(row)
 
-    def _drop(self, host: str, from_client: bool) -> None:
-        self._incomplete.add((host, from_client))
-        self.dropped += 1
+    def close(self) -> None:
+        """Take that there are no more packets."""
+        if self._place is not None:
+            self._add("run", self._start, self._place)
+            self._add("span", self._first, self._place)
 
-    def gaps(self) -> Iterator[Gap]:
-        """Yield what is missing; nothing of hosts of which runs were dropped."""
-        for host, streams in self._of_host.items():
-            if host in self._incomplete:
-                continue
-            runs = sorted(
-                ((run, sender) for sender, stream in streams for run in stream.runs),
-                key=lambda found: found[0].start,
-            )
-            spans = sorted((one.runs[0].start, one.runs[-1].stop) for _, one in streams if one.runs)
-            yield from _missing(runs, spans)
+    def _add(self, kind: str, start: int, place: Place) -> None:
+        self._found.append(
+            Run(kind, self._host, self._from_client, self._sender, start, self._stop, place)
+        )
+
+    def _is_own(self, row: Row) -> bool:
+        """Tell whether a broker numbered a packet: messages have the number of who sent them."""
+        address = row["source_ip"], row["source_port"]
+        if row["packet_type"] not in MESSAGE_TYPES:
+            self._address = address
+            return True
+        return bool(address == self._address)
 
 
-def _missing(runs: list[tuple[_Run, str]], spans: list[tuple[int, int]]) -> Iterator[Gap]:
-    """Yield the gaps between runs that lie within the span of a connection."""
-    seen = reach = runs[0][0].start if runs else 0
-    opened = 0
-    for run, sender in runs:
-        while opened < len(spans) and spans[opened][0] <= seen:
-            reach = max(reach, spans[opened][1])
-            opened += 1
+def gaps(runs: Iterable[Run]) -> Iterator[Gap]:
+    """Yield what is missing between the runs of a host, within the span of a connection.
+
+    Parameters
+    ----------
+    runs
+        Of all connections, and the span of each; in the order of their starts, and a span behind
+        the runs that start where it does.
+    """
+    seen: int | None = None
+    reach = 0
+    for run in runs:
+        if run.kind == "span":
+            reach = max(reach, run.stop)
+            continue
+        if seen is None:
+            seen = reach = run.start
         if run.start > seen and reach > run.start:
-            yield Gap(sender, seen, run.start, run.place)
+            yield Gap(run.sender, seen, run.start, run.place)
         seen = max(seen, run.stop)
-
-
-def _own(row: Row, stream: _Stream) -> bool:
-    """Tell whether a broker numbered a packet: messages have the number of who sent them to it."""
-    address = row["source_ip"], row["source_port"]
-    if row["packet_type"] not in MESSAGE_TYPES:
-        stream.address = address
-        return True
-    return bool(address == stream.address)

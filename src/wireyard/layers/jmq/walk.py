@@ -15,12 +15,12 @@ from wireyard.formats.jmq.layout import (
     MESSAGE_TYPES,
     SYS_MESSAGE_ID,
 )
-from wireyard.layers.endpoints import endpoint
+from wireyard.layers.endpoints import connection_of, endpoints_of
 from wireyard.layers.jmq.connection import Connection
-from wireyard.layers.jmq.facts import MAX_TEXT, Facts, Violation
-from wireyard.layers.jmq.relays import Relay, relays
+from wireyard.layers.jmq.facts import MAX_TEXT, Facts
+from wireyard.layers.jmq.relays import relays
 from wireyard.layers.jmq.requests import REPLIES
-from wireyard.layers.jmq.sequences import Sequences
+from wireyard.layers.jmq.sequences import Runs
 
 __all__ = ["MAX_CONNECTIONS", "NEEDED", "Walk", "sent_by_client"]
 
@@ -102,6 +102,7 @@ class _Way:
     src: str
     dst: str
     host: str
+    runs: Runs | None = None
 
 
 class Walk:
@@ -113,8 +114,6 @@ class Walk:
 
     def __init__(self) -> None:
         self.facts = Facts()
-        self.relays: list[Relay] = []
-        self._sequences = Sequences()
         self._ways: dict[tuple[str, str], _Way] = {}
         self._pairs: OrderedDict[tuple[str, ...], _Pair] = OrderedDict()
         self._streams: dict[tuple[str, ...], list[tuple[str, str]]] = {}
@@ -134,7 +133,7 @@ class Walk:
         if row.get("status", "ok") != "ok":
             self._miss((row["source"], row["stream"]))
         elif format == "gpacket":
-            self.relays.extend(relays(row))
+            self.facts.relays.extend(relays(row))
         else:
             self._take_packet(row)
 
@@ -159,7 +158,9 @@ class Walk:
         if row["property_offset"] > _MOST_ITEM_BYTES:
             row = row | {name: row[name][:MAX_TEXT] for name in _TEXTS if row.get(name)}
         from_client = way.src == pair.client
-        self._sequences.take(row, stream, way.host, way.src, from_client)
+        if way.runs is None:
+            way.runs = Runs(way.host, way.src, from_client, self.facts.runs)
+        way.runs.take(row)
         pair.connection.take(row, from_client)
 
     def finish(self, ended: Collection[tuple[str, str]] = ()) -> None:
@@ -172,25 +173,11 @@ class Walk:
         """
         for key in list(self._pairs):
             self._close(key, any(stream in ended for stream in self._streams[key]))
-        if self._sequences.dropped:
-            self.facts.dropped["MAX_RUNS"] += self._sequences.dropped
-        for gap in self._sequences.gaps():
-            numbers = f"{gap.start} to {gap.stop - 1}" if gap.stop > gap.start + 1 else gap.start
-            told = f"numbers {numbers} of this sender are in no packet that was seen"
-            self.facts.violations.append(
-                Violation("sequence_gap", gap.sender, None, None, told, gap.place)
-            )
 
     def _meet(self, row: Row, stream: tuple[str, str]) -> _Way:
-        key: tuple[str, ...]
-        if row.get("src_addr") is None:
-            key, src, dst, host = stream, stream[1], "", stream[1]
-        else:
-            host = row["src_addr"]
-            src = endpoint(host, row["src_port"])
-            dst = endpoint(row["dst_addr"], row["dst_port"])
-            ordinal = stream[1].partition("#")[2]
-            key = (stream[0], *sorted((src, dst)), ordinal)
+        key = connection_of(row)
+        src, dst = endpoints_of(row)
+        host = row.get("src_addr") or src
         pair = self._pairs.get(key)
         if pair is None:
             if len(self._pairs) >= MAX_CONNECTIONS:
@@ -207,4 +194,6 @@ class Walk:
         if pair.connection is not None:
             pair.connection.finish(ended)
         for stream in self._streams.pop(key):
-            del self._ways[stream]
+            way = self._ways.pop(stream)
+            if way.runs is not None:
+                way.runs.close()

@@ -5,8 +5,8 @@ the roles that are its own, and a broker has `Subscriptions` and `Retained` besi
 has both sides' packets, and `derive_tables` says what became of every message.
 """
 
-from wireyard.layers.mqtt.derive import Derived, derive_tables
-from wireyard.layers.mqtt.directions import in_order
+from wireyard.layers.mqtt.derive import CHAIN, Derived, derive_tables
+from wireyard.layers.mqtt.directions import in_order, known_streams, sides_of
 from wireyard.layers.mqtt.flows import Flows
 from wireyard.layers.mqtt.observer import Observer
 from wireyard.layers.mqtt.retained import Retained, Value
@@ -14,6 +14,7 @@ from wireyard.layers.mqtt.sessions import Session, Will
 from wireyard.layers.mqtt.subscriptions import Subscription, Subscriptions
 
 __all__ = [
+    "CHAIN",
     "Derived",
     "Flows",
     "Observer",
@@ -25,4 +26,6 @@ __all__ = [
     "Will",
     "derive_tables",
     "in_order",
+    "known_streams",
+    "sides_of",
 ]

@@ -1,13 +1,15 @@
-"""A broker as its connections show it: sessions by client id, and wills in waiting."""
+"""A broker as its connections show it: sessions by client id, and wills in waiting.
+
+Nothing happens at the end of a delay or an expiry but by the clock, so that either is looked at
+when its client comes back, and at the end.
+"""
 
 from __future__ import annotations
 
-import heapq
-from collections import Counter
-from collections.abc import Callable
 from typing import Final
 
-from wireyard.layers.mqtt.records import Link, Message, Moment, Subscribed
+from wireyard.layers.mqtt.notes import Notes
+from wireyard.layers.mqtt.records import Link, Moment, Subscribed
 from wireyard.layers.mqtt.sessions import MAX_FILTERS, Session, Will
 
 __all__ = ["MAX_CARRIED", "MAX_SESSIONS", "Broker"]
@@ -16,7 +18,6 @@ MAX_SESSIONS: Final = 1 << 17
 """Sessions kept; without messages one takes about 2 KB with its last connection, so 256 MiB."""
 MAX_CARRIED: Final = 1 << 20
 """Messages that sessions remember by packet identifier: at about 700 bytes each 700 MiB."""
-_NS_PER_S: Final = 1_000_000_000
 
 
 class Broker:
@@ -24,33 +25,27 @@ class Broker:
 
     Parameters
     ----------
-    on_close
-        Is given a session whose connection has just ended, and when.
+    notes
+        Takes what is over: subscriptions, messages and wills.
     most_sessions, most_carried
-        How many sessions are kept over connections, and messages in them. `dropped` counts, by
-        reason, what was not.
+        How many sessions are kept over connections, and messages in them. What was not is counted
+        in the notes.
     """
 
     def __init__(
         self,
-        on_close: Callable[[Session, Moment], None],
+        notes: Notes,
         most_sessions: int = MAX_SESSIONS,
         most_carried: int = MAX_CARRIED,
     ) -> None:
         self.most_sessions = most_sessions
         self.most_carried = most_carried
-        self._on_close = on_close
+        self._notes = notes
         self.sessions: dict[str, Session] = {}
-        self.wills: list[Message] = []
-        """Those that were published."""
         self.carried = 0
         """Messages that sessions remember by packet identifier."""
-        self.dropped: Counter[str] = Counter()
-        self.last_seen = 0
-        """Place of the last packet that it sent."""
-        self._due: list[tuple[int, int, int, Will | Session]] = []
-        """A heap: wills by the end of their delay, sessions by their expiry; since which place."""
-        self._waited = 0
+        self.last_seen: Moment | None = None
+        """The last packet that it sent."""
 
     def open(
         self, link: Link, will: Will | None, present: bool | None, limits: tuple[int, int]
@@ -64,29 +59,33 @@ class Broker:
         limits
             Receive Maximum of the broker, and of the client.
         """
-        assert link.accepted is not None
         kept = present if present is not None else not link.fresh
-        session = self.sessions.get(link.name)
+        name = link.client.name
+        session = self.sessions.get(name)
         if session is None:
-            session = Session(link.name, known=not kept)
+            session = Session(name, known=not kept)
             if len(self.sessions) < self.most_sessions:
-                self.sessions[link.name] = session
+                self.sessions[name] = session
             else:
-                self.dropped["sessions"] += 1
+                self._notes.dropped["sessions"] += 1
         else:
-            self._leave(session, link.opened, kept)
-        self.carried -= session.connect(link, kept, limits)
+            self._take_over(session, link, kept)
+        over = session.connect(link, kept, limits)
+        self.carried -= len(over)
+        self._notes.over(over)
         session.will = will
         return session
 
-    def _leave(self, session: Session, at: Moment, kept: bool) -> None:
+    def _take_over(self, session: Session, link: Link, kept: bool) -> None:
         """End the connection a session is on, and all it has if it does not go on."""
+        assert link.accepted is not None
+        self._pass_time(session, link.accepted)
         last = session.link and session.link.last
-        self.close(session, at, "dropped", until=last or at)
+        self.close(session, link.opened, "dropped", until=last or link.opened)
         if session.will and session.will.step("back" if kept else "session_over") == "published":
-            self._publish(session.will, at)
+            self._publish(session.will, link.opened)
         if not kept:
-            _end_filters(session, at.place, at)
+            self._end_filters(session, link.opened, link.opened)
 
     def close(
         self,
@@ -107,13 +106,25 @@ class Broker:
         if link is None or link.ended_by != "open":
             return
         link.ended_by, link.closed = ended_by, at
-        link.until = (until or at).place
-        self._on_close(session, at)
+        link.until = until or at
+        self.count_in_flight(session, at)
         if not link.persistent:
-            _end_filters(session, link.until, at)
-        elif link.expires_s is not None and at.ns is not None:
-            self._wait(at.ns + link.expires_s * _NS_PER_S, at, session)
+            self._end_filters(session, link.until, at)
+        elif link.expires_s is not None:
+            session.expires = at.after(link.expires_s)
         self._close_will(session.will, will_event, link, at)
+
+    def count_in_flight(self, session: Session, at: Moment) -> None:
+        """Tell what was on its way when a connection ended."""
+        link = session.link
+        assert link is not None
+        counts = []
+        for upward, direction in ((True, session.up), (False, session.down)):
+            packet_ids = sorted(direction.sender.in_flight())
+            counts.append(len(packet_ids))
+            for packet_id in packet_ids:
+                self._notes.fact("in_flight", link, upward, packet_id, at)
+        link.in_flight = counts[0], counts[1]
 
     def _close_will(self, will: Will | None, event: str, link: Link, at: Moment) -> None:
         if will is None or will.step(event) == "dropped":
@@ -123,52 +134,58 @@ class Broker:
         if not will.delay_s or not link.persistent:
             if will.step("delay_over") == "published":
                 self._publish(will, at)
-        elif at.ns is not None:
+        else:
             delays = [will.delay_s] if link.expires_s is None else [will.delay_s, link.expires_s]
-            self._wait(at.ns + min(delays) * _NS_PER_S, at, will)
+            will.due = at.after(min(delays))
 
-    def _wait(self, due_ns: int, at: Moment, what: Will | Session) -> None:
-        # The number keeps what is due at the same time from being compared.
-        self._waited += 1
-        heapq.heappush(self._due, (due_ns, self._waited, at.place, what))
-
-    def pass_time(self, at: Moment) -> None:
-        """Do what became due before a packet: wills are published, sessions expire."""
-        if not self._due or at.ns is None or self._due[0][0] > at.ns:
-            return
-        at = at._replace(place=at.place - 1)
-        while self._due and self._due[0][0] <= at.time:
-            _, _, place, what = heapq.heappop(self._due)
-            if isinstance(what, Will):
-                if what.step("delay_over") == "published":
-                    self._publish(what, at)
-            elif what.link and what.link.closed and what.link.closed.place == place:
-                _end_filters(what, at.place, at)
+    def _pass_time(self, session: Session, at: Moment) -> None:
+        """Do what became due before a moment: a will is published, the session expires."""
+        will, expires = session.will, session.expires
+        if will and will.due and will.due < at and will.step("delay_over") == "published":
+            self._publish(will, will.due)
+        if expires is not None and expires < at:
+            self._end_filters(session, expires, expires)
 
     def _publish(self, will: Will, at: Moment) -> None:
         will.message.accepted = at
-        self.wills.append(will.message)
+        self._notes.messages.append(will.message)
 
-    def subscribe(self, session: Session, subscribed: Subscribed) -> bool:
-        """Note a subscription; tell whether it is kept."""
+    def subscribe(self, session: Session, subscribed: Subscribed) -> None:
+        """Note a subscription, if it can be kept."""
         older = session.filters.get(subscribed.filter)
         if older is None and len(session.filters) >= MAX_FILTERS:
-            self.dropped["subscriptions"] += 1
-            return False
+            self._notes.dropped["subscriptions"] += 1
+            return
         if older is not None:
-            older.leaving, older.gone = subscribed.asked.place, subscribed.granted.place
+            subscribed.since = older.since
+            self._end_filter(older, subscribed.asked, subscribed.granted)
         session.filters[subscribed.filter] = subscribed
-        return True
+        if len(session.served_as) < MAX_FILTERS:
+            session.served_as[subscribed.served_as] = None
 
-    @staticmethod
-    def unsubscribe(session: Session, filter: str, asked: Moment, answered: Moment) -> None:
+    def unsubscribe(self, session: Session, filter: str, asked: Moment, answered: Moment) -> None:
         """Note the end of a subscription."""
         subscribed = session.filters.pop(filter, None)
         if subscribed is not None:
-            subscribed.leaving, subscribed.gone = asked.place, answered.place
+            self._end_filter(subscribed, asked, answered)
 
+    def _end_filter(self, subscribed: Subscribed, leaving: Moment, gone: Moment) -> None:
+        subscribed.leaving, subscribed.gone = leaving, gone
+        self._notes.subscriptions.append(subscribed)
 
-def _end_filters(session: Session, leaving: int, at: Moment) -> None:
-    for subscribed in session.filters.values():
-        subscribed.leaving, subscribed.gone = leaving, at.place
-    session.filters.clear()
+    def _end_filters(self, session: Session, leaving: Moment, gone: Moment) -> None:
+        for subscribed in session.filters.values():
+            self._end_filter(subscribed, leaving, gone)
+        session.filters.clear()
+
+    def finish(self) -> None:
+        """Note what its sessions still have, and the wills that are in waiting."""
+        for session in self.sessions.values():
+            self._notes.over(session.leave())
+            if session.expires is not None:
+                self._end_filters(session, session.expires, session.expires)
+            self._notes.subscriptions += session.filters.values()
+            will = session.will
+            if will and will.due and will.step("delay_over") == "published":
+                will.message.accepted = will.due
+                self._notes.waiting.append(will.message)

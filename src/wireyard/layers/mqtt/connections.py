@@ -9,7 +9,15 @@ from typing import Final
 from wireyard.formats.mqtt import layout
 from wireyard.layers.mqtt.flow_tables import Cell
 
-__all__ = ["CONNECTION", "CONNECTION_EVENTS", "WILL", "WILL_EVENTS", "connection_event"]
+__all__ = [
+    "CONNECTION",
+    "CONNECTION_EVENTS",
+    "FLOWING",
+    "PLAIN",
+    "WILL",
+    "WILL_EVENTS",
+    "connection_event",
+]
 
 CONNECTION_EVENTS: Final = (
     "connect", "client", "client_auth", "client_disconnect",
@@ -140,6 +148,16 @@ _SERVER: Final = {
     layout.AUTH: "server_auth",
 }
 _NOT_OF_A_BROKER_BEFORE_5: Final = layout.DISCONNECT
+
+FLOWING: Final = frozenset({"open", "unknown"})
+"""The states in which all that either side sends counts."""
+PLAIN: Final[Mapping[bool, frozenset[int]]] = MappingProxyType(
+    {
+        True: frozenset(kind for kind, event in _CLIENT.items() if event == "client"),
+        False: frozenset(kind for kind, event in _SERVER.items() if event == "server"),
+    }
+)
+"""The packets of either side that change no such state, by whether they are the client's."""
 
 
 def connection_event(by_client: bool, packet_type: int, version: int, code: int = 0) -> str | None:

@@ -1,19 +1,34 @@
-"""Where every message went: a verdict for each message and matching subscriber."""
+"""Where every message went: a verdict for each message and matching subscriber.
+
+What belongs together has a topic and a payload in common, so of a topic one payload is looked at
+after the other.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, groupby
+from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final, cast
+from zlib import crc32
 
-from wireyard.layers.mqtt.broker import Broker
-from wireyard.layers.mqtt.expected import Expected, Presence, expected_deliveries, start_of
+from wireyard.layers.mqtt.conversations import reply_note
+from wireyard.layers.mqtt.expected import Audience, Expected, expected_deliveries
 from wireyard.layers.mqtt.matching import assign
-from wireyard.layers.mqtt.records import Handed, Link, Message, Subscribed
-from wireyard.layers.mqtt.subscriptions import Subscriptions
+from wireyard.layers.mqtt.missing import missing_note
+from wireyard.layers.mqtt.records import Handed, Message, Subscribed
+from wireyard.layers.mqtt.rows import delivery_row
+from wireyard.layers.steps import Fact, Found, Note
 
-__all__ = ["VERDICTS", "deliveries"]
+__all__ = ["DELIVERIES", "VERDICTS", "asked_note", "content_note", "deliver", "subscribed_note"]
+
+DELIVERIES: Final = "deliveries"
+_SUBSCRIBED, _ASKED, _CONTENT = range(3)
+"""The order of the notes."""
+_AT_ONCE: Final = 1024
+"""Records looked at together if they have different contents, which is faster."""
 
 VERDICTS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -37,76 +52,119 @@ VERDICTS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """Where a message went, as seen from one subscriber."""
 
-_SMALLEST_WINDOW: Final = 10
-"""Messages in flight at which a broker may wait for acknowledgements: the smallest in use."""
-_ADDED_BYTES: Final = 16
-"""What a broker may add to a message: packet, subscription and alias identifiers."""
-_NS_PER_S: Final = 1_000_000_000
 
-Content = tuple[str, bytes]
-Row = dict[str, Any]
+def subscribed_note(topic: str, place: int, subscribed: Subscribed) -> Note:
+    """Note a subscription that matches a topic; of those that do, by its place."""
+    order = subscribed.asked.order(_SUBSCRIBED, place)
+    return Note(DELIVERIES, (*subscribed.client[:2], topic), order, subscribed)
 
 
-def deliveries(
-    broker: Broker,
-    messages: Iterable[Message],
-    handed: Iterable[Handed],
-    subscriptions: Iterable[Subscribed],
-    links: Iterable[Link],
-) -> Iterator[Row]:
-    """Yield the rows of one broker's deliveries; everything in the order of the capture."""
-    every = sorted([*messages, *broker.wills], key=start_of)
-    tree = Subscriptions()
-    expected = list(expected_deliveries(every, subscriptions, tree))
-    if tree.refused:
-        broker.dropped["filters"] += tree.refused
+def asked_note(request: Message) -> Note:
+    """Note, for the topic that a request wants its reply on, that there are requests."""
+    key = (*request.client[:2], request.response_topic)
+    return Note(DELIVERIES, key, request.sent.order(_ASKED), None)
+
+
+def content_note(one: Message | Handed) -> Note:
+    """Note a message that was sent or handed over."""
+    at = one.sent if isinstance(one, Message) else one.at
+    order = at.order(_CONTENT, crc32(one.content))
+    return Note(DELIVERIES, (*one.client[:2], one.topic), order, one)
+
+
+def deliver(records: Iterator[Subscribed | Message | Handed | None]) -> Iterator[Found]:
+    """Yield what became of the messages of a topic.
+
+    Limits
+    ------
+    What is held is the subscriptions of the topic, and all that has one payload.
+    """
+    subscriptions: list[Subscribed] = []
+    is_asked = False
+    for record in records:
+        if isinstance(record, Subscribed):
+            subscriptions.append(record)
+        elif record is None:
+            is_asked = True
+        else:
+            rest = cast(Iterator[Message | Handed], chain((record,), records))
+            audience = Audience(subscriptions)
+            for several in _by_content(rest):
+                yield from _deliver(several, audience, is_asked)
+
+
+def _by_content(records: Iterator[Message | Handed]) -> Iterator[list[Message | Handed]]:
+    """Yield some records at a time; those with the same content are together."""
+    several: list[Message | Handed] = []
+    for _, same in groupby(records, key=lambda one: crc32(one.content)):
+        several += same
+        if len(several) >= _AT_ONCE:
+            yield several
+            several = []
+    yield several
+
+
+def _deliver(records: list[Message | Handed], audience: Audience, asked: bool) -> Iterator[Found]:
+    """Yield what became of all messages with some payloads."""
+    messages = [one for one in records if isinstance(one, Message)]
+    # The last packet of a connection may be a message; its will comes behind that.
+    messages.sort(key=lambda one: (one.start, one.origin == "will"))
+    handed = [one for one in records if isinstance(one, Handed)]
+    handed.sort(key=attrgetter("at"))
+    if asked:
+        yield from (reply_note(one) for one in messages if one.origin == "publish")
+    expected = list(expected_deliveries(messages, audience))
     unexpected = _assign_all(expected, handed)
-    presence = Presence(links)
     for one in expected:
-        yield from _rows(one, presence, broker)
+        yield from _found(one)
     found_for = {one.message for one in expected}
-    clients = {(one.name, one.message.topic, one.message.payload) for one in expected}
-    by_content: dict[Content, list[Message]] = {}
-    for message in every:
-        by_content.setdefault((message.topic, message.payload), []).append(message)
+    clients = {(one.name, one.message.content) for one in expected}
+    by_sending = {message.sent: message for message in messages}
+    by_content: dict[bytes, list[Message]] = {}
+    for message in messages:
+        by_content.setdefault(message.content, []).append(message)
     for each in unexpected:
-        content = each.topic, each.payload
-        found = each.value if each.retain else _latest(by_content.get(content, []), each)
+        if each.setter is not None:
+            found = by_sending.get(each.setter)
+        elif each.retain:
+            found = None
+        else:
+            found = _latest(by_content.get(each.content, []), each)
         verdict = _verdict(each)
         if found is not None:
             found_for.add(found)
-            if not each.retain and (each.link.name, *content) in clients:
+            if not each.retain and (each.client.name, each.content) in clients:
                 verdict = "duplicate"
-        yield _row(found, each, None, verdict)
-    for message in every:
+        yield Fact(DELIVERIES, delivery_row(found, each, None, verdict))
+    for message in messages:
         if message not in found_for:
             verdict = "refused" if message.refused else "no_subscriber"
-            yield _row(message, None, None, verdict)
+            yield Fact(DELIVERIES, delivery_row(message, None, None, verdict))
 
 
 def _latest(messages: list[Message], each: Handed) -> Message | None:
     """Return the latest message of some content before it was handed over."""
-    place = bisect_left(messages, each.at.place, key=start_of)
+    place = bisect_left(messages, each.at, key=attrgetter("start"))
     return messages[place - 1] if place else None
 
 
 def _assign_all(expected: Iterable[Expected], handed: Iterable[Handed]) -> list[Handed]:
     """Give everybody what was handed to them; return what was not expected."""
     due: dict[tuple[object, ...], list[Expected]] = {}
-    shared: dict[Content, list[Expected]] = {}
+    shared: dict[bytes, list[Expected]] = {}
     for one in expected:
-        content = one.message.topic, one.message.payload
+        content = one.message.content
         if one.matching[0].group:
             shared.setdefault(content, []).append(one)
         else:
-            due.setdefault((one.name, *content, one.retain), []).append(one)
+            due.setdefault((one.name, content, one.retain), []).append(one)
     got: dict[tuple[object, ...], list[Handed]] = {}
     for each in handed:
-        got.setdefault((each.link.name, each.topic, each.payload, each.retain), []).append(each)
-    rest: dict[Content, list[Handed]] = {}
+        got.setdefault((each.client.name, each.content, each.retain), []).append(each)
+    rest: dict[bytes, list[Handed]] = {}
     for key, of_client in got.items():
         for each in assign(due.get(key, []), of_client):
-            rest.setdefault((each.topic, each.payload), []).append(each)
+            rest.setdefault(each.content, []).append(each)
     for content, groups in shared.items():
         rest[content] = _assign_shared(groups, rest.get(content, []))
     return [each for left in rest.values() for each in left]
@@ -119,34 +177,46 @@ def _assign_shared(groups: list[Expected], rest: list[Handed]) -> list[Handed]:
         by_group.setdefault(one.name, []).append(one)
     by_member: dict[str, list[Handed]] = {}
     for each in rest:
-        by_member.setdefault(each.link.name, []).append(each)
+        by_member.setdefault(each.client.name, []).append(each)
     for of_group in by_group.values():
-        members = {sub.name for one in of_group for sub in one.matching} & by_member.keys()
+        members = {sub.client.name for one in of_group for sub in one.matching} & by_member.keys()
         theirs = [each for name in members for each in by_member.pop(name)]
-        theirs.sort(key=lambda each: each.at.place)
+        theirs.sort(key=attrgetter("at"))
         for each in assign(of_group, theirs):
-            by_member.setdefault(each.link.name, []).append(each)
+            by_member.setdefault(each.client.name, []).append(each)
     return [each for left in by_member.values() for each in left]
 
 
-# --- rows -----------------------------------------------------------------------------------
+# --- verdicts -------------------------------------------------------------------------------
 
 
-def _rows(one: Expected, presence: Presence, broker: Broker) -> Iterator[Row]:
+def _found(one: Expected) -> Iterator[Found]:
+    """Yield what became of a message and one of those who were due to get it."""
     for each in one.handed:
-        yield _row(one.message, each, _subscription(one, each), _verdict(each))
-    if not one.handed:
-        link, verdict = _missing(one, presence, broker)
-        yield _row(one.message, None, one.matching[0], verdict, link)
+        row = delivery_row(one.message, each, _subscription(one, each), _verdict(each))
+        yield Fact(DELIVERIES, row)
+    if one.handed:
+        return
+    message, certain = one.message, one.certain
+    if message.refused is not None:
+        verdict = "refused"
+    elif message.accepted is None or message.malformed:
+        verdict = "unaccepted"
+    elif certain:
+        yield missing_note(one, certain)
+        return
+    else:
+        verdict = "undecided"
+    yield Fact(DELIVERIES, delivery_row(message, None, one.matching[0], verdict))
 
 
 def _subscription(one: Expected, each: Handed) -> Subscribed:
     """Return the subscription that a message came by: by its identifier, or any that matches."""
     for subscribed in one.matching:
-        mine = subscribed.group is None or subscribed.name == each.link.name
+        mine = subscribed.group is None or subscribed.client.name == each.client.name
         if mine and subscribed.identifier in each.identifiers:
             return subscribed
-    mine_too = (sub for sub in one.matching if sub.name == each.link.name)
+    mine_too = (sub for sub in one.matching if sub.client.name == each.client.name)
     return next(mine_too, one.matching[0])
 
 
@@ -157,118 +227,3 @@ def _verdict(each: Handed) -> str:
     if each.qos and each.acknowledged is None:
         return "abandoned" if each.abandoned else "in_flight"
     return "lost_ack" if each.lost_ack else "delivered"
-
-
-def _missing(one: Expected, presence: Presence, broker: Broker) -> tuple[Link | None, str]:
-    """Return why a message was not handed over, and the connection it was missed on."""
-    message = one.message
-    if message.refused is not None:
-        return None, "refused"
-    if message.accepted is None or message.malformed:
-        return None, "unaccepted"
-    certain = one.certain
-    if not certain:
-        return None, "undecided"
-    granted: dict[str, int] = {}
-    for sub in certain:
-        granted[sub.name] = max(sub.qos, granted.get(sub.name, 0))
-    found: tuple[Link | None, str] = (None, "undecided")
-    for name, qos in granted.items():
-        found = _missed_by(name, min(qos, message.qos), message, presence, broker)
-        if found[1] != "not_forwarded":
-            break  # A group is served by any member the broker likes, also one that is away.
-    return found
-
-
-def _missed_by(
-    name: str, qos: int, message: Message, presence: Presence, broker: Broker
-) -> tuple[Link | None, str]:
-    """Return why a client that was subscribed did not get a message that the broker took."""
-    assert message.accepted is not None
-    link, certain = presence.at(name, start_of(message), message.accepted.place)
-    if not certain:
-        return link, "undecided"
-    if link is None:
-        if qos == 0:
-            return None, "offline"
-        link = presence.after(name, message.accepted.place)
-        if link is None:
-            return None, "queued"
-        if not link.resumed:
-            return link, "discarded"
-        if _expired(message, link):
-            return link, "expired"
-    if link.damaged or broker.last_seen <= max(message.accepted.place, link.opened.place):
-        return link, "undecided"
-    most = link.maximum_packet_size
-    if most is not None and len(message.topic) + message.length + _ADDED_BYTES > most:
-        return link, "too_large"
-    if qos and link.in_flight[1] >= _SMALLEST_WINDOW:
-        return link, "queued"
-    return link, "not_forwarded"
-
-
-def _expired(message: Message, link: Link) -> bool:
-    opened, sent = link.opened.ns, message.sent.ns
-    if message.expires_s is None or opened is None or sent is None:
-        return False
-    return opened >= sent + message.expires_s * _NS_PER_S
-
-
-def _row(
-    message: Message | None,
-    each: Handed | None,
-    subscribed: Subscribed | None,
-    verdict: str,
-    link: Link | None = None,
-) -> Row:
-    """Return a row of `DELIVERIES`."""
-    consumer = each.link if each else link or (subscribed.link if subscribed else None)
-    proof = each.at if each else message.sent if message else None
-    topic = message.topic if message else each.topic if each else None
-    assert proof is not None
-    row: Row = {
-        "message_key": message.key if message else None,
-        "protocol": "mqtt",
-        "origin": message.origin if message else "broker",
-        "destination": topic,
-        "consumer": consumer.client if consumer else None,
-        "client_id": consumer.client_id if consumer else None,
-        "consumer_id": subscribed.identifier if subscribed else None,
-        "subscription": subscribed.filter if subscribed else None,
-        "subscribed_frame": subscribed.granted.frame if subscribed else None,
-        "verdict": verdict,
-        "source": proof.source,
-        "stream": proof.stream,
-        "offset": proof.offset,
-    }
-    if message is not None:
-        row |= {
-            "producer": message.link.client,
-            "producer_client_id": message.link.client_id,
-            "sent_ns": message.sent.ns,
-            "sent_frame": message.sent.frame,
-            "accepted_frame": message.accepted.frame if message.accepted else None,
-        }
-    if each is not None:
-        done = each.acknowledged
-        row |= {
-            "qos": each.qos,
-            "retained": each.retain,
-            "delivered_ns": each.at.ns,
-            "delivered_frame": each.at.frame,
-            "acknowledged_ns": done.ns if done else None,
-            "acknowledged_frame": done.frame if done else None,
-            "redelivered": each.redelivered,
-            "delivery_count": each.count,
-            "outcome": _outcome(each),
-        }
-    elif verdict == "expired":
-        row["outcome"] = "expired"
-    return row
-
-
-def _outcome(each: Handed) -> str:
-    if not each.qos:
-        return "no_ack_wanted"
-    return "acknowledged" if each.acknowledged else "unacknowledged"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from wireyard.formats.mqtt import layout
 from wireyard.layers.mqtt.flow_tables import Cell
 from wireyard.layers.mqtt.flows import event_of
-from wireyard.layers.mqtt.notes import Connection, Notes, Row, properties_of
-from wireyard.layers.mqtt.records import Handed, Message, Moment
+from wireyard.layers.mqtt.notes import Notes
+from wireyard.layers.mqtt.properties import properties_of
+from wireyard.layers.mqtt.records import Handed, Message, Moment, content_of
+from wireyard.layers.mqtt.state import Connection, Row
 
 __all__ = ["Exchange"]
 
@@ -24,28 +27,32 @@ class Exchange:
 
     def publish(self, connection: Connection, row: Row, at: Moment, upward: bool) -> None:
         """Take a PUBLISH, from the client if it goes `upward`."""
-        properties = properties_of(row.get("properties"))
-        sent_topic, alias = row.get("topic"), properties.get("topic_alias")
-        if sent_topic is None or row.get("qos") not in (0, 1, 2):
+        topic, qos, properties = (
+            row.get("topic"),
+            row.get("qos"),
+            properties_of(row.get("properties")),
+        )
+        if topic is None or qos not in (0, 1, 2):
             return
-        topic, fault = connection.aliases[upward].resolve(sent_topic, alias)
-        if fault == "alias_maximum":
-            fault = "alias_maximum_client" if upward else "alias_maximum_broker"
-        if fault:
-            self._notes.violation(fault, connection, at)
-        if upward and "subscription_identifier" in properties:
-            self._notes.violation("subscription_identifier", connection, at)
-        if topic is None:
-            return
+        if properties:
+            topic = _topic(connection, topic, properties, at, upward)
+            if topic is None:
+                return
         new = _message if upward else _handed
         found = new(connection, row, at, topic, properties)
-        packet_id = row.get("packet_id")
-        if row["qos"] == 0 or not packet_id:
-            self._notes.fact("sent", connection.link, upward, None, at)
-            self._notes.fact("delivered", connection.link, upward, None, at)
-            self._note(connection, found, at)
-        else:
+        if qos and row.get("packet_id"):
             self._publish_flow(connection, row, at, upward, found)
+            return
+        notes = self._notes
+        notes.fact("sent", connection.link, upward, None, at)
+        notes.fact("delivered", connection.link, upward, None, at)
+        if isinstance(found, Handed):
+            notes.handed.append(found)
+        elif len(connection.unproved) < _MAX_UNPROVED:
+            connection.unproved.append(found)
+        else:
+            notes.dropped["unproved"] += 1
+            notes.messages.append(found)
 
     def _publish_flow(
         self,
@@ -61,10 +68,11 @@ class Exchange:
         assert event is not None
         before: Message | Handed | None = direction.carried.get(packet_id)
         if before is None and connection.broker.carried >= connection.broker.most_carried:
-            connection.broker.dropped["flows"] += 1
-            self._note(connection, found, at)
+            notes.dropped["flows"] += 1
+            notes.over((found,))
             return
-        sender, receiver = direction.step(packet_id, event)
+        sender = direction.sender.step(packet_id, event)
+        receiver = direction.receiver.step(packet_id, event)
         same = before is not None and _same(before, found)
         again = sender.fact in ("repeated", "lost_ack") and same
         rule = sender.rule
@@ -76,46 +84,36 @@ class Exchange:
             _again(before, at, sender, receiver)
         else:
             direction.carried[packet_id] = found
-            self._note(connection, found, at)
+            if before is not None:
+                notes.over((before,))
         message = found if isinstance(found, Message) else None
         if rule == "id_in_use" and not upward:
             rule = "id_in_use_broker"
         if rule is not None:
-            notes.violation(rule, connection, at, message)
+            connection.breaks(rule, at, message)
         if direction.sender.over_quota:
             side = "client" if upward else "broker"
-            notes.violation(f"receive_maximum_{side}", connection, at, message)
+            connection.breaks(f"receive_maximum_{side}", at, message)
         notes.fact(sender.fact, connection.link, upward, packet_id, at)
         notes.fact(receiver.fact, connection.link, upward, packet_id, at)
-
-    def _note(self, connection: Connection, found: Message | Handed, at: Moment) -> None:
-        """Note a message that was not there before."""
-        if isinstance(found, Handed):
-            self._notes.handed.append(found)
-            return
-        self._notes.messages.append(found)
-        if found.qos == 0:
-            if len(connection.unproved) < _MAX_UNPROVED:
-                connection.unproved.append(found)
-            else:
-                self._notes.dropped["unproved"] += 1
 
     def acknowledge(self, connection: Connection, row: Row, at: Moment, by_client: bool) -> None:
         """Take a PUBACK, PUBREC, PUBREL or PUBCOMP."""
         packet_id, kind = row.get("packet_id"), row["packet_type"]
         code = row.get("return_code") or 0
-        event = event_of(kind, code=code)
+        event = event_of(kind, 0, False, code)
         if not packet_id or event is None:
             return
         by_sender = kind == layout.PUBREL
         upward = by_client == by_sender
         direction = connection.session.up if upward else connection.session.down
-        sender, receiver = direction.step(packet_id, event)
+        sender = direction.sender.step(packet_id, event)
+        receiver = direction.receiver.step(packet_id, event)
         own = sender if by_sender else receiver
         record: Message | Handed | None = direction.carried.get(packet_id)
         if own.rule is not None:
             message = record if isinstance(record, Message) else None
-            self._notes.violation(own.rule, connection, at, message)
+            connection.breaks(own.rule, at, message)
         fact = sender.fact or receiver.fact
         self._notes.fact(fact, connection.link, upward, packet_id, at)
         if isinstance(record, Message):
@@ -127,8 +125,7 @@ class Exchange:
         elif record is not None and fact == "refused":
             record.refused = code
 
-    @staticmethod
-    def _settle(message: Message, fact: str | None, code: int, at: Moment) -> None:
+    def _settle(self, message: Message, fact: str | None, code: int, at: Moment) -> None:
         """Note how far a client's message got."""
         if fact == "refused":
             message.refused = code
@@ -136,45 +133,67 @@ class Exchange:
             message.released = at
         elif fact == "acknowledged" and message.accepted is None and message.refused is None:
             message.accepted = at
+        if message.value is not None and (message.accepted or message.released):
+            setting = message.setting()
+            if setting is not None:
+                # It may come again; its payload, which may be large, need not wait for that.
+                self._notes.settings.append(setting)
+                message.value = None
+
+
+def _topic(
+    connection: Connection, sent: str, properties: Mapping[str, Any], at: Moment, upward: bool
+) -> str | None:
+    """Return the topic that a PUBLISH with properties means, None if that was never told."""
+    topic, fault = connection.aliases[upward].resolve(sent, properties.get("topic_alias"))
+    if fault == "alias_maximum":
+        fault = "alias_maximum_client" if upward else "alias_maximum_broker"
+    if fault:
+        connection.breaks(fault, at)
+    if upward and "subscription_identifier" in properties:
+        connection.breaks("subscription_identifier", at)
+    return topic
 
 
 def _message(
-    connection: Connection, row: Row, at: Moment, topic: str, properties: dict[str, Any]
+    connection: Connection, row: Row, at: Moment, topic: str, properties: Mapping[str, Any]
 ) -> Message:
+    payload, retain = row.get("payload") or b"", bool(row.get("retain"))
     return Message(
-        origin="publish",
-        sent=at,
-        link=connection.link,
-        topic=topic,
-        payload=row.get("payload") or b"",
-        qos=row["qos"],
-        retain=bool(row.get("retain")),
-        length=row.get("length") or 0,
-        expires_s=properties.get("message_expiry_interval"),
-        response_topic=properties.get("response_topic"),
-        correlation_data=properties.get("correlation_data"),
-        malformed=bool(row.get("verdict")),
+        "publish",
+        at,
+        connection.link.client,
+        topic,
+        content_of(payload),
+        row["qos"],
+        retain,
+        payload if retain else None,
+        row.get("length") or 0,
+        properties.get("message_expiry_interval"),
+        properties.get("response_topic"),
+        properties.get("correlation_data"),
+        row.get("verdict") is not None,
     )
 
 
 def _handed(
-    connection: Connection, row: Row, at: Moment, topic: str, properties: dict[str, Any]
+    connection: Connection, row: Row, at: Moment, topic: str, properties: Mapping[str, Any]
 ) -> Handed:
     return Handed(
-        at=at,
-        link=connection.link,
-        topic=topic,
-        payload=row.get("payload") or b"",
-        qos=row["qos"],
-        retain=bool(row.get("retain")),
-        identifiers=tuple(properties.get("subscription_identifier", ())),
-        redelivered=bool(row.get("dup")),
+        at,
+        connection.link.client,
+        topic,
+        content_of(row.get("payload") or b""),
+        row["qos"],
+        bool(row.get("retain")),
+        tuple(properties.get("subscription_identifier", ())),
+        bool(row.get("dup")),
     )
 
 
 def _same(before: Message | Handed, found: Message | Handed) -> bool:
     """Tell whether what is flagged as sent again is what was sent."""
-    return before.topic == found.topic and before.payload == found.payload
+    return before.topic == found.topic and before.content == found.content
 
 
 def _again(record: Message | Handed, at: Moment, sender: Cell, receiver: Cell) -> None:

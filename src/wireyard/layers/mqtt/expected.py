@@ -1,4 +1,4 @@
-"""Messages x subscriptions: who should have got what, and who was there to get it.
+"""Messages x subscriptions: who should have got what.
 
 A message stands between two places of the capture, where it was sent and where the broker showed
 that it had taken it; a subscription has two at its beginning and two at its end. What lies between
@@ -7,16 +7,21 @@ may have been either way round at the broker, so it is possible and not certain.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
-from wireyard.layers.mqtt.records import Handed, Link, Message, Subscribed
-from wireyard.layers.mqtt.subscriptions import Subscription, Subscriptions
+from wireyard.layers.mqtt.records import Handed, Message, Moment, Subscribed
 
-__all__ = ["Expected", "Presence", "expected_deliveries"]
+__all__ = ["Audience", "Expected", "expected_deliveries"]
 
-_SUBSCRIBE, _PROBE, _LEAVE = range(3)
+_MAX_REMEMBERED: Final = 1 << 20
+"""Subscriptions that stood at some times, together: what is forgotten is found once more."""
+_BEGINS, _ENDS = range(2)
+"""What begins at a moment is there, what ends at it still is."""
+
+Turn = tuple[Moment, int]
 
 
 @dataclass(slots=True, eq=False)
@@ -30,9 +35,9 @@ class Expected:
     handed: list[Handed] = field(default_factory=list)
 
     @property
-    def start(self) -> int:
-        """Place from which on the message can have been handed over."""
-        return start_of(self.message)
+    def start(self) -> Moment:
+        """From when on the message can have been handed over."""
+        return self.message.start
 
     @property
     def capacity(self) -> int:
@@ -53,113 +58,76 @@ class Expected:
     @property
     def certain(self) -> list[Subscribed]:
         """The subscriptions that began before the message, and did not end before it was taken."""
-        taken = self.message.accepted.place if self.message.accepted else None
+        taken = self.message.accepted
         return [
             one
             for one in self.matching
-            if one.granted.place < self.start
+            if one.granted < self.start
             and (one.leaving is None or (taken is not None and taken < one.leaving))
         ]
 
 
-def start_of(message: Message) -> int:
-    """Return the place from which on a message can be handed over.
-
-    For a will that is the last packet of its connection: brokers count a delay in whole seconds.
-    """
-    if message.origin == "will" and message.released is not None:
-        return message.released.place
-    return message.sent.place
-
-
-def expected_deliveries(
-    messages: Iterable[Message], subscriptions: Iterable[Subscribed], tree: Subscriptions
-) -> Iterator[Expected]:
-    """Yield, for every message of a broker, the clients and groups that should get it.
+class Audience:
+    """The subscriptions that match a topic, as they came and went.
 
     Parameters
     ----------
-    tree
-        An empty one; what it refuses gets nothing.
+    subscriptions
+        All that ever did. Those that stand at one time are told in this order.
     """
-    events: list[tuple[int, int, Message | Subscribed]] = []
-    for one in subscriptions:
-        events.append((one.asked.place, _SUBSCRIBE, one))
-        if one.gone is not None:
-            events.append((one.gone, _LEAVE, one))
-    matching: dict[Message, dict[tuple[str, str], Subscribed]] = {}
+
+    def __init__(self, subscriptions: Sequence[Subscribed]) -> None:
+        newer: dict[tuple[str, str], Turn] = {}
+        ends: dict[Subscribed, Turn | None] = {}
+        for one in sorted(subscriptions, key=lambda one: one.asked, reverse=True):
+            key = one.client.name, one.filter
+            end = None if one.gone is None else (one.gone, _ENDS)
+            # A newer one with the same filter takes its place, which may be a little earlier.
+            ends[one] = min(filter(None, (end, newer.get(key))), default=None)
+            newer[key] = one.asked, _BEGINS
+        self._spans = [((one.asked, _BEGINS), ends[one], one) for one in subscriptions]
+        turns = {begin for begin, _, _ in self._spans} | set(filter(None, ends.values()))
+        self._turns = sorted(turns)
+        self._found: dict[int, list[Subscribed]] = {}
+        self._remembered = 0
+
+    def at(self, moment: Moment) -> list[Subscribed]:
+        """Return the subscriptions that stood at a moment."""
+        turn = moment, _ENDS
+        behind = bisect_left(self._turns, turn)
+        found = self._found.get(behind)
+        if found is None:
+            found = [
+                one
+                for begin, end, one in self._spans
+                if begin < turn and (end is None or turn <= end)
+            ]
+            if self._remembered > _MAX_REMEMBERED:
+                self._found.clear()
+                self._remembered = 0
+            self._found[behind] = found
+            self._remembered += len(found) + 1
+        return found
+
+
+def expected_deliveries(messages: Iterable[Message], audience: Audience) -> Iterator[Expected]:
+    """Yield, for every message of a topic, the clients and groups that should get it."""
     for message in messages:
-        matching[message] = {}
-        events.append((start_of(message), _PROBE, message))
-        if message.accepted is not None and message.accepted.place > start_of(message):
-            events.append((message.accepted.place, _PROBE, message))
-    events.sort(key=lambda event: event[:2])
-    current: dict[tuple[str, str], Subscribed] = {}
-    known: dict[str, list[Subscribed]] = {}
-    for _, kind, what in events:
-        if isinstance(what, Message):
-            if what.topic not in known:
-                found = tree.matching(what.topic)
-                known[what.topic] = [current[one.client_id, one.filter] for one in found]
-            for one in known[what.topic]:
-                if not one.no_local or one.name != what.link.name:
-                    matching[what].setdefault((one.name, one.filter), one)
-            continue
-        known.clear()
-        if kind == _SUBSCRIBE:
-            current[what.name, what.filter] = what
-            tree.subscribe(Subscription(what.name, what.filter))
-        elif current.get((what.name, what.filter)) is what:
-            tree.unsubscribe(what.name, what.filter)
-    for message, found_for in matching.items():
-        yield from _by_client(message, found_for.values())
+        matching: dict[tuple[str, str], Subscribed] = {}
+        for moment in _probes(message):
+            for one in audience.at(moment):
+                name = one.client.name
+                if not one.no_local or name != message.client.name:
+                    matching.setdefault((name, one.filter), one)
+        found: dict[str, Expected] = {}
+        for one in matching.values():
+            name = one.served_as
+            found.setdefault(name, Expected(message, name)).matching.append(one)
+        yield from found.values()
 
 
-def _by_client(message: Message, matching: Iterable[Subscribed]) -> Iterator[Expected]:
-    found: dict[str, Expected] = {}
-    for one in matching:
-        name = one.filter if one.group else one.name
-        found.setdefault(name, Expected(message, name)).matching.append(one)
-    yield from found.values()
-
-
-class Presence:
-    """When the clients of a broker were connected.
-
-    Parameters
-    ----------
-    links
-        In the order in which they were opened.
-    """
-
-    def __init__(self, links: Iterable[Link]) -> None:
-        self._links: dict[str, list[Link]] = {}
-        for link in links:
-            if link.accepted is not None:
-                self._links.setdefault(link.name, []).append(link)
-
-    def at(self, name: str, start: int, stop: int) -> tuple[Link | None, bool]:
-        """Return the connection a client had from `start` to `stop`.
-
-        Returns
-        -------
-        link, certain
-            Not certain is one that began or ended between them; None is none at all.
-        """
-        links = self._links.get(name, [])
-        behind = bisect_right(links, stop, key=_accepted)
-        link = links[behind - 1] if behind else None
-        if link is None or (link.closed is not None and link.closed.place < start):
-            return None, True
-        return link, _accepted(link) < start and (link.until is None or stop <= link.until)
-
-    def after(self, name: str, place: int) -> Link | None:
-        """Return the first connection of a client after a place."""
-        links = self._links.get(name, [])
-        behind = bisect_right(links, place, key=_accepted)
-        return links[behind] if behind < len(links) else None
-
-
-def _accepted(link: Link) -> int:
-    assert link.accepted is not None
-    return link.accepted.place
+def _probes(message: Message) -> Iterator[Moment]:
+    """Yield the moments between which the broker forwarded a message."""
+    yield message.start
+    if message.accepted is not None and message.accepted > message.start:
+        yield message.accepted

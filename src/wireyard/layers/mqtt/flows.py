@@ -87,9 +87,10 @@ class Flows:
         cell = self._table[state].get(event)
         if cell is None:
             return Cell(state, None, UNASKED[event])
-        if event in _QUOTA:
-            self._quota = min(self._quota + _QUOTA[event], self.receive_maximum)
         self._states[packet_id] = cell.state
+        freed = _QUOTA.get(event)
+        if freed is not None and self._quota + freed <= self.receive_maximum:
+            self._quota += freed
         return cell
 
     @property

@@ -8,6 +8,7 @@ answer where nothing is missing; where something is, the one with the shortest w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 
 from wireyard.layers.mqtt.expected import Expected
 from wireyard.layers.mqtt.records import Handed
@@ -29,10 +30,11 @@ def assign(expected: Sequence[Expected], handed: Sequence[Handed]) -> list[Hande
         What is none of them.
     """
     rest = _latest_first(expected, handed, lambda one: one.qos)
-    # What came with a QoS that it should not have has come all the same.
-    rest = _latest_first(expected, rest, lambda one: (0, 1, 2))
+    if rest:
+        # What came with a QoS that it should not have has come all the same.
+        rest = _latest_first(expected, rest, lambda one: (0, 1, 2))
     for one in expected:
-        one.handed.sort(key=lambda each: each.at.place, reverse=True)
+        one.handed.sort(key=attrgetter("at"), reverse=True)
     _cover(expected)
     for one in expected:
         one.handed.reverse()
@@ -63,7 +65,7 @@ def _latest_first(
 
 
 def _takes(one: Expected, each: Handed) -> bool:
-    return one.start < each.at.place and len(one.handed) < one.capacity
+    return one.start < each.at and len(one.handed) < one.capacity
 
 
 def _cover(expected: Sequence[Expected]) -> None:

@@ -1,41 +1,103 @@
-"""What is noted down of a capture's packets while their states go by, to be joined afterwards."""
+"""What is followed of a capture's packets while their states go by, and left for the steps behind.
+
+A record changes while its packets come. Once it is noted it is final, and may be pickled.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from hashlib import sha256
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
-__all__ = ["End", "Fact", "Handed", "Link", "Message", "Moment", "Subscribed", "Violation"]
+from wireyard.layers.steps import Order
+
+__all__ = [
+    "BEHIND",
+    "Client",
+    "Fact",
+    "Handed",
+    "Link",
+    "Message",
+    "Moment",
+    "Setting",
+    "Subscribed",
+    "Violation",
+    "content_of",
+]
+
+BEHIND: Final = (1 << 63) - 1
+"""The offset of what comes behind all packets of a stream: its end."""
+_BEFORE: Final = -1
+"""The offset of what comes before all of them."""
+_NS_PER_S: Final = 1_000_000_000
+_AT_PUBREL: Final = 2
+"""The QoS at which a broker has a message with PUBREL."""
+_HASH_BYTES: Final = 32
+"""Of SHA-256, which most processors do faster than any other hash that cannot be forged."""
 
 
 class Moment(NamedTuple):
-    """A packet's place: in the order of the capture, in time, in its stream."""
+    """A packet's place in the order of a capture: the smaller of two is the earlier.
 
-    place: int
+    A receiver reads a stream in order, so a packet is there when all before it are, too: at
+    `reached_ns`, in `reached_frame`. What has no time is at 0, one stream behind the other.
+    """
+
+    reached_ns: int
+    reached_frame: int
+    stream: str
+    offset: int
     ns: int | None
     frame: int | None
     source: str
-    stream: str
-    offset: int
 
     @property
     def time(self) -> int:
-        """What tells earlier from later: the time, the order where there is none."""
-        return self.place if self.ns is None else self.ns
+        """What tells earlier from later: the time, the place in the stream where there is none."""
+        return self.offset if self.ns is None else self.ns
 
     @property
     def key(self) -> str:
         """How a message is called whose packet this is."""
         return f"{self.stream}@{self.offset}"
 
+    def order(self, rank: int = 0, group: int = 0) -> Order:
+        """Return where a note of this moment stands, behind all of lower rank and group."""
+        return rank, group, *self[:4]
 
-class End(NamedTuple):
-    """Where a capture shows the end of a stream: its FIN or RST."""
+    def after(self, seconds: int) -> Moment | None:
+        """Return what is some time later, before all packets then; None without a time."""
+        if self.ns is None:
+            return None
+        due_ns = self.ns + seconds * _NS_PER_S
+        return Moment(due_ns, 0, self.stream, _BEFORE, due_ns, None, self.source)
+
+
+class Client(NamedTuple):
+    """Who is at the other end of a broker's connection."""
 
     source: str
-    stream: str
-    frame: int
-    captured_ns: int
+    server: str
+    name: str
+    """The client id, or what stands for it; unique within source and server."""
+    endpoint: str
+    client_id: str | None
+    """As told; null or empty where the client left it to the broker."""
+
+
+class Setting(NamedTuple):
+    """A value that a message set, or deleted if it is empty."""
+
+    client: Client
+    topic: str
+    payload: bytes
+    qos: int
+    sent: Moment
+    at: Moment
+    """When the broker had it."""
+    expires_s: int | None
 
 
 class Fact(NamedTuple):
@@ -48,20 +110,34 @@ class Fact(NamedTuple):
     at: Moment
 
 
+class _Record:
+    """Pickled as its values, and plain tuples for named ones: that takes half of the time."""
+
+    __slots__: tuple[str, ...] = ()
+
+    def __reduce__(self) -> tuple[Callable[..., _Record], tuple[Any, ...]]:
+        values_of, places = _LAYOUTS[type(self)]
+        values = list(values_of(self))
+        for place, _ in places:
+            if values[place] is not None:
+                values[place] = tuple(values[place])
+        return _restored, (type(self), values)
+
+
+def _restored(kind: type[_Record], values: list[Any]) -> _Record:
+    for place, named_tuple in _LAYOUTS[kind][1]:
+        if values[place] is not None:
+            values[place] = named_tuple(*values[place])
+    return kind(*values)
+
+
 @dataclass(slots=True, eq=False)
-class Link:
+class Link(_Record):
     """One connection that a client logged in on, or tried to."""
 
-    broker: tuple[str, str]
-    """Source and server endpoint: what a client id is unique within."""
-    client: str
-    server: str
+    client: Client
     opened: Moment
     version: int = 0
-    client_id: str | None = None
-    """As told; null or empty where the client left it to the broker."""
-    name: str = ""
-    """The client id, or what stands for it."""
     user: str | None = None
     status: int | None = None
     resumed: bool | None = None
@@ -78,8 +154,8 @@ class Link:
     last: Moment | None = None
     closed: Moment | None = None
     """The packet or the FIN that ended it."""
-    until: int | None = None
-    """Place of the last packet at which it was open for certain, once it has ended."""
+    until: Moment | None = None
+    """The last packet at which it was open for certain, once it has ended."""
     ended_by: str = "open"
     accepted: Moment | None = None
     """CONNACK."""
@@ -87,29 +163,34 @@ class Link:
     """Whether bytes of it are missing or belong to no packet."""
     in_flight: tuple[int, int] = (0, 0)
     """Messages of the client, and to it, that were on their way at the end."""
+    served_as: tuple[str, ...] = ()
+    """Who messages to it went to: see `Subscribed.served_as`."""
 
 
 @dataclass(slots=True, eq=False)
-class Message:
+class Message(_Record):
     """A message that a client sent, or its will."""
 
     origin: str
     sent: Moment
-    link: Link
+    client: Client
     topic: str
-    payload: bytes
+    content: bytes
+    """Its payload, or what stands for it: see `content_of`."""
     qos: int
     retain: bool
+    value: bytes | None
+    """With RETAIN the payload, until the value it sets is noted."""
     length: int = 0
     expires_s: int | None = None
     response_topic: str | None = None
     correlation_data: bytes | None = None
+    malformed: bool = False
     accepted: Moment | None = None
     """What shows that the broker took it: PUBACK, PUBCOMP, or a later answer to its client."""
     released: Moment | None = None
     """PUBREL; of a will the last packet of its connection."""
     refused: int | None = None
-    malformed: bool = False
     again: list[Moment] = field(default_factory=list)
     """Where it was sent again."""
     copies: int = 1
@@ -120,15 +201,42 @@ class Message:
         """The message key."""
         return self.sent.key
 
+    @property
+    def start(self) -> Moment:
+        """From when on it can be handed over.
+
+        For a will that is the last packet of its connection: brokers count a delay in whole
+        seconds.
+        """
+        if self.origin == "will" and self.released is not None:
+            return self.released
+        return self.sent
+
+    @property
+    def taken(self) -> Moment | None:
+        """When a broker has it, at QoS 2 with PUBREL; None if it refuses it or never has."""
+        if self.refused is not None or self.malformed:
+            return None
+        if self.origin == "will":
+            return self.accepted
+        return self.released if self.qos == _AT_PUBREL else self.sent
+
+    def setting(self) -> Setting | None:
+        """Return what it does to the retained value of its topic, if anything."""
+        at = self.taken
+        if self.value is None or at is None:
+            return None
+        return Setting(self.client, self.topic, self.value, self.qos, self.sent, at, self.expires_s)
+
 
 @dataclass(slots=True, eq=False)
-class Handed:
+class Handed(_Record):
     """A message that a broker handed to a client."""
 
     at: Moment
-    link: Link
+    client: Client
     topic: str
-    payload: bytes
+    content: bytes
     qos: int
     retain: bool
     identifiers: tuple[int, ...] = ()
@@ -139,28 +247,34 @@ class Handed:
     lost_ack: bool = False
     abandoned: bool = False
     """Whether its session ended before it was acknowledged."""
-    value: Message | None = None
-    """The message that set the retained value it has."""
+    setter: Moment | None = None
+    """Where the message was sent that set the retained value it has."""
 
 
 @dataclass(slots=True, eq=False)
-class Subscribed:
+class Subscribed(_Record):
     """A subscription from SUBSCRIBE until it ended."""
 
-    name: str
+    client: Client
     filter: str
     group: str | None
     qos: int
     no_local: bool
     retain_as_published: bool
     identifier: int | None
-    link: Link
     asked: Moment
     granted: Moment
-    leaving: int | None = None
-    """Place of the UNSUBSCRIBE, or of whatever else may end it."""
-    gone: int | None = None
-    """Place from which on it matches nothing."""
+    since: Moment
+    """Where the client asked for it first, if it asked again and again; no two have the same."""
+    leaving: Moment | None = None
+    """The UNSUBSCRIBE, or whatever else may end it."""
+    gone: Moment | None = None
+    """From when on it matches nothing."""
+
+    @property
+    def served_as(self) -> str:
+        """Who messages go to: the client, or all that share the filter."""
+        return self.filter if self.group else self.client.name
 
 
 @dataclass(slots=True, eq=False)
@@ -172,3 +286,25 @@ class Violation:
     link: Link
     at: Moment
     message: Message | None = None
+
+
+_NAMED_TUPLES: Final = {"Moment": Moment, "Moment | None": Moment, "Client": Client}
+_LAYOUTS: Final[Mapping[type, tuple[Callable[[Any], Any], list[tuple[int, type]]]]] = {
+    kind: (
+        attrgetter(*(one.name for one in fields(kind))),
+        [
+            (place, _NAMED_TUPLES[one.type])
+            for place, one in enumerate(fields(kind))
+            if one.type in _NAMED_TUPLES
+        ],
+    )
+    for kind in (Link, Message, Handed, Subscribed)
+}
+"""Of every record that is pickled, how to get its values, and which are named tuples."""
+
+
+def content_of(payload: bytes) -> bytes:
+    """Return what stands for a payload where it is only compared: itself, or its hash if long."""
+    if len(payload) < _HASH_BYTES:
+        return payload
+    return sha256(payload).digest()

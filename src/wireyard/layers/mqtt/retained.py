@@ -19,8 +19,6 @@ MAX_RETAINED_VALUES: Final = 1 << 19
 """Values kept, those of the past too: without payload about 400 bytes each, so 200 MiB."""
 MAX_RETAINED_BYTES: Final = 1 << 30
 """Bytes of their topics and payloads; one payload may have 256 MiB."""
-_LOOK_BACK: Final = 16
-"""Values of one topic that may replace each other while one is handed over."""
 
 
 @dataclass(slots=True)
@@ -90,21 +88,20 @@ class Retained:
         value = history[place] if place >= 0 else None
         return value if value and (value.until is None or time < value.until) else None
 
-    def latest(self, topic: str, payload: bytes, time: int) -> Value | None:
-        """Return the latest value of a topic up to a time that has a payload.
-
-        A value may be on its way while the next ones come, but not while many do.
-        """
-        history = self._values.get(topic, [])
-        stop = bisect_right(history, time, key=_since)
-        recent = history[max(stop - _LOOK_BACK, 0) : stop]
-        return next((value for value in reversed(recent) if value.payload == payload), None)
-
     def matching(self, filter: str, time: int) -> Iterator[Value]:
         """Yield the values that a subscriber to a filter gets at a time."""
         for topic in self._values:
             if matches(filter, topic) and (value := self.at(topic, time)):
                 yield value
+
+    def take_past(self, topic: str) -> Iterator[Value]:
+        """Yield the values of a topic that have another one behind them, and forget them."""
+        history = self._values.get(topic, [])
+        past = history[:-1]
+        del history[:-1]
+        self._count -= len(past)
+        self._bytes -= sum(len(value.topic) + len(value.payload) for value in past)
+        yield from past
 
     def values(self) -> Iterator[Value]:
         """Yield every value there ever was, by topic in the order of time."""

@@ -6,12 +6,13 @@ watches has one for every client id of a broker and runs all four.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from wireyard.layers.mqtt.connections import WILL
-from wireyard.layers.mqtt.flow_tables import RECEIVER, SENDER, Cell
+from wireyard.layers.mqtt.flow_tables import RECEIVER, SENDER
 from wireyard.layers.mqtt.flows import Flows
-from wireyard.layers.mqtt.records import Link, Message, Subscribed
+from wireyard.layers.mqtt.records import Link, Message, Moment, Subscribed
 
 __all__ = ["MAX_FILTERS", "Direction", "Session", "Will"]
 
@@ -36,18 +37,12 @@ class Direction:
         self.carried: dict[int, Any] = {}
         """By packet identifier, what the caller has noted of the message."""
 
-    def step(self, packet_id: int, event: str) -> tuple[Cell, Cell]:
-        """Take one packet; return what it did to the sender and to the receiver."""
-        return self.sender.step(packet_id, event), self.receiver.step(packet_id, event)
-
-    def connect(self, kept: bool, receive_maximum: int) -> int:
-        """Begin a new connection, as `Flows.connect` does; return how many were forgotten."""
+    def connect(self, kept: bool, receive_maximum: int) -> list[Any]:
+        """Begin a new connection, as `Flows.connect` does; return what is over with that."""
         self.sender.connect(kept, receive_maximum)
         self.receiver.connect(kept, receive_maximum)
         over = [packet_id for packet_id in self.carried if packet_id not in self.sender]
-        for packet_id in over:
-            del self.carried[packet_id]
-        return len(over)
+        return [self.carried.pop(packet_id) for packet_id in over]
 
 
 class Will:
@@ -61,11 +56,13 @@ class Will:
         How long after the end of the connection.
     """
 
-    __slots__ = ("delay_s", "message", "state")
+    __slots__ = ("delay_s", "due", "message", "state")
 
     def __init__(self, message: Message, delay_s: int = 0) -> None:
         self.message = message
         self.delay_s = delay_s
+        self.due: Moment | None = None
+        """When its delay is over, once it has begun."""
         self.state = WILL["none"]["connected"].state
 
     def step(self, event: str) -> str | None:
@@ -86,18 +83,22 @@ class Session:
         Whether the session is seen from its beginning.
     """
 
-    __slots__ = ("down", "filters", "link", "name", "up", "will")
+    __slots__ = ("down", "expires", "filters", "link", "name", "served_as", "up", "will")
 
     def __init__(self, name: str, known: bool) -> None:
         self.name = name
         self.up, self.down = Direction(known), Direction(known)
         self.filters: dict[str, Subscribed] = {}
+        self.served_as: dict[str, None] = {}
+        """Under which names messages ever went to it: its own, or a filter that it shares."""
         self.link: Link | None = None
         """The connection it is on, or was on last."""
         self.will: Will | None = None
+        self.expires: Moment | None = None
+        """When it ends, unless its client comes back before."""
 
-    def connect(self, link: Link, kept: bool, limits: tuple[int, int]) -> int:
-        """Take up the session on a new connection; return how many messages are forgotten.
+    def connect(self, link: Link, kept: bool, limits: tuple[int, int]) -> list[Any]:
+        """Take up the session on a new connection; return the messages that are over with that.
 
         Parameters
         ----------
@@ -106,8 +107,14 @@ class Session:
         limits
             Receive Maximum of the broker, and of the client.
         """
-        self.link = link
+        self.link, self.expires = link, None
         if not kept:
             for handed in self.down.carried.values():
                 handed.abandoned = True
         return self.up.connect(kept, limits[0]) + self.down.connect(kept, limits[1])
+
+    def leave(self) -> Iterator[Any]:
+        """Yield the messages that it remembers by packet identifier, and forget them."""
+        for direction in (self.up, self.down):
+            yield from direction.carried.values()
+            direction.carried.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from wireyard.errors import DecodeError
 from wireyard.layers.rmp.qos import QoS
@@ -88,6 +88,8 @@ class Aborted(NamedTuple):
     reason: str
     packets: int
     """Packets that were dropped with it."""
+    place: Any = None
+    """Where its first packet was seen, if whoever gave the packets said so."""
 
 
 class Stalled(NamedTuple):

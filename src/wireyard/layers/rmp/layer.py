@@ -409,5 +409,5 @@ class MessagingLayer:
         self._events.extend(reassembly.events)
         reassembly.events.clear()
         while reassembly.ready:
-            source, qos, fields, data = reassembly.ready.popleft()
+            source, qos, fields, data, _ = reassembly.ready.popleft()
             self._delivery.deliver(at, source, qos, fields, (data,), now)

@@ -14,7 +14,7 @@ Rules of this file:
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from wireyard.layers.rmp.counters import Drop, Drops
 from wireyard.layers.rmp.events import Aborted, Stalled
@@ -34,6 +34,8 @@ class Whole(NamedTuple):
     fields: Fields
     """What its first packet says."""
     data: bytes
+    places: tuple[Any, ...]
+    """Where its packets were seen, as they came; the first is that of its first packet."""
 
 
 class _Entry:
@@ -45,6 +47,7 @@ class _Entry:
         "data_bytes",
         "fields",
         "parts",
+        "places",
         "qos",
         "reported",
         "since",
@@ -52,11 +55,14 @@ class _Entry:
         "source",
     )
 
-    def __init__(self, source: str, qos: QoS, fields: Fields, data: bytes, now: float) -> None:
+    def __init__(
+        self, source: str, qos: QoS, fields: Fields, data: bytes, now: float, place: Any
+    ) -> None:
         self.source = source
         self.qos = qos
         self.fields = fields
         self.parts = {1: data}
+        self.places = [place]
         self.data_bytes = len(data)
         self.size = len(data) + MESSAGE_OVERHEAD_BYTES
         self.since = now
@@ -116,10 +122,12 @@ class Reassembly:
 
     # --- what happens -----------------------------------------------------------------------
 
-    def receive(self, source: str, qos: QoS, fields: Fields, data: bytes, now: float) -> None:
-        """Take a whole message or a packet of one."""
+    def receive(
+        self, source: str, qos: QoS, fields: Fields, data: bytes, now: float, place: Any = None
+    ) -> None:
+        """Take a whole message or a packet of one; `place` is where it was seen."""
         if fields.message_number is None:
-            self._whole(source, qos, fields, data)
+            self._whole(source, qos, fields, data, place)
             return
         key = source, fields.message_number
         entry = self._open.get(key)
@@ -129,13 +137,13 @@ class Reassembly:
             match step:
                 case Step.KEEP:
                     assert entry is not None
-                    self._keep(entry, fields, data)
+                    self._keep(entry, fields, data, place)
                 case Step.COMPLETE:
                     self._complete(key)
                 case Step.BEGIN:
-                    self._begin(key, _Entry(source, qos, fields, data, now))
+                    self._begin(key, _Entry(source, qos, fields, data, now, place))
                 case Step.WHOLE:
-                    self._whole(source, qos, fields, data)
+                    self._whole(source, qos, fields, data, place)
                 case Step.ABORT:
                     self._abort(key, arrival)
                 case Step.ORPHAN:
@@ -143,7 +151,7 @@ class Reassembly:
                 case Step.IGNORE:
                     self._drops.counts[Drop.REPEAT] += 1
                 case Step.REFUSE:
-                    self._refuse(source, fields)
+                    self._refuse(source, fields, place)
         self._make_room()
 
     def view(self) -> None:
@@ -208,12 +216,12 @@ class Reassembly:
         others = self._open_of[source] - (entry is not None)
         return others >= self._limits.max_unfinished_of_source
 
-    def _refuse(self, source: str, fields: Fields) -> None:
+    def _refuse(self, source: str, fields: Fields, place: Any) -> None:
         assert fields.message_number is not None and fields.packet_count is not None
         too_big = fields.packet_count > self._max_packets
         self._drops.counts[Drop.TOO_BIG if too_big else Drop.TOO_MANY] += 1
         reason = "too_big" if too_big else "too_many"
-        self.events.append(Aborted(self._ring, source, fields.message_number, reason, 1))
+        self.events.append(Aborted(self._ring, source, fields.message_number, reason, 1, place))
 
     # --- keeping ----------------------------------------------------------------------------
 
@@ -227,19 +235,20 @@ class Reassembly:
         if self._order is not Order.NONE:
             self._lanes.setdefault(self._lane(entry.source), deque()).append(entry)
 
-    def _keep(self, entry: _Entry, fields: Fields, data: bytes) -> None:
+    def _keep(self, entry: _Entry, fields: Fields, data: bytes, place: Any) -> None:
         assert fields.packet_number is not None
         entry.parts[fields.packet_number] = data
+        entry.places.append(place)
         entry.data_bytes += len(data)
         entry.size += len(data) + PACKET_OVERHEAD_BYTES
         self._held_bytes += len(data) + PACKET_OVERHEAD_BYTES
 
-    def _whole(self, source: str, qos: QoS, fields: Fields, data: bytes) -> None:
+    def _whole(self, source: str, qos: QoS, fields: Fields, data: bytes, place: Any) -> None:
         lane = self._lanes.get(self._lane(source))
         if not lane:
-            self.ready.append(Whole(source, qos, fields, data))
+            self.ready.append(Whole(source, qos, fields, data, (place,)))
             return
-        entry = _Entry(source, qos, fields, data, 0.0)
+        entry = _Entry(source, qos, fields, data, 0.0, place)
         entry.data = data
         self._held_bytes += entry.size
         lane.append(entry)
@@ -259,7 +268,7 @@ class Reassembly:
         packets = len(entry.parts)
         self._drops.counts[Drop.ABORTED] += packets
         reason = ABORT_REASONS[arrival]
-        self.events.append(Aborted(self._ring, *key, reason, packets))
+        self.events.append(Aborted(self._ring, *key, reason, packets, entry.places[0]))
         entry.aborted = True
         self._shrink(entry, 0)
         if self._order is Order.NONE:
@@ -294,7 +303,8 @@ class Reassembly:
         self._held_bytes -= entry.size
         if not entry.aborted:
             assert entry.data is not None
-            self.ready.append(Whole(entry.source, entry.qos, entry.fields, entry.data))
+            said = entry.source, entry.qos, entry.fields, entry.data
+            self.ready.append(Whole(*said, tuple(entry.places)))
 
     def _make_room(self) -> None:
         """Abort the oldest unfinished messages until what is kept is under its bounds."""

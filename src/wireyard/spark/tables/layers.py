@@ -1,40 +1,49 @@
-"""The layers as the facts stage runs them: which packets each takes, and what it is told."""
+"""The layers as the facts stage runs them: which packets each takes, and what belongs together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from functools import partial, reduce
+from collections.abc import Mapping
+from functools import reduce
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
-from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import MESSAGE_TYPES
 from wireyard.formats.mqtt.layout import CONNECT
+from wireyard.layers.jmq.chain import CHAIN as JMS
 from wireyard.layers.jmq.receiver import DEAD_REASON
-from wireyard.layers.jmq.tables import tables as jms_tables
 from wireyard.layers.jmq.walk import NEEDED as JMS_NEEDED
-from wireyard.layers.mqtt.derive import derive_tables as mqtt_tables
-from wireyard.layers.mqtt.directions import TELLING, Side, sides_of
+from wireyard.layers.mqtt.derive import CHAIN as MQTT
+from wireyard.layers.mqtt.directions import TELLING, sides_of
 from wireyard.layers.mqtt.observer import NEEDED as MQTT_NEEDED
-from wireyard.spark.facts import Derive, Layer
+from wireyard.layers.rmp.chain import CHAIN as RMP
+from wireyard.layers.rmp.observer import NEEDED as RMP_NEEDED
+from wireyard.spark.facts import Layer
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
-__all__ = ["LAYERS"]
+__all__ = ["LAYERS", "connection_key"]
 
+_JMS = ("jmq", "gpacket")
+_STREAM = ("source", "stream")
 _ENDPOINTS = ("src_addr", "src_port", "dst_addr", "dst_port")
+_BETWEEN = "\0"
+"""Between the parts of a key: it is in no path, address or id."""
 
 
-def _jms_packets(packets: Mapping[str, DataFrame]) -> DataFrame | None:
-    """Return JMQ packets and GPackets with what says something.
+# --- jms ------------------------------------------------------------------------------------
 
-    The body of a message does not, and of its properties only why it is dead.
+
+def _jms_rows(packets: Mapping[str, DataFrame], streams: DataFrame) -> DataFrame | None:
+    """Return JMQ packets and GPackets with what says something, and the streams that ended.
+
+    The body of a message says nothing, and of its properties only why it is dead.
     """
     found = [
         frame.select(*(name for name in JMS_NEEDED if name in frame.columns))
-        for name in ("jmq", "gpacket")
+        for name in _JMS
         if (frame := packets.get(name)) is not None
     ]
     if not found:
@@ -43,48 +52,91 @@ def _jms_packets(packets: Mapping[str, DataFrame]) -> DataFrame | None:
     of_client = (F.col("format") == "jmq") & F.col("packet_type").isin(*MESSAGE_TYPES)
     is_message = F.coalesce(of_client, F.lit(False))
     says_why = F.coalesce(F.map_contains_key("properties", DEAD_REASON), F.lit(False))
-    return rows.withColumns(
+    rows = rows.withColumns(
         {
             "body": F.when(~is_message, F.col("body")),
             "properties": F.when(~is_message | says_why, F.col("properties")),
         }
     )
+    ended = streams.where(F.col("format").isin(*_JMS) & F.col("ended").isNotNull())
+    ended = ended.select(*_STREAM, *_ENDPOINTS, "ended")
+    return rows.unionByName(ended, allowMissingColumns=True).withColumn("key", connection_key())
 
 
-def _prepare_jms(_rows: DataFrame) -> Derive:
-    return _derive_jms
+def connection_key() -> Column:
+    """Return what the two streams of a connection have in common, as `connection_of` does.
 
-
-def _derive_jms(
-    packets: Iterator[Row], streams: Iterable[Row] | None
-) -> Mapping[str, Iterable[Row]]:
-    return jms_tables(packets, {(s["source"], s["stream"]) for s in streams or () if s["ended"]})
-
-
-def _mqtt_packets(packets: Mapping[str, DataFrame]) -> DataFrame | None:
-    found = packets.get("mqtt")
-    return None if found is None else found.select(*MQTT_NEEDED)
-
-
-def _prepare_mqtt(rows: DataFrame) -> Derive:
-    """Tell which side of its connection each stream is, before anybody follows its packets."""
-    kind = F.col("packet_type")
-    telling = F.when(kind.isin(*TELLING), F.struct("captured_ns", "frame", "offset", kind))
-    decides = F.when(F.bool_or(kind == CONNECT), CONNECT).otherwise(F.min(telling)["packet_type"])
-    by_stream = rows.groupBy("source", "stream").agg(
-        decides.alias("packet_type"), *(F.any_value(end, True).alias(end) for end in _ENDPOINTS)
+    Of a captured stream the name has the endpoints, and an ordinal.
+    """
+    name = F.split("stream", "#", 2)
+    ends = F.concat_ws(">", F.array_sort(F.split(name[0], ">")))
+    ordinal = F.try_element_at(name, F.lit(2))
+    captured = F.concat_ws("#", ends, ordinal)
+    return F.concat_ws(
+        _BETWEEN, "source", F.when(F.col("src_addr").isNull(), F.col("stream")).otherwise(captured)
     )
-    sides = sides_of(row.asDict() for row in by_stream.toLocalIterator())
-    return partial(_derive_mqtt, sides=sides)
 
 
-def _derive_mqtt(
-    packets: Iterator[Row],
-    streams: Iterable[Row] | None,
-    sides: Mapping[tuple[str, str], Side],
-) -> Mapping[str, Iterable[Row]]:
-    return mqtt_tables(packets, streams, sides).tables
+# --- mqtt -----------------------------------------------------------------------------------
 
 
-LAYERS = (Layer(_jms_packets, _prepare_jms), Layer(_mqtt_packets, _prepare_mqtt))
+def _mqtt_rows(packets: Mapping[str, DataFrame], streams: DataFrame) -> DataFrame | None:
+    """Return MQTT packets with what says something, and what is known of each stream."""
+    found = packets.get("mqtt")
+    if found is None:
+        return None
+    rows = found.select(*MQTT_NEEDED)
+    sides = _sides(rows)
+    told = streams.select(*_STREAM, "begun", "ended", "ended_frame", "ended_ns")
+    known = sides.join(told, list(_STREAM), "left")
+    keyed = rows.join(sides.select(*_STREAM, "key"), list(_STREAM))
+    return keyed.unionByName(known, allowMissingColumns=True)
+
+
+def _sides(rows: DataFrame) -> DataFrame:
+    """Tell which side of its connection each stream is, and whose."""
+    kind = F.col("packet_type")
+    moment = F.struct(kind != CONNECT, "captured_ns", "frame", "offset")
+    told = F.struct(kind, "client_id", "return_code", "properties")
+    by_stream = rows.groupBy(*_STREAM).agg(
+        F.min_by(told, F.when(kind.isin(*TELLING), moment)).alias("told"),
+        *(F.any_value(end, True).alias(end) for end in _ENDPOINTS),
+    )
+    sides = sides_of(by_stream.select(*_STREAM, *_ENDPOINTS, "told.*").toArrow().to_pylist())
+    found = pa.Table.from_pylist(
+        [
+            {
+                "source": source,
+                "stream": stream,
+                "key": _BETWEEN.join(side.key),
+                "by_client": side.by_client,
+                "alone": side.alone,
+            }
+            for (source, stream), side in sides.items()
+        ],
+        _SIDES,
+    )
+    return rows.sparkSession.createDataFrame(found)
+
+
+_SIDES = pa.schema(
+    [
+        *((name, pa.string()) for name in (*_STREAM, "key")),
+        *((name, pa.bool_()) for name in ("by_client", "alone")),
+    ]
+)
+
+
+# --- rmp ------------------------------------------------------------------------------------
+
+
+def _rmp_rows(packets: Mapping[str, DataFrame], _streams: DataFrame) -> DataFrame | None:
+    """Return RMP packets; a sender and its group are one stream."""
+    found = packets.get("rmp")
+    if found is None:
+        return None
+    return found.select(*RMP_NEEDED, F.concat_ws(_BETWEEN, *_STREAM).alias("key"))
+
+
+LAYERS = (Layer(JMS, _jms_rows), Layer(MQTT, _mqtt_rows), Layer(RMP, _rmp_rows))
 """What makes facts, one for each protocol."""

@@ -1,0 +1,229 @@
+"""From the packets of captures to the rows of tables: the steps, each with its key.
+
+1. ``connections``, key: source and connection. Logins, requests and replies, what consumers hold,
+   pauses. The one step that follows packets, with what `Walk` remembers.
+2. ``transactions``, key: source, broker and transaction id. An XA transaction may be begun on one
+   connection and ended on another. What was sent or acknowledged in it learns how it ended.
+3. ``messages``, key: source and message. Its deliveries learn who sent it, and which broker brought
+   it to their consumer.
+4. ``conversations``, key: source and JMSReplyTo. Messages there, and those that ask for them.
+5. ``numbers``, key: source, host and side. What a sender numbered and nobody saw.
+
+What a step has to know first stands first in its order, so none but the first and the fourth
+remembers more than one thing of each kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+from types import MappingProxyType
+from typing import Final
+
+from wireyard.formats.base import Row
+from wireyard.layers.jmq.conversations import Letter, conversations, may_answer
+from wireyard.layers.jmq.delivery import DELIVERY
+from wireyard.layers.jmq.facts import RULES, Delivery, Facts, Relay, Run, Sending, Use, Violation
+from wireyard.layers.jmq.requests import OK
+from wireyard.layers.jmq.rows import (
+    conversation_row,
+    delivery_row,
+    session_row,
+    transaction_row,
+    violation_row,
+)
+from wireyard.layers.jmq.sequences import gaps
+from wireyard.layers.jmq.transaction import TRANSACTION_OUTCOMES, Transaction
+from wireyard.layers.jmq.walk import Walk
+from wireyard.layers.steps import Chain, Dropped, Fact, Found, Note
+
+__all__ = ["CHAIN"]
+
+_MANY = 1024
+"""Packets after which what is final is taken away from a walk."""
+_TRANSACTIONS, _MESSAGES, _CONVERSATIONS, _NUMBERS = (
+    "transactions",
+    "messages",
+    "conversations",
+    "numbers",
+)
+_UNDECIDED: Final = "in_transaction"
+"""The state of a delivery that waits for the end of its transaction."""
+_USED, _CONCERNED = range(2)
+"""What happened to a transaction goes before what wants to know how it ended."""
+_SENT, _HANDED_OVER = range(2)
+_BROUGHT, _TAKEN = range(2)
+"""Who sent a message goes first; then, consumer by consumer, what brought it and who took it."""
+_ANSWERS, _ASKS = range(2)
+"""A message that is both does not answer itself."""
+
+
+# --- connections ----------------------------------------------------------------------------
+
+
+def _connections(rows: Iterator[Row]) -> Iterator[Found]:
+    """Follow the packets of a connection; rows of its streams tell whether they `ended`."""
+    walk = Walk()
+    ended = set()
+    uses = count()
+    for place, row in enumerate(rows):
+        if row.get("offset") is None:
+            if row["ended"]:
+                ended.add((row["source"], row["stream"]))
+            continue
+        walk.take(row)
+        if place % _MANY == 0:
+            yield from _take_away(walk.facts, uses)
+    walk.finish(ended)
+    yield from _take_away(walk.facts, uses)
+    for cap, things in walk.facts.dropped.items():
+        yield Dropped(cap, things)
+
+
+def _take_away(facts: Facts, uses: Iterator[int]) -> Iterator[Found]:
+    """Yield what is final, and what it is for; `uses` counts those of the connection."""
+    for login in facts.logins:
+        yield Fact("sessions", session_row(login))
+    for violation in facts.violations:
+        yield Fact("violations", violation_row(violation))
+    for exchange in facts.exchanges:
+        yield Fact("conversations", conversation_row("control", exchange))
+    for use in facts.uses:
+        key = use.place.source, use.server, use.transaction_id
+        yield Note(_TRANSACTIONS, key, (_USED, *use.place.moment, next(uses)), use)
+    for sending in facts.sendings:
+        yield _sent(sending) if sending.transaction_id is None else _concerned(sending)
+    for delivery in facts.deliveries:
+        yield _concerned(delivery) if delivery.state == _UNDECIDED else _taken(delivery)
+    for relay in facts.relays:
+        order = _HANDED_OVER, relay.consumer_id, _BROUGHT, *relay.place.moment
+        yield Note(_MESSAGES, (relay.place.source, relay.message_key), order, relay)
+    for run in facts.runs:
+        sender = run.place.source, run.host, run.from_client
+        yield Note(_NUMBERS, sender, (run.start, run.kind, *run.place.moment), run)
+    facts.clear()
+
+
+def _concerned(one: Sending | Delivery) -> Note:
+    key = one.place.source, one.server, one.transaction_id
+    return Note(_TRANSACTIONS, key, (_CONCERNED,), one)
+
+
+def _sent(sending: Sending) -> Note:
+    key = sending.place.source, sending.message_key
+    return Note(_MESSAGES, key, (_SENT, *sending.place.moment), sending)
+
+
+def _taken(delivery: Delivery) -> Note:
+    key = delivery.place.source, delivery.message_key
+    order = _HANDED_OVER, delivery.consumer_id, _TAKEN, *delivery.place.moment
+    return Note(_MESSAGES, key, order, delivery)
+
+
+# --- transactions ---------------------------------------------------------------------------
+
+
+def _transactions(records: Iterator[Use | Sending | Delivery]) -> Iterator[Found]:
+    """Follow a transaction, and tell what was in it how it ended."""
+    record = next(records, None)
+    transaction: Transaction | None = None
+    while isinstance(record, Use):
+        transaction = transaction or Transaction(record)
+        if not transaction.take(record):
+            yield Fact("violations", violation_row(_over(record)))
+        record = next(records, None)
+    if transaction is None:  # Nothing is in a transaction without a use of it.
+        return
+    yield Fact("transactions", transaction_row(transaction))
+    outcome = TRANSACTION_OUTCOMES[transaction.state]
+    while record is not None:
+        if isinstance(record, Delivery):
+            state = DELIVERY[record.state].get(outcome, record.state)
+            yield _taken(replace(record, state=state))
+        elif isinstance(record, Sending):
+            yield _sent(replace(record, rolled_back=outcome == "rolled_back"))
+        record = next(records, None)
+
+
+def _over(use: Use) -> Violation:
+    told = f"{use.event} of {use.transaction_id}: {RULES['transaction_over']}"
+    return Violation("transaction_over", use.client, use.client_id, None, told, use.place)
+
+
+# --- messages -------------------------------------------------------------------------------
+
+
+def _messages(records: Iterator[Sending | Relay | Delivery]) -> Iterator[Found]:
+    """Tell of a message's deliveries who sent it; leave it for who answers it, and what it answers.
+
+    One that nobody was seen to send, such as those of brokers, counts from its first delivery.
+    """
+    sent: Sending | None = None
+    relay: Relay | None = None
+    first: Delivery | None = None
+    for record in records:
+        if isinstance(record, Sending):
+            sent = sent or record
+        elif isinstance(record, Relay):
+            if relay is None or relay.consumer_id != record.consumer_id:
+                relay = record
+        else:
+            brought = relay is not None and relay.consumer_id == record.consumer_id
+            yield Fact("deliveries", delivery_row(record, sent, relay if brought else None))
+            if first is None or record.place.moment < first.place.moment:
+                first = record
+    message = sent
+    if message is None and first is not None:
+        message = _as_sending(first)
+    if message is not None and not message.rolled_back and message.status in (None, OK):
+        yield from _letters(message)
+
+
+def _as_sending(delivery: Delivery) -> Sending:
+    return Sending(
+        delivery.message_key,
+        delivery.producer,
+        delivery.server,
+        None,
+        delivery.destination,
+        delivery.reply_to,
+        delivery.correlation_id,
+        delivery.message_id,
+        None,
+        delivery.place,
+    )
+
+
+def _letters(message: Sending) -> Iterator[Found]:
+    source, moment = message.place.source, message.place.moment
+    if may_answer(message):
+        letter = Letter(message, asks=False)
+        yield Note(_CONVERSATIONS, (source, message.destination), (*moment, _ANSWERS), letter)
+    if message.reply_to is not None:
+        letter = Letter(message, asks=True)
+        yield Note(_CONVERSATIONS, (source, message.reply_to), (*moment, _ASKS), letter)
+
+
+# --- numbers --------------------------------------------------------------------------------
+
+
+def _numbers(runs: Iterator[Run]) -> Iterator[Found]:
+    """Tell which numbers of a host are missing."""
+    for gap in gaps(runs):
+        numbers = f"{gap.start} to {gap.stop - 1}" if gap.stop > gap.start + 1 else gap.start
+        told = f"numbers {numbers} of this sender are in no packet that was seen"
+        violation = Violation("sequence_gap", gap.sender, None, None, told, gap.place)
+        yield Fact("violations", violation_row(violation))
+
+
+CHAIN: Final[Chain] = MappingProxyType(
+    {
+        "connections": _connections,
+        _TRANSACTIONS: _transactions,
+        _MESSAGES: _messages,
+        _CONVERSATIONS: conversations,
+        _NUMBERS: _numbers,
+    }
+)
+"""What JMQ packets and GPackets say, step by step; the key of packets is their connection."""

@@ -1,0 +1,134 @@
+"""What was found out about connections, as rows of tables."""
+
+from __future__ import annotations
+
+from wireyard.formats.base import Row
+from wireyard.layers.jmq.delivery import OUTCOMES
+from wireyard.layers.jmq.facts import Delivery, Exchange, Login, Place, Relay, Sending, Violation
+from wireyard.layers.jmq.transaction import TRANSACTION_OUTCOMES, Transaction
+
+__all__ = ["conversation_row", "delivery_row", "session_row", "transaction_row", "violation_row"]
+
+_PROTOCOL = "jms"
+_NS_PER_MS = 1_000_000
+
+
+def delivery_row(delivery: Delivery, sending: Sending | None, relay: Relay | None) -> Row:
+    """Return the row of a delivery; who sent the message, and what brought it, if that was seen."""
+    place, acknowledged = delivery.place, delivery.acknowledged
+    sent = sending.place if sending else None
+    accepted = sending.accepted if sending else None
+    return {
+        "message_key": delivery.message_key,
+        "protocol": _PROTOCOL,
+        "producer": sending.producer if sending else delivery.producer,
+        "producer_client_id": sending.client_id if sending else None,
+        "destination": delivery.destination,
+        "consumer": delivery.consumer,
+        "server": delivery.server,
+        "consumer_id": delivery.consumer_id,
+        "client_id": delivery.client_id,
+        "subscription": delivery.subscription,
+        "sent_ns": sent.ns if sent else None,
+        "delivered_ns": place.ns,
+        "acknowledged_ns": acknowledged.ns if acknowledged else None,
+        "redelivered": delivery.redelivered,
+        "delivery_count": delivery.delivery_count,
+        "outcome": OUTCOMES[delivery.state],
+        "verdict": delivery.state,
+        "dead_reason": delivery.dead_reason,
+        "transaction_id": delivery.transaction_id,
+        "via_broker": relay.broker if relay else None,
+        "sent_frame": sent.frame if sent else None,
+        "accepted_frame": accepted.frame if accepted else None,
+        "relayed_frame": relay.place.frame if relay else None,
+        "delivered_frame": place.frame,
+        "acknowledged_frame": acknowledged.frame if acknowledged else None,
+        "source": place.source,
+        "stream": place.stream,
+        "offset": place.offset,
+    }
+
+
+def transaction_row(transaction: Transaction) -> Row:
+    """Return the row of a transaction."""
+    first = transaction.first
+    return {
+        **_ends("begun", transaction.begun),
+        **_ends("ended", transaction.ended),
+        "transaction_id": first.transaction_id,
+        "server": first.server,
+        "client": first.client,
+        "client_id": first.client_id,
+        "outcome": TRANSACTION_OUTCOMES[transaction.state],
+        "sent": transaction.sent,
+        "acknowledged": transaction.acknowledged,
+        **_lead(first.place),
+    }
+
+
+def conversation_row(kind: str, exchange: Exchange) -> Row:
+    """Return the row of a request and its reply; `kind` as in the table."""
+    asked, answered = exchange.asked, exchange.answered
+    latency_ms = None
+    if answered is not None and answered.ns is not None and asked.ns is not None:
+        latency_ms = (answered.ns - asked.ns) // _NS_PER_MS
+    return {
+        **_ends("requested", asked),
+        **_ends("replied", answered),
+        "kind": kind,
+        "request_key": exchange.request_message or asked.key,
+        "reply_key": exchange.reply_message or (answered.key if answered else None),
+        "requester": exchange.requester or None,
+        "responder": exchange.responder or None,
+        "latency_ms": latency_ms,
+        "status": exchange.status,
+        "request": exchange.request,
+        **_lead(asked),
+    }
+
+
+def session_row(login: Login) -> Row:
+    """Return the row of a connection."""
+    return {
+        **_ends("opened", login.opened if login.known else None),
+        **_ends("closed", login.last if login.ended_by != "open" else None),
+        "protocol": _PROTOCOL,
+        "client": login.client or None,
+        "server": login.server or None,
+        "client_id": login.client_id,
+        "user": login.user,
+        "status": login.status,
+        "ended_by": login.ended_by,
+        "packets": login.packets,
+        "bytes": login.size_bytes,
+        "version": login.protocol_level,
+        "in_flight_sent": login.in_flight_sent,
+        "in_flight_received": login.in_flight_received,
+        "pauses": login.pauses,
+        "paused_ns": login.paused_ns,
+        **_lead(login.opened),
+    }
+
+
+def violation_row(violation: Violation) -> Row:
+    """Return the row of a broken rule."""
+    return {
+        "protocol": _PROTOCOL,
+        "rule": violation.rule,
+        "client": violation.client or None,
+        "message_key": violation.message_key,
+        "text": violation.text,
+        "client_id": violation.client_id,
+        "captured_ns": violation.place.ns,
+        "frame": violation.place.frame,
+        **_lead(violation.place),
+    }
+
+
+def _lead(place: Place) -> Row:
+    return {"source": place.source, "stream": place.stream, "offset": place.offset}
+
+
+def _ends(name: str, place: Place | None) -> Row:
+    return {f"{name}_ns": place and place.ns, f"{name}_frame": place and place.frame}

@@ -1,0 +1,92 @@
+"""What a client asks of its broker and is answered: subscriptions, and whether it is there."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from wireyard.layers.mqtt.notes import Notes
+from wireyard.layers.mqtt.properties import properties_of
+from wireyard.layers.mqtt.records import Moment, Subscribed
+from wireyard.layers.mqtt.state import Connection, Request, Row
+from wireyard.layers.mqtt.topics import split_shared
+
+__all__ = ["MAX_ASKED", "Requests"]
+
+MAX_ASKED: Final = 1000
+"""Requests of one connection that wait for an answer; brokers answer in order and at once."""
+_ERROR: Final = 128
+
+
+class Requests:
+    """Follows SUBSCRIBE, UNSUBSCRIBE and PINGREQ, each with its answer."""
+
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+
+    def subscribe(self, connection: Connection, row: Row, at: Moment, _: bool) -> None:
+        """Take a SUBSCRIBE."""
+        identifiers = properties_of(row.get("properties")).get("subscription_identifier")
+        request = Request(row.get("filters") or [], identifiers[0] if identifiers else None, at)
+        self._ask(connection.asked, row, request)
+
+    def unsubscribe(self, connection: Connection, row: Row, at: Moment, _: bool) -> None:
+        """Take an UNSUBSCRIBE."""
+        self._ask(connection.leaving, row, Request(row.get("filters") or [], None, at))
+
+    def _ask(self, waiting: dict[int, Request], row: Row, request: Request) -> None:
+        if len(waiting) < MAX_ASKED:
+            waiting[row.get("packet_id") or 0] = request
+        else:
+            self._notes.dropped["requests"] += 1
+
+    def suback(self, connection: Connection, row: Row, at: Moment, _: bool) -> None:
+        """Take a SUBACK: what was granted is a subscription."""
+        request = connection.asked.pop(row.get("packet_id") or 0, None)
+        codes = row.get("return_codes") or []
+        if request is None or len(codes) != len(request.filters):
+            if connection.state != "unknown":
+                connection.breaks("suback_unasked", at)
+            return
+        connection.prove(request.at, at)
+        for place, (asked, code) in enumerate(zip(request.filters, codes, strict=True)):
+            if code < _ERROR and asked["filter"]:
+                group = split_shared(asked["filter"])[0] if connection.link.version == 5 else None
+                subscribed = Subscribed(
+                    connection.link.client,
+                    asked["filter"],
+                    group,
+                    code,
+                    bool(asked.get("no_local")),
+                    bool(asked.get("retain_as_published")),
+                    request.identifier,
+                    asked=request.at,
+                    granted=at,
+                    since=request.at._replace(offset=request.at.offset + place),
+                )
+                connection.broker.subscribe(connection.session, subscribed)
+
+    def unsuback(self, connection: Connection, row: Row, at: Moment, _: bool) -> None:
+        """Take an UNSUBACK: subscriptions end."""
+        request = connection.leaving.pop(row.get("packet_id") or 0, None)
+        if request is None:
+            if connection.state != "unknown":
+                connection.breaks("unsuback_unasked", at)
+            return
+        connection.prove(request.at, at)
+        for asked in request.filters:
+            if asked["filter"]:
+                connection.broker.unsubscribe(connection.session, asked["filter"], request.at, at)
+
+    def pingreq(self, connection: Connection, row: Row, at: Moment, _: bool) -> None:
+        """Take a PINGREQ."""
+        if len(connection.pings) < MAX_ASKED:
+            connection.pings.append(at)
+        else:
+            self._notes.dropped["requests"] += 1
+
+    def pingresp(self, connection: Connection, row: Row, at: Moment, _: bool) -> None:
+        """Take a PINGRESP."""
+        if connection.pings:
+            connection.prove(connection.pings.popleft(), at)
+        elif connection.state != "unknown":
+            connection.breaks("pingresp_unasked", at)

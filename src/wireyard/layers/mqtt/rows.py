@@ -1,0 +1,176 @@
+"""What was found as rows of `wireyard.layers.tables`."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from wireyard.layers.mqtt.records import (
+    Handed,
+    Link,
+    Message,
+    Moment,
+    Setting,
+    Subscribed,
+    Violation,
+)
+from wireyard.layers.mqtt.retained import Value
+
+__all__ = ["conversation_row", "delivery_row", "retained_row", "session_row", "violation_row"]
+
+_Row = dict[str, Any]
+_NS_PER_MS: Final = 1_000_000
+
+
+def _packet(at: Moment) -> _Row:
+    """Return the columns that lead to a packet."""
+    return {"source": at.source, "stream": at.stream, "offset": at.offset}
+
+
+def session_row(link: Link) -> _Row:
+    """Return a row of `SESSIONS`."""
+    sent, received = link.in_flight
+    return {
+        "protocol": "mqtt",
+        "client": link.client.endpoint,
+        "server": link.client.server,
+        "client_id": link.client.client_id,
+        "user": link.user,
+        "opened_ns": link.opened.ns,
+        "closed_ns": link.closed.ns if link.closed else None,
+        "status": link.status,
+        "ended_by": link.ended_by,
+        "packets": link.packets,
+        "bytes": link.bytes,
+        "version": link.version or None,
+        "resumed": link.resumed,
+        "keep_alive": link.keep_alive,
+        "in_flight_sent": sent,
+        "in_flight_received": received,
+        "opened_frame": link.opened.frame,
+        "closed_frame": link.closed.frame if link.closed else None,
+        **_packet(link.opened),
+    }
+
+
+def violation_row(one: Violation) -> _Row:
+    """Return a row of `VIOLATIONS`."""
+    return {
+        "protocol": "mqtt",
+        "rule": one.rule,
+        "client": one.link.client.endpoint,
+        "message_key": one.message.key if one.message else None,
+        "text": one.text,
+        "client_id": one.link.client.client_id,
+        "captured_ns": one.at.ns,
+        "frame": one.at.frame,
+        **_packet(one.at),
+    }
+
+
+def retained_row(value: Value, setter: Setting) -> _Row:
+    """Return a row of `RETAINED`."""
+    timed = setter.sent.ns is not None
+    return {
+        "topic": value.topic,
+        "from_ns": value.since if timed else None,
+        "to_ns": value.until if timed else None,
+        "payload": value.payload,
+        "qos": value.qos,
+        "message_key": value.key,
+        "client_id": setter.client.client_id,
+        "ended_by": value.ended_by,
+        "from_frame": setter.sent.frame,
+        **_packet(setter.sent),
+    }
+
+
+def conversation_row(request: Message, reply: Message | None) -> _Row:
+    """Return a row of `CONVERSATIONS`."""
+    row: _Row = {
+        "kind": "mqtt5",
+        "request_key": request.key,
+        "requester": request.client.endpoint,
+        "requested_ns": request.sent.ns,
+        "request": request.topic,
+        "requested_frame": request.sent.frame,
+        **_packet(request.sent),
+    }
+    if reply is None:
+        return row
+    latency_ms = None
+    if reply.sent.ns is not None and request.sent.ns is not None:
+        latency_ms = (reply.sent.ns - request.sent.ns) // _NS_PER_MS
+    return row | {
+        "reply_key": reply.key,
+        "responder": reply.client.endpoint,
+        "replied_ns": reply.sent.ns,
+        "latency_ms": latency_ms,
+        "replied_frame": reply.sent.frame,
+    }
+
+
+def delivery_row(
+    message: Message | None,
+    each: Handed | None,
+    subscribed: Subscribed | None,
+    verdict: str,
+    link: Link | None = None,
+) -> _Row:
+    """Return a row of `DELIVERIES`.
+
+    Parameters
+    ----------
+    message
+        Null if it was not seen sent.
+    each
+        What was handed over of it, None if nothing was.
+    link
+        The connection that it was missed on.
+    """
+    told = each or link or subscribed
+    proof = each.at if each else message.sent if message else None
+    topic = message.topic if message else each.topic if each else None
+    assert proof is not None
+    row: _Row = {
+        "message_key": message.key if message else None,
+        "protocol": "mqtt",
+        "origin": message.origin if message else "broker",
+        "destination": topic,
+        "consumer": told.client.endpoint if told else None,
+        "client_id": told.client.client_id if told else None,
+        "consumer_id": subscribed.identifier if subscribed else None,
+        "subscription": subscribed.filter if subscribed else None,
+        "subscribed_frame": subscribed.granted.frame if subscribed else None,
+        "verdict": verdict,
+        **_packet(proof),
+    }
+    if message is not None:
+        row |= {
+            "producer": message.client.endpoint,
+            "producer_client_id": message.client.client_id,
+            "sent_ns": message.sent.ns,
+            "sent_frame": message.sent.frame,
+            "accepted_frame": message.accepted.frame if message.accepted else None,
+        }
+    if each is not None:
+        done = each.acknowledged
+        row |= {
+            "qos": each.qos,
+            "retained": each.retain,
+            "delivered_ns": each.at.ns,
+            "delivered_frame": each.at.frame,
+            "acknowledged_ns": done.ns if done else None,
+            "acknowledged_frame": done.frame if done else None,
+            "redelivered": each.redelivered,
+            "delivery_count": each.count,
+            "outcome": _outcome(each),
+        }
+    elif verdict == "expired":
+        row["outcome"] = "expired"
+    return row
+
+
+def _outcome(each: Handed) -> str:
+    if not each.qos:
+        return "no_ack_wanted"
+    return "acknowledged" if each.acknowledged else "unacknowledged"

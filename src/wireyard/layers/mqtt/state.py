@@ -1,0 +1,156 @@
+"""What an observer knows of one connection, and of either of its streams."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from wireyard.layers.mqtt.aliases import Aliases
+from wireyard.layers.mqtt.broker import Broker
+from wireyard.layers.mqtt.notes import Notes
+from wireyard.layers.mqtt.records import Link, Message, Moment, Violation
+from wireyard.layers.mqtt.rules import RULES, SEEN_AS
+from wireyard.layers.mqtt.sessions import Session
+
+__all__ = ["MAX_EARLY", "Connection", "Known", "Request", "Row", "Stream"]
+
+Row = Mapping[str, Any]
+
+MAX_EARLY: Final = 1000
+"""Packets of a client that wait for CONNACK, which comes within a round trip."""
+
+
+class Known(NamedTuple):
+    """What is known of a stream before its packets come."""
+
+    by_client: bool
+    alone: bool
+    """Whether nothing was captured of the other stream of its connection."""
+    begun: bool | None
+    """Whether the capture shows its beginning; None where it tells of no beginnings and ends."""
+    resets: bool
+    """Whether its end is that of the other stream too."""
+
+
+class Request(NamedTuple):
+    """A SUBSCRIBE or an UNSUBSCRIBE that waits for its answer."""
+
+    filters: list[Row]
+    identifier: int | None
+    at: Moment
+
+
+class Connection:
+    """A connection as it stands.
+
+    Parameters
+    ----------
+    key
+        What its streams have in common.
+    known
+        What is known of the first of them.
+    """
+
+    __slots__ = (
+        "aliases", "alone", "asked", "broker", "early", "key", "leaving", "link", "most_bytes",
+        "notes", "opening", "pings", "rules_broken", "running", "session", "state", "streams",
+        "told", "unproved",
+    )  # fmt: skip
+
+    def __init__(
+        self, key: tuple[str, ...], known: Known, link: Link, broker: Broker, notes: Notes
+    ) -> None:
+        self.key = key
+        self.link = link
+        self.broker = broker
+        self.notes = notes
+        self.state = "new" if known.begun else "unknown"
+        self.told = known.begun is not None
+        """Whether the capture would show its end."""
+        self.alone = known.alone
+        self.running = 1 if known.alone else 2
+        """How many of its streams have not been seen to end."""
+        self.streams: list[tuple[str, str]] = []
+        """Those of which there were packets."""
+        self.session = Session(link.client.name, known=False)
+        self.session.link = link
+        self.opening: Row | None = None
+        """The CONNECT."""
+        self.early: list[tuple[Row, Moment]] = []
+        """What the client sent before CONNACK."""
+        self.rules_broken: list[Violation] = []
+        """Before CONNACK, which may say who it was."""
+        self.aliases = {True: Aliases(), False: Aliases()}
+        """By whether they are the client's."""
+        self.most_bytes: dict[bool, int | None] = {True: None, False: None}
+        """The largest packet that may be sent, by whether the client sends it."""
+        self.asked: dict[int, Request] = {}
+        self.leaving: dict[int, Request] = {}
+        self.pings: deque[Moment] = deque()
+        self.unproved: deque[Message] = deque()
+        """Messages at QoS 0 of which nothing shows yet that the broker read them."""
+
+    def prove(self, request: Moment, answer: Moment) -> None:
+        """Take an answer: the broker has read all that came before the request."""
+        while self.unproved and self.unproved[0].sent < request:
+            message = self.unproved.popleft()
+            message.accepted = answer
+            self.notes.messages.append(message)
+
+    def breaks(self, rule: str, at: Moment, message: Message | None = None) -> None:
+        """Note a rule that was broken, if the connection's version has it."""
+        broken = RULES[rule]
+        version = self.link.version or SEEN_AS
+        if broken.holds(version):
+            text = f"against the rule that {broken.text}"
+            self.violated(Violation(broken.verdict(version), text, self.link, at, message))
+
+    def violated(self, violation: Violation) -> None:
+        """Note what was broken, now or when it is known whose connection it is."""
+        if self.state in ("new", "asked") and len(self.rules_broken) < MAX_EARLY:
+            self.rules_broken.append(violation)
+        else:
+            self.notes.violations.append(violation)
+
+    def answered(self) -> None:
+        """Take it that CONNACK has come, or that none will."""
+        self.notes.violations += self.rules_broken
+        self.rules_broken.clear()
+
+    def give_up(self, session: Session) -> None:
+        """Note the messages of a session that nobody comes back to."""
+        over = list(session.leave())
+        self.broker.carried -= len(over)
+        self.notes.over(over)
+
+
+class Stream:
+    """One direction of a connection, and how far it has come.
+
+    Parameters
+    ----------
+    row
+        The first of its rows.
+    by_client
+        Whether the client sends it.
+    """
+
+    __slots__ = ("by_client", "connection", "first", "frame", "name", "ns", "source")
+
+    connection: Connection
+
+    def __init__(self, row: Row, by_client: bool) -> None:
+        self.source: str = row["source"]
+        self.name: str = row["stream"]
+        self.by_client = by_client
+        self.ns = self.frame = 0
+        self.first = self.reach(row)
+
+    def reach(self, row: Row) -> Moment:
+        """Return where the next row stands in the order of the capture."""
+        ns: int | None = row.get("captured_ns")
+        frame: int = row.get("frame", 0)
+        if ns is not None and (ns > self.ns or (ns == self.ns and frame > self.frame)):
+            self.ns, self.frame = ns, frame
+        return Moment(self.ns, self.frame, self.name, row["offset"], ns, frame, self.source)

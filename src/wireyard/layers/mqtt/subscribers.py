@@ -1,0 +1,133 @@
+"""Which subscriptions match which topics of a broker, and what else its clients show of it.
+
+The one step that takes something of all clients of a broker: subscriptions, each topic, and how far
+each of them was seen. Messages go past it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, groupby
+from operator import attrgetter
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from wireyard.layers.mqtt.deliveries import subscribed_note
+from wireyard.layers.mqtt.missing import seen_note
+from wireyard.layers.mqtt.records import Message, Moment, Subscribed
+from wireyard.layers.mqtt.sent import message_notes
+from wireyard.layers.mqtt.subscriptions import Subscription, Subscriptions
+from wireyard.layers.mqtt.topics import split_shared
+from wireyard.layers.steps import Dropped, Found, Key, Note
+
+__all__ = [
+    "MAX_SUBSCRIPTIONS",
+    "SUBSCRIBERS",
+    "match_topics",
+    "span_note",
+    "subscription_note",
+    "topic_note",
+    "will_note",
+]
+
+SUBSCRIBERS: Final = "subscribers"
+MAX_SUBSCRIPTIONS: Final = 1 << 20
+"""Subscriptions of a broker that are kept, those of the past too: at 600 bytes each 600 MiB."""
+_SUBSCRIBED, _SPAN, _WILL, _TOPIC = range(4)
+"""The order of the notes."""
+
+
+class Span(NamedTuple):
+    """How far a client of a broker was seen."""
+
+    last: Moment
+    sent_by_broker: Moment | None
+
+
+def subscription_note(subscribed: Subscribed) -> Note:
+    """Note a subscription."""
+    order = subscribed.since.order(_SUBSCRIBED)
+    return Note(SUBSCRIBERS, subscribed.client[:2], order, subscribed)
+
+
+def span_note(broker: Key, last: Moment, sent_by_broker: Moment | None) -> Note:
+    """Note the last packet of a client, and the last one to it."""
+    return Note(SUBSCRIBERS, broker, last.order(_SPAN), Span(last, sent_by_broker))
+
+
+def will_note(will: Message) -> Note:
+    """Note a will that is published at the end of its delay, if the capture has that."""
+    return Note(SUBSCRIBERS, will.client[:2], will.sent.order(_WILL), will)
+
+
+def topic_note(message: Message) -> Note:
+    """Note that there are messages on a topic."""
+    order = message.sent.order(_TOPIC, _hash(message.topic))
+    return Note(SUBSCRIBERS, message.client[:2], order, message.topic)
+
+
+def _hash(topic: str) -> int:
+    return crc32(topic.encode("utf-8", "surrogatepass"))
+
+
+def match_topics(records: Iterator[Subscribed | Span | Message | str]) -> Iterator[Found]:
+    """Yield, for every topic of a broker, the subscriptions that ever matched it.
+
+    Limits
+    ------
+    Subscriptions that are too many match nothing, and are counted.
+    """
+    kept = _Kept()
+    last: Moment | None = None
+    sent_by_broker: Moment | None = None
+    matched: set[str] = set()
+    for record in records:
+        if isinstance(record, Subscribed):
+            kept.add(record)
+        elif isinstance(record, Span):
+            last = max(last or record.last, record.last)
+            if record.sent_by_broker is not None:
+                sent_by_broker = max(sent_by_broker or record.sent_by_broker, record.sent_by_broker)
+        elif isinstance(record, Message):
+            if last is not None and record.accepted is not None and record.accepted < last:
+                yield from message_notes(record)
+        elif record not in matched:
+            # Topics come by their hash, so those before are done with.
+            matched = {one for one in matched if _hash(one) == _hash(record)} | {record}
+            for place, subscribed in enumerate(kept.matching(record)):
+                yield subscribed_note(record, place, subscribed)
+    if sent_by_broker is not None:
+        for broker, name in kept.served:
+            yield seen_note(broker, name, sent_by_broker)
+    if kept.refused:
+        yield Dropped("filters", kept.refused)
+
+
+class _Kept:
+    """The subscriptions of a broker by what they match."""
+
+    def __init__(self) -> None:
+        self.refused = 0
+        self.served: dict[tuple[Key, str], None] = {}
+        self._tree = Subscriptions()
+        self._by_filter: dict[str, list[Subscribed]] = {}
+        self._count = 0
+
+    def add(self, subscribed: Subscribed) -> None:
+        """Keep a subscription, unless there are too many."""
+        filter = subscribed.filter
+        if self._count == MAX_SUBSCRIPTIONS:
+            self.refused += 1
+        elif filter in self._by_filter or self._tree.subscribe(Subscription("", filter)):
+            self._count += 1
+            self._by_filter.setdefault(filter, []).append(subscribed)
+            self.served[subscribed.client[:2], subscribed.served_as] = None
+        else:
+            self.refused += 1
+
+    def matching(self, topic: str) -> Iterator[Subscribed]:
+        """Yield those that ever matched a topic, by what their filters match, then by age."""
+        found = self._tree.matching(topic)
+        for _, same in groupby(found, key=lambda one: split_shared(one.filter)[1]):
+            kept = chain.from_iterable(self._by_filter.get(one.filter, ()) for one in same)
+            yield from sorted(kept, key=attrgetter("since"))

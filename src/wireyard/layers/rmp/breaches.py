@@ -1,0 +1,92 @@
+"""What a capture can show to be wrong: rules as one table, and what is said of one that was broken.
+
+What a capture cannot show is not here: what receivers had registered, whom a request waited for and
+how long, which members a ring had. A packet that is missing may have been lost before the place of
+the capture, or never been sent; the text of such a row says no more than what was seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from wireyard.formats.base import Row
+from wireyard.formats.rmp.layout import FLAGS
+from wireyard.layers.rmp.parsing import Fields
+
+__all__ = ["RULES", "TELLING", "Breach", "Place", "broken_by"]
+
+RULES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        # --- a packet alone
+        "malformed_packet": "a packet that breaks a rule of the format; receivers drop all of it",
+        "cut_packet": "a packet of which the capture has only the beginning; it counts for nothing",
+        "repeated_packet": "a packet that came again; its messages count once",
+        "later_fields": "a later packet of a message says what only the first one should",
+        "segment_followed": "a message behind a part of another, in one packet",
+        "reply_followed": "a message behind a reply, where readings of the format differ",
+        "reply_not_addressable": "a reply is asked for, without a number that it could name",
+        "domain_zero": "domain 0, which is written by leaving the domain out",
+        "client_zero": "client 0, which is written by leaving the client out",
+        # --- a message of several packets
+        "count_changed": "packets of a message that do not agree how many there are",
+        "layer_changed": "packets of a message for different layers",
+        "packet_changed": "the same packet of a message with other data",
+        "restarted": "another message with the number of one that was unfinished",
+        "incomplete": "a message of which packets are missing",
+        "orphan": "packets of a message whose first was not seen before them",
+        # --- a bound
+        "over_bound": "a message over a bound of receivers",
+    }
+)
+"""Rules that a row of `violations` can name, and what was done."""
+
+_FIRST_ONLY: Final = sum(
+    FLAGS[flag] for flag in ("domain", "client", "reply_to", "reply_requested")
+)
+TELLING: Final = FLAGS["segmentation"] | _FIRST_ONLY
+"""Flags without which a message breaks no rule by what it says."""
+
+
+class Place(NamedTuple):
+    """Where a message stands in its stream; frame and time only in captures."""
+
+    offset: int
+    length: int
+    frame: int | None
+    ns: int | None
+
+
+class Breach(NamedTuple):
+    """A rule that was broken, or bytes that are missing."""
+
+    rule: str
+    """One of `RULES`."""
+    text: str
+    place: Place
+    of_message: bool = False
+    """Whether `place` is that of a message's first packet, by which the message is called."""
+
+
+def broken_by(row: Row, fields: Fields, place: Place) -> list[Breach]:
+    """Return what a well-formed message says and its sender should not have.
+
+    One whose typing word has nothing of `TELLING` says nothing of the kind.
+    """
+    rules = []
+    if fields.packet_number is None:
+        if fields.reply_requested:
+            rules.append("reply_not_addressable")
+    elif fields.packet_number > 1 and row["typing"] & _FIRST_ONLY:
+        rules.append("later_fields")
+    if row["more_follows"]:
+        if (fields.packet_count or 1) > 1:
+            rules.append("segment_followed")
+        if fields.reply_source is not None:
+            rules.append("reply_followed")
+    if fields.domain == 0:
+        rules.append("domain_zero")
+    if fields.client == 0:
+        rules.append("client_zero")
+    return [Breach(rule, RULES[rule], place) for rule in rules]

@@ -1,0 +1,173 @@
+"""From the packets of captures to the rows of tables: the steps, each with its key.
+
+1. ``senders``, key: source and stream. Messages put together, and rules that were broken.
+2. ``conversations``, key: source, group and process. What a process asked, and what named it.
+
+A process is called by where it sends from, as rings over UDP call their members. What nobody
+captured has no endpoints, and so no conversations.
+
+A request does not say how many replies it wants nor how long it waits, and a reply not whether it
+was the last: a row says that there was one, and its status is null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, dropwhile
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from wireyard.formats.base import Row
+from wireyard.formats.rmp.layout import LAYERS
+from wireyard.layers.endpoints import endpoint
+from wireyard.layers.rmp.breaches import Breach, Place
+from wireyard.layers.rmp.observer import Observer, Seen, observe
+from wireyard.layers.steps import Chain, Dropped, Fact, Found, Key, Note, Outcome, run_chain
+
+__all__ = ["CHAIN", "key_of", "tables"]
+
+_CONVERSATIONS: Final = "conversations"
+_PROTOCOL: Final = "rmp"
+_NS_PER_MS: Final = 1_000_000
+
+
+class Letter(NamedTuple):
+    """A message that can be replied to, or that replies to one."""
+
+    source: str
+    stream: str
+    place: Place
+    sender: str
+    layer: int | None
+    number: int | None
+    """The number a reply would name; None in a message seen as a reply."""
+    asks: bool
+    replies_to: int | None
+    """The number it names; None in a message seen as a request."""
+
+    @property
+    def key(self) -> str:
+        """What tables call the message."""
+        return f"{self.stream}@{self.place.offset}"
+
+
+def key_of(row: Row) -> Key:
+    """Return the key by which packets are dealt: the sender and its group are one stream."""
+    return row["source"], row["stream"]
+
+
+def tables(rows: Iterable[Row]) -> Outcome:
+    """Return what follows from RMP packets: rows of `conversations` and `violations`.
+
+    Parameters
+    ----------
+    rows
+        As they are read, those of a stream in order, with the columns ``observer.NEEDED``.
+    """
+    return run_chain(CHAIN, ((key_of(row), row) for row in rows))
+
+
+# --- senders --------------------------------------------------------------------------------
+
+
+def _senders(rows: Iterator[Row]) -> Iterator[Found]:
+    """Put the packets of a sender together; what is known of its stream besides says nothing."""
+    packets = dropwhile(lambda row: row.get("offset") is None, rows)
+    first = next(packets, None)
+    if first is None:
+        return
+    observer = Observer()
+    for found in observe(chain([first], packets), observer):
+        if isinstance(found, Breach):
+            yield Fact("violations", _violation(found, first))
+        elif first["src_addr"] is not None:
+            yield from _letters(found, first)
+    for bound, messages in observer.forgotten.items():
+        yield Dropped(bound, messages)
+
+
+def _letters(message: Seen, row: Row) -> Iterator[Note]:
+    """Yield a message as one of its sender, as one for whom it replies to, or as both."""
+    fields, last = message.fields, message.places[-1]
+    sender = endpoint(row["src_addr"], row["src_port"])
+    ring = row["source"], endpoint(row["dst_addr"], row["dst_port"])
+    said = row["source"], row["stream"], message.places[0], sender, fields.layer
+    order = last.ns or 0, last.frame or 0, row["stream"], last.offset
+    if fields.message_number is not None:
+        asked = Letter(*said, fields.message_number, fields.reply_requested, None)
+        yield Note(_CONVERSATIONS, (*ring, sender), order, asked)
+    if fields.reply_message_number is not None:
+        answer = Letter(*said, None, False, fields.reply_message_number)
+        yield Note(_CONVERSATIONS, (*ring, fields.reply_source), order, answer)
+
+
+def _violation(breach: Breach, row: Row) -> Row:
+    source, stream, place = row["source"], row["stream"], breach.place
+    captured = row["src_addr"] is not None
+    return {
+        "protocol": _PROTOCOL,
+        "rule": breach.rule,
+        "client": endpoint(row["src_addr"], row["src_port"]) if captured else None,
+        "message_key": f"{stream}@{place.offset}" if breach.of_message else None,
+        "text": breach.text,
+        "captured_ns": place.ns,
+        "frame": place.frame,
+        "source": source,
+        "stream": stream,
+        "offset": place.offset,
+    }
+
+
+# --- conversations --------------------------------------------------------------------------
+
+
+def _conversations(letters: Iterator[Letter]) -> Iterator[Found]:
+    """Match replies with the latest message before them that has the number they name.
+
+    Of a process 65,536 messages are known at a time at most: numbers have 16 bits.
+    """
+    open_: dict[int, Letter] = {}
+    answered: set[int] = set()
+    for letter in letters:
+        if letter.replies_to is not None:
+            if letter.replies_to in open_:
+                answered.add(letter.replies_to)
+                yield _conversation(open_[letter.replies_to], letter)
+        elif letter.number is not None:
+            before = open_.get(letter.number)
+            if before is not None and before.asks and letter.number not in answered:
+                yield _conversation(before, None)
+            open_[letter.number] = letter
+            answered.discard(letter.number)
+    for number, letter in open_.items():
+        if letter.asks and number not in answered:
+            yield _conversation(letter, None)
+
+
+def _conversation(asked: Letter, reply: Letter | None) -> Fact:
+    start, stop = asked.place.ns, reply.place.ns if reply else None
+    latency_ms = None if start is None or stop is None else (stop - start) // _NS_PER_MS
+    layer = LAYERS.get(asked.layer, f"layer {asked.layer}") if asked.layer is not None else None
+    return Fact(
+        "conversations",
+        {
+            "kind": _PROTOCOL,
+            "request_key": asked.key,
+            "reply_key": reply.key if reply else None,
+            "requester": asked.sender,
+            "responder": reply.sender if reply else None,
+            "requested_ns": start,
+            "replied_ns": stop,
+            "latency_ms": latency_ms,
+            "request": layer,
+            "requested_frame": asked.place.frame,
+            "replied_frame": reply.place.frame if reply else None,
+            "source": asked.source,
+            "stream": asked.stream,
+            "offset": asked.place.offset,
+        },
+    )
+
+
+CHAIN: Final[Chain] = MappingProxyType({"senders": _senders, _CONVERSATIONS: _conversations})
+"""RMP packets to `conversations` and `violations`."""

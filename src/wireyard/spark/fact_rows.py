@@ -1,0 +1,60 @@
+"""Rows that layers make, as batches of the tables of facts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Any
+
+import pyarrow as pa
+
+from wireyard.formats.base import Row
+from wireyard.layers.tables import TABLES
+from wireyard.layout import Column
+from wireyard.schema import arrow_type, storable
+
+__all__ = ["FACTS", "fact_batch"]
+
+FACTS = tuple(TABLES)
+"""The tables that are made anew from all of bronze with every commit."""
+_AT = pa.timestamp("us", tz="UTC")
+_NS_PER_US = 1000
+
+
+def fact_batch(table: str, rows: Sequence[Row]) -> pa.RecordBatch:
+    """Return rows of a table as a batch, with a timestamp ``x_at`` behind every moment ``x_ns``."""
+    arrays = []
+    for column in TABLES[table]:
+        values = _values(rows, column.name)
+        arrays.append(_array(values, arrow_type(column.kind)))
+        if _is_moment(column):
+            moments = [None if ns is None else ns // _NS_PER_US for ns in values]
+            arrays.append(pa.array(moments, _AT))
+    return pa.RecordBatch.from_arrays(arrays, schema=_schema_of(table))
+
+
+def _values(rows: Sequence[Row], name: str) -> list[Any]:
+    try:
+        return list(map(itemgetter(name), rows))
+    except KeyError:  # which a layer that has nothing for a column leaves out
+        return [row.get(name) for row in rows]
+
+
+def _schema_of(table: str) -> pa.Schema:
+    fields = []
+    for column in TABLES[table]:
+        fields.append(pa.field(column.name, arrow_type(column.kind)))
+        if _is_moment(column):
+            fields.append(pa.field(f"{column.name.removesuffix('_ns')}_at", _AT))
+    return pa.schema(fields)
+
+
+def _is_moment(column: Column) -> bool:
+    return "since 1970" in (column.unit or "")
+
+
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    try:
+        return pa.array(values, kind)
+    except UnicodeEncodeError:
+        return pa.array([text and storable(text) for text in values], kind)

@@ -1,0 +1,292 @@
+"""The steps of the chain: what they are dealt by, and what each of them leaves."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.layers.dealing import run_dealt
+from tests.layers.mqtt.make import MS, Capture, dealt, pair, tables_of, unordered
+from tests.layers.mqtt.recorded import capture_of, rows_of, streams_of
+from wireyard.layers.mqtt import (
+    clients,
+    conversations,
+    deliveries,
+    expected,
+    subscribers,
+)
+from wireyard.layers.mqtt.deliveries import content_note
+from wireyard.layers.mqtt.derive import CHAIN, derive_tables
+from wireyard.layers.mqtt.directions import sides_of
+from wireyard.layers.mqtt.expected import Audience
+from wireyard.layers.mqtt.records import Client, Handed, Link, Message, Moment, Setting, Subscribed
+from wireyard.layers.mqtt.state import Stream
+from wireyard.layers.mqtt.values import handed_note, keep_values, setting_note
+from wireyard.layers.steps import Fact, Found, Note
+
+Row = dict[str, Any]
+
+SOURCE, SERVER = "made.pcap", "10.0.0.1:1883"
+
+
+def at(place: int) -> Moment:
+    return Moment(place, place, "stream", place, place, place, SOURCE)
+
+
+def client(name: str) -> Client:
+    return Client(SOURCE, SERVER, name, "10.0.0.2:40000", name)
+
+
+# --- keys -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "name", ["bulk-v5", "sessions-v4", "sessions-v5", "wills-v5", "retained-v5", "properties-v5"]
+)
+def test_keys_may_go_anywhere(folder: Path, name: str, seed: int) -> None:
+    path = capture_of(folder, name)
+    rows, streams = rows_of(path), streams_of(path)
+    of_tasks = run_dealt(CHAIN, dealt(rows, streams), seed)
+    assert unordered(of_tasks) == unordered(derive_tables(rows, streams).tables)
+
+
+@pytest.mark.parametrize("name", ["bulk-v4", "qos-v3", "splits-v5", "keepalive-v5"])
+def test_the_order_of_moments_is_that_of_the_capture(folder: Path, name: str) -> None:
+    streams: dict[tuple[str, str], Stream] = {}
+    moments = []
+    for row in rows_of(capture_of(folder, name)):
+        stream = streams.setdefault((row["source"], row["stream"]), Stream(row, True))
+        moments.append(stream.reach(row))
+    assert moments == sorted(moments)
+
+
+def test_what_is_remembered_only_to_be_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    capture = pair(5)
+    for number in range(20):
+        capture.message("pub", f"t/{number % 3}", b"%d" % (number % 7), 1)
+        capture.hand("sub", f"t/{number % 3}", b"%d" % (number % 7), 1)
+        if number % 5 == 0:
+            capture.subscribe("sub", f"t/{number}")
+    whole = tables_of(capture)
+    monkeypatch.setattr(clients, "_MAX_TOPICS", 1)
+    monkeypatch.setattr(clients, "_TAKEN_AWAY", 1)
+    monkeypatch.setattr(deliveries, "_AT_ONCE", 1)
+    monkeypatch.setattr(expected, "_MAX_REMEMBERED", 0)
+    assert unordered(tables_of(capture)) == unordered(whole)
+
+
+def keys_of(capture: Capture) -> set[tuple[str, str, str]]:
+    return {side.key for side in sides_of(capture.rows).values()}
+
+
+def test_a_connection_goes_by_its_client_id() -> None:
+    capture = Capture()
+    capture.connect("one")
+    capture.leave("one")
+    capture.connect("one")
+    assert keys_of(capture) == {(SOURCE, SERVER, "one")}
+
+
+def test_a_client_id_that_the_broker_assigns() -> None:
+    assigned = (("assigned_client_identifier", "auto-1"),)
+    for told in ("", "mine"):
+        capture = Capture(5)
+        capture.connect(told, said=assigned)
+        capture.ping(told)
+        assert keys_of(capture) == {(SOURCE, SERVER, "auto-1")}
+        (session,) = tables_of(capture)["sessions"]
+        assert session["client_id"] == "auto-1"
+    refused = Capture(5)
+    refused.connect("mine", said=assigned, code=0x87)
+    assert keys_of(refused) == {(SOURCE, SERVER, "mine")}
+
+
+def test_connections_of_nobody_known_are_kept_apart() -> None:
+    capture = Capture()
+    for who in ("one", "two"):
+        capture.ping(who)
+    assert len(keys_of(capture)) == 2
+    assert [row["packets"] for row in tables_of(capture)["sessions"]] == [2, 2]
+
+
+def test_streams_of_a_connection_have_one_key_whoever_they_are() -> None:
+    """Where nothing tells whose they are, both count as the client's."""
+    capture = Capture()
+    capture.publish("one", True, "t", b"x", 0)
+    capture.publish("one", False, "t", b"y", 0)
+    sides = sides_of(capture.rows)
+    assert [side.by_client for side in sides.values()] == [True, True]
+    assert sides == sides_of(capture.rows[::-1])
+    assert len(keys_of(capture)) == len(tables_of(capture)["sessions"]) == 1
+
+
+def test_one_client_id_at_two_brokers() -> None:
+    capture = Capture()
+    capture.connect("one")
+    elsewhere = Capture()
+    elsewhere.connect("one")
+    other = [
+        row
+        | {"stream": row["stream"].replace("10.0.0.1:1883", "10.0.0.9:1883")}
+        | {name: "10.0.0.9" for name in ("src_addr", "dst_addr") if row[name] == "10.0.0.1"}
+        for row in elsewhere.rows
+    ]
+    tables, _ = derive_tables([*capture.rows, *other])
+    assert [row["ended_by"] for row in tables["sessions"]] == ["open", "open"]
+
+
+# --- time -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("later_s", "published"), [(5, False), (20, True)])
+def test_a_delayed_will_needs_no_packet_of_its_own_client(later_s: float, published: bool) -> None:
+    capture = pair(5)
+    capture.connect(
+        "rude", will_topic="t/w", will_payload=b"gone", will_qos=1, will_retain=True,
+        will_properties=(), properties=(("session_expiry_interval", 100),),
+    )  # fmt: skip
+    capture.rows[-2]["will_properties"] = [{"name": "will_delay_interval", "value": 10}]
+    capture.end("rude")
+    ended_ns = capture.now_ns
+    capture.wait(later_s)
+    capture.ping("sub")
+    tables = tables_of(capture)
+    assert [row["verdict"] for row in tables["deliveries"]] == ["not_forwarded"] * published
+    times = [(row["payload"], row["from_ns"]) for row in tables["retained"]]
+    assert times == [(b"gone", ended_ns + 10_000 * MS)] * published
+
+
+# --- who is subscribed ----------------------------------------------------------------------
+
+
+def subscribed(name: str, filter: str, asked: int, gone: int | None) -> Subscribed:
+    end = None if gone is None else at(gone)
+    return Subscribed(
+        client(name), filter, None, 1, False, False, None, at(asked), at(asked), at(asked), end, end
+    )
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.sampled_from("xy"), st.integers(0, 9)),
+        unique_by=lambda one: one[2],
+    ),
+    st.lists(st.integers(0, 30), min_size=10, max_size=10),
+    st.integers(0, 99),
+)
+def test_an_audience_is_what_playing_the_changes_gives(
+    begun: list[tuple[str, str, int]], lengths: list[int], time: int
+) -> None:
+    every = []
+    for place, (name, filter, begins) in enumerate(begun):
+        length = lengths[place]
+        # Nothing begins or ends where something else does.
+        gone = None if length > 25 else 100 * begins + 10 * length + 5
+        every.append(subscribed(name, filter, 100 * begins, gone))
+    current: dict[tuple[str, str], Subscribed] = {}
+    events = [(one.asked, True, one) for one in every]
+    events += [(one.gone, False, one) for one in every if one.gone]
+    moment = at(10 * time + 1)
+    for when, begins_now, one in sorted(events, key=lambda event: event[0]):
+        key = one.client.name, one.filter
+        if when > moment:
+            break
+        if begins_now:
+            current[key] = one
+        elif current.get(key) is one:
+            del current[key]
+    audience = Audience(every)
+    assert set(audience.at(moment)) == set(current.values())
+    assert audience.at(moment) == [one for one in every if one in current.values()]
+
+
+def test_subscriptions_that_are_too_many_match_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscribers, "MAX_SUBSCRIPTIONS", 1)
+    capture = pair()
+    capture.subscribe("pub", "t/1")
+    capture.message("pub", "t/1", b"x", 0)
+    tables, dropped = derive_tables(capture.rows)
+    assert dropped == {"filters": 1}
+    assert [row["subscription"] for row in tables["deliveries"]] == ["t/#"]
+
+
+# --- values and conversations ---------------------------------------------------------------
+
+
+def values_of(records: Iterable[Note]) -> list[Found]:
+    ordered = sorted(records, key=lambda note: note.order)
+    return list(keep_values(note.record for note in ordered))
+
+
+def setting(place: int, payload: bytes) -> Note:
+    return setting_note(Setting(client("p"), "t", payload, 1, at(place), at(place), None))
+
+
+def test_a_value_that_was_handed_over_was_set_a_while_ago_at_most() -> None:
+    """It may be on its way while the next ones come, but not while many do."""
+    sent = [setting(place, b"%d" % place) for place in range(20)]
+    handed = [
+        handed_note(Handed(at(place), client("s"), "t", content, 1, True))
+        for place, content in ((30, b"19"), (31, b"4"), (32, b"3"), (7, b"7"), (6, b"7"))
+    ]
+    found = values_of([*sent, *handed])
+    setters = {
+        note.record.at.ns: note.record.setter and note.record.setter.ns
+        for note in found
+        if isinstance(note, Note)
+    }
+    assert setters == {30: 19, 31: 4, 32: None, 7: 7, 6: None}
+    rows = [one.row for one in found if isinstance(one, Fact)]
+    assert [row["from_ns"] for row in rows] == list(range(20))
+    assert [row["to_ns"] for row in rows] == [*range(1, 20), None]
+
+
+def test_of_requests_that_nobody_answers_some_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversations, "MAX_WAITING", 2)
+    capture = pair(5)
+    for _ in range(5):
+        capture.message("pub", "ask", b"?", 1, properties=(("response_topic", "answers"),))
+    capture.message("sub", "answers", b"!", 1)
+    tables, dropped = derive_tables(capture.rows)
+    assert dropped == {"requests": 3}
+    answered = ["reply_key" in row for row in tables["conversations"]]
+    assert answered == [False, False, False, True, False]
+
+
+# --- notes ---------------------------------------------------------------------------------
+
+
+def test_records_are_packed_as_they_are() -> None:
+    link = Link(client("c"), at(1), 5, "user", accepted=at(2), served_as=("c", "$share/g/t"))
+    message = Message(
+        "publish", at(1), client("c"), "t", b"x", 1, True, b"x", 9, 5, "r", b"d", True, at(2), None,
+        7, [at(3), at(4)], 2,
+    )  # fmt: skip
+    handed = Handed(at(1), client("c"), "t", b"x", 2, True, (1, 2), True, 3, at(4), setter=at(5))
+    for one in (link, message, handed, subscribed("c", "t", 1, 2)):
+        packed = pickle.loads(pickle.dumps(one))
+        assert type(packed) is type(one)
+        for field in fields(one):
+            value = getattr(packed, field.name)
+            assert value == getattr(one, field.name)
+            assert type(value) is type(getattr(one, field.name))
+
+
+def test_contents_of_a_topic_come_one_after_the_other() -> None:
+    """Their hash stands before the moment, so all that one step holds is of one content."""
+    notes = [
+        content_note(Handed(at(place), client("c"), "t", b"%d" % (place % 3), 0, False))
+        for place in range(9)
+    ]
+    notes.sort(key=lambda note: note.order)
+    contents = [note.record.content for note in notes]
+    assert [len(set(contents[start : start + 3])) for start in (0, 3, 6)] == [1, 1, 1]
+    assert [note.record.at for note in notes[:3]] == sorted(note.record.at for note in notes[:3])

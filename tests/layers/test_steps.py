@@ -1,0 +1,85 @@
+"""Chains of steps: what comes to which step, in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.layers.dealing import run_dealt
+from wireyard.layers.jmq.chain import CHAIN as JMS
+from wireyard.layers.mqtt.derive import CHAIN as MQTT
+from wireyard.layers.steps import Chain, Dropped, Fact, Found, Note, run_chain
+
+
+def split(rows: Iterator[dict[str, Any]]) -> Iterator[Found]:
+    """Leave each number for its remainder, the largest first, and how many there are."""
+    many = 0
+    for row in rows:
+        many += 1
+        yield Note("count", (row["number"] % 3,), (-row["number"],), row["number"])
+        yield Note("end", ("all",), (row["number"], row["source"]), row["number"])
+    yield Dropped("MAX_ROWS", many)
+
+
+def count(numbers: Iterator[int]) -> Iterator[Found]:
+    found = list(numbers)
+    yield Fact("counts", {"numbers": found})
+    yield Note("end", ("sums",), (sum(found),), sum(found))
+
+
+def end(numbers: Iterator[int]) -> Iterator[Found]:
+    yield Fact("ends", {"numbers": list(numbers)})
+
+
+THREE: Chain = {"split": split, "count": count, "end": end}
+ROWS = [((name,), {"source": name, "number": number}) for number in range(6) for name in "ab"]
+COUNTS = [[3, 3, 0, 0], [4, 4, 1, 1], [5, 5, 2, 2]]
+ENDS = [[0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5], [6, 10, 14]]
+
+
+def test_records_come_by_key_and_in_order() -> None:
+    tables, dropped = run_chain(THREE, ROWS)
+    assert sorted(row["numbers"] for row in tables["counts"]) == COUNTS
+    assert sorted(row["numbers"] for row in tables["ends"]) == ENDS
+    assert dropped == {"MAX_ROWS": len(ROWS)}
+
+
+def test_packets_of_a_key_come_to_one_call() -> None:
+    calls: list[list[str]] = []
+
+    def see(rows: Iterator[dict[str, Any]]) -> Iterator[Found]:
+        calls.append([f"{row['source']}{row['number']}" for row in rows])
+        yield from ()
+
+    run_chain({"see": see}, ROWS)
+    assert calls == [[f"{name}{number}" for number in range(6)] for name in "ab"]
+
+
+@pytest.mark.parametrize("step", ["split", "count", "other"])
+def test_notes_are_for_steps_behind(step: str) -> None:
+    def leave(rows: Iterator[Any]) -> Iterator[Found]:
+        yield Note(step, (), (), None)
+
+    with pytest.raises(KeyError):
+        run_chain({"split": split, "count": leave}, ROWS)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_order_of_keys_says_nothing(seed: int) -> None:
+    chain = {name: step for name, step in THREE.items() if name != "split"}
+    dealt = run_dealt({"split": _quiet, **chain}, ROWS, seed)
+    assert sorted(row["numbers"] for row in dealt["counts"]) == COUNTS
+    assert sorted(row["numbers"] for row in dealt["ends"]) == ENDS
+
+
+def _quiet(rows: Iterator[dict[str, Any]]) -> Iterator[Found]:
+    return (found for found in split(rows) if not isinstance(found, Dropped))
+
+
+@pytest.mark.parametrize("chain", [JMS, MQTT], ids=["jms", "mqtt"])
+def test_nothing_gives_nothing(chain: Chain) -> None:
+    assert run_chain(chain, ()) == ({}, {})
+    for step in chain.values():
+        assert not [found for found in step(iter(())) if not isinstance(found, Dropped)]

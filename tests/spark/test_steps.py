@@ -1,0 +1,100 @@
+"""What the tasks of the facts stage make of batches: records in, files out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wireyard.layers.steps import Dropped, Fact, Found, Note
+from wireyard.spark.fact_rows import fact_batch
+from wireyard.spark.steps import NOTES, order_bytes, run_step, values_of
+
+NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1)
+ORDERS = st.tuples(NUMBERS, st.text("a\0\xff\U0001f600\udc80", max_size=3), NUMBERS)
+
+
+@given(ORDERS, ORDERS)
+def test_orders_compare_as_their_bytes_do(one: Any, other: Any) -> None:
+    assert (order_bytes(one) < order_bytes(other)) == (one < other)
+    assert (order_bytes(one) == order_bytes(other)) == (one == other)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([1, None, -(1 << 63), (1 << 63) - 1], pa.int64()),
+        ([1, 2, 3], pa.int32()),
+        ([True, None, False], pa.bool_()),
+        (["a", None, "", "ä\0b"], pa.string()),
+        ([b"", None, b"\0\xff"], pa.binary()),
+        ([None, None], pa.string()),
+        ([["a"], None, []], pa.list_(pa.string())),
+        ([{"a": {"x": "1"}}, None, {}], pa.map_(pa.string(), pa.struct([("x", pa.string())]))),
+    ],
+)
+def test_values_are_those_of_arrow(values: list[Any], kind: pa.DataType) -> None:
+    given = [value and list(value.items()) if pa.types.is_map(kind) else value for value in values]
+    column = pa.array(given, kind)
+    for start, stop in ((0, len(values)), (1, len(values))):
+        found = list(values_of(column.slice(start, stop - start)))
+        assert found == values[start:stop]
+        assert [type(one) for one in found] == [type(one) for one in values[start:stop]]
+
+
+def follow(records: Iterator[dict[str, Any]]) -> Iterator[Found]:
+    for number, row in enumerate(records):
+        yield Fact("sessions", {"client": row["name"], "packets": number, "opened_ns": 1999})
+        yield Note("later", (row["key"],), (-number,), [row["name"]])
+        yield Dropped("MAX_NAMES", 2)
+
+
+def take(records: Iterator[list[str]]) -> Iterator[Found]:
+    yield Fact("violations", {"text": " ".join(name for (name,) in records)})
+
+
+def run(batches: list[pa.RecordBatch], step: Any, packed: bool, staging: Path) -> list[Any]:
+    (manifest,) = run_step(iter(batches), step, packed, str(staging))
+    return [tuple(row.values()) for row in manifest.to_pylist()]
+
+
+def test_facts_and_notes_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wireyard.spark.steps.BATCH_ROWS", 2)
+    for name in (NOTES, "sessions", "violations"):
+        (tmp_path / name).mkdir()
+    rows = [{"key": key, "name": f"{key}{place}"} for key in "ab" for place in range(3)]
+    # A key may go on in the next batch.
+    batches = [pa.RecordBatch.from_pylist(rows[:2]), pa.RecordBatch.from_pylist(rows[2:])]
+    fact, note, dropped = run(batches, follow, False, tmp_path)
+    assert (fact[0], fact[1], fact[3]) == ("fact", "sessions", 6)
+    assert (note[0], note[1], note[3]) == ("note", "later", 6)
+    assert dropped == ("dropped", "MAX_NAMES", None, 12)
+    sessions = pq.read_table(tmp_path / "sessions" / fact[2])
+    assert sessions["client"].to_pylist() == ["a0", "a1", "a2", "b0", "b1", "b2"]
+    assert sessions["packets"].to_pylist() == [0, 1, 2] * 2
+    assert sessions["opened_at"].cast(pa.int64()).to_pylist() == [1] * 6
+    assert sessions.schema.equals(fact_batch("sessions", ()).schema)
+    notes = pq.read_table(tmp_path / NOTES / note[2]).sort_by(
+        [("key", "ascending"), ("order", "ascending")]
+    )
+    ((kind, table, file, things),) = run(notes.to_batches(), take, True, tmp_path)
+    assert (kind, table, things) == ("fact", "violations", 2)
+    texts = pq.read_table(tmp_path / "violations" / file)["text"].to_pylist()
+    assert texts == ["a2 a1 a0", "b2 b1 b0"]
+
+
+def test_nothing_leaves_no_file(tmp_path: Path) -> None:
+    assert run([], follow, False, tmp_path) == []
+    assert not list(tmp_path.iterdir())
+
+
+def test_text_that_arrow_cannot_have_is_spelled_out() -> None:
+    batch = fact_batch("sessions", [{"client": "a\udc80"}, {"client": None}, {"user": "ä"}])
+    assert batch["client"].to_pylist() == ["a\\udc80", None, None]
+    assert batch["user"].to_pylist() == [None, None, "ä"]
