@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wireyard.api import decode, encode, formats, packets, read, scan, write
+    from wireyard.api import decode, encode, formats, packets, read, scan, segments, write
     from wireyard.errors import (
         DecodeError,
         EncodeError,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "wireyard.api": ("decode", "encode", "formats", "packets", "read", "scan", "write"),
+    "wireyard.api": ("decode", "encode", "formats", "packets", "read", "scan", "segments", "write"),
     "wireyard.errors": (
         "DecodeError",
         "EncodeError",
@@ -65,6 +65,7 @@ __all__ = [
     "read",
     "register",
     "scan",
+    "segments",
     "write",
 ]
 

@@ -22,7 +22,7 @@ from wireyard.streams.scan import scan_streams
 from wireyard.streams.source import Source
 from wireyard.streams.write import write_stream
 
-__all__ = ["decode", "encode", "formats", "packets", "read", "scan", "write"]
+__all__ = ["decode", "encode", "formats", "packets", "read", "scan", "segments", "write"]
 
 _MOST_THREADS = 8
 
@@ -91,11 +91,10 @@ def scan(
     found = _open(source, format, decode_as)
     try:
         wanted = get_format(format) if format else found.one_format()
+        shown = {one.label: one for one in (wanted, *(stream.format for stream in found.streams))}
         plans = {
-            one.label: make_plan(
-                one, columns, where, mode, max_packet_bytes, captured=found.captured
-            )
-            for one in (wanted, *(stream.format for stream in found.streams))
+            label: make_plan(one, columns, where, mode, max_packet_bytes, captured=found.captured)
+            for label, one in shown.items()
         }
     except BaseException:
         found.close()
@@ -128,6 +127,37 @@ def read(
         max_packet_bytes=max_packet_bytes,
         threads=threads,
     ).read_all()
+
+
+def segments(source: Source, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
+    """Open a capture as a stream of its TCP segments and UDP datagrams, a row each.
+
+    Nothing is put together but fragments: what was sent twice is there twice.
+
+    Parameters
+    ----------
+    source
+        A capture, pcap or pcapng, as `scan` takes it.
+    columns
+        The columns wanted, in order; all if None.
+
+    Raises
+    ------
+    SourceError
+        The source cannot be read, or is no capture; while reading, that it is damaged, after the
+        rows before the damage.
+    UsageError
+        A column the table does not have.
+
+    Examples
+    --------
+    >>> import wireyard
+    >>> rows = wireyard.segments("traffic.pcap", ["frame", "flow", "seq"])  # doctest: +SKIP
+    """
+    # Formats are there before all this is loaded.
+    from wireyard.captures.segments import scan_segments
+
+    return scan_segments(source, columns)
 
 
 def packets(

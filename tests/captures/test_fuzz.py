@@ -17,6 +17,7 @@ from wireyard.captures import magic, pcapng
 from wireyard.captures import pcap as classic
 from wireyard.captures.layout import Protocol
 from wireyard.captures.read import Capture, read_capture
+from wireyard.captures.segments import scan_segments
 from wireyard.captures.units import UnitReader
 from wireyard.errors import SourceError
 
@@ -85,13 +86,16 @@ def check(data: bytes, overlap: str) -> Capture | None:
     assert (capture.damage is None) == (capture.unread_bytes == 0)
     units, _ = reader.units()
     assert sum(capture.payload_bytes.values()) == units.captured.sum(dtype=np.int64)
+    assert segment_bytes(data) == units.captured.sum(dtype=np.int64)
     protocols = reader.flows.protocols()[units.flows >> 1]
     assert set(protocols.tolist()) <= {Protocol.TCP, Protocol.UDP}
     assert len({stream.name for stream in capture.streams}) == len(capture.streams)
     for stream in capture.streams:
         runs = stream.runs
         inside = runs.starts + runs.lengths <= len(data)
-        behind = (runs.starts >= len(data)) & (runs.starts + runs.lengths <= reader.places.size)
+        behind = (runs.starts >= len(data)) & (
+            runs.starts + runs.lengths <= reader.packets.places.size
+        )
         assert (inside | behind).all() and (runs.starts >= 0).all() and (runs.lengths > 0).all()
         parts = sorted([*stream.pieces.tolist(), *stream.gaps.tolist()])
         assert parts[0][0] == 0 and parts[-1][1] == stream.size
@@ -99,6 +103,17 @@ def check(data: bytes, overlap: str) -> Capture | None:
         for start, stop in stream.pieces.tolist():
             assert len(stream.read(start, stop)) == stop - start
     return capture
+
+
+def segment_bytes(data: bytes) -> int:
+    """Return how many bytes of payload the table of segments has."""
+    total = 0
+    try:
+        for batch in scan_segments(data, ["payload"]):
+            total += sum(map(len, batch["payload"].to_pylist()))
+    except SourceError as error:
+        assert "bytes are not read" in str(error)
+    return total
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tests.captures.make import Packet, ethernet, ipv4, packets, pcap, tcp
-from wireyard.captures import read
+from wireyard.captures import files
 from wireyard.captures.magic import is_capture
 from wireyard.captures.pcap import MAGICS
 from wireyard.captures.read import read_capture
@@ -120,7 +120,7 @@ def test_a_compressed_file_that_is_cut_off_gives_what_it_has() -> None:
 def test_a_capture_too_large_for_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read, "MAX_CAPTURE_BYTES", 3 << 20)
+    monkeypatch.setattr(files, "MAX_CAPTURE_BYTES", 3 << 20)
     data = pcap(packets([bytes(1 << 10)] * 6000))
     path = tmp_path / "capture"
     for written in (data, gzip.compress(data)):

@@ -14,16 +14,23 @@ from tests.captures.make import (
     SERVER,
     SYN,
     Packet,
+    enhanced,
     ethernet,
+    interface,
     ipv4,
     packets,
     pcap,
+    section,
+    simple,
     tcp,
 )
 from wireyard.captures.read import Capture, read_capture
 from wireyard.captures.stream import Stream
+from wireyard.captures.tcp_kernels import AFTERMATH, SILENCE_NS
 
 ISN, OTHER_ISN = 1000, 5000
+FAR = AFTERMATH + 100
+"""So far ahead a connection may go on, but none that has ended."""
 
 
 def client(
@@ -341,3 +348,44 @@ def test_where_a_stream_was_closed() -> None:
     assert (closed.ended, closed.closed) == ("rst", (3, BEGAN_NS + 2000))
     assert closed.span_ns == (BEGAN_NS + 1000, BEGAN_NS + 1000)
     assert (open_end.ended, open_end.closed) == (None, None)
+
+
+def spaced(*frames: tuple[int, bytes]) -> dict[str, str]:
+    """Return the streams of frames that were captured so many nanoseconds after the first."""
+    capture = read_capture(pcap([Packet(frame, BEGAN_NS + after) for after, frame in frames]))
+    return {stream.name: shown(stream) for stream in capture.streams}
+
+
+@pytest.mark.parametrize(
+    ("silence_ns", "streams"),
+    [
+        (SILENCE_NS, {NAME: "abc" + "_" * (FAR - 3) + "new"}),
+        (SILENCE_NS + 1000, {NAME: "abc", f"{NAME}#2": "new"}),
+    ],
+)
+def test_a_silent_connection_ends(silence_ns: int, streams: dict[str, str]) -> None:
+    hello = [(0, frame) for frame in (*HELLO, client(0, b"abc"))]
+    late = 5000, client(3, b"")  # an acknowledgment breaks the silence as well
+    assert spaced(*hello, late, (5000 + silence_ns, client(FAR, b"new"))) == streams
+
+
+def test_a_silent_connection_goes_on_where_it_stopped() -> None:
+    day_ns = 12 * SILENCE_NS
+    frames = [(0, frame) for frame in (*HELLO, client(0, b"abc"))]
+    frames += [(day_ns, client(5, b"fg")), (2 * day_ns, client(7, b"h"))]
+    assert spaced(*frames) == {NAME: "abc__fgh"}
+
+
+def test_the_same_numbers_after_a_silence_are_a_port_used_again() -> None:
+    frames = [(0, frame) for frame in (*HELLO, client(0, b"abc"))]
+    frames += [(2 * SILENCE_NS, frame) for frame in (*HELLO, client(0, b"xyz"))]
+    assert spaced(*frames) == {NAME: "abc", f"{NAME}#2": "xyz"}
+    frames[4:] = [(1000, frame) for _, frame in frames[4:]]
+    assert spaced(*frames) == {NAME: "abc"}
+
+
+def test_what_has_no_time_was_never_silent() -> None:
+    blocks = [simple(frame) for frame in (*HELLO, client(0, b"abc"))]
+    late = enhanced(client(FAR, b"new"), BEGAN_NS // 1000)
+    capture = read_capture(section() + interface() + b"".join(blocks) + late)
+    assert [stream.size for stream in capture.streams] == [FAR + 3]

@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from tests.captures.make import BEGAN_NS, pcap
+from tests.captures.make import pcap
 from tests.captures.torture import Expected, Segment, make_flow, model
 from wireyard.captures.read import Capture, read_capture
 from wireyard.captures.stream import Stream
@@ -16,11 +16,12 @@ FLOWS = 1500
 
 
 def interleaved(flows: list[list[Segment]], rng: Random) -> list[Segment]:
-    """Mix flows that keep their own order."""
+    """Mix flows that keep their own order, and are silent together."""
     turns = [number for number, flow in enumerate(flows) for _ in flow]
     rng.shuffle(turns)
     rests = [iter(flow) for flow in flows]
-    return [next(rests[turn]) for turn in turns]
+    mixed = [next(rests[turn]) for turn in turns]
+    return sorted(mixed, key=lambda segment: segment.silences)
 
 
 def capture_of(segments: list[Segment], overlap: str) -> Capture:
@@ -28,7 +29,7 @@ def capture_of(segments: list[Segment], overlap: str) -> Capture:
     return read_capture(pcap(records), overlap)
 
 
-def assert_stream(stream: Stream, expected: Expected) -> None:
+def assert_stream(stream: Stream, expected: Expected, segments: list[Segment]) -> None:
     rows = expected.rows()
     assert stream.size == expected.size, stream.name
     assert stream.begun == expected.begun, stream.name
@@ -40,7 +41,8 @@ def assert_stream(stream: Stream, expected: Expected) -> None:
     assert content == bytes(byte for _, byte, _ in rows), stream.name
     frames, times_ns = stream.completed(offsets, offsets + 1)
     assert frames.tolist() == [frame for _, _, frame in rows], stream.name
-    assert ((times_ns - BEGAN_NS) == 1000 * frames).all()
+    told = [segments[frame - 1].time_ns(frame) for frame in frames.tolist()]
+    assert times_ns.tolist() == told, stream.name
     if pieces:
         start, stop = max(pieces, key=lambda piece: piece[1] - piece[0])
         last = max(frame for offset, _, frame in rows if start <= offset < stop)
@@ -57,7 +59,7 @@ def test_streams_are_those_of_the_model(seed: int, overlap: str) -> None:
     expected = model(segments, newest=overlap == "last")
     assert {stream.name for stream in capture.streams} == set(expected)
     for stream in capture.streams:
-        assert_stream(stream, expected[stream.name])
+        assert_stream(stream, expected[stream.name], segments)
     payload = sum(len(segment.payload) - segment.cut for segment in segments)
     assert sum(capture.payload_bytes.values()) == payload
     assert capture.frames == {"tcp": len(segments)}

@@ -11,10 +11,13 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from tests.captures.make import ACK, BEGAN_NS, FIN, RST, SYN, Packet, ethernet, ipv4, tcp
+from wireyard.captures.tcp_kernels import SILENCE_NS
 
 WRAP = 1 << 32
 FAR = (1 << 30) + (1 << 26)
 """Further than a window: numbers so far apart are never of one connection."""
+NEAR = 1 << 25
+"""In a window, but too far for a connection that has ended, or was silent for long."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,8 @@ class Segment:
     acknowledgment: int = 0
     cut: int = 0
     """Bytes that the snapshot cut off."""
+    silences: int = 0
+    """How often nothing at all was captured for long before it."""
 
     @property
     def control(self) -> bool:
@@ -50,16 +55,28 @@ class Segment:
         (src, src_port), (dst, dst_port) = self.ends
         numbers = self.sequence, self.payload, self.flags, self.acknowledgment
         whole = ethernet(ipv4(tcp(src_port, dst_port, *numbers), 6, src, dst))
-        return Packet(whole[: len(whole) - self.cut], BEGAN_NS + 1000 * number, len(whole))
+        return Packet(whole[: len(whole) - self.cut], self.time_ns(number), len(whole))
+
+    def time_ns(self, number: int) -> int:
+        """Return when the segment was captured, as packet `number`."""
+        return BEGAN_NS + 1000 * number + self.silences * (SILENCE_NS + 1000)
 
 
 def make_flow(flow: int, rng: Random) -> list[Segment]:
     """Return the segments of all connections between two endpoints, in the order of capture."""
     numbers = [rng.choice((rng.randrange(WRAP), WRAP - rng.randrange(600))) for _ in range(2)]
     captured: list[Segment] = []
+    silences = 0
     for connection in range(rng.choice((1, 1, 1, 2, 3))):
         segments = _capture(_exchange(flow, connection, numbers, rng), rng)
-        if captured and rng.random() < 0.3:
+        segments = [replace(one, silences=silences) for one in segments]
+        if segments and rng.random() < 0.2:
+            # It goes on after a while; a SYN with the number of before would be a new one.
+            after = max((at for at, one in enumerate(segments) if one.flags & SYN), default=0) + 1
+            after = rng.randint(after, len(segments))
+            silences += 1
+            segments[after:] = [replace(one, silences=silences) for one in segments[after:]]
+        if captured and captured[-1].silences == silences and rng.random() < 0.3:
             # Segments of the old connection, known from others, arrive after the new one has begun.
             late = [at for at, one in enumerate(captured) if one.payload and not one.control][-2:]
             earlier = captured[: late[0]] if late else []
@@ -70,7 +87,10 @@ def make_flow(flow: int, rng: Random) -> list[Segment]:
                 segments[head + 1 : head + 1] = [captured[at] for at in late]
                 captured = [one for at, one in enumerate(captured) if at not in late]
         captured += segments
-        numbers = [(number + FAR + rng.randrange(1 << 28)) % WRAP for number in numbers]
+        silent = rng.random() < 0.3
+        silences += silent
+        far = NEAR if silent else FAR
+        numbers = [(number + far + rng.randrange(1 << 28)) % WRAP for number in numbers]
     return _keep_alive(captured, rng)
 
 

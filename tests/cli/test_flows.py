@@ -150,3 +150,24 @@ def test_recorded_captures_have_the_packets_of_their_brokers(run: Run, shared: P
                 counts = row[f"packets_{way}"], row[f"bytes_{way}"]
                 shown[f"{src}>{dst}"] = (row["format"], *counts)
     assert shown == wanted
+
+
+def test_segments_are_listed_as_captured(run: Run, capture: Path) -> None:
+    rows = rows_of(run("flows", capture, "--segments"))
+    assert [row["frame"] for row in rows] == list(range(1, 8))
+    assert "payload" not in rows[0]
+    assert (rows[0]["flow"], rows[0]["seq"], rows[0]["ack"]) == (
+        f"{CLIENT}:1234>{SERVER}:7676",
+        99,
+        None,
+    )
+    assert [row["flags"] for row in rows] == ["S", "SA", "A", "A", "FA", None, None]
+    shown = run("flows", capture, "--segments", "--out", "table").stdout.splitlines()
+    assert len(shown) == 8 and shown[0].split()[:3] == ["frame", "captured_ns", "flow"]
+
+
+def test_segments_of_a_damaged_capture(run: Run, capture: Path) -> None:
+    capture.write_bytes(capture.read_bytes() + bytes(3))
+    result = run("flows", capture, "--segments")
+    assert result.exit_code == 1 and len(result.stdout.splitlines()) == 7
+    assert "3 bytes are not read" in one_line(result)

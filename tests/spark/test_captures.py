@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -12,7 +13,19 @@ import pyarrow.compute as pc
 import pytest
 
 import wireyard
-from tests.captures.make import BEGAN_NS, Packet, both_ways, ethernet, ipv4, pcap, tcp
+from tests.captures.make import (
+    BEGAN_NS,
+    Packet,
+    both_ways,
+    enhanced,
+    ethernet,
+    interface,
+    ipv4,
+    packets,
+    pcap,
+    section,
+    tcp,
+)
 from tests.captures.test_directed import CONNECT, PUBLISH
 from tests.make import packet
 from tests.spark.lakes import Silent, run, table
@@ -121,6 +134,36 @@ def test_a_run_reads_all_formats_of_a_capture(
         assert all((row["first_bytes"] == "") == (row["status"] == "gap") for row in bad)
 
 
+def test_pieces_that_mislead_are_read_again(spark: SparkSession, tmp_path: Path) -> None:
+    """In packets that carry captures most guesses are wrong, and sections change what is read."""
+    inner = pcap(packets([bytes(range(40))] * 12))[24:]
+    carriers = [
+        ethernet(ipv4(tcp(9, 80, 1 + n * len(inner), inner), 6, f"10.0.0.{n % 5}"))
+        for n in range(40)
+    ]
+    frames = [one.data for one in TRAFFIC[:400]]
+    halves = [frames[:200] + carriers, carriers + frames[200:]]
+    path = tmp_path / "mixed.pcapng"
+    path.write_bytes(
+        b"".join(
+            section(order) + interface(order=order) + b"".join(blocks)
+            for order, half in zip("<>", halves, strict=True)
+            for blocks in [[enhanced(data, 10**15 + n, order=order) for n, data in enumerate(half)]]
+        )
+        + bytes(7)
+    )
+    report = run(tmp_path / "lake", spark, path, split_bytes=path.stat().st_size // 40)
+    assert report.repaired > 5
+    assert "7 bytes are not read" in report.notes[0]
+    for format in ("mqtt", "jmq"):
+        with pytest.warns(UserWarning, match="7 bytes are not read"):
+            expected = wireyard.read(path, format)
+        assert expected.num_rows > 20
+        assert sorted_rows(table(tmp_path / "lake", f"packets_{format}")).equals(
+            sorted_rows(expected)
+        )
+
+
 def test_a_rotated_capture_is_one(
     spark: SparkSession, capture: Path, rotated: Path, tmp_path: Path
 ) -> None:
@@ -176,3 +219,44 @@ def test_what_a_capture_does_not_tell_is_noted(spark: SparkSession, tmp_path: Pa
     assert "5 bytes are not read" in report.notes[0]
     assert "2 streams, 11 bytes, are of no known format" in report.notes[1]
     assert run(tmp_path / "lake", None, path).unchanged == 1
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 7, 64])
+def test_segments_for_any_number_of_tasks(spark: SparkSession, capture: Path, tasks: int) -> None:
+    expected = wireyard.segments(capture).read_all()
+    split = -(-capture.stat().st_size // tasks)
+    options = {"table": "tcp_segments", "maxPartitionBytes": str(split)}
+    frame = spark.read.format("wireyard").options(**options).load(str(capture))
+    assert frame.rdd.getNumPartitions() == tasks
+    found = frame.toArrow()
+    assert found.schema.names == expected.schema.names and found.num_rows > 500
+    assert found.sort_by("frame").to_pylist() == expected.to_pylist()
+
+
+def test_segments_of_a_rotated_capture(
+    spark: SparkSession, capture: Path, rotated: Path, tmp_path: Path
+) -> None:
+    wanted = wireyard.segments(capture, ["frame", "flow", "seq"]).read_all()
+    reader = spark.read.format("wireyard").options(table="tcp_segments", rotated="true")
+    found = reader.option("columns", "frame,flow,seq").load(str(rotated))
+    assert found.toArrow().sort_by("frame").to_pylist() == wanted.to_pylist()
+    (tmp_path / "capture.gz").write_bytes(gzip.compress(capture.read_bytes()))
+    (tmp_path / "notes.txt").write_text("no capture")
+    mixed = spark.read.format("wireyard").options(table="tcp_segments").load(str(tmp_path))
+    assert mixed.select("frame", "flow", "seq").toArrow().to_pylist() == wanted.to_pylist()
+
+
+def test_segments_of_what_has_none(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "cut.pcap"
+    path.write_bytes(pcap(TRAFFIC[:3]) + bytes(9))
+    reader = spark.read.format("wireyard").option("table", "tcp_segments")
+    with pytest.raises(Exception, match="9 bytes are not read"):
+        reader.load(str(path)).count()
+    assert reader.option("ignoreCorruptFiles", "true").load(str(path)).count() == 3
+    (tmp_path / "a.jmq").write_bytes(packet())
+    with pytest.raises(Exception, match=r"tcp_segments: there is no capture at .*a\.jmq"):
+        reader.load(str(tmp_path / "a.jmq")).count()
+    with pytest.raises(Exception, match="tcp_segments has no column 'topic'"):
+        reader.option("columns", "topic").load(str(path)).count()
+    with pytest.raises(Exception, match="option 'table' cannot be 'x': one of packets, tcp_seg"):
+        reader.option("table", "x").load(str(path))

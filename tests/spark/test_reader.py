@@ -44,7 +44,9 @@ def reader_of(*paths: object, schema: StructType | None = None, **options: str) 
     texts = [str(path) for path in paths]
     given = {"paths": str(texts).replace("'", '"'), **options}
     source = WireyardSource(given)
-    return source.reader(schema or source.schema())
+    reader = source.reader(schema or source.schema())
+    assert isinstance(reader, Reader)
+    return reader
 
 
 def pieces(reader: Reader) -> list[tuple[Piece, ...]]:

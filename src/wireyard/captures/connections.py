@@ -41,9 +41,18 @@ class Connections(NamedTuple):
     runs: Runs
 
     def stream(
-        self, number: int, way: int, ordinal: int, flows: FlowTable, content: Content
+        self,
+        number: int,
+        way: int,
+        ordinal: int,
+        flows: FlowTable,
+        content: Content,
+        times_ns: Ints,
     ) -> Stream:
-        """Return one side of a connection that is the `ordinal`-th of its endpoints."""
+        """Return one side of a connection that is the `ordinal`-th of its endpoints.
+
+        `times_ns` are those of all runs.
+        """
         side = 2 * number + way
         endpoints = flows.endpoints(int(self.conversations[number]))
         src, dst = endpoints[way], endpoints[1 - way]
@@ -59,6 +68,7 @@ class Connections(NamedTuple):
             ended="rst" if self.reset[side] else "fin" if self.finished[side] else None,
             closing_record=None if closing == NONE else closing,
             runs=Runs(*(column[run] for column in self.runs)),
+            times_ns=times_ns[run],
             content=content,
         )
 
@@ -80,12 +90,14 @@ def streams_of(
     ordinal = _ordinals(endpoints, first_record)
     there = np.concatenate([found.sizes.reshape(-1, 2).any(axis=1) for found in protocols])
     order = np.argsort(first_record, kind="stable")
+    times_ns = [content.times_of(found.runs.records) for found in protocols]
     for place in order[there[order]].tolist():
         found, at = protocols[protocol[place]], int(number[place])
+        times = times_ns[protocol[place]]
         first = int(found.first_ways[at])
         for way in (first, 1 - first):
             if found.sizes[2 * at + way]:
-                stream = found.stream(at, way, int(ordinal[place]), flows, content)
+                stream = found.stream(at, way, int(ordinal[place]), flows, content, times)
                 yield int(found.conversations[at]), stream
 
 

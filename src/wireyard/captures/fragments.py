@@ -14,7 +14,7 @@ import numpy.typing as npt
 from wireyard.captures.layout import Header, Unit
 from wireyard.captures.places import Places
 
-__all__ = ["Datagrams", "assemble"]
+__all__ = ["Datagrams", "Fragments"]
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -87,37 +87,43 @@ class _Datagram:
         return self.header + payload
 
 
-def assemble(places: Places, fragments: Grid, times_ns: Ints) -> Datagrams:
-    """Put fragments together that are a column of `Unit` each, in the order of capture.
+class Fragments:
+    """Puts fragments together as they follow each other, and holds those that wait for others."""
 
-    Shapes: fragments (f, r), times_ns (r).
-    """
-    waiting: dict[tuple[int, ...], _Datagram] = {}
-    done: list[tuple[_Datagram, int, bytes]] = []
-    done_ns: list[int] = []
-    for column, time_ns in zip(fragments.T.tolist(), times_ns.tolist(), strict=True):
-        key = tuple(column[Unit.SRC_HIGH : Unit.DST_LOW + 1])
-        # The fragments of an IPv6 datagram may differ in the protocol; that of the first counts.
-        protocol = column[Unit.PROTOCOL] if column[Unit.VERSION] == 4 else 0
-        key += (column[Unit.VERSION], protocol, column[Unit.IDENTIFICATION])
-        datagram = waiting.get(key)
-        if datagram is None or time_ns - datagram.begun_ns > _LIFETIME_NS:
-            datagram = waiting[key] = _Datagram(time_ns)
-        datagram.add(column)
-        if datagram.complete:
-            done_ns.append(time_ns)
-            done.append((waiting.pop(key), column[Unit.VERSION], datagram.write(places)))
-    sizes = np.array([len(written) for _, _, written in done], np.int64)
-    kinds = {4: Header.IPV4, 6: Header.IPV6}
-    return Datagrams(
-        np.frombuffer(b"".join(written for _, _, written in done), np.uint8),
-        np.cumsum(sizes) - sizes,
-        sizes,
-        np.array([kinds[version] for _, version, _ in done], np.int64),
-        np.array([datagram.records[-1] for datagram, _, _ in done], np.int64),
-        np.array(done_ns, np.int64),
-        [datagram.records for datagram, _, _ in done],
-    )
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[int, ...], _Datagram] = {}
+
+    def add(self, places: Places, fragments: Grid, times_ns: Ints) -> Datagrams:
+        """Take in fragments that are a column of `Unit` each; return what they complete.
+
+        Shapes: fragments (f, r), times_ns (r).
+        """
+        waiting = self._waiting
+        done: list[tuple[_Datagram, int, bytes]] = []
+        done_ns: list[int] = []
+        for column, time_ns in zip(fragments.T.tolist(), times_ns.tolist(), strict=True):
+            key = tuple(column[Unit.SRC_HIGH : Unit.DST_LOW + 1])
+            # The fragments of an IPv6 datagram may differ in the protocol; the first one's counts.
+            protocol = column[Unit.PROTOCOL] if column[Unit.VERSION] == 4 else 0
+            key += (column[Unit.VERSION], protocol, column[Unit.IDENTIFICATION])
+            datagram = waiting.get(key)
+            if datagram is None or time_ns - datagram.begun_ns > _LIFETIME_NS:
+                datagram = waiting[key] = _Datagram(time_ns)
+            datagram.add(column)
+            if datagram.complete:
+                done_ns.append(time_ns)
+                done.append((waiting.pop(key), column[Unit.VERSION], datagram.write(places)))
+        sizes = np.array([len(written) for _, _, written in done], np.int64)
+        kinds = {4: Header.IPV4, 6: Header.IPV6}
+        return Datagrams(
+            np.frombuffer(b"".join(written for _, _, written in done), np.uint8),
+            np.cumsum(sizes) - sizes,
+            sizes,
+            np.array([kinds[version] for _, version, _ in done], np.int64),
+            np.array([datagram.records[-1] for datagram, _, _ in done], np.int64),
+            np.array(done_ns, np.int64),
+            [datagram.records for datagram, _, _ in done],
+        )
 
 
 def _header(column: list[int]) -> bytes:

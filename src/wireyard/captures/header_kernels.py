@@ -22,7 +22,7 @@ import numpy as np
 
 from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece
 from wireyard.captures.layout import Fate, Header, Protocol, Unit
-from wireyard.memory import Bytes, load_i64, load_u8, load_u16, load_u32
+from wireyard.memory import LINE, Bytes, load_i64, load_u8, load_u16, load_u32, prefetch_lines
 
 __all__ = ["read_headers"]
 
@@ -31,6 +31,8 @@ Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _INTS: Final = array("int64")
 _GRID: Final = array("int64", 2)
+_AHEAD_PACKETS: Final = 4
+"""How many packets before it is read the headers of one are asked for."""
 _FIRST_KIND: Final = 0x0600
 """The least EtherType; what is below is the `Fate` of a packet."""
 _MOST_ORIGINAL_BYTES: Final = 1 << 24
@@ -334,6 +336,7 @@ def read_tcp(data: Bytes, at: int, stop: int, wire: int, units: Grid, row: int) 
     units[Unit.SEQUENCE, row] = load_u32(data, at + 4)
     units[Unit.ACKNOWLEDGMENT, row] = load_u32(data, at + 8)
     units[Unit.FLAGS, row] = load_u8(data, at + 13)
+    units[Unit.WINDOW, row] = load_u16(data, at + 14) if at + 16 <= stop else -1
     units[Unit.PROTOCOL, row] = Protocol.TCP
     put_payload(units, row, at + header, stop, wire)
     return _TCP
@@ -352,6 +355,7 @@ def read_udp(data: Bytes, at: int, stop: int, wire: int, units: Grid, row: int) 
     units[Unit.SEQUENCE, row] = 0
     units[Unit.ACKNOWLEDGMENT, row] = 0
     units[Unit.FLAGS, row] = 0
+    units[Unit.WINDOW, row] = -1
     units[Unit.PROTOCOL, row] = Protocol.UDP
     put_payload(units, row, at + 8, stop, min(wire, at + size) if size else wire)
     return _UDP
@@ -378,6 +382,9 @@ def read_headers(
     """
     count, fragment_count = 0, 0
     for packet in range(len(starts)):
+        if packet + _AHEAD_PACKETS < len(starts):
+            ahead = starts[packet + _AHEAD_PACKETS]
+            prefetch_lines(data, ahead, ahead + 2 * LINE)
         at, kind = starts[packet], kinds[packet]
         stop = at + captured[packet]
         wire = stop

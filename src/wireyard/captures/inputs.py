@@ -19,6 +19,7 @@ from wireyard.streams.source import Source
 
 if TYPE_CHECKING:
     from wireyard.captures.assignment import Assigned
+    from wireyard.captures.index import IndexedExtent
 
 __all__ = ["Input", "Readable", "begins_store", "open_captures", "open_input", "shown_format"]
 
@@ -174,6 +175,7 @@ def open_captures(
     decode_as: Sequence[str] = (),
     part: tuple[int, int] | None = None,
     name: str | None = None,
+    index: Sequence[IndexedExtent] = (),
 ) -> Input:
     """Open the files of one capture.
 
@@ -185,6 +187,9 @@ def open_captures(
         Which of how many parts of the conversations to open; all if None.
     name
         What rows call the source; what they call its first file if None.
+    index
+        Where the headers of the capture are, if they were written down for as many parts; the
+        sources are paths then, in the order of their packets.
 
     Raises
     ------
@@ -195,20 +200,27 @@ def open_captures(
     from wireyard.captures.assignment import PORT_MAPPER_PORT, assign_formats, parse_decode_as
     from wireyard.captures.directed import CapturedStream
     from wireyard.captures.read import read_captures
+    from wireyard.captures.tray import Tray
     from wireyard.captures.units import Share
 
     rules = [parse_decode_as(text) for text in decode_as]
     share = None if part is None else Share(*part, PORT_MAPPER_PORT)
-    capture = read_captures(sources, share=share)
+    if index and share is not None:
+        from wireyard.captures.index import read_indexed
+
+        capture = read_indexed([str(path) for path in sources], index, share)
+    else:
+        capture = read_captures(sources, share=share)
     assigned = assign_formats(capture.streams, rules, named, capture.guides)
     wanted = [each for each in assigned if named is None or _is(named, each.format)]
     size = sum(each.stream.size for each in wanted)
     name = name or capture.name
+    tray = Tray()
     return Input(
         name,
         True,
         [
-            Readable(each.format, CapturedStream(name, each.stream, each.context, size))
+            Readable(each.format, CapturedStream(name, each.stream, each.context, size, tray))
             for each in wanted
             if each.format is not None
         ],

@@ -134,6 +134,8 @@ class Unit(IntEnum):
     SEQUENCE = 12
     ACKNOWLEDGMENT = 13
     FLAGS = 14
+    WINDOW = 15
+    """As its header says it, without the scale of its connection; -1 where it was cut off."""
     # What fragments have instead.
     FRAGMENT_OFFSET = 10
     MORE_FRAGMENTS = 11

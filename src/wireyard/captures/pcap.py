@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from wireyard.captures import magic
+from wireyard.captures import magic, record_kernels
 from wireyard.captures.layout import MAX_RECORD_BYTES, USUAL_RECORD_BYTES, Record
-from wireyard.captures.record_kernels import walk_records
-from wireyard.captures.records import BLOCK_RECORDS, Records
+from wireyard.captures.records import BLOCK_RECORDS, Context, Interface, Records
 from wireyard.errors import DecodeError, LimitExceeded, Truncated
 
-__all__ = ["FILE_HEADER_BYTES", "MAGICS", "read_records"]
+__all__ = ["FILE_HEADER_BYTES", "MAGICS", "find_record", "read_records"]
 
+Bytes = npt.NDArray[np.uint8]
 Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _SPEC: Final = "draft-ietf-opsawg-pcap"
@@ -25,19 +26,21 @@ _LINK_MASK: Final = 0xFFFF
 _JUDGED_RECORDS: Final = 64
 """Records that are walked to tell which size of record header a file has."""
 
-_LONG_NS: Final = 366 * 24 * 3600 * 1_000_000_000
+_SECOND_NS: Final = 1_000_000_000
+_LONG_NS: Final = 366 * 24 * 3600 * _SECOND_NS
 """Packets that follow each other are not as far apart as numbers that are no times."""
 
 
 class _Kind(NamedTuple):
     """What a magic number tells.
 
-    `header_bytes` are the sizes a record header may have, the usual one first: patched versions
-    of libpcap wrote more fields behind the four of the standard, some under the usual magic.
+    Times are in units of ``1 / units`` seconds. `header_bytes` are the sizes a record header may
+    have, the usual one first: patched versions of libpcap wrote more fields behind the four of the
+    standard, some under the usual magic.
     """
 
     little: bool
-    unit_ns: int
+    units: int
     header_bytes: tuple[int, ...]
 
 
@@ -49,36 +52,79 @@ _PATCHED: Final = (24, 28)
 _NOTHING: Final = np.empty((len(Record), 0), np.int64)
 
 MAGICS: Final = {
-    number.to_bytes(4, "little" if little else "big"): _Kind(little, unit_ns, header_bytes)
-    for number, unit_ns, header_bytes in (
-        (magic.MICROSECONDS, 1000, _STANDARD),
-        (magic.NANOSECONDS, 1, _STANDARD[:1]),
-        (magic.PATCHED, 1000, _PATCHED),
+    number.to_bytes(4, "little" if little else "big"): _Kind(little, units, header_bytes)
+    for number, units, header_bytes in (
+        (magic.MICROSECONDS, 1_000_000, _STANDARD),
+        (magic.NANOSECONDS, _SECOND_NS, _STANDARD[:1]),
+        (magic.PATCHED, 1_000_000, _PATCHED),
     )
     for little in (False, True)
 }
 
 
-def read_records(data: npt.NDArray[np.uint8]) -> Iterator[Records]:
-    """Yield the records of a classic capture file, which begins with one of the `MAGICS`."""
+def read_records(
+    data: Bytes, start: int = 0, stop: int | None = None, context: Context | None = None
+) -> Iterator[Records]:
+    """Yield the records of a classic capture file that begin in ``[start, stop)``.
+
+    Parameters
+    ----------
+    context
+        That of the record at `start`. None at the start of the file, which begins with one of the
+        `MAGICS`.
+    """
+    limit = len(data) if stop is None else stop
+    if context is None:
+        if len(data) < FILE_HEADER_BYTES:
+            missing = Truncated("pcap", "File Header", 0, FILE_HEADER_BYTES, len(data), _SPEC)
+            yield _records(_NOTHING, 0, 0, missing)
+            return
+        start, context = FILE_HEADER_BYTES, _read_header(data)
+    at, [interface] = start, context.interfaces
+    while (block := _walk(data, at, limit, context)).shape[1]:
+        at = int(block[Record.START, -1] + block[Record.CAPTURED, -1])
+        yield _records(block, interface.link, at)
+    damage = _damage(data, at, context) if at < limit else None
+    yield _records(_NOTHING, interface.link, at, damage, context)
+
+
+def find_record(data: Bytes, start: int, stop: int, context: Context) -> int | None:
+    """Return where the first record in ``[start, stop)`` begins, by all that its bytes tell."""
+    [interface] = context.interfaces
+    found = record_kernels.find_record(
+        data,
+        start,
+        stop,
+        len(data),
+        context.little,
+        context.header_bytes,
+        interface.units,
+        _most_bytes(interface),
+    )
+    return None if found < 0 else found
+
+
+def _read_header(data: Bytes) -> Context:
+    """Return what the header of a file says, and the first records say about theirs."""
     kind = MAGICS[data[:4].tobytes()]
-    if len(data) < FILE_HEADER_BYTES:
-        missing = Truncated("pcap", "File Header", 0, FILE_HEADER_BYTES, len(data), _SPEC)
-        yield _records(_NOTHING, 0, 0, missing)
-        return
     order = "<u4" if kind.little else ">u4"
     snapshot_bytes, link = (int(value) for value in data[16:24].view(order))
-    most_bytes = min(max(snapshot_bytes, USUAL_RECORD_BYTES), MAX_RECORD_BYTES)
-    header_bytes = _likeliest_header(data, kind, most_bytes)
-    at = FILE_HEADER_BYTES
-    link &= _LINK_MASK
-    while (block := _walk(data, at, kind, header_bytes, most_bytes)).shape[1]:
-        at = int(block[Record.START, -1] + block[Record.CAPTURED, -1])
-        yield _records(block, link, at)
-    yield _records(_NOTHING, link, at, _damage(data, at, kind, header_bytes, most_bytes))
+    interface = Interface(link & _LINK_MASK, snapshot_bytes, kind.units)
+    likely = [Context(kind.little, (interface,), size) for size in kind.header_bytes]
+    return max(likely, key=partial(_sense, data))
 
 
-def _records(grid: Grid, link: int, stop: int, damage: DecodeError | None = None) -> Records:
+def _most_bytes(interface: Interface) -> int:
+    return min(max(interface.snapshot_bytes, USUAL_RECORD_BYTES), MAX_RECORD_BYTES)
+
+
+def _records(
+    grid: Grid,
+    link: int,
+    stop: int,
+    damage: DecodeError | None = None,
+    context: Context | None = None,
+) -> Records:
     return Records(
         times_ns=grid[Record.TICKS],
         starts=grid[Record.START],
@@ -87,59 +133,57 @@ def _records(grid: Grid, link: int, stop: int, damage: DecodeError | None = None
         links=np.full(grid.shape[1], link, np.int64),
         stop=stop,
         damage=damage,
+        context=context,
     )
 
 
 def _walk(
-    data: npt.NDArray[np.uint8],
-    start: int,
-    kind: _Kind,
-    header_bytes: int,
-    most_bytes: int,
-    most_records: int = BLOCK_RECORDS,
+    data: Bytes, start: int, limit: int, context: Context, most_records: int = BLOCK_RECORDS
 ) -> Grid:
+    [interface] = context.interfaces
     grid = np.empty((len(Record), most_records), np.int64)
-    count = walk_records(
-        data, start, len(data), kind.little, header_bytes, kind.unit_ns, most_bytes, grid
+    count = record_kernels.walk_records(
+        data,
+        start,
+        limit,
+        len(data),
+        context.little,
+        context.header_bytes,
+        _SECOND_NS // interface.units,
+        _most_bytes(interface),
+        grid,
     )
     return grid[:, :count]
 
 
-def _likeliest_header(data: npt.NDArray[np.uint8], kind: _Kind, most_bytes: int) -> int:
-    """Return the size of record headers under which the first records make the most sense.
+def _sense(data: Bytes, context: Context) -> tuple[int, int]:
+    """Say how much sense the first records make if they are read so, to compare.
 
-    That is one with which they end where the file ends, else one with which the last is cut off;
-    of several the first. One record alone proves nothing.
+    The most where they end where the file ends, less where the last is cut off. One record alone
+    proves nothing.
     """
-
-    def sense(header_bytes: int) -> tuple[int, int]:
-        grid = _walk(data, FILE_HEADER_BYTES, kind, header_bytes, most_bytes, _JUDGED_RECORDS)
-        good = grid[Record.CAPTURED] <= grid[Record.ORIGINAL]
-        good[1:] &= np.abs(np.diff(grid[Record.TICKS])) < _LONG_NS
-        if not good.all():
-            return 0, int(good.argmin())
-        at = FILE_HEADER_BYTES
-        if len(good):
-            at = int(grid[Record.START, -1] + grid[Record.CAPTURED, -1])
-        if len(good) > 1 and (at == len(data) or len(good) == _JUDGED_RECORDS):
-            return 2, 0
-        damage = _damage(data, at, kind, header_bytes, most_bytes)
-        return (0, len(good)) if isinstance(damage, LimitExceeded) else (1, 0)
-
-    return max(kind.header_bytes, key=sense)
+    grid = _walk(data, FILE_HEADER_BYTES, len(data), context, _JUDGED_RECORDS)
+    good = grid[Record.CAPTURED] <= grid[Record.ORIGINAL]
+    good[1:] &= np.abs(np.diff(grid[Record.TICKS])) < _LONG_NS
+    if not good.all():
+        return 0, int(good.argmin())
+    at = FILE_HEADER_BYTES
+    if len(good):
+        at = int(grid[Record.START, -1] + grid[Record.CAPTURED, -1])
+    if len(good) > 1 and (at == len(data) or len(good) == _JUDGED_RECORDS):
+        return 2, 0
+    return (0, len(good)) if isinstance(_damage(data, at, context), LimitExceeded) else (1, 0)
 
 
-def _damage(
-    data: npt.NDArray[np.uint8], at: int, kind: _Kind, header_bytes: int, most_bytes: int
-) -> DecodeError | None:
+def _damage(data: Bytes, at: int, context: Context) -> DecodeError | None:
     """Return why no record can be read at `at`; None at the end of the file."""
-    left = len(data) - at
+    left, header_bytes = len(data) - at, context.header_bytes
     if left == 0:
         return None
     if left < header_bytes:
         return Truncated("pcap", "Packet Record", at, header_bytes, left, _SPEC)
-    captured = int(data[at + 8 : at + 12].view("<u4" if kind.little else ">u4")[0])
-    if captured > most_bytes:
+    captured = int(data[at + 8 : at + 12].view("<u4" if context.little else ">u4")[0])
+    if captured > (most_bytes := _most_bytes(*context.interfaces)):
         problem = f"is {captured}, over {most_bytes}"
         return LimitExceeded("pcap", "Captured Packet Length", at + 8, problem, _SPEC)
     return Truncated("pcap", "Packet Data", at + header_bytes, captured, left - header_bytes, _SPEC)

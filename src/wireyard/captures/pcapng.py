@@ -8,24 +8,30 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from wireyard.captures.layout import Record
-from wireyard.captures.record_kernels import INTERFACE, SECTION, SIMPLE, walk_blocks
-from wireyard.captures.records import BLOCK_RECORDS, NO_TIME, Records
+from wireyard.captures.record_kernels import (
+    INTERFACE,
+    SECTION,
+    SIMPLE,
+    find_block,
+    walk_blocks,
+)
+from wireyard.captures.records import BLOCK_RECORDS, NO_TIME, Context, Interface, Records
 from wireyard.errors import DecodeError, Malformed, Truncated, UnsupportedVersion
 
-__all__ = ["read_records"]
+__all__ = ["find_record", "read_records"]
 
+Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
 Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _SPEC: Final = "draft-ietf-opsawg-pcapng"
-_ORDERS: Final = {0x1A2B3C4D.to_bytes(4, "little"): "<", 0x1A2B3C4D.to_bytes(4, "big"): ">"}
+_ORDERS: Final = {0x1A2B3C4D.to_bytes(4, order): order == "little" for order in ("little", "big")}
 _SECTION_BYTES: Final = 28
 _INTERFACE_BYTES: Final = 20
 _END_OF_OPTIONS, _IF_TSRESOL, _IF_TSOFFSET = 0, 9, 14
@@ -33,41 +39,51 @@ _SECOND_NS: Final = 1_000_000_000
 _TIMES: Final = np.iinfo(np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class _Interface:
-    """How packets of an interface are to be read; times in units of ``1 / units`` seconds."""
-
-    link: int
-    snapshot_bytes: int
-    units: int = 1_000_000
-    offset_s: int = 0
+_NOTHING: Final = Context(True, ())
 
 
-def read_records(data: npt.NDArray[np.uint8]) -> Iterator[Records]:
-    """Yield the packets of a pcapng file, which begins with `magic.PCAPNG`."""
-    return _Reader(data).read()
+def read_records(
+    data: Bytes, start: int = 0, stop: int | None = None, context: Context | None = None
+) -> Iterator[Records]:
+    """Yield the packets of a pcapng file whose blocks begin in ``[start, stop)``.
+
+    Parameters
+    ----------
+    context
+        That of the block at `start`. None at the start of the file, which begins with
+        `magic.PCAPNG`.
+    """
+    limit = len(data) if stop is None else stop
+    return _Reader(data, context or _NOTHING).read(start, limit)
+
+
+def find_record(data: Bytes, start: int, stop: int, context: Context) -> int | None:
+    """Return where the first block in ``[start, stop)`` begins, by all that its bytes tell."""
+    found = find_block(data, start, stop, len(data), context.little)
+    return None if found < 0 else found
 
 
 class _Reader:
-    def __init__(self, data: npt.NDArray[np.uint8]) -> None:
+    def __init__(self, data: Bytes, context: Context) -> None:
         self._data, self._view = data, data.data
-        self._order = "<"
-        self._interfaces: list[_Interface] = []
+        self._little = context.little
+        self._interfaces = [*context.interfaces]
         self._section_from = 0
         """Number of the first interface of the section, over all sections."""
         self._grid = np.empty((len(Record), BLOCK_RECORDS), np.int64)
         self._row = 0
 
-    def read(self) -> Iterator[Records]:
-        """Yield the packets, and how reading ended."""
-        at, damage = 0, None
+    def read(self, at: int, limit: int) -> Iterator[Records]:
+        """Yield the packets of blocks that begin before `limit`, and how reading ended."""
+        damage = None
         reached = np.zeros(1, np.int64)
-        while at < len(self._data) and damage is None:
+        while at < limit and damage is None:
             self._row = walk_blocks(
                 self._data,
                 at,
+                limit,
                 len(self._data),
-                self._order == "<",
+                self._little,
                 self._section_from,
                 len(self._interfaces) - self._section_from,
                 self._row,
@@ -78,12 +94,17 @@ class _Reader:
             if self._row == BLOCK_RECORDS:
                 yield self._records(at)
                 self._row = 0
-            elif at < len(self._data):
+            elif at < limit:
                 try:
                     at = self._describe(at)
                 except DecodeError as error:
                     damage = error
-        yield self._records(at, damage)
+        section = tuple(self._interfaces[self._section_from :])
+        yield self._records(at, damage, Context(self._little, section))
+
+    @property
+    def _order(self) -> str:
+        return "<" if self._little else ">"
 
     def _u32(self, at: int) -> int:
         return int(struct.unpack_from(f"{self._order}I", self._view, at)[0])
@@ -120,10 +141,10 @@ class _Reader:
         if magic not in _ORDERS:
             problem = f"is {magic.hex()}, 1a2b3c4d is needed in one order or the other"
             raise Malformed("pcapng", "Byte-Order Magic", at + 8, problem, _SPEC)
-        self._order = _ORDERS[magic]
+        self._little = _ORDERS[magic]
         self._section_from = len(self._interfaces)
 
-    def _interface(self, at: int, stop: int) -> _Interface:
+    def _interface(self, at: int, stop: int) -> Interface:
         link, _, snapshot_bytes = struct.unpack_from(f"{self._order}HHI", self._view, at + 8)
         clock = {}
         at += 16
@@ -140,9 +161,11 @@ class _Reader:
             elif code == _IF_TSOFFSET and size == 8:
                 (clock["offset_s"],) = struct.unpack(f"{self._order}q", value)
             at += 4 + size + -size % 4
-        return _Interface(link, snapshot_bytes, **clock)
+        return Interface(link, snapshot_bytes, **clock)
 
-    def _records(self, stop: int, damage: DecodeError | None = None) -> Records:
+    def _records(
+        self, stop: int, damage: DecodeError | None = None, context: Context | None = None
+    ) -> Records:
         grid = self._grid[:, : self._row].copy()
         simple = grid[Record.BLOCK] == SIMPLE
         interfaces = grid[Record.INTERFACE]
@@ -170,10 +193,11 @@ class _Reader:
             links,
             stop,
             damage,
+            context,
         )
 
 
-def _nanoseconds(ticks: Ints, interface: _Interface) -> Ints:
+def _nanoseconds(ticks: Ints, interface: Interface) -> Ints:
     """Return times since the epoch; those that 64 bits do not hold are the nearest they do."""
     units, offset_ns = interface.units, interface.offset_s * _SECOND_NS
     factor, rest = divmod(_SECOND_NS, units)

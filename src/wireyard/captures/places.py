@@ -39,6 +39,9 @@ class Places:
 
     def copy(self, starts: Ints, lengths: Ints, out: Bytes) -> None:
         """Copy runs that lie in one part each behind each other."""
+        if len(self._parts) == 1:
+            copy_runs(self._parts[0], 0, starts, lengths, out)
+            return
         parts = np.searchsorted(self._bases, starts, "right") - 1
         bounds = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(parts)]
         at = 0

@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from wireyard.captures import magic, pcap, pcapng
 from wireyard.captures.connections import Connections, streams_of
+from wireyard.captures.files import CaptureFile
 from wireyard.captures.layout import Fate, Protocol
-from wireyard.captures.records import NO_TIME, Records
 from wireyard.captures.stream import Content, Stream
 from wireyard.captures.tcp import Reassembled, reassemble
 from wireyard.captures.tcp_kernels import Verdict
 from wireyard.captures.udp import gather
 from wireyard.captures.units import Share, UnitReader
-from wireyard.errors import SourceError, UsageError, WireError
-from wireyard.streams.mapped import map_bytes
-from wireyard.streams.scan import OpenedStream, open_windows
+from wireyard.errors import UsageError, WireError
+from wireyard.streams.scan import OpenedStream
 from wireyard.streams.source import Source
 
-__all__ = ["Capture", "read_capture", "read_captures"]
+__all__ = ["Capture", "put_together", "read_capture", "read_captures"]
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 OVERLAPS: Final = ("first", "last")
-MAX_CAPTURE_BYTES: Final = 1 << 34
-"""A capture is held in memory if its file cannot be mapped, with about a third more for columns."""
-_SHOWN_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,109 +97,68 @@ def read_captures(
     """
     if overlap not in OVERLAPS:
         raise UsageError(f"overlap '{overlap}' is unknown; known: {', '.join(OVERLAPS)}")
-    files = sorted(map(_File.open, sources), key=lambda file: file.begun_ns)
+    files = sorted(map(CaptureFile.open, sources), key=lambda file: file.begun_ns)
     reader = UnitReader(share)
     for file in files:
         reader.begin(file.data)
-        for records in file.blocks:
+        for records in file.records():
             reader.read(records)
-            file.note(records)
-    units, times_ns = reader.units()
-    content = Content(reader.places, units.records, times_ns, reader.fragments)
-    protocols = reader.flows.protocols()[units.flows >> 1]
-    segments, datagrams = (
-        units.take(protocols == protocol) for protocol in (Protocol.TCP, Protocol.UDP)
-    )
-    tcp = reassemble(segments, len(reader.flows), newest=overlap == "last")
-    udp = gather(datagrams)
-    streams = list(streams_of((tcp.connections, udp), reader.flows, content))
-    own = np.ones(len(reader.flows), np.bool_)
-    if share is not None:
-        own = reader.flows.parts(0, share.of) == share.part
-    payload = _account(tcp, udp)
-    damaged = next((file for file in files if file.damage is not None), None)
-    return Capture(
+    return put_together(
+        reader,
         files[0].name,
         [file.data for file in files],
+        next((file.damage for file in files if file.damage is not None), None),
+        sum(file.unread_bytes for file in files),
+        newest=overlap == "last",
+    )
+
+
+def put_together(
+    reader: UnitReader,
+    name: str,
+    files: list[Bytes],
+    damage: WireError | None = None,
+    unread_bytes: int = 0,
+    *,
+    newest: bool = False,
+) -> Capture:
+    """Put the streams of a capture together, of which all packets were read.
+
+    Parameters
+    ----------
+    name, files, damage, unread_bytes
+        Those of the capture.
+    newest
+        Whether the segment captured last counts where segments overlap, instead of the first.
+    """
+    packets, flows, share = reader.packets, reader.flows, reader.share
+    units, times_ns = reader.units()
+    content = Content(packets.places, units.records, times_ns, packets.fragments)
+    protocols = flows.protocols()[units.flows >> 1]
+    of_tcp = protocols == Protocol.TCP
+    tcp = reassemble(units.take(of_tcp), times_ns[of_tcp], len(flows), newest=newest)
+    udp = gather(units.take(protocols == Protocol.UDP))
+    streams = list(streams_of((tcp.connections, udp), flows, content))
+    own = np.ones(len(flows), np.bool_)
+    if share is not None:
+        own = flows.parts(0, share.of) == share.part
+    payload, tally = _account(tcp, udp), packets.tally
+    return Capture(
+        name,
+        files,
         [stream for conversation, stream in streams if own[conversation]],
         [stream for conversation, stream in streams if not own[conversation]],
         {
             fate.name.lower(): count
-            for fate, count in zip(Fate, reader.fates.tolist(), strict=True)
+            for fate, count in zip(Fate, tally.fates.tolist(), strict=True)
             if count
         },
         payload,
-        _rest(reader.frame_bytes, sum(payload.values())),
-        reader.cut_bytes,
-        None if damaged is None else damaged.damage,
-        sum(file.unread_bytes for file in files),
+        _rest(tally.frame_bytes, sum(payload.values())),
+        tally.cut_bytes,
+        damage,
+        unread_bytes,
     )
-
-
-class _File:
-    """One file of a capture while it is read."""
-
-    def __init__(self, name: str, data: Bytes, failure: SourceError | None) -> None:
-        self.name, self.data = name, data
-        self.damage: WireError | None = failure
-        self.unread_bytes = 0
-        found = _records(data, name)
-        first = next(found)
-        self.blocks = chain([first], found)
-        self.begun_ns = int(first.times_ns[0]) if len(first) else NO_TIME
-
-    @classmethod
-    def open(cls, source: Source | OpenedStream) -> Self:
-        """Load a file."""
-        return cls(*_load(source))
-
-    def note(self, records: Records) -> None:
-        """Take note of how far reading has come."""
-        self.damage = self.damage or records.damage
-        self.unread_bytes = len(self.data) - records.stop
-
-
-def _load(source: Source | OpenedStream) -> tuple[str, Bytes, SourceError | None]:
-    """Return a source's name and bytes, and what kept it from giving all of them."""
-    if isinstance(source, str | os.PathLike):
-        path = os.fspath(source)
-        pages = map_bytes(path)
-        if pages is not None:
-            _check_size(path, len(pages))
-            return path, pages, None
-    opened = source if isinstance(source, OpenedStream) else open_windows(source)
-    parts: list[Bytes] = []
-    failure = None
-    with closing(opened):
-        windows = opened.windows
-        while failure is None:
-            try:
-                window = next(windows, None)
-            except SourceError as error:
-                failure = error
-                continue
-            if window is None:
-                break
-            parts.append(window.data[window.start : window.stop])
-            window.start = window.stop
-            _check_size(opened.name, sum(map(len, parts)))
-    return opened.name, parts[0] if len(parts) == 1 else np.concatenate(parts), failure
-
-
-def _check_size(name: str, size: int) -> None:
-    if size > MAX_CAPTURE_BYTES:
-        limit = f"{MAX_CAPTURE_BYTES >> 30} GiB"
-        raise SourceError(f"{name}: has over {limit}; cut it in pieces (editcap -c)")
-
-
-def _records(data: Bytes, name: str) -> Iterator[Records]:
-    head = data[:_SHOWN_BYTES].tobytes()
-    if head[:4] in pcap.MAGICS:
-        return pcap.read_records(data)
-    if head[:4] == magic.PCAPNG:
-        return pcapng.read_records(data)
-    shown = f"begins like no capture ({head.hex(' ')})" if head else "is empty, so no capture"
-    raise SourceError(f"{name}: {shown}")
 
 
 def _rest(frame_bytes: Ints, payload_bytes: int) -> dict[str, int]:

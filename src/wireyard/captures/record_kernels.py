@@ -17,7 +17,7 @@ import numpy as np
 
 from wireyard.accelerate import I64, READ, array, kernel, piece
 from wireyard.captures.layout import MAX_RECORD_BYTES, Link, Record
-from wireyard.memory import Bytes, load_u16, load_u32
+from wireyard.memory import LINE, Bytes, load_u16, load_u32, prefetch_lines
 
 __all__ = [
     "ENHANCED",
@@ -26,6 +26,8 @@ __all__ = [
     "OBSOLETE",
     "SECTION",
     "SIMPLE",
+    "find_block",
+    "find_record",
     "walk_blocks",
     "walk_records",
 ]
@@ -45,11 +47,18 @@ _CUSTOM_KEPT: Final = 0x4000_0BAD
 """Custom blocks, those that a program may copy and those it may not; no packets, but frames have
 the numbers that Wireshark gives them, and it counts these and the systemd journal's."""
 
+RUN: Final = 16
+"""Headers in a row that agree with themselves, where a record is looked for: what has them by
+chance is rarer than what has them because a packet carries a capture, which no run would tell."""
+_LONG_S: Final = 366 * 24 * 3600
+"""Packets that follow each other are not as far apart as numbers that are no times."""
+
 NUMBERED: Final = frozenset({OBSOLETE, SIMPLE, ENHANCED, _JOURNAL, _CUSTOM, _CUSTOM_KEPT})
 """The blocks that count for the numbers of frames."""
 
 _INTS: Final = array("int64")
 _GRID: Final = array("int64", 2)
+_AHEAD_RECORDS: Final = 8
 
 
 @piece
@@ -63,16 +72,27 @@ def read_u32(data: Bytes, at: int, little: bool) -> int:
 
 
 @piece
+def ask_ahead(data: Bytes, at: int, size: int) -> None:
+    """Ask for a record to come, as if all were of one size, which those near each other often are.
+
+    Where a record begins hangs on the size of the one before, which is not in the cache yet.
+    """
+    ahead = at + _AHEAD_RECORDS * size
+    prefetch_lines(data, ahead, ahead + 2 * LINE)
+
+
+@piece
 def read_u16(data: Bytes, at: int, little: bool) -> int:
     """Read an unsigned 16-bit integer in the order of its file."""
     value = load_u16(data, at)
     return (value & 0xFF) << 8 | value >> 8 if little else value
 
 
-@kernel(I64(READ, I64, I64, I64, I64, I64, I64, _GRID))
+@kernel(I64(READ, I64, I64, I64, I64, I64, I64, I64, _GRID))
 def walk_records(
     data: Bytes,
     start: int,
+    limit: int,
     stop: int,
     little: int,
     header_bytes: int,
@@ -82,10 +102,11 @@ def walk_records(
 ) -> int:
     """Read pcap records that follow each other from `start`; return how many.
 
-    Stops before a record that is not all there or is over `most_bytes`, and at a full grid.
+    Stops before a record that begins at `limit` or behind it, is not all there or is over
+    `most_bytes`, and at a full grid.
     """
     row, at = 0, start
-    while row < records.shape[1] and at + header_bytes <= stop:
+    while row < records.shape[1] and at < limit and at + header_bytes <= stop:
         captured = read_u32(data, at + 8, little != 0)
         if captured > most_bytes or captured > stop - at - header_bytes:
             break
@@ -96,15 +117,17 @@ def walk_records(
         records[Record.TICKS, row] = seconds * 1_000_000_000 + units * unit_ns
         records[Record.INTERFACE, row] = 0
         records[Record.BLOCK, row] = 0
+        ask_ahead(data, at, header_bytes + captured)
         at += header_bytes + captured
         row += 1
     return row
 
 
-@kernel(I64(READ, I64, I64, I64, I64, I64, I64, _GRID, _INTS))
+@kernel(I64(READ, I64, I64, I64, I64, I64, I64, I64, _GRID, _INTS))
 def walk_blocks(
     data: Bytes,
     start: int,
+    limit: int,
     stop: int,
     little: int,
     first_interface: int,
@@ -115,12 +138,13 @@ def walk_blocks(
 ) -> int:
     """Read pcapng blocks from `start`, packets into `records` from `row` on; return the next row.
 
-    Stops at a full grid, before a block that describes a section or an interface, and before one
-    that is not all there or disagrees with itself; `reached` is given where. The interfaces of
-    the section are `interface_count` from `first_interface` on.
+    Stops at a full grid, before a block that describes a section or an interface, before one that
+    begins at `limit` or behind it, and before one that is not all there or disagrees with itself;
+    `reached` is given where. The interfaces of the section are `interface_count` from
+    `first_interface` on.
     """
     at, swap = start, little != 0
-    while row < records.shape[1] and at + 12 <= stop:
+    while row < records.shape[1] and at < limit and at + 12 <= stop:
         kind = read_u32(data, at, swap)
         size = read_u32(data, at + 4, swap)
         if kind in (SECTION, INTERFACE) or size < 12 or size & 3 or size > stop - at:
@@ -158,6 +182,55 @@ def walk_blocks(
             records[Record.INTERFACE, row] = Link.NO_PACKET
             records[Record.BLOCK, row] = kind
             row += 1
+        ask_ahead(data, at, size)
         at += size
     reached[0] = at
     return row
+
+
+@kernel(I64(READ, I64, I64, I64, I64, I64, I64, I64))
+def find_record(
+    data: Bytes, start: int, limit: int, stop: int, little: int, header_bytes: int, units: int,
+    most_bytes: int,
+) -> int:  # fmt: skip
+    """Return the first place in ``[start, limit)`` where a run of pcap records begins, or -1."""
+    swap = little != 0
+    for place in range(start, min(limit, stop - header_bytes + 1)):
+        at, row, before = place, 0, 0
+        while row < RUN and at + header_bytes <= stop:
+            seconds = read_u32(data, at, swap)
+            captured = read_u32(data, at + 8, swap)
+            original = read_u32(data, at + 12, swap)
+            near = row == 0 or abs(seconds - before) < _LONG_S
+            sized = 0 < captured <= min(original, most_bytes) and original <= MAX_RECORD_BYTES
+            if not (near and sized and read_u32(data, at + 4, swap) < units):
+                break
+            at += header_bytes + captured
+            before = seconds
+            row += 1
+        if row == RUN or (row > 0 and at == stop):
+            return place
+    return -1
+
+
+@kernel(I64(READ, I64, I64, I64, I64))
+def find_block(data: Bytes, start: int, limit: int, stop: int, little: int) -> int:
+    """Return the first place in ``[start, limit)`` where a run of pcapng blocks begins, or -1."""
+    swap = little != 0
+    for place in range(start + (-start & 3), min(limit, stop - 11), 4):
+        at, row = place, 0
+        while row < RUN and at + 12 <= stop:
+            kind = read_u32(data, at, swap)
+            size = read_u32(data, at + 4, swap)
+            if kind == SECTION and row > 0:  # what is behind it may have the other order
+                row = RUN
+                break
+            if size < 12 or size & 3 or size > stop - at:
+                break
+            if read_u32(data, at + size - 4, swap) != size:
+                break
+            at += size
+            row += 1
+        if row == RUN or (row > 0 and at == stop):
+            return place
+    return -1

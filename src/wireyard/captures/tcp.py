@@ -36,15 +36,21 @@ class Reassembled(NamedTuple):
     captured_bytes: Ints
 
 
-def reassemble(segments: Units, conversation_count: int, *, newest: bool = False) -> Reassembled:
+def reassemble(
+    segments: Units, times_ns: Ints, conversation_count: int, *, newest: bool = False
+) -> Reassembled:
     """Put TCP segments together that are in the order of capture.
 
     Parameters
     ----------
+    times_ns
+        When each was captured.
     newest
         Whether the segment captured last counts where segments overlap, instead of the first.
     """
-    connections, sides, streams, positions, verdicts = _place(segments, conversation_count)
+    connections, sides, streams, positions, verdicts = _place(
+        segments, times_ns, conversation_count
+    )
     states = sides[:, Side.STATE]
     begun, seen = states & State.BEGUN != 0, states & State.DATA != 0
     begins = np.where(begun, sides[:, Side.BEGIN], sides[:, Side.LOW])
@@ -80,7 +86,7 @@ def reassemble(segments: Units, conversation_count: int, *, newest: bool = False
 
 
 def _place(
-    segments: Units, conversation_count: int
+    segments: Units, times_ns: Ints, conversation_count: int
 ) -> tuple[Grid, Grid, Shorts, Ints, npt.NDArray[np.uint8]]:
     """Find the connection of each segment and its position there."""
     streams = np.empty(len(segments), np.int32)
@@ -96,6 +102,7 @@ def _place(
         row = place_segments(
             row,
             segments.flows,
+            times_ns,
             segments.sequences,
             segments.acknowledgments,
             segments.flags,

@@ -7,7 +7,8 @@ Rules of this file:
 2. A segment belongs to the latest connection between its endpoints in which its numbers make
    sense. A SYN, or data, that makes sense in none begins a new one. So a port may be used again
    without a FIN or RST that was seen, without a SYN that was seen, and while the last segments of
-   the old connection are still arriving.
+   the old connection are still arriving. A connection that was silent for long is taken for one
+   that has ended: what goes on where it stopped is still its own, what is far off is not.
 3. Acknowledgments never decide about data: captures have data after its acknowledgment. They tell
    connections apart, and where a stream begins whose SYN was not captured.
 
@@ -23,8 +24,9 @@ import numpy as np
 
 from wireyard.accelerate import I64, array, kernel, piece
 from wireyard.captures.layout import Flag
+from wireyard.captures.records import NO_TIME
 
-__all__ = ["NONE", "Connection", "Side", "State", "Verdict", "place_segments"]
+__all__ = ["NONE", "SILENCE_NS", "Connection", "Side", "State", "Verdict", "place_segments"]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Shorts = np.ndarray[tuple[int], np.dtype[np.int32]]
@@ -41,6 +43,9 @@ AFTERMATH: Final = 1 << 24
 """The same for a connection that has ended, and for acknowledgments that nothing else supports."""
 LATE: Final = 1 << 20
 """Bytes a SYN may be captured behind the data that follows it, and data it carries at the most."""
+SILENCE_NS: Final = 124 * 60 * 1_000_000_000
+"""After that long nobody has to know a connection any more: keep-alives come every two hours at the
+latest (RFC 1122, 4.2.3.6), and no address translator may forget one before (RFC 5382, REQ-5)."""
 
 _SHORTS: Final = array("int32")
 _WORDS: Final = array("uint32")
@@ -93,6 +98,8 @@ class Connection(IntEnum):
     """The connection between the same endpoints before this one."""
     ENDED = 2
     FIRST_ROW = 3
+    LATEST_NS = 4
+    """When the latest segment of it was captured."""
 
 
 class Verdict(IntEnum):
@@ -123,6 +130,16 @@ def position_of(sides: Grid, side: int, sequence: int) -> int:
     """Return the position of a sequence number."""
     high = int(sides[side, Side.HIGH])
     return high + distance(sequence, int(sides[side, Side.BASE]) + high)
+
+
+@piece
+def has_ended(connections: Grid, connection: int, time_ns: int) -> bool:
+    """Tell whether a connection has ended, as far as can be told at some time."""
+    if connections[connection, Connection.ENDED] != 0:
+        return True
+    latest_ns = int(connections[connection, Connection.LATEST_NS])
+    timed = latest_ns != NO_TIME and time_ns > NO_TIME + SILENCE_NS
+    return timed and latest_ns < time_ns - SILENCE_NS
 
 
 @piece
@@ -238,6 +255,7 @@ def begin_connection(
     connections[count, Connection.BEFORE] = latest[conversation]
     connections[count, Connection.ENDED] = 0
     connections[count, Connection.FIRST_ROW] = row
+    connections[count, Connection.LATEST_NS] = NO_TIME
     for side in range(2 * count, 2 * count + 2):
         for field in range(sides.shape[1]):
             sides[side, field] = 0
@@ -275,13 +293,14 @@ def take_payload(sides: Grid, side: int, position: int, flags: int, length: int)
 
 @kernel(
     I64(
-        I64, _SHORTS, _WORDS, _WORDS, _OCTETS, _SHORTS,
+        I64, _SHORTS, _INTS, _WORDS, _WORDS, _OCTETS, _SHORTS,
         _SHORTS, _GRID, _GRID, _INTS, _SHORTS, _INTS, _OCTETS,
     )
 )  # fmt: skip
 def place_segments(
     first_row: int,
     flows: Shorts,
+    times_ns: Ints,
     sequences: Words,
     acknowledgments: Words,
     all_flags: Octets,
@@ -304,14 +323,14 @@ def place_segments(
             return row
         conversation, way = int(flows[row]) >> 1, int(flows[row]) & 1
         sequence, acknowledgment = int(sequences[row]), int(acknowledgments[row])
-        flags, length = int(all_flags[row]), int(lengths[row])
+        flags, length, time_ns = int(all_flags[row]), int(lengths[row]), int(times_ns[row])
         connection, chosen = int(latest[conversation]), NONE
         if connection != NONE and flags & (Flag.SYN | Flag.RST) == 0:
             choose_begin(sides, 2 * connection + way, sequence)
         for _ in range(_BACK):
             if connection == NONE or chosen != NONE:
                 break
-            ended = connections[connection, Connection.ENDED] != 0
+            ended = has_ended(connections, connection, time_ns)
             side = 2 * connection + way
             if fits(sides, side, ended, sequence, acknowledgment, flags, length):
                 chosen = connection
@@ -325,6 +344,8 @@ def place_segments(
             chosen = int(count[0])
             begin_connection(connections, sides, latest, chosen, conversation, row)
             count[0] = chosen + 1
+        latest_ns = int(connections[chosen, Connection.LATEST_NS])
+        connections[chosen, Connection.LATEST_NS] = max(latest_ns, time_ns)
         side = 2 * chosen + way
         streams[row] = side
         if flags & (Flag.FIN | Flag.RST) and sides[side, Side.CLOSED] == NONE:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -27,6 +27,8 @@ __all__ = ["command"]
 
 _PORT_MAPPER = "portmapper"
 """What a conversation with a broker's port mapper is called; it has no packets."""
+_SHOWN = ("frame", "captured_ns", "flow", "seq", "ack", "flags", "window", "payload_length")
+"""The columns of segments in a table for people."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,21 @@ class Conversation:
 
 @click.command(
     "flows",
-    epilog=examples("wireyard flows traffic.pcap", "wireyard flows traffic.pcapng.gz --out jsonl"),
+    epilog=examples(
+        "wireyard flows traffic.pcap",
+        "wireyard flows traffic.pcapng.gz --out jsonl",
+        "wireyard flows traffic.pcap --segments | jq 'select(.window == 0)'",
+    ),
 )
 @click.argument("file", type=PATH)
 @click.option("--out", type=click.Choice(["table", "jsonl"]), help="A table on a terminal.")
+@click.option(
+    "--segments",
+    is_flag=True,
+    help="Every TCP segment and UDP datagram as it was captured, without its payload, instead.",
+)
 @decode_as_option
-def command(file: str, out: str | None, decode_as: tuple[str, ...]) -> int:
+def command(file: str, out: str | None, segments: bool, decode_as: tuple[str, ...]) -> int:
     """List the conversations of a capture: who, in which format, how much, when.
 
     FILE is a pcap or pcapng file, a URL, or - for standard input; gzip and zstandard are opened by
@@ -63,6 +74,9 @@ def command(file: str, out: str | None, decode_as: tuple[str, ...]) -> int:
     sent is what the side says that spoke first. Packets are counted where the format is
     known. Bytes that the capture never saw are gaps.
     """
+    kind = out or ("table" if to_terminal(None) else "jsonl")
+    if segments:
+        return _list_segments(file, kind)
     from wireyard.captures.assignment import assign_formats, parse_decode_as
     from wireyard.captures.read import read_capture
 
@@ -70,7 +84,7 @@ def command(file: str, out: str | None, decode_as: tuple[str, ...]) -> int:
     capture = read_capture(file)
     found = list(_conversations(assign_formats(capture.streams, rules)))
     with open_output(None, binary=False) as target:
-        if (out or ("table" if to_terminal(None) else "jsonl")) == "jsonl":
+        if kind == "jsonl":
             for one in found:
                 target.write(json.dumps(asdict(one), ensure_ascii=False).encode() + b"\n")
         else:
@@ -82,6 +96,37 @@ def command(file: str, out: str | None, decode_as: tuple[str, ...]) -> int:
                 console.print(_ledger(capture), soft_wrap=True)
     if capture.damage is not None:
         exits.note(f"{file}: {capture.damage}; {capture.unread_bytes} bytes are not read")
+        return exits.DATA_LOST
+    return exits.DONE
+
+
+def _list_segments(file: str, kind: str) -> int:
+    from wireyard.captures.segment_columns import SEGMENTS
+    from wireyard.captures.segments import scan_segments
+    from wireyard.cli.tables import console_on, write_table
+    from wireyard.errors import SourceError
+
+    names = [column.name for column in SEGMENTS if column.name != "payload"]
+    reader = scan_segments(file, names if kind == "jsonl" else _SHOWN)
+    damage: list[SourceError] = []
+
+    def rows() -> Iterator[dict[str, Any]]:
+        try:
+            for batch in reader:
+                yield from batch.to_pylist()
+        except SourceError as error:  # what is before the damage was there
+            damage.append(error)
+
+    with open_output(None, binary=False) as target:
+        if kind == "jsonl":
+            for row in rows():
+                target.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+        else:
+            with console_on(target) as console:
+                shown = [column for column in SEGMENTS if column.name in _SHOWN]
+                write_table(rows(), shown, console, chosen=True)
+    if damage:
+        exits.note(str(damage[0]))
         return exits.DATA_LOST
     return exits.DONE
 

@@ -65,7 +65,9 @@ def find_frame(
 def _frame(opened: OpenedStream, format: Format, block: Block, previous: int | None) -> FoundFrame:
     start = int(block.offsets[-1])
     stop = start + int(block.lengths[-1])
-    data = block.data[max(start - block.base, 0) : stop - block.base].tobytes()
+    place = int(block.places[-1])
+    end = place + stop - start
+    data = block.data[max(place, 0) : end].tobytes()
     context = int(block.contexts[-1])
     odd = block.odd.get(len(block.offsets) - 1)
     if odd is not None:
@@ -74,5 +76,5 @@ def _frame(opened: OpenedStream, format: Format, block: Block, previous: int | N
         _, error = format.read_row(data, context)
         status = MALFORMED if error else OK
     following = next(opened.rest, None)
-    more = stop < block.base + block.stop or (following is not None and len(following.view) > 0)
+    more = end < block.stop or (following is not None and len(following.view) > 0)
     return FoundFrame(start, stop, status, context, error, data, previous, more)

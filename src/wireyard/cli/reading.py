@@ -62,10 +62,10 @@ def read_blocks(reading: OpenInput, plan: Plan) -> Iterator[tuple[Block, pa.Reco
     """
     opened, budget = reading.opened, reading.budget
     fast = load_fast_path(plan.format, opened.bytes_ahead)
-    reader = BlockReader(plan, opened, fast)
+    reader = BlockReader(plan, fast)
     framer = plan.framer(context=opened.context)
     for block in opened.blocks(framer, fast.scan_frames if fast else None):
-        batches = reader.read(block) or [pa.RecordBatch.from_pylist([], plan.schema)]
+        batches = reader.read([(opened, block)]) or [pa.RecordBatch.from_pylist([], plan.schema)]
         batch = pa.concat_batches(batches)
         batch = batch.slice(0, budget.take(batch.num_rows))
         last = batch["offset"][-1].as_py() if budget.spent else sys.maxsize

@@ -29,6 +29,7 @@ from wireyard.formats import get_format
 from wireyard.formats.base import Format
 from wireyard.schema import COMMON, schema_of
 from wireyard.spark.captures import CapturePart
+from wireyard.spark.indexing import HeaderPiece, write_headers
 from wireyard.spark.lake import LakeError, writing
 from wireyard.spark.parts import PartFile
 from wireyard.spark.rows import BadBytes, PieceBytes
@@ -45,8 +46,10 @@ from wireyard.streams.window import windows_of_file
 __all__ = [
     "DONE_MARKS",
     "FAILURES",
+    "HEADERS",
     "MANIFEST",
     "QUARANTINE",
+    "AnyPiece",
     "Outcome",
     "Piece",
     "Settings",
@@ -54,6 +57,8 @@ __all__ = [
     "write_pieces",
 ]
 
+HEADERS = "headers"
+"""Staged folder of the headers of captures."""
 DONE_MARKS = "done"
 """Staged folder where each task that is done leaves an empty file named by its number."""
 QUARANTINE = pa.schema([*schema_of(COMMON), pa.field("first_bytes", pa.string())])
@@ -96,6 +101,9 @@ class Piece:
     def bytes(self) -> int:
         """How many bytes it has."""
         return min(self.stop, self.size) - self.start
+
+
+AnyPiece = Piece | CapturePart | HeaderPiece
 
 
 @dataclass(slots=True)
@@ -144,6 +152,10 @@ class Outcome:
     last_ns: int | None = None
     ended_ns: int | None = None
     ended_frame: int | None = None
+    index_file: str | None = None
+    """Where the headers of a piece of a capture are."""
+    index_context: str | None = None
+    """What they were read by at the end of it, in JSON."""
     message: str | None = None
     """Why it failed; else what is to be said about the source."""
 
@@ -160,7 +172,7 @@ def packets_table(format: str) -> str:
 
 def write_pieces(
     batches: Iterator[pa.RecordBatch],
-    tasks: Sequence[Sequence[Piece | CapturePart]],
+    tasks: Sequence[Sequence[AnyPiece]],
     first: int,
     settings: Settings,
 ) -> Iterator[pa.RecordBatch]:
@@ -179,9 +191,7 @@ def write_pieces(
             yield pa.RecordBatch.from_pylist([asdict(one) for one in outcomes], MANIFEST)
 
 
-def _write_task(
-    number: int, pieces: Sequence[Piece | CapturePart], settings: Settings
-) -> list[Outcome]:
+def _write_task(number: int, pieces: Sequence[AnyPiece], settings: Settings) -> list[Outcome]:
     task = _Task(number, settings)
     try:
         outcomes = [outcome for piece in pieces for outcome in task.write(piece)]
@@ -202,19 +212,30 @@ class _Task:
         self._files: dict[str, PartFile] = {}
         self._redactors: dict[str, Redactor] = {}
 
-    def write(self, piece: Piece | CapturePart) -> Iterator[Outcome]:
+    def write(self, piece: AnyPiece) -> Iterator[Outcome]:
         """Decode a piece and write its rows; yield what became of each of its streams."""
         if isinstance(piece, Piece):
             yield self._write_piece(piece)
+        elif isinstance(piece, HeaderPiece):
+            yield self._write_headers(piece)
         elif piece.stored:
             yield from self._write_stored(piece)
         else:
             yield from self._write_capture(piece)
 
+    def _write_headers(self, piece: HeaderPiece) -> Outcome:
+        outcome = Outcome(piece.source, piece.start, piece.stop)
+        path = f"{self._settings.staging}/{HEADERS}/{uuid4().hex}.arrow"
+        walked = write_headers(piece, path)
+        if walked is not None:
+            outcome.first, outcome.end, outcome.rows = walked[:3]
+            outcome.index_context, outcome.index_file = walked[3:]
+        return outcome
+
     def _write_capture(self, part: CapturePart) -> Iterator[Outcome]:
         named = get_format(part.format) if part.format else None
         share = part.part, part.of
-        found = open_captures(part.files, named, part.decode_as, share, part.source)
+        found = open_captures(part.files, named, part.decode_as, share, part.source, part.index)
         notes = found.damage if part.part == 0 else None, found.unread
         for note in filter(None, notes):
             yield Outcome(part.source, 0, 0, message=note)

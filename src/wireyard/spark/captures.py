@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from wireyard.captures.magic import is_capture
 from wireyard.errors import SourceError
@@ -12,7 +13,10 @@ from wireyard.spark.files import FoundFile
 from wireyard.spark.options import Options
 from wireyard.streams.source import open_source, reading
 
-__all__ = ["CapturePart", "cut_capture", "find_captures"]
+if TYPE_CHECKING:
+    from wireyard.captures.index import IndexedExtent
+
+__all__ = ["CapturePart", "count_parts", "cut_capture", "find_captures"]
 
 _HEAD_BYTES = 4
 _THREADS = 8  # what is waited for is mostly a store's answer
@@ -35,6 +39,8 @@ class CapturePart:
     """Bytes of the capture that fall to it, about."""
     stored: bool = False
     """Whether it is no capture, but a file of a store."""
+    index: tuple[IndexedExtent, ...] = ()
+    """Where its headers are, if they were written down."""
 
     @property
     def bytes(self) -> int:
@@ -50,15 +56,20 @@ def cut_capture(
     format: str | None,
     decode_as: tuple[str, ...],
     split_bytes: int,
+    index: tuple[IndexedExtent, ...] = (),
 ) -> Iterator[CapturePart]:
     """Yield the parts of a capture, each with some of its conversations.
 
-    Every part walks over all packets, which takes a small part of the time that reading what is in
-    them does, and keeps what is its own.
+    Without an index of its headers every part walks over all packets and keeps what is its own.
     """
-    of = max(-(-size // (_SPLITS * split_bytes)), 1)
+    of = count_parts(size, split_bytes)
     for part in range(of):
-        yield CapturePart(source, files, format, decode_as, part, of, size // of)
+        yield CapturePart(source, files, format, decode_as, part, of, size // of, index=index)
+
+
+def count_parts(size: int, split_bytes: int) -> int:
+    """Return how many parts a capture of a size is put together in."""
+    return max(-(-size // (_SPLITS * split_bytes)), 1)
 
 
 def find_captures(files: Sequence[FoundFile], options: Options) -> dict[str, int]:

@@ -13,7 +13,7 @@ grows would otherwise be there twice, once as a tail.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,8 +26,15 @@ import pyarrow as pa
 
 from wireyard.formats import names as format_names
 from wireyard.spark import bronze
-from wireyard.spark.bronze import Outcome, Piece, Settings, packets_table
-from wireyard.spark.captures import CapturePart
+from wireyard.spark.bronze import AnyPiece, Outcome, Piece, Settings, packets_table
+from wireyard.spark.dealing import deal
+from wireyard.spark.indexing import (
+    IndexedCapture,
+    Walked,
+    cut_headers,
+    index_of,
+    join_headers,
+)
 from wireyard.spark.inputs import FoundInput
 from wireyard.spark.lake import Change, Input, Lake
 from wireyard.spark.parts import PartFile
@@ -158,6 +165,7 @@ class BronzeStage:
         self._settings = settings
         self._watch = watch
         self._decode_as = decode_as
+        self._tasks = 0
         self.repaired = 0
         self.notes: list[str] = []
 
@@ -165,11 +173,12 @@ class BronzeStage:
         """Stage the rows of inputs; return the inputs as the lake will know them."""
         named = {packets_table(each.format) for each in found if each.format}
         held = set(map(packets_table, format_names())) if any(f.files for f in found) else set()
-        staged = [*sorted(named | held), _QUARANTINE, _STORE_RECORDS, bronze.DONE_MARKS]
-        self._lake.make_staging(staged)
+        staged = [*sorted(named | held), _QUARANTINE, _STORE_RECORDS]
+        self._lake.make_staging([*staged, bronze.HEADERS, bronze.DONE_MARKS])
+        indexed = self._index(found, split_bytes)
         self._watch.stage("reading")
-        tasks = cut_inputs(found, split_bytes, self._decode_as)
-        outcomes = self._run(tasks, 0)
+        tasks = cut_inputs(found, split_bytes, self._decode_as, indexed)
+        outcomes = self._run(tasks)
         pieces = defaultdict(list)
         for piece in chain.from_iterable(tasks):
             if isinstance(piece, Piece):
@@ -181,10 +190,10 @@ class BronzeStage:
         }
         kept = {source: each.kept for source, each in stitched.items()}
         again = [[piece] for each in stitched.values() for piece in each.again]
-        self.repaired = len(again)
+        self.repaired += len(again)
         if again:
             self._watch.stage("reading again where a packet lay in another")
-            for source, more in self._run(again, len(tasks)).items():
+            for source, more in self._run(again).items():
                 kept[source] = sorted((*kept[source], *more), key=lambda each: each.end)
         return [
             self._of_capture(each, outcomes[each.path])
@@ -193,16 +202,31 @@ class BronzeStage:
             for each in found
         ]
 
+    def _index(self, found: Sequence[FoundInput], split_bytes: int) -> dict[str, IndexedCapture]:
+        """Have the headers of large captures read; return where they are."""
+        pieces = {each.path: cut for each in found if (cut := cut_headers(each, split_bytes))}
+        if not pieces:
+            return {}
+        self._watch.stage("reading headers of captures")
+        walked = _walked(self._run(deal(chain.from_iterable(pieces.values()), split_bytes)))
+        joined = {path: join_headers(cut, walked) for path, cut in pieces.items()}
+        again = [[piece] for each in joined.values() for piece in each.again]
+        self.repaired += len(again)
+        written = _walked(self._run(again)) if again else {}
+        indexed = {path: index_of(each, walked, written) for path, each in joined.items()}
+        self.notes += [f"{path}: {each.damage}" for path, each in indexed.items() if each.damage]
+        return indexed
+
     def _of_capture(self, found: FoundInput, outcomes: Sequence[Outcome]) -> Input:
         notes = dict.fromkeys(each.message for each in outcomes if each.message)
         self.notes += [f"{found.path}: {note}" for note in notes]
         return _as_input(found, [[each] for each in outcomes if each.stream])
 
-    def _run(
-        self, tasks: Sequence[Sequence[Piece | CapturePart]], first: int
-    ) -> dict[str, list[Outcome]]:
-        """Have Spark run tasks, numbered from `first` on; return what became of each source."""
+    def _run(self, tasks: Sequence[Sequence[AnyPiece]]) -> dict[str, list[Outcome]]:
+        """Have Spark run tasks; return what became of each source."""
         outcomes: defaultdict[str, list[Outcome]] = defaultdict(list)
+        first = self._tasks
+        self._tasks += len(tasks)
         with _marks_watched(self._lake, tasks, first, self._watch):
             for place, wave in _waves(tasks):
                 work = partial(
@@ -219,8 +243,8 @@ class BronzeStage:
 
 
 def _waves(
-    tasks: Sequence[Sequence[Piece | CapturePart]],
-) -> Iterator[tuple[int, Sequence[Sequence[Piece | CapturePart]]]]:
+    tasks: Sequence[Sequence[AnyPiece]],
+) -> Iterator[tuple[int, Sequence[Sequence[AnyPiece]]]]:
     """Cut the list of tasks, which every one of them gets, to what is quickly sent and read."""
     start = held = 0
     for place, task in enumerate(tasks):
@@ -234,7 +258,7 @@ def _waves(
 
 @contextmanager
 def _marks_watched(
-    lake: Lake, tasks: Sequence[Sequence[Piece | CapturePart]], first: int, watch: Watch
+    lake: Lake, tasks: Sequence[Sequence[AnyPiece]], first: int, watch: Watch
 ) -> Iterator[None]:
     """Tell how many bytes are done, by the marks that tasks leave, while the caller waits."""
     weights = {
@@ -256,6 +280,18 @@ def _marks_watched(
         over.set()
         thread.join()
     watch.at(total, total)
+
+
+def _walked(outcomes: Mapping[str, Sequence[Outcome]]) -> dict[tuple[str, int], Walked]:
+    """Return what became of pieces of captures, by file and the start of the piece."""
+    return {
+        (source, each.start): Walked(
+            each.first, each.end, each.rows, each.index_context, each.index_file
+        )
+        for source, found in outcomes.items()
+        for each in found
+        if each.first is not None and each.index_context and each.index_file
+    }
 
 
 def _as_input(found: FoundInput, streams: Sequence[Sequence[Outcome]]) -> Input:

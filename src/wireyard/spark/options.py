@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from wireyard.captures.segment_columns import TABLE
 from wireyard.errors import UsageError
 
 __all__ = ["WRITE_OPTIONS", "Options", "read_options"]
 
 INPUTS = ("auto", "pcap", "stream")
+TABLES = ("packets", TABLE)
 _UNITS = {unit: 1 << 10 * power for power, unit in enumerate(("b", "k", "m", "g", "t"))}
 _SIZE = re.compile(r"(\d+)\s*([bkmgt]?)b?", re.IGNORECASE)
 
@@ -54,6 +56,8 @@ class Options:
     input: str = "auto"
     """What files are: ``stream``, ``pcap`` for captures, pcapng too, or ``auto`` for what the first
     bytes of each say."""
+    table: str = "packets"
+    """``packets``, or ``tcp_segments``: the TCP segments and UDP datagrams of captures."""
     decode_as: tuple[str, ...] = ()
     """What ports of captures are for, with semicolons between: ``tcp.port==1884,mqtt``."""
     rotated: bool = False
@@ -88,8 +92,9 @@ def _rules(text: str) -> tuple[str, ...]:
     return tuple(rule.strip() for rule in text.split(";") if rule.strip())
 
 
-def _input(text: str) -> str:
-    return {name: name for name in INPUTS}[text.lower()]
+def _one_of(names: Sequence[str]) -> Callable[[str], str]:
+    known = {name: name for name in names}
+    return lambda text: known[text.lower()]
 
 
 _TRUTH = "true or false"
@@ -110,7 +115,8 @@ _READERS: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "ignoreCorruptFiles": ("ignore_corrupt", _yes_or_no, _TRUTH),
     "maxPartitionBytes": ("partition_bytes", _size, _BYTES),
     "maxPacketBytes": ("packet_bytes", _size, _BYTES),
-    "input": ("input", _input, f"one of {', '.join(INPUTS)}"),
+    "input": ("input", _one_of(INPUTS), f"one of {', '.join(INPUTS)}"),
+    "table": ("table", _one_of(TABLES), f"one of {', '.join(TABLES)}"),
     "decodeAs": ("decode_as", _rules, "rules"),
     "rotated": ("rotated", _yes_or_no, _TRUTH),
     "pushFilters": ("push_filters", _yes_or_no, _TRUTH),

@@ -26,7 +26,7 @@ from wireyard.streams.mapped import map_windows
 from wireyard.streams.plan import Condition, Plan, make_plan
 from wireyard.streams.scan import load_fast_path, open_windows, scan_stream
 
-__all__ = ["FilteringReader", "Reader"]
+__all__ = ["FilteringReader", "Reader", "faults"]
 
 _CORRUPT_COLUMN = "_corrupt_record"
 """What Spark calls the column for bad rows if no option says otherwise."""
@@ -99,7 +99,7 @@ class Reader(ask.DataSourceReader):
     def _of_capture(self, part: CapturePart, plan: Plan, shape: Shape) -> Iterator[pa.RecordBatch]:
         from wireyard.captures.directed import CapturedStream  # with kernels, not for the planner
 
-        with self._faults(part.files[0]):
+        with faults(self._options, part.files[0]):
             share = part.part, part.of
             found = open_captures(part.files, plan.format, part.decode_as, share, part.source)
             if found.damage and not self._options.ignore_corrupt:
@@ -111,26 +111,26 @@ class Reader(ask.DataSourceReader):
                     yield shape.fit(batch, bad_bytes)
 
     def _batches(self, piece: Piece, plan: Plan) -> Iterator[pa.RecordBatch]:
-        with self._faults(piece.path):
+        with faults(self._options, piece.path):
             opened = map_windows(piece.path, piece.start) or open_windows(piece.path, piece.start)
             with closing(opened):
                 framer = plan.framer(piece.start, piece.context)
                 yield from scan_stream(opened, plan, framer, piece.stop)
 
-    @contextmanager
-    def _faults(self, path: str) -> Iterator[None]:
-        """Pass over what is to be ignored, and say the rest as Spark shows it."""
-        options = self._options
-        try:
-            yield
-        except DecodeError as error:
-            # Spark shows the last line of a traceback, and a note would be a line of its own.
-            where = " ".join(getattr(error, "__notes__", ()))
-            raise WireError(f"{error} {where}") from None
-        except SourceError:
-            missing = options.ignore_missing and is_missing(path)
-            if not (missing or options.ignore_corrupt):
-                raise
+
+@contextmanager
+def faults(options: Options, path: str) -> Iterator[None]:
+    """Pass over what is to be ignored of a file, and say the rest as Spark shows it."""
+    try:
+        yield
+    except DecodeError as error:
+        # Spark shows the last line of a traceback, and a note would be a line of its own.
+        where = " ".join(getattr(error, "__notes__", ()))
+        raise WireError(f"{error} {where}") from None
+    except SourceError:
+        missing = options.ignore_missing and is_missing(path)
+        if not (missing or options.ignore_corrupt):
+            raise
 
 
 _SIGNS: Mapping[type[ask.Filter], str] = {

@@ -96,8 +96,15 @@ class Shape:
         self._corrupt = corrupt
         self._filled = [field.name for field in schema if not field.nullable]
 
-    def fit(self, batch: pa.RecordBatch, bad_bytes: BadBytes | PieceBytes) -> pa.RecordBatch:
+    def fit(
+        self, batch: pa.RecordBatch, bad_bytes: BadBytes | PieceBytes | None = None
+    ) -> pa.RecordBatch:
         """Return a batch of ours as one of the table.
+
+        Parameters
+        ----------
+        bad_bytes
+            Where the bytes of bad rows are; needed for a column of them.
 
         Raises
         ------
@@ -108,7 +115,7 @@ class Shape:
             return batch
         arrays = [
             self._bad_rows(batch, bad_bytes, field.type)
-            if field.name == self._corrupt
+            if bad_bytes is not None and field.name == self._corrupt
             else batch.column(field.name)
             for field in self._schema
         ]

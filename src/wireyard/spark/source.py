@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
+from wireyard.captures.segment_columns import TABLE, segment_schema
 from wireyard.errors import UsageError
 from wireyard.formats import get_format, labels, sniff
 from wireyard.spark.options import WRITE_OPTIONS, Options, read_options
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from wireyard.formats.base import Format
     from wireyard.spark.files import FoundFile
     from wireyard.spark.reader import Reader
+    from wireyard.spark.segments import SegmentReader
     from wireyard.spark.writer import Writer
 
 __all__ = ["WireyardSource", "format_of", "register"]
@@ -60,6 +62,8 @@ class WireyardSource(DataSource):
         from wireyard.streams.plan import make_plan
 
         options = _with_paths(self._options)
+        if options.table == TABLE:
+            return spark_schema(segment_schema(options.columns))
         files = list_files(options)
         captures = find_captures(files, options)
         format = format_of(options, files, captures)
@@ -70,10 +74,14 @@ class WireyardSource(DataSource):
             schema = schema.add(corrupt, BinaryType())
         return schema
 
-    def reader(self, schema: StructType) -> Reader:
+    def reader(self, schema: StructType) -> Reader | SegmentReader:
         """Return what reads the columns of `schema`, in its order."""
         from wireyard.spark.reader import FilteringReader, Reader
 
+        if self._options.table == TABLE:
+            from wireyard.spark.segments import SegmentReader
+
+            return SegmentReader(_with_paths(self._options), schema)
         kind = FilteringReader if self._options.push_filters else Reader
         return kind(_with_paths(self._options), schema)
 

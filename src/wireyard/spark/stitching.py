@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from types import MappingProxyType
 
 from wireyard.errors import WireError
 from wireyard.formats import get_format
-from wireyard.spark.bronze import Outcome, Piece
+from wireyard.spark.bronze import AnyPiece, Outcome, Piece
 from wireyard.spark.captures import CapturePart, cut_capture
 from wireyard.spark.dealing import deal
+from wireyard.spark.indexing import IndexedCapture
 from wireyard.spark.inputs import FoundInput
 from wireyard.spark.lake import StreamLedger
 from wireyard.spark.snapshot import open_snapshot
@@ -65,27 +67,37 @@ class LedgerError(WireError):
 
 
 def cut_inputs(
-    inputs: Iterable[FoundInput], split_bytes: int, decode_as: tuple[str, ...] = ()
-) -> list[list[Piece | CapturePart]]:
+    inputs: Iterable[FoundInput],
+    split_bytes: int,
+    decode_as: tuple[str, ...] = (),
+    indexed: Mapping[str, IndexedCapture] = MappingProxyType({}),
+) -> list[list[AnyPiece]]:
     """Return what each task reads: large inputs are cut, small ones put together, whole.
 
     A piece that may prove a wrong guess has a task of its own, so that its file can be forgotten.
+
+    Parameters
+    ----------
+    indexed
+        The captures whose headers were read before.
     """
     alone: list[Piece] = []
-    shared: list[Piece | CapturePart] = []
+    shared: list[AnyPiece] = []
     for each in inputs:
         if each.stored:
             whole = each.path, each.files, each.format, (), 0, 1, each.size
             shared.append(CapturePart(*whole, stored=True))
             continue
         if each.files:
+            known = indexed.get(each.path)
             shared += cut_capture(
                 each.path,
-                each.files,
+                known.files if known else each.files,
                 0 if each.compressed else each.size,
                 format=each.format,
                 decode_as=decode_as,
                 split_bytes=split_bytes,
+                index=known.extents if known else (),
             )
             continue
         if each.format is None:
@@ -102,7 +114,7 @@ def cut_inputs(
             continue
         stop = TO_THE_END if each.compressed else each.size
         shared.append(Piece(each.path, each.format, 0, stop, each.size, True, context))
-    tasks: list[list[Piece | CapturePart]] = [[piece] for piece in alone]
+    tasks: list[list[AnyPiece]] = [[piece] for piece in alone]
     return tasks + deal(shared, split_bytes)
 
 

@@ -9,6 +9,7 @@ a read would.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from mmap import ACCESS_READ, PAGESIZE, mmap
 from pathlib import Path
 
@@ -19,12 +20,15 @@ from wireyard.streams.scan import OpenedStream
 from wireyard.streams.source import compression
 from wireyard.streams.window import Bytes, Windows, windows_of_bytes
 
-__all__ = ["map_bytes", "map_windows"]
+__all__ = ["map_bytes", "map_places", "map_windows"]
+
+Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 _WINDOW_BYTES = 8 << 20
 """A window that is read has to stay in the cache, which half of this does better. One that is
 mapped never was in it, and fewer windows are less Python."""
 _POPULATE_READ = 22  # of Linux 5.14; the mmap module does not know it yet
+_NEAR_PAGES = 16
 _MAGIC_BYTES = 4
 
 
@@ -47,19 +51,45 @@ def map_windows(path: str, start: int, size: int | None = None) -> OpenedStream 
         return None
 
 
-def map_bytes(path: str) -> Bytes | None:
+def map_bytes(path: str, start: int = 0, stop: int | None = None) -> Bytes | None:
     """Return the bytes of a whole file as its pages, None where `map_windows` returns None.
 
-    Every page was read once; the system may take it back and read it again when it is looked at.
+    Every page of ``[start, stop)`` was read once; the system may take it back and read it again
+    when it is looked at. Nobody should look at the others.
     """
+    return _map_ranges(path, lambda size: [(start, size if stop is None else min(stop, size))])
+
+
+def map_places(path: str, starts: Ints, stops: Ints) -> Bytes | None:
+    """Return the bytes of a file as `map_bytes` does, of which only some places are looked at.
+
+    None as well if the file ends before one of them does.
+    """
+    there = starts < stops
+    firsts, lasts = starts[there] // PAGESIZE, (stops[there] - 1) // PAGESIZE
+    order = np.argsort(firsts)
+    firsts, lasts = firsts[order], np.maximum.accumulate(lasts[order])
+    # Pages that are not far apart are asked for at once.
+    apart = firsts[1:] > lasts[:-1] + _NEAR_PAGES
+    begins = firsts[np.r_[True, apart][: len(firsts)]] * PAGESIZE
+    ends = (lasts[np.r_[apart, True][: len(lasts)]] + 1) * PAGESIZE
+    data = _map_ranges(
+        path, lambda size: zip(begins.tolist(), np.minimum(ends, size).tolist(), strict=True)
+    )
+    return data if data is not None and stops.max(initial=0) <= len(data) else None
+
+
+def _map_ranges(path: str, ranges: Callable[[int], Iterable[tuple[int, int]]]) -> Bytes | None:
+    """Map a file of whose size follows which parts of it have to be there."""
     if "://" in path:
         return None
     try:
         pages = _map(path)
         if pages is None:
             return None
-        for start in range(0, len(pages), _WINDOW_BYTES):
-            _populate(path, pages, start, min(start + _WINDOW_BYTES, len(pages)))
+        for start, stop in ranges(len(pages)):
+            for at in range(start, stop, _WINDOW_BYTES):
+                _populate(path, pages, at, min(at + _WINDOW_BYTES, stop))
         return np.frombuffer(pages, np.uint8)
     except (OSError, ValueError, SourceError):
         return None

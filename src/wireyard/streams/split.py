@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -63,6 +64,27 @@ class Segment:
     """Context of the frame at `stop`."""
 
 
+class Walked(Protocol):
+    """A walk from one boundary to another, and the contexts of what begins there."""
+
+    @property
+    def start(self) -> int:
+        """Where it began."""
+
+    @property
+    def stop(self) -> int:
+        """The first boundary at or beyond the end of its piece."""
+
+    @property
+    def context(self) -> Any:
+        """What was believed of `start`."""
+
+    @property
+    def next_context(self) -> Any:
+        """What was found of `stop`."""
+
+
+W = TypeVar("W", bound=Walked)
 WindowsFrom = Callable[[int], Windows]
 
 
@@ -98,10 +120,12 @@ def walk(
 
 def stitch(
     bounds: Sequence[int],
-    walked: Sequence[Segment | None],
-    walk_again: Callable[[int, int, int], Segment],
-    context: int,
-) -> list[Segment]:
+    walked: Sequence[W | None],
+    walk_again: Callable[[int, int, Any], W],
+    context: Any,
+    *,
+    contextual: bool = False,
+) -> list[W]:
     """Join walks into segments that cover the stream.
 
     Parameters
@@ -114,13 +138,16 @@ def stitch(
         ``(start, stop, context)`` -> the walk of a piece whose guess was wrong.
     context
         Context of the stream's first frame.
+    contextual
+        Whether a walk goes wrong by a wrong context; those of streams do not.
     """
     segments = []
     position = 0
     for stop, segment in zip(bounds[1:], walked, strict=True):
         if position >= stop:
             continue  # A frame that began earlier covers the whole piece.
-        if segment is None or segment.start != position:
+        believed = segment is None or segment.context == context or not contextual
+        if segment is None or segment.start != position or not believed:
             segment = walk_again(position, stop, context)
         segments.append(segment)
         position, context = segment.stop, segment.next_context

@@ -1,0 +1,118 @@
+"""Cutting one capture file for many readers: guess, walk, stitch, as streams are cut.
+
+A piece of the file is entered at the first place where headers of records follow each other, and
+walked, record by record, to the first that begins at or beyond its end. A packet that carries a
+capture may hold such a place; stitching finds that out. In pcapng a record is read by what the
+blocks before it say of its section and interfaces: a piece is read by what the file begins with,
+and again if another piece turns out to have said something else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from wireyard.captures.files import Extent, find_record, map_extent, read_records
+from wireyard.captures.records import NO_TIME, Context
+from wireyard.streams.mapped import map_bytes
+from wireyard.streams.split import stitch
+
+__all__ = [
+    "cut_evenly",
+    "enter_extent",
+    "first_context",
+    "first_time_ns",
+    "plan_extents",
+    "stitch_extents",
+]
+
+Bytes = npt.NDArray[np.uint8]
+
+_HEAD_BYTES = 1 << 16
+"""Where a capture says of what its packets are."""
+
+
+def first_context(data: Bytes, name: str) -> Context | None:
+    """Return what records are read by that follow the beginning of a file, None if it has none."""
+    head = Extent(0, min(_HEAD_BYTES, len(data)), None, None, 0)
+    return _walk(data, name, head).next_context
+
+
+def first_time_ns(data: Bytes, name: str) -> int:
+    """Return the time of the first packet of a file, which tells its place among others."""
+    first = next(read_records(data, name, Extent(0, min(_HEAD_BYTES, len(data)), None, None, 0)))
+    return int(first.times_ns[0]) if len(first) else NO_TIME
+
+
+def cut_evenly(size: int, piece_bytes: int) -> list[int]:
+    """Return where pieces of about `piece_bytes` begin, and the size behind them."""
+    count = max(-(-size // piece_bytes), 1)
+    # Parts of one size, or the last would be left with the crumbs.
+    return [size * part // count for part in range(count + 1)]
+
+
+def plan_extents(path: str, piece_bytes: int) -> list[Extent] | None:
+    """Cut a capture file into extents of about `piece_bytes` each.
+
+    Returns None where that cannot be done: the file is no local one, or compressed.
+
+    Raises
+    ------
+    SourceError
+        The file is no capture.
+    """
+    data = map_bytes(path, 0, _HEAD_BYTES)
+    if data is None:
+        return None
+    context = first_context(data, path)
+    bounds = cut_evenly(len(data), piece_bytes)
+
+    def enter(start: int, stop: int) -> Extent | None:
+        found = enter_extent(map_extent(path, start, stop), start, stop, context)
+        if found is None:
+            return None
+        return walk_extent(path, found, stop, context if found else None)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        walked = list(pool.map(enter, bounds[:-1], bounds[1:]))
+    return stitch_extents(path, bounds, walked)
+
+
+def stitch_extents(
+    path: str, bounds: Sequence[int], walked: Sequence[Extent | None]
+) -> list[Extent]:
+    """Join what was walked of the pieces of a file into extents that cover it.
+
+    By induction from the start of the file every bound is one that a single reader would find: see
+    ``wireyard.streams.split``. What is not as it should be is walked again here. The last extent
+    reaches to the end of the file, so that whoever reads it finds what is damaged.
+    """
+    joined = stitch(bounds, walked, partial(walk_extent, path), None, contextual=True)
+    extents = [extent for extent in joined if extent.packets] or joined[:1]
+    return [*extents[:-1], extents[-1]._replace(stop=bounds[-1])]
+
+
+def enter_extent(data: Bytes, start: int, stop: int, context: Context | None) -> int | None:
+    """Return where the records of a piece begin, by a guess unless it begins the file."""
+    if start == 0:
+        return 0
+    return None if context is None else find_record(data, start, stop, context)
+
+
+def walk_extent(path: str, start: int, stop: int, context: Context | None) -> Extent:
+    """Walk the records of a file from the bound `start` to the first bound at or behind `stop`."""
+    return _walk(map_extent(path, start, stop), path, Extent(start, stop, context, None, 0))
+
+
+def _walk(data: Bytes, name: str, extent: Extent) -> Extent:
+    """Return an extent with where its last record ends, and how many there are."""
+    packets = 0
+    for records in read_records(data, name, extent):
+        packets += len(records)
+        last = records
+    return extent._replace(stop=last.stop, next_context=last.context, packets=packets)

@@ -1,0 +1,144 @@
+"""Capture files: their bytes, and the records in them, whole or a part of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import chain
+from typing import Final, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from wireyard.captures import magic, pcap, pcapng
+from wireyard.captures.layout import MAX_RECORD_BYTES
+from wireyard.captures.records import NO_TIME, Context, Records
+from wireyard.errors import SourceError, WireError
+from wireyard.streams.mapped import map_bytes
+from wireyard.streams.scan import OpenedStream, open_windows
+from wireyard.streams.source import Source
+
+__all__ = ["CaptureFile", "Extent", "find_record", "map_extent", "read_records"]
+
+Bytes = npt.NDArray[np.uint8]
+
+MAX_CAPTURE_BYTES: Final = 1 << 34
+"""A capture is held in memory if its file cannot be mapped, with about a third more for columns."""
+_SHOWN_BYTES: Final = 16
+
+
+class Extent(NamedTuple):
+    """The records of a capture file that begin in ``[start, stop)``; both are bounds of records."""
+
+    start: int
+    stop: int
+    context: Context | None
+    """That of the record at `start`; None at the start of the file."""
+    next_context: Context | None
+    """That of the record at `stop`."""
+    packets: int
+    """How many records there are."""
+
+
+def read_records(data: Bytes, name: str, extent: Extent | None = None) -> Iterator[Records]:
+    """Yield the records of a capture file, or of an extent of it.
+
+    Raises
+    ------
+    SourceError
+        The file is no capture.
+    """
+    part = () if extent is None else extent[:3]
+    head = data[:_SHOWN_BYTES].tobytes()
+    if head[:4] in pcap.MAGICS:
+        return pcap.read_records(data, *part)
+    if head[:4] == magic.PCAPNG:
+        return pcapng.read_records(data, *part)
+    shown = f"begins like no capture ({head.hex(' ')})" if head else "is empty, so no capture"
+    raise SourceError(f"{name}: {shown}")
+
+
+def find_record(data: Bytes, start: int, stop: int, context: Context) -> int | None:
+    """Return where the first record in ``[start, stop)`` begins, by all that its bytes tell."""
+    find = pcap.find_record if context.header_bytes else pcapng.find_record
+    return find(data, start, stop, context)
+
+
+def map_extent(path: str, start: int, stop: int) -> Bytes:
+    """Return the bytes of a file, of which an extent may be looked at; see `CaptureFile.map`."""
+    data = map_bytes(path, start, stop + MAX_RECORD_BYTES)
+    if data is None:
+        raise SourceError(f"{path}: cannot be read, or is another file than before")
+    return data
+
+
+class CaptureFile:
+    """One file of a capture, or an extent of one, while it is read."""
+
+    def __init__(
+        self, name: str, data: Bytes, failure: SourceError | None, extent: Extent | None = None
+    ) -> None:
+        self.name, self.data = name, data
+        self.damage: WireError | None = failure
+        self.unread_bytes = 0
+        found = read_records(data, name, extent)
+        first = next(found)
+        self._blocks = chain([first], found)
+        self.begun_ns = int(first.times_ns[0]) if len(first) else NO_TIME
+
+    @classmethod
+    def open(cls, source: Source | OpenedStream) -> Self:
+        """Load a file."""
+        return cls(*_load(source))
+
+    @classmethod
+    def map(cls, path: str, extent: Extent) -> Self:
+        """Load an extent of a local file that is not compressed.
+
+        Raises
+        ------
+        SourceError
+            It cannot be read any more, or is another file now.
+        """
+        return cls(path, map_extent(path, extent.start, extent.stop), None, extent)
+
+    def records(self) -> Iterator[Records]:
+        """Yield its records once, and take note of how far reading has come."""
+        for records in self._blocks:
+            yield records
+            self.damage = self.damage or records.damage
+            self.unread_bytes = len(self.data) - records.stop
+
+
+def _load(source: Source | OpenedStream) -> tuple[str, Bytes, SourceError | None]:
+    """Return a source's name and bytes, and what kept it from giving all of them."""
+    if isinstance(source, str | os.PathLike):
+        path = os.fspath(source)
+        pages = map_bytes(path)
+        if pages is not None:
+            _check_size(path, len(pages))
+            return path, pages, None
+    opened = source if isinstance(source, OpenedStream) else open_windows(source)
+    parts: list[Bytes] = []
+    failure = None
+    with closing(opened):
+        windows = opened.windows
+        while failure is None:
+            try:
+                window = next(windows, None)
+            except SourceError as error:
+                failure = error
+                continue
+            if window is None:
+                break
+            parts.append(window.data[window.start : window.stop])
+            window.start = window.stop
+            _check_size(opened.name, sum(map(len, parts)))
+    return opened.name, parts[0] if len(parts) == 1 else np.concatenate(parts), failure
+
+
+def _check_size(name: str, size: int) -> None:
+    if size > MAX_CAPTURE_BYTES:
+        limit = f"{MAX_CAPTURE_BYTES >> 30} GiB"
+        raise SourceError(f"{name}: has over {limit}; cut it in pieces (editcap -c)")

@@ -1,0 +1,208 @@
+"""The headers of an extent, kept by who will put its streams together.
+
+One reader walks over the headers of a part of a capture and writes them down, each under the share
+that its conversation falls to. Whoever has a share then takes its own from all extents, and looks
+at no packet that is not. What is read so is what reading the whole capture for that share gives.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import IO, Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from wireyard.captures.files import CaptureFile, Extent
+from wireyard.captures.flows import FlowTable
+from wireyard.captures.headers import Headers, Tally, scan_headers
+from wireyard.captures.layout import Unit
+from wireyard.captures.read import Capture, put_together
+from wireyard.captures.units import Share, UnitReader
+from wireyard.errors import SourceError
+from wireyard.streams.mapped import map_places
+from wireyard.streams.source import filesystem, reading
+
+__all__ = ["IndexedExtent", "read_indexed", "write_index"]
+
+Ints = npt.NDArray[np.int64]
+Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
+
+_NARROW: Final = {
+    Unit.RECORD: pa.int32(),
+    Unit.VERSION: pa.int8(),
+    Unit.PROTOCOL: pa.int16(),
+    Unit.CAPTURED: pa.int32(),
+    Unit.LENGTH: pa.int32(),
+    Unit.SRC_PORT: pa.int32(),
+    Unit.DST_PORT: pa.int32(),
+    Unit.FLAGS: pa.int16(),
+    Unit.WINDOW: pa.int32(),
+}
+"""What fewer bits hold, of fragments too; the rest has 64."""
+_TIME, _FRAME_BYTES = "time_ns", "frame_bytes"
+_SCHEMA: Final = pa.schema(
+    [
+        *((unit.name.lower(), _NARROW.get(unit, pa.int64())) for unit in Unit),
+        (_TIME, pa.int64()),
+        (_FRAME_BYTES, pa.int32()),
+    ]
+)
+"""Rows of `Headers`, each with its time, and of fragments the captured bytes of the packet.
+
+A file has a batch for each share, one for what falls to all, and one for fragments."""
+_TALLY: Final = b"tally"
+
+
+class IndexedExtent(NamedTuple):
+    """Where the headers of an extent are."""
+
+    path: str
+    file: int
+    """Which of the files of the capture it is of."""
+
+
+def write_index(sink: IO[bytes], path: str, extent: Extent, of: int, port: int) -> Extent:
+    """Write the headers of an extent of a local file; return it with where it really ends.
+
+    Parameters
+    ----------
+    of
+        How many shares there are.
+    port
+        Conversations of this port fall to all of them.
+    """
+    file, flows, tally = CaptureFile.map(path, extent), FlowTable(), Tally()
+    units = _Columns()
+    fragments = _Columns()
+    numbers = [np.empty(0, np.int64)]
+    for records in file.records():
+        for headers in scan_headers(file.data, records, tally.packets):
+            grid = np.ascontiguousarray(headers.units)
+            numbers.append(flows.number(grid, grid.shape[1]) >> 1)
+            units.add(grid, headers.times_ns, np.zeros(grid.shape[1], np.int64))
+            fragments.add(headers.fragments, headers.fragment_times_ns, headers.fragment_bytes)
+            tally.add(headers.tally)
+    falls_to = np.where(flows.has_port(0, port), of, flows.parts(0, of))[np.concatenate(numbers)]
+    order = np.argsort(falls_to, kind="stable")
+    bounds = np.searchsorted(falls_to[order], np.arange(of + 2))
+    schema = _SCHEMA.with_metadata({_TALLY: json.dumps(_as_lists(tally))})
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_file(sink, schema, options=options) as written:
+        rows = units.batch(order)
+        for start, stop in pairwise(bounds.tolist()):
+            written.write_batch(rows.slice(start, stop - start))
+        written.write_batch(fragments.batch(slice(None)))
+    stop, context = records.stop, records.context
+    return extent._replace(stop=stop, next_context=context, packets=tally.packets)
+
+
+def read_indexed(paths: Sequence[str], index: Sequence[IndexedExtent], share: Share) -> Capture:
+    """Put the conversations of a share together, whose headers are in an index of all extents.
+
+    Parameters
+    ----------
+    paths
+        The files of the capture, in the order of their packets.
+    index
+        Its extents, in the same order.
+    """
+    reader = UnitReader(share)
+    packets, files = reader.packets, []
+    for number, path in enumerate(paths):
+        own = [_load(extent.path, share.part) for extent in index if extent.file == number]
+        starts, captured = np.concatenate([_places(kept) for kept in own], axis=1)
+        data = map_places(path, starts, starts + captured)
+        if data is None:
+            raise SourceError(f"{path}: cannot be read, or is another file than before")
+        files.append(data)
+        reader.begin(data)
+        for kept in own:
+            reader.take(_headers(kept, packets.count, packets.base))
+    return put_together(reader, paths[0], files)
+
+
+class _Kept(NamedTuple):
+    """The units that a share takes of an extent, all of its fragments, and the tally."""
+
+    units: pa.Table
+    fragments: pa.Table
+    tally: Tally
+
+
+class _Columns:
+    """Headers that are gathered, in no more bits than they need."""
+
+    def __init__(self) -> None:
+        self._parts: list[list[npt.NDArray[Any]]] = []
+
+    def add(self, grid: Grid, times_ns: Ints, frame_bytes: Ints) -> None:
+        """Add some headers."""
+        columns = [*grid, times_ns, frame_bytes]
+        kinds = [field.type.to_pandas_dtype() for field in _SCHEMA]
+        self._parts.append(
+            [column.astype(kind) for column, kind in zip(columns, kinds, strict=True)]
+        )
+
+    def batch(self, rows: Any) -> pa.RecordBatch:
+        """Return some rows."""
+        if not self._parts:
+            return pa.RecordBatch.from_pylist([], _SCHEMA)
+        columns = (np.concatenate(parts)[rows] for parts in zip(*self._parts, strict=True))
+        return pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=_SCHEMA)
+
+
+def _places(kept: _Kept) -> Grid:
+    """Return where the bytes begin that are needed of an extent, and how many they are."""
+    return np.stack(
+        [
+            np.concatenate([table.column(int(unit)).to_numpy() for table in kept[:2]])
+            for unit in (Unit.START, Unit.CAPTURED)
+        ]
+    )
+
+
+def _headers(kept: _Kept, first: int, base: int) -> Headers:
+    """Return the headers of an extent.
+
+    Parameters
+    ----------
+    first, base
+        The number of its first record, and where its file lies.
+    """
+    grid, fragmented = (_grid(table, first, base) for table in kept[:2])
+    times_ns, fragment_times_ns = (table[_TIME].to_numpy() for table in kept[:2])
+    order = np.argsort(grid[Unit.RECORD], kind="stable")
+    frame_bytes = kept.fragments[_FRAME_BYTES].to_numpy().astype(np.int64)
+    taken = grid[:, order], times_ns[order]
+    return Headers(*taken, fragmented, fragment_times_ns, frame_bytes, kept.tally)
+
+
+def _load(path: str, share: int) -> _Kept:
+    """Return what a share takes of an extent."""
+    system, inner = filesystem(path)
+    with reading(path), system.open_input_file(inner) as source:
+        file = pa.ipc.open_file(source)
+        *units, fragments = (
+            file.get_batch(at) for at in (share, *range(file.num_record_batches)[-2:])
+        )
+        fates, frame_bytes, cut_bytes = json.loads(file.schema.metadata[_TALLY])
+    tally = Tally(np.array(fates, np.int64), np.array(frame_bytes, np.int64), cut_bytes)
+    return _Kept(pa.Table.from_batches(units), pa.Table.from_batches([fragments]), tally)
+
+
+def _grid(table: pa.Table, first: int, base: int) -> Grid:
+    """Return a table as a grid of `Unit`."""
+    grid = np.empty((len(Unit), table.num_rows), np.int64)
+    for unit in Unit:
+        grid[unit] = table.column(int(unit)).to_numpy()
+    grid[Unit.RECORD] += first
+    grid[Unit.START] += base
+    return grid
+
+
+def _as_lists(tally: Tally) -> list[Any]:
+    return [tally.fates.tolist(), tally.frame_bytes.tolist(), int(tally.cut_bytes)]

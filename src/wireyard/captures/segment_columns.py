@@ -1,0 +1,56 @@
+"""The columns of the table `tcp_segments`; no logic, and nothing loaded to name it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from wireyard.errors import UsageError
+from wireyard.layout import Column, column_names
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["SEGMENTS", "TABLE", "segment_schema"]
+
+TABLE: Final = "tcp_segments"
+SEGMENTS: Final = (
+    Column("source", "string", "the capture as it was given"),
+    Column("frame", "int64", "number of the captured frame, from 1; of fragments the last one's"),
+    Column("captured_ns", "int64", "when it was captured", unit="ns"),
+    Column("transport", "string", "tcp or udp"),
+    Column("src_addr", "string", "address of who sent it"),
+    Column("src_port", "int32", "port of who sent it"),
+    Column("dst_addr", "string", "address of whom it was sent to"),
+    Column("dst_port", "int32", "port of whom it was sent to"),
+    Column("flow", "string", "source:port>target:port: a stream's name without #n"),
+    Column("seq", "int64", "sequence number; null of UDP", "RFC 9293, 3.1"),
+    Column("ack", "int64", "acknowledgment number; null of UDP and without ACK", "RFC 9293, 3.1"),
+    Column("bit_flags", "int32", "the control bits; null of UDP", "RFC 9293, 3.1"),
+    Column("flags", "string", "their letters in bit order, from FIN: FSRPAUEC", "RFC 9293, 3.1"),
+    Column("window", "int32", "as the header says it, not scaled; null of UDP", "RFC 9293, 3.1"),
+    Column("payload_length", "int64", "of the payload on the wire", unit="bytes"),
+    Column("cut_bytes", "int64", "of the payload that were not captured", unit="bytes"),
+    Column("payload", "binary", "what was captured of it"),
+)
+"""In order."""
+
+
+def segment_schema(columns: Sequence[str] | None = None) -> pa.Schema:
+    """Return the columns of the table, or those called `columns`, in that order.
+
+    Raises
+    ------
+    UsageError
+        A name that is no column of the table, or one given twice.
+    """
+    from wireyard.schema import schema_of
+
+    known = {column.name: column for column in SEGMENTS}
+    names = column_names(SEGMENTS) if columns is None else columns
+    for name in names:
+        if name not in known:
+            raise UsageError(f"{TABLE} has no column '{name}'; it has {', '.join(known)}")
+    if len(set(names)) < len(names):
+        raise UsageError("a column was asked for twice")
+    return schema_of(known[name] for name in names)

@@ -1,0 +1,210 @@
+"""The first wave of reading captures: the headers of each piece, for whoever takes them.
+
+Tasks that put conversations together would each have to walk over all packets of a capture, to
+find their own. Instead tasks of this wave walk over a piece each and write the headers down, each
+under the part of the conversations it falls to (``wireyard.captures.index``). Where a piece begins
+they guess; the driver joins the pieces as it joins those of streams, and has what was guessed wrong
+read again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+from wireyard.captures.assignment import PORT_MAPPER_PORT
+from wireyard.captures.extents import (
+    cut_evenly,
+    enter_extent,
+    first_context,
+    first_time_ns,
+    stitch_extents,
+)
+from wireyard.captures.files import CaptureFile, Extent, map_extent
+from wireyard.captures.index import IndexedExtent, write_index
+from wireyard.captures.records import Context, Interface
+from wireyard.spark.captures import count_parts
+from wireyard.spark.inputs import FoundInput
+from wireyard.spark.lake import writing
+from wireyard.streams.mapped import map_bytes
+from wireyard.streams.source import filesystem
+
+__all__ = [
+    "HeaderPiece",
+    "IndexedCapture",
+    "Walked",
+    "cut_headers",
+    "index_of",
+    "join_headers",
+    "write_headers",
+]
+
+
+_LEAST_PARTS = 5
+"""Four walks over all packets of a capture take as long as writing its headers down and reading
+them."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderPiece:
+    """Records of a file of a capture that begin in ``[start, stop)``."""
+
+    source: str
+    start: int
+    stop: int
+    parts: int
+    """How many parts of the conversations there are."""
+    context: Context | None
+    """That of a record that begins in it; None at the start of the file."""
+    exact: bool
+    """Whether a record is known to begin at `start`; else the task guesses where the first does."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes it has."""
+        return self.stop - self.start
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes it has."""
+        return self.size
+
+
+class Walked(NamedTuple):
+    """What a task walked of a piece, and where it wrote the headers."""
+
+    start: int
+    stop: int
+    packets: int
+    next_context: str
+    """In JSON."""
+    path: str
+
+
+class IndexedCapture(NamedTuple):
+    """A capture whose headers are all written down."""
+
+    files: tuple[str, ...]
+    """In the order of their packets."""
+    extents: tuple[IndexedExtent, ...]
+    damage: str | None
+    """Why it was not read to its end."""
+
+
+def cut_headers(found: FoundInput, split_bytes: int) -> list[HeaderPiece]:
+    """Return the pieces of a capture, none where one task reads all of it, or where all have to.
+
+    That is a small one, one that is compressed, and one that is not on this machine's disks.
+    """
+    of = count_parts(found.size, split_bytes)
+    if not found.files or found.stored or found.compressed or of < _LEAST_PARTS:
+        return []
+    pieces: list[HeaderPiece] = []
+    for path in found.files:
+        size = 0 if (data := map_bytes(path, 0, 0)) is None else len(data)
+        if size == 0:
+            return []
+        context = first_context(map_extent(path, 0, 0), path)
+        pieces += (
+            HeaderPiece(path, start, stop, of, context if start else None, start == 0)
+            for start, stop in pairwise(cut_evenly(size, split_bytes))
+        )
+    return pieces
+
+
+def write_headers(piece: HeaderPiece, path: str) -> Walked | None:
+    """Write the headers of a piece to a path; return None if nothing there looks like a record."""
+    data = map_extent(piece.source, piece.start, piece.stop)
+    first: int | None = piece.start
+    if not piece.exact:
+        first = enter_extent(data, piece.start, piece.stop, piece.context)
+    if first is None:
+        return None
+    extent = Extent(first, piece.stop, piece.context, None, 0)
+    with writing(path):
+        system, inner = filesystem(path)
+        with system.open_output_stream(inner) as sink:
+            walked = write_index(sink, piece.source, extent, piece.parts, PORT_MAPPER_PORT)
+    return Walked(first, walked.stop, walked.packets, json.dumps(walked.next_context), path)
+
+
+class Joined(NamedTuple):
+    """The pieces of a capture, joined file by file."""
+
+    extents: list[tuple[str, list[Extent]]]
+    """In the order of their packets."""
+    again: list[HeaderPiece]
+    """What has to be read again."""
+
+
+def join_headers(pieces: Sequence[HeaderPiece], walked: Mapping[tuple[str, int], Walked]) -> Joined:
+    """Join the pieces of a capture.
+
+    Parameters
+    ----------
+    walked
+        What became of pieces, by file and the start of the piece.
+    """
+    by_file: dict[str, list[HeaderPiece]] = {}
+    for piece in pieces:
+        by_file.setdefault(piece.source, []).append(piece)
+    extents = []
+    again = []
+    for path in sorted(by_file, key=lambda path: first_time_ns(map_extent(path, 0, 0), path)):
+        own = by_file[path]
+        found = [_extent(piece, walked.get((path, piece.start))) for piece in own]
+        bounds = [*(piece.start for piece in own), own[-1].stop]
+        joined = stitch_extents(path, bounds, found)
+        extents.append((path, joined))
+        known = {(each.start, each.context) for each in found if each is not None}
+        again += [
+            replace(own[0], start=each.start, stop=each.stop, context=each.context, exact=True)
+            for each in joined
+            if (each.start, each.context) not in known
+        ]
+    return Joined(extents, again)
+
+
+def index_of(
+    joined: Joined,
+    walked: Mapping[tuple[str, int], Walked],
+    again: Mapping[tuple[str, int], Walked],
+) -> IndexedCapture:
+    """Return where all headers of a capture are, now that everything was read that had to be."""
+    written = {
+        (path, each.start): each.path for (path, _), each in (*walked.items(), *again.items())
+    }
+    files = [path for path, _ in joined.extents]
+    index = [
+        IndexedExtent(written[path, extent.start], number)
+        for number, (path, extents) in enumerate(joined.extents)
+        for extent in extents
+    ]
+    return IndexedCapture(tuple(files), tuple(index), _damage(joined))
+
+
+def _damage(joined: Joined) -> str | None:
+    """Say what is damaged in the files, which shows in the last extent of each."""
+    reasons = []
+    unread_bytes = 0
+    for path, extents in joined.extents:
+        file = CaptureFile.map(path, extents[-1])
+        deque(file.records(), 0)
+        reasons += [str(file.damage)] if file.damage is not None else []
+        unread_bytes += file.unread_bytes
+    return f"{reasons[0]}; {unread_bytes} bytes are not read" if reasons else None
+
+
+def _extent(piece: HeaderPiece, walked: Walked | None) -> Extent | None:
+    """Return what was walked of a piece, None if nothing was there to guess."""
+    if walked is None:
+        return None
+    told, context = json.loads(walked.next_context), None
+    if told is not None:  # no context follows what is too short for a file header
+        little, interfaces, header_bytes = told
+        context = Context(little, tuple(Interface(*each) for each in interfaces), header_bytes)
+    return Extent(walked.start, walked.stop, piece.context, context, walked.packets)
