@@ -1,9 +1,12 @@
-"""Captures to streams and columns, on one core, against tshark on the same file.
+"""Captures to streams and columns, on one core and on all, against tshark and cypcap.
 
 The capture is made: MQTT 5.0 between clients and one broker, a CONNECT and then PUBLISH packets of
 all QoS, cut into segments of up to 1,448 bytes that never mind where packets end; a hundred
-connections, interleaved, some segments sent twice, some out of order. tshark prints the fields of
-every control packet that are read here too. Every figure is the best of several rounds of one run.
+connections, interleaved, some segments sent twice, some out of order. Another has many short
+connections. Only tshark, and what says so, has more than one core. tshark prints the fields of
+every control packet that are read here too. cypcap, libpcap for Python, gives time and bytes of
+every packet; so does the walk, in columns. Both are left out where they are not installed. Every
+figure is the best of several rounds of one run.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ import struct
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from time import perf_counter
@@ -25,10 +30,14 @@ from rich.table import Table
 import wireyard
 from benchmarks.jmq import best_seconds
 from benchmarks.mqtt import stream
+from wireyard.captures.files import CaptureFile
+from wireyard.captures.merge_kernels import copy_runs
 from wireyard.captures.read import read_capture
 
 CONNECTIONS = 100
 MESSAGES = 400_000
+SHORT_CONNECTIONS = 10_000
+SHORT_MESSAGES = 200_000
 TSHARK_SHARE = 4
 """tshark gets the capture of so many times fewer messages: its time grows with the packets."""
 SEGMENT_BYTES = 1448
@@ -36,18 +45,19 @@ FIELDS = ("frame.number", "frame.time_epoch", "ip.src", "tcp.srcport", "ip.dst",
           "mqtt.msgtype", "mqtt.qos", "mqtt.topic", "mqtt.msgid", "mqtt.msg")  # fmt: skip
 COLUMNS = ["frame", "captured_ns", "src_addr", "src_port", "dst_addr", "dst_port",
            "packet_type", "qos", "topic", "packet_id", "payload"]  # fmt: skip
+SEGMENT = ["frame", "captured_ns", "payload"]
 _CONNECT = bytes.fromhex("100f 00044d515454 05 02 0000 00 0002")
 _BROKER_PORT = 1883
 
 
-def segments(messages: int) -> Iterator[tuple[int, int, bytes]]:
+def segments(messages: int, connections: int) -> Iterator[tuple[int, int, bytes]]:
     """Yield connection, position and bytes of segments in the order of capture."""
     # The same messages on every connection: a stream of them takes a while to make.
-    data = stream(messages // CONNECTIONS)
+    data = stream(messages // connections)
     rng = Random(7)
-    streams = [_CONNECT + b"%02d" % number + data for number in range(CONNECTIONS)]
-    places = [0] * CONNECTIONS
-    alive = list(range(CONNECTIONS))
+    streams = [_CONNECT + b"%02d" % (number % 100) + data for number in range(connections)]
+    places = [0] * connections
+    alive = list(range(connections))
     held: list[tuple[int, int, bytes]] = []
     while alive:
         number = alive[rng.randrange(len(alive))]
@@ -69,15 +79,15 @@ def segments(messages: int) -> Iterator[tuple[int, int, bytes]]:
     yield from held
 
 
-def write_capture(path: Path, messages: int) -> int:
+def write_capture(path: Path, messages: int, connections: int) -> int:
     """Write a capture; return how many segments are in it."""
     count = 0
     with path.open("wb") as file:
         file.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1))
-        for count, (number, at, piece) in enumerate(segments(messages), 1):
+        for count, (number, at, piece) in enumerate(segments(messages, connections), 1):
             ip = struct.pack(
                 ">BBHHHBBH4s4s", 0x45, 0, 40 + len(piece), 0, 0, 64, 6, 0,
-                bytes([10, 0, 1, number]), bytes([10, 0, 0, 1]),
+                bytes([10, 1, number >> 8, number & 255]), bytes([10, 0, 0, 1]),
             )  # fmt: skip
             ports = 20000 + number, _BROKER_PORT
             header = struct.pack(">HHIIBBHHH", *ports, 1000 + at, 1, 5 << 4, 16, 0, 0, 0)
@@ -87,9 +97,32 @@ def write_capture(path: Path, messages: int) -> int:
     return count
 
 
-def scan(path: Path, columns: list[str] | None) -> int:
+def scan(path: Path, columns: list[str] | None, threads: int | None = 1) -> int:
     """Return how many rows a capture has, having read their columns."""
-    return sum(batch.num_rows for batch in wireyard.scan(path, "mqtt", columns, threads=1))
+    return sum(batch.num_rows for batch in wireyard.scan(path, "mqtt", columns, threads=threads))
+
+
+def walk(path: Path) -> int:
+    """Return how many packets a capture has, having read time and bytes of each."""
+    file, count = CaptureFile.open(path), 0
+    for records in file.records():
+        payload = np.empty(int(records.captured.sum()), np.uint8)
+        copy_runs(file.data, 0, records.starts, records.captured, payload)
+        count += len(records)
+    return count
+
+
+def cypcap_seconds(path: Path) -> float | None:
+    """Return how long cypcap takes for time and bytes, None where it is not installed."""
+    if find_spec("cypcap") is None:
+        return None
+    cypcap = import_module("cypcap")
+
+    def read() -> int:
+        with cypcap.open_offline(str(path)) as packets:
+            return sum(1 for header, data in packets if header.ts and data)
+
+    return best_seconds(read)
 
 
 def tshark_seconds(path: Path) -> float | None:
@@ -104,37 +137,59 @@ def tshark_seconds(path: Path) -> float | None:
     return perf_counter() - start
 
 
-def main() -> None:
-    """Measure and print one table."""
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+def measure(messages: int, connections: int) -> None:
+    """Measure a capture and print one table."""
+    cores = os.sched_getaffinity(0)
     with tempfile.TemporaryDirectory() as folder:
         path, part = Path(folder) / "all.pcap", Path(folder) / "part.pcap"
-        count, few = write_capture(path, MESSAGES), write_capture(part, MESSAGES // TSHARK_SHARE)
+        count = write_capture(path, messages, connections)
+        few = write_capture(part, messages // TSHARK_SHARE, connections // TSHARK_SHARE)
         size = path.stat().st_size
+        theirs = tshark_seconds(part)
         data = path.read_bytes()
         copy = np.empty(len(data), np.uint8)
+        threaded = best_seconds(lambda: scan(path, COLUMNS, None))
+        os.sched_setaffinity(0, {max(cores)})
         seconds = {
             "memcpy of the file": best_seconds(
                 lambda: np.copyto(copy, np.frombuffer(data, np.uint8))
             ),
+            "walk, time and bytes": best_seconds(lambda: walk(path)),
+            "segments, time and payload": best_seconds(
+                lambda: sum(batch.num_rows for batch in wireyard.segments(path, SEGMENT))
+            ),
             "read and put together": best_seconds(lambda: read_capture(path)),
             "to MQTT columns, the fields": best_seconds(lambda: scan(path, COLUMNS)),
+            f"the same on {len(cores)} cores": threaded,
             "to MQTT columns, all": best_seconds(lambda: scan(path, None)),
         }
-        theirs = tshark_seconds(part)
+        libpcap = cypcap_seconds(path)
+        os.sched_setaffinity(0, cores)
         rows = wireyard.read(path, "mqtt", ["status"]).num_rows
-    table = Table(title=f"{count:,} segments, {size / 1e6:.0f} MB, {rows:,} rows")
-    for heading in ("case", "M segments/s", "MB/s", "x tshark -T fields"):
+    title = f"{count:,} segments, {connections:,} connections, {size / 1e6:.0f} MB, {rows:,} rows"
+    table = Table(title=title)
+    for heading in ("case", "M segments/s", "MB/s", "x tshark -T fields", "x cypcap"):
         table.add_column(heading, justify="left" if heading == "case" else "right")
     if theirs is not None:
         rate = few / theirs
         table.add_row(
             "tshark -T fields", f"{rate / 1e6:.3f}", f"{size * rate / count / 1e6:.1f}", "1"
         )
+    if libpcap is not None:
+        seconds = {"cypcap, time and bytes": libpcap, **seconds}
     for case, taken in seconds.items():
         ratio = "" if theirs is None else f"{count / taken / (few / theirs):.0f}"
-        table.add_row(case, f"{count / taken / 1e6:.2f}", f"{size / taken / 1e6:.0f}", ratio)
+        walked = "" if libpcap is None else f"{libpcap / taken:.2f}"
+        table.add_row(
+            case, f"{count / taken / 1e6:.2f}", f"{size / taken / 1e6:.0f}", ratio, walked
+        )
     Console(width=120).print(table)
+
+
+def main() -> None:
+    """Measure a capture of long connections, and one of short ones."""
+    measure(MESSAGES, CONNECTIONS)
+    measure(SHORT_MESSAGES, SHORT_CONNECTIONS)
 
 
 if __name__ == "__main__":

@@ -70,6 +70,12 @@ def copy_text(out: Bytes, out_at: int, data: Bytes, at: int, size: int, stop: in
     return memory.copy_text(out, out_at, data, at, size, stop)
 
 
+@kernel(I64(TEXT, I64, READ, I64, I64, I64))
+def copy_long(out: Bytes, out_at: int, data: Bytes, at: int, size: int, stop: int) -> int:
+    memory.copy_long(out, out_at, data, at, size, stop)
+    return 0
+
+
 @kernel(I64(READ, LONGS, LONGS))
 def judge(data: Bytes, stops: Longs, verdicts: Longs) -> int:
     at = 0
@@ -157,6 +163,17 @@ def test_copy_text_moves_the_text_and_no_more_than_a_block_after_it(more: int) -
         assert out[:3].tobytes() == b"\xee" * 3
         assert out[3 : 3 + size].tobytes() == b"a" * size
         assert set(out[3 + size + BLOCK :].tolist()) == {0xEE}
+
+
+@pytest.mark.parametrize("more", [0, 1, BLOCK, 2 * BLOCK, SLACK + 1])
+def test_copy_long_moves_the_bytes_and_not_beyond_the_slack(more: int) -> None:
+    for at, size in itertools.product(range(3), range(5 * BLOCK)):
+        data = bytes(place % 251 for place in range(at + size + more))
+        out = np.full(3 + size + SLACK + 8, 0xEE, np.uint8)
+        copy_long(out, 3, of(data), at, size, len(data))
+        assert out[:3].tobytes() == b"\xee" * 3
+        assert out[3 : 3 + size].tobytes() == data[at : at + size]
+        assert set(out[3 + size + SLACK :].tolist()) == {0xEE}
 
 
 def test_copy_text_sees_every_byte_that_is_not_ascii() -> None:
@@ -323,6 +340,8 @@ def read_up_to_the_wall() -> None:
             for filling in (data[:room], data[len(data) - room :]):
                 page[size - room :] = of(filling)
                 copy_text(out, 0, page, size - room, room, size)
+                assert out[:room].tobytes() == filling
+                copy_long(out, 0, page, size - room, room, size)
                 assert out[:room].tobytes() == filling
                 stops = np.array([size - room, size], np.int64)
                 verdicts = np.zeros(2, np.int64)

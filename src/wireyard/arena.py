@@ -25,6 +25,7 @@ from wireyard.accelerate import I64, array, kernel
 __all__ = ["Arena", "BatchLayout", "Shape", "Source"]
 
 Bytes = npt.NDArray[np.uint8]
+Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Pairs = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 Source = tuple[str, int] | None
@@ -123,6 +124,28 @@ def fill_pairs(
     return buffers.shape[0]
 
 
+_INTS: Final = array("int64")
+
+
+@kernel(I64(_INTS, _INTS, I64, _PAIRS, _INTS))
+def place_claims(numbers: Ints, sizes: Ints, start: int, extents: Pairs, places: Ints) -> int:
+    """Fill in where arrays of some sizes begin, one behind the other; return where they end.
+
+    An array without a number gets nothing.
+    """
+    for which in range(numbers.shape[0]):
+        number = numbers[which]
+        places[which] = start
+        if number < 0:
+            sizes[which] = 0
+            continue
+        extents[number, 0] = start
+        extents[number, 1] = sizes[which]
+        start += sizes[which]
+        start += -start & (_ALIGNMENT - 1)
+    return start
+
+
 # --- the memory -----------------------------------------------------------------------------
 
 
@@ -192,6 +215,10 @@ class BatchLayout:
         self._nodes = self.head[_HEAD.size : gap_at].view(np.int64).reshape(-1, 2)
         self._buffers = self.head[start:stop].view(np.int64).reshape(-1, 2)
 
+    def numbers_of(self, names: Sequence[str]) -> Ints:
+        """Return what `Arena.claim_each` knows arrays by."""
+        return np.array([self.numbers.get(name, -1) for name in names], np.int64)
+
     def place(self, rows: int) -> tuple[Pairs, int]:
         """Return where the arrays of a batch are, and how many bytes they take."""
         extents: Pairs = np.zeros((len(self.numbers), 2), np.int64)
@@ -256,13 +283,27 @@ class Arena:
         the past.
         """
         start, stop = self._used, self._used + size
-        if stop > len(self.body):
-            written = self.body[:start]
-            self._allocate(stop + stop // _SPARE)
-            self.body[:start] = written
+        self._reach(stop)
         self._extents[self._layout.numbers[name]] = start, size
         self._used = stop + -stop % _ALIGNMENT
         return start
+
+    def claim_each(self, numbers: Ints, sizes: Ints) -> Ints:
+        """Claim bytes for each of several arrays; return where in `body` they begin.
+
+        The size of an array that no column needs becomes zero.
+        """
+        places = np.empty(len(numbers), np.int64)
+        stop = place_claims(numbers, sizes, self._used, self._extents, places)
+        self._reach(stop)
+        self._used = stop
+        return places
+
+    def _reach(self, stop: int) -> None:
+        if stop > len(self.body):
+            written = self.body[: self._used]
+            self._allocate(stop + stop // _SPARE)
+            self.body[: self._used] = written
 
     def put(self, name: str, data: Any) -> None:
         """Copy an array or a buffer to `rest`, and give it a name; nothing if no column has it."""

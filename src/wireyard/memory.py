@@ -25,6 +25,7 @@ __all__ = [
     "bit_column",
     "bit_length",
     "copy_bytes",
+    "copy_long",
     "copy_text",
     "count_zero_bytes",
     "divide",
@@ -281,6 +282,20 @@ def copy_text(out: Bytes, out_at: int, data: Bytes, at: int, size: int, stop: in
     for place in range(size):
         flags |= load_u8(data, at + place) & 0x80
     return flags
+
+
+@piece
+def copy_long(out: Bytes, out_at: int, data: Bytes, at: int, size: int, stop: int) -> None:
+    """Move `size` bytes by pairs of blocks.
+
+    Fewer than two blocks more are written to `out`; nothing at or after `stop` is read from `data`.
+    """
+    if at + size + 2 * BLOCK > stop:
+        copy_bytes(out, out_at, data, at, size)
+        return
+    for done in range(0, size, 2 * BLOCK):
+        copy_block(out, out_at + done, data, at + done)
+        copy_block(out, out_at + done + BLOCK, data, at + done + BLOCK)
 
 
 @piece

@@ -110,6 +110,10 @@ def pick_columns(
     return tuple(known[name] for name in columns)
 
 
+_MOST_REPEATED = 16
+"""Values that are kept as columns: every stream of a capture brings its own."""
+
+
 class Repeated:
     """Columns of one value, or of none: slices of what was made before."""
 
@@ -120,6 +124,8 @@ class Repeated:
         """Return `value` again and again as a column of a kind."""
         array = self._made.get((kind, value))
         if array is None or len(array) < rows:
+            if len(self._made) == _MOST_REPEATED:
+                del self._made[next(iter(self._made))]
             array = pa.repeat(pa.scalar(value, arrow_type(kind)), 2 * rows)
             self._made[kind, value] = array
         return array.slice(0, rows)

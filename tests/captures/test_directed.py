@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import io
+from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import wireyard
 from tests.captures.make import (
     BEGAN_NS,
     SERVER,
+    SYN,
     both_ways,
     ethernet,
     ipv4,
     one_way,
     packets,
     pcap,
+    tcp,
     udp,
 )
 from tests.formats.mqtt.make import publish
 from tests.formats.rmp.make import MORE, message
 from tests.make import packet
+from wireyard.captures.inputs import open_input
+from wireyard.formats import get_format
+from wireyard.streams.plan import make_plan
+from wireyard.streams.scan import scan_stream, scan_streams
 
 CONNECT = bytes.fromhex("100e 00044d515454 04 02 0000 0002 6364")
 CONNECT_5 = bytes.fromhex("100f 00044d515454 05 02 0000 00 0002 6364")
@@ -225,3 +233,27 @@ def test_captures_from_memory_and_from_file_objects(opened: Any) -> None:
 def test_damage_is_told_and_what_is_before_it_read() -> None:
     with pytest.warns(UserWarning, match="7 bytes are not read"):
         assert wireyard.read(one_way([(0, CONNECT + PUBLISH)]) + bytes(7)).num_rows == 2
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("size", [1, 18_000])
+def test_rows_of_small_streams_are_the_same_together_as_alone(size: int, threads: int) -> None:
+    import_module(get_format("mqtt").fast_path)  # else it is not loaded for so few bytes
+    frames = []
+    for port in range(40_000, 40_100):
+        message = publish(5, payload=bytes(size))
+        stream = CONNECT_5 + message * 2 + (b"\x31\x01\x00" if port % 7 == 0 else message)
+        cut = len(CONNECT_5) + (len(message) + 9 if port % 5 == 0 else 7)
+        behind = cut + (3 if port % 5 == 0 else 0)  # bytes between are missing
+        frames += [tcp(port, 1883, 999, flags=SYN), tcp(port, 1883, 1000, stream[:cut])]
+        frames.append(tcp(port, 1883, 1000 + behind, stream[behind:]))
+    found = open_input(pcap(packets(ethernet(ipv4(frame)) for frame in frames)))
+    for where in ([], [("length", ">", 5)]):
+        plan = make_plan(get_format("mqtt"), where=where, captured=True)
+        streams = [(one.opened, plan) for one in found.streams]
+        alone = [batch for opened, _ in streams for batch in scan_stream(opened, plan)]
+        together = list(scan_streams(streams, threads))
+        assert len(streams) == 100 and len(together) < len(alone)
+        whole = pa.Table.from_batches(together)
+        assert whole.to_pylist() == pa.Table.from_batches(alone).to_pylist()
+        assert where or set(whole["status"].to_pylist()) >= {"ok", "malformed", "gap"}

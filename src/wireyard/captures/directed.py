@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wireyard.captures.records import NO_TIME
 from wireyard.captures.stream import Stream
-from wireyard.streams.blocks import Block, FrameScanner, cut_blocks, cut_window, join_blocks
+from wireyard.captures.tray import Tray
+from wireyard.streams.blocks import (
+    UNKNOWN,
+    Block,
+    FrameScanner,
+    Ints,
+    cut_blocks,
+    cut_window,
+    join_blocks,
+)
 from wireyard.streams.framer import GAP, Framer
 from wireyard.streams.window import WINDOW_BYTES, Window
 
@@ -29,6 +37,8 @@ class CapturedStream:
     captured: Stream
     context: int
     bytes_ahead: int
+    tray: Tray = field(default_factory=Tray, repr=False, compare=False)
+    """Where its bytes are put; streams that share it are read together."""
 
     @property
     def stream(self) -> str:
@@ -48,35 +58,39 @@ class CapturedStream:
             if stop <= framer.position:
                 continue
             if framer.position < start:
-                yield _gap(framer, start)
+                yield self._gap(framer, start)
             if limit is not None and framer.position >= limit:
                 return
             if self.captured.protocol == "udp":
                 yield from self._datagrams(framer, scanner, stop)
             else:
-                windows = self.captured.windows(framer.position, stop)
+                windows = self.captured.windows(framer.position, stop, tray=self.tray)
                 yield from cut_blocks(windows, framer, scanner, limit)
         if framer.position < min(self.captured.size, limit or self.captured.size):
-            yield _gap(framer, self.captured.size)
+            yield self._gap(framer, self.captured.size)
 
-    def columns(self, block: Block) -> Mapping[str, pa.Array]:
-        """Return when the rows of a block were captured, and who sent them to whom."""
-        rows = len(block.offsets)
-        seen = np.ones(rows, np.bool_)
-        seen[[row for row, frame in block.odd.items() if frame.status == GAP]] = False
-        frames, times_ns = np.zeros(rows, np.int64), np.full(rows, NO_TIME, np.int64)
-        starts = block.offsets[seen]
-        found = self.captured.completed(starts, starts + block.lengths[seen])
-        frames[seen], times_ns[seen] = found
+    @property
+    def constants(self) -> Mapping[str, str | int]:
+        """Who sent all rows to whom."""
         src, dst = self.captured.src, self.captured.dst
         return {
-            "captured_ns": pa.array(times_ns, mask=times_ns == NO_TIME),
-            "frame": pa.array(frames, mask=~seen),
-            "src_addr": pa.repeat(src.address, rows),
-            "src_port": pa.repeat(pa.scalar(src.port, pa.int32()), rows),
-            "dst_addr": pa.repeat(dst.address, rows),
-            "dst_port": pa.repeat(pa.scalar(dst.port, pa.int32()), rows),
+            "src_addr": src.address,
+            "src_port": src.port,
+            "dst_addr": dst.address,
+            "dst_port": dst.port,
         }
+
+    def columns(self, block: Block) -> Mapping[str, Ints]:
+        """Return when the rows of a block were captured."""
+        gaps = [row for row, frame in block.odd.items() if frame.status == GAP]
+        starts, stops = block.offsets, block.offsets + block.lengths
+        if not gaps:
+            frames, times_ns = self.captured.completed(starts, stops)
+        else:
+            frames, times_ns = np.full((2, len(starts)), UNKNOWN)
+            seen = np.delete(np.arange(len(starts)), gaps)
+            frames[seen], times_ns[seen] = self.captured.completed(starts[seen], stops[seen])
+        return {"captured_ns": times_ns, "frame": frames}
 
     def packets_of(self, rows: pa.RecordBatch) -> set[int]:
         """Return the numbers, from 0 on, of the captured packets that rows came in.
@@ -113,8 +127,7 @@ class CapturedStream:
             yield join_blocks(blocks)
             at = behind
 
-
-def _gap(framer: Framer, stop: int) -> Block:
-    frame = framer.lose(stop)
-    offset, length, context = np.array([[frame.start], [stop - frame.start], [frame.context]])
-    return Block(np.empty(0, np.uint8), frame.start, 0, offset, length, context, {0: frame})
+    def _gap(self, framer: Framer, stop: int) -> Block:
+        frame = framer.lose(stop)
+        offset, length, context = np.array([[frame.start], [stop - frame.start], [frame.context]])
+        return Block(self.tray.data, 0, offset, offset, length, context, {0: frame})

@@ -11,9 +11,9 @@ from typing import Final
 import numpy as np
 
 from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece
-from wireyard.memory import Bytes, copy_bytes
+from wireyard.memory import AHEAD_BYTES, Bytes, copy_bytes, prefetch_lines
 
-__all__ = ["Run", "copy_runs", "group_rows", "merge_rows", "sort_rows"]
+__all__ = ["Run", "complete_rows", "copy_runs", "group_rows", "merge_rows", "sort_rows"]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Shorts = np.ndarray[tuple[int], np.dtype[np.int32]]
@@ -25,6 +25,8 @@ _SHORTS: Final = array("int32")
 _GRID: Final = array("int64", 2)
 _MOVES_A_ROW: Final = 16
 """Capture order is nearly the right order; what needs more moves than this is sorted elsewhere."""
+_RUNS_AHEAD: Final = 2
+"""How many runs before it is copied the bytes of one are asked for."""
 
 
 class Run(IntEnum):
@@ -158,10 +160,61 @@ def merge_rows(
 
 @kernel(I64(READ, I64, _INTS, _INTS, TEXT))
 def copy_runs(data: Bytes, base: int, starts: Ints, lengths: Ints, out: Bytes) -> int:
-    """Copy runs of `data`, which begins at `base`, to `out`; return their bytes."""
+    """Copy runs of `data`, which begins at `base`, to `out`; return their bytes.
+
+    They lie far apart, so the bytes of one are asked for while those before it are copied.
+    """
     at = 0
     for run in range(len(starts)):
+        if run + _RUNS_AHEAD < len(starts):
+            ahead = int(starts[run + _RUNS_AHEAD]) - base
+            prefetch_lines(data, ahead, ahead + min(lengths[run + _RUNS_AHEAD], AHEAD_BYTES))
         length = int(lengths[run])
         copy_bytes(out, at, data, int(starts[run]) - base, length)
         at += length
     return at
+
+
+@piece
+def place_in(values: Ints, value: int) -> int:
+    """Return the place of the last of ascending values that is not over `value`, else 0."""
+    low, high = 0, len(values)
+    while low + 1 < high:
+        middle = (low + high) >> 1
+        if values[middle] <= value:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@kernel(I64(_INTS, _INTS, _INTS, _INTS, _INTS, _INTS, _INTS))
+def complete_rows(
+    starts: Ints,
+    stops: Ints,
+    offsets: Ints,
+    records: Ints,
+    known_ns: Ints,
+    frames: Ints,
+    times_ns: Ints,
+) -> int:
+    """Find the newest record that brought some of each row's bytes; return how many rows there are.
+
+    Shapes: starts, stops, frames, times_ns (r); offsets, records, known_ns (u), at least one.
+    Frames are records counted from 1 on.
+    """
+    run = 0
+    for row in range(len(starts)):
+        start, stop = starts[row], stops[row]
+        if row == 0 or offsets[run] > start:
+            run = place_in(offsets, start)
+        while run + 1 < len(offsets) and offsets[run + 1] <= start:
+            run += 1
+        newest, after = run, run + 1
+        while after < len(offsets) and offsets[after] < stop:
+            if records[after] > records[newest]:
+                newest = after
+            after += 1
+        frames[row] = records[newest] + 1
+        times_ns[row] = known_ns[newest]
+    return len(starts)

@@ -10,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from wireyard.captures.flows import Endpoint
+from wireyard.captures.merge_kernels import complete_rows
 from wireyard.captures.places import Places
 from wireyard.captures.records import NO_TIME
+from wireyard.captures.tray import Tray
 from wireyard.streams.window import WINDOW_BYTES, Window, Windows
 
 __all__ = ["Content", "Runs", "Stream"]
@@ -80,6 +82,8 @@ class Stream:
     """Number, from 0 on, of the packet that first showed an end."""
     runs: Runs
     """One or more for each packet that brought something new; of UDP, one for each datagram."""
+    times_ns: Ints = field(repr=False)
+    """When the packet of each run was captured."""
     content: Content = field(repr=False)
 
     @property
@@ -99,8 +103,7 @@ class Stream:
     @property
     def span_ns(self) -> tuple[int, int] | None:
         """The times of its first and of its last packet with bytes; None if none has a time."""
-        times_ns = self.content.times_of(self.runs.records)
-        times_ns = times_ns[times_ns != NO_TIME]
+        times_ns = self.times_ns[self.times_ns != NO_TIME]
         return (int(times_ns.min()), int(times_ns.max())) if len(times_ns) else None
 
     @property
@@ -109,8 +112,11 @@ class Stream:
         starts, stops = self.runs.offsets, self.runs.stops
         if not len(starts):
             return np.empty((0, 2), np.int64)
-        apart = starts[1:] != stops[:-1]
-        return np.stack([starts[np.r_[True, apart]], stops[np.r_[apart, True]]], axis=1)
+        apart = np.flatnonzero(starts[1:] != stops[:-1])
+        pieces = np.empty((len(apart) + 1, 2), np.int64)
+        pieces[0, 0], pieces[-1, 1] = starts[0], stops[-1]
+        pieces[1:, 0], pieces[:-1, 1] = starts[apart + 1], stops[apart]
+        return pieces
 
     @property
     def gaps(self) -> Ints:
@@ -121,30 +127,38 @@ class Stream:
 
     def read(self, start: int, stop: int) -> Bytes:
         """Return bytes ``[start, stop)``, which have to lie in one piece."""
+        out = np.empty(stop - start, np.uint8)
+        self._copy(start, stop, out)
+        return out
+
+    def _copy(self, start: int, stop: int, out: Bytes) -> None:
         touched = slice(*self._runs_of(start, stop))
         offsets = self.runs.offsets[touched]
         begins = np.maximum(offsets, start)
         lengths = np.minimum(offsets + self.runs.lengths[touched], stop) - begins
-        out = np.empty(stop - start, np.uint8)
         if (lengths < 0).any() or lengths.sum() != len(out):
             raise ValueError(f"{self.name}: bytes {start} to {stop} are not all in one piece")
         starts = self.runs.starts[touched] + begins - offsets
         self.content.places.copy(starts, lengths, out)
-        return out
 
-    def windows(self, start: int, stop: int, window_bytes: int = WINDOW_BYTES) -> Windows:
-        """Yield the windows of a piece, or of a part of one."""
+    def windows(
+        self, start: int, stop: int, window_bytes: int = WINDOW_BYTES, tray: Tray | None = None
+    ) -> Windows:
+        """Yield the windows of a piece, or of a part of one; `tray` is where their bytes go."""
+        tray = tray or Tray()
         reach = window_bytes
         while True:
             reached = min(start + reach, stop)
-            data = self.read(start, reached)
-            window = Window(data, start, 0, len(data), reached == stop)
+            place = tray.take(reached - start)
+            end = place + reached - start
+            self._copy(start, reached, tray.data[place:end])
+            window = Window(tray.data, start - place, place, end, reached == stop)
             yield window
             if window.at_end:
                 return
             # A window that moved nothing on holds the beginning of something larger.
-            reach = window_bytes if window.start else reach * 2
-            start += window.start
+            reach = window_bytes if window.start > place else reach * 2
+            start += window.start - place
 
     def completed(self, starts: Ints, stops: Ints) -> tuple[Ints, Ints]:
         """Return when bytes were complete that lie in one piece each, as those of packets do.
@@ -155,15 +169,10 @@ class Stream:
             Number of the last frame that brought some of the bytes ``[start, stop)``, from 1 on,
             and its time; that is not always the frame of the last byte.
         """
-        first, last = self._runs_of(starts, stops)
-        if not len(starts):
-            return starts, starts
-        # reduceat takes pairs of bounds; a bound may be the end, so there is one value more.
-        lowest = first.min()
-        records = np.append(self.runs.records[lowest : last.max()], 0)
-        bounds = np.stack([first, last], axis=1).ravel() - lowest
-        newest = np.maximum.reduceat(records, bounds)[::2]
-        return newest + 1, self.content.times_of(newest)
+        frames, times_ns = np.empty((2, len(starts)), np.int64)
+        runs = self.runs
+        complete_rows(starts, stops, runs.offsets, runs.records, self.times_ns, frames, times_ns)
+        return frames, times_ns
 
     def packets_of(self, starts: Ints, stops: Ints) -> set[int]:
         """Return the numbers, from 0 on, of all packets that brought some of the bytes."""
@@ -176,5 +185,5 @@ class Stream:
 
     def _runs_of(self, starts: Any, stops: Any) -> tuple[Any, Any]:
         """Return the first of the runs that bytes lie in, and the one behind the last."""
-        first = np.searchsorted(self.runs.offsets, starts, "right") - 1
-        return np.maximum(first, 0), np.searchsorted(self.runs.offsets, stops, "left")
+        offsets = self.runs.offsets
+        return np.maximum(offsets.searchsorted(starts, "right") - 1, 0), offsets.searchsorted(stops)

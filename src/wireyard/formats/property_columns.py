@@ -79,12 +79,10 @@ class Scratch:
         return kept
 
 
-def put_texts(arena: Arena, scratch: Scratch, names: Sequence[str], used: Ints) -> None:
-    """Copy texts out of scratch; `names` and `used` are those of its regions."""
-    sizes = used * [arena.has(name) for name in names]
-    needed = zip(names, sizes.tolist(), strict=True)
-    places = [arena.claim(name, size) if size else 0 for name, size in needed]
-    kernels.gather_texts(scratch.text, scratch.capacity, sizes, np.array(places), arena.body)
+def put_texts(arena: Arena, scratch: Scratch, numbers: Ints, used: Ints) -> None:
+    """Copy texts out of scratch; `numbers` are the arena's of its regions, `used` their sizes."""
+    places = arena.claim_each(numbers, used)
+    kernels.gather_texts(scratch.text, scratch.capacity, used, places, arena.body)
 
 
 def put_properties(arena: Arena, scratch: Scratch, entries: int) -> None:

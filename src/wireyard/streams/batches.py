@@ -6,8 +6,10 @@ give the same values, so which one answered can only be seen in time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -17,11 +19,14 @@ import pyarrow.compute as pc
 from wireyard.errors import DecodeError
 from wireyard.formats.base import Row
 from wireyard.schema import CAPTURED, COMMON, Repeated, arrow_type, rows_to_batch, storable
-from wireyard.streams.blocks import Block, DirectedStream, Ints
+from wireyard.streams.blocks import UNKNOWN, Block, DirectedStream, Ints, join_blocks
 from wireyard.streams.framer import MALFORMED, OK
 from wireyard.streams.plan import Plan
 
-__all__ = ["BlockReader"]
+__all__ = ["BlockReader", "Part"]
+
+Part = tuple[DirectedStream, Block]
+"""A block and the stream it is of."""
 
 _MOST_RUNS = 8
 """Batches that a block becomes; with more of them each is short."""
@@ -44,53 +49,52 @@ class BlockReader:
     ----------
     plan
         What is wanted.
-    opened
-        The stream that the blocks are of.
     fast
         The module of the format's compiled columns, None to read every packet one by one.
     """
 
-    def __init__(self, plan: Plan, opened: DirectedStream, fast: Any) -> None:
+    def __init__(self, plan: Plan, fast: Any) -> None:
         self._plan = plan
-        self._opened = opened
-        self._constants = {
-            "source": storable(opened.name),
-            "stream": storable(opened.stream),
-            "format": plan.format.name,
-            "status": OK,
-        }
         self._repeated = Repeated()
-        self._fast = fast
-        places = list(enumerate(plan.columns))
-        self._common = [(n, plan.schema.field(n)) for n, one in places if one in COMMON]
-        self._captured = [(n, plan.schema.field(n)) for n, one in places if one in CAPTURED]
-        own = plan.own_columns
-        self._relative = [n for n, one in places if one.kind == "offset" and one in own]
+        # Without any column nothing would say how many rows there are.
+        self._own = plan.own_columns or plan.columns[:1]
+        self._own_names = [one.name for one in self._own]
+        self._relative = [one.name for one in plan.own_columns if one.kind == "offset"]
+        self._common = [one.name for one in plan.columns if one in COMMON]
+        self._captured = {one.name: one.kind for one in plan.columns if one in CAPTURED}
         self._condition_reader: BlockReader | None = None
         if plan.expression is not None:
-            self._condition_reader = BlockReader(plan.conditions(), opened, fast)
-        self._decoder = fast.ColumnDecoder(plan.columns, plan.validates) if fast else None
+            self._condition_reader = BlockReader(plan.conditions(), fast)
+        self._decoder = fast.ColumnDecoder(self._own, plan.validates) if fast else None
 
-    def read(self, block: Block) -> list[pa.RecordBatch]:
-        """Return the block's rows that the plan wants, in order, in one batch or a few."""
+    def read(self, parts: Sequence[Part]) -> list[pa.RecordBatch]:
+        """Return the rows that the plan wants of blocks, in order, in one batch or a few.
+
+        Parameters
+        ----------
+        parts
+            Blocks of the same `data`, each with the stream it is of.
+        """
         if self._condition_reader is not None:
-            block = block.pick(self._wanted(block))
+            parts = self._wanted(self._condition_reader, parts)
+        block = join_blocks([each for _, each in parts])
         found = _Odd({row: frame.error for row, frame in block.odd.items()}, {})
         batches = self._decoded(block, found)
-        given = self._given(block, found)
+        given = self._given(parts, block, found)
         start = 0
         for number, batch in enumerate(batches):
-            for place in self._relative:
-                moved = pc.add(batch.column(place), block.offsets[start : start + batch.num_rows])
-                batch = batch.set_column(place, batch.schema.field(place), moved)
-            for place, field, column in given:
-                batch = batch.set_column(place, field, column.slice(start, batch.num_rows))
-            start += batch.num_rows
-            batches[number] = batch
+            rows = batch.num_rows
+            columns = {name: column.slice(start, rows) for name, column in given.items()}
+            columns = dict(zip(self._own_names, batch.columns, strict=True)) | columns
+            for name in self._relative:
+                columns[name] = pc.add(columns[name], block.offsets[start : start + rows])
+            arrays = [columns[name] for name in self._plan.schema.names]
+            batches[number] = pa.RecordBatch.from_arrays(arrays, schema=self._plan.schema)
+            start += rows
         if not found.bad or self._plan.mode == "permissive":
             return batches
         if self._plan.mode == "failfast":
-            self._raise_fault(block, found.bad)
+            self._raise_fault(parts, block, found.bad)
             return batches
         good = np.ones(len(block.offsets), np.bool_)
         good[list(found.bad)] = False
@@ -98,23 +102,39 @@ class BlockReader:
         left: list[pa.RecordBatch] = table.to_batches()
         return left
 
-    def _given(self, block: Block, found: _Odd) -> list[tuple[int, pa.Field, pa.Array]]:
-        """Return the columns that the packets do not tell: their places, fields and values."""
-        given = [
-            (place, field, self._column(field.name, block, found))
-            for place, field in self._common
-            if found.bad or field.name != "error"  # which is null until now, as all of them are
-        ]
-        known = self._opened.columns(block) if self._captured else {}
-        given += [(n, one, known[one.name]) for n, one in self._captured if one.name in known]
+    def _given(self, parts: Sequence[Part], block: Block, found: _Odd) -> dict[str, pa.Array]:
+        """Return the columns that the packets do not tell."""
+        counts = [len(each.offsets) for _, each in parts]
+        given = {
+            name: self._common_column(name, parts, counts, block, found) for name in self._common
+        }
+        if not self._captured:
+            return given
+        constants = [opened.constants for opened, _ in parts]
+        known = [opened.columns(each) for opened, each in parts]
+        for name, kind in self._captured.items():
+            if name in known[0]:
+                values = np.concatenate([columns[name] for columns in known])
+                unknown = values == UNKNOWN
+                given[name] = pa.array(values, mask=unknown if unknown.any() else None)
+            else:
+                same = [one.get(name) for one in constants]
+                given[name] = self._column(kind, same, counts)
         return given
 
-    def _wanted(self, block: Block) -> Ints:
-        assert self._condition_reader is not None and self._plan.expression is not None
-        table = pa.Table.from_batches(self._condition_reader.read(block))
+    def _wanted(self, reader: BlockReader, parts: Sequence[Part]) -> list[Part]:
+        """Return the parts with only the rows that the plan's conditions hold for."""
+        assert self._plan.expression is not None
+        table = pa.Table.from_batches(reader.read(parts))
         table = table.append_column("", pa.array(np.arange(table.num_rows)))
         wanted: Ints = table.filter(self._plan.expression)[""].to_numpy()
-        return wanted
+        left, start = [], 0
+        for opened, block in parts:
+            stop = start + len(block.offsets)
+            first, last = np.searchsorted(wanted, (start, stop))
+            left.append((opened, block.pick(wanted[first:last] - start)))
+            start = stop
+        return left
 
     def _decoded(self, block: Block, found: _Odd) -> list[pa.RecordBatch]:
         """Return what the packets of a block say; what the format has not is null."""
@@ -127,7 +147,7 @@ class BlockReader:
             return [scalar.take(pa.array(order)) if block.odd else scalar.slice(0, rows)]
         framed = block.pick(_framed(block)) if block.odd else block
         batch, rejected = self._decoder.decode(
-            block.data, block.stop, framed.offsets - block.base, framed.lengths, framed.contexts
+            block.data, block.stop, framed.places, framed.lengths, framed.contexts
         )
         if not len(rejected) and not block.odd:
             return [batch]
@@ -148,33 +168,65 @@ class BlockReader:
                 found.bad[row] = error
             if "format" in value:
                 found.formats[row] = value["format"]
-        return rows_to_batch(self._plan.columns, [*values, {}])
+        return rows_to_batch(self._own, [*values, {}])
 
-    def _column(self, name: str, block: Block, found: _Odd) -> pa.Array:
+    def _common_column(
+        self,
+        name: str,
+        parts: Sequence[Part],
+        counts: Sequence[int],
+        block: Block,
+        found: _Odd,
+    ) -> pa.Array:
         """Return a column that rows of every format have."""
-        rows, bad = len(block.offsets), found.bad
+        rows, bad, own = len(block.offsets), found.bad, self._plan.format.name
         match name:
             case "offset":
                 return pa.array(block.offsets)
             case "length":
                 return pa.array(block.lengths)
-            case "status" if bad:
-                return pa.array(_statuses(block, bad), pa.string())
+            case "source":
+                names = [storable(opened.name) for opened, _ in parts]
+                return self._column("string", names, counts)
+            case "stream":
+                names = [storable(opened.stream) for opened, _ in parts]
+                return self._column("string", names, counts)
+            case "error" if not bad:
+                return self._repeated.column("error", None, rows)
             case "error":
                 errors: list[Row | None] = [None] * rows
                 for row, error in bad.items():
                     errors[row] = error.row() if error else None
                 return pa.array(errors, arrow_type("error"))
+            case "status" if bad:
+                return pa.array(_statuses(block, bad), pa.string())
             case "format" if found.formats:
-                own = self._plan.format.name
                 return pa.array([found.formats.get(row, own) for row in range(rows)], pa.string())
-        return self._repeated.column("string", self._constants[name], rows)
+        return self._repeated.column("string", OK if name == "status" else own, rows)
 
-    def _raise_fault(self, block: Block, bad: dict[int, DecodeError | None]) -> None:
+    def _column(
+        self, kind: str, values: Sequence[str | int | None], counts: Sequence[int]
+    ) -> pa.Array:
+        """Return a column that has each value in as many rows as `counts` says."""
+        if len(set(values)) == 1:
+            return self._repeated.column(kind, values[0], sum(counts))
+        if kind != "string":
+            return pa.array(np.repeat(np.array(values, kind), counts))
+        texts = [str(value).encode() for value in values]
+        ends = np.zeros(sum(counts) + 1, np.int32)
+        np.repeat(np.array([len(text) for text in texts], np.int32), counts).cumsum(out=ends[1:])
+        data = b"".join(map(mul, texts, counts))
+        return pa.StringArray.from_buffers(len(ends) - 1, pa.py_buffer(ends), pa.py_buffer(data))
+
+    def _raise_fault(
+        self, parts: Sequence[Part], block: Block, bad: dict[int, DecodeError | None]
+    ) -> None:
         """Raise the first fault; what is between the packets of a store is none."""
+        stops = np.cumsum([len(each.offsets) for _, each in parts])
         for row in sorted(bad):
             if (error := bad[row]) is not None:
-                error.add_note(f"in {self._constants['source']}, offset {block.offsets[row]}")
+                opened, _ = parts[int(np.searchsorted(stops, row, "right"))]
+                error.add_note(f"in {storable(opened.name)}, offset {block.offsets[row]}")
                 raise error
 
 

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from wireyard.streams.framer import OK, Frame, Framer
 from wireyard.streams.window import Window
 
-__all__ = ["Block", "DirectedStream", "FrameScanner", "cut_blocks", "cut_window", "join_blocks"]
+__all__ = [
+    "UNKNOWN",
+    "Block",
+    "DirectedStream",
+    "FrameScanner",
+    "cut_blocks",
+    "cut_window",
+    "join_blocks",
+]
 
 Ints = npt.NDArray[np.int64]
+UNKNOWN: Final = -(1 << 63)
+"""Stands in the columns of a source where it knows nothing."""
+
 FrameScanner = Callable[[Any, int, int, int, int, int], tuple[Ints, Ints, Ints]]
 """``(data, start, stop, last_start, max_packet_bytes, context)`` -> starts, sizes, contexts.
 
@@ -28,13 +38,14 @@ _NO_LIMIT = 1 << 62
 class Block:
     """The rows of one window: where each begins in the stream, and which are no packets.
 
-    Shapes: offsets, lengths, contexts (r). `odd` maps a row number to its frame; every other row is
-    a framed packet and lies in ``data[offset - base :]``.
+    Shapes: places, offsets, lengths, contexts (r). `odd` maps a row number to its frame; every
+    other row is a framed packet and lies at its place in `data`. What begins before `data` does
+    has a negative place. Nothing at or after `stop` belongs to the rows.
     """
 
     data: npt.NDArray[np.uint8]
-    base: int
     stop: int
+    places: Ints
     offsets: Ints
     lengths: Ints
     contexts: Ints
@@ -42,7 +53,7 @@ class Block:
 
     def view(self, row: int) -> memoryview:
         """Return the bytes of a framed packet."""
-        start = int(self.offsets[row]) - self.base
+        start = int(self.places[row])
         return self.data[start : start + int(self.lengths[row])].data
 
     def pick(self, rows: Ints) -> Block:
@@ -51,8 +62,9 @@ class Block:
         if self.odd:
             kept = enumerate(rows.tolist())
             odd = {place: self.odd[row] for place, row in kept if row in self.odd}
-        picked = self.offsets[rows], self.lengths[rows], self.contexts[rows]
-        return Block(self.data, self.base, self.stop, *picked, odd)
+        places, offsets = self.places[rows], self.offsets[rows]
+        lengths, contexts = self.lengths[rows], self.contexts[rows]
+        return Block(self.data, self.stop, places, offsets, lengths, contexts, odd)
 
 
 class DirectedStream(Protocol):
@@ -83,8 +95,12 @@ class DirectedStream(Protocol):
     ) -> Iterator[Block]:
         """Yield the blocks from where `framer` stands; the parameters are those of `cut_blocks`."""
 
-    def columns(self, block: Block) -> Mapping[str, pa.Array]:
-        """Return what only the source knows about the rows of a block, by column."""
+    @property
+    def constants(self) -> Mapping[str, str | int]:
+        """What only the source knows and is the same for all rows, by column."""
+
+    def columns(self, block: Block) -> Mapping[str, Ints]:
+        """Return what else only the source knows about the rows of a block, by column."""
 
     def close(self) -> None:
         """Close the source, however far it was read."""
@@ -122,41 +138,46 @@ def cut_window(
 ) -> Block:
     """Return the rows of one window as a block, which may be without any."""
     limit = _NO_LIMIT if limit is None else limit
-    offsets: list[Ints] = []
+    places: list[Ints] = []
     lengths: list[Ints] = []
     contexts: list[Ints] = []
     odd: dict[int, Frame] = {}
     rows = 0
     while not framer.in_step or framer.position < limit:
         start = framer.position - window.base
+        if framer.in_step and start == window.stop:
+            break
         if scanner is not None and framer.in_step:
             last = min(limit - window.base, window.stop)
             starts, sizes, before = scanner(
                 window.data, start, window.stop, last, framer.max_packet_bytes, framer.context
             )
             if len(starts):
-                offsets.append(starts + window.base)
+                places.append(starts)
                 lengths.append(sizes)
                 contexts.append(before[:-1])
                 framer.context = int(before[-1])
                 rows += len(starts)
-                framer.position = int(offsets[-1][-1] + sizes[-1])
-                continue
+                start = int(starts[-1] + sizes[-1])
+                framer.position = window.base + start
+                if framer.position >= limit or start == window.stop:
+                    break
         with window.data[start : window.stop].data as view:
             frame = framer.next_frame(view, window.at_end)
         if frame is None:
             break
-        offsets.append(np.array([frame.start], np.int64))
+        places.append(np.array([frame.start - window.base], np.int64))
         lengths.append(np.array([frame.stop - frame.start], np.int64))
         contexts.append(np.array([frame.context], np.int64))
         if frame.status != OK:
             odd[rows] = frame
         rows += 1
+    found = _joined(places)
     return Block(
         window.data,
-        window.base,
         window.stop,
-        _joined(offsets),
+        found,
+        found + window.base,
         _joined(lengths),
         _joined(contexts),
         odd,
@@ -164,17 +185,18 @@ def cut_window(
 
 
 def join_blocks(blocks: Sequence[Block]) -> Block:
-    """Return blocks of the same bytes, whose rows follow each other, as one."""
-    first = blocks[0]
+    """Return blocks of the same `data` as one."""
+    if len(blocks) == 1:
+        return blocks[0]
     rows = 0
     odd: dict[int, Frame] = {}
     for block in blocks:
         odd |= {rows + row: frame for row, frame in block.odd.items()}
         rows += len(block.offsets)
     return Block(
-        first.data,
-        first.base,
+        blocks[0].data,
         max(block.stop for block in blocks),
+        _joined([block.places for block in blocks]),
         _joined([block.offsets for block in blocks]),
         _joined([block.lengths for block in blocks]),
         _joined([block.contexts for block in blocks]),

@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from itertools import chain, count
+from itertools import chain, count, groupby
 from threading import Lock, local
 from typing import Any
 
@@ -19,12 +19,18 @@ import numpy as np
 import pyarrow as pa
 
 from wireyard.formats.base import Format
-from wireyard.streams.batches import BlockReader
-from wireyard.streams.blocks import Block, DirectedStream, FrameScanner, cut_blocks
+from wireyard.streams.batches import BlockReader, Part
+from wireyard.streams.blocks import Block, DirectedStream, FrameScanner, Ints, cut_blocks
 from wireyard.streams.framer import Framer
 from wireyard.streams.plan import Plan
 from wireyard.streams.source import Source, compression, open_source
-from wireyard.streams.window import Window, Windows, windows_of_bytes, windows_of_file
+from wireyard.streams.window import (
+    WINDOW_BYTES,
+    Window,
+    Windows,
+    windows_of_bytes,
+    windows_of_file,
+)
 
 __all__ = [
     "OpenedStream",
@@ -35,8 +41,8 @@ __all__ = [
     "scan_streams",
 ]
 
-Turn = tuple[DirectedStream, Plan, Any, Block]
-"""A block, the stream it is of, the plan it is read by, and the compiled columns for it."""
+Turn = tuple[Plan, Any, Iterable[Part]]
+"""A plan, the compiled columns for it, and blocks that whoever takes the turn decodes."""
 Batches = list[pa.RecordBatch]
 Decode = Callable[[Turn], Batches]
 
@@ -122,8 +128,13 @@ class OpenedStream:
         """Yield the blocks from where `framer` stands, which is where the windows begin."""
         return cut_blocks(self.windows, framer, scanner, limit)
 
-    def columns(self, _block: Block) -> Mapping[str, pa.Array]:
-        """Return nothing: a bare stream does not say when or between whom it was sent."""
+    @property
+    def constants(self) -> Mapping[str, str | int]:
+        """Nothing: a bare stream does not say between whom it was sent."""
+        return {}
+
+    def columns(self, _block: Block) -> Mapping[str, Ints]:
+        """Return nothing: a bare stream does not say when it was sent."""
         return {}
 
     def close(self) -> None:
@@ -156,8 +167,7 @@ def scan_stream(
     threads: int = 1,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of an opened stream from where `framer` stands, up to `limit`."""
-    with closing(opened):
-        yield from _decoded(_turns(opened, plan, framer, limit), threads)
+    yield from _decoded(_turns(opened, plan, framer, limit), threads)
 
 
 def scan_streams(
@@ -166,35 +176,72 @@ def scan_streams(
     """Yield the rows of several streams, one behind the other; threads decode across them."""
 
     def turns() -> Iterator[Turn]:
-        for opened, plan in streams:
-            with closing(opened):
-                yield from _turns(opened, plan)
+        for together, plan in _bundles(streams):
+            if len(together) > 1:
+                fast = load_fast_path(plan.format, max(each.bytes_ahead for each in together))
+                parts = (_parts(opened, plan, fast) for opened in together)
+                yield plan, fast, chain.from_iterable(parts)
+            else:
+                yield from _turns(together[0], plan)
 
     yield from _decoded(turns(), threads)
+
+
+def _bundles(
+    streams: Iterable[tuple[DirectedStream, Plan]],
+) -> Iterator[tuple[list[DirectedStream], Plan]]:
+    """Put streams together that follow each other and fit a window, each of the others alone.
+
+    A turn takes more time for itself than for the bytes of a small stream.
+    """
+    together: list[DirectedStream] = []
+    plan, room = None, 0
+    for opened, wanted in streams:
+        size = sys.maxsize if opened.size is None else opened.size
+        if plan is not None and (wanted is not plan or size > room):
+            yield together, plan
+            together, room = [], 0
+        room = (room if together else WINDOW_BYTES) - size
+        together.append(opened)
+        plan = wanted
+    if plan is not None:
+        yield together, plan
 
 
 def _turns(
     opened: DirectedStream, plan: Plan, framer: Framer | None = None, limit: int | None = None
 ) -> Iterator[Turn]:
-    framer = framer or plan.framer(context=opened.context)
     size = opened.bytes_ahead
     if limit is not None:
-        size = min(size, limit - framer.position)
+        size = min(size, limit - (framer.position if framer else 0))
     fast = load_fast_path(plan.format, size)
+    for part in _parts(opened, plan, fast, framer, limit):
+        yield plan, fast, [part]
+
+
+def _parts(
+    opened: DirectedStream,
+    plan: Plan,
+    fast: Any,
+    framer: Framer | None = None,
+    limit: int | None = None,
+) -> Iterator[Part]:
+    framer = framer or plan.framer(context=opened.context)
     scanner: FrameScanner | None = fast.scan_frames if fast else None
-    for block in opened.blocks(framer, scanner, limit):
-        yield opened, plan, fast, block
+    with closing(opened):
+        for block in opened.blocks(framer, scanner, limit):
+            yield opened, block
 
 
 def _decoded(turns: Iterator[Turn], threads: int) -> Iterator[pa.RecordBatch]:
     own = local()
 
     def decode(turn: Turn) -> Batches:
-        opened, plan, fast, block = turn
-        if getattr(own, "opened", None) is not opened:
-            own.opened, own.reader = opened, BlockReader(plan, opened, fast)
-        batches: Batches = own.reader.read(block)
-        return batches
+        plan, fast, parts = turn
+        if getattr(own, "plan", None) is not plan or own.fast is not fast:
+            own.plan, own.fast, own.reader = plan, fast, BlockReader(plan, fast)
+        shared = groupby(parts, lambda part: id(part[1].data))
+        return [batch for _, some in shared for batch in own.reader.read(list(some))]
 
     found = map(decode, turns) if threads <= 1 else _in_threads(decode, turns, threads)
     for batch in chain.from_iterable(found):
@@ -203,20 +250,24 @@ def _decoded(turns: Iterator[Turn], threads: int) -> Iterator[pa.RecordBatch]:
 
 
 def _in_threads(decode: Decode, blocks: Iterator[Turn], threads: int) -> Iterator[Batches]:
-    """Decode in several threads, and yield what they made in order.
+    """Decode in several threads, the caller's among them, and yield what they made in order.
 
-    Of what is decoded ahead there is never more than one block a thread, and one.
+    Of what is decoded ahead there is never more than one block a thread, and one. A caller that
+    only waited would be one thread more than cores, woken for every block.
     """
-    pool = _pool(threads)
+    pool = _pool(threads - 1)
     turns = _Turns(decode, blocks)
-    under_way = deque(pool.submit(turns.take) for _ in range(threads + 1))
+    under_way = deque(pool.submit(turns.take) for _ in range(threads))
     ready: dict[int, Batches | Exception | None] = {}
     try:
         for number in count():
             while number not in ready:
-                found, made = under_way.popleft().result()
+                if ready or under_way[0].done():
+                    found, made = under_way.popleft().result()
+                    under_way.append(pool.submit(turns.take))
+                else:
+                    found, made = turns.take()
                 ready[found] = made
-                under_way.append(pool.submit(turns.take))
             match ready.pop(number):
                 case None:
                     return

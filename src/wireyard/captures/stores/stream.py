@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from wireyard.formats import Format
 from wireyard.streams.blocks import Block, FrameScanner, cut_window, join_blocks
@@ -80,8 +79,13 @@ class StoreStream:
         if parts:
             yield join_blocks(parts)
 
-    def columns(self, _block: Block) -> Mapping[str, pa.Array]:
-        """Return nothing: a store does not say when or between whom a packet was sent."""
+    @property
+    def constants(self) -> Mapping[str, str | int]:
+        """Nothing: a store does not say between whom a packet was sent."""
+        return {}
+
+    def columns(self, _block: Block) -> Mapping[str, Ints]:
+        """Return nothing: a store does not say when a packet was sent."""
         return {}
 
     def close(self) -> None:
@@ -103,4 +107,4 @@ class StoreStream:
         framer.position = stop
         framer.begin()
         offset, length, context = np.array([[frame.start], [stop - frame.start], [frame.context]])
-        return Block(self.data, 0, stop, offset, length, context, {0: frame})
+        return Block(self.data, stop, offset, offset, length, context, {0: frame})

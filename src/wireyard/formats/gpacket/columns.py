@@ -84,6 +84,7 @@ class ColumnDecoder:
 
     def __init__(self, columns: Sequence[Column], validate: bool) -> None:
         self._layout = BatchLayout(schema_of(columns), _SHAPES, _SOURCES)
+        self._texts = self._layout.numbers_of(kernels.TEXTS)
         names = [column.name for column in columns]
         self._order_place = names.index("header_order") if "header_order" in names else None
         groups = {_GROUPS[column.name] for column in columns if column.name in _GROUPS}
@@ -122,7 +123,7 @@ class ColumnDecoder:
         entries, payload_bytes = used[-2:].tolist()
         if self._payloads:
             arena.claim("payload", payload_bytes)
-        put_texts(arena, scratch, kernels.TEXTS, used[: len(kernels.TEXTS)])
+        put_texts(arena, scratch, self._texts, used[: len(kernels.TEXTS)])
         put_properties(arena, scratch, entries)
         batch = arena.batch(entries)
         if self._order_place is not None:

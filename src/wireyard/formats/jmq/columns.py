@@ -95,6 +95,7 @@ class ColumnDecoder:
 
     def __init__(self, columns: Sequence[Column], validate: bool) -> None:
         self._layout = BatchLayout(schema_of(columns), _SHAPES, _SOURCES)
+        self._texts = self._layout.numbers_of(kernels.TEXTS)
         groups = {_GROUPS[column.name] for column in columns if column.name in _GROUPS}
         groups |= {"items", "properties"} if validate else set()
         self._wanted = sum(kernels.WANT[group] for group in groups)
@@ -133,6 +134,6 @@ class ColumnDecoder:
         entries, body_bytes = used[-2:].tolist()
         if self._bodies:
             arena.claim("body", body_bytes)
-        put_texts(arena, scratch, kernels.TEXTS, used[: len(kernels.TEXTS)])
+        put_texts(arena, scratch, self._texts, used[: len(kernels.TEXTS)])
         put_properties(arena, scratch, entries)
         return arena.batch(entries), found

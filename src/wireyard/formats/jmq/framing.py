@@ -86,7 +86,8 @@ def find_header(view: View, start: int, stop: int, max_packet_bytes: int) -> tup
 
 def begins(head: View) -> bool:
     """Tell whether a stream that begins with `head` is one of JMQ packets."""
-    return len(head) > 0 and find_header(head, 0, len(head), MAX_PACKET_BYTES)[0] == 0
+    stop = min(len(head), HEADER_BYTES)
+    return stop > 0 and find_header(head, 0, stop, MAX_PACKET_BYTES)[0] == 0
 
 
 def _agrees(head: bytes, max_packet_bytes: int) -> bool:

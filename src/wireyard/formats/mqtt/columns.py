@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from wireyard.arena import Arena, BatchLayout, Shape, Source
-from wireyard.formats.mqtt import kernels
+from wireyard.formats.mqtt import block_kernels, kernels
 from wireyard.formats.mqtt.layout import PROPERTIES
 from wireyard.formats.mqtt.property_kernels import LEAST_PROPERTY_BYTES, TEXT_BYTES_PER_BYTE
 from wireyard.layout import Column
@@ -32,6 +32,7 @@ _MOST_KEPT = 16 << 20
 _NAMES = pa.array(
     [PROPERTIES[code].name if code in PROPERTIES else "" for code in range(max(PROPERTIES) + 1)]
 )
+_NONE: Ints = np.empty(0, np.int64)
 _VALID = {
     "dup": "has qos",
     "qos": "has qos",
@@ -49,11 +50,11 @@ _TEXTS = {"packet_type_name": "names", "topic": "topics", "payload": "payloads"}
 
 def _sources() -> dict[str, list[Source]]:
     """Return the buffers of the columns that packets answered here have; all others are null."""
-    bits = {name: ("bits", place) for place, name in enumerate(kernels.BITS)}
+    bits = {name: ("bits", place) for place, name in enumerate(block_kernels.BITS)}
     offsets = {group: ("offsets", place) for place, group in enumerate(kernels.WANT)}
     values: dict[str, list[Source]] = {
-        **{name: [("i32", place)] for place, name in enumerate(kernels.I32_FIELDS)},
-        **{name: [("i64", place)] for place, name in enumerate(kernels.I64_FIELDS)},
+        **{name: [("i32", place)] for place, name in enumerate(block_kernels.I32_FIELDS)},
+        **{name: [("i64", place)] for place, name in enumerate(block_kernels.I64_FIELDS)},
         **{name: [offsets[group], (group, 0)] for name, group in _TEXTS.items()},
         **{name: [bits[name]] for name in ("dup", "retain")},
         "properties": [
@@ -68,14 +69,14 @@ def _sources() -> dict[str, list[Source]]:
 
 _SOURCES = _sources()
 _SHAPES = {
-    "i32": Shape(np.int32, 32, len(kernels.I32_FIELDS)),
-    "i64": Shape(np.int64, 64, len(kernels.I64_FIELDS)),
+    "i32": Shape(np.int32, 32, len(block_kernels.I32_FIELDS)),
+    "i64": Shape(np.int64, 64, len(block_kernels.I64_FIELDS)),
     "offsets": Shape(np.int32, 32, len(kernels.WANT), more=4),
-    "bits": Shape(np.uint8, 1, len(kernels.BITS)),
+    "bits": Shape(np.uint8, 1, len(block_kernels.BITS)),
     "rejected": Shape(np.uint8, 8),
     "names": Shape(np.uint8, 8 * kernels.MAX_NAME_BYTES, more=SLACK),
-    "places": Shape(np.int64, 0, kernels.PLACES, more=8 * kernels.BLOCK_ROWS),
-    "said": Shape(np.uint8, 0, more=kernels.BLOCK_ROWS),
+    "block": Shape(np.int64, 0, more=8 * block_kernels.BLOCK_SIZE),
+    "said": Shape(np.uint8, 0, more=block_kernels.BLOCK_ROWS),
 }
 _GROUPS = {**_TEXTS, "properties": "properties"}
 _CHECKED = ("topics", "properties")
@@ -136,27 +137,24 @@ class ColumnDecoder:
         a = arena.arrays
         a["offsets"][:, 0] = a["offsets"][:, rows] = 0
         rejected = a["rejected"][0, :rows]
-        kernels.fill_rows(
-            data, stop, starts, sizes, contexts, self._wanted, a["i32"], a["i64"], a["places"],
+        odd = kernels.fill_rows(
+            data, stop, starts, sizes, contexts, self._wanted, a["i32"], a["i64"], a["block"][0],
             a["said"][0], a["bits"], rejected, a["names"][0], scratch.topics, arena.rest,
             scratch.text, scratch.codes, scratch.offsets, a["offsets"], *kernels.TABLES,
         )  # fmt: skip
         _, topics, payloads, entries = a["offsets"][:, rows].tolist()
-        found = np.flatnonzero(rejected)
         if self._copies:
             arena.claim("payloads", payloads)
         arena.put("topics", scratch.topics[:topics])
-        _put_properties(arena, scratch, entries)
-        return arena.batch(entries), found
+        if entries:
+            _put_properties(arena, scratch, entries)
+        return arena.batch(entries), np.flatnonzero(rejected) if odd else _NONE
 
 
 def _put_properties(arena: Arena, scratch: _Scratch, entries: int) -> None:
     """Put the properties of every PUBLISH of 5.0; others that have some are rejected."""
     ends = scratch.offsets[: entries + 1]
-    if entries:
-        _, name_ends, names = _NAMES.take(pa.array(scratch.codes[:entries])).buffers()
-    else:
-        name_ends, names = ends, b""
+    _, name_ends, names = _NAMES.take(pa.array(scratch.codes[:entries])).buffers()
     arena.put("property name offsets", name_ends)
     arena.put("property names", names)
     arena.put("property offsets", ends)

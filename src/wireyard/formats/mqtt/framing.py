@@ -164,7 +164,7 @@ def begins(head: View) -> bool:
         return False
     if head[0] == CONNACK << 4:
         return _is_connack(head)
-    return find_header(head, 0, len(head), MAX_PACKET_BYTES) == (0, True)
+    return find_header(head, 0, min(len(head), HEADER_BYTES), MAX_PACKET_BYTES) == (0, True)
 
 
 def _is_connack(head: View) -> bool:

@@ -7,7 +7,7 @@ Rules of this file:
    every broken rule is marked in `rejected`, and the scalar reader gives its row.
 2. Nothing is read at or after `stop`; a length is compared with what is left before it is used.
 3. Each group of columns has a pass of its own over a block of rows; a group that nobody asked for
-   costs nothing. What one pass rejects the next leaves out.
+   costs nothing. A packet that is not sure has neither topic, properties nor payload.
 
 Axis: r = rows.
 """
@@ -19,30 +19,31 @@ from typing import Final
 import numpy as np
 
 from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece
-from wireyard.formats.mqtt.layout import (
-    CONNACK,
-    CONNECT,
-    DISCONNECT,
-    FIXED_FLAGS,
-    PACKET_TYPES,
-    PINGREQ,
-    PUBACK,
-    PUBCOMP,
-    PUBLISH,
-    PUBREL,
-    VERSION_BITS,
+from wireyard.formats.mqtt.block_kernels import (
+    BLOCK_ROWS,
+    FIRST_BYTES,
+    PAYLOAD_AT,
+    PAYLOAD_SIZE,
+    PROPERTIES_AT,
+    TOPIC_AT,
+    TOPIC_SIZE,
+    fill_bits,
+    fill_numbers,
+    find_payloads,
+    find_topics,
+    kind_of,
+    look_at_heads,
+    look_behind_topics,
 )
+from wireyard.formats.mqtt.layout import CONNACK, CONNECT, PACKET_TYPES, VERSION_BITS
 from wireyard.formats.mqtt.property_kernels import KINDS, take_properties
 from wireyard.formats.mqtt.topic_kernels import has_forbidden
 from wireyard.memory import (
     AHEAD_BYTES,
-    LINE,
     Bytes,
-    bit_column,
+    copy_long,
     copy_text,
     load_u8,
-    load_u16,
-    load_word,
     place_of,
     prefetch_lines,
     store_word,
@@ -50,13 +51,8 @@ from wireyard.memory import (
 )
 
 __all__ = [
-    "BITS",
-    "BLOCK_ROWS",
-    "I32_FIELDS",
-    "I64_FIELDS",
     "MAX_NAME_BYTES",
     "MAX_SCRATCH_BYTES",
-    "PLACES",
     "TABLES",
     "WANT",
     "fill_rows",
@@ -69,25 +65,6 @@ Grid32 = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 Grid64 = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 Grid8 = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 
-I32_FIELDS: Final = (
-    "packet_type",
-    "flags",
-    "remaining_length_bytes",
-    "qos",
-    "packet_id",
-    "version_in_force",
-)
-I64_FIELDS: Final = ("remaining_length", "payload_size")
-BITS: Final = (
-    "dup",
-    "retain",
-    "is publish",
-    "has qos",
-    "has packet id",
-    "has properties",
-    "has version",
-)
-"""Two columns, and what says where a column is not null; each a row of bitmaps."""
 WANT: Final = {"names": 1, "topics": 2, "payloads": 4, "properties": 8}
 """Groups of columns that cost something; a group that nobody asked for is left out."""
 _NAMES_WANTED, _TOPICS_WANTED, _PAYLOADS_WANTED, _PROPERTIES_WANTED = WANT.values()
@@ -96,17 +73,7 @@ MAX_NAME_BYTES: Final = max(map(len, PACKET_TYPES.values()))
 MAX_SCRATCH_BYTES: Final = 65_535 + 127
 """Of one packet: a topic, and the properties that one byte of Property Length allows."""
 
-PLACES: Final = 3
-"""Where a packet's topic, properties and payload begin."""
-_TOPIC_AT, _PROPERTIES_AT, _PAYLOAD_AT = range(PLACES)
-BLOCK_ROWS: Final = 1024
-"""Rows that go through all passes together: what they read and write stays in the cache."""
 _ROW_OF_BLOCK: Final = BLOCK_ROWS - 1
-_IS_PUBLISH, _HAS_PACKET_ID, _HAS_PROPERTIES = (
-    1 << BITS.index(name) for name in ("is publish", "has packet id", "has properties")
-)
-_SURE: Final = 0x80
-"""Beside those bits: nothing is wrong with the byte, and the packet is one answered here."""
 _NAME_WORDS: Final = 2
 _KINDS: Final = 16
 
@@ -122,37 +89,7 @@ def _names() -> tuple[Ints, Ints]:
     return np.array(words, np.int64), np.array(lengths, np.int64)
 
 
-def _first_byte(version: int, kind: int, flags: int) -> int:
-    """Return what a first byte says where `version` is in force: `BITS`, and `_SURE`."""
-    publish, numbered = kind == PUBLISH, PUBACK <= kind <= PUBCOMP
-    if publish:
-        sure = flags & 6 != 6 and (flags & 6 != 0 or flags < 8 or version < 4)
-    else:
-        sure = flags == FIXED_FLAGS.get(kind) and (numbered or PINGREQ <= kind <= DISCONNECT)
-    bits = (
-        flags & 8,
-        flags & 1,
-        publish,
-        publish or (kind == PUBREL and version == 3),
-        numbered or (publish and flags & 6),
-        publish and version == 5,
-        version,
-    )
-    said = sum(1 << place for place, bit in enumerate(bits) if bit)
-    return said | (_SURE if sure and version != 2 else 0)
-
-
-def _first_bytes() -> Bytes:
-    """Return what every first byte says, by version and byte."""
-    said = [
-        _first_byte(version, byte >> 4, byte & 15)
-        for version in range(VERSION_BITS + 1)
-        for byte in range(256)
-    ]
-    return np.array(said, np.uint8)
-
-
-TABLES: Final = (*_names(), _first_bytes(), np.array(KINDS, np.int64))
+TABLES: Final = (*_names(), FIRST_BYTES, np.array(KINDS, np.int64))
 """Names of types as words, their lengths, what first bytes say, the rules of properties."""
 
 _INTS = array("int64")
@@ -202,89 +139,14 @@ def scan_frames(
 
 
 @piece
-def fill_numbers(
-    data: Bytes,
-    stop: int,
-    starts: Ints,
-    sizes: Ints,
-    contexts: Ints,
-    i32: Grid32,
-    i64: Grid64,
-    places: Grid64,
-    said: Bytes,
-    rejected: Bytes,
-    first_bytes: Bytes,
-    first: int,
-    last: int,
-) -> None:
-    """Fill the columns of a fixed width, find out where texts are, and ask for their memory.
-
-    Conditions are joined by bits, not by branches: which QoS comes next cannot be predicted.
-    """
-    for number in range(first, last):
-        row = place_of(number)
-        start = starts[row]
-        end = start + sizes[row]
-        prefetch_lines(data, start + LINE, start + min(sizes[row], AHEAD_BYTES))
-        byte = load_u8(data, start)
-        version = contexts[row] & VERSION_BITS
-        says = load_u8(first_bytes, version << 8 | byte)
-        at = start + 1
-        while load_u8(data, at) >= 0x80:
-            at += 1
-        # The last byte of a length is 0 only if it is the only one, or one too many.
-        sure = (says >= _SURE) & ((at == start + 1) | (load_u8(data, at) != 0))
-        at += 1
-        qos = byte >> 1 & 3
-        i32[0, row] = byte >> 4
-        i32[1, row] = byte & 15
-        i32[2, row] = at - start - 1
-        i32[3, row] = qos
-        i64[0, row] = end - at
-        id_at = payload_at = at
-        if says & _IS_PUBLISH:
-            size = load_u16(data, min(at, stop - 2))
-            id_at = at + 2 + size
-            listed_at = payload_at = id_at + 2 * (qos != 0)
-            if says & _HAS_PROPERTIES:
-                # Property Length of one byte; longer ones are rare.
-                length = load_u8(data, min(listed_at, stop - 1))
-                sure &= length < 0x80
-                listed_at += 1
-                payload_at = listed_at + length
-            sure &= (end - at >= 2) & (payload_at <= end)
-            sure &= (size > 0) | (payload_at > listed_at)
-            sure &= (qos == 0) | (load_u16(data, min(id_at, stop - 2)) != 0)
-            places[_TOPIC_AT, row & _ROW_OF_BLOCK] = at + 2
-            places[_PROPERTIES_AT, row & _ROW_OF_BLOCK] = listed_at
-            places[_PAYLOAD_AT, row & _ROW_OF_BLOCK] = payload_at
-        else:
-            sure &= end - at == 2 * (says & _HAS_PACKET_ID != 0)  # nothing but that
-        i32[4, row] = load_u16(data, min(id_at, stop - 2))
-        i32[5, row] = version
-        i64[1, row] = end - payload_at
-        said[row & _ROW_OF_BLOCK] = says
-        rejected[row] = not sure
-
-
-@piece
-def fill_bits(said: Bytes, bits: Grid8, first: int, last: int) -> None:
-    """Fill the columns of one bit, and what says where others are not null, eight rows at once."""
-    for row in range(first, last, 8):
-        word = load_word(said, row & _ROW_OF_BLOCK)
-        for place in range(len(BITS)):
-            bits[place, row >> 3] = bit_column(word, place)
-
-
-@piece
 def fill_names(
-    i32: Grid32, names: Bytes, offsets: Grid32, words: Ints, lengths: Ints, first: int, last: int
+    block: Ints, names: Bytes, offsets: Grid32, words: Ints, lengths: Ints, first: int, last: int
 ) -> None:
     """Fill the names of packet types."""
     at = offsets[_NAME_PLACE, first]
     for number in range(first, last):
         row = place_of(number)
-        kind = i32[0, row]
+        kind = kind_of(block, row & _ROW_OF_BLOCK)
         store_word(names, at, words[_NAME_WORDS * kind])
         store_word(names, at + 8, words[_NAME_WORDS * kind + 1])
         at += lengths[kind]
@@ -295,8 +157,7 @@ def fill_names(
 def fill_topics(
     data: Bytes,
     stop: int,
-    places: Grid64,
-    i32: Grid32,
+    block: Ints,
     topics: Bytes,
     offsets: Grid32,
     rejected: Bytes,
@@ -307,14 +168,13 @@ def fill_topics(
     begin = at = offsets[_TOPIC_PLACE, first]
     for number in range(first, last):
         row = place_of(number)
-        if i32[0, row] == PUBLISH and not rejected[row]:
-            start = places[_TOPIC_AT, row & _ROW_OF_BLOCK]
-            size = load_u16(data, start - 2)
-            foreign = copy_text(topics, at, data, start, size, stop)
-            if foreign and not valid_utf8(data, start, size):
-                rejected[row] = 1
-            else:
-                at += size
+        start = block[TOPIC_AT + (row & _ROW_OF_BLOCK)]
+        size = block[TOPIC_SIZE + (row & _ROW_OF_BLOCK)]
+        foreign = copy_text(topics, at, data, start, size, stop)
+        if foreign and not valid_utf8(data, start, size):
+            rejected[row] = 1
+        else:
+            at += size
         offsets[_TOPIC_PLACE, row + 1] = at
     # All of them at once: almost never is there one.
     if has_forbidden(topics, begin, at):
@@ -327,12 +187,9 @@ def fill_topics(
 def fill_payloads(
     data: Bytes,
     stop: int,
-    places: Grid64,
-    i32: Grid32,
-    i64: Grid64,
+    block: Ints,
     payloads: Bytes,
     offsets: Grid32,
-    rejected: Bytes,
     first: int,
     last: int,
 ) -> None:
@@ -340,18 +197,16 @@ def fill_payloads(
     at = offsets[_PAYLOAD_PLACE, first]
     for number in range(first, last):
         row = place_of(number)
-        if i32[0, row] == PUBLISH and not rejected[row]:
-            size = i64[1, row]
-            copy_text(payloads, at, data, places[_PAYLOAD_AT, row & _ROW_OF_BLOCK], size, stop)
-            at += size
+        size = block[PAYLOAD_SIZE + (row & _ROW_OF_BLOCK)]
+        copy_long(payloads, at, data, block[PAYLOAD_AT + (row & _ROW_OF_BLOCK)], size, stop)
+        at += size
         offsets[_PAYLOAD_PLACE, row + 1] = at
 
 
 @piece
 def fill_properties(
     data: Bytes,
-    places: Grid64,
-    i32: Grid32,
+    block: Ints,
     text: Bytes,
     codes: Offsets,
     entry_offsets: Offsets,
@@ -365,26 +220,34 @@ def fill_properties(
     entry = offsets[_LIST_PLACE, first]
     for number in range(first, last):
         row = place_of(number)
-        if i32[0, row] == PUBLISH and not rejected[row]:
-            start = places[_PROPERTIES_AT, row & _ROW_OF_BLOCK]
-            end = places[_PAYLOAD_AT, row & _ROW_OF_BLOCK]
-            if end > start:
-                unnamed = load_u16(data, places[_TOPIC_AT, row & _ROW_OF_BLOCK] - 2) == 0
-                after = take_properties(
-                    data, start, end, text, entry_offsets[entry], codes, entry_offsets, entry,
-                    kinds, unnamed,
-                )  # fmt: skip
-                if after < 0:
-                    rejected[row] = 1
-                else:
-                    entry = after
+        slot = row & _ROW_OF_BLOCK
+        start = block[PROPERTIES_AT + slot]
+        end = block[PAYLOAD_AT + slot]
+        if end > start and not rejected[row]:
+            unnamed = block[TOPIC_SIZE + slot] == 0
+            after = take_properties(
+                data, start, end, text, entry_offsets[entry], codes, entry_offsets, entry,
+                kinds, unnamed,
+            )  # fmt: skip
+            if after < 0:
+                rejected[row] = 1
+            else:
+                entry = after
         offsets[_LIST_PLACE, row + 1] = entry
+
+
+@piece
+def fill_no_properties(offsets: Grid32, first: int, last: int) -> None:
+    """Say of every row that it has no properties."""
+    entry = offsets[_LIST_PLACE, first]
+    for number in range(first, last):
+        offsets[_LIST_PLACE, place_of(number) + 1] = entry
 
 
 @kernel(
     I64(
-        READ, I64, _INTS, _INTS, _INTS, I64, _GRID32, _GRID64, _GRID64, TEXT, _GRID8, TEXT, TEXT,
-        TEXT, TEXT, TEXT, _OFFSETS, _OFFSETS, _GRID32, _INTS, _INTS, READ, _INTS,
+        READ, I64, _INTS, _INTS, _INTS, I64, _GRID32, _GRID64, _INTS, TEXT, _GRID8, TEXT, TEXT,
+        TEXT, TEXT, TEXT, _OFFSETS, _OFFSETS, _GRID32, _INTS, _INTS, _INTS, _INTS,
     )
 )  # fmt: skip
 def fill_rows(
@@ -396,7 +259,7 @@ def fill_rows(
     wanted: int,
     i32: Grid32,
     i64: Grid64,
-    places: Grid64,
+    block: Ints,
     said: Bytes,
     bits: Grid8,
     rejected: Bytes,
@@ -409,12 +272,12 @@ def fill_rows(
     offsets: Grid32,
     words: Ints,
     lengths: Ints,
-    first_bytes: Bytes,
+    first_bytes: Ints,
     kinds: Ints,
 ) -> int:
-    """Fill the wanted columns of the packets at `starts`; return how many there are.
+    """Fill the wanted columns of the packets at `starts`; return how many are rejected.
 
-    Shapes: i32, i64 (field, r); places (`PLACES`, `BLOCK_ROWS`); said (`BLOCK_ROWS`); bits (`BITS`,
+    Shapes: i32, i64 (field, r); block (`BLOCK_SIZE`); said (`BLOCK_ROWS`); bits (`BITS`,
     r / 8); rejected (r); names, topics, payloads and the text of properties: their bytes, and
     slack; codes (e); entry_offsets (e + 1); offsets (group, r + 1). Zero at first: the first of
     all offsets.
@@ -422,20 +285,27 @@ def fill_rows(
     rows = starts.shape[0]
     for first in range(0, rows, BLOCK_ROWS):
         last = min(first + BLOCK_ROWS, rows)
-        fill_numbers(
-            data, stop, starts, sizes, contexts, i32, i64, places, said, rejected, first_bytes,
-            first, last,
-        )  # fmt: skip
+        look_at_heads(data, stop, starts, sizes, contexts, block, said, first_bytes, first, last)
+        find_topics(block, last - first)
+        look_behind_topics(data, block, last - first)
+        listed = find_payloads(block, last - first)
+        fill_numbers(block, i32, i64, rejected, first, last)
         fill_bits(said, bits, first, last)
         if wanted & _NAMES_WANTED:
-            fill_names(i32, names, offsets, words, lengths, first, last)
+            fill_names(block, names, offsets, words, lengths, first, last)
         if wanted & _TOPICS_WANTED:
-            fill_topics(data, stop, places, i32, topics, offsets, rejected, first, last)
+            fill_topics(data, stop, block, topics, offsets, rejected, first, last)
         if wanted & _PROPERTIES_WANTED:
-            fill_properties(
-                data, places, i32, text, codes, entry_offsets, offsets, rejected, kinds,
-                first, last,
-            )  # fmt: skip
+            if listed:
+                fill_properties(
+                    data, block, text, codes, entry_offsets, offsets, rejected, kinds,
+                    first, last,
+                )  # fmt: skip
+            else:
+                fill_no_properties(offsets, first, last)
         if wanted & _PAYLOADS_WANTED:
-            fill_payloads(data, stop, places, i32, i64, payloads, offsets, rejected, first, last)
-    return rows
+            fill_payloads(data, stop, block, payloads, offsets, first, last)
+    odd = 0
+    for row in range(rows):
+        odd += rejected[row]
+    return odd
