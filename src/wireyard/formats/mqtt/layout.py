@@ -22,6 +22,8 @@ from wireyard.layout import Column
 
 __all__ = [
     "AUTH",
+    "BROKER_TYPES",
+    "CLIENT_TYPES",
     "COLUMNS",
     "CONNACK",
     "CONNECT",
@@ -75,6 +77,11 @@ MSB_FIRST: Final = 8
 
 CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP = range(1, 8)
 SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK, PINGREQ, PINGRESP, DISCONNECT, AUTH = range(8, 16)
+
+CLIENT_TYPES = (CONNECT, SUBSCRIBE, UNSUBSCRIBE, PINGREQ)
+"""Packet types that only clients send: what tells the direction of a stream."""
+BROKER_TYPES = (CONNACK, SUBACK, UNSUBACK, PINGRESP)
+"""Those that only brokers send."""
 WILL: Final = 16
 """Stands for the properties of a will where properties are told by packet type."""
 

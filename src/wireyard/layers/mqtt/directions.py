@@ -6,16 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from wireyard.formats.base import Row
-from wireyard.formats.mqtt.layout import (
-    CONNACK,
-    CONNECT,
-    PINGREQ,
-    PINGRESP,
-    SUBACK,
-    SUBSCRIBE,
-    UNSUBACK,
-    UNSUBSCRIBE,
-)
+from wireyard.formats.mqtt.layout import BROKER_TYPES, CLIENT_TYPES, CONNACK, CONNECT
 from wireyard.layers.endpoints import connection_of, endpoints_of
 from wireyard.layers.mqtt.properties import properties_of
 
@@ -35,10 +26,7 @@ class Side(NamedTuple):
     """What state follows: source, server, and the client id or what stands for it."""
 
 
-_TELLS: Final = {
-    **dict.fromkeys((CONNECT, SUBSCRIBE, UNSUBSCRIBE, PINGREQ), True),
-    **dict.fromkeys((CONNACK, SUBACK, UNSUBACK, PINGRESP), False),
-}
+_TELLS: Final = dict.fromkeys(CLIENT_TYPES, True) | dict.fromkeys(BROKER_TYPES, False)
 """The packet types that one side alone sends: whether it is the client."""
 TELLING: Final = tuple(_TELLS)
 """Those types."""

@@ -5,24 +5,12 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
-from wireyard.formats.mqtt.layout import (
-    CONNACK,
-    CONNECT,
-    PINGREQ,
-    PINGRESP,
-    PUBLISH,
-    SUBACK,
-    SUBSCRIBE,
-    UNSUBACK,
-    UNSUBSCRIBE,
-)
+from wireyard.formats.mqtt.layout import BROKER_TYPES, CLIENT_TYPES, CONNECT, PUBLISH
 from wireyard.spark.tables.rows import ROW, STREAM, captured_at, directions, endpoint, with_latest
 from wireyard.streams.framer import OK
 
 __all__ = ["messages"]
 
-_CLIENT_TYPES = (CONNECT, SUBSCRIBE, UNSUBSCRIBE, PINGREQ)
-_BROKER_TYPES = (CONNACK, SUBACK, UNSUBACK, PINGRESP)
 _RESEND = ["sender", "packet_id", "topic", "payload_size"]
 """What a resend has in common with what was sent before it."""
 
@@ -42,7 +30,7 @@ def messages(packets: DataFrame) -> DataFrame:
     the last. Malformed packets are in the quarantine and not here.
     """
     well_formed = packets.where(F.col("status") == OK)
-    sides = directions(well_formed, _CLIENT_TYPES, _BROKER_TYPES)
+    sides = directions(well_formed, CLIENT_TYPES, BROKER_TYPES)
     published = (
         well_formed.where(F.col("packet_type") == PUBLISH)
         .join(F.broadcast(sides), STREAM)
