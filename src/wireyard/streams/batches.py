@@ -6,7 +6,7 @@ give the same values, so which one answered can only be seen in time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import mul
@@ -58,8 +58,12 @@ class BlockReader:
         self._repeated = Repeated()
         # Without any column nothing would say how many rows there are.
         self._own = plan.own_columns or plan.columns[:1]
-        self._own_names = [one.name for one in self._own]
         self._relative = [one.name for one in plan.own_columns if one.kind == "offset"]
+        self._given_fields = [
+            (place, plan.schema.field(place))
+            for place, column in enumerate(plan.columns)
+            if column not in plan.own_columns
+        ]
         self._common = [one.name for one in plan.columns if one in COMMON]
         self._captured = {one.name: one.kind for one in plan.columns if one in CAPTURED}
         self._condition_reader: BlockReader | None = None
@@ -83,14 +87,8 @@ class BlockReader:
         given = self._given(parts, block, found)
         start = 0
         for number, batch in enumerate(batches):
-            rows = batch.num_rows
-            columns = {name: column.slice(start, rows) for name, column in given.items()}
-            columns = dict(zip(self._own_names, batch.columns, strict=True)) | columns
-            for name in self._relative:
-                columns[name] = pc.add(columns[name], block.offsets[start : start + rows])
-            arrays = [columns[name] for name in self._plan.schema.names]
-            batches[number] = pa.RecordBatch.from_arrays(arrays, schema=self._plan.schema)
-            start += rows
+            batches[number] = self._put_together(batch, given, block.offsets, start)
+            start += batch.num_rows
         if not found.bad or self._plan.mode == "permissive":
             return batches
         if self._plan.mode == "failfast":
@@ -101,6 +99,22 @@ class BlockReader:
         table = pa.Table.from_batches(batches).filter(pa.array(good))
         left: list[pa.RecordBatch] = table.to_batches()
         return left
+
+    def _put_together(
+        self, batch: pa.RecordBatch, given: Mapping[str, pa.Array], offsets: Ints, start: int
+    ) -> pa.RecordBatch:
+        """Return what packets say, rows from `start` on, with what else is known of them."""
+        rows = batch.num_rows
+        for name in self._relative:
+            place = batch.schema.get_field_index(name)
+            absolute = pc.add(batch.column(place), offsets[start : start + rows])
+            batch = batch.set_column(place, batch.schema.field(place), absolute)
+        if not self._plan.own_columns:
+            batch = batch.select([])
+        # In ascending order, so each comes to stand where the schema has it.
+        for place, field in self._given_fields:
+            batch = batch.add_column(place, field, given[field.name].slice(start, rows))
+        return batch
 
     def _given(self, parts: Sequence[Part], block: Block, found: _Odd) -> dict[str, pa.Array]:
         """Return the columns that the packets do not tell."""
