@@ -250,24 +250,20 @@ def _decoded(turns: Iterator[Turn], threads: int) -> Iterator[pa.RecordBatch]:
 
 
 def _in_threads(decode: Decode, blocks: Iterator[Turn], threads: int) -> Iterator[Batches]:
-    """Decode in several threads, the caller's among them, and yield what they made in order.
+    """Decode in several threads, and yield what they made in order.
 
-    Of what is decoded ahead there is never more than one block a thread, and one. A caller that
-    only waited would be one thread more than cores, woken for every block.
+    Of what is decoded ahead there is never more than one block a thread, and one.
     """
-    pool = _pool(threads - 1)
+    pool = _pool(threads)
     turns = _Turns(decode, blocks)
-    under_way = deque(pool.submit(turns.take) for _ in range(threads))
+    under_way = deque(pool.submit(turns.take) for _ in range(threads + 1))
     ready: dict[int, Batches | Exception | None] = {}
     try:
         for number in count():
             while number not in ready:
-                if ready or under_way[0].done():
-                    found, made = under_way.popleft().result()
-                    under_way.append(pool.submit(turns.take))
-                else:
-                    found, made = turns.take()
+                found, made = under_way.popleft().result()
                 ready[found] = made
+                under_way.append(pool.submit(turns.take))
             match ready.pop(number):
                 case None:
                     return
