@@ -22,6 +22,7 @@ __all__ = [
     "COMMON",
     "Repeated",
     "arrow_type",
+    "choose_columns",
     "pick_columns",
     "rows_to_batch",
     "schema_of",
@@ -99,15 +100,28 @@ def pick_columns(
         A name that is no column of the format, or one given twice.
     """
     common = (*COMMON, *CAPTURED) if captured else COMMON
-    known = {column.name: column for column in (*common, *format.columns)}
-    if columns is None:
+    return choose_columns(format.name, (*common, *format.columns), columns)
+
+
+def choose_columns(
+    owner: str, columns: Iterable[Column], names: Sequence[str] | None
+) -> tuple[Column, ...]:
+    """Return those of the columns of a format or a table that are called `names`, or all.
+
+    Raises
+    ------
+    UsageError
+        A name that is no column of the owner, or one given twice.
+    """
+    known = {column.name: column for column in columns}
+    if names is None:
         return tuple(known.values())
-    for name in columns:
+    for name in names:
         if name not in known:
-            raise UsageError(f"{format.name} has no column '{name}'; it has {', '.join(known)}")
-    if len(set(columns)) < len(columns):
+            raise UsageError(f"{owner} has no column '{name}'; it has {', '.join(known)}")
+    if len(set(names)) < len(names):
         raise UsageError("a column was asked for twice")
-    return tuple(known[name] for name in columns)
+    return tuple(known[name] for name in names)
 
 
 _MOST_REPEATED = 16

@@ -20,10 +20,9 @@ import numpy.typing as npt
 from wireyard.captures.files import Extent, find_record, map_extent, read_records
 from wireyard.captures.records import NO_TIME, Context
 from wireyard.streams.mapped import map_bytes
-from wireyard.streams.split import stitch
+from wireyard.streams.split import cut_evenly, stitch
 
 __all__ = [
-    "cut_evenly",
     "enter_extent",
     "first_context",
     "first_time_ns",
@@ -47,13 +46,6 @@ def first_time_ns(data: Bytes, name: str) -> int:
     """Return the time of the first packet of a file, which tells its place among others."""
     first = next(read_records(data, name, Extent(0, min(_HEAD_BYTES, len(data)), None, None, 0)))
     return int(first.times_ns[0]) if len(first) else NO_TIME
-
-
-def cut_evenly(size: int, piece_bytes: int) -> list[int]:
-    """Return where pieces of about `piece_bytes` begin, and the size behind them."""
-    count = max(-(-size // piece_bytes), 1)
-    # Parts of one size, or the last would be left with the crumbs.
-    return [size * part // count for part in range(count + 1)]
 
 
 def plan_extents(path: str, piece_bytes: int) -> list[Extent] | None:

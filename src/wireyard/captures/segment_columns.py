@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from wireyard.errors import UsageError
-from wireyard.layout import Column, column_names
+from wireyard.layout import Column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,13 +43,6 @@ def segment_schema(columns: Sequence[str] | None = None) -> pa.Schema:
     UsageError
         A name that is no column of the table, or one given twice.
     """
-    from wireyard.schema import schema_of
+    from wireyard.schema import choose_columns, schema_of
 
-    known = {column.name: column for column in SEGMENTS}
-    names = column_names(SEGMENTS) if columns is None else columns
-    for name in names:
-        if name not in known:
-            raise UsageError(f"{TABLE} has no column '{name}'; it has {', '.join(known)}")
-    if len(set(names)) < len(names):
-        raise UsageError("a column was asked for twice")
-    return schema_of(known[name] for name in names)
+    return schema_of(choose_columns(TABLE, SEGMENTS, columns))

@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 from wireyard.captures.assignment import PORT_MAPPER_PORT
 from wireyard.captures.extents import (
-    cut_evenly,
     enter_extent,
     first_context,
     first_time_ns,
@@ -32,6 +31,7 @@ from wireyard.spark.inputs import FoundInput
 from wireyard.spark.lake import writing
 from wireyard.streams.mapped import map_bytes
 from wireyard.streams.source import filesystem
+from wireyard.streams.split import cut_evenly
 
 __all__ = [
     "HeaderPiece",

@@ -23,7 +23,7 @@ from wireyard.spark.lake import StreamLedger
 from wireyard.spark.snapshot import open_snapshot
 from wireyard.streams.scan import load_fast_path
 from wireyard.streams.source import Reading
-from wireyard.streams.split import TO_THE_END, Segment, stitch, walk
+from wireyard.streams.split import TO_THE_END, Segment, cut_evenly, stitch, walk
 from wireyard.streams.window import windows_of_file
 
 __all__ = [
@@ -103,10 +103,8 @@ def cut_inputs(
         if each.format is None:
             continue
         context = get_format(each.format).context
-        count = 1 if each.compressed else -(-each.size // split_bytes)
-        if count > 1:
-            # Parts of one size, or the last task would be left with the crumbs.
-            bounds = [each.size * part // count for part in range(count + 1)]
+        if not each.compressed and each.size > split_bytes:
+            bounds = cut_evenly(each.size, split_bytes)
             alone += (
                 Piece(each.path, each.format, start, stop, each.size, start == 0, context)
                 for start, stop in pairwise(bounds)

@@ -35,6 +35,7 @@ __all__ = [
     "PIECE_BYTES",
     "TO_THE_END",
     "Segment",
+    "cut_evenly",
     "guess_start",
     "plan_segments",
     "stitch",
@@ -86,6 +87,13 @@ class Walked(Protocol):
 
 W = TypeVar("W", bound=Walked)
 WindowsFrom = Callable[[int], Windows]
+
+
+def cut_evenly(size: int, piece_bytes: int) -> list[int]:
+    """Return where pieces of about `piece_bytes` begin, and the size behind them."""
+    count = max(-(-size // piece_bytes), 1)
+    # Parts of one size, or the last would be left with the crumbs.
+    return [size * part // count for part in range(count + 1)]
 
 
 def guess_start(windows: Iterator[Window], format: Format, stop: int, limit: int) -> int | None:
