@@ -189,7 +189,7 @@ class BatchLayout:
         sources: Mapping[str, Sequence[Source]],
     ) -> None:
         self.schema = schema
-        self.claimed_share = 0.0
+        self.claimed_share = 2.0
         """What the last batch claimed for each byte it was read from, and a bit more."""
         nodes: list[tuple[int, int]] = []
         buffers: list[Source] = []

@@ -103,8 +103,9 @@ def scan_headers(data: Bytes, records: Records, first: int, base: int = 0) -> It
     The first record has the number `first`. What is yielded is good until the next is asked for.
     """
     kinds = _HEADERS[np.minimum(records.links - _FIRST_LINK, len(_HEADERS) - 1)]
-    units, fragments = np.empty((2, len(Unit), _BLOCK_PACKETS), np.int64)
-    fates = np.empty(_BLOCK_PACKETS, np.uint8)
+    most = min(len(records), _BLOCK_PACKETS)
+    units, fragments = np.empty((2, len(Unit), most), np.int64)
+    fates = np.empty(most, np.uint8)
     counts = np.zeros(2, np.int64)
     for begin in range(0, len(records), _BLOCK_PACKETS):
         part = slice(begin, begin + _BLOCK_PACKETS)

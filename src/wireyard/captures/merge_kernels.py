@@ -13,7 +13,15 @@ import numpy as np
 from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece
 from wireyard.memory import AHEAD_BYTES, Bytes, copy_bytes, prefetch_lines
 
-__all__ = ["Run", "complete_rows", "copy_runs", "group_rows", "merge_rows", "sort_rows"]
+__all__ = [
+    "Run",
+    "complete_rows",
+    "copy_runs",
+    "gather_rows",
+    "group_rows",
+    "merge_rows",
+    "sort_rows",
+]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Shorts = np.ndarray[tuple[int], np.dtype[np.int32]]
@@ -25,6 +33,8 @@ _SHORTS: Final = array("int32")
 _GRID: Final = array("int64", 2)
 _MOVES_A_ROW: Final = 16
 """Capture order is nearly the right order; what needs more moves than this is sorted elsewhere."""
+_PLACE_BITS: Final = 32
+_PLACES: Final = (1 << _PLACE_BITS) - 1
 _RUNS_AHEAD: Final = 2
 """How many runs before it is copied the bytes of one are asked for."""
 
@@ -32,26 +42,31 @@ _RUNS_AHEAD: Final = 2
 class Run(IntEnum):
     """Rows of the grid of runs, one column a run."""
 
-    POSITION = 0
+    OFFSET = 0
+    """In its stream."""
     LENGTH = 1
-    ROW = 2
+    START = 2
+    """In the capture."""
+    RECORD = 3
 
 
-@kernel(I64(_SHORTS, _INTS, _INTS))
-def group_rows(streams: Shorts, bounds: Ints, order: Ints) -> int:
-    """Put the rows of each stream together, in their order; stream s has ``bounds[s : s + 2]``.
+@kernel(I64(_SHORTS, TEXT, _INTS, _INTS))
+def group_rows(streams: Shorts, wanted: Octets, bounds: Ints, order: Ints) -> int:
+    """Put the wanted rows of each stream together, in order; stream s has ``bounds[s : s + 2]``.
 
-    `bounds` has two more than there are streams and begins as zeros. Returns the number of rows.
+    `bounds` has two more than there are streams and begins as zeros. Returns how many rows there
+    are in `order`.
     """
     for row in range(len(streams)):
-        bounds[int(streams[row]) + 2] += 1
+        bounds[int(streams[row]) + 2] += int(wanted[row])
     for stream in range(2, len(bounds)):
         bounds[stream] += bounds[stream - 1]
     for row in range(len(streams)):
-        stream = int(streams[row]) + 1
-        order[bounds[stream]] = row
-        bounds[stream] += 1
-    return len(streams)
+        if wanted[row]:
+            stream = int(streams[row]) + 1
+            order[bounds[stream]] = row
+            bounds[stream] += 1
+    return int(bounds[len(bounds) - 2])
 
 
 @kernel(I64(_INTS, _INTS, _INTS, TEXT))
@@ -105,12 +120,40 @@ def pop(heap: Ints, size: int) -> None:
     heap[hole] = last
 
 
-@kernel(I64(_INTS, _SHORTS, _INTS, _INTS, I64, _INTS, _GRID, _INTS))
+@kernel(I64(_INTS, _SHORTS, _INTS, _SHORTS, _INTS, _GRID))
+def gather_rows(
+    positions: Ints, captured: Shorts, starts: Ints, records: Shorts, order: Ints, pieces: Grid
+) -> int:
+    """Fill in what each segment would be as one run, in an order; return how many there are.
+
+    They lie far apart; a loop that does nothing else waits for many of them at once.
+    """
+    for place in range(len(order)):
+        row = order[place]
+        pieces[Run.OFFSET, place] = positions[row]
+        pieces[Run.LENGTH, place] = captured[row]
+        pieces[Run.START, place] = starts[row]
+        pieces[Run.RECORD, place] = records[row]
+    return len(order)
+
+
+@piece
+def put_run(
+    runs: Grid, count: int, pieces: Grid, place: int, position: int, length: int, begin: int
+) -> None:
+    """Make some bytes of a segment run `count`."""
+    runs[Run.OFFSET, count] = position - begin
+    runs[Run.LENGTH, count] = length
+    runs[Run.START, count] = pieces[Run.START, place] + position - pieces[Run.OFFSET, place]
+    runs[Run.RECORD, count] = pieces[Run.RECORD, place]
+
+
+@kernel(I64(_GRID, _INTS, _INTS, _INTS, I64, _INTS, _GRID, _INTS))
 def merge_rows(
-    positions: Ints,
-    captured: Shorts,
-    bounds: Ints,
+    pieces: Grid,
     order: Ints,
+    bounds: Ints,
+    begins: Ints,
     newest: int,
     heap: Ints,
     runs: Grid,
@@ -126,34 +169,37 @@ def merge_rows(
     for stream in range(len(bounds) - 1):
         run_bounds[stream] = count
         size, place, stop = 0, bounds[stream], bounds[stream + 1]
-        position = 0
+        begin, position, before = begins[stream], 0, -1
         while size > 0 or place < stop:
             if size == 0:
-                position = positions[order[place]]
-            while place < stop and positions[order[place]] <= position:
-                push(heap, size, -order[place] if newest else order[place])
+                position = pieces[Run.OFFSET, place]
+                length = pieces[Run.LENGTH, place]
+                # Most overlap with none.
+                if place + 1 == stop or position + length <= pieces[Run.OFFSET, place + 1]:
+                    put_run(runs, count, pieces, place, position, length, begin)
+                    count += 1
+                    place += 1
+                    continue
+            while place < stop and pieces[Run.OFFSET, place] <= position:
+                row = -order[place] if newest else order[place]
+                push(heap, size, row << _PLACE_BITS | place)
                 size += 1
                 place += 1
-            row = abs(heap[0])
-            limit = positions[row] + int(captured[row])
+            top = heap[0] & _PLACES
+            limit = pieces[Run.OFFSET, top] + pieces[Run.LENGTH, top]
             if limit <= position:
                 size -= 1
                 pop(heap, size)
                 continue
             if place < stop:
-                limit = min(limit, positions[order[place]])
-            if (
-                count > run_bounds[stream]
-                and runs[Run.ROW, count - 1] == row
-                and runs[Run.POSITION, count - 1] + runs[Run.LENGTH, count - 1] == position
-            ):
+                limit = min(limit, pieces[Run.OFFSET, place])
+            # Between two runs of a segment that do not touch is one of another.
+            if top == before:
                 runs[Run.LENGTH, count - 1] += limit - position
             else:
-                runs[Run.POSITION, count] = position
-                runs[Run.LENGTH, count] = limit - position
-                runs[Run.ROW, count] = row
+                put_run(runs, count, pieces, top, position, limit - position, begin)
                 count += 1
-            position = limit
+            position, before = limit, top
     run_bounds[len(bounds) - 1] = count
     return count
 

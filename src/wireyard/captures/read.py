@@ -135,9 +135,9 @@ def put_together(
     units, times_ns = reader.units()
     content = Content(packets.places, units.records, times_ns, packets.fragments)
     protocols = flows.protocols()[units.flows >> 1]
-    of_tcp = protocols == Protocol.TCP
+    of_tcp, of_udp = (_rows(protocols == one) for one in (Protocol.TCP, Protocol.UDP))
     tcp = reassemble(units.take(of_tcp), times_ns[of_tcp], len(flows), newest=newest)
-    udp = gather(units.take(protocols == Protocol.UDP))
+    udp = gather(units.take(of_udp))
     streams = list(streams_of((tcp.connections, udp), flows, content))
     own = np.ones(len(flows), np.bool_)
     if share is not None:
@@ -159,6 +159,11 @@ def put_together(
         damage,
         unread_bytes,
     )
+
+
+def _rows(wanted: npt.NDArray[np.bool_]) -> slice | Ints:
+    """Return wanted rows: all of them, which most captures want, take no copy."""
+    return slice(None) if wanted.all() else np.flatnonzero(wanted)
 
 
 def _rest(frame_bytes: Ints, payload_bytes: int) -> dict[str, int]:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wireyard.captures.connections import Connections
-from wireyard.captures.merge_kernels import Run, group_rows, merge_rows, sort_rows
+from wireyard.captures.merge_kernels import Run, gather_rows, group_rows, merge_rows, sort_rows
 from wireyard.captures.stream import Runs
 from wireyard.captures.tcp_kernels import (
     NONE,
@@ -24,6 +24,7 @@ __all__ = ["Reassembled", "reassemble"]
 
 Ints = npt.NDArray[np.int64]
 Shorts = npt.NDArray[np.int32]
+Flags = npt.NDArray[np.bool_]
 Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _FIRST_CONNECTIONS: Final = 1 << 10
@@ -54,11 +55,8 @@ def reassemble(
     states = sides[:, Side.STATE]
     begun, seen = states & State.BEGUN != 0, states & State.DATA != 0
     begins = np.where(begun, sides[:, Side.BEGIN], sides[:, Side.LOW])
-    taken = np.flatnonzero((verdicts == Verdict.TAKEN) & (segments.captured > 0))
-    run_bounds, grid = _merge(
-        streams[taken], positions[taken], segments.captured[taken], len(sides), newest
-    )
-    rows = taken[grid[Run.ROW]]
+    taken = (verdicts == Verdict.TAKEN) & (segments.captured > 0)
+    run_bounds, runs = _merge(segments, streams, positions, taken, begins, newest)
     first_rows = connections[:, Connection.FIRST_ROW]
     return Reassembled(
         Connections(
@@ -74,12 +72,7 @@ def reassemble(
                 sides[:, Side.CLOSED] == NONE, NONE, segments.records[sides[:, Side.CLOSED]]
             ),
             run_bounds=run_bounds,
-            runs=Runs(
-                grid[Run.POSITION] - np.repeat(begins, np.diff(run_bounds)),
-                grid[Run.LENGTH],
-                segments.starts[rows] + grid[Run.POSITION] - positions[rows],
-                segments.records[rows].astype(np.int64),
-            ),
+            runs=runs,
         ),
         np.bincount(verdicts, segments.captured, len(Verdict)).astype(np.int64),
     )
@@ -125,21 +118,22 @@ def _place(
 
 
 def _merge(
-    streams: Shorts, positions: Ints, captured: Shorts, stream_count: int, newest: bool
-) -> tuple[Ints, Grid]:
+    segments: Units, streams: Shorts, positions: Ints, taken: Flags, begins: Ints, newest: bool
+) -> tuple[Ints, Runs]:
     """Return where the runs of each stream begin, and the runs."""
-    bounds = np.zeros(stream_count + 2, np.int64)
-    order = np.empty(len(streams), np.int64)
-    group_rows(streams, bounds, order)
+    bounds = np.zeros(len(begins) + 2, np.int64)
+    order = np.empty(len(segments), np.int64)
+    order = order[: group_rows(streams, taken.view(np.uint8), bounds, order)]
     bounds = bounds[:-1]
-    unsorted = np.empty(stream_count, np.uint8)
+    unsorted = np.empty(len(begins), np.uint8)
     if sort_rows(positions, bounds, order, unsorted):
         places = np.flatnonzero(np.repeat(unsorted, np.diff(bounds)))
         rows = np.sort(order[places])
         order[places] = rows[np.lexsort((rows, positions[rows], streams[rows]))]
+    pieces, count = np.empty((len(Run), len(order)), np.int64), len(order)
+    gather_rows(positions, segments.captured, segments.starts, segments.records, order, pieces)
     # No more memory is touched than there are runs.
-    grid = np.empty((len(Run), 2 * len(streams)), np.int64)
-    run_bounds = np.empty(stream_count + 1, np.int64)
-    heap = np.empty(len(streams), np.int64)
-    count = merge_rows(positions, captured, bounds, order, newest, heap, grid, run_bounds)
-    return run_bounds, grid[:, :count]
+    runs, heap = np.empty((len(Run), 2 * count), np.int64), np.empty(count, np.int64)
+    run_bounds = np.empty(len(begins) + 1, np.int64)
+    found = merge_rows(pieces, order, bounds, begins, newest, heap, runs, run_bounds)
+    return run_bounds, Runs(*runs[:, :found])

@@ -58,8 +58,8 @@ class Units:
         """Return all columns."""
         return [getattr(self, field.name) for field in fields(self)]
 
-    def take(self, rows: npt.NDArray[Any]) -> Units:
-        """Return some rows, by number or by mask."""
+    def take(self, rows: npt.NDArray[Any] | slice) -> Units:
+        """Return some rows, by number, by mask or as a slice."""
         return Units(*(column[rows] for column in self.columns()))
 
 

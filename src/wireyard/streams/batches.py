@@ -59,13 +59,13 @@ class BlockReader:
         # Without any column nothing would say how many rows there are.
         self._own = plan.own_columns or plan.columns[:1]
         self._relative = [one.name for one in plan.own_columns if one.kind == "offset"]
+        own = {one.name for one in plan.own_columns}
         self._given_fields = [
-            (place, plan.schema.field(place))
-            for place, column in enumerate(plan.columns)
-            if column not in plan.own_columns
+            (place, field) for place, field in enumerate(plan.schema) if field.name not in own
         ]
-        self._common = [one.name for one in plan.columns if one in COMMON]
-        self._captured = {one.name: one.kind for one in plan.columns if one in CAPTURED}
+        given = {field.name for _, field in self._given_fields}
+        self._common = [one.name for one in COMMON if one.name in given]
+        self._captured = {one.name: one.kind for one in CAPTURED if one.name in given}
         self._condition_reader: BlockReader | None = None
         if plan.expression is not None:
             self._condition_reader = BlockReader(plan.conditions(), fast)
