@@ -83,16 +83,17 @@ def array(dtype: str, axes: int = 1, *, readonly: bool = False) -> Any:
 # --- kernels and pieces ---------------------------------------------------------------------
 
 
-def kernel(*signatures: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def kernel(*signatures: Any, brief: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Declare a function called from Python; its `signatures` compile together at the first call.
 
-    Kernels release the GIL, check no bounds, raise nothing and allocate nothing.
+    Kernels release the GIL, check no bounds, raise nothing and allocate nothing. A `brief` one
+    keeps the GIL: to hand it to another thread and wait for it again would take far longer.
     """
 
     def declare(function: Callable[P, R]) -> Callable[P, R]:
         if not COMPILED:
             return _plain(function)
-        dispatcher: Any = numba.njit(**_OPTIONS)(function)
+        dispatcher: Any = numba.njit(**{**_OPTIONS, "nogil": not brief})(function)
         with contextlib.suppress(RuntimeError):  # typed at a prompt: compiled, but not kept
             dispatcher._cache = _Cache(function)
         _NOTICE.kernels.add(dispatcher)

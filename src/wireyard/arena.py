@@ -34,6 +34,8 @@ Source = tuple[str, int] | None
 _ALIGNMENT: Final = 64  # what Arrow asks of buffers
 _ROWS, _ENTRIES, _NONE, _UNKNOWN = range(4)
 """What is counted: rows, what their lists hold, nothing; nulls are left to Arrow to count."""
+_FIRST_SHARE: Final = 2.0
+"""What is foreseen for each byte before there was a batch; what is not used is not touched."""
 _SPARE: Final = 8
 """What is foreseen is larger by this part than what was needed."""
 
@@ -87,7 +89,7 @@ def _lay_out(
 _PAIRS: Final = array("int64", 2)
 
 
-@kernel(I64(_PAIRS, I64, _PAIRS))
+@kernel(I64(_PAIRS, I64, _PAIRS), brief=True)
 def place_arrays(shapes: Pairs, rows: int, extents: Pairs) -> int:
     """Fill in where each array begins and how long a row of it is; return where all of them end."""
     stop = 0
@@ -100,7 +102,7 @@ def place_arrays(shapes: Pairs, rows: int, extents: Pairs) -> int:
     return stop
 
 
-@kernel(I64(_PAIRS, _PAIRS, I64, I64, _PAIRS, _PAIRS, _PAIRS))
+@kernel(I64(_PAIRS, _PAIRS, I64, I64, _PAIRS, _PAIRS, _PAIRS), brief=True)
 def fill_pairs(
     sources: Pairs,
     counted: Pairs,
@@ -127,7 +129,7 @@ def fill_pairs(
 _INTS: Final = array("int64")
 
 
-@kernel(I64(_INTS, _INTS, I64, _PAIRS, _INTS))
+@kernel(I64(_INTS, _INTS, I64, _PAIRS, _INTS), brief=True)
 def place_claims(numbers: Ints, sizes: Ints, start: int, extents: Pairs, places: Ints) -> int:
     """Fill in where arrays of some sizes begin, one behind the other; return where they end.
 
@@ -189,8 +191,6 @@ class BatchLayout:
         sources: Mapping[str, Sequence[Source]],
     ) -> None:
         self.schema = schema
-        self.claimed_share = 2.0
-        """What the last batch claimed for each byte it was read from, and a bit more."""
         nodes: list[tuple[int, int]] = []
         buffers: list[Source] = []
         for column in schema:
@@ -203,6 +203,8 @@ class BatchLayout:
             shapes = {**shapes, _ZEROS: _ZEROS_SHAPE}
         self.cuts = [(name, one.fields, np.dtype(one.kind)) for name, one in shapes.items()]
         self.numbers = {name: number for number, name in enumerate({**shapes, **named})}
+        self.claimed_share = _FIRST_SHARE if len(self.numbers) > len(shapes) else 0.0
+        """What the last batch claimed for each byte it was read from, and a bit more."""
         self._shapes = _pairs([(one.fields, one.bits, one.more) for one in shapes.values()])
         self._sources = _pairs(
             [(self.numbers[one[0]], one[1]) if one else (-1, 0) for one in buffers]

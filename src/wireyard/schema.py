@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from operator import mul
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from wireyard.errors import UsageError
@@ -24,6 +26,7 @@ __all__ = [
     "arrow_type",
     "choose_columns",
     "pick_columns",
+    "repeat_texts",
     "rows_to_batch",
     "schema_of",
     "storable",
@@ -140,9 +143,24 @@ class Repeated:
         if array is None or len(array) < rows:
             if len(self._made) == _MOST_REPEATED:
                 del self._made[next(iter(self._made))]
-            array = pa.repeat(pa.scalar(value, arrow_type(kind)), 2 * rows)
+            array = self._repeat(kind, value, 2 * rows)
             self._made[kind, value] = array
         return array.slice(0, rows)
+
+    @staticmethod
+    def _repeat(kind: str, value: str | int | None, rows: int) -> pa.Array:
+        if isinstance(value, str):
+            return repeat_texts([value], [rows])
+        return pa.repeat(pa.scalar(value, arrow_type(kind)), rows)
+
+
+def repeat_texts(texts: Sequence[str], counts: Sequence[int]) -> pa.StringArray:
+    """Return texts as a column, each in as many rows as `counts` says."""
+    raw = [text.encode() for text in texts]
+    ends = np.zeros(sum(counts) + 1, np.int32)
+    np.repeat(np.array([len(text) for text in raw], np.int32), counts).cumsum(out=ends[1:])
+    data = b"".join(map(mul, raw, counts))
+    return pa.StringArray.from_buffers(len(ends) - 1, pa.py_buffer(ends), pa.py_buffer(data))
 
 
 def schema_of(columns: Iterable[Column]) -> pa.Schema:

@@ -44,6 +44,7 @@ __all__ = [
 ]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+Grid8 = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 Grid32 = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 
 PROPERTY_TEXTS: Final = ("property name", "property type", "property value")
@@ -193,6 +194,27 @@ def take_properties(
     used[region + 1] = type_at - type_from
     used[region + 2] = value_at - value_from
     return entry
+
+
+@piece
+def clear(used: Ints, bits: Grid8, rejected: Bytes) -> None:
+    """Begin a batch: nothing is used, not null, or rejected."""
+    for place in range(used.shape[0]):
+        used[place] = 0
+    for field in range(bits.shape[0]):
+        for place in range(bits.shape[1]):
+            bits[field, place] = 0
+    for row in range(rejected.shape[0]):
+        rejected[row] = 0
+
+
+@piece
+def count_rejected(rejected: Bytes) -> int:
+    """Return how many rows are rejected."""
+    count = 0
+    for row in range(rejected.shape[0]):
+        count += rejected[row]
+    return count
 
 
 @kernel(I64(TEXT, I64, array("int64"), array("int64"), TEXT))

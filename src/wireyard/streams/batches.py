@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from operator import mul
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,15 @@ import pyarrow.compute as pc
 
 from wireyard.errors import DecodeError
 from wireyard.formats.base import Row
-from wireyard.schema import CAPTURED, COMMON, Repeated, arrow_type, rows_to_batch, storable
+from wireyard.schema import (
+    CAPTURED,
+    COMMON,
+    Repeated,
+    arrow_type,
+    repeat_texts,
+    rows_to_batch,
+    storable,
+)
 from wireyard.streams.blocks import UNKNOWN, Block, DirectedStream, Ints, join_blocks
 from wireyard.streams.framer import MALFORMED, OK
 from wireyard.streams.plan import Plan
@@ -226,11 +233,7 @@ class BlockReader:
             return self._repeated.column(kind, values[0], sum(counts))
         if kind != "string":
             return pa.array(np.repeat(np.array(values, kind), counts))
-        texts = [str(value).encode() for value in values]
-        ends = np.zeros(sum(counts) + 1, np.int32)
-        np.repeat(np.array([len(text) for text in texts], np.int32), counts).cumsum(out=ends[1:])
-        data = b"".join(map(mul, texts, counts))
-        return pa.StringArray.from_buffers(len(ends) - 1, pa.py_buffer(ends), pa.py_buffer(data))
+        return repeat_texts([str(value) for value in values], counts)
 
     def _raise_fault(
         self, parts: Sequence[Part], block: Block, bad: dict[int, DecodeError | None]

@@ -177,7 +177,7 @@ def cut_window(
         window.data,
         window.stop,
         found,
-        found + window.base,
+        found + window.base if window.base else found,
         _joined(lengths),
         _joined(contexts),
         odd,

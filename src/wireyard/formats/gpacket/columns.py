@@ -30,6 +30,7 @@ Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 _ROW_TEXTS = len(kernels.TEXTS) - len(PROPERTY_TEXTS)
+_NONE: Ints = np.empty(0, np.int64)
 _SHAPES = {
     "i32": Shape(np.int32, 32, len(kernels.I32_FIELDS)),
     "i64": Shape(np.int64, 64, len(kernels.I64_FIELDS)),
@@ -108,18 +109,16 @@ class ColumnDecoder:
         scratch = Scratch.for_bytes(taken, len(kernels.TEXTS))
         arena = Arena(self._layout, rows, taken, taken if self._payloads else 0)
         a = arena.arrays
-        for name in ("bits", "rejected", "used"):
-            a[name].fill(0)
         for name in ("text_offsets", "map_offsets", "payload_offsets"):
             a[name][:, 0] = 0
         used, rejected = a["used"][0, : kernels.COUNTS], a["rejected"][0, :rows]
-        kernels.fill_rows(
+        odd = kernels.fill_rows(
             data, stop, starts, sizes, self._wanted, a["i32"], a["i64"], scratch.text,
             scratch.capacity, used, a["text_offsets"], scratch.entry_offsets, a["map_offsets"][0],
             arena.rest, a["payload_offsets"][0], a["bits"], rejected, scratch.hashes,
             *kernels.TABLES,
         )  # fmt: skip
-        found = np.flatnonzero(rejected)
+        found = np.flatnonzero(rejected) if odd else _NONE
         entries, payload_bytes = used[-2:].tolist()
         if self._payloads:
             arena.claim("payload", payload_bytes)

@@ -23,7 +23,13 @@ import numpy as np
 
 from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece
 from wireyard.formats.gpacket.layout import FLAGS, HEADER_BYTES, MAGIC, PACKET_TYPES, VERSION
-from wireyard.formats.property_kernels import PROPERTY_TEXTS, take_properties, word_of
+from wireyard.formats.property_kernels import (
+    PROPERTY_TEXTS,
+    clear,
+    count_rejected,
+    take_properties,
+    word_of,
+)
 from wireyard.memory import (
     AHEAD_BYTES,
     LINE,
@@ -313,14 +319,15 @@ def fill_rows(
     words: Ints,
     lengths: Ints,
 ) -> int:
-    """Fill the wanted columns of the packets at `starts`; return how many there are.
+    """Fill the wanted columns of the packets at `starts`; return how many are rejected.
 
     Shapes: i32, i64 (field, r); text (text, `capacity`); used (`COUNTS`); text_offsets (text of a
     row, r + 1); entry_offsets (3, e + 1); map_offsets, payload_offsets (r + 1); bits (nullable,
-    r / 8); rejected (r); hashes (unique names of a packet). Zero at first: used, bits, rejected,
-    and the first of all offsets.
+    r / 8); rejected (r); hashes (unique names of a packet). Zero at first: the first of all
+    offsets.
     """
     rows = starts.shape[0]
+    clear(used, bits, rejected)
     for first in range(0, rows, _BLOCK_ROWS):
         last = min(first + _BLOCK_ROWS, rows)
         fill_headers(data, starts, sizes, i32, i64, rejected, first, last)
@@ -337,4 +344,4 @@ def fill_rows(
             fill_payloads(
                 data, starts, i64, used, payloads, payload_offsets, bits, rejected, first, last
             )
-    return rows
+    return count_rejected(rejected)

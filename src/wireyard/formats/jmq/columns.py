@@ -30,6 +30,7 @@ Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 _ADDRESS_BYTES = 16
+_NONE: Ints = np.empty(0, np.int64)
 _ROW_TEXTS = len(kernels.TEXTS) - len(PROPERTY_TEXTS)
 _SHAPES = {
     "i32": Shape(np.int32, 32, len(kernels.I32_FIELDS)),
@@ -116,12 +117,10 @@ class ColumnDecoder:
         scratch = Scratch.for_bytes(taken, len(kernels.TEXTS))
         arena = Arena(self._layout, rows, taken, taken if self._bodies else 0)
         a = arena.arrays
-        for name in ("bits", "rejected", "used"):
-            a[name].fill(0)
         for name in ("text_offsets", "map_offsets", "body_offsets"):
             a[name][:, 0] = 0
         used, rejected = a["used"][0, : kernels.COUNTS], a["rejected"][0, :rows]
-        kernels.fill_rows(
+        odd = kernels.fill_rows(
             data, stop, starts, sizes, self._wanted, a["i32"], a["i64"], a["addresses"][0],
             scratch.text, scratch.capacity, used, a["text_offsets"], scratch.entry_offsets,
             a["map_offsets"][0], arena.rest, a["body_offsets"][0], a["seen"], a["bits"], rejected,
@@ -130,7 +129,7 @@ class ColumnDecoder:
         if arena.has("addresses"):
             ends = a["address_offsets"][0]
             np.multiply(np.arange(len(ends), dtype=np.int32), _ADDRESS_BYTES, out=ends)
-        found = np.flatnonzero(rejected)
+        found = np.flatnonzero(rejected) if odd else _NONE
         entries, body_bytes = used[-2:].tolist()
         if self._bodies:
             arena.claim("body", body_bytes)

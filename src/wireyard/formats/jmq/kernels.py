@@ -31,6 +31,8 @@ from wireyard.formats.jmq.layout import (
 )
 from wireyard.formats.property_kernels import (
     PROPERTY_TEXTS,
+    clear,
+    count_rejected,
     take_properties,
     word_of,
 )
@@ -567,14 +569,15 @@ def fill_rows(
     words: Ints,
     lengths: Ints,
 ) -> int:
-    """Fill the wanted columns of the packets at `starts`; return how many there are.
+    """Fill the wanted columns of the packets at `starts`; return how many are rejected.
 
     Shapes: i32, i64 (field, r); addresses (16 r); text (text, `capacity`); used (text and two
     counts); text_offsets (text of a row, r + 1); entry_offsets (3, e + 1); map_offsets,
     body_offsets (r + 1); seen (2, `BLOCK_ROWS`); bits (nullable, r / 8); rejected (r); hashes
-    (unique names of a packet). Zero at first: used, bits, rejected, and the first of all offsets.
+    (unique names of a packet). Zero at first: the first of all offsets.
     """
     rows = starts.shape[0]
+    clear(used, bits, rejected)
     for first in range(0, rows, BLOCK_ROWS):
         last = min(first + BLOCK_ROWS, rows)
         fill_headers(data, starts, sizes, wanted, i32, i64, addresses, rejected, first, last)
@@ -597,4 +600,4 @@ def fill_rows(
             )  # fmt: skip
         if wanted & _BODIES:
             fill_bodies(data, starts, i64, used, bodies, body_offsets, bits, rejected, first, last)
-    return rows
+    return count_rejected(rejected)
