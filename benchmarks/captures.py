@@ -1,12 +1,15 @@
 """Captures to streams and columns, on one core and on all, against tshark and cypcap.
 
-The capture is made: MQTT 5.0 between clients and one broker, a CONNECT and then PUBLISH packets of
-all QoS, cut into segments of up to 1,448 bytes that never mind where packets end; a hundred
-connections, interleaved, some segments sent twice, some out of order. Another has many short
-connections. Only tshark, and what says so, has more than one core. tshark prints the fields of
-every control packet that are read here too. cypcap, libpcap for Python, gives time and bytes of
-every packet; so does the walk, in columns. Both are left out where they are not installed. Every
-figure is the best of several rounds of one run.
+The captures are made: MQTT 5.0 between clients and one broker, a CONNECT and then PUBLISH packets
+of all QoS; connections are interleaved, some segments sent twice, some out of order. In the first
+each message is a segment, as a client sends it that has nothing else to say. In the second they are
+sent as fast as TCP takes them, in segments of up to 1,448 bytes that never mind where packets end;
+the third is like it, with many short connections.
+
+Only what says so has more than one core. tshark prints the fields of every control packet that are
+read here too, and how many of the packets it shows is said. cypcap, libpcap for Python, gives time
+and bytes of every packet; so does the walk, in columns. Both are left out where they are not
+installed. Every figure is the best of several rounds of one run.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import tempfile
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from time import perf_counter
@@ -50,23 +54,28 @@ _CONNECT = bytes.fromhex("100f 00044d515454 05 02 0000 00 0002")
 _BROKER_PORT = 1883
 
 
-def segments(messages: int, connections: int) -> Iterator[tuple[int, int, bytes]]:
+def segments(messages: int, connections: int, whole: bool) -> Iterator[tuple[int, int, bytes]]:
     """Yield connection, position and bytes of segments in the order of capture."""
     # The same messages on every connection: a stream of them takes a while to make.
     data = stream(messages // connections)
     rng = Random(7)
     streams = [_CONNECT + b"%02d" % (number % 100) + data for number in range(connections)]
-    places = [0] * connections
+    size = len(streams[0])
+    bounds = [*range(0, size, SEGMENT_BYTES), size]
+    if whole:
+        bounds = [*wireyard.read(streams[0], "mqtt", ["offset"])["offset"].to_pylist(), size]
+    following = list(pairwise(bounds))
+    sent = [0] * connections
     alive = list(range(connections))
     held: list[tuple[int, int, bytes]] = []
     while alive:
         number = alive[rng.randrange(len(alive))]
-        at = places[number]
-        piece = streams[number][at : at + SEGMENT_BYTES]
-        if not piece:
+        if sent[number] == len(following):
             alive.remove(number)
             continue
-        places[number] += len(piece)
+        at, stop = following[sent[number]]
+        piece = streams[number][at:stop]
+        sent[number] += 1
         chance = rng.random()
         if chance < 0.02:
             held.append((number, at, piece))
@@ -79,12 +88,12 @@ def segments(messages: int, connections: int) -> Iterator[tuple[int, int, bytes]
     yield from held
 
 
-def write_capture(path: Path, messages: int, connections: int) -> int:
-    """Write a capture; return how many segments are in it."""
+def write_capture(path: Path, messages: int, connections: int, whole: bool) -> int:
+    """Write a capture, each message in a segment of its own or not; return its segments."""
     count = 0
     with path.open("wb") as file:
         file.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1))
-        for count, (number, at, piece) in enumerate(segments(messages, connections), 1):
+        for count, (number, at, piece) in enumerate(segments(messages, connections, whole), 1):
             ip = struct.pack(
                 ">BBHHHBBH4s4s", 0x45, 0, 40 + len(piece), 0, 0, 64, 6, 0,
                 bytes([10, 1, number >> 8, number & 255]), bytes([10, 0, 0, 1]),
@@ -125,27 +134,29 @@ def cypcap_seconds(path: Path) -> float | None:
     return best_seconds(read)
 
 
-def tshark_seconds(path: Path) -> float | None:
-    """Return how long tshark takes for the fields, None where it is not installed."""
+def with_tshark(path: Path) -> tuple[float, int] | None:
+    """Return how long tshark takes for the fields, and of how many packets it shows them."""
     program = shutil.which("tshark")
     if program is None:
         return None
     words = [program, "-r", str(path), "-Y", "mqtt", "-T", "fields"]
     words += [word for field in FIELDS for word in ("-e", field)]
     start = perf_counter()
-    subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return perf_counter() - start
+    done = subprocess.run(words, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    taken = perf_counter() - start
+    kinds = (line.split(b"\t")[FIELDS.index("mqtt.msgtype")] for line in done.stdout.splitlines())
+    return taken, sum(kind.count(b",") + 1 for kind in kinds)
 
 
-def measure(messages: int, connections: int) -> None:
+def measure(messages: int, connections: int, *, whole: bool = False) -> None:
     """Measure a capture and print one table."""
     cores = os.sched_getaffinity(0)
     with tempfile.TemporaryDirectory() as folder:
         path, part = Path(folder) / "all.pcap", Path(folder) / "part.pcap"
-        count = write_capture(path, messages, connections)
-        few = write_capture(part, messages // TSHARK_SHARE, connections // TSHARK_SHARE)
+        count = write_capture(path, messages, connections, whole)
+        few = write_capture(part, messages // TSHARK_SHARE, connections // TSHARK_SHARE, whole)
         size = path.stat().st_size
-        theirs = tshark_seconds(part)
+        tshark = with_tshark(part)
         data = path.read_bytes()
         copy = np.empty(len(data), np.uint8)
         threaded = best_seconds(lambda: scan(path, COLUMNS, None))
@@ -165,20 +176,27 @@ def measure(messages: int, connections: int) -> None:
         }
         libpcap = cypcap_seconds(path)
         os.sched_setaffinity(0, cores)
-        rows = wireyard.read(path, "mqtt", ["status"]).num_rows
+        rows, part_rows = (
+            wireyard.read(each, "mqtt", ["status"]).num_rows for each in (path, part)
+        )
     title = f"{count:,} segments, {connections:,} connections, {size / 1e6:.0f} MB, {rows:,} rows"
     table = Table(title=title)
     for heading in ("case", "M segments/s", "MB/s", "x tshark -T fields", "x cypcap"):
         table.add_column(heading, justify="left" if heading == "case" else "right")
-    if theirs is not None:
-        rate = few / theirs
+    rate = None
+    if tshark is not None:
+        taken, shown = tshark
+        rate = few / taken
         table.add_row(
-            "tshark -T fields", f"{rate / 1e6:.3f}", f"{size * rate / count / 1e6:.1f}", "1"
+            f"tshark -T fields, {shown / part_rows:.0%} of rows",
+            f"{rate / 1e6:.3f}",
+            f"{size * rate / count / 1e6:.1f}",
+            "1",
         )
     if libpcap is not None:
         seconds = {"cypcap, time and bytes": libpcap, **seconds}
     for case, taken in seconds.items():
-        ratio = "" if theirs is None else f"{count / taken / (few / theirs):.0f}"
+        ratio = "" if rate is None else f"{count / taken / rate:.0f}"
         walked = "" if libpcap is None else f"{libpcap / taken:.2f}"
         table.add_row(
             case, f"{count / taken / 1e6:.2f}", f"{size / taken / 1e6:.0f}", ratio, walked
@@ -187,7 +205,8 @@ def measure(messages: int, connections: int) -> None:
 
 
 def main() -> None:
-    """Measure a capture of long connections, and one of short ones."""
+    """Measure a message a segment, messages as fast as TCP takes them, and short connections."""
+    measure(MESSAGES, CONNECTIONS, whole=True)
     measure(MESSAGES, CONNECTIONS)
     measure(SHORT_MESSAGES, SHORT_CONNECTIONS)
 

@@ -1,0 +1,181 @@
+"""Text that the header of a packet is shown as: names, flags, addresses, SysMessageIDs.
+
+Pieces of ``...jmq.kernels``, whose rules are theirs too. Axis: r = rows.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from wireyard.accelerate import piece
+from wireyard.formats.jmq.layout import FLAGS, PACKET_TYPES
+from wireyard.formats.property_kernels import word_of
+from wireyard.memory import (
+    SLACK,
+    Bytes,
+    copy_text,
+    load_i32,
+    load_i64,
+    load_u8,
+    load_u16,
+    load_u32,
+    load_word,
+    place_of,
+    put_i64,
+    store_word,
+)
+
+__all__ = ["TABLES", "fill_ids", "fill_names"]
+
+Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+Grid32 = np.ndarray[tuple[int, int], np.dtype[np.int32]]
+Grid8 = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
+
+_LOW, _HIGH, _OCTETS, _TYPE_NAMES = 0, 256, 288, 544
+_NAME_WORDS = 4
+_KNOWN_TYPES = max(PACKET_TYPES) + 1
+
+
+def _tables() -> tuple[Ints, Ints]:
+    """Return short texts as words, and their lengths at the same places."""
+    letters = list(FLAGS)
+    low = ["".join(letters[b] for b in range(8) if v >> b & 1) for v in range(256)]
+    high = ["".join(letters[8 + b] for b in range(5) if v >> b & 1) for v in range(32)]
+    octets = [str(value) for value in range(256)]
+    words = [word_of(text) for text in (*low, *high, *octets)]
+    lengths = [len(text) for text in (*low, *high, *octets)]
+    for code in range(_KNOWN_TYPES):
+        name = PACKET_TYPES.get(code, "")
+        words += [word_of(name[at : at + 8]) for at in range(0, 8 * _NAME_WORDS, 8)]
+        lengths += [len(name)] * _NAME_WORDS
+    return np.array(words, np.int64), np.array(lengths, np.int64)
+
+
+TABLES: Final = _tables()
+"""Flag letters, octets and packet type names as words, and their lengths."""
+
+
+@piece
+def put_hex(out: Bytes, at: int, value: int) -> int:
+    """Write up to 16 bits as lowercase hex without leading zeros."""
+    shift = 12
+    while shift > 0 and value >> shift == 0:
+        shift -= 4
+    while shift >= 0:
+        digit = (value >> shift) & 15
+        out[at] = digit + 48 + (digit > 9) * 39
+        at += 1
+        shift -= 4
+    return at
+
+
+@piece
+def put_address(out: Bytes, at: int, data: Bytes, start: int, words: Ints, lengths: Ints) -> int:
+    """Write 16 address bytes in the text form of ``wireyard.formats.message_id``."""
+    head = load_i64(data, start)
+    mapped = head == 0 and load_u32(data, start + 8) == 0x0000FFFF
+    with_mac = (head >> 32) & 0xFFFFFFFF == 0xFF000000
+    if not mapped and not with_mac:
+        for group in range(8):
+            if group > 0:
+                out[at] = 58
+                at += 1
+            at = put_hex(out, at, load_u16(data, start + 2 * group))
+        return at
+    for place in range(4):
+        octet = _OCTETS + load_u8(data, start + 12 + place)
+        store_word(out, at, words[octet])
+        at += lengths[octet]
+        out[at] = 46
+        at += 1
+    at -= 1
+    if with_mac and not mapped:
+        for place in range(6):
+            out[at] = 40 if place == 0 else 58
+            at = put_hex(out, at + 1, load_u8(data, start + 4 + place))
+        out[at] = 41
+        at += 1
+    return at
+
+
+@piece
+def fill_names(
+    i32: Grid32,
+    text: Bytes,
+    capacity: int,
+    used: Ints,
+    text_offsets: Grid32,
+    bits: Grid8,
+    words: Ints,
+    lengths: Ints,
+    first: int,
+    last: int,
+) -> None:
+    """Fill the names of packet types and the letters of flags."""
+    name_at = used[0]
+    flags_at = 2 * capacity + used[2]
+    for number in range(first, last):
+        row = place_of(number)
+        kind = i32[1, row]
+        if 0 <= kind < _KNOWN_TYPES:
+            name = _TYPE_NAMES + _NAME_WORDS * kind
+            for place in range(_NAME_WORDS):
+                store_word(text, name_at + 8 * place, words[name + place])
+            name_at += lengths[name]
+            bits[0, row >> 3] |= (lengths[name] > 0) << (row & 7)
+        flags = i32[6, row]
+        low, high = _LOW + (flags & 255), _HIGH + (flags >> 8 & 31)
+        store_word(text, flags_at, words[low])
+        flags_at += lengths[low]
+        store_word(text, flags_at, words[high])
+        flags_at += lengths[high]
+        text_offsets[0, row + 1] = name_at
+        text_offsets[2, row + 1] = flags_at - 2 * capacity
+    used[0] = name_at
+    used[2] = flags_at - 2 * capacity
+
+
+@piece
+def fill_ids(
+    data: Bytes,
+    starts: Ints,
+    text: Bytes,
+    capacity: int,
+    used: Ints,
+    text_offsets: Grid32,
+    words: Ints,
+    lengths: Ints,
+    first: int,
+    last: int,
+) -> None:
+    """Fill the text of sender addresses and of SysMessageIDs."""
+    at = capacity + used[1]
+    id_at = 3 * capacity + used[3]
+    same = address_at = address_size = 0
+    for number in range(first, last):
+        row = place_of(number)
+        start = starts[row]
+        if row > first and (
+            load_word(data, start + 28) == load_word(data, same)
+            and load_word(data, start + 36) == load_word(data, same + 8)
+        ):
+            copy_text(text, at, text, address_at, address_size, at + SLACK)
+        else:
+            same = start + 28
+            address_size = put_address(text, at, data, same, words, lengths) - at
+        address_at = at
+        at += address_size
+        id_at = put_i64(text, id_at, load_i32(data, start + 48))
+        text[id_at] = 45
+        copy_text(text, id_at + 1, text, address_at, address_size, at + SLACK)
+        id_at += 1 + address_size
+        text[id_at] = 45
+        id_at = put_i64(text, id_at + 1, load_i32(data, start + 44))
+        text[id_at] = 45
+        id_at = put_i64(text, id_at + 1, load_i64(data, start + 20))
+        text_offsets[1, row + 1] = at - capacity
+        text_offsets[3, row + 1] = id_at - 3 * capacity
+    used[1] = at - capacity
+    used[3] = id_at - 3 * capacity
