@@ -31,6 +31,7 @@ __all__ = [
     "property_value",
     "section_cursor",
     "typed_properties",
+    "typed_value",
 ]
 
 TYPES = MappingProxyType(
@@ -247,7 +248,12 @@ def property_text(kind: str, value: Any) -> str:
 
 
 def property_value(name: str, kind: str, value: Any) -> Property:
-    """Return the property that a row's type and value describe.
+    """Return the property that a row's type and value describe; see `typed_value`."""
+    return Property(kind, typed_value(name, kind, value))
+
+
+def typed_value(name: str, kind: str, value: Any) -> Any:
+    """Return the value of the property that a row's type and value describe.
 
     Takes a value as rows have it in JSON (numbers, text, ``"NaN"``) or as columns have it
     (text in the JMS string conversion). Bytes stand for an object.
@@ -261,7 +267,7 @@ def property_value(name: str, kind: str, value: Any) -> Property:
         raise EncodeError(f"type of property {name}", kind, f"one of {', '.join(_CODES)}")
     convert: Callable[[Any], Any] = _READERS.get(kind, _whole)
     try:
-        return Property(kind, convert(value))
+        return convert(value)
     except (ValueError, TypeError, KeyError, OverflowError, binascii.Error):
         raise EncodeError(f"property {name}", value, f"not a value of type {kind}") from None
 

@@ -36,7 +36,7 @@ from wireyard.layers.jmq.rows import (
 from wireyard.layers.jmq.sequences import gaps
 from wireyard.layers.jmq.transaction import TRANSACTION_OUTCOMES, Transaction
 from wireyard.layers.jmq.walk import Walk
-from wireyard.layers.steps import Chain, Dropped, Fact, Found, Note
+from wireyard.layers.steps import Chain, Dropped, Fact, Found, Note, fact_of, note_of
 
 __all__ = ["CHAIN"]
 
@@ -88,10 +88,10 @@ def _take_away(facts: Facts, uses: Iterator[int]) -> Iterator[Found]:
     for violation in facts.violations:
         yield Fact("violations", violation_row(violation))
     for exchange in facts.exchanges:
-        yield Fact("conversations", conversation_row("control", exchange))
+        yield fact_of(("conversations", conversation_row("control", exchange)))
     for use in facts.uses:
         key = use.place.source, use.server, use.transaction_id
-        yield Note(_TRANSACTIONS, key, (_USED, *use.place.moment, next(uses)), use)
+        yield note_of((_TRANSACTIONS, key, (_USED, *use.place.moment, next(uses)), use))
     for sending in facts.sendings:
         yield _sent(sending) if sending.transaction_id is None else _concerned(sending)
     for delivery in facts.deliveries:
@@ -107,18 +107,18 @@ def _take_away(facts: Facts, uses: Iterator[int]) -> Iterator[Found]:
 
 def _concerned(one: Sending | Delivery) -> Note:
     key = one.place.source, one.server, one.transaction_id
-    return Note(_TRANSACTIONS, key, (_CONCERNED,), one)
+    return note_of((_TRANSACTIONS, key, (_CONCERNED,), one))
 
 
 def _sent(sending: Sending) -> Note:
     key = sending.place.source, sending.message_key
-    return Note(_MESSAGES, key, (_SENT, *sending.place.moment), sending)
+    return note_of((_MESSAGES, key, (_SENT, *sending.place.moment), sending))
 
 
 def _taken(delivery: Delivery) -> Note:
     key = delivery.place.source, delivery.message_key
     order = _HANDED_OVER, delivery.consumer_id, _TAKEN, *delivery.place.moment
-    return Note(_MESSAGES, key, order, delivery)
+    return note_of((_MESSAGES, key, order, delivery))
 
 
 # --- transactions ---------------------------------------------------------------------------
@@ -170,7 +170,8 @@ def _messages(records: Iterator[Sending | Relay | Delivery]) -> Iterator[Found]:
                 relay = record
         else:
             brought = relay is not None and relay.consumer_id == record.consumer_id
-            yield Fact("deliveries", delivery_row(record, sent, relay if brought else None))
+            row = delivery_row(record, sent, relay if brought else None)
+            yield fact_of(("deliveries", row))
             if first is None or record.place.moment < first.place.moment:
                 first = record
     message = sent

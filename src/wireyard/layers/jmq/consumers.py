@@ -75,7 +75,7 @@ class Consumers:
             return True
         again = consumer.held.pop(message, None)
         if again is not None:
-            self._let_go(again, "close")
+            self._close(again)
         if not self._facts.admit("MAX_HELD", MAX_HELD):
             if not consumer.held:
                 self._facts.deliveries.append(delivery)
@@ -98,7 +98,9 @@ class Consumers:
         if following not in SETTLED:
             delivery.state = following
             return delivery
-        self._let_go(consumer.held.pop(message), event)
+        del consumer.held[message]
+        delivery.state = following
+        self._let_go(delivery)
         if consumer.deleted and not consumer.held:
             self._remove(consumer_id)
         return delivery
@@ -147,12 +149,14 @@ class Consumers:
             if not of_session:
                 del self._by_session[consumer.session_id]
         for delivery in consumer.held.values():
-            self._let_go(delivery, "close")
+            self._close(delivery)
 
-    def _let_go(self, delivery: Delivery, event: str | None = None) -> None:
-        """Give up a delivery, because of an event or as it is."""
-        if event is not None:
-            delivery.state = DELIVERY[delivery.state][event]
+    def _close(self, delivery: Delivery) -> None:
+        delivery.state = DELIVERY[delivery.state]["close"]
+        self._let_go(delivery)
+
+    def _let_go(self, delivery: Delivery) -> None:
+        """Give up a delivery as it is."""
         self.held -= 1
         self._facts.release("MAX_HELD")
         self._facts.deliveries.append(delivery)

@@ -6,16 +6,17 @@ a packet: where one came from is a `Place`.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from wireyard.errors import EncodeError
 from wireyard.formats.base import Row
-from wireyard.formats.properties import Property, property_value
+from wireyard.formats.properties import Property, typed_value
 
 __all__ = [
     "MAX_TEXT",
@@ -83,7 +84,11 @@ class Place(NamedTuple):
 def place_of(row: Row) -> Place:
     """Return where a row's packet is."""
     get = row.get
-    return Place(row["source"], row["stream"], row["offset"], get("frame"), get("captured_ns"))
+    return _place((row["source"], row["stream"], row["offset"], get("frame"), get("captured_ns")))
+
+
+_place = partial(tuple.__new__, Place)
+"""`Place` of its values, in a third less time."""
 
 
 def properties_of(row: Row) -> Mapping[str, Any]:
@@ -111,7 +116,7 @@ def _value(properties: Mapping[str, Any], name: str) -> Any:
     if entry is None or isinstance(entry, Property):
         return entry and entry.value
     try:
-        return property_value(name, entry["type"], entry["value"]).value
+        return typed_value(name, entry["type"], entry["value"])
     except EncodeError:
         return None
 
@@ -286,7 +291,7 @@ class Facts:
     relays: list[Relay] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
     """What was forgotten, by the name of the cap."""
-    _open: Counter[str] = field(default_factory=Counter)
+    _open: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def admit(self, cap: str, most: int) -> bool:
         """Take one more thing that is half open; tell whether there was room, or count it."""

@@ -53,9 +53,12 @@ def delivery_row(delivery: Delivery, sending: Sending | None, relay: Relay | Non
 def transaction_row(transaction: Transaction) -> Row:
     """Return the row of a transaction."""
     first = transaction.first
+    begun, ended = transaction.begun, transaction.ended
     return {
-        **_ends("begun", transaction.begun),
-        **_ends("ended", transaction.ended),
+        "begun_ns": begun and begun.ns,
+        "begun_frame": begun and begun.frame,
+        "ended_ns": ended and ended.ns,
+        "ended_frame": ended and ended.frame,
         "transaction_id": first.transaction_id,
         "server": first.server,
         "client": first.client,
@@ -74,8 +77,10 @@ def conversation_row(kind: str, exchange: Exchange) -> Row:
     if answered is not None and answered.ns is not None and asked.ns is not None:
         latency_ms = (answered.ns - asked.ns) // _NS_PER_MS
     return {
-        **_ends("requested", asked),
-        **_ends("replied", answered),
+        "requested_ns": asked.ns,
+        "requested_frame": asked.frame,
+        "replied_ns": answered and answered.ns,
+        "replied_frame": answered and answered.frame,
         "kind": kind,
         "request_key": exchange.request_message or asked.key,
         "reply_key": exchange.reply_message or (answered.key if answered else None),
@@ -84,15 +89,21 @@ def conversation_row(kind: str, exchange: Exchange) -> Row:
         "latency_ms": latency_ms,
         "status": exchange.status,
         "request": exchange.request,
-        **_lead(asked),
+        "source": asked.source,
+        "stream": asked.stream,
+        "offset": asked.offset,
     }
 
 
 def session_row(login: Login) -> Row:
     """Return the row of a connection."""
+    opened = login.opened if login.known else None
+    closed = login.last if login.ended_by != "open" else None
     return {
-        **_ends("opened", login.opened if login.known else None),
-        **_ends("closed", login.last if login.ended_by != "open" else None),
+        "opened_ns": opened and opened.ns,
+        "opened_frame": opened and opened.frame,
+        "closed_ns": closed and closed.ns,
+        "closed_frame": closed and closed.frame,
         "protocol": _PROTOCOL,
         "client": login.client or None,
         "server": login.server or None,
@@ -128,7 +139,3 @@ def violation_row(violation: Violation) -> Row:
 
 def _lead(place: Place) -> Row:
     return {"source": place.source, "stream": place.stream, "offset": place.offset}
-
-
-def _ends(name: str, place: Place | None) -> Row:
-    return {f"{name}_ns": place and place.ns, f"{name}_frame": place and place.frame}

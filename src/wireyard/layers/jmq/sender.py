@@ -58,16 +58,12 @@ class Sender:
         self.flow.send(get("producer_id"), row, place)
         if transaction_id:
             self._report.use(transaction_id, "send", place, 1)
-        self._requests.ask(row, place, partial(self._sent, sending), sending)
+        settle = partial(self._sent, transaction_id) if transaction_id else None
+        self._requests.ask(row, place, settle, sending)
 
-    def _sent(self, sending: Sending, reply: Row | None, accepted: bool, place: Place) -> None:
-        if reply is None:
-            return
-        sending.status = number(properties_of(reply), "JMQStatus")
-        if accepted:
-            sending.accepted = place
-        elif sending.transaction_id:
-            self._report.use(sending.transaction_id, "deny_send", place, 1)
+    def _sent(self, transaction_id: int, reply: Row | None, accepted: bool, place: Place) -> None:
+        if not accepted:
+            self._report.use(transaction_id, "deny_send", place, 1)
 
     def resume(self, row: Row, place: Place) -> None:
         """Take a RESUME_FLOW of the broker."""

@@ -20,7 +20,7 @@ from wireyard.layers.mqtt.matching import assign
 from wireyard.layers.mqtt.missing import missing_note
 from wireyard.layers.mqtt.records import Handed, Message, Subscribed
 from wireyard.layers.mqtt.rows import delivery_row
-from wireyard.layers.steps import Fact, Found, Note
+from wireyard.layers.steps import Fact, Found, Note, fact_of, note_of
 
 __all__ = ["DELIVERIES", "VERDICTS", "asked_note", "content_note", "deliver", "subscribed_note"]
 
@@ -67,9 +67,9 @@ def asked_note(request: Message) -> Note:
 
 def content_note(one: Message | Handed) -> Note:
     """Note a message that was sent or handed over."""
-    at = one.sent if isinstance(one, Message) else one.at
+    at, client = one.sent if isinstance(one, Message) else one.at, one.client
     order = at.order(_CONTENT, crc32(one.content))
-    return Note(DELIVERIES, (*one.client[:2], one.topic), order, one)
+    return note_of((DELIVERIES, (client.source, client.server, one.topic), order, one))
 
 
 def deliver(records: Iterator[Subscribed | Message | Handed | None]) -> Iterator[Found]:
@@ -118,12 +118,27 @@ def _deliver(records: list[Message | Handed], audience: Audience, asked: bool) -
     for one in expected:
         yield from _found(one)
     found_for = {one.message for one in expected}
+    if unexpected:
+        yield from _not_due(unexpected, expected, messages, found_for)
+    for message in messages:
+        if message not in found_for:
+            verdict = "refused" if message.refused else "no_subscriber"
+            yield Fact(DELIVERIES, delivery_row(message, None, None, verdict))
+
+
+def _not_due(
+    handed: list[Handed],
+    expected: list[Expected],
+    messages: list[Message],
+    found_for: set[Message],
+) -> Iterator[Found]:
+    """Yield what was handed over and not expected; add the messages it is of to `found_for`."""
     clients = {(one.name, one.message.content) for one in expected}
     by_sending = {message.sent: message for message in messages}
     by_content: dict[bytes, list[Message]] = {}
     for message in messages:
         by_content.setdefault(message.content, []).append(message)
-    for each in unexpected:
+    for each in handed:
         if each.setter is not None:
             found = by_sending.get(each.setter)
         elif each.retain:
@@ -136,10 +151,6 @@ def _deliver(records: list[Message | Handed], audience: Audience, asked: bool) -
             if not each.retain and (each.client.name, each.content) in clients:
                 verdict = "duplicate"
         yield Fact(DELIVERIES, delivery_row(found, each, None, verdict))
-    for message in messages:
-        if message not in found_for:
-            verdict = "refused" if message.refused else "no_subscriber"
-            yield Fact(DELIVERIES, delivery_row(message, None, None, verdict))
 
 
 def _latest(messages: list[Message], each: Handed) -> Message | None:
@@ -194,7 +205,7 @@ def _found(one: Expected) -> Iterator[Found]:
     """Yield what became of a message and one of those who were due to get it."""
     for each in one.handed:
         row = delivery_row(one.message, each, _subscription(one, each), _verdict(each))
-        yield Fact(DELIVERIES, row)
+        yield fact_of((DELIVERIES, row))
     if one.handed:
         return
     message, certain = one.message, one.certain
@@ -212,12 +223,14 @@ def _found(one: Expected) -> Iterator[Found]:
 
 def _subscription(one: Expected, each: Handed) -> Subscribed:
     """Return the subscription that a message came by: by its identifier, or any that matches."""
+    client, found = each.client.name, None
     for subscribed in one.matching:
-        mine = subscribed.group is None or subscribed.client.name == each.client.name
-        if mine and subscribed.identifier in each.identifiers:
+        mine = subscribed.client.name == client
+        if (mine or subscribed.group is None) and subscribed.identifier in each.identifiers:
             return subscribed
-    mine_too = (sub for sub in one.matching if sub.client.name == each.client.name)
-    return next(mine_too, one.matching[0])
+        if mine and found is None:
+            found = subscribed
+    return found or one.matching[0]
 
 
 def _verdict(each: Handed) -> str:

@@ -51,9 +51,10 @@ class Expected:
         return self.message.retain and any(one.retain_as_published for one in self.matching)
 
     @property
-    def qos(self) -> frozenset[int]:
+    def qos(self) -> set[int]:
         """What it may be handed over with."""
-        return frozenset(min(self.message.qos, one.qos) for one in self.matching)
+        sent = self.message.qos
+        return {min(sent, one.qos) for one in self.matching}
 
     @property
     def certain(self) -> list[Subscribed]:
@@ -114,8 +115,13 @@ def expected_deliveries(messages: Iterable[Message], audience: Audience) -> Iter
     """Yield, for every message of a topic, the clients and groups that should get it."""
     for message in messages:
         matching: dict[tuple[str, str], Subscribed] = {}
+        before: list[Subscribed] | None = None
         for moment in _probes(message):
-            for one in audience.at(moment):
+            standing = audience.at(moment)
+            if standing is before:  # Nothing came or went.
+                continue
+            before = standing
+            for one in standing:
                 name = one.client.name
                 if not one.no_local or name != message.client.name:
                     matching.setdefault((name, one.filter), one)

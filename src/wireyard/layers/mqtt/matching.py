@@ -15,6 +15,8 @@ from wireyard.layers.mqtt.records import Handed
 
 __all__ = ["assign"]
 
+_at = attrgetter("at")
+
 
 def assign(expected: Sequence[Expected], handed: Sequence[Handed]) -> list[Handed]:
     """Give messages of one topic and payload what was handed over of them.
@@ -34,7 +36,7 @@ def assign(expected: Sequence[Expected], handed: Sequence[Handed]) -> list[Hande
         # What came with a QoS that it should not have has come all the same.
         rest = _latest_first(expected, rest, lambda one: (0, 1, 2))
     for one in expected:
-        one.handed.sort(key=attrgetter("at"), reverse=True)
+        one.handed.sort(key=_at, reverse=True)
     _cover(expected)
     for one in expected:
         one.handed.reverse()

@@ -97,6 +97,8 @@ class Retained:
     def take_past(self, topic: str) -> Iterator[Value]:
         """Yield the values of a topic that have another one behind them, and forget them."""
         history = self._values.get(topic, [])
+        if len(history) < 2:
+            return
         past = history[:-1]
         del history[:-1]
         self._count -= len(past)

@@ -80,7 +80,9 @@ def retained_row(value: Value, setter: Setting) -> _Row:
         "client_id": setter.client.client_id,
         "ended_by": value.ended_by,
         "from_frame": setter.sent.frame,
-        **_packet(setter.sent),
+        "source": setter.sent.source,
+        "stream": setter.sent.stream,
+        "offset": setter.sent.offset,
     }
 
 
@@ -142,7 +144,9 @@ def delivery_row(
         "subscription": subscribed.filter if subscribed else None,
         "subscribed_frame": subscribed.granted.frame if subscribed else None,
         "verdict": verdict,
-        **_packet(proof),
+        "source": proof.source,
+        "stream": proof.stream,
+        "offset": proof.offset,
     }
     if message is not None:
         row |= {

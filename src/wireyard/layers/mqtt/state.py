@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from wireyard.layers.mqtt.aliases import Aliases
 from wireyard.layers.mqtt.broker import Broker
 from wireyard.layers.mqtt.notes import Notes
-from wireyard.layers.mqtt.records import Link, Message, Moment, Violation
+from wireyard.layers.mqtt.records import Link, Message, Moment, Violation, moment_of
 from wireyard.layers.mqtt.rules import RULES, SEEN_AS
 from wireyard.layers.mqtt.sessions import Session
 
@@ -153,4 +153,4 @@ class Stream:
         frame: int = row.get("frame", 0)
         if ns is not None and (ns > self.ns or (ns == self.ns and frame > self.frame)):
             self.ns, self.frame = ns, frame
-        return Moment(self.ns, self.frame, self.name, row["offset"], ns, frame, self.source)
+        return moment_of((self.ns, self.frame, self.name, row["offset"], ns, frame, self.source))

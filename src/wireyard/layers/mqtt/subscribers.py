@@ -81,6 +81,7 @@ def match_topics(records: Iterator[Subscribed | Span | Message | str]) -> Iterat
     last: Moment | None = None
     sent_by_broker: Moment | None = None
     matched: set[str] = set()
+    of_hash: int | None = None
     for record in records:
         if isinstance(record, Subscribed):
             kept.add(record)
@@ -93,7 +94,9 @@ def match_topics(records: Iterator[Subscribed | Span | Message | str]) -> Iterat
                 yield from message_notes(record)
         elif record not in matched:
             # Topics come by their hash, so those before are done with.
-            matched = {one for one in matched if _hash(one) == _hash(record)} | {record}
+            if _hash(record) != of_hash:
+                of_hash, matched = _hash(record), set()
+            matched.add(record)
             for place, subscribed in enumerate(kept.matching(record)):
                 yield subscribed_note(record, place, subscribed)
     if sent_by_broker is not None:

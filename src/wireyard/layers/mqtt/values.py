@@ -11,7 +11,7 @@ from wireyard.layers.mqtt.deliveries import content_note
 from wireyard.layers.mqtt.records import Handed, Moment, Setting, content_of
 from wireyard.layers.mqtt.retained import Retained, Value
 from wireyard.layers.mqtt.rows import retained_row
-from wireyard.layers.steps import Dropped, Fact, Found, Note, Order
+from wireyard.layers.steps import Dropped, Fact, Found, Note, Order, fact_of, note_of
 
 __all__ = ["VALUES", "handed_note", "keep_values", "setting_note"]
 
@@ -26,7 +26,7 @@ _NS_PER_S: Final = 1_000_000_000
 def setting_note(setting: Setting) -> Note:
     """Note what a message did to the value of its topic."""
     key = (*setting.client[:2], setting.topic)
-    return Note(VALUES, key, _order(setting.at, _SET), setting)
+    return note_of((VALUES, key, _order(setting.at, _SET), setting))
 
 
 def handed_note(each: Handed) -> Note:
@@ -60,7 +60,7 @@ def keep_values(records: Iterator[Setting | Handed]) -> Iterator[Found]:
             setters[key] = record
             recent.append((content_of(payload), record.sent))
         for value in retained.take_past(topic):
-            yield Fact("retained", retained_row(value, setters.pop(value.key)))
+            yield fact_of(("retained", retained_row(value, setters.pop(value.key))))
     for value in retained.values():
         yield Fact("retained", retained_row(value, setters[value.key]))
     if retained.dropped:

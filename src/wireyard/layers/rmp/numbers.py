@@ -6,7 +6,7 @@ At 15 000 messages a second all numbers have been used after 4.4 seconds.
 from __future__ import annotations
 
 import heapq
-from enum import IntFlag
+from typing import Final
 
 from wireyard.layers.rmp.errors import NumbersExhausted
 from wireyard.layers.rmp.limits import NUMBERS
@@ -14,14 +14,14 @@ from wireyard.layers.rmp.limits import NUMBERS
 __all__ = ["Hold", "Numbers"]
 
 
-class Hold(IntFlag):
-    """Why a number is not free."""
+class Hold:
+    """Why a number is not free: bits, for there may be several reasons."""
 
-    ON_THE_WAY = 1
+    ON_THE_WAY: Final = 1
     """Packets of its message are not back, or may still arrive somewhere."""
-    PENDING = 2
+    PENDING: Final = 2
     """A request waits for replies that name it."""
-    RESTING = 4
+    RESTING: Final = 4
     """Late replies may still name it."""
 
 
@@ -37,7 +37,7 @@ class Numbers:
 
     def __init__(self, first: int) -> None:
         self._next = first % NUMBERS
-        self._holds: dict[int, Hold] = {}
+        self._holds: dict[int, int] = {}
         self._resting_until: dict[int, float] = {}
         self._resting: list[tuple[float, int]] = []
 
@@ -45,7 +45,7 @@ class Numbers:
         """Return how many numbers are not free."""
         return len(self._holds)
 
-    def take(self, hold: Hold, now: float) -> int:
+    def take(self, hold: int, now: float) -> int:
         """Return a number that is free, and hold it.
 
         Raises
@@ -63,7 +63,7 @@ class Numbers:
         self._next = (number + 1) % NUMBERS
         return number
 
-    def release(self, number: int, hold: Hold) -> None:
+    def release(self, number: int, hold: int) -> None:
         """End one hold of a number."""
         left = self._holds[number] & ~hold
         if left:
@@ -71,7 +71,7 @@ class Numbers:
         else:
             del self._holds[number]
 
-    def rest(self, number: int, hold: Hold, until: float) -> None:
+    def rest(self, number: int, hold: int, until: float) -> None:
         """End one hold of a number, but keep it from being used until then."""
         until = max(until, self._resting_until.get(number, until))
         self._holds[number] |= Hold.RESTING

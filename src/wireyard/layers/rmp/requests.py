@@ -48,6 +48,8 @@ class Request:
     replies: int = 0
     stalled_at: float | None = None
     _answered: set[tuple[str, int | None]] = field(default_factory=set)
+    _sources: set[str] = field(default_factory=set)
+    """The processes among them, whichever of their clients it was."""
 
     @property
     def timeout_at(self) -> float:
@@ -65,6 +67,7 @@ class Request:
         if who in self._answered and self.want is not Want.STREAM:
             return False
         self._answered.add(who)
+        self._sources.add(source)
         self.replies += 1
         return True
 
@@ -74,7 +77,7 @@ class Request:
             return RequestEvent.SENTINEL
         if isinstance(self.want, int) and self.replies >= self.want:
             return RequestEvent.ENOUGH
-        if self.want is Want.ALL and not self._awaited():
+        if self.want is Want.ALL and self.members is not None and self.members <= self._sources:
             return RequestEvent.ALL
         return RequestEvent.TOO_MANY if self.replies >= max_replies else RequestEvent.REPLY
 
@@ -95,7 +98,7 @@ class Request:
     def _awaited(self) -> frozenset[str]:
         """Return the members that have not answered."""
         assert self.members is not None
-        return self.members - {source for source, _ in self._answered}
+        return self.members - self._sources
 
 
 class Requests:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-from wireyard.formats.rmp.layout import SEGMENT, TYPING
+from wireyard.formats.rmp.layout import REPLY_TO, SEGMENT, TYPING
 from wireyard.formats.rmp.packet import Message, encode
 from wireyard.layers.rmp.errors import MessageTooBig
 from wireyard.layers.rmp.events import MessageId
@@ -14,6 +15,30 @@ from wireyard.layers.rmp.limits import MAX_PACKETS
 __all__ = ["Draft"]
 
 _LATER_HEAD_BYTES = TYPING.size + SEGMENT.size
+_write_segment = SEGMENT.struct.pack
+_HEADS = 1024
+"""Heads remembered: layers, domains and clients in use at a time, 200 kB of them."""
+
+
+@lru_cache(_HEADS)
+def _around_segment(
+    layer: int,
+    domain: int | None,
+    client: int | None,
+    reply_to: MessageId | None,
+    reply_requested: bool,
+    is_segment: bool,
+) -> tuple[bytes, bytes]:
+    """Return the typing word of a head, and what is behind the place where segments have theirs."""
+    segment = (0, 1, 1) if is_segment else (None,) * 3
+    reply = (None, None) if reply_to is None else (reply_to.number, reply_to.source)
+    said: dict[str, Any] = dict(
+        zip((*SEGMENT.names, *REPLY_TO.names), (*segment, *reply), strict=True)
+    )
+    head = encode(
+        Message(layer=layer, domain=domain, client=client, reply_requested=reply_requested, **said)
+    )
+    return head[: TYPING.size], head[_LATER_HEAD_BYTES if is_segment else TYPING.size :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,25 +60,12 @@ class Draft:
         EncodeError
             A value that has no form on the wire.
         """
-        segment: dict[str, Any] = {}
-        if number is not None:
-            segment = {"message_number": number, "packet_number": 1, "packet_count": count}
-        reply: dict[str, Any] = {}
-        if self.reply_to is not None:
-            reply = {
-                "reply_message_number": self.reply_to.number,
-                "reply_source": self.reply_to.source,
-            }
-        return encode(
-            Message(
-                layer=self.layer,
-                domain=self.domain,
-                client=self.client,
-                reply_requested=self.reply_requested,
-                **segment,
-                **reply,
-            )
+        is_segment = number is not None
+        typing, rest = _around_segment(
+            self.layer, self.domain, self.client, self.reply_to, self.reply_requested, is_segment
         )
+        place = b"" if number is None else _write_segment(number, 1, count)
+        return typing + place + rest
 
     def packet_count(self, max_packet_bytes: int, max_message_bytes: int) -> int:
         """Return how many packets it takes with a number.
@@ -79,12 +91,10 @@ class Draft:
         head = self.head(number, count)
         at = max_packet_bytes - len(head)
         found = [head + self.data[:at]]
-        # The typing word of a later packet: its layer, and the flag of segments.
-        later = Message(layer=self.layer, message_number=0, packet_number=1, packet_count=1)
-        typing = encode(later)[: TYPING.size]
+        typing, _ = _around_segment(self.layer, None, None, None, False, True)
         room = max_packet_bytes - _LATER_HEAD_BYTES
         for packet_number in range(2, count + 1):
-            place = SEGMENT.struct.pack(number, packet_number, count)
+            place = _write_segment(number, packet_number, count)
             found.append(typing + place + self.data[at : at + room])
             at += room
         return found

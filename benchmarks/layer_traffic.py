@@ -1,0 +1,122 @@
+"""What the benchmark of the layers takes: conversations made packet by packet, a format each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.layers.jmq import make as jmq
+from tests.layers.mqtt import make as mqtt
+from tests.layers.rmp import make as rmp
+from tests.layers.rmp.captured import Sent, rows_of
+from wireyard.formats.base import Row
+from wireyard.formats.properties import property_text
+from wireyard.layers.endpoints import connection_of
+from wireyard.layers.rmp import QoS
+from wireyard.layers.rmp.chain import key_of
+from wireyard.layers.steps import Key
+
+__all__ = ["PAYLOAD", "jmq_packets", "mqtt_packets", "rmp_packets"]
+
+PAYLOAD = b"21.5 C, 40 % rH " * 4
+_CONNECTIONS, _ROUNDS = 2, 40
+"""Few enough for the rows to stay in the processor's caches: a task has just made what it takes."""
+
+
+def jmq_packets() -> list[tuple[Key, Row]]:
+    """Return the packets of connections that send, receive, answer and commit, with their keys.
+
+    They are those of one program, which numbers its packets whatever connection they go to.
+    """
+    sequence = {True: 0, False: 0}
+    talks = [
+        jmq.Talk(client=("10.0.0.9", 50_000 + number), sequence=sequence).login()
+        for number in range(_CONNECTIONS)
+    ]
+    for talk in talks:
+        talk.consumer(1)
+        talk.consumer(2)
+    for place in range(_CONNECTIONS * _ROUNDS):
+        _jmq_round(talks[place % _CONNECTIONS], place)
+    rows = [row | _as_columns(row) for talk in talks for row in talk.goodbye().rows]
+    return [(connection_of(row), row) for row in rows]
+
+
+def _as_columns(row: Row) -> Row:
+    """Return the properties of a packet as columns have them, which tasks read."""
+    properties = (row["properties"] or {}).items()
+    texts = {
+        name: {"type": kind, "value": property_text(kind, value)}
+        for name, (kind, value) in properties
+    }
+    return {"properties": texts or None}
+
+
+def _jmq_round(talk: jmq.Talk, place: int) -> None:
+    """Add 29 packets: messages that persist and that do not, a request, a transaction."""
+    handed = []
+    for _ in range(4):
+        sent = talk.request("TEXT_MESSAGE", reply="SEND_REPLY", destination="orders", flags="P")
+        handed.append(talk.deliver(sent, 1))
+    talk.acknowledge(*handed)
+    asked = talk.send(destination="prices", reply_to="answers", message_id=f"ID:{place}")
+    talk.acknowledge(talk.deliver(asked, 1), status=None)
+    reply = talk.send(destination="answers", correlation_id=f"ID:{place}")
+    talk.acknowledge(talk.deliver(reply, 1), status=None)
+    talk.request("START_TRANSACTION", re_JMQTransactionID=place)
+    held = talk.deliver(talk.send(transaction_id=place), 2)
+    talk.acknowledge(held, transaction_id=place)
+    talk.request("COMMIT_TRANSACTION", JMQTransactionID=place)
+
+
+def mqtt_packets() -> list[tuple[Key, Row]]:
+    """Return the packets of clients that subscribe, publish and are handed messages, with keys."""
+    capture = mqtt.Capture(5)
+    for number in range(_CONNECTIONS):
+        capture.connect(f"sub{number}")
+        capture.subscribe(f"sub{number}", f"plant/{number}/#", f"site/{number}/+")
+        capture.connect(f"pub{number}")
+        capture.subscribe(f"pub{number}", f"answers/{number}")
+    for place in range(_CONNECTIONS * _ROUNDS):
+        _mqtt_round(capture, place % _CONNECTIONS, place // _CONNECTIONS)
+    return list(mqtt.dealt(capture.rows, capture.streams))
+
+
+def _mqtt_round(capture: mqtt.Capture, number: int, place: int) -> None:
+    """Add 22 packets: a message at each QoS and a request, nearly all handed on, two retained."""
+    publisher, subscriber, packet_id = f"pub{number}", f"sub{number}", place % 1_000 + 1
+    asks = [("response_topic", f"answers/{number}"), ("correlation_data", b"%d" % place)]
+    for qos, said in ((0, None), (1, [("message_expiry_interval", 60)]), (2, None), (1, asks)):
+        topic = f"plant/{number}/{place % 100}/{qos}"
+        payload = b"%d %s %s" % (place, str(said).encode(), PAYLOAD)
+        named = {"retain": qos == 1, "properties": said}
+        capture.message(publisher, topic, payload, qos, packet_id, **named)
+        if place % 5 or qos < 2:
+            capture.hand(subscriber, topic, payload, qos, packet_id, properties=said)
+    answer = f"answers/{number}", PAYLOAD, 0
+    capture.message(subscriber, *answer, properties=asks[1:])
+    capture.hand(publisher, *answer, properties=asks[1:])
+    capture.ping(publisher)
+
+
+def rmp_packets() -> list[tuple[Key, Row]]:
+    """Return the rows of captured packets: small messages that share them, and segments."""
+    sender = rmp.layer(1_400, members=None, max_delay_s=0.001)
+    for place in range(2_000):
+        sender.send(rmp.RING, b"%d " % place + PAYLOAD, qos=QoS.UNRELIABLE, now=0.0)
+        if place % 200 == 99:
+            sender.send(rmp.RING, PAYLOAD * 300, qos=QoS.UNRELIABLE, now=0.0)
+    sender.flush()
+    sent = (Sent(packet, 0.0001 * place) for place, packet in enumerate(rmp.packets(sender)))
+    return [(key_of(row), row) for row in rows_of(_with_replies(sent))]
+
+
+def _with_replies(sent: Iterator[Sent]) -> Iterator[Sent]:
+    """Yield packets, and after every second a request and what another process replies to it."""
+    for place, packet in enumerate(sent):
+        yield packet
+        if place % 2:
+            number = place % 0x8000 + 0x4000
+            asked = rmp.segment(number, 1, 1, PAYLOAD, reply_requested=True)
+            yield Sent(asked, packet.at_s + 0.00002)
+            named = {"reply_message_number": number, "reply_source": "10.0.0.1:5001"}
+            yield Sent(rmp.plain(b"%d" % place, **named), packet.at_s + 0.00004, port=5002)

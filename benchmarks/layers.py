@@ -1,0 +1,296 @@
+"""The state machines of the layers, each alone, and every step of their chains, on one core.
+
+An event is what a machine takes: a packet, or for the later steps of a chain a note. What a look-up
+in a table of one cell takes in the same run is the measure that carries over: a machine in Python
+can hardly take less, and the figure tells how many such an event costs. All figures are of the
+processor's time, the best of several rounds, with what was made before left out of the garbage
+collector's sight, as it is in a task, which sees its rows once.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from time import process_time
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.layer_traffic import PAYLOAD, jmq_packets, mqtt_packets, rmp_packets
+from benchmarks.packets import best_seconds
+from tests.layers.rmp import make as rmp
+from wireyard.formats.base import Row
+from wireyard.formats.mqtt import layout
+from wireyard.layers.jmq.chain import CHAIN as JMQ
+from wireyard.layers.mqtt.connections import CONNECTION, connection_event
+from wireyard.layers.mqtt.derive import CHAIN as MQTT
+from wireyard.layers.mqtt.flow_tables import RECEIVER, SENDER
+from wireyard.layers.mqtt.flows import Flows, event_of
+from wireyard.layers.mqtt.retained import Retained, Value
+from wireyard.layers.mqtt.subscriptions import Subscription, Subscriptions
+from wireyard.layers.rmp import Delivered, Event, MessageId, QoS, Want
+from wireyard.layers.rmp.chain import CHAIN as RMP
+from wireyard.layers.rmp.counters import Drops
+from wireyard.layers.rmp.events import RequestDone
+from wireyard.layers.rmp.numbers import Hold, Numbers
+from wireyard.layers.rmp.requests import Request, Requests
+from wireyard.layers.steps import Chain, Found, Key, Step, run_chain
+
+ROUNDS = 5
+EVENTS = 30_000
+"""In a round, about."""
+TOPICS, FILTERS = 1_000, 200
+PACKET_BYTES = 1_400
+_ONE_CELL = {"open": {"packet": "open"}}
+
+_drain = deque[object](maxlen=0).extend
+
+
+class Case(NamedTuple):
+    """Some work, and how many events it takes in."""
+
+    work: Callable[[], object]
+    events: int
+
+
+def look_up(rows: Sequence[object]) -> Case:
+    """Return what all others are held against: going through rows, with a look-up for each."""
+
+    def work() -> None:
+        state = "open"
+        for _ in rows:
+            state = _ONE_CELL[state]["packet"]
+
+    return Case(work, len(rows))
+
+
+# --- machines alone -------------------------------------------------------------------------
+
+
+def connections() -> Case:
+    """Return MQTT connections from CONNECT to DISCONNECT."""
+    packets = [(True, layout.CONNECT), (False, layout.CONNACK)]
+    packets += [(True, layout.PUBLISH), (False, layout.PUBACK)] * 9 + [(True, layout.DISCONNECT)]
+    times = EVENTS // len(packets)
+
+    def work() -> None:
+        for _ in range(times):
+            state = "new"
+            for by_client, kind in packets:
+                event = connection_event(by_client, kind, 5)
+                assert event is not None
+                state = CONNECTION[state][event].state
+            assert state == "left"
+
+    return Case(work, times * len(packets))
+
+
+def flows(role: Any) -> Case:
+    """Return flows at QoS 1 and 2 of one role, with packet identifiers that come again."""
+    packets = [(layout.PUBLISH, 1), (layout.PUBACK, 0), (layout.PUBLISH, 2)]
+    packets += [(kind, 0) for kind in (layout.PUBREC, layout.PUBREL, layout.PUBCOMP)]
+    times = EVENTS // len(packets)
+
+    def work() -> None:
+        side = Flows(role)
+        for place in range(times):
+            for kind, qos in packets:
+                event = event_of(kind, qos)
+                assert event is not None
+                assert side.step(place % 1_000 + 1, event).rule is None
+
+    return Case(work, times * len(packets))
+
+
+def subscriptions() -> Case:
+    """Return topics looked up among subscriptions, of which two match each."""
+    tree = Subscriptions()
+    for number in range(FILTERS):
+        tree.subscribe(Subscription(f"{number}", f"plant/{number}/#"))
+        tree.subscribe(Subscription("all", f"plant/+/line/{number}"))
+    topics = [f"plant/{n % FILTERS}/line/{n * 7 % FILTERS}" for n in range(TOPICS)]
+    times = EVENTS // TOPICS
+
+    def work() -> None:
+        for _ in range(times):
+            for topic in topics:
+                assert len(list(tree.matching(topic))) == 2
+
+    return Case(work, times * TOPICS)
+
+
+def retained() -> Case:
+    """Return retained values that take each other's place."""
+    topics = [f"plant/{number}" for number in range(TOPICS)]
+
+    def work() -> None:
+        kept = Retained()
+        for time in range(EVENTS):
+            kept.set(Value(topics[time % TOPICS], PAYLOAD, 1, "key", time))
+        assert len(kept) == EVENTS
+
+    return Case(work, EVENTS)
+
+
+def rmp_sender() -> Case:
+    """Return small messages sent one by one, up to the packets that they share."""
+
+    def work() -> None:
+        sender = rmp.layer(PACKET_BYTES)
+        for place in range(EVENTS):
+            sender.send(rmp.RING, PAYLOAD, now=place * 1e-6)
+            if place % 20 == 0:
+                while sender.next_packet(rmp.RING):
+                    pass
+
+    return Case(work, EVENTS)
+
+
+def rmp_receiver(size: int) -> Case:
+    """Return messages received, up to what is told of each; longer ones come in segments."""
+    sender = rmp.layer(PACKET_BYTES)
+    data, messages = PAYLOAD * (size // len(PAYLOAD)), EVENTS // -(-size // PACKET_BYTES)
+    packets: list[bytes] = []
+    for _ in range(messages):
+        sender.send(rmp.RING, data, now=0.0, qos=QoS.UNRELIABLE)
+        packets += rmp.packets(sender)
+    sender.flush()
+    packets += rmp.packets(sender)
+
+    def work() -> None:
+        receiver = rmp.layer(PACKET_BYTES)
+        for packet in packets:
+            receiver.receive(rmp.RING, rmp.YOU, packet, qos=QoS.TOTALLY_ORDERED, now=0.0)
+        assert len(rmp.events(receiver)) == messages
+
+    return Case(work, max(messages, len(packets)))
+
+
+def rmp_requests() -> Case:
+    """Return requests alone, with the replies of all other members of a ring of nine."""
+    others = [f"10.0.1.{number}:7001" for number in range(8)]
+    said = 0, None, None, None, MessageId(rmp.ME, 0), False, PAYLOAD, ()
+    replies = [Delivered(rmp.RING, one, QoS.TOTALLY_ORDERED, *said) for one in others]
+    times = EVENTS // (1 + len(others))
+
+    def work() -> None:
+        told: deque[Event] = deque()
+        numbers = Numbers(0)
+        requests = Requests(numbers, Drops(10), len(others), told)
+        for _ in range(times):
+            number, id_ = numbers.take(Hold.PENDING, 0.0), requests.new_id()
+            members = frozenset(others)
+            asked = Request(rmp.RING, Want.ALL, 1.0, 0.0, None, None, [number], members)
+            requests.add(id_, asked, 0.0)
+            for reply in replies:
+                requests.reply(number, reply, 0.0)
+        assert len(told) == times * (1 + len(others))
+
+    return Case(work, times * (1 + len(others)))
+
+
+def rmp_replies() -> Case:
+    """Return requests, with a reply to each from all other members of a ring of nine."""
+    others = [f"10.0.1.{number}:7001" for number in range(8)]
+    replies = [
+        rmp.plain(PAYLOAD, reply_message_number=number, reply_source=rmp.ME)
+        for number in range(EVENTS // 10)
+    ]
+
+    def work() -> None:
+        asker = rmp.layer(PACKET_BYTES, members=(rmp.ME, *others), first_number=0)
+        take, ends = partial(asker.receive, rmp.RING, qos=QoS.TOTALLY_ORDERED, now=0.0), 0
+        for reply in replies:
+            asker.request(rmp.RING, PAYLOAD, now=0.0, want=Want.ALL, timeout_s=1.0)
+            while (packet := asker.next_packet(rmp.RING)) is not None:
+                take(rmp.ME, packet[1])
+            for source in others:
+                take(source, reply)
+            while (event := asker.next_event()) is not None:
+                ends += type(event) is RequestDone
+        assert ends == len(replies)
+
+    return Case(work, (2 + len(others)) * len(replies))
+
+
+MACHINES: dict[str, Callable[[], Case]] = {
+    "MQTT connection": connections,
+    "MQTT sender, QoS 1 and 2": partial(flows, SENDER),
+    "MQTT receiver, QoS 1 and 2": partial(flows, RECEIVER),
+    "MQTT subscriptions, topics": subscriptions,
+    "MQTT retained values": retained,
+    "RMP sender, 64 bytes": rmp_sender,
+    "RMP receiver, 64 bytes": partial(rmp_receiver, 64),
+    "RMP receiver, 64 KiB, packets": partial(rmp_receiver, 1 << 16),
+    "RMP requests": rmp_requests,
+    "RMP requests, from packets": rmp_replies,
+}
+
+
+# --- steps of chains ------------------------------------------------------------------------
+
+
+def steps(name: str, chain: Chain, packets: Sequence[tuple[Key, Row]]) -> dict[str, Case]:
+    """Return every step of a chain with what it takes, and all of them together."""
+    taken: dict[str, list[list[Any]]] = {step: [] for step in chain}
+
+    def kept(step: str, records: Iterator[Any]) -> Iterator[Found]:
+        taken[step].append(list(records))
+        yield from chain[step](iter(taken[step][-1]))
+
+    run_chain({step: partial(kept, step) for step in chain}, packets)
+    cases = {f"{name} {step}": again(go_through(chain[step], keys)) for step, keys in taken.items()}
+    whole = Case(partial(run_chain, chain, packets), len(packets))
+    return {**cases, f"{name}, the whole chain": again(whole)}
+
+
+def go_through(step: Step, keys: Sequence[Sequence[Any]]) -> Case:
+    """Return a step over the records of each key."""
+
+    def work() -> None:
+        for records in keys:
+            _drain(step(iter(records)))
+
+    return Case(work, sum(map(len, keys)))
+
+
+def again(case: Case) -> Case:
+    """Return some work so many times that it can be measured."""
+    times = -(-EVENTS // case.events)
+
+    def work() -> None:
+        for _ in range(times):
+            case.work()
+
+    return Case(work, times * case.events)
+
+
+def main() -> None:
+    """Measure and print one table."""
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    packets = jmq_packets()
+    cases = {"rows, a look-up for each": again(look_up(packets))}
+    cases |= {name: make() for name, make in MACHINES.items()}
+    cases |= steps("JMQ", JMQ, packets)
+    cases |= steps("MQTT", MQTT, mqtt_packets())
+    cases |= steps("RMP", RMP, rmp_packets())
+    gc.collect()
+    gc.freeze()
+    seconds = {name: best_seconds(one.work, ROUNDS, process_time) for name, one in cases.items()}
+    rates = {name: cases[name].events / taken for name, taken in seconds.items()}
+    baseline = next(iter(rates.values()))
+    table = Table(title="state machines, one core, time of the processor")
+    for heading in ("case", "events", "events/s", "look-ups an event"):
+        table.add_column(heading, justify="left" if heading == "case" else "right")
+    for name, rate in rates.items():
+        figures = f"{cases[name].events:,}", f"{rate:,.0f}", f"{baseline / rate:.1f}"
+        table.add_row(name, *figures)
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    main()
