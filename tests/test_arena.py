@@ -75,6 +75,16 @@ def test_batches_outlive_those_that_follow() -> None:
         check(batch, rows, letters)
 
 
+def test_there_may_be_fewer_rows_than_foreseen() -> None:
+    layout = BatchLayout(PLAIN, SHAPES, SOURCES)
+    whole, some = (filled(layout, 100) for _ in range(2))
+    for arena, letters in (whole, some):
+        arena.put("letters", letters)
+    batch = some[0].batch(rows=41)
+    batch.validate(full=True)
+    assert batch.equals(whole[0].batch().slice(0, 41))
+
+
 def test_what_no_column_has_takes_no_room() -> None:
     layout = BatchLayout(pa.schema([("number", pa.int32())]), SHAPES, SOURCES)
     arena, letters = filled(layout, 9)

@@ -314,9 +314,12 @@ class Arena:
             start = self.claim(name, len(copied))
             self.body[start : start + len(copied)] = copied
 
-    def batch(self, entries: int = 0) -> pa.RecordBatch:
-        """Return the batch, which keeps the buffer; `entries` are in the lists of one column."""
-        layout, rows = self._layout, self._rows
+    def batch(self, entries: int = 0, rows: int | None = None) -> pa.RecordBatch:
+        """Return the batch, which keeps the buffer.
+
+        `entries` are in the lists of one column; `rows` says if there are fewer than foreseen.
+        """
+        layout, rows = self._layout, self._rows if rows is None else rows
         claimed = self._used - self._fixed
         layout.claimed_share = (claimed + claimed // _SPARE) / max(self._taken, 1)
         head = layout.fill_head(self._extents, len(self.body), rows, entries)

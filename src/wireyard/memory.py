@@ -40,6 +40,7 @@ __all__ = [
     "place_of",
     "prefetch",
     "prefetch_lines",
+    "prefetch_to_write",
     "put_i64",
     "put_leading",
     "spread_digits",
@@ -116,11 +117,14 @@ def _emit_copy_block(builder: Any, out: Any, out_at: Any, data: Any, at: Any) ->
     return builder.zext(builder.bitcast(high, ir.IntType(BLOCK)), _WORD)
 
 
-def _emit_prefetch(builder: Any, data: Any, at: Any) -> None:
-    pointer, word = _BYTE.as_pointer(), ir.IntType(32)
-    kind = ir.FunctionType(ir.VoidType(), [pointer, word, word, word])
-    fetch = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
-    builder.call(fetch, [builder.gep(data, [at]), word(0), word(3), word(1)])
+def _emit_prefetch(writes: int) -> Any:
+    def emit(builder: Any, data: Any, at: Any) -> None:
+        pointer, word = _BYTE.as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer, word, word, word])
+        fetch = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
+        builder.call(fetch, [builder.gep(data, [at]), word(writes), word(3), word(1)])
+
+    return emit
 
 
 def _emit_count_zero_bytes(builder: Any, word: Any) -> Any:
@@ -210,9 +214,14 @@ def copy_block(out: Bytes, out_at: int, data: Bytes, at: int) -> int:
     return int.from_bytes(np.packbits(moved >> 7, bitorder="little").tobytes(), "little")
 
 
-@instruction(_emit_prefetch)
+@instruction(_emit_prefetch(0))
 def prefetch(data: Bytes, at: int) -> None:
     """Ask for the cache line of a byte that will be read soon."""
+
+
+@instruction(_emit_prefetch(1))
+def prefetch_to_write(out: Bytes, at: int) -> None:
+    """Ask for the cache line of a byte that will be written soon; it may be beyond the end."""
 
 
 @piece
@@ -294,6 +303,7 @@ def copy_long(out: Bytes, out_at: int, data: Bytes, at: int, size: int, stop: in
         copy_bytes(out, out_at, data, at, size)
         return
     for done in range(0, size, 2 * BLOCK):
+        prefetch_to_write(out, out_at + done + AHEAD_BYTES)
         copy_block(out, out_at + done, data, at + done)
         copy_block(out, out_at + done + BLOCK, data, at + done + BLOCK)
 

@@ -61,10 +61,9 @@ def read_blocks(reading: OpenInput, plan: Plan) -> Iterator[tuple[Block, pa.Reco
         In mode ``failfast``: the first bad row.
     """
     opened, budget = reading.opened, reading.budget
-    fast = load_fast_path(plan.format, opened.bytes_ahead)
-    reader = BlockReader(plan, fast)
+    reader = BlockReader(plan, load_fast_path(plan.format, opened.bytes_ahead))
     framer = plan.framer(context=opened.context)
-    for block in opened.blocks(framer, fast.scan_frames if fast else None):
+    for block in opened.blocks(framer, reader.scanner):
         batches = reader.read([(opened, block)]) or [pa.RecordBatch.from_pylist([], plan.schema)]
         batch = pa.concat_batches(batches)
         batch = batch.slice(0, budget.take(batch.num_rows))

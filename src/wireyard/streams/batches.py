@@ -26,7 +26,14 @@ from wireyard.schema import (
     rows_to_batch,
     storable,
 )
-from wireyard.streams.blocks import UNKNOWN, Block, DirectedStream, Ints, join_blocks
+from wireyard.streams.blocks import (
+    UNKNOWN,
+    Block,
+    DirectedStream,
+    FrameScanner,
+    Ints,
+    join_blocks,
+)
 from wireyard.streams.framer import MALFORMED, OK
 from wireyard.streams.plan import Plan
 
@@ -77,6 +84,14 @@ class BlockReader:
         if plan.expression is not None:
             self._condition_reader = BlockReader(plan.conditions(), fast)
         self._decoder = fast.ColumnDecoder(self._own, plan.validates) if fast else None
+        self._scanner: FrameScanner | None = fast.scan_frames if fast else None
+
+    @property
+    def scanner(self) -> FrameScanner | None:
+        """What finds the frames for this reader alone; it may decode them while at it."""
+        if self._condition_reader is not None:
+            return self._condition_reader.scanner
+        return getattr(self._decoder, "scan_frames", self._scanner)
 
     def read(self, parts: Sequence[Part]) -> list[pa.RecordBatch]:
         """Return the rows that the plan wants of blocks, in order, in one batch or a few.
@@ -120,7 +135,10 @@ class BlockReader:
             batch = batch.select([])
         # In ascending order, so each comes to stand where the schema has it.
         for place, field in self._given_fields:
-            batch = batch.add_column(place, field, given[field.name].slice(start, rows))
+            column = given[field.name]
+            if rows != len(column):
+                column = column.slice(start, rows)
+            batch = batch.add_column(place, field, column)
         return batch
 
     def _given(self, parts: Sequence[Part], block: Block, found: _Odd) -> dict[str, pa.Array]:

@@ -167,24 +167,27 @@ def scan_stream(
     threads: int = 1,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of an opened stream from where `framer` stands, up to `limit`."""
-    yield from _decoded(_turns(opened, plan, framer, limit), threads)
+    readers = _Readers(threads)
+    yield from _decoded(_turns(opened, plan, readers, framer, limit), readers, threads)
 
 
 def scan_streams(
     streams: Iterable[tuple[DirectedStream, Plan]], threads: int = 1
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of several streams, one behind the other; threads decode across them."""
+    readers = _Readers(threads)
 
     def turns() -> Iterator[Turn]:
         for together, plan in _bundles(streams):
             if len(together) > 1:
                 fast = load_fast_path(plan.format, max(each.bytes_ahead for each in together))
-                parts = (_parts(opened, plan, fast) for opened in together)
+                scanner = readers.scanner(plan, fast)
+                parts = (_parts(opened, plan, scanner) for opened in together)
                 yield plan, fast, chain.from_iterable(parts)
             else:
-                yield from _turns(together[0], plan)
+                yield from _turns(together[0], plan, readers)
 
-    yield from _decoded(turns(), threads)
+    yield from _decoded(turns(), readers, threads)
 
 
 def _bundles(
@@ -209,39 +212,60 @@ def _bundles(
 
 
 def _turns(
-    opened: DirectedStream, plan: Plan, framer: Framer | None = None, limit: int | None = None
+    opened: DirectedStream,
+    plan: Plan,
+    readers: _Readers,
+    framer: Framer | None = None,
+    limit: int | None = None,
 ) -> Iterator[Turn]:
     size = opened.bytes_ahead
     if limit is not None:
         size = min(size, limit - (framer.position if framer else 0))
     fast = load_fast_path(plan.format, size)
-    for part in _parts(opened, plan, fast, framer, limit):
+    for part in _parts(opened, plan, readers.scanner(plan, fast), framer, limit):
         yield plan, fast, [part]
 
 
 def _parts(
     opened: DirectedStream,
     plan: Plan,
-    fast: Any,
+    scanner: FrameScanner | None,
     framer: Framer | None = None,
     limit: int | None = None,
 ) -> Iterator[Part]:
     framer = framer or plan.framer(context=opened.context)
-    scanner: FrameScanner | None = fast.scan_frames if fast else None
     with closing(opened):
         for block in opened.blocks(framer, scanner, limit):
             yield opened, block
 
 
-def _decoded(turns: Iterator[Turn], threads: int) -> Iterator[pa.RecordBatch]:
-    own = local()
+class _Readers(local):
+    """The reader that a thread has, for the plan by which it read last."""
 
+    def __init__(self, threads: int) -> None:
+        self._alone = threads <= 1
+        self._made: tuple[Plan, Any, BlockReader] | None = None
+
+    def reader(self, plan: Plan, fast: Any) -> BlockReader:
+        """Return the thread's reader."""
+        if self._made is None or self._made[0] is not plan or self._made[1] is not fast:
+            self._made = plan, fast, BlockReader(plan, fast)
+        return self._made[2]
+
+    def scanner(self, plan: Plan, fast: Any) -> FrameScanner | None:
+        """Return what finds frames; where threads take turns at it, it does nothing but that."""
+        if fast is None:
+            return None
+        scanner: FrameScanner = fast.scan_frames
+        return self.reader(plan, fast).scanner if self._alone else scanner
+
+
+def _decoded(turns: Iterator[Turn], readers: _Readers, threads: int) -> Iterator[pa.RecordBatch]:
     def decode(turn: Turn) -> Batches:
         plan, fast, parts = turn
-        if getattr(own, "plan", None) is not plan or own.fast is not fast:
-            own.plan, own.fast, own.reader = plan, fast, BlockReader(plan, fast)
+        reader = readers.reader(plan, fast)
         shared = groupby(parts, lambda part: id(part[1].data))
-        return [batch for _, some in shared for batch in own.reader.read(list(some))]
+        return [batch for _, some in shared for batch in reader.read(list(some))]
 
     found = map(decode, turns) if threads <= 1 else _in_threads(decode, turns, threads)
     for batch in chain.from_iterable(found):

@@ -19,9 +19,9 @@ __all__ = ["WINDOW_BYTES", "Window", "Windows", "windows_of_bytes", "windows_of_
 
 Bytes = npt.NDArray[np.uint8]
 
-WINDOW_BYTES = 4 << 20
-"""Everything done to a window should hit the cache, and about 100 us of Python is spent on each:
-half of this is measurably slower, twice is not faster."""
+WINDOW_BYTES = 3 << 20
+"""Everything done to a window should hit the cache, which others use too, and about 100 us of
+Python is spent on each: 2 MiB and 4 MiB are measurably slower."""
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -30,9 +31,12 @@ from tests.formats.mqtt.test_recorded import recorded, tables
 from tests.mutations import damaged_stream
 from tests.readings import assert_one_reading, assert_same, table_of
 from wireyard.formats import get_format
+from wireyard.formats.mqtt import columns
 from wireyard.formats.mqtt.columns import ColumnDecoder, scan_frames
 from wireyard.formats.mqtt.layout import COLUMNS
+from wireyard.streams import scan
 from wireyard.streams.plan import Condition
+from wireyard.streams.window import windows_of_bytes
 
 MQTT = get_format("mqtt")
 DIALECTS = {2: "mqtt/mqipdp", 3: "mqtt/3.1", 4: "mqtt/3.1.1", 5: "mqtt/5.0"}
@@ -223,6 +227,52 @@ def test_frames_end_before_what_changes_their_context() -> None:
     assert len(starts) == 5  # a known version is not changed by CONNACK
     assert len(scan_frames(data, 0, len(data), 2 * size, 1000, 4)[0]) == 2
     assert len(scan_frames(data, 0, len(data), len(data), size - 1, 4)[0]) == 0
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_packets_are_decoded_while_they_are_found(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Window by window, more and fewer packets than were foreseen: as if they were found before."""
+    monkeypatch.setattr(columns, "_FEW_ROWS", 1)
+    rng = Random(version)
+    stream = random_stream(version, rng, 4000, BROKEN[version])[len(connect(version)) :]
+    data = np.frombuffer(stream, np.uint8)
+    decoder, plain = (ColumnDecoder(COLUMNS, validate=True) for _ in range(2))
+    stop = start = ahead = 0
+    while stop < len(data):
+        stop = min(stop + rng.choice((500, 5_000, 20_000)), len(data))
+        limits = data, start, stop, rng.choice((stop, stop - 300)), 1000, version
+        starts, sizes, contexts = found = decoder.scan_frames(*limits)
+        for one, other in zip(found, scan_frames(*limits), strict=True):
+            assert one.tolist() == other.tolist()
+        ahead += decoder._decoded is not None
+        before = contexts[:-1]
+        batch, rejected = decoder.decode(data, stop, starts, sizes, before)
+        other, same = plain.decode(data, stop, starts, sizes, before)
+        assert rejected.tolist() == same.tolist()
+        batch.validate(full=True)
+        sure = np.delete(np.arange(len(starts)), rejected)
+        assert batch.take(pa.array(sure)).equals(other.take(pa.array(sure)))
+        start = int(starts[-1] + sizes[-1]) if len(starts) else start
+    assert ahead > 10
+
+
+@pytest.mark.parametrize("window_bytes", [300, 3_000, 30_000])
+def test_windows_with_and_without_what_ends_a_run(
+    window_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(columns, "_FEW_ROWS", 1)
+    windows = partial(windows_of_bytes, window_bytes=window_bytes)
+    monkeypatch.setattr(scan, "windows_of_bytes", windows)
+    data = b"".join(random_stream(version, Random(7), 1000, BROKEN[version]) for version in (4, 5))
+    for where in ([], [("packet_type", "==", 3)]):
+        conditions: list[Condition] = list(where)
+        compiled, scalar = (
+            table_of(data, format=MQTT, compiled=compiled, where=conditions)
+            for compiled in (True, False)
+        )
+        assert_same(compiled, scalar)
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])

@@ -7,6 +7,7 @@ reader, so that every rare rule is written once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import mul
 from threading import local
 
 import numpy as np
@@ -24,9 +25,17 @@ __all__ = ["ColumnDecoder", "scan_frames"]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
+Frames = tuple[Ints, Ints, Ints]
+Decoded = tuple[pa.RecordBatch, Ints]
+Limits = tuple[int, int, int, int]
 
 _MIN_PACKET_BYTES = 2
 _MOST_FRAMES = 1 << 16
+_FEW_ROWS = 1 << 12
+"""A run of fewer may be one of many in a block, such as a datagram: decoded with the others."""
+_SPARE = 1.125
+"""Room for so many times the packets that the run before had for as many bytes."""
+_NO_LIMITS = 0, 0, 0, 0
 _SCRATCH_STEP = 8 << 20
 _MOST_KEPT = 16 << 20
 _NAMES = pa.array(
@@ -85,7 +94,7 @@ _CHECKED = ("topics", "properties")
 
 def scan_frames(
     data: Bytes, start: int, stop: int, last_start: int, max_packet_bytes: int, context: int
-) -> tuple[Ints, Ints, Ints]:
+) -> Frames:
     """Return starts, sizes and contexts of the whole packets that follow each other from `start`.
 
     Ends before anything else, before what could change the context, and before a packet that
@@ -118,11 +127,46 @@ class ColumnDecoder:
         if validate or "verdict" in names:
             groups.update(_CHECKED)
         self._wanted = sum(kernels.WANT[group] for group in groups)
+        self._filled = [group in groups for group in kernels.WANT]
         self._copies = "payloads" in groups
+        self._found = _NONE
+        """The starts that `scan_frames` returned last."""
+        self._decoded: Decoded | None = None
+        """Their packets, if it decoded them."""
+        self._density = 0.0
+        """Packets a byte of what `decode` was asked for last, 0 if it was not what was found."""
 
-    def decode(
-        self, data: Bytes, stop: int, starts: Ints, sizes: Ints, contexts: Ints
-    ) -> tuple[pa.RecordBatch, Ints]:
+    def scan_frames(
+        self,
+        data: Bytes,
+        start: int,
+        stop: int,
+        last_start: int,
+        max_packet_bytes: int,
+        context: int,
+    ) -> Frames:
+        """Find frames as the function of this name does, and decode them while the cache has them.
+
+        `decode` has nothing left to do when it is asked for just these, and all of it when it is
+        asked for others. So they are decoded here only if it was asked for what was found the time
+        before, which also tells how many there will be; if there are more, they are only found.
+        """
+        density, self._density, self._decoded = self._density, 0.0, None
+        rows = count = int((min(stop, last_start) - start) * density * _SPARE)
+        if rows >= _FEW_ROWS:
+            starts, sizes = np.empty(rows, np.int64), np.empty(rows, np.int64)
+            contexts = np.full(rows + 1, context, np.int64)
+            limits = start, last_start, max_packet_bytes, context
+            count, decoded = self._fill(data, stop, starts, sizes, contexts, stop - start, limits)
+        if count < rows:
+            frames = starts[:count], sizes[:count], contexts[: count + 1]
+            self._decoded = decoded
+        else:
+            frames = scan_frames(data, start, stop, last_start, max_packet_bytes, context)
+        self._found = frames[0]
+        return frames
+
+    def decode(self, data: Bytes, stop: int, starts: Ints, sizes: Ints, contexts: Ints) -> Decoded:
         """Decode whole packets.
 
         Returns
@@ -131,24 +175,47 @@ class ColumnDecoder:
             A row per packet, and which packets the scalar reader has to read: their values here
             mean nothing.
         """
-        rows, taken = len(starts), int(sizes.sum())
-        arena = Arena(self._layout, rows, taken, taken + SLACK if self._copies else 0)
-        scratch = _Scratch.for_bytes(min(taken, rows * kernels.MAX_SCRATCH_BYTES))
+        together, decoded = starts is self._found, self._decoded
+        self._found, self._decoded = _NONE, None
+        if together and len(starts):
+            self._density = len(starts) / int(starts[-1] + sizes[-1] - starts[0])
+            if decoded is not None:
+                return decoded
+        return self._fill(data, stop, starts, sizes, contexts, int(sizes.sum()))[1]
+
+    def _fill(
+        self,
+        data: Bytes,
+        stop: int,
+        starts: Ints,
+        sizes: Ints,
+        contexts: Ints,
+        taken: int,
+        limits: Limits | None = None,
+    ) -> tuple[int, Decoded]:
+        """Decode packets, of no more than `taken` bytes; return how many there are, and them.
+
+        With `limits`, they are found first, no more than the arrays have room for.
+        """
+        most = len(starts)
+        arena = Arena(self._layout, most, taken, taken + SLACK if self._copies else 0)
+        scratch = _Scratch.for_bytes(min(taken, most * kernels.MAX_SCRATCH_BYTES))
         a = arena.arrays
-        a["offsets"][:, 0] = a["offsets"][:, rows] = 0
-        rejected = a["rejected"][0, :rows]
-        odd = kernels.fill_rows(
-            data, stop, starts, sizes, contexts, self._wanted, a["i32"], a["i64"], a["block"][0],
-            a["said"][0], a["bits"], rejected, a["names"][0], scratch.topics, arena.rest,
-            scratch.text, scratch.codes, scratch.offsets, a["offsets"], *kernels.TABLES,
+        a["offsets"][:, 0] = 0
+        rows = kernels.fill_rows(
+            data, stop, starts, sizes, contexts, limits is None, *(limits or _NO_LIMITS),
+            self._wanted, a["i32"], a["i64"], a["block"][0], a["said"][0], a["bits"],
+            a["rejected"][0], a["names"][0], scratch.topics, arena.rest, scratch.text,
+            scratch.codes, scratch.offsets, a["offsets"], *kernels.TABLES,
         )  # fmt: skip
-        _, topics, payloads, entries = a["offsets"][:, rows].tolist()
+        ends = a["offsets"][:, rows].tolist()
+        _, topics, payloads, entries = map(mul, ends, self._filled)
         if self._copies:
             arena.claim("payloads", payloads)
         arena.put("topics", scratch.topics[:topics])
         if entries:
             _put_properties(arena, scratch, entries)
-        return arena.batch(entries), np.flatnonzero(rejected) if odd else _NONE
+        return rows, (arena.batch(entries, rows), np.flatnonzero(a["rejected"][0, :rows]))
 
 
 def _put_properties(arena: Arena, scratch: _Scratch, entries: int) -> None:

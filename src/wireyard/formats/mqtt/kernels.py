@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece
+from wireyard.accelerate import BOOL, I64, READ, TEXT, array, kernel, piece
 from wireyard.formats.mqtt.block_kernels import (
     BLOCK_ROWS,
     FIRST_BYTES,
@@ -97,8 +97,8 @@ _OFFSETS = array("int32")
 _GRID32, _GRID64, _GRID8 = array("int32", 2), array("int64", 2), array("uint8", 2)
 
 
-@kernel(I64(READ, I64, I64, I64, I64, I64, _INTS, _INTS))
-def scan_frames(
+@piece
+def find_frames(
     data: Bytes,
     start: int,
     stop: int,
@@ -107,16 +107,18 @@ def scan_frames(
     context: int,
     starts: Ints,
     sizes: Ints,
+    first: int,
+    last: int,
 ) -> int:
-    """Find whole packets that follow each other from `start` in one context; return how many.
+    """Find packets that follow each other as rows from `first` on; return the row after them.
 
     Stops before anything else: bytes that need more, bytes that begin no packet, a packet that
-    could change the context or begins at or after `last_start`, full arrays.
+    could change the context or begins at or after `last_start`, row `last`.
     """
-    count = 0
+    row = first
     ahead = start
     known = context & VERSION_BITS != 0
-    while count < starts.shape[0] and start < last_start and stop - start >= 2:
+    while row < last and start < last_start and stop - start >= 2:
         kind = load_u8(data, start) >> 4
         if kind == CONNECT or (kind == CONNACK and not known):
             break
@@ -131,11 +133,29 @@ def scan_frames(
         if digit >= 0x80 or size > max_packet_bytes or size > stop - start:
             break
         ahead = prefetch_lines(data, max(ahead, start), min(start + AHEAD_BYTES, stop))
-        starts[count] = start
-        sizes[count] = size
-        count += 1
+        starts[row] = start
+        sizes[row] = size
+        row += 1
         start += size
-    return count
+    return row
+
+
+@kernel(I64(READ, I64, I64, I64, I64, I64, _INTS, _INTS))
+def scan_frames(
+    data: Bytes,
+    start: int,
+    stop: int,
+    last_start: int,
+    max_packet_bytes: int,
+    context: int,
+    starts: Ints,
+    sizes: Ints,
+) -> int:
+    """Find whole packets that follow each other from `start` in one context; return how many."""
+    return find_frames(
+        data, start, stop, last_start, max_packet_bytes, context, starts, sizes,
+        0, starts.shape[0],
+    )  # fmt: skip
 
 
 @piece
@@ -246,8 +266,9 @@ def fill_no_properties(offsets: Grid32, first: int, last: int) -> None:
 
 @kernel(
     I64(
-        READ, I64, _INTS, _INTS, _INTS, I64, _GRID32, _GRID64, _INTS, TEXT, _GRID8, TEXT, TEXT,
-        TEXT, TEXT, TEXT, _OFFSETS, _OFFSETS, _GRID32, _INTS, _INTS, _INTS, _INTS,
+        READ, I64, _INTS, _INTS, _INTS, BOOL, I64, I64, I64, I64, I64, _GRID32, _GRID64, _INTS,
+        TEXT, _GRID8, TEXT, TEXT, TEXT, TEXT, TEXT, _OFFSETS, _OFFSETS, _GRID32, _INTS, _INTS,
+        _INTS, _INTS,
     )
 )  # fmt: skip
 def fill_rows(
@@ -256,6 +277,11 @@ def fill_rows(
     starts: Ints,
     sizes: Ints,
     contexts: Ints,
+    found: bool,
+    start: int,
+    last_start: int,
+    max_packet_bytes: int,
+    context: int,
     wanted: int,
     i32: Grid32,
     i64: Grid64,
@@ -275,16 +301,28 @@ def fill_rows(
     first_bytes: Ints,
     kinds: Ints,
 ) -> int:
-    """Fill the wanted columns of the packets at `starts`; return how many are rejected.
+    """Fill the wanted columns of the packets at `starts`; return how many there are.
 
-    Shapes: i32, i64 (field, r); block (`BLOCK_SIZE`); said (`BLOCK_ROWS`); bits (`BITS`,
-    r / 8); rejected (r); names, topics, payloads and the text of properties: their bytes, and
-    slack; codes (e); entry_offsets (e + 1); offsets (group, r + 1). Zero at first: the first of
-    all offsets.
+    If they are not `found` yet, that is done as by `scan_frames`, a block at a time: its bytes are
+    still in the cache when its columns are filled.
+
+    Shapes: starts, sizes, contexts, rejected (r); i32, i64 (field, r); block (`BLOCK_SIZE`); said
+    (`BLOCK_ROWS`); bits (`BITS`, r / 8); names, topics, payloads and the text of properties: their
+    bytes, and slack; codes (e); entry_offsets (e + 1); offsets (group, r + 1). Zero at first: the
+    first of all offsets.
     """
     rows = starts.shape[0]
+    filled = 0
     for first in range(0, rows, BLOCK_ROWS):
         last = min(first + BLOCK_ROWS, rows)
+        if not found:
+            last = find_frames(
+                data, start, stop, last_start, max_packet_bytes, context, starts, sizes,
+                first, last,
+            )  # fmt: skip
+            if last == first:
+                break
+            start = starts[last - 1] + sizes[last - 1]
         look_at_heads(data, stop, starts, sizes, contexts, block, said, first_bytes, first, last)
         find_topics(block, last - first)
         look_behind_topics(data, block, last - first)
@@ -305,7 +343,7 @@ def fill_rows(
                 fill_no_properties(offsets, first, last)
         if wanted & _PAYLOADS_WANTED:
             fill_payloads(data, stop, block, payloads, offsets, first, last)
-    odd = 0
-    for row in range(rows):
-        odd += rejected[row]
-    return odd
+        filled = last
+        if last < first + BLOCK_ROWS:
+            break
+    return filled
