@@ -259,7 +259,9 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
             assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        assert process.wait() == 130
+        # Where the interrupt comes while Python runs a string, as it does to make a dataclass, it
+        # ends itself by the signal after all was tidied up; shells say 130 to that too.
+        assert process.wait() in (130, -signal.SIGINT)
         assert process.stderr is not None and process.stderr.read().strip() == b""
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
