@@ -179,3 +179,10 @@ def block(delivery: Row) -> bytes:
     """Return the acknowledgement of a delivery."""
     code = HEADERS[delivery["version"]]["consumer_id"].code
     return struct.pack(f">{code}", delivery["consumer_id"]) + message_id(delivery)
+
+
+def held(ack_mode: int | None = 1, **values: Any) -> tuple[Talk, list[Row]]:
+    """Return a conversation in which a consumer holds three messages."""
+    talk = Talk().login()
+    talk.consumer(7, ack_mode, JMQSessionID=70, **values)
+    return talk, [talk.deliver(talk.send(), 7) for _ in range(3)]
