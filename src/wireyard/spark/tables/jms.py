@@ -7,10 +7,10 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from wireyard.formats.jmq.layout import BROKER_TYPES, CLIENT_TYPES, FLAGS, MESSAGE_TYPES
 from wireyard.formats.jmq.message import BODY_KINDS
+from wireyard.spark.tables.message import as_message
 from wireyard.spark.tables.rows import (
     ROW,
     STREAM,
-    captured_at,
     directions,
     endpoint,
     time_at,
@@ -72,13 +72,11 @@ def _message_columns() -> list[Column]:
     temporary = F.col("destination").startswith("temporary_destination://")
     # Stock clients send a MAC address too, in parentheses.
     host = F.regexp_replace("source_ip_text", r"\(.*", "")
-    columns = {
+    known = {
         "message_key": F.col("sys_message_id"),
         "protocol": F.lit("jms"),
         "sent_ms": F.col("timestamp"),
         "sent_at": time_at("timestamp"),
-        "captured_ns": F.col("captured_ns"),
-        "captured_at": captured_at(),
         "producer": endpoint(host, F.col("source_port")),
         "client_id": F.col("client_id"),
         "destination": F.col("destination"),
@@ -86,9 +84,7 @@ def _message_columns() -> list[Column]:
             F.col("destination").isNotNull(), queue_or_topic
         ),
         "persistent": _flag("P"),
-        "qos": F.lit(None).cast("int"),
         "priority": F.col("priority"),
-        "retained": F.lit(None).cast("boolean"),
         "expiration_ms": F.col("expiration"),
         "expiration_at": time_at("expiration", never=0),
         "delivery_time_ms": F.col("delivery_time"),
@@ -104,12 +100,8 @@ def _message_columns() -> list[Column]:
         "compressed": _flag("Z"),
         "producer_id": F.col("producer_id"),
         "first_seen": F.when(_is_sent(), "sent").otherwise("delivered"),
-        "source": F.col("source"),
-        "stream": F.col("stream"),
-        "offset": F.col("offset"),
-        "length": F.col("length"),
     }
-    return [column.alias(name) for name, column in columns.items()]
+    return as_message(known)
 
 
 def _is_sent() -> Column:

@@ -6,7 +6,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from wireyard.formats.mqtt.layout import BROKER_TYPES, CLIENT_TYPES, CONNECT, PUBLISH
-from wireyard.spark.tables.rows import ROW, STREAM, captured_at, directions, endpoint, with_latest
+from wireyard.spark.tables.message import as_message
+from wireyard.spark.tables.rows import ROW, STREAM, directions, endpoint, with_latest
 from wireyard.streams.framer import OK
 
 __all__ = ["messages"]
@@ -80,43 +81,25 @@ def _message_columns() -> list[Column]:
         _property("correlation_data")
     )
     is_text = _property("payload_format_indicator") == "1"
-    none = F.lit(None)
-    columns = {
+    known = {
         "message_key": F.concat("stream", F.lit("@"), F.col("offset").cast("string")),
         "protocol": F.lit("mqtt"),
-        "sent_ms": none.cast("long"),
-        "sent_at": none.cast("timestamp"),
-        "captured_ns": F.col("captured_ns"),
-        "captured_at": captured_at(),
         "producer": endpoint(F.col("src_addr"), F.col("src_port")),
         "client_id": F.col("client_id"),
         "destination": F.col("topic"),
         "destination_kind": F.lit("topic"),
-        "persistent": none.cast("boolean"),
         "qos": F.col("qos"),
-        "priority": none.cast("int"),
         "retained": F.col("retain"),
-        "expiration_ms": none.cast("long"),
-        "expiration_at": none.cast("timestamp"),
-        "delivery_time_ms": none.cast("long"),
-        "delivery_time_at": none.cast("timestamp"),
         "correlation_id": text_or_hex,
         "reply_to": _property("response_topic"),
         "message_type": _property("content_type"),
-        "transaction_id": none.cast("long"),
         "body_kind": F.when(is_text, "text").otherwise("bytes"),
         "body_size": F.col("payload_size"),
         "body": F.col("payload"),
         "properties": _user_properties(),
-        "compressed": none.cast("boolean"),
-        "producer_id": none.cast("long"),
         "first_seen": F.lit("sent"),
-        "source": F.col("source"),
-        "stream": F.col("stream"),
-        "offset": F.col("offset"),
-        "length": F.col("length"),
     }
-    return [column.alias(name) for name, column in columns.items()]
+    return as_message(known)
 
 
 def _property(name: str) -> Column:

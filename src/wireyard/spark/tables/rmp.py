@@ -14,7 +14,8 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 from wireyard.formats.base import Row
 from wireyard.formats.rmp.layout import LAYERS
 from wireyard.layers.rmp.observer import NEEDED, Observer, Seen, observe
-from wireyard.spark.tables.rows import ROW, STREAM, captured_at, endpoint
+from wireyard.spark.tables.message import as_message
+from wireyard.spark.tables.rows import ROW, STREAM, endpoint
 from wireyard.spark.types import spark_schema
 
 __all__ = ["messages"]
@@ -116,7 +117,6 @@ def _ranges(frames: Iterable[int]) -> str | None:
 
 
 def _message_columns() -> list[Column]:
-    none = F.lit(None)
     producer = endpoint(F.col("src_addr"), F.col("src_port"))
     group = endpoint(F.col("dst_addr"), F.col("dst_port"))
     names = F.create_map(*(F.lit(part) for layer in LAYERS.items() for part in layer))
@@ -125,44 +125,24 @@ def _message_columns() -> list[Column]:
         F.coalesce(F.try_element_at(names, F.col("layer")), named)
     )
     asked = F.when(F.col("reply_requested"), _called(producer, F.col("message_number")))
-    columns: dict[str, Any] = {
+    known = {
         "message_key": F.concat("stream", F.lit("@"), F.col("offset").cast("string")),
         "protocol": F.lit("rmp"),
-        "sent_ms": none.cast("long"),
-        "sent_at": none.cast("timestamp"),
-        "captured_ns": F.col("captured_ns"),
-        "captured_at": captured_at(),
         "producer": producer,
         "client_id": F.col("client").cast("string"),
         "destination": group,
         "destination_kind": F.when(group.isNotNull(), "group"),
-        "persistent": none.cast("boolean"),
-        "qos": none.cast("int"),
-        "priority": none.cast("int"),
-        "retained": none.cast("boolean"),
-        "expiration_ms": none.cast("long"),
-        "expiration_at": none.cast("timestamp"),
-        "delivery_time_ms": none.cast("long"),
-        "delivery_time_at": none.cast("timestamp"),
         "correlation_id": F.coalesce(
             _called(F.col("reply_source"), F.col("reply_message_number")), asked
         ),
-        "reply_to": none.cast("string"),
         "message_type": layer,
-        "transaction_id": none.cast("long"),
         "body_kind": F.lit("bytes"),
         "body_size": F.length("data").cast("long"),
         "body": F.col("data"),
         "properties": _properties(),
-        "compressed": none.cast("boolean"),
-        "producer_id": none.cast("long"),
         "first_seen": F.lit("sent"),
-        "source": F.col("source"),
-        "stream": F.col("stream"),
-        "offset": F.col("offset"),
-        "length": F.col("length"),
     }
-    return [column.alias(name) for name, column in columns.items()]
+    return as_message(known)
 
 
 def _called(process: Column, number: Column) -> Column:
