@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from itertools import chain, count, groupby
+from queue import SimpleQueue
 from threading import Lock, local
 from typing import Any
 
@@ -45,6 +45,8 @@ Turn = tuple[Plan, Any, Iterable[Part]]
 """A plan, the compiled columns for it, and blocks that whoever takes the turn decodes."""
 Batches = list[pa.RecordBatch]
 Decode = Callable[[Turn], Batches]
+Outcome = Batches | Exception | None
+"""What became of a turn; None if there was none left."""
 
 _COLD_BYTES = 8 << 20
 """Below this a cold process has the scalar reader's answer before the kernels are loaded."""
@@ -276,18 +278,23 @@ def _decoded(turns: Iterator[Turn], readers: _Readers, threads: int) -> Iterator
 def _in_threads(decode: Decode, blocks: Iterator[Turn], threads: int) -> Iterator[Batches]:
     """Decode in several threads, and yield what they made in order.
 
+    The caller's thread is one of them: it takes a turn itself rather than wait for that of another.
     Of what is decoded ahead there is never more than one block a thread, and one.
     """
-    pool = _pool(threads)
-    turns = _Turns(decode, blocks)
-    under_way = deque(pool.submit(turns.take) for _ in range(threads + 1))
-    ready: dict[int, Batches | Exception | None] = {}
+    pool = _pool(threads - 1)
+    turns = _Turns(decode, blocks, threads + 1)
+    helpers = [pool.submit(turns.take_all) for _ in range(threads - 1)]
+    ready: dict[int, Outcome] = {}
     try:
         for number in count():
+            turns.wanted = number
+            for place, helper in enumerate(helpers):
+                if helper.done():
+                    helpers[place] = pool.submit(turns.take_all)
             while number not in ready:
-                found, made = under_way.popleft().result()
-                ready[found] = made
-                under_way.append(pool.submit(turns.take))
+                if not turns.done.empty() or not turns.take():
+                    found, outcome = turns.done.get()
+                    ready[found] = outcome
             match ready.pop(number):
                 case None:
                     return
@@ -296,39 +303,64 @@ def _in_threads(decode: Decode, blocks: Iterator[Turn], threads: int) -> Iterato
                 case batches:
                     yield batches
     finally:
-        for future in under_way:
-            if not future.cancel():
-                future.result()  # it may still be reading
         turns.end()
+        for helper in helpers:
+            if not helper.cancel():
+                helper.result()  # it may still be reading
 
 
 class _Turns:
-    """Blocks for threads to take: whoever cuts one decodes it, and has it in its own cache."""
+    """Blocks for threads to take: whoever cuts one decodes it, and has it in its own cache.
 
-    def __init__(self, decode: Decode, blocks: Iterator[Turn]) -> None:
-        self._decode: Decode | None = decode
+    Parameters
+    ----------
+    decode, blocks
+        What is done, and with what.
+    most
+        How many blocks are taken at most from the one that is wanted on.
+    """
+
+    def __init__(self, decode: Decode, blocks: Iterator[Turn], most: int) -> None:
+        self.done: SimpleQueue[tuple[int, Outcome]] = SimpleQueue()
+        """Numbers of blocks that were taken, and what became of them; of the end too."""
+        self.wanted = 0
+        """The number of the block that the caller waits for."""
+        self._decode = decode
         self._blocks = blocks
-        self._numbers = count()
+        self._most = most
+        self._taken = 0
         self._cutting = Lock()
 
-    def take(self) -> tuple[int, Batches | Exception | None]:
-        """Return the number of the next block and its batches, an error, or None at the end."""
+    def take_all(self) -> None:
+        """Take blocks until there are no more, or enough ahead of what is wanted."""
+        while self.take():
+            pass
+
+    def take(self) -> bool:
+        """Take the next block if that is not too far ahead; return whether one was decoded."""
         with self._cutting:
-            number = next(self._numbers)
+            number = self._taken
+            if number >= self.wanted + self._most:
+                return False
+            self._taken += 1
             try:
                 block = next(self._blocks, None)
             except Exception as error:
-                return number, error
-        if block is None or self._decode is None:
-            return number, None
-        try:
-            return number, self._decode(block)
-        except Exception as error:
-            return number, error
+                self.done.put((number, error))
+                return False
+        outcome: Outcome = None
+        if block is not None:
+            try:
+                outcome = self._decode(block)
+            except Exception as error:
+                outcome = error
+        self.done.put((number, outcome))
+        return isinstance(outcome, list)
 
     def end(self) -> None:
-        """Let go of the caller's bytes, for a thread may hold its last turn for a while."""
-        self._decode, self._blocks = None, iter(())
+        """See to it that no more blocks are taken."""
+        with self._cutting:
+            self._blocks = iter(())
 
 
 @cache
