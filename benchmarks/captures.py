@@ -116,7 +116,7 @@ def walk(path: Path) -> int:
     file, count = CaptureFile.open(path), 0
     for records in file.records():
         payload = np.empty(int(records.captured.sum()), np.uint8)
-        copy_runs(file.data, 0, records.starts, records.captured, payload)
+        copy_runs(file.data, 0, records.starts, records.captured, 0, payload)
         count += len(records)
     return count
 

@@ -10,6 +10,7 @@ it is one call that copies nothing.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ import pyarrow as pa
 
 from wireyard.accelerate import I64, array, kernel
 
-__all__ = ["Arena", "BatchLayout", "Shape", "Source"]
+__all__ = ["Arena", "BatchLayout", "Shape", "Source", "pooled"]
 
 Bytes = npt.NDArray[np.uint8]
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -149,6 +150,12 @@ def place_claims(numbers: Ints, sizes: Ints, start: int, extents: Pairs, places:
 
 
 # --- the memory -----------------------------------------------------------------------------
+
+
+def pooled(shape: int | tuple[int, ...], kind: type[Any]) -> npt.NDArray[Any]:
+    """Return an array of undefined contents in the memory of Arrow's pool."""
+    data = pa.allocate_buffer(math.prod(np.atleast_1d(shape).tolist()) * np.dtype(kind).itemsize)
+    return np.frombuffer(data, kind).reshape(shape)
 
 
 @dataclass(frozen=True, slots=True)

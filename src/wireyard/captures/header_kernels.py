@@ -361,7 +361,7 @@ def read_udp(data: Bytes, at: int, stop: int, wire: int, units: Grid, row: int) 
     return _UDP
 
 
-@kernel(I64(READ, _INTS, _INTS, _INTS, _INTS, _INTS, TEXT, _GRID, _GRID, _INTS))
+@kernel(I64(READ, _INTS, _INTS, _INTS, _INTS, _INTS, TEXT, _GRID, _GRID, _GRID, _INTS))
 def read_headers(
     data: Bytes,
     starts: Ints,
@@ -372,15 +372,17 @@ def read_headers(
     fates: Bytes,
     units: Grid,
     fragments: Grid,
+    tally: Grid,
     counts: Ints,
 ) -> int:
     """Read the headers of some packets, each from a header of its kind on.
 
     `records` are their numbers. Gives all their `fates`; TCP segments and UDP datagrams in `units`,
-    fragments in `fragments`, and in `counts` how many there are of both. Returns the number of
-    packets.
+    fragments in `fragments`, and in `counts` how many there are of both, and how many bytes were
+    not captured. Adds to `tally` how many packets have each fate, and their captured bytes. Returns
+    the number of packets.
     """
-    count, fragment_count = 0, 0
+    count, fragment_count, cut_bytes = 0, 0, 0
     for packet in range(len(starts)):
         if packet + _AHEAD_PACKETS < len(starts):
             ahead = starts[packet + _AHEAD_PACKETS]
@@ -410,7 +412,10 @@ def read_headers(
         elif fate == _UDP:
             fate = read_udp(data, at, stop, wire, units, count)
         fates[packet] = fate
+        tally[0, fate] += 1
+        tally[1, fate] += captured[packet]
+        cut_bytes += max(originals[packet] - captured[packet], 0)
         if fate in (_TCP, _UDP):
             count += 1
-    counts[0], counts[1] = count, fragment_count
+    counts[0], counts[1], counts[2] = count, fragment_count, cut_bytes
     return len(starts)

@@ -106,11 +106,11 @@ def scan_headers(data: Bytes, records: Records, first: int, base: int = 0) -> It
     most = min(len(records), _BLOCK_PACKETS)
     units, fragments = np.empty((2, len(Unit), most), np.int64)
     fates = np.empty(most, np.uint8)
-    counts = np.zeros(2, np.int64)
     for begin in range(0, len(records), _BLOCK_PACKETS):
         part = slice(begin, begin + _BLOCK_PACKETS)
         captured, originals = records.captured[part], records.originals[part]
         numbers = np.arange(first + begin, first + begin + len(captured))
+        tally, counts = np.zeros((2, len(Fate)), np.int64), np.empty(3, np.int64)
         read_headers(
             data,
             records.starts[part],
@@ -121,6 +121,7 @@ def scan_headers(data: Bytes, records: Records, first: int, base: int = 0) -> It
             fates,
             units,
             fragments,
+            tally,
             counts,
         )
         found, fragmented = units[:, : counts[0]], fragments[:, : counts[1]]
@@ -128,18 +129,13 @@ def scan_headers(data: Bytes, records: Records, first: int, base: int = 0) -> It
             grid[Unit.START] += base
         times_ns = records.times_ns[part]
         rows = fragmented[Unit.RECORD] - numbers[0]
-        own = fates[: len(captured)]
         yield Headers(
             found,
             times_ns[found[Unit.RECORD] - numbers[0]],
             fragmented,
             times_ns[rows],
             captured[rows],
-            Tally(
-                np.bincount(own, minlength=len(Fate)),
-                np.bincount(own, captured, len(Fate)).astype(np.int64),
-                int(np.maximum(originals - captured, 0).sum()),
-            ),
+            Tally(*tally, int(counts[2])),
         )
 
 
@@ -201,11 +197,11 @@ class PacketReader:
             base = self.places.append(made.data)
             fates = np.empty(len(made.members), np.uint8)
             units, fragments = np.empty((2, len(Unit), len(made.members)), np.int64)
-            counts = np.zeros(2, np.int64)
+            uncounted, counts = np.zeros((2, len(Fate)), np.int64), np.empty(3, np.int64)
             sizes = made.sizes
             read_headers(
                 made.data, made.starts, sizes, sizes, made.kinds, made.records,
-                fates, units, fragments, counts,
+                fates, units, fragments, uncounted, counts,
             )  # fmt: skip
             units, fragments = units[:, : counts[0]], fragments[:, : counts[1]]
             for grid in (units, fragments):

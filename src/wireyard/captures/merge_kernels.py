@@ -204,20 +204,22 @@ def merge_rows(
     return count
 
 
-@kernel(I64(READ, I64, _INTS, _INTS, TEXT))
-def copy_runs(data: Bytes, base: int, starts: Ints, lengths: Ints, out: Bytes) -> int:
-    """Copy runs of `data`, which begins at `base`, to `out`; return their bytes.
+@kernel(I64(READ, I64, _INTS, _INTS, I64, TEXT))
+def copy_runs(data: Bytes, base: int, starts: Ints, lengths: Ints, skip: int, out: Bytes) -> int:
+    """Copy runs of `data`, which begins at `base`, to `out` until it is full; return their bytes.
 
-    They lie far apart, so the bytes of one are asked for while those before it are copied.
+    The first `skip` bytes of the first run are left out. Runs lie far apart, so the bytes of one
+    are asked for while those before it are copied.
     """
     at = 0
     for run in range(len(starts)):
         if run + _RUNS_AHEAD < len(starts):
             ahead = int(starts[run + _RUNS_AHEAD]) - base
             prefetch_lines(data, ahead, ahead + min(lengths[run + _RUNS_AHEAD], AHEAD_BYTES))
-        length = int(lengths[run])
-        copy_bytes(out, at, data, int(starts[run]) - base, length)
+        length = max(min(int(lengths[run]) - skip, len(out) - at), 0)
+        copy_bytes(out, at, data, int(starts[run]) + skip - base, length)
         at += length
+        skip = 0
     return at
 
 

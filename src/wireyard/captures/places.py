@@ -37,10 +37,13 @@ class Places:
         begin = start - int(self._bases[part])
         return self._parts[part][begin : begin + length]
 
-    def copy(self, starts: Ints, lengths: Ints, out: Bytes) -> None:
-        """Copy runs that lie in one part each behind each other."""
+    def copy(self, starts: Ints, lengths: Ints, out: Bytes, skip: int = 0) -> None:
+        """Copy runs that lie in one part each behind each other, until `out` is full.
+
+        The first `skip` bytes of the first run are left out.
+        """
         if len(self._parts) == 1:
-            copy_runs(self._parts[0], 0, starts, lengths, out)
+            copy_runs(self._parts[0], 0, starts, lengths, skip, out)
             return
         parts = np.searchsorted(self._bases, starts, "right") - 1
         bounds = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(parts)]
@@ -49,4 +52,7 @@ class Places:
             if first < stop:
                 part, runs = int(parts[first]), slice(first, stop)
                 base = int(self._bases[part])
-                at += copy_runs(self._parts[part], base, starts[runs], lengths[runs], out[at:])
+                at += copy_runs(
+                    self._parts[part], base, starts[runs], lengths[runs], skip, out[at:]
+                )
+                skip = 0

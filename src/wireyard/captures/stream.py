@@ -109,9 +109,13 @@ class Stream:
     @property
     def pieces(self) -> Ints:
         """The parts without a gap. Shapes: (p, 2), start and stop."""
-        starts, stops = self.runs.offsets, self.runs.stops
+        starts = self.runs.offsets
         if not len(starts):
             return np.empty((0, 2), np.int64)
+        stop = starts[-1] + self.runs.lengths[-1]
+        if stop - starts[0] == self.runs.lengths.sum():  # as most have none
+            return np.array([[starts[0], stop]])
+        stops = self.runs.stops
         apart = np.flatnonzero(starts[1:] != stops[:-1])
         pieces = np.empty((len(apart) + 1, 2), np.int64)
         pieces[0, 0], pieces[-1, 1] = starts[0], stops[-1]
@@ -133,13 +137,13 @@ class Stream:
 
     def _copy(self, start: int, stop: int, out: Bytes) -> None:
         touched = slice(*self._runs_of(start, stop))
-        offsets = self.runs.offsets[touched]
-        begins = np.maximum(offsets, start)
-        lengths = np.minimum(offsets + self.runs.lengths[touched], stop) - begins
-        if (lengths < 0).any() or lengths.sum() != len(out):
+        offsets, lengths, starts = (column[touched] for column in self.runs[:3])
+        begin = end = start
+        if len(offsets):
+            begin, end = int(offsets[0]), int(offsets[-1] + lengths[-1])
+        if start < begin or end < stop or end - begin != lengths.sum():
             raise ValueError(f"{self.name}: bytes {start} to {stop} are not all in one piece")
-        starts = self.runs.starts[touched] + begins - offsets
-        self.content.places.copy(starts, lengths, out)
+        self.content.places.copy(starts, lengths, out, start - begin)
 
     def windows(
         self, start: int, stop: int, window_bytes: int = WINDOW_BYTES, tray: Tray | None = None

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from wireyard.arena import pooled
 from wireyard.captures.connections import Connections
 from wireyard.captures.merge_kernels import Run, gather_rows, group_rows, merge_rows, sort_rows
 from wireyard.captures.stream import Runs
@@ -82,9 +83,9 @@ def _place(
     segments: Units, times_ns: Ints, conversation_count: int
 ) -> tuple[Grid, Grid, Shorts, Ints, npt.NDArray[np.uint8]]:
     """Find the connection of each segment and its position there."""
-    streams = np.empty(len(segments), np.int32)
-    positions = np.empty(len(segments), np.int64)
-    verdicts = np.empty(len(segments), np.uint8)
+    streams = pooled(len(segments), np.int32)
+    positions = pooled(len(segments), np.int64)
+    verdicts = pooled(len(segments), np.uint8)
     latest = np.full(conversation_count, NONE, np.int32)
     capacity = conversation_count + _FIRST_CONNECTIONS
     connections = np.empty((capacity, len(Connection)), np.int64)
@@ -122,7 +123,7 @@ def _merge(
 ) -> tuple[Ints, Runs]:
     """Return where the runs of each stream begin, and the runs."""
     bounds = np.zeros(len(begins) + 2, np.int64)
-    order = np.empty(len(segments), np.int64)
+    order = pooled(len(segments), np.int64)
     order = order[: group_rows(streams, taken.view(np.uint8), bounds, order)]
     bounds = bounds[:-1]
     unsorted = np.empty(len(begins), np.uint8)
@@ -130,10 +131,10 @@ def _merge(
         places = np.flatnonzero(np.repeat(unsorted, np.diff(bounds)))
         rows = np.sort(order[places])
         order[places] = rows[np.lexsort((rows, positions[rows], streams[rows]))]
-    pieces, count = np.empty((len(Run), len(order)), np.int64), len(order)
+    pieces, count = pooled((len(Run), len(order)), np.int64), len(order)
     gather_rows(positions, segments.captured, segments.starts, segments.records, order, pieces)
     # No more memory is touched than there are runs.
-    runs, heap = np.empty((len(Run), 2 * count), np.int64), np.empty(count, np.int64)
+    runs, heap = pooled((len(Run), 2 * count), np.int64), pooled(count, np.int64)
     run_bounds = np.empty(len(begins) + 1, np.int64)
     found = merge_rows(pieces, order, bounds, begins, newest, heap, runs, run_bounds)
     return run_bounds, Runs(*runs[:, :found])

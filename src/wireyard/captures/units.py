@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from wireyard.arena import pooled
 from wireyard.captures.flows import FlowTable
 from wireyard.captures.headers import Headers, PacketReader
 from wireyard.captures.layout import Unit
@@ -40,20 +41,6 @@ class Units:
     def __len__(self) -> int:
         return len(self.records)
 
-    @classmethod
-    def of(cls, units: Grid, flows: Ints) -> Units:
-        """Return the columns of a grid of `Unit`."""
-        return cls(
-            units[Unit.RECORD].astype(np.int32),
-            flows.astype(np.int32),
-            units[Unit.SEQUENCE].astype(np.uint32),
-            units[Unit.ACKNOWLEDGMENT].astype(np.uint32),
-            units[Unit.FLAGS].astype(np.uint8),
-            units[Unit.START].copy(),
-            units[Unit.CAPTURED].astype(np.int32),
-            units[Unit.LENGTH].astype(np.int32),
-        )
-
     def columns(self) -> list[npt.NDArray[Any]]:
         """Return all columns."""
         return [getattr(self, field.name) for field in fields(self)]
@@ -61,6 +48,31 @@ class Units:
     def take(self, rows: npt.NDArray[Any] | slice) -> Units:
         """Return some rows, by number, by mask or as a slice."""
         return Units(*(column[rows] for column in self.columns()))
+
+
+_KINDS: Final = {
+    "records": np.int32,
+    "flows": np.int32,
+    "sequences": np.uint32,
+    "acknowledgments": np.uint32,
+    "flags": np.uint8,
+    "starts": np.int64,
+    "captured": np.int32,
+    "lengths": np.int32,
+    "times_ns": np.int64,
+}
+"""The columns of units, and when their packets were captured."""
+_FIELDS: Final = {
+    "records": Unit.RECORD,
+    "sequences": Unit.SEQUENCE,
+    "acknowledgments": Unit.ACKNOWLEDGMENT,
+    "flags": Unit.FLAGS,
+    "starts": Unit.START,
+    "captured": Unit.CAPTURED,
+    "lengths": Unit.LENGTH,
+}
+"""Those that headers tell."""
+_FIRST_ROOM: Final = 1 << 12
 
 
 class Share(NamedTuple):
@@ -86,8 +98,8 @@ class UnitReader:
         self.flows = FlowTable()
         self.share = share
         self._wanted = np.empty(0, np.bool_)
-        nothing = np.empty((len(Unit), 0), np.int64)
-        self._kept = [(Units.of(nothing, nothing[0]), nothing[0])]
+        self._count = 0
+        self._columns = {name: np.empty(_FIRST_ROOM, kind) for name, kind in _KINDS.items()}
 
     def begin(self, data: Bytes) -> None:
         """Go on with packets of another file."""
@@ -104,19 +116,32 @@ class UnitReader:
 
     def units(self) -> tuple[Units, Ints]:
         """Return all units in the order of capture, and the times of their packets."""
-        columns = zip(*(units.columns() for units, _ in self._kept), strict=True)
-        times_ns = np.concatenate([times for _, times in self._kept])
-        return Units(*map(np.concatenate, columns)), times_ns
+        columns = {name: column[: self._count] for name, column in self._columns.items()}
+        times_ns = columns.pop("times_ns")
+        return Units(**columns), times_ns
 
     def _keep(self, grid: Grid, times_ns: Ints) -> None:
         grid = np.ascontiguousarray(grid)
-        units = Units.of(grid, self.flows.number(grid, grid.shape[1]))
+        flows = self.flows.number(grid, grid.shape[1])
         share = self.share
         if share is not None:
             first = len(self._wanted)
             new = self.flows.parts(first, share.of) == share.part
             new |= self.flows.has_port(first, share.port)
             self._wanted = np.concatenate([self._wanted, new])
-            rows = self._wanted[units.flows >> 1]
-            units, times_ns = units.take(rows), times_ns[rows]
-        self._kept.append((units, times_ns))
+            rows = self._wanted[flows >> 1]
+            grid, flows, times_ns = grid[:, rows], flows[rows], times_ns[rows]
+        part = slice(self._count, self._count + len(flows))
+        self._make_room(part.stop)
+        known = {name: grid[unit] for name, unit in _FIELDS.items()}
+        for name, values in {**known, "flows": flows, "times_ns": times_ns}.items():
+            self._columns[name][part] = values
+        self._count = part.stop
+
+    def _make_room(self, most: int) -> None:
+        """Let the columns grow; to put parts together at the end would take three times as long."""
+        if most <= len(self._columns["times_ns"]):
+            return
+        for name, column in self._columns.items():
+            self._columns[name] = grown = pooled(2 * most, column.dtype)
+            grown[: self._count] = column[: self._count]
