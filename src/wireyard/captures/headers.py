@@ -46,8 +46,9 @@ _KINDS: Final = {
 _FIRST_LINK: Final = min(_KINDS)
 _HEADERS: Final = np.full(max(_KINDS) - _FIRST_LINK + 2, Fate.UNKNOWN_LINK, np.int64)
 _HEADERS[[link - _FIRST_LINK for link in _KINDS]] = list(_KINDS.values())
-_BLOCK_PACKETS: Final = 1 << 13
-"""Read at once: what is found out about them should stay in the cache."""
+_BLOCK_PACKETS: Final = 8000
+"""Read at once: what is found out about them should stay in the cache, of which columns that are
+a power of two long would take the same lines."""
 _MOST_NESTED: Final = 8
 """Fragments in tunnels in fragments: deeper is no network."""
 

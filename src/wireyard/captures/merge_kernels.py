@@ -35,7 +35,7 @@ _MOVES_A_ROW: Final = 16
 """Capture order is nearly the right order; what needs more moves than this is sorted elsewhere."""
 _PLACE_BITS: Final = 32
 _PLACES: Final = (1 << _PLACE_BITS) - 1
-_RUNS_AHEAD: Final = 2
+_RUNS_AHEAD: Final = 8
 """How many runs before it is copied the bytes of one are asked for."""
 
 
