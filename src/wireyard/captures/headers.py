@@ -46,9 +46,6 @@ _KINDS: Final = {
 _FIRST_LINK: Final = min(_KINDS)
 _HEADERS: Final = np.full(max(_KINDS) - _FIRST_LINK + 2, Fate.UNKNOWN_LINK, np.int64)
 _HEADERS[[link - _FIRST_LINK for link in _KINDS]] = list(_KINDS.values())
-_BLOCK_PACKETS: Final = 8000
-"""Read at once: what is found out about them should stay in the cache, of which columns that are
-a power of two long would take the same lines."""
 _MOST_NESTED: Final = 8
 """Fragments in tunnels in fragments: deeper is no network."""
 
@@ -98,46 +95,29 @@ class Headers(NamedTuple):
     tally: Tally
 
 
-def scan_headers(data: Bytes, records: Records, first: int, base: int = 0) -> Iterator[Headers]:
-    """Yield the headers of records of `data`, which lies at `base`, by blocks.
-
-    The first record has the number `first`. What is yielded is good until the next is asked for.
-    """
+def scan_headers(data: Bytes, records: Records, first: int, base: int = 0) -> Headers:
+    """Return the headers of records of `data`, which lies at `base`; `first` numbers the first."""
     kinds = _HEADERS[np.minimum(records.links - _FIRST_LINK, len(_HEADERS) - 1)]
-    most = min(len(records), _BLOCK_PACKETS)
-    units, fragments = np.empty((2, len(Unit), most), np.int64)
-    fates = np.empty(most, np.uint8)
-    for begin in range(0, len(records), _BLOCK_PACKETS):
-        part = slice(begin, begin + _BLOCK_PACKETS)
-        captured, originals = records.captured[part], records.originals[part]
-        numbers = np.arange(first + begin, first + begin + len(captured))
-        tally, counts = np.zeros((2, len(Fate)), np.int64), np.empty(3, np.int64)
-        read_headers(
-            data,
-            records.starts[part],
-            captured,
-            originals,
-            kinds[part],
-            numbers,
-            fates,
-            units,
-            fragments,
-            tally,
-            counts,
-        )
-        found, fragmented = units[:, : counts[0]], fragments[:, : counts[1]]
-        for grid in (found, fragmented):
-            grid[Unit.START] += base
-        times_ns = records.times_ns[part]
-        rows = fragmented[Unit.RECORD] - numbers[0]
-        yield Headers(
-            found,
-            times_ns[found[Unit.RECORD] - numbers[0]],
-            fragmented,
-            times_ns[rows],
-            captured[rows],
-            Tally(*tally, int(counts[2])),
-        )
+    numbers = np.arange(first, first + len(records))
+    fates = np.empty(len(records), np.uint8)
+    units, fragments = np.empty((2, len(Unit), len(records)), np.int64)
+    tally, counts = np.zeros((2, len(Fate)), np.int64), np.empty(3, np.int64)
+    read_headers(
+        data, records.starts, records.captured, records.originals, kinds, numbers,
+        fates, units, fragments, tally, counts,
+    )  # fmt: skip
+    units, fragments = units[:, : counts[0]], fragments[:, : counts[1]]
+    for grid in (units, fragments):
+        grid[Unit.START] += base
+    rows = fragments[Unit.RECORD] - first
+    return Headers(
+        units,
+        records.times_ns[units[Unit.RECORD] - first],
+        fragments,
+        records.times_ns[rows],
+        records.captured[rows],
+        Tally(tally[0], tally[1], int(counts[2])),
+    )
 
 
 class PacketReader:
@@ -165,13 +145,12 @@ class PacketReader:
         """Go on with packets of another file."""
         self._data, self.base = data, self.places.append(data)
 
-    def read(self, records: Records) -> Iterator[tuple[Grid, Ints]]:
-        """Yield the units of the records that follow those before, and their times, by blocks.
+    def read(self, records: Records) -> tuple[Grid, Ints]:
+        """Return the units of the records that follow those before, and their times.
 
         They are in the order of the packets that completed them.
         """
-        for headers in scan_headers(self._data, records, self.count, self.base):
-            yield self.take(headers)
+        return self.take(scan_headers(self._data, records, self.count, self.base))
 
     def take(self, headers: Headers) -> tuple[Grid, Ints]:
         """Return the units of packets that follow those before, and their times."""

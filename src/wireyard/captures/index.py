@@ -80,12 +80,12 @@ def write_index(sink: IO[bytes], path: str, extent: Extent, of: int, port: int) 
     fragments = _Columns()
     numbers = [np.empty(0, np.int64)]
     for records in file.records():
-        for headers in scan_headers(file.data, records, tally.packets):
-            grid = np.ascontiguousarray(headers.units)
-            numbers.append(flows.number(grid, grid.shape[1]) >> 1)
-            units.add(grid, headers.times_ns, np.zeros(grid.shape[1], np.int64))
-            fragments.add(headers.fragments, headers.fragment_times_ns, headers.fragment_bytes)
-            tally.add(headers.tally)
+        headers = scan_headers(file.data, records, tally.packets)
+        grid = np.ascontiguousarray(headers.units)
+        numbers.append(flows.number(grid, grid.shape[1]) >> 1)
+        units.add(grid, headers.times_ns, np.zeros(grid.shape[1], np.int64))
+        fragments.add(headers.fragments, headers.fragment_times_ns, headers.fragment_bytes)
+        tally.add(headers.tally)
     falls_to = np.where(flows.has_port(0, port), of, flows.parts(0, of))[np.concatenate(numbers)]
     order = np.argsort(falls_to, kind="stable")
     bounds = np.searchsorted(falls_to[order], np.arange(of + 2))

@@ -16,7 +16,7 @@ from wireyard.captures.stream import Content, Stream
 from wireyard.captures.tcp import Reassembled, reassemble
 from wireyard.captures.tcp_kernels import Verdict
 from wireyard.captures.udp import gather
-from wireyard.captures.units import Share, UnitReader
+from wireyard.captures.units import Share, UnitReader, Units
 from wireyard.errors import UsageError, WireError
 from wireyard.streams.scan import OpenedStream
 from wireyard.streams.source import Source
@@ -134,8 +134,8 @@ def put_together(
     packets, flows, share = reader.packets, reader.flows, reader.share
     units, times_ns = reader.units()
     content = Content(packets.places, units.records, times_ns, packets.fragments)
-    protocols = flows.protocols()[units.flows >> 1]
-    of_tcp, of_udp = (_rows(protocols == one) for one in (Protocol.TCP, Protocol.UDP))
+    protocols = flows.protocols()
+    of_tcp, of_udp = (_rows(units, protocols == one) for one in (Protocol.TCP, Protocol.UDP))
     tcp = reassemble(units.take(of_tcp), times_ns[of_tcp], len(flows), newest=newest)
     udp = gather(units.take(of_udp))
     streams = list(streams_of((tcp.connections, udp), flows, content))
@@ -161,9 +161,11 @@ def put_together(
     )
 
 
-def _rows(wanted: npt.NDArray[np.bool_]) -> slice | Ints:
-    """Return wanted rows: all of them, which most captures want, take no copy."""
-    return slice(None) if wanted.all() else np.flatnonzero(wanted)
+def _rows(units: Units, wanted: npt.NDArray[np.bool_]) -> slice | Ints:
+    """Return the rows of wanted conversations; all of them or none, as mostly, take no copy."""
+    if wanted.all() or not wanted.any():
+        return slice(len(units) if wanted.any() else 0)
+    return np.flatnonzero(wanted[units.flows >> 1])
 
 
 def _rest(frame_bytes: Ints, payload_bytes: int) -> dict[str, int]:

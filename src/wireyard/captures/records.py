@@ -18,7 +18,7 @@ Ints = npt.NDArray[np.int64]
 NO_TIME: Final = UNKNOWN
 """The time of a packet that has none: Simple Packet Blocks do not say."""
 BLOCK_RECORDS: Final = 6000
-"""Records that are read at once: their columns should stay in the cache, of which columns that are a
+"""Records that are read at once: their columns should stay in the cache, where columns that are a
 power of two long would take the same lines."""
 
 

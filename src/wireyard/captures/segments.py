@@ -112,19 +112,15 @@ def scan_files(
     for file in files:
         packets.begin(file.data)
         for records in file.records():
-            for units, times_ns in packets.read(records):
-                at = int(np.searchsorted(units[Unit.RECORD], first))
-                yield from rows.batches(units[:, at:], times_ns[at:])
+            units, times_ns = packets.read(records)
+            at = int(np.searchsorted(units[Unit.RECORD], first))
+            yield from rows.batches(units[:, at:], times_ns[at:])
         if file.damage is not None:
             raise SourceError(f"{file.name}: {file.damage}; {file.unread_bytes} bytes are not read")
 
 
 def _has_fragments(file: CaptureFile) -> bool:
-    return any(
-        headers.fragments.shape[1]
-        for records in file.records()
-        for headers in scan_headers(file.data, records, 0)
-    )
+    return any(scan_headers(file.data, records, 0).fragments.shape[1] for records in file.records())
 
 
 class _Rows:

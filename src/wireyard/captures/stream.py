@@ -37,7 +37,7 @@ class Content(NamedTuple):
     def times_of(self, records: Ints) -> Ints:
         """Return the times of packets that streams are made of."""
         if len(self.records) and self.records[-1] == len(self.records) - 1:
-            return self.times_ns[records]  # none is missing, so each stands at its number
+            return self.times_ns.take(records)  # none is missing, so each stands at its number
         return self.times_ns[np.searchsorted(self.records, records)]
 
 

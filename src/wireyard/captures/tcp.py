@@ -75,8 +75,16 @@ def reassemble(
             run_bounds=run_bounds,
             runs=runs,
         ),
-        np.bincount(verdicts, segments.captured, len(Verdict)).astype(np.int64),
+        _captured_bytes(verdicts, segments.captured),
     )
+
+
+def _captured_bytes(verdicts: npt.NDArray[np.uint8], captured: Shorts) -> Ints:
+    """Return the captured bytes of each verdict; nearly all segments are taken."""
+    others = np.flatnonzero(verdicts != Verdict.TAKEN)
+    counts = np.bincount(verdicts[others], captured[others], len(Verdict)).astype(np.int64)
+    counts[Verdict.TAKEN] = captured.sum(dtype=np.int64) - counts.sum()
+    return counts
 
 
 def _place(

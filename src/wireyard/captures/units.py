@@ -107,8 +107,7 @@ class UnitReader:
 
     def read(self, records: Records) -> None:
         """Read the packets that follow those before."""
-        for units, times_ns in self.packets.read(records):
-            self._keep(units, times_ns)
+        self._keep(*self.packets.read(records))
 
     def take(self, headers: Headers) -> None:
         """Go on with packets whose headers were read before."""

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
-from itertools import chain, count, groupby
-from queue import SimpleQueue
-from threading import Lock, local
+from itertools import chain, groupby
+from threading import local
 from typing import Any
 
 import numpy as np
@@ -24,6 +20,7 @@ from wireyard.streams.blocks import Block, DirectedStream, FrameScanner, Ints, c
 from wireyard.streams.framer import Framer
 from wireyard.streams.plan import Plan
 from wireyard.streams.source import Source, compression, open_source
+from wireyard.streams.turns import in_turns
 from wireyard.streams.window import (
     WINDOW_BYTES,
     Window,
@@ -43,10 +40,6 @@ __all__ = [
 
 Turn = tuple[Plan, Any, Iterable[Part]]
 """A plan, the compiled columns for it, and blocks that whoever takes the turn decodes."""
-Batches = list[pa.RecordBatch]
-Decode = Callable[[Turn], Batches]
-Outcome = Batches | Exception | None
-"""What became of a turn; None if there was none left."""
 
 _COLD_BYTES = 8 << 20
 """Below this a cold process has the scalar reader's answer before the kernels are loaded."""
@@ -263,113 +256,15 @@ class _Readers(local):
 
 
 def _decoded(turns: Iterator[Turn], readers: _Readers, threads: int) -> Iterator[pa.RecordBatch]:
-    def decode(turn: Turn) -> Batches:
+    def decode(turn: Turn) -> list[pa.RecordBatch]:
         plan, fast, parts = turn
         reader = readers.reader(plan, fast)
         shared = groupby(parts, lambda part: id(part[1].data))
         return [batch for _, some in shared for batch in reader.read(list(some))]
 
-    found = map(decode, turns) if threads <= 1 else _in_threads(decode, turns, threads)
-    for batch in chain.from_iterable(found):
+    for batch in chain.from_iterable(in_turns(decode, turns, threads)):
         if batch.num_rows:
             yield batch
-
-
-def _in_threads(decode: Decode, blocks: Iterator[Turn], threads: int) -> Iterator[Batches]:
-    """Decode in several threads, and yield what they made in order.
-
-    The caller's thread is one of them: it takes a turn itself rather than wait for that of another.
-    Of what is decoded ahead there is never more than one block a thread, and one.
-    """
-    pool = _pool(threads - 1)
-    turns = _Turns(decode, blocks, threads + 1)
-    helpers = [pool.submit(turns.take_all) for _ in range(threads - 1)]
-    ready: dict[int, Outcome] = {}
-    try:
-        for number in count():
-            turns.wanted = number
-            for place, helper in enumerate(helpers):
-                if helper.done():
-                    helpers[place] = pool.submit(turns.take_all)
-            while number not in ready:
-                if not turns.done.empty() or not turns.take():
-                    found, outcome = turns.done.get()
-                    ready[found] = outcome
-            match ready.pop(number):
-                case None:
-                    return
-                case Exception() as error:
-                    raise error
-                case batches:
-                    yield batches
-    finally:
-        turns.end()
-        for helper in helpers:
-            if not helper.cancel():
-                helper.result()  # it may still be reading
-
-
-class _Turns:
-    """Blocks for threads to take: whoever cuts one decodes it, and has it in its own cache.
-
-    Parameters
-    ----------
-    decode, blocks
-        What is done, and with what.
-    most
-        How many blocks are taken at most from the one that is wanted on.
-    """
-
-    def __init__(self, decode: Decode, blocks: Iterator[Turn], most: int) -> None:
-        self.done: SimpleQueue[tuple[int, Outcome]] = SimpleQueue()
-        """Numbers of blocks that were taken, and what became of them; of the end too."""
-        self.wanted = 0
-        """The number of the block that the caller waits for."""
-        self._decode = decode
-        self._blocks = blocks
-        self._most = most
-        self._taken = 0
-        self._cutting = Lock()
-
-    def take_all(self) -> None:
-        """Take blocks until there are no more, or enough ahead of what is wanted."""
-        while self.take():
-            pass
-
-    def take(self) -> bool:
-        """Take the next block if that is not too far ahead; return whether one was decoded."""
-        with self._cutting:
-            number = self._taken
-            if number >= self.wanted + self._most:
-                return False
-            self._taken += 1
-            try:
-                block = next(self._blocks, None)
-            except Exception as error:
-                self.done.put((number, error))
-                return False
-        outcome: Outcome = None
-        if block is not None:
-            try:
-                outcome = self._decode(block)
-            except Exception as error:
-                outcome = error
-        self.done.put((number, outcome))
-        return isinstance(outcome, list)
-
-    def end(self) -> None:
-        """See to it that no more blocks are taken."""
-        with self._cutting:
-            self._blocks = iter(())
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    """Return the threads that decode; kept, for the memory they have touched is worth as much."""
-    return ThreadPoolExecutor(threads)
-
-
-os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not come along
 
 
 def load_fast_path(format: Format, size: int) -> Any:

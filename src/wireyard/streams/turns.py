@@ -1,0 +1,121 @@
+"""Work that several threads share, and whose results come in order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import count
+from queue import SimpleQueue
+from threading import Lock
+from typing import Final, Generic, TypeVar
+
+__all__ = ["in_turns"]
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_END: Final = StopIteration()
+"""What becomes of a turn that finds nothing left to do."""
+
+
+def in_turns(
+    work: Callable[[Item], Result], items: Iterable[Item], threads: int
+) -> Iterator[Result]:
+    """Yield what `work` makes of each item, in order; several threads do it at the same time.
+
+    The caller's thread is one of them: it takes a turn itself rather than wait for that of another.
+    One thread at a time asks for an item. No more than one item a thread, and one, is ahead of what
+    the caller has asked for.
+    """
+    if threads <= 1:
+        yield from map(work, items)
+        return
+    pool = _pool(threads - 1)
+    turns = _Turns(work, iter(items), threads + 1)
+    helpers = [pool.submit(turns.take_all) for _ in range(threads - 1)]
+    ready: dict[int, Result | Exception] = {}
+    try:
+        for number in count():
+            turns.wanted = number
+            for place, helper in enumerate(helpers):
+                if helper.done():
+                    helpers[place] = pool.submit(turns.take_all)
+            while number not in ready:
+                if not turns.done.empty() or not turns.take():
+                    found, outcome = turns.done.get()
+                    ready[found] = outcome
+            match ready.pop(number):
+                case StopIteration():
+                    return
+                case Exception() as error:
+                    raise error
+                case result:
+                    yield result
+    finally:
+        turns.end()
+        for helper in helpers:
+            if not helper.cancel():
+                helper.result()  # it may still be reading
+
+
+class _Turns(Generic[Item, Result]):
+    """Items for threads to take: whoever takes one works on it, and has it in its own cache.
+
+    Parameters
+    ----------
+    work, items
+        What is done, and with what.
+    most
+        How many items are taken at most from the one that is wanted on.
+    """
+
+    def __init__(self, work: Callable[[Item], Result], items: Iterator[Item], most: int) -> None:
+        self.done: SimpleQueue[tuple[int, Result | Exception]] = SimpleQueue()
+        """Numbers of items that were taken, and what became of them; of the end too."""
+        self.wanted = 0
+        """The number of the item that the caller waits for."""
+        self._work = work
+        self._items = items
+        self._most = most
+        self._taken = 0
+        self._taking = Lock()
+
+    def take_all(self) -> None:
+        """Take items until there are no more, or enough ahead of what is wanted."""
+        while self.take():
+            pass
+
+    def take(self) -> bool:
+        """Take the next item if that is not too far ahead; return whether work on it went well."""
+        with self._taking:
+            number = self._taken
+            if number >= self.wanted + self._most:
+                return False
+            self._taken += 1
+            try:
+                item = next(self._items)
+            except Exception as error:
+                self.done.put((number, _END if isinstance(error, StopIteration) else error))
+                return False
+        try:
+            self.done.put((number, self._work(item)))
+        except Exception as error:
+            self.done.put((number, error))
+            return False
+        return True
+
+    def end(self) -> None:
+        """See to it that no more items are taken, and let go of them."""
+        with self._taking:
+            self._items = iter(())
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Return threads that help; kept, for the memory they have touched is worth as much."""
+    return ThreadPoolExecutor(threads)
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not come along
