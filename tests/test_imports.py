@@ -13,13 +13,14 @@ PACKAGE = Path(__file__).resolve().parent.parent / "src" / "wireyard"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 BYTES = {"errors", "layout", "java"}
-COLUMNS = {"accelerate", "arena", "decimals", "memory", "schema"}
+COLUMNS = {"accelerate", "arena", "decimals", "floor", "memory", "schema"}
 STREAMS = BYTES | COLUMNS | {"formats", "streams"}
 ALLOWED = {
     "errors": set[str](),
     "layout": {"errors"},
     "java": {"errors", "java"},
     "accelerate": set[str](),
+    "floor": set[str](),
     "memory": {"accelerate"},
     "decimals": {"accelerate", "memory"},
     "arena": {"accelerate"},

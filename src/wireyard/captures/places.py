@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wireyard.captures.merge_kernels import copy_runs
+from wireyard.floor import aside
 
 __all__ = ["Places"]
 
@@ -43,7 +44,7 @@ class Places:
         The first `skip` bytes of the first run are left out.
         """
         if len(self._parts) == 1:
-            copy_runs(self._parts[0], 0, starts, lengths, skip, out)
+            aside(copy_runs, self._parts[0], 0, starts, lengths, skip, out)
             return
         parts = np.searchsorted(self._bases, starts, "right") - 1
         bounds = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(parts)]

@@ -68,7 +68,7 @@ class BlockReader:
     """
 
     def __init__(self, plan: Plan, fast: Any) -> None:
-        self._plan = plan
+        self._plan, self._fast = plan, fast
         self._repeated = Repeated()
         # Without any column nothing would say how many rows there are.
         self._own = plan.own_columns or plan.columns[:1]
@@ -85,6 +85,14 @@ class BlockReader:
             self._condition_reader = BlockReader(plan.conditions(), fast)
         self._decoder = fast.ColumnDecoder(self._own, plan.validates) if fast else None
         self._scanner: FrameScanner | None = fast.scan_frames if fast else None
+
+    def fits(self, plan: Plan, fast: Any) -> bool:
+        """Tell whether a reader made of these would be no other."""
+        if plan is self._plan:
+            return fast is self._fast
+        # Whether two filters are the same, Arrow does not say.
+        filtered = plan.expression is not None or self._plan.expression is not None
+        return fast is self._fast and not filtered and plan == self._plan
 
     @property
     def scanner(self) -> FrameScanner | None:

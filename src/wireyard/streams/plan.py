@@ -48,8 +48,8 @@ class Plan:
     expression: pc.Expression | None
     mode: str
     max_packet_bytes: int
-    schema: pa.Schema = field(init=False)
-    own_columns: tuple[Column, ...] = field(init=False)
+    schema: pa.Schema = field(init=False, compare=False)
+    own_columns: tuple[Column, ...] = field(init=False, compare=False)
     """Those of the columns that belong to the format."""
 
     def __post_init__(self) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import chain, groupby
 from threading import local
-from typing import Any
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
@@ -45,6 +46,8 @@ _COLD_BYTES = 8 << 20
 """Below this a cold process has the scalar reader's answer before the kernels are loaded."""
 _WARM_BYTES = 1 << 16
 """The same for a process that has loaded them."""
+_MOST_IDLE: Final = 16
+"""Readers that are kept for a scan to come."""
 
 
 def scan_source(
@@ -234,18 +237,45 @@ def _parts(
             yield opened, block
 
 
-class _Readers(local):
-    """The reader that a thread has, for the plan by which it read last."""
+class _Readers:
+    """The readers of a scan: each thread has its own for each plan.
+
+    To make one takes as long as to read a hundred packets, and it knows better the second time how
+    much room a batch takes; so a scan leaves them to the next.
+    """
+
+    _idle: ClassVar[deque[BlockReader]] = deque(maxlen=_MOST_IDLE)
 
     def __init__(self, threads: int) -> None:
         self._alone = threads <= 1
-        self._made: tuple[Plan, Any, BlockReader] | None = None
+        self._mine = local()
+        self._taken: list[BlockReader] = []
 
     def reader(self, plan: Plan, fast: Any) -> BlockReader:
-        """Return the thread's reader."""
-        if self._made is None or self._made[0] is not plan or self._made[1] is not fast:
-            self._made = plan, fast, BlockReader(plan, fast)
-        return self._made[2]
+        """Return the thread's reader for a plan."""
+        mine: list[BlockReader] = self._mine.__dict__.setdefault("readers", [])
+        for reader in mine:
+            if reader.fits(plan, fast):
+                return reader
+        reader = self._take_idle(plan, fast) or BlockReader(plan, fast)
+        mine.append(reader)
+        self._taken.append(reader)
+        return reader
+
+    def _take_idle(self, plan: Plan, fast: Any) -> BlockReader | None:
+        for _ in range(len(self._idle)):
+            try:
+                reader = self._idle.popleft()
+            except IndexError:  # others take some too
+                break
+            if reader.fits(plan, fast):
+                return reader
+            self._idle.append(reader)
+        return None
+
+    def leave(self) -> None:
+        """Let the readers go: nobody reads with them any more."""
+        self._idle.extend(self._taken)
 
     def scanner(self, plan: Plan, fast: Any) -> FrameScanner | None:
         """Return what finds frames; where threads take turns at it, it does nothing but that."""
@@ -262,9 +292,11 @@ def _decoded(turns: Iterator[Turn], readers: _Readers, threads: int) -> Iterator
         shared = groupby(parts, lambda part: id(part[1].data))
         return [batch for _, some in shared for batch in reader.read(list(some))]
 
-    for batch in chain.from_iterable(in_turns(decode, turns, threads)):
-        if batch.num_rows:
-            yield batch
+    with closing(in_turns(decode, turns, threads)) as found:
+        for batch in chain.from_iterable(found):
+            if batch.num_rows:
+                yield batch
+    readers.leave()
 
 
 def load_fast_path(format: Format, size: int) -> Any:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import count
 from queue import SimpleQueue
 from threading import Lock
 from typing import Final, Generic, TypeVar
+
+from wireyard.floor import Floor
 
 __all__ = ["in_turns"]
 
@@ -22,7 +24,7 @@ _END: Final = StopIteration()
 
 def in_turns(
     work: Callable[[Item], Result], items: Iterable[Item], threads: int
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """Yield what `work` makes of each item, in order; several threads do it at the same time.
 
     The caller's thread is one of them: it takes a turn itself rather than wait for that of another.
@@ -81,6 +83,7 @@ class _Turns(Generic[Item, Result]):
         self._most = most
         self._taken = 0
         self._taking = Lock()
+        self._floor = Floor()
 
     def take_all(self) -> None:
         """Take items until there are no more, or enough ahead of what is wanted."""
@@ -95,12 +98,15 @@ class _Turns(Generic[Item, Result]):
                 return False
             self._taken += 1
             try:
-                item = next(self._items)
+                with self._floor.held():
+                    item = next(self._items)
             except Exception as error:
                 self.done.put((number, _END if isinstance(error, StopIteration) else error))
                 return False
         try:
-            self.done.put((number, self._work(item)))
+            with self._floor.held():
+                result = self._work(item)
+            self.done.put((number, result))
         except Exception as error:
             self.done.put((number, error))
             return False

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from wireyard.arena import Arena, BatchLayout, Shape
+from wireyard.floor import aside
 from wireyard.formats.jmq import kernels
 from wireyard.formats.jmq.layout import HEADER_BYTES, ITEMS
 from wireyard.formats.property_columns import (
@@ -120,7 +121,8 @@ class ColumnDecoder:
         for name in ("text_offsets", "map_offsets", "body_offsets"):
             a[name][:, 0] = 0
         used, rejected = a["used"][0, : kernels.COUNTS], a["rejected"][0, :rows]
-        odd = kernels.fill_rows(
+        odd = aside(
+            kernels.fill_rows,
             data, stop, starts, sizes, self._wanted, a["i32"], a["i64"], a["addresses"][0],
             scratch.text, scratch.capacity, used, a["text_offsets"], scratch.entry_offsets,
             a["map_offsets"][0], arena.rest, a["body_offsets"][0], a["seen"], a["bits"], rejected,

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from wireyard.arena import Arena, BatchLayout, Shape, Source
+from wireyard.floor import aside
 from wireyard.formats.rmp import kernels
 from wireyard.formats.rmp.layout import FOREIGN, LAYERS, PREFIX_BYTES, SEGMENT, TYPING
 from wireyard.layout import Column
@@ -119,7 +120,8 @@ class ColumnDecoder:
         for name in ("source_offsets", "body_offsets"):
             a[name][:, 0] = 0
         rejected = a["rejected"][0, :rows]
-        kernels.fill_rows(
+        aside(
+            kernels.fill_rows,
             data, starts, sizes, contexts, a["i32"], a["packet_offset"][0], a["data_size"][0],
             a["bits"], a["sources"][0] if self._wants_sources else _NOTHING, a["source_offsets"][0],
             arena.rest if self._wants_data else _NOTHING, a["body_offsets"][0], rejected,
