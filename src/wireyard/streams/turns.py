@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from threading import Lock
 from typing import Final, Generic, TypeVar
 
-from wireyard.floor import Floor
+from wireyard.floor import Floor, aside
 
 __all__ = ["in_turns"]
 
@@ -87,26 +87,33 @@ class _Turns(Generic[Item, Result]):
 
     def take_all(self) -> None:
         """Take items until there are no more, or enough ahead of what is wanted."""
-        while self.take():
-            pass
+        with self._floor.held():
+            while self._take():
+                pass
 
     def take(self) -> bool:
         """Take the next item if that is not too far ahead; return whether work on it went well."""
-        with self._taking:
+        with self._floor.held():
+            return self._take()
+
+    def _take(self) -> bool:
+        # Whoever asks for an item may have left the floor, to read a file.
+        if not self._taking.acquire(blocking=False):
+            aside(self._taking.acquire)
+        try:
             number = self._taken
             if number >= self.wanted + self._most:
                 return False
             self._taken += 1
             try:
-                with self._floor.held():
-                    item = next(self._items)
+                item = next(self._items)
             except Exception as error:
                 self.done.put((number, _END if isinstance(error, StopIteration) else error))
                 return False
+        finally:
+            self._taking.release()
         try:
-            with self._floor.held():
-                result = self._work(item)
-            self.done.put((number, result))
+            self.done.put((number, self._work(item)))
         except Exception as error:
             self.done.put((number, error))
             return False
