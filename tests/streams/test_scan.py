@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -23,7 +24,8 @@ from wireyard.errors import DecodeError, UsageError
 from wireyard.formats import get_format
 from wireyard.schema import COMMON, schema_of
 from wireyard.streams import scan
-from wireyard.streams.plan import make_plan
+from wireyard.streams.batches import BlockReader
+from wireyard.streams.plan import Plan, make_plan
 from wireyard.streams.window import Window, Windows, windows_of_bytes, windows_of_file
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -137,6 +139,37 @@ def test_readers_side_by_side_do_not_disturb_each_other() -> None:
             thread.join(60)
     for tables, whole in zip(found, expected, strict=True):
         assert len(tables) == 20 and all(table.equals(whole) for table in tables)
+
+
+def test_a_scan_leaves_its_reader_to_the_next_by_such_a_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = []
+
+    class Counted(BlockReader):
+        def __init__(self, plan: Plan, fast: Any) -> None:
+            made.append(plan)
+            super().__init__(plan, fast)
+
+    monkeypatch.setattr(scan, "BlockReader", Counted)
+    monkeypatch.setattr(scan._Readers, "_idle", deque(maxlen=4))
+    data = packet(items=items(item(1, "queue"))) * 20
+
+    def read(**wanted: Any) -> pa.Table:
+        plan = make_plan(JMQ, **wanted)
+        return pa.Table.from_batches(scan.scan_source(data, plan), plan.schema)
+
+    assert read().equals(read())
+    assert len(made) == 1
+    under_way = scan.scan_source(data, make_plan(JMQ))
+    next(under_way)
+    assert read().equals(read())
+    assert len(made) == 2, "a reader that is in use is nobody else's"
+    assert read(columns=["size"]).schema.names == ["size"]
+    assert read(columns=["size"], mode="failfast").equals(read(columns=["size"]))
+    assert len(made) == 4
+    sizes = [read(where=[("size", sign, 1)]).num_rows for sign in (">", "<")]
+    assert sizes == [20, 0]
 
 
 @pytest.mark.parametrize("compiled", [False, True])

@@ -46,7 +46,7 @@ _COLD_BYTES = 8 << 20
 """Below this a cold process has the scalar reader's answer before the kernels are loaded."""
 _WARM_BYTES = 1 << 16
 """The same for a process that has loaded them."""
-_MOST_IDLE: Final = 16
+_MOST_IDLE: Final = 4
 """Readers that are kept for a scan to come."""
 
 
@@ -240,8 +240,8 @@ def _parts(
 class _Readers:
     """The readers of a scan: each thread has its own for each plan.
 
-    To make one takes as long as to read a hundred packets, and it knows better the second time how
-    much room a batch takes; so a scan leaves them to the next.
+    To make one takes as long as to read some hundred packets, and later it knows how much room a
+    batch takes; so a scan leaves them to the next.
     """
 
     _idle: ClassVar[deque[BlockReader]] = deque(maxlen=_MOST_IDLE)
