@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
@@ -18,6 +19,7 @@ Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
 Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _FIRST_SLOTS: Final = 1 << 12
+_MOST_ADDRESSES: Final = 1 << 10
 _MASK: Final = (1 << 64) - 1
 _FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT: Final = np.uint64(32)
@@ -107,6 +109,12 @@ class FlowTable:
 
 
 def _endpoint(version: int, high: int, low: int, port: int) -> Endpoint:
-    if version == 4:
-        return Endpoint(str(IPv4Address(low)), port)
-    return Endpoint(str(IPv6Address((high & _MASK) << 64 | low & _MASK)), port)
+    return Endpoint(_address(version, high, low), port)
+
+
+@lru_cache(_MOST_ADDRESSES)
+def _address(version: int, high: int, low: int) -> str:
+    """Return an address as text; a capture is full of the same few servers."""
+    return str(
+        IPv4Address(low) if version == 4 else IPv6Address((high & _MASK) << 64 | low & _MASK)
+    )

@@ -183,8 +183,9 @@ def _agrees(view: View, start: int, stop: int, form: _Form, max_packet_bytes: in
     """Tell whether the fields of a header, as far as they are there, agree with each other."""
     layout = form.layout
     head = bytes(view[start : min(start + layout.size, stop)])
-    if not all(data.startswith(head[at : at + len(data)]) for at, data in form.constants):
-        return False
+    for at, data in form.constants:
+        if not data.startswith(head[at : at + len(data)]):
+            return False
     header = layout.unpack(head.ljust(layout.size, b"\0"))
     most = min(max_packet_bytes, MAX_LINK_BYTES) if form is _LINK else max_packet_bytes
     return all(check(header, most) for name, check in form.checks if layout[name].stop <= len(head))
