@@ -154,7 +154,8 @@ def place_claims(numbers: Ints, sizes: Ints, start: int, extents: Pairs, places:
 
 def pooled(shape: int | tuple[int, ...], kind: npt.DTypeLike) -> npt.NDArray[Any]:
     """Return an array of undefined contents in the memory of Arrow's pool."""
-    data = pa.allocate_buffer(math.prod(np.atleast_1d(shape).tolist()) * np.dtype(kind).itemsize)
+    size = math.prod(shape) if isinstance(shape, tuple) else shape
+    data = pa.allocate_buffer(size * np.dtype(kind).itemsize)
     return np.frombuffer(data, kind).reshape(shape)
 
 

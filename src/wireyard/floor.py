@@ -30,12 +30,15 @@ class Floor:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Wait for the floor and have it, but for what is done `aside`."""
-        with self._lock:
-            _HELD.lock = self._lock
-            try:
-                yield
-            finally:
+        self._lock.acquire()
+        _HELD.lock = self._lock
+        try:
+            yield
+        finally:
+            # An interrupt may have kept it from coming back from aside.
+            if _HELD.lock is not None:
                 _HELD.lock = None
+                self._lock.release()
 
 
 def aside(function: Callable[P, R], *args: P.args, **named: P.kwargs) -> R:
@@ -43,8 +46,10 @@ def aside(function: Callable[P, R], *args: P.args, **named: P.kwargs) -> R:
     lock = getattr(_HELD, "lock", None)
     if lock is None:
         return function(*args, **named)
+    _HELD.lock = None
     lock.release()
     try:
         return function(*args, **named)
     finally:
         lock.acquire()
+        _HELD.lock = lock

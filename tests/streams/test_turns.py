@@ -6,10 +6,12 @@ import threading
 import time
 from collections.abc import Iterator
 from random import Random
+from typing import Any
 
 import pytest
 
-from wireyard.floor import aside
+import wireyard.floor as floor_module
+from wireyard.floor import Floor, aside
 from wireyard.streams.turns import in_turns
 
 THREADS = [1, 2, 3, 8]
@@ -88,6 +90,50 @@ def test_a_failure_comes_where_it_belongs(threads: int, fails: str) -> None:
         for number in in_turns(work, items(), threads):
             found.append(number)
     assert found == list(range(10))
+
+
+@pytest.mark.parametrize("threads", THREADS)
+@pytest.mark.parametrize("fails", ["work", "items"])
+def test_what_is_no_ordinary_failure_comes_too(threads: int, fails: str) -> None:
+    def items() -> Iterator[int]:
+        yield from range(5)
+        if fails == "items":
+            raise SystemExit(3)
+        yield from range(5, 30)
+
+    def work(number: int) -> int:
+        aside(time.sleep, 0.001)
+        if number == 5:
+            raise SystemExit(3)
+        return number
+
+    with pytest.raises(SystemExit):
+        list(in_turns(work, items(), threads))
+
+
+@pytest.mark.parametrize("threads", THREADS)
+def test_work_that_lets_an_iterator_run_out_is_not_the_end(threads: int) -> None:
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        list(in_turns(lambda _: next(iter([])), range(3), threads))
+
+
+def test_whoever_is_interrupted_on_the_way_back_does_not_have_the_floor() -> None:
+    class Interrupting:
+        """The floor's lock, asked for again at a bad moment."""
+
+        def __init__(self, lock: Any) -> None:
+            self.release = lock.release
+
+        def acquire(self) -> None:
+            raise KeyboardInterrupt
+
+    floor = Floor()
+    with pytest.raises(KeyboardInterrupt), floor.held():
+        floor_module._HELD.lock = Interrupting(floor._lock)
+        aside(time.sleep, 0)
+    with floor.held():  # nobody has it, so this does not wait
+        aside(time.sleep, 0)
+    assert not floor._lock.locked()
 
 
 @pytest.mark.parametrize("threads", THREADS)

@@ -99,16 +99,8 @@ def scan_headers(data: Bytes, records: Records, first: int, base: int = 0) -> He
     """Return the headers of records of `data`, which lies at `base`; `first` numbers the first."""
     kinds = _HEADERS[np.minimum(records.links - _FIRST_LINK, len(_HEADERS) - 1)]
     numbers = np.arange(first, first + len(records))
-    fates = np.empty(len(records), np.uint8)
-    units, fragments = np.empty((2, len(Unit), len(records)), np.int64)
-    tally, counts = np.zeros((2, len(Fate)), np.int64), np.empty(3, np.int64)
-    read_headers(
-        data, records.starts, records.captured, records.originals, kinds, numbers,
-        fates, units, fragments, tally, counts,
-    )  # fmt: skip
-    units, fragments = units[:, : counts[0]], fragments[:, : counts[1]]
-    for grid in (units, fragments):
-        grid[Unit.START] += base
+    columns = records.starts, records.captured, records.originals, kinds, numbers
+    units, fragments, _, tally = _read(data, base, *columns)
     rows = fragments[Unit.RECORD] - first
     return Headers(
         units,
@@ -116,8 +108,30 @@ def scan_headers(data: Bytes, records: Records, first: int, base: int = 0) -> He
         fragments,
         records.times_ns[rows],
         records.captured[rows],
-        Tally(tally[0], tally[1], int(counts[2])),
+        tally,
     )
+
+
+def _read(
+    data: Bytes,
+    base: int,
+    starts: Ints,
+    captured: Ints,
+    originals: Ints,
+    kinds: Ints,
+    numbers: Ints,
+) -> tuple[Grid, Grid, Bytes, Tally]:
+    """Return the units, fragments, fates and tally of packets of `data`, which lies at `base`."""
+    fates = np.empty(len(numbers), np.uint8)
+    units, fragments = np.empty((2, len(Unit), len(numbers)), np.int64)
+    tally, counts = np.zeros((2, len(Fate)), np.int64), np.empty(3, np.int64)
+    read_headers(
+        data, starts, captured, originals, kinds, numbers, fates, units, fragments, tally, counts
+    )
+    units, fragments = units[:, : counts[0]], fragments[:, : counts[1]]
+    for grid in (units, fragments):
+        grid[Unit.START] += base
+    return units, fragments, fates, Tally(tally[0], tally[1], int(counts[2]))
 
 
 class PacketReader:
@@ -175,17 +189,9 @@ class PacketReader:
             if not made.members:
                 return
             base = self.places.append(made.data)
-            fates = np.empty(len(made.members), np.uint8)
-            units, fragments = np.empty((2, len(Unit), len(made.members)), np.int64)
-            uncounted, counts = np.zeros((2, len(Fate)), np.int64), np.empty(3, np.int64)
             sizes = made.sizes
-            read_headers(
-                made.data, made.starts, sizes, sizes, made.kinds, made.records,
-                fates, units, fragments, uncounted, counts,
-            )  # fmt: skip
-            units, fragments = units[:, : counts[0]], fragments[:, : counts[1]]
-            for grid in (units, fragments):
-                grid[Unit.START] += base
+            columns = made.starts, sizes, sizes, made.kinds, made.records
+            units, fragments, fates, _ = _read(made.data, base, *columns)
             self._settle(made.members, fates)
             yield units, made.times_ns[np.searchsorted(made.records, units[Unit.RECORD])]
             times_ns = made.times_ns[np.searchsorted(made.records, fragments[Unit.RECORD])]

@@ -53,7 +53,7 @@ class Places:
             if first < stop:
                 part, runs = int(parts[first]), slice(first, stop)
                 base = int(self._bases[part])
-                at += copy_runs(
-                    self._parts[part], base, starts[runs], lengths[runs], skip, out[at:]
+                at += aside(
+                    copy_runs, self._parts[part], base, starts[runs], lengths[runs], skip, out[at:]
                 )
                 skip = 0

@@ -88,11 +88,11 @@ class BlockReader:
 
     def fits(self, plan: Plan, fast: Any) -> bool:
         """Tell whether a reader made of these would be no other."""
-        if plan is self._plan:
-            return fast is self._fast
+        if fast is not self._fast:
+            return False
         # Whether two filters are the same, Arrow does not say.
         filtered = plan.expression is not None or self._plan.expression is not None
-        return fast is self._fast and not filtered and plan == self._plan
+        return plan is self._plan or (not filtered and plan == self._plan)
 
     @property
     def scanner(self) -> FrameScanner | None:

@@ -9,17 +9,19 @@ from functools import cache
 from itertools import count
 from queue import SimpleQueue
 from threading import Lock
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from wireyard.floor import Floor, aside
+from wireyard.floor import Floor
 
 __all__ = ["in_turns"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_END: Final = StopIteration()
+_END: Final[Any] = object()
 """What becomes of a turn that finds nothing left to do."""
+_NOBODYS: Final = -1
+"""The number of no item."""
 
 
 def in_turns(
@@ -32,12 +34,13 @@ def in_turns(
     the caller has asked for.
     """
     if threads <= 1:
-        yield from map(work, items)
+        for item in items:
+            yield work(item)
         return
     pool = _pool(threads - 1)
     turns = _Turns(work, iter(items), threads + 1)
     helpers = [pool.submit(turns.take_all) for _ in range(threads - 1)]
-    ready: dict[int, Result | Exception] = {}
+    ready: dict[int, Result | BaseException] = {}
     try:
         for number in count():
             turns.wanted = number
@@ -46,15 +49,14 @@ def in_turns(
                     helpers[place] = pool.submit(turns.take_all)
             while number not in ready:
                 if not turns.done.empty() or not turns.take():
-                    found, outcome = turns.done.get()
-                    ready[found] = outcome
-            match ready.pop(number):
-                case StopIteration():
-                    return
-                case Exception() as error:
-                    raise error
-                case result:
-                    yield result
+                    found, made = turns.done.get()
+                    ready[found] = made
+            outcome = ready.pop(number)
+            if outcome is _END:
+                return
+            if isinstance(outcome, BaseException):
+                raise outcome
+            yield outcome
     finally:
         turns.end()
         for helper in helpers:
@@ -74,7 +76,7 @@ class _Turns(Generic[Item, Result]):
     """
 
     def __init__(self, work: Callable[[Item], Result], items: Iterator[Item], most: int) -> None:
-        self.done: SimpleQueue[tuple[int, Result | Exception]] = SimpleQueue()
+        self.done: SimpleQueue[tuple[int, Result | BaseException]] = SimpleQueue()
         """Numbers of items that were taken, and what became of them; of the end too."""
         self.wanted = 0
         """The number of the item that the caller waits for."""
@@ -87,37 +89,29 @@ class _Turns(Generic[Item, Result]):
 
     def take_all(self) -> None:
         """Take items until there are no more, or enough ahead of what is wanted."""
-        with self._floor.held():
-            while self._take():
-                pass
+        while self.take():
+            pass
 
     def take(self) -> bool:
         """Take the next item if that is not too far ahead; return whether work on it went well."""
-        with self._floor.held():
-            return self._take()
-
-    def _take(self) -> bool:
-        # Whoever asks for an item may have left the floor, to read a file.
-        if not self._taking.acquire(blocking=False):
-            aside(self._taking.acquire)
+        number = _NOBODYS
         try:
-            number = self._taken
-            if number >= self.wanted + self._most:
+            with self._taking:
+                if self._taken >= self.wanted + self._most:
+                    return False
+                number = self._taken
+                self._taken += 1
+                with self._floor.held():
+                    item = next(self._items, _END)
+            with self._floor.held():
+                outcome = item if item is _END else self._work(item)
+        except BaseException as error:
+            self.done.put((number, error))  # or the caller would wait for it for ever
+            if isinstance(error, Exception):
                 return False
-            self._taken += 1
-            try:
-                item = next(self._items)
-            except Exception as error:
-                self.done.put((number, _END if isinstance(error, StopIteration) else error))
-                return False
-        finally:
-            self._taking.release()
-        try:
-            self.done.put((number, self._work(item)))
-        except Exception as error:
-            self.done.put((number, error))
-            return False
-        return True
+            raise
+        self.done.put((number, outcome))
+        return outcome is not _END
 
     def end(self) -> None:
         """See to it that no more items are taken, and let go of them."""
