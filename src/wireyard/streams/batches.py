@@ -84,7 +84,6 @@ class BlockReader:
         if plan.expression is not None:
             self._condition_reader = BlockReader(plan.conditions(), fast)
         self._decoder = fast.ColumnDecoder(self._own, plan.validates) if fast else None
-        self._scanner: FrameScanner | None = fast.scan_frames if fast else None
 
     def fits(self, plan: Plan, fast: Any) -> bool:
         """Tell whether a reader made of these would be no other."""
@@ -99,7 +98,10 @@ class BlockReader:
         """What finds the frames for this reader alone; it may decode them while at it."""
         if self._condition_reader is not None:
             return self._condition_reader.scanner
-        return getattr(self._decoder, "scan_frames", self._scanner)
+        if self._fast is None:
+            return None
+        found: FrameScanner = getattr(self._decoder, "scan_frames", self._fast.scan_frames)
+        return found
 
     def read(self, parts: Sequence[Part]) -> list[pa.RecordBatch]:
         """Return the rows that the plan wants of blocks, in order, in one batch or a few.
