@@ -175,6 +175,7 @@ class Shape:
 _ZEROS: Final = "zeros"
 """Validity, offsets and values of every column that is null everywhere."""
 _ZEROS_SHAPE: Final = Shape(np.int64, 64, more=8)
+_NOTHING_REPEATED: Final[Mapping[str, str]] = {}
 
 
 class BatchLayout:
@@ -190,6 +191,8 @@ class BatchLayout:
         The buffers of each column in Arrow's order, its validity first; types inside a type have
         none. What is not in `shapes` is claimed later. A column that is not here is null
         everywhere.
+    repeated
+        The text of each column that has the same in every row.
     """
 
     def __init__(
@@ -197,8 +200,14 @@ class BatchLayout:
         schema: pa.Schema,
         shapes: Mapping[str, Shape],
         sources: Mapping[str, Sequence[Source]],
+        repeated: Mapping[str, str] = _NOTHING_REPEATED,
     ) -> None:
         self.schema = schema
+        self._repeated = [
+            _Repeated(name, text) for name, text in repeated.items() if name in schema.names
+        ]
+        for text in self._repeated:
+            shapes, sources = {**shapes, **text.shapes}, {**sources, **text.sources}
         nodes: list[tuple[int, int]] = []
         buffers: list[Source] = []
         for column in schema:
@@ -241,6 +250,40 @@ class BatchLayout:
         _NUMBER.pack_into(self.head.data, _BODY_BYTES_AT, body_bytes)
         return self.head
 
+    def fill_repeated(self, arrays: Mapping[str, npt.NDArray[Any]], rows: int) -> None:
+        """Fill in the texts that are the same in every row."""
+        for text in self._repeated:
+            text.fill(arrays, rows)
+
+
+class _Repeated:
+    """The arrays of a column that has the same text in every row."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self._raw = text.encode()
+        self._ends_name, self._text_name = f"{name} offsets", f"{name} text"
+        self.shapes = {
+            self._ends_name: Shape(np.int32, 32, more=4),
+            self._text_name: Shape(np.uint8, 8 * len(self._raw)),
+        }
+        self.sources: dict[str, list[Source]] = {
+            name: [None, (self._ends_name, 0), (self._text_name, 0)]
+        }
+        self._write(0)
+
+    def _write(self, rows: int) -> None:
+        size = len(self._raw)
+        self._text: Bytes = np.frombuffer(self._raw * rows, np.uint8)
+        self._ends = np.arange(rows + 1, dtype=np.int32) * np.int32(size)
+
+    def fill(self, arrays: Mapping[str, npt.NDArray[Any]], rows: int) -> None:
+        """Fill the arrays of a batch with what was written once."""
+        if len(self._ends) <= rows:
+            self._write(2 * rows)
+        size = len(self._raw) * rows
+        arrays[self._ends_name][0, : rows + 1] = self._ends[: rows + 1]
+        arrays[self._text_name][0, :size] = self._text[:size]
+
 
 def _pairs(numbers: Sequence[tuple[int, ...]]) -> Pairs:
     return np.array(numbers, np.int64).reshape(len(numbers), -1)
@@ -268,14 +311,9 @@ class Arena:
         self._extents, self._used = layout.place(rows)
         self._fixed = self._used
         self._allocate(self._used + max(room, int(taken * layout.claimed_share)))
-        places = self._extents.tolist()
-        self.arrays: dict[str, npt.NDArray[Any]] = {
-            name: np.ndarray((fields, size // kind.itemsize), kind, self.body, start)
-            for (name, fields, kind), (start, size) in zip(layout.cuts, places, strict=False)
-        }
-        """Name to array, of two axes; their contents are undefined."""
         if _ZEROS in self.arrays:
             self.arrays[_ZEROS].fill(0)
+        layout.fill_repeated(self.arrays, rows)
 
     @property
     def rest(self) -> Bytes:
@@ -289,8 +327,7 @@ class Arena:
     def claim(self, name: str, size: int) -> int:
         """Give the next `size` bytes of `rest` a name; return where in `body` they begin.
 
-        If there are not as many, all that is used moves to a larger buffer, and `arrays` are of
-        the past.
+        If there are not as many, all that is used moves to a larger buffer, and so do `arrays`.
         """
         start, stop = self._used, self._used + size
         self._reach(stop)
@@ -339,3 +376,9 @@ class Arena:
         self._buffer = pa.allocate_buffer(head_bytes + body_bytes + -body_bytes % _ALIGNMENT)
         self._message = np.frombuffer(self._buffer, np.uint8)
         self.body = self._message[head_bytes:]
+        places = self._extents.tolist()
+        self.arrays: dict[str, npt.NDArray[Any]] = {
+            name: np.ndarray((fields, size // kind.itemsize), kind, self.body, start)
+            for (name, fields, kind), (start, size) in zip(self._layout.cuts, places, strict=False)
+        }
+        """Name to array, of two axes; their contents are undefined."""

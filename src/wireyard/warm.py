@@ -30,7 +30,8 @@ def warm(format: Format) -> float:
     data = np.zeros(size, np.uint8)
     fast.scan_frames(data, 0, size, size, format.max_packet_bytes, format.context)
     starts, sizes = np.zeros(1, np.int64), np.full(1, size, np.int64)
-    fast.ColumnDecoder(format.columns, True).decode(data, size, starts, sizes, starts)
+    decoder = fast.ColumnDecoder(format.columns, True, {})
+    decoder.decode(data, size, starts, sizes, starts, starts)
     return time.perf_counter() - start
 
 

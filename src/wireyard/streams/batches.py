@@ -7,13 +7,11 @@ give the same values, so which one answered can only be seen in time.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from wireyard.errors import DecodeError
 from wireyard.formats.base import Row
@@ -21,7 +19,6 @@ from wireyard.schema import (
     CAPTURED,
     COMMON,
     Repeated,
-    arrow_type,
     repeat_texts,
     rows_to_batch,
     storable,
@@ -46,14 +43,11 @@ _MOST_RUNS = 8
 """Batches that a block becomes; with more of them each is short."""
 
 
-@dataclass(slots=True)
-class _Odd:
-    """Which rows of a block are odd."""
-
-    bad: dict[int, DecodeError | None]
-    """Those that are no well-formed packets, and why."""
-    formats: dict[int, str]
-    """Those of another name than the format's."""
+_Bad = dict[int, DecodeError | None]
+"""Which rows of a block are no well-formed packets, and why."""
+_OFFSET = next(column for column in COMMON if column.name == "offset")
+_OF_STREAMS = ("source", "stream")
+"""The common columns that say of which stream a row is."""
 
 
 class BlockReader:
@@ -70,20 +64,23 @@ class BlockReader:
     def __init__(self, plan: Plan, fast: Any) -> None:
         self._plan, self._fast = plan, fast
         self._repeated = Repeated()
-        # Without any column nothing would say how many rows there are.
-        self._own = plan.own_columns or plan.columns[:1]
-        self._relative = [one.name for one in plan.own_columns if one.kind == "offset"]
-        own = {one.name for one in plan.own_columns}
+        names = {column.name for column in plan.columns}
+        self._of_streams = [name for name in _OF_STREAMS if name in names]
+        self._captured = {one.name: one.kind for one in CAPTURED if one.name in names}
+        given = {*self._of_streams, *self._captured}
         self._given_fields = [
-            (place, field) for place, field in enumerate(plan.schema) if field.name not in own
+            (place, field) for place, field in enumerate(plan.schema) if field.name in given
         ]
-        given = {field.name for _, field in self._given_fields}
-        self._common = [one.name for one in COMMON if one.name in given]
-        self._captured = {one.name: one.kind for one in CAPTURED if one.name in given}
+        own = tuple(column for column in plan.columns if column.name not in given)
+        # Without any column nothing would say how many rows there are.
+        self._own = own or (_OFFSET,)
+        self._has_own = bool(own)
+        self._relative = [column.name for column in own if column.kind == "offset"]
         self._condition_reader: BlockReader | None = None
         if plan.expression is not None:
             self._condition_reader = BlockReader(plan.conditions(), fast)
-        self._decoder = fast.ColumnDecoder(self._own, plan.validates) if fast else None
+        self._same = {"format": plan.format.name, "status": OK}
+        self._decoder = fast.ColumnDecoder(self._own, plan.validates, self._same) if fast else None
 
     def fits(self, plan: Plan, fast: Any) -> bool:
         """Tell whether a reader made of these would be no other."""
@@ -114,34 +111,30 @@ class BlockReader:
         if self._condition_reader is not None:
             parts = self._wanted(self._condition_reader, parts)
         block = join_blocks([each for _, each in parts])
-        found = _Odd({row: frame.error for row, frame in block.odd.items()}, {})
-        batches = self._decoded(block, found)
-        given = self._given(parts, block, found)
+        bad = {row: frame.error for row, frame in block.odd.items()}
+        batches = self._decoded(block, bad)
+        given = self._given(parts)
         start = 0
         for number, batch in enumerate(batches):
-            batches[number] = self._put_together(batch, given, block.offsets, start)
+            batches[number] = self._put_together(batch, given, start)
             start += batch.num_rows
-        if not found.bad or self._plan.mode == "permissive":
+        if not bad or self._plan.mode == "permissive":
             return batches
         if self._plan.mode == "failfast":
-            self._raise_fault(parts, block, found.bad)
+            self._raise_fault(parts, block, bad)
             return batches
         good = np.ones(len(block.offsets), np.bool_)
-        good[list(found.bad)] = False
+        good[list(bad)] = False
         table = pa.Table.from_batches(batches).filter(pa.array(good))
         left: list[pa.RecordBatch] = table.to_batches()
         return left
 
     def _put_together(
-        self, batch: pa.RecordBatch, given: Mapping[str, pa.Array], offsets: Ints, start: int
+        self, batch: pa.RecordBatch, given: Mapping[str, pa.Array], start: int
     ) -> pa.RecordBatch:
         """Return what packets say, rows from `start` on, with what else is known of them."""
         rows = batch.num_rows
-        for name in self._relative:
-            place = batch.schema.get_field_index(name)
-            absolute = pc.add(batch.column(place), offsets[start : start + rows])
-            batch = batch.set_column(place, batch.schema.field(place), absolute)
-        if not self._plan.own_columns:
+        if not self._has_own:
             batch = batch.select([])
         # In ascending order, so each comes to stand where the schema has it.
         for place, field in self._given_fields:
@@ -151,12 +144,13 @@ class BlockReader:
             batch = batch.add_column(place, field, column)
         return batch
 
-    def _given(self, parts: Sequence[Part], block: Block, found: _Odd) -> dict[str, pa.Array]:
-        """Return the columns that the packets do not tell."""
+    def _given(self, parts: Sequence[Part]) -> dict[str, pa.Array]:
+        """Return the columns that only the streams tell."""
         counts = [len(each.offsets) for _, each in parts]
-        given = {
-            name: self._common_column(name, parts, counts, block, found) for name in self._common
-        }
+        given = {}
+        for name in self._of_streams:
+            names = [opened.name if name == "source" else opened.stream for opened, _ in parts]
+            given[name] = self._column("string", [storable(one) for one in names], counts)
         if not self._captured:
             return given
         constants = [opened.constants for opened, _ in parts]
@@ -185,73 +179,54 @@ class BlockReader:
             start = stop
         return left
 
-    def _decoded(self, block: Block, found: _Odd) -> list[pa.RecordBatch]:
-        """Return what the packets of a block say; what the format has not is null."""
+    def _decoded(self, block: Block, bad: _Bad) -> list[pa.RecordBatch]:
+        """Return what the rows of a block say for themselves, and note which are bad."""
         rows = len(block.offsets)
         if self._decoder is None:
-            packets = [row for row in range(rows) if row not in block.odd]
-            scalar = self._scalar(block, packets, found)
-            order = np.full(rows, len(packets), np.int64)
-            order[packets] = np.arange(len(packets))
-            return [scalar.take(pa.array(order)) if block.odd else scalar.slice(0, rows)]
-        framed = block.pick(_framed(block)) if block.odd else block
+            return [self._scalar(block, np.arange(rows), bad)]
+        framed = np.delete(np.arange(rows), list(block.odd)) if block.odd else None
+        packets = block if framed is None else block.pick(framed)
         batch, rejected = self._decoder.decode(
-            block.data, block.stop, framed.places, framed.lengths, framed.contexts
+            block.data,
+            block.stop,
+            packets.places,
+            packets.lengths,
+            packets.contexts,
+            packets.offsets,
         )
-        if not len(rejected) and not block.odd:
-            return [batch]
-        of_row = _framed(block)
-        scalar = self._scalar(block, of_row[rejected].tolist(), found)
-        order = np.full(rows, len(of_row) + len(rejected), np.int64)
-        order[of_row] = np.arange(len(of_row))
-        order[of_row[rejected]] = len(of_row) + np.arange(len(rejected))
-        return _in_order(batch, scalar, order)
+        if framed is None:
+            if not len(rejected):
+                return [batch]
+            framed = np.arange(rows)
+        others = np.union1d(framed[rejected], list(block.odd)).astype(np.int64)
+        order = np.empty(rows, np.int64)
+        order[framed] = np.arange(len(framed))
+        order[others] = len(framed) + np.arange(len(others))
+        return _in_order(batch, self._scalar(block, others, bad), order)
 
-    def _scalar(self, block: Block, rows: list[int], found: _Odd) -> pa.RecordBatch:
-        """Read rows one by one, note what is odd; one null row stands for the others."""
-        values: list[Row] = []
-        for row in rows:
-            value, error = self._plan.format.read_row(block.view(row), int(block.contexts[row]))
-            values.append(value)
+    def _scalar(self, block: Block, rows: Ints, bad: _Bad) -> pa.RecordBatch:
+        """Return rows that are read one by one, and note which are bad."""
+        values = [self._scalar_row(block, row, bad) for row in rows.tolist()]
+        return rows_to_batch(self._own, values)
+
+    def _scalar_row(self, block: Block, row: int, bad: _Bad) -> Row:
+        """Return what a row says for itself; of what is no packet that is where it is, and why."""
+        offset, length = int(block.offsets[row]), int(block.lengths[row])
+        value: Row = {**self._same, "offset": offset, "length": length}
+        frame = block.odd.get(row)
+        if frame is None:
+            read, error = self._plan.format.read_row(block.view(row), int(block.contexts[row]))
+            value |= read
+            for name in self._relative:
+                if value.get(name) is not None:
+                    value[name] += offset
             if error is not None:
-                found.bad[row] = error
-            if "format" in value:
-                found.formats[row] = value["format"]
-        return rows_to_batch(self._own, [*values, {}])
-
-    def _common_column(
-        self,
-        name: str,
-        parts: Sequence[Part],
-        counts: Sequence[int],
-        block: Block,
-        found: _Odd,
-    ) -> pa.Array:
-        """Return a column that rows of every format have."""
-        rows, bad, own = len(block.offsets), found.bad, self._plan.format.name
-        match name:
-            case "offset":
-                return pa.array(block.offsets)
-            case "length":
-                return pa.array(block.lengths)
-            case "source":
-                names = [storable(opened.name) for opened, _ in parts]
-                return self._column("string", names, counts)
-            case "stream":
-                names = [storable(opened.stream) for opened, _ in parts]
-                return self._column("string", names, counts)
-            case "error" if not bad:
-                return self._repeated.column("error", None, rows)
-            case "error":
-                errors: list[Row | None] = [None] * rows
-                for row, error in bad.items():
-                    errors[row] = error.row() if error else None
-                return pa.array(errors, arrow_type("error"))
-            case "status" if bad:
-                return pa.array(_statuses(block, bad), pa.string())
-            case "format" if found.formats:
-                return pa.array([found.formats.get(row, own) for row in range(rows)], pa.string())
-        return self._repeated.column("string", OK if name == "status" else own, rows)
+                bad[row] = error
+                value["status"] = MALFORMED
+        else:
+            error, value["status"] = frame.error, frame.status
+        value["error"] = error.row() if error else None
+        return value
 
     def _column(
         self, kind: str, values: Sequence[str | int | None], counts: Sequence[int]
@@ -263,9 +238,7 @@ class BlockReader:
             return pa.array(np.repeat(np.array(values, kind), counts))
         return repeat_texts([str(value) for value in values], counts)
 
-    def _raise_fault(
-        self, parts: Sequence[Part], block: Block, bad: dict[int, DecodeError | None]
-    ) -> None:
+    def _raise_fault(self, parts: Sequence[Part], block: Block, bad: _Bad) -> None:
         """Raise the first fault; what is between the packets of a store is none."""
         stops = np.cumsum([len(each.offsets) for _, each in parts])
         for row in sorted(bad):
@@ -290,15 +263,3 @@ def _in_order(batch: pa.RecordBatch, more: pa.RecordBatch, order: Ints) -> list[
         run = batch.slice(at) if at < rows else more.slice(at - rows)
         runs.append(run.slice(0, stop - start))
     return runs
-
-
-def _framed(block: Block) -> Ints:
-    """Return the rows that are framed packets."""
-    return np.delete(np.arange(len(block.offsets)), list(block.odd))
-
-
-def _statuses(block: Block, bad: dict[int, DecodeError | None]) -> list[str]:
-    statuses = [OK] * len(block.offsets)
-    for row in bad:
-        statuses[row] = block.odd[row].status if row in block.odd else MALFORMED
-    return statuses

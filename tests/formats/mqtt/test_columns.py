@@ -238,7 +238,7 @@ def test_packets_are_decoded_while_they_are_found(
     rng = Random(version)
     stream = random_stream(version, rng, 4000, BROKEN[version])[len(connect(version)) :]
     data = np.frombuffer(stream, np.uint8)
-    decoder, plain = (ColumnDecoder(COLUMNS, validate=True) for _ in range(2))
+    decoder, plain = (ColumnDecoder(COLUMNS, True, {}) for _ in range(2))
     stop = start = ahead = 0
     while stop < len(data):
         stop = min(stop + rng.choice((500, 5_000, 20_000)), len(data))
@@ -248,8 +248,8 @@ def test_packets_are_decoded_while_they_are_found(
             assert one.tolist() == other.tolist()
         ahead += decoder._decoded is not None
         before = contexts[:-1]
-        batch, rejected = decoder.decode(data, stop, starts, sizes, before)
-        other, same = plain.decode(data, stop, starts, sizes, before)
+        batch, rejected = decoder.decode(data, stop, starts, sizes, before, starts)
+        other, same = plain.decode(data, stop, starts, sizes, before, starts)
         assert rejected.tolist() == same.tolist()
         batch.validate(full=True)
         sure = np.delete(np.arange(len(starts)), rejected)
@@ -288,8 +288,8 @@ def test_the_common_packets_are_not_left_to_the_scalar_reader(version: int) -> N
     data = np.frombuffer(b"".join(common), np.uint8)
     starts, sizes, contexts = scan_frames(data, 0, len(data), len(data), 1000, version)
     assert len(starts) == len(common)
-    decoder = ColumnDecoder(COLUMNS, validate=True)
-    batch, rejected = decoder.decode(data, len(data), starts, sizes, contexts[:-1])
+    decoder = ColumnDecoder(COLUMNS, True, {})
+    batch, rejected = decoder.decode(data, len(data), starts, sizes, contexts[:-1], starts)
     assert list(rejected) == [] and batch.num_rows == len(common)
 
 

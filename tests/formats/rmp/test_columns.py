@@ -74,8 +74,8 @@ def test_the_compiled_reader_answers_what_is_well_formed() -> None:
         data, 0, len(data), len(data), MAX_PACKET_BYTES, context
     )
     assert int(starts[-1] + sizes[-1]) == len(data) and contexts[-1] == context
-    _, rejected = columns.ColumnDecoder(COLUMNS, True).decode(
-        data, len(data), starts, sizes, contexts[:-1]
+    _, rejected = columns.ColumnDecoder(COLUMNS, True, {}).decode(
+        data, len(data), starts, sizes, contexts[:-1], starts
     )
     assert len(starts) > 500 and not len(rejected)
 
@@ -122,12 +122,13 @@ def test_frames_that_lie_are_left_to_the_scalar_reader() -> None:
         context = FORMATS[rng.choice(list(FORMATS))].context | rng.choice(
             (0, 0, rng.getrandbits(58) & ~3, len(data) << 2 | 1 << 39, len(packet) << 2 | 1 << 39)
         )
-        arrays, rejected = columns.ColumnDecoder(COLUMNS, True).decode(
+        arrays, rejected = columns.ColumnDecoder(COLUMNS, True, {}).decode(
             arrays_of(data),
             len(data),
             np.zeros(1, np.int64),
             np.array([len(data)], np.int64),
             np.array([context], np.int64),
+            np.zeros(1, np.int64),
         )
         if not len(rejected):
             row, error = read_row(data, context)

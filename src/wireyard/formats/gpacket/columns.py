@@ -6,12 +6,12 @@ scalar reader, so that every rare rule is written once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from wireyard.arena import Arena, BatchLayout, Shape
+from wireyard.arena import Arena, Shape
 from wireyard.floor import aside
 from wireyard.formats.gpacket import kernels
 from wireyard.formats.gpacket.layout import HEADER_BYTES, SHIPPED
@@ -22,8 +22,8 @@ from wireyard.formats.property_columns import (
     row_sources,
 )
 from wireyard.formats.property_kernels import PROPERTY_TEXTS
+from wireyard.formats.row_columns import fill_places, lay_out
 from wireyard.layout import Column
-from wireyard.schema import Repeated, schema_of
 
 __all__ = ["ColumnDecoder", "scan_frames"]
 
@@ -78,27 +78,28 @@ class ColumnDecoder:
     Parameters
     ----------
     columns
-        The format's own columns that are wanted, in order.
+        The columns that are wanted, in order: of the format, and of rows of every format.
     validate
         Whether packets are checked even where no column needs it, because the caller shows or
         acts on the verdict.
+    repeated
+        The text of columns that have the same in every row.
     """
 
-    def __init__(self, columns: Sequence[Column], validate: bool) -> None:
-        self._layout = BatchLayout(schema_of(columns), _SHAPES, _SOURCES)
+    def __init__(
+        self, columns: Sequence[Column], validate: bool, repeated: Mapping[str, str]
+    ) -> None:
+        self._layout = lay_out(columns, _SHAPES, _SOURCES, {**repeated, "header_order": SHIPPED})
         self._texts = self._layout.numbers_of(kernels.TEXTS)
-        names = [column.name for column in columns]
-        self._order_place = names.index("header_order") if "header_order" in names else None
         groups = {_GROUPS[column.name] for column in columns if column.name in _GROUPS}
         groups |= {"properties"} if validate else set()
         self._wanted = sum(kernels.WANT[group] for group in groups)
         self._payloads = "payloads" in groups
-        self._repeated = Repeated()
 
     def decode(
-        self, data: Bytes, stop: int, starts: Ints, sizes: Ints, _contexts: Ints
+        self, data: Bytes, stop: int, starts: Ints, sizes: Ints, _contexts: Ints, offsets: Ints
     ) -> tuple[pa.RecordBatch, Ints]:
-        """Decode whole packets.
+        """Decode whole packets, which begin at `starts` of `data` and at `offsets` of the stream.
 
         Returns
         -------
@@ -120,15 +121,11 @@ class ColumnDecoder:
             arena.rest, a["payload_offsets"][0], a["bits"], rejected, scratch.hashes,
             *kernels.TABLES,
         )  # fmt: skip
+        fill_places(arena, offsets, sizes)
         found = np.flatnonzero(rejected) if odd else _NONE
         entries, payload_bytes = used[-2:].tolist()
         if self._payloads:
             arena.claim("payload", payload_bytes)
         put_texts(arena, scratch, self._texts, used[: len(kernels.TEXTS)])
         put_properties(arena, scratch, entries)
-        batch = arena.batch(entries)
-        if self._order_place is not None:
-            order = self._repeated.column("string", SHIPPED, rows)
-            field = self._layout.schema.field(self._order_place)
-            batch = batch.set_column(self._order_place, field, order)
-        return batch, found
+        return arena.batch(entries), found

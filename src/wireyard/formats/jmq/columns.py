@@ -6,12 +6,12 @@ scalar reader, so that every rare rule is written once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from wireyard.arena import Arena, BatchLayout, Shape
+from wireyard.arena import Arena, Shape
 from wireyard.floor import aside
 from wireyard.formats.jmq import kernels
 from wireyard.formats.jmq.layout import HEADER_BYTES, ITEMS
@@ -22,8 +22,8 @@ from wireyard.formats.property_columns import (
     row_sources,
 )
 from wireyard.formats.property_kernels import PROPERTY_TEXTS
+from wireyard.formats.row_columns import fill_places, lay_out
 from wireyard.layout import Column
-from wireyard.schema import schema_of
 
 __all__ = ["ColumnDecoder", "scan_frames"]
 
@@ -89,14 +89,18 @@ class ColumnDecoder:
     Parameters
     ----------
     columns
-        The format's own columns that are wanted, in order.
+        The columns that are wanted, in order: of the format, and of rows of every format.
     validate
         Whether packets are checked even where no column needs it, because the caller shows or
         acts on the verdict.
+    repeated
+        The text of columns that have the same in every row.
     """
 
-    def __init__(self, columns: Sequence[Column], validate: bool) -> None:
-        self._layout = BatchLayout(schema_of(columns), _SHAPES, _SOURCES)
+    def __init__(
+        self, columns: Sequence[Column], validate: bool, repeated: Mapping[str, str]
+    ) -> None:
+        self._layout = lay_out(columns, _SHAPES, _SOURCES, repeated)
         self._texts = self._layout.numbers_of(kernels.TEXTS)
         groups = {_GROUPS[column.name] for column in columns if column.name in _GROUPS}
         groups |= {"items", "properties"} if validate else set()
@@ -104,9 +108,9 @@ class ColumnDecoder:
         self._bodies = "bodies" in groups
 
     def decode(
-        self, data: Bytes, stop: int, starts: Ints, sizes: Ints, _contexts: Ints
+        self, data: Bytes, stop: int, starts: Ints, sizes: Ints, _contexts: Ints, offsets: Ints
     ) -> tuple[pa.RecordBatch, Ints]:
-        """Decode whole packets.
+        """Decode whole packets, which begin at `starts` of `data` and at `offsets` of the stream.
 
         Returns
         -------
@@ -128,6 +132,7 @@ class ColumnDecoder:
             a["map_offsets"][0], arena.rest, a["body_offsets"][0], a["seen"], a["bits"], rejected,
             scratch.hashes, *kernels.TABLES,
         )  # fmt: skip
+        fill_places(arena, offsets, sizes)
         if arena.has("addresses"):
             ends = a["address_offsets"][0]
             np.multiply(np.arange(len(ends), dtype=np.int32), _ADDRESS_BYTES, out=ends)

@@ -6,28 +6,29 @@ reader, so that every rare rule is written once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import mul
 from threading import local
 
 import numpy as np
 import pyarrow as pa
 
-from wireyard.arena import Arena, BatchLayout, Shape, Source
+from wireyard.arena import Arena, Shape, Source
 from wireyard.floor import aside
 from wireyard.formats.mqtt import block_kernels, kernels
 from wireyard.formats.mqtt.layout import PROPERTIES
 from wireyard.formats.mqtt.property_kernels import LEAST_PROPERTY_BYTES, TEXT_BYTES_PER_BYTE
+from wireyard.formats.row_columns import fill_places, lay_out
 from wireyard.layout import Column
 from wireyard.memory import SLACK
-from wireyard.schema import schema_of
 
 __all__ = ["ColumnDecoder", "scan_frames"]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 Frames = tuple[Ints, Ints, Ints]
-Decoded = tuple[pa.RecordBatch, Ints]
+Decoded = tuple[Arena, int, Ints]
+"""The arrays of packets, how many properties they have, and which packets are rejected."""
 Limits = tuple[int, int, int, int]
 
 _MIN_PACKET_BYTES = 2
@@ -115,14 +116,18 @@ class ColumnDecoder:
     Parameters
     ----------
     columns
-        The format's own columns that are wanted, in order.
+        The columns that are wanted, in order: of the format, and of rows of every format.
     validate
         Whether packets are checked even where no column needs it, because the caller shows or
         acts on the verdict.
+    repeated
+        The text of columns that have the same in every row.
     """
 
-    def __init__(self, columns: Sequence[Column], validate: bool) -> None:
-        self._layout = BatchLayout(schema_of(columns), _SHAPES, _SOURCES)
+    def __init__(
+        self, columns: Sequence[Column], validate: bool, repeated: Mapping[str, str]
+    ) -> None:
+        self._layout = lay_out(columns, _SHAPES, _SOURCES, repeated)
         names = {column.name for column in columns}
         groups = {_GROUPS[name] for name in names & _GROUPS.keys()}
         if validate or "verdict" in names:
@@ -167,8 +172,10 @@ class ColumnDecoder:
         self._found = frames[0]
         return frames
 
-    def decode(self, data: Bytes, stop: int, starts: Ints, sizes: Ints, contexts: Ints) -> Decoded:
-        """Decode whole packets.
+    def decode(
+        self, data: Bytes, stop: int, starts: Ints, sizes: Ints, contexts: Ints, offsets: Ints
+    ) -> tuple[pa.RecordBatch, Ints]:
+        """Decode whole packets, which begin at `starts` of `data` and at `offsets` of the stream.
 
         Returns
         -------
@@ -176,13 +183,16 @@ class ColumnDecoder:
             A row per packet, and which packets the scalar reader has to read: their values here
             mean nothing.
         """
-        together, decoded = starts is self._found, self._decoded
+        together = starts is self._found and len(starts) > 0
+        decoded = self._decoded if together else None
         self._found, self._decoded = _NONE, None
-        if together and len(starts):
+        if together:
             self._density = len(starts) / int(starts[-1] + sizes[-1] - starts[0])
-            if decoded is not None:
-                return decoded
-        return self._fill(data, stop, starts, sizes, contexts, int(sizes.sum()))[1]
+        if decoded is None:
+            _, decoded = self._fill(data, stop, starts, sizes, contexts, int(sizes.sum()))
+        arena, entries, rejected = decoded
+        fill_places(arena, offsets, sizes)
+        return arena.batch(entries, len(starts)), rejected
 
     def _fill(
         self,
@@ -217,7 +227,7 @@ class ColumnDecoder:
         arena.put("topics", scratch.topics[:topics])
         if entries:
             _put_properties(arena, scratch, entries)
-        return rows, (arena.batch(entries, rows), np.flatnonzero(a["rejected"][0, :rows]))
+        return rows, (arena, entries, np.flatnonzero(a["rejected"][0, :rows]))
 
 
 def _put_properties(arena: Arena, scratch: _Scratch, entries: int) -> None:

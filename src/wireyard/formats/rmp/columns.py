@@ -6,18 +6,18 @@ scalar reader, so that every rule has one text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from wireyard.arena import Arena, BatchLayout, Shape, Source
+from wireyard.arena import Arena, Shape, Source
 from wireyard.floor import aside
 from wireyard.formats.rmp import kernels
 from wireyard.formats.rmp.layout import FOREIGN, LAYERS, PREFIX_BYTES, SEGMENT, TYPING
+from wireyard.formats.row_columns import fill_places, lay_out
 from wireyard.layout import Column
 from wireyard.memory import SLACK
-from wireyard.schema import schema_of
 
 __all__ = ["ColumnDecoder", "scan_frames"]
 
@@ -91,21 +91,25 @@ class ColumnDecoder:
     Parameters
     ----------
     columns
-        The format's own columns that are wanted, in order.
+        The columns that are wanted, in order: of the format, and of rows of every format.
     validate
         Whether packets are checked even where no column needs it; they always are.
+    repeated
+        The text of columns that have the same in every row.
     """
 
-    def __init__(self, columns: Sequence[Column], validate: bool) -> None:
-        self._layout = BatchLayout(schema_of(columns), _SHAPES, _SOURCES)
+    def __init__(
+        self, columns: Sequence[Column], validate: bool, repeated: Mapping[str, str]
+    ) -> None:
+        self._layout = lay_out(columns, _SHAPES, _SOURCES, repeated)
         names = [column.name for column in columns]
         self._wants_sources, self._wants_data = "reply_source" in names, "data" in names
         self._name_place = names.index("layer_name") if "layer_name" in names else None
 
     def decode(
-        self, data: Bytes, stop: int, starts: Ints, sizes: Ints, contexts: Ints
+        self, data: Bytes, stop: int, starts: Ints, sizes: Ints, contexts: Ints, offsets: Ints
     ) -> tuple[pa.RecordBatch, Ints]:
-        """Decode messages.
+        """Decode messages, which begin at `starts` of `data` and at `offsets` of the stream.
 
         Returns
         -------
@@ -126,6 +130,8 @@ class ColumnDecoder:
             a["bits"], a["sources"][0] if self._wants_sources else _NOTHING, a["source_offsets"][0],
             arena.rest if self._wants_data else _NOTHING, a["body_offsets"][0], rejected,
         )  # fmt: skip
+        fill_places(arena, offsets, sizes)
+        a["packet_offset"][0, :rows] += offsets
         found = np.flatnonzero(rejected)
         if self._wants_data:
             arena.claim("bodies", int(a["body_offsets"][0, rows]))
