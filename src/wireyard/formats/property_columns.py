@@ -13,7 +13,7 @@ from wireyard.formats import property_kernels as kernels
 from wireyard.formats.property_kernels import PROPERTY_TEXTS
 from wireyard.memory import SLACK
 
-__all__ = ["Scratch", "put_properties", "put_texts", "row_sources"]
+__all__ = ["PROPERTY_ENDS", "Scratch", "put_texts", "row_sources"]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
@@ -22,10 +22,13 @@ _MIN_PROPERTY_BYTES = 6
 _SCRATCH_STEP = 8 << 20
 _MOST_KEPT = 16 << 20
 
+PROPERTY_ENDS: Final = tuple(f"{text} offsets" for text in PROPERTY_TEXTS)
+"""Where the texts of properties end."""
 PROPERTY_SOURCES: Final[tuple[Source, ...]] = tuple(
-    source for text in PROPERTY_TEXTS for source in ((f"{text} offsets", 0), (text, 0))
+    (name, 0) for pair in zip(PROPERTY_ENDS, PROPERTY_TEXTS, strict=True) for name in pair
 )
 """What the properties of all rows are made of."""
+_END_BYTES: Final = 4
 
 
 def row_sources(
@@ -65,6 +68,8 @@ class Scratch:
         self.text: Bytes = np.empty(self.capacity * regions, np.uint8)
         self.entry_offsets = np.empty((3, taken // _MIN_PROPERTY_BYTES + 1), np.int32)
         self.entry_offsets[:, 0] = 0
+        self.ends: Bytes = self.entry_offsets.reshape(-1).view(np.uint8)
+        """The same as bytes."""
         self.hashes = np.empty(kernels.MAX_UNIQUE_NAMES, np.int64)
 
     @classmethod
@@ -79,13 +84,17 @@ class Scratch:
         return kept
 
 
-def put_texts(arena: Arena, scratch: Scratch, numbers: Ints, used: Ints) -> None:
-    """Copy texts out of scratch; `numbers` are the arena's of its regions, `used` their sizes."""
-    places = arena.claim_each(numbers, used)
-    kernels.gather_texts(scratch.text, scratch.capacity, used, places, arena.body)
+def put_texts(arena: Arena, scratch: Scratch, numbers: Ints, used: Ints, entries: int) -> None:
+    """Copy texts out of scratch, and where those of properties end.
 
-
-def put_properties(arena: Arena, scratch: Scratch, entries: int) -> None:
-    """Copy out of scratch where the texts of properties end."""
-    for text, ends in zip(PROPERTY_TEXTS, scratch.entry_offsets, strict=True):
-        arena.put(f"{text} offsets", ends[: entries + 1])
+    Parameters
+    ----------
+    numbers
+        What the arena knows the regions of text by, then those of `PROPERTY_ENDS`.
+    used, entries
+        How large each region of text is, and how many properties there are.
+    """
+    sizes = np.full(len(numbers), (entries + 1) * _END_BYTES)
+    sizes[: len(used)] = used
+    places = arena.claim_each(numbers, sizes)
+    kernels.gather_texts(scratch.text, scratch.capacity, scratch.ends, sizes, places, arena.body)

@@ -217,9 +217,18 @@ def count_rejected(rejected: Bytes) -> int:
     return count
 
 
-@kernel(I64(TEXT, I64, array("int64"), array("int64"), TEXT))
-def gather_texts(text: Bytes, capacity: int, used: Ints, places: Ints, out: Bytes) -> int:
-    """Copy each region of `text` to its place in `out`; return how many there are."""
-    for region in range(places.shape[0]):
-        copy_bytes(out, places[region], text, region * capacity, used[region])
+@kernel(I64(TEXT, I64, TEXT, array("int64"), array("int64"), TEXT))
+def gather_texts(
+    text: Bytes, capacity: int, ends: Bytes, sizes: Ints, places: Ints, out: Bytes
+) -> int:
+    """Copy each region of `text`, then each of `ends`, to its place in `out`; return how many.
+
+    Of `ends`, which has a region for each of `PROPERTY_TEXTS`.
+    """
+    texts = places.shape[0] - len(PROPERTY_TEXTS)
+    for region in range(texts):
+        copy_bytes(out, places[region], text, region * capacity, sizes[region])
+    for region in range(len(PROPERTY_TEXTS)):
+        start = region * (ends.shape[0] // len(PROPERTY_TEXTS))
+        copy_bytes(out, places[texts + region], ends, start, sizes[texts + region])
     return places.shape[0]

@@ -15,12 +15,7 @@ from wireyard.arena import Arena, Shape
 from wireyard.floor import aside
 from wireyard.formats.gpacket import kernels
 from wireyard.formats.gpacket.layout import HEADER_BYTES, SHIPPED
-from wireyard.formats.property_columns import (
-    Scratch,
-    put_properties,
-    put_texts,
-    row_sources,
-)
+from wireyard.formats.property_columns import PROPERTY_ENDS, Scratch, put_texts, row_sources
 from wireyard.formats.property_kernels import PROPERTY_TEXTS
 from wireyard.formats.row_columns import fill_places, lay_out
 from wireyard.layout import Column
@@ -90,7 +85,7 @@ class ColumnDecoder:
         self, columns: Sequence[Column], validate: bool, repeated: Mapping[str, str]
     ) -> None:
         self._layout = lay_out(columns, _SHAPES, _SOURCES, {**repeated, "header_order": SHIPPED})
-        self._texts = self._layout.numbers_of(kernels.TEXTS)
+        self._texts = self._layout.numbers_of((*kernels.TEXTS, *PROPERTY_ENDS))
         groups = {_GROUPS[column.name] for column in columns if column.name in _GROUPS}
         groups |= {"properties"} if validate else set()
         self._wanted = sum(kernels.WANT[group] for group in groups)
@@ -126,6 +121,5 @@ class ColumnDecoder:
         entries, payload_bytes = used[-2:].tolist()
         if self._payloads:
             arena.claim("payload", payload_bytes)
-        put_texts(arena, scratch, self._texts, used[: len(kernels.TEXTS)])
-        put_properties(arena, scratch, entries)
+        put_texts(arena, scratch, self._texts, used[: len(kernels.TEXTS)], entries)
         return arena.batch(entries), found
