@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import multiprocessing
+import os
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -26,7 +26,14 @@ from wireyard.schema import COMMON, schema_of
 from wireyard.streams import scan
 from wireyard.streams.batches import BlockReader
 from wireyard.streams.plan import Plan, make_plan
-from wireyard.streams.window import Window, Windows, windows_of_bytes, windows_of_file
+from wireyard.streams.window import (
+    WINDOW_BYTES,
+    Window,
+    Windows,
+    even_bytes,
+    windows_of_bytes,
+    windows_of_file,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,12 +51,7 @@ def test_the_size_of_windows_does_not_show(
 ) -> None:
     whole = table_of(stream, compiled=False, max_packet_bytes=4096)
     assert_contiguous(whole, len(stream))
-    monkeypatch.setattr(
-        scan, "windows_of_bytes", partial(windows_of_bytes, window_bytes=window_bytes)
-    )
-    monkeypatch.setattr(
-        scan, "windows_of_file", partial(windows_of_file, window_bytes=window_bytes)
-    )
+    monkeypatch.setattr(scan, "even_bytes", lambda size: window_bytes)
     in_memory = table_of(stream, compiled=compiled, max_packet_bytes=4096)
     assert_same(in_memory, whole)
     from_file = table_of(io.BytesIO(stream), compiled=compiled, max_packet_bytes=4096)
@@ -62,7 +64,7 @@ def test_threads_keep_the_order(
     stream: bytes, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = table_of(stream, compiled=False)
-    monkeypatch.setattr(scan, "windows_of_bytes", partial(windows_of_bytes, window_bytes=3000))
+    monkeypatch.setattr(scan, "even_bytes", lambda size: 3000)
     for threads in (1, 2, 7):
         assert_same(table_of(stream, compiled=compiled, threads=threads), whole)
 
@@ -72,7 +74,7 @@ def test_a_reader_that_stops_early_leaves_nothing_going_on(
 ) -> None:
     cut: list[int] = []
 
-    def windows(data: Any, start: int) -> Windows:
+    def windows(data: Any, start: int, _window_bytes: int) -> Windows:
         for window in windows_of_bytes(data, start, 1000):
             cut.append(window.start)
             yield window
@@ -105,7 +107,7 @@ def _count_rows(stream: bytes) -> int:
 def test_a_failure_in_a_thread_is_that_of_the_first_bad_row(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(scan, "windows_of_bytes", partial(windows_of_bytes, window_bytes=1000))
+    monkeypatch.setattr(scan, "even_bytes", lambda size: 1000)
     data = packet() * 100 + packet(version=1) + packet() * 100 + packet(version=2) + packet() * 9
     for threads in (1, 4):
         with pytest.raises(DecodeError, match="is 1, not one of") as caught:
@@ -205,8 +207,7 @@ def test_the_last_row_before_a_limit_is_whole() -> None:
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_packet_larger_than_many_windows(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan, "windows_of_bytes", partial(windows_of_bytes, window_bytes=100))
-    monkeypatch.setattr(scan, "windows_of_file", partial(windows_of_file, window_bytes=100))
+    monkeypatch.setattr(scan, "even_bytes", lambda size: 100)
     large = packet(body=bytes(range(256)) * 100)
     data = packet() + large + packet() + large + packet()
     for source in (data, io.BytesIO(data)):
@@ -445,3 +446,17 @@ def test_sizes_that_lie_allocate_nothing(compiled: bool) -> None:
             tracemalloc.stop()
         assert table["status"].to_pylist()[1] != "ok"
         assert peak < 8 << 20 and pa.total_allocated_bytes() - before < 8 << 20
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 8])
+@pytest.mark.parametrize("size", [0, 1, 3 << 20, (3 << 20) + 1, 7 << 20, 10**8, 10**9 + 7])
+def test_every_core_has_as_many_windows(
+    size: int, cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    taken = even_bytes(size)
+    assert taken <= WINDOW_BYTES * 1.01
+    # A window ends before the packet that does not fit it: here one of 1,000 bytes.
+    count = -(-size // (taken - 1000))
+    assert count <= 1 or count % cores == 0 or count < cores
+    assert even_bytes(None) == WINDOW_BYTES

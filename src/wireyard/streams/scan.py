@@ -26,6 +26,7 @@ from wireyard.streams.window import (
     WINDOW_BYTES,
     Window,
     Windows,
+    even_bytes,
     windows_of_bytes,
     windows_of_file,
 )
@@ -150,11 +151,12 @@ def open_windows(source: Source, start: int = 0) -> OpenedStream:
     """
     if isinstance(source, bytes | bytearray | memoryview) and not compression(bytes(source[:4])):
         data = np.frombuffer(source, np.uint8)
-        windows = windows_of_bytes(data, start)
+        windows = windows_of_bytes(data, start, even_bytes(len(data) - start))
         return OpenedStream("<bytes>", next(windows), windows, len(data) - start)
     name, file, size = open_source(source, start)
-    windows = windows_of_file(file, name, start)
-    return OpenedStream(name, next(windows), windows, None if size is None else size - start)
+    left = None if size is None else size - start
+    windows = windows_of_file(file, name, start, even_bytes(left))
+    return OpenedStream(name, next(windows), windows, left)
 
 
 def scan_stream(

@@ -6,6 +6,7 @@ left over begins the next window.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass
@@ -16,13 +17,23 @@ import numpy.typing as npt
 from wireyard.floor import aside
 from wireyard.streams.source import Reading, reading
 
-__all__ = ["WINDOW_BYTES", "Window", "Windows", "windows_of_bytes", "windows_of_file"]
+__all__ = [
+    "WINDOW_BYTES",
+    "Window",
+    "Windows",
+    "even_bytes",
+    "windows_of_bytes",
+    "windows_of_file",
+]
 
 Bytes = npt.NDArray[np.uint8]
 
 WINDOW_BYTES = 3 << 20
 """Everything done to a window should hit the cache, which others use too, and about 100 us of
 Python is spent on each: 2 MiB and 4 MiB are measurably slower."""
+_LEFT_PART = 8
+"""All windows together are larger by this part of one than they have to be: each leaves the packet
+at its end to the next."""
 
 
 @dataclass(slots=True)
@@ -46,6 +57,22 @@ class Window:
 
 Windows = Generator[Window, None, None]
 """Windows in order; closing them closes the file they come from."""
+
+
+def even_bytes(size: int | None) -> int:
+    """Return how large windows are to be of which every core of the machine has as many.
+
+    One core with a window more than the others would keep them waiting. Without a `size`, nobody
+    knows how many windows there will be.
+    """
+    if size is None or size <= WINDOW_BYTES:
+        return WINDOW_BYTES
+    cores = os.cpu_count() or 1
+    count = -(-size // WINDOW_BYTES)
+    if count > cores:
+        count += -count % cores
+    share = size // count
+    return share + share // (_LEFT_PART * count)
 
 
 def windows_of_bytes(data: Bytes, start: int = 0, window_bytes: int = WINDOW_BYTES) -> Windows:

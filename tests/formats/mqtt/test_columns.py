@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from functools import partial
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -36,7 +35,6 @@ from wireyard.formats.mqtt.columns import ColumnDecoder, scan_frames
 from wireyard.formats.mqtt.layout import COLUMNS
 from wireyard.streams import scan
 from wireyard.streams.plan import Condition
-from wireyard.streams.window import windows_of_bytes
 
 MQTT = get_format("mqtt")
 DIALECTS = {2: "mqtt/mqipdp", 3: "mqtt/3.1", 4: "mqtt/3.1.1", 5: "mqtt/5.0"}
@@ -263,8 +261,7 @@ def test_windows_with_and_without_what_ends_a_run(
     window_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(columns, "_FEW_ROWS", 1)
-    windows = partial(windows_of_bytes, window_bytes=window_bytes)
-    monkeypatch.setattr(scan, "windows_of_bytes", windows)
+    monkeypatch.setattr(scan, "even_bytes", lambda size: window_bytes)
     data = b"".join(random_stream(version, Random(7), 1000, BROKEN[version]) for version in (4, 5))
     for where in ([], [("packet_type", "==", 3)]):
         conditions: list[Condition] = list(where)
