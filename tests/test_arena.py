@@ -128,3 +128,31 @@ def test_lists_have_entries() -> None:
         None,
         [("a", {"type": "y", "value": "a"}), ("m", {"type": "p", "value": "l"})],
     ]
+
+
+@pytest.mark.parametrize("texts", [("jmq", "ok"), ("", "é"), ("a" * 40, "b")])
+def test_columns_that_are_the_same_everywhere(texts: tuple[str, str]) -> None:
+    schema = pa.schema([("one", pa.string()), ("number", pa.int32()), ("other", pa.string())])
+    layout = BatchLayout(schema, SHAPES, SOURCES, dict(zip(("one", "other"), texts, strict=True)))
+    made = []
+    for rows in (0, 5, 300, 7):
+        arena, _ = filled(layout, rows)
+        made.append((rows, arena.batch()))
+    for rows, batch in made:
+        batch.validate(full=True)
+        for name, text in zip(("one", "other"), texts, strict=True):
+            assert batch[name].to_pylist() == [text] * rows and not batch[name].null_count
+
+
+def test_arrays_move_with_what_is_in_them() -> None:
+    layout = BatchLayout(PLAIN, SHAPES, SOURCES)
+    layout.claimed_share = 0.0
+    arena, letters = filled(layout, 100)
+    assert not arena.claimed(arena.used + 10_000)
+    arena.arrays["numbers"][1, :100] = 7
+    arena.used -= 10_000
+    arena.put("letters", letters)
+    batch = arena.batch()
+    batch.validate(full=True)
+    assert batch["number"].to_pylist() == [7 if row % 3 == 0 else None for row in range(100)]
+    assert "".join(batch["text"].to_pylist()).encode() == letters

@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from wireyard.accelerate import I64, array, kernel
+from wireyard.accelerate import I64, array, kernel, piece
 
-__all__ = ["Arena", "BatchLayout", "Shape", "Source", "pooled"]
+__all__ = ["Arena", "BatchLayout", "Shape", "Source", "claim_bytes", "pooled"]
 
 Bytes = npt.NDArray[np.uint8]
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -127,26 +127,18 @@ def fill_pairs(
     return buffers.shape[0]
 
 
-_INTS: Final = array("int64")
+@piece
+def claim_bytes(extents: Pairs, number: int, size: int, at: int) -> int:
+    """Give an array of the batch the bytes from `at` on; return where what follows may begin.
 
-
-@kernel(I64(_INTS, _INTS, I64, _PAIRS, _INTS), brief=True)
-def place_claims(numbers: Ints, sizes: Ints, start: int, extents: Pairs, places: Ints) -> int:
-    """Fill in where arrays of some sizes begin, one behind the other; return where they end.
-
-    An array without a number gets nothing.
+    An array without a number is none, and gets nothing.
     """
-    for which in range(numbers.shape[0]):
-        number = numbers[which]
-        places[which] = start
-        if number < 0:
-            sizes[which] = 0
-            continue
-        extents[number, 0] = start
-        extents[number, 1] = sizes[which]
-        start += sizes[which]
-        start += -start & (_ALIGNMENT - 1)
-    return start
+    if number < 0:
+        return at
+    extents[number, 0] = at
+    extents[number, 1] = size
+    at += size
+    return at + (-at & (_ALIGNMENT - 1))
 
 
 # --- the memory -----------------------------------------------------------------------------
@@ -235,7 +227,7 @@ class BatchLayout:
         self._buffers = self.head[start:stop].view(np.int64).reshape(-1, 2)
 
     def numbers_of(self, names: Sequence[str]) -> Ints:
-        """Return what `Arena.claim_each` knows arrays by."""
+        """Return what `claim_bytes` knows arrays by, -1 for one that no column needs."""
         return np.array([self.numbers.get(name, -1) for name in names], np.int64)
 
     def place(self, rows: int) -> tuple[Pairs, int]:
@@ -308,9 +300,10 @@ class Arena:
         self._layout = layout
         self._rows = rows
         self._taken = taken
-        self._extents, self._used = layout.place(rows)
-        self._fixed = self._used
-        self._allocate(self._used + max(room, int(taken * layout.claimed_share)))
+        self.extents, self.used = layout.place(rows)
+        """Where each array begins in `body` and its size; how much of it is given to arrays."""
+        self._fixed = self.used
+        self._allocate(self.used + max(room, int(taken * layout.claimed_share)))
         if _ZEROS in self.arrays:
             self.arrays[_ZEROS].fill(0)
         layout.fill_repeated(self.arrays, rows)
@@ -318,7 +311,7 @@ class Arena:
     @property
     def rest(self) -> Bytes:
         """What is free behind the arrays and what was claimed."""
-        return self.body[self._used :]
+        return self.body[self.used :]
 
     def has(self, name: str) -> bool:
         """Tell whether a column needs the array."""
@@ -329,28 +322,27 @@ class Arena:
 
         If there are not as many, all that is used moves to a larger buffer, and so do `arrays`.
         """
-        start, stop = self._used, self._used + size
+        start, stop = self.used, self.used + size
         self._reach(stop)
-        self._extents[self._layout.numbers[name]] = start, size
-        self._used = stop + -stop % _ALIGNMENT
+        self.extents[self._layout.numbers[name]] = start, size
+        self.used = stop + -stop % _ALIGNMENT
         return start
 
-    def claim_each(self, numbers: Ints, sizes: Ints) -> Ints:
-        """Claim bytes for each of several arrays; return where in `body` they begin.
+    def claimed(self, stop: int) -> bool:
+        """Take note of what a kernel claimed, up to `stop` in `body`; return if there was room.
 
-        The size of an array that no column needs becomes zero.
+        If not, there is now; what the arrays are to hold that lie behind the old end is lost.
         """
-        places = np.empty(len(numbers), np.int64)
-        stop = place_claims(numbers, sizes, self._used, self._extents, places)
+        room = stop <= len(self.body)
         self._reach(stop)
-        self._used = stop
-        return places
+        self.used = stop
+        return room
 
     def _reach(self, stop: int) -> None:
         if stop > len(self.body):
-            written = self.body[: self._used]
+            written = self.body
             self._allocate(stop + stop // _SPARE)
-            self.body[: self._used] = written
+            self.body[: len(written)] = written
 
     def put(self, name: str, data: Any) -> None:
         """Copy an array or a buffer to `rest`, and give it a name; nothing if no column has it."""
@@ -365,9 +357,9 @@ class Arena:
         `entries` are in the lists of one column; `rows` says if there are fewer than foreseen.
         """
         layout, rows = self._layout, self._rows if rows is None else rows
-        claimed = self._used - self._fixed
+        claimed = self.used - self._fixed
         layout.claimed_share = (claimed + claimed // _SPARE) / max(self._taken, 1)
-        head = layout.fill_head(self._extents, len(self.body), rows, entries)
+        head = layout.fill_head(self.extents, len(self.body), rows, entries)
         self._message[: len(head)] = head
         return pa.ipc.read_record_batch(self._buffer, layout.schema)
 
@@ -376,7 +368,7 @@ class Arena:
         self._buffer = pa.allocate_buffer(head_bytes + body_bytes + -body_bytes % _ALIGNMENT)
         self._message = np.frombuffer(self._buffer, np.uint8)
         self.body = self._message[head_bytes:]
-        places = self._extents.tolist()
+        places = self.extents.tolist()
         self.arrays: dict[str, npt.NDArray[Any]] = {
             name: np.ndarray((fields, size // kind.itemsize), kind, self.body, start)
             for (name, fields, kind), (start, size) in zip(self._layout.cuts, places, strict=False)

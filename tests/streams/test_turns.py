@@ -5,13 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
-import wireyard.floor as floor_module
-from wireyard.floor import Floor, aside
+from tests.make import packet
+from tests.readings import JMQ
+from wireyard import floor_kernels
+from wireyard.accelerate import COMPILED
+from wireyard.floor import Floor, aside, floor
+from wireyard.formats.jmq.columns import ColumnDecoder, scan_frames
 from wireyard.streams.turns import in_turns
 
 THREADS = [1, 2, 3, 8]
@@ -117,23 +123,60 @@ def test_work_that_lets_an_iterator_run_out_is_not_the_end(threads: int) -> None
         list(in_turns(lambda _: next(iter([])), range(3), threads))
 
 
-def test_whoever_is_interrupted_on_the_way_back_does_not_have_the_floor() -> None:
-    class Interrupting:
-        """The floor's lock, asked for again at a bad moment."""
+def test_whoever_is_interrupted_on_the_way_back_does_not_have_the_floor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nobodys = floor()
 
-        def __init__(self, lock: Any) -> None:
-            self.release = lock.release
+    def interrupt(_word: Any, _thread: int) -> int:
+        raise KeyboardInterrupt
 
-        def acquire(self) -> None:
-            raise KeyboardInterrupt
-
-    floor = Floor()
-    with pytest.raises(KeyboardInterrupt), floor.held():
-        floor_module._HELD.lock = Interrupting(floor._lock)
+    shared = Floor()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), shared.held():
+        patch.setattr(floor_kernels, "wait_for_floor", interrupt)
         aside(time.sleep, 0)
-    with floor.held():  # nobody has it, so this does not wait
+    assert shared._word[0] == 0 and floor() == nobodys
+    with shared.held():
         aside(time.sleep, 0)
-    assert not floor._lock.locked()
+        assert shared._word[0] == threading.get_ident()
+    assert shared._word[0] == 0
+
+
+def test_nobody_waits_long_for_the_floor() -> None:
+    """It is no lock: who has it may be busy, or gone."""
+    shared = Floor()
+    shared._word[0] = 1
+    start = time.perf_counter()
+    with shared.held():
+        aside(time.sleep, 0)
+        assert shared._word[0] == 1
+    assert shared._word[0] == 1  # that of another is not given away
+    assert time.perf_counter() - start < 1.0
+
+
+@pytest.mark.skipif(not COMPILED, reason="only compiled kernels leave the interpreter to others")
+def test_a_kernel_leaves_the_floor_and_waits_for_it() -> None:
+    word = np.zeros(1, np.int64)
+    assert floor_kernels.wait_for_floor(word, 7) and word[0] == 7
+    assert not floor_kernels.wait_for_floor(word, 8) and word[0] == 7
+    data = np.frombuffer(packet(), np.uint8)
+    starts, sizes, contexts = scan_frames(data, 0, len(data), len(data), 1 << 20, 0)
+    decoder = ColumnDecoder(JMQ.columns, True, {})
+    decode = partial(decoder.decode, data, len(data), starts, sizes, contexts[:-1], starts)
+    decode()  # which may have to be compiled
+    shared = Floor()
+    until = time.monotonic() + 20
+
+    def take_it() -> None:
+        while not floor_kernels.wait_for_floor(shared._word, 2) and time.monotonic() < until:
+            pass
+
+    with shared.held():
+        other = threading.Thread(target=take_it)
+        other.start()
+        while other.is_alive():
+            decode()
+        assert shared._word[0] == 2
 
 
 @pytest.mark.parametrize("threads", THREADS)
@@ -160,7 +203,17 @@ def test_nothing_goes_on_behind_the_end(threads: int) -> None:
     assert closed
 
 
-def test_one_thread_has_the_floor_and_leaves_it_for_what_is_done_aside() -> None:
+def test_one_thread_has_the_floor_and_leaves_it_for_what_is_done_aside(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    patiently = floor_kernels.wait_for_floor
+
+    def wait(word: Any, thread: int) -> int:
+        while not patiently(word, thread):
+            pass
+        return 1
+
+    monkeypatch.setattr(floor_kernels, "wait_for_floor", wait)
     speaking = 0
     away, counting = [0], threading.Lock()
 
@@ -175,10 +228,10 @@ def test_one_thread_has_the_floor_and_leaves_it_for_what_is_done_aside() -> None
         nonlocal speaking
         for _ in range(2):
             before = speaking
-            time.sleep(0.001)  # the interpreter may go to others, the floor does not
+            time.sleep(0.00005)  # the interpreter may go to others, the floor does not
             speaking = before + 1
             aside(stay_away)
 
-    assert len(list(in_turns(work, range(40), 2))) == 40
-    assert speaking == 80
+    assert len(list(in_turns(work, range(100), 2))) == 100
+    assert speaking == 200
     assert max(away) == 2

@@ -13,7 +13,7 @@ from wireyard.formats import property_kernels as kernels
 from wireyard.formats.property_kernels import PROPERTY_TEXTS
 from wireyard.memory import SLACK
 
-__all__ = ["PROPERTY_ENDS", "Scratch", "put_texts", "row_sources"]
+__all__ = ["PROPERTY_ENDS", "Scratch", "row_sources", "take_texts"]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
@@ -28,7 +28,6 @@ PROPERTY_SOURCES: Final[tuple[Source, ...]] = tuple(
     (name, 0) for pair in zip(PROPERTY_ENDS, PROPERTY_TEXTS, strict=True) for name in pair
 )
 """What the properties of all rows are made of."""
-_END_BYTES: Final = 4
 
 
 def row_sources(
@@ -84,17 +83,13 @@ class Scratch:
         return kept
 
 
-def put_texts(arena: Arena, scratch: Scratch, numbers: Ints, used: Ints, entries: int) -> None:
-    """Copy texts out of scratch, and where those of properties end.
-
-    Parameters
-    ----------
-    numbers
-        What the arena knows the regions of text by, then those of `PROPERTY_ENDS`.
-    used, entries
-        How large each region of text is, and how many properties there are.
-    """
-    sizes = np.full(len(numbers), (entries + 1) * _END_BYTES)
-    sizes[: len(used)] = used
-    places = arena.claim_each(numbers, sizes)
-    kernels.gather_texts(scratch.text, scratch.capacity, scratch.ends, sizes, places, arena.body)
+def take_texts(
+    arena: Arena, scratch: Scratch, numbers: Ints, used: Ints, body_bytes: int, stop: int
+) -> None:
+    """Take over what a kernel has put behind the arrays by `put_texts`, up to `stop`."""
+    start = arena.used
+    if not arena.claimed(stop):
+        kernels.put_texts_again(
+            scratch.text, scratch.capacity, scratch.ends, used, body_bytes, numbers, arena.body,
+            start, arena.extents,
+        )  # fmt: skip

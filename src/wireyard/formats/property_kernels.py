@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 
 from wireyard.accelerate import I64, TEXT, array, kernel, piece
+from wireyard.arena import claim_bytes
 from wireyard.decimals import put_double, put_float
 from wireyard.formats.properties import TYPES
 from wireyard.memory import (
@@ -38,12 +39,14 @@ __all__ = [
     "MAX_UNIQUE_NAMES",
     "PROPERTY_TEXTS",
     "TEXT_BYTES_PER_BYTE",
-    "gather_texts",
+    "put_texts",
+    "put_texts_again",
     "take_properties",
     "word_of",
 ]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+Pairs = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 Grid8 = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 Grid32 = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 
@@ -53,6 +56,8 @@ TEXT_BYTES_PER_BYTE: Final = 2
 MAX_UNIQUE_NAMES: Final = 64
 """Names are compared each with each up to this count; the scalar reader takes longer lists."""
 
+_INTS: Final = array("int64")
+_END_BYTES: Final = 4
 _SPREAD: Final = 0x1E37_79B9_7F4A_7C15
 """Odd, without a pattern: the upper bits of a product with it hang on all of the other factor."""
 _VALUE_BYTES: Final = 0x84842110
@@ -217,18 +222,57 @@ def count_rejected(rejected: Bytes) -> int:
     return count
 
 
-@kernel(I64(TEXT, I64, TEXT, array("int64"), array("int64"), TEXT))
-def gather_texts(
-    text: Bytes, capacity: int, ends: Bytes, sizes: Ints, places: Ints, out: Bytes
+@piece
+def put_texts(
+    text: Bytes,
+    capacity: int,
+    ends: Bytes,
+    used: Ints,
+    body_bytes: int,
+    numbers: Ints,
+    out: Bytes,
+    at: int,
+    extents: Pairs,
 ) -> int:
-    """Copy each region of `text`, then each of `ends`, to its place in `out`; return how many.
+    """Claim what follows the arrays of a batch at `at`, and copy texts there; return the end.
 
-    Of `ends`, which has a region for each of `PROPERTY_TEXTS`.
+    First the bodies, which are there already; then the regions of `text`, and of `ends` one for
+    each of `PROPERTY_TEXTS`. `numbers` are those of the arrays: of texts, ends and bodies. `used`
+    says how large each region of `text` is, and behind them how many properties there are. If the
+    end is behind that of `out`, nothing was copied.
     """
-    texts = places.shape[0] - len(PROPERTY_TEXTS)
-    for region in range(texts):
-        copy_bytes(out, places[region], text, region * capacity, sizes[region])
-    for region in range(len(PROPERTY_TEXTS)):
-        start = region * (ends.shape[0] // len(PROPERTY_TEXTS))
-        copy_bytes(out, places[texts + region], ends, start, sizes[texts + region])
-    return places.shape[0]
+    regions = numbers.shape[0] - 1
+    texts = regions - len(PROPERTY_TEXTS)
+    end_bytes = _END_BYTES * (used[texts] + 1)
+    at = claim_bytes(extents, numbers[regions], body_bytes, at)
+    for region in range(regions):
+        size = used[region] if region < texts else end_bytes
+        at = claim_bytes(extents, numbers[region], size, at)
+    if at > out.shape[0]:
+        return at
+    for region in range(regions):
+        number = numbers[region]
+        if number < 0:
+            continue
+        if region < texts:
+            copy_bytes(out, extents[number, 0], text, region * capacity, used[region])
+        else:
+            start = (region - texts) * (ends.shape[0] // len(PROPERTY_TEXTS))
+            copy_bytes(out, extents[number, 0], ends, start, end_bytes)
+    return at
+
+
+@kernel(I64(TEXT, I64, TEXT, _INTS, I64, _INTS, TEXT, I64, array("int64", 2)))
+def put_texts_again(
+    text: Bytes,
+    capacity: int,
+    ends: Bytes,
+    used: Ints,
+    body_bytes: int,
+    numbers: Ints,
+    out: Bytes,
+    at: int,
+    extents: Pairs,
+) -> int:
+    """Do as `put_texts` does, where there was no room for them."""
+    return put_texts(text, capacity, ends, used, body_bytes, numbers, out, at, extents)

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from wireyard.arena import Arena, Shape
-from wireyard.floor import aside
+from wireyard.floor import floor
 from wireyard.formats.gpacket import kernels
 from wireyard.formats.gpacket.layout import HEADER_BYTES, SHIPPED
-from wireyard.formats.property_columns import PROPERTY_ENDS, Scratch, put_texts, row_sources
+from wireyard.formats.property_columns import PROPERTY_ENDS, Scratch, row_sources, take_texts
 from wireyard.formats.property_kernels import PROPERTY_TEXTS
 from wireyard.formats.row_columns import fill_places, lay_out
 from wireyard.layout import Column
@@ -85,7 +85,7 @@ class ColumnDecoder:
         self, columns: Sequence[Column], validate: bool, repeated: Mapping[str, str]
     ) -> None:
         self._layout = lay_out(columns, _SHAPES, _SOURCES, {**repeated, "header_order": SHIPPED})
-        self._texts = self._layout.numbers_of((*kernels.TEXTS, *PROPERTY_ENDS))
+        self._texts = self._layout.numbers_of((*kernels.TEXTS, *PROPERTY_ENDS, "payload"))
         groups = {_GROUPS[column.name] for column in columns if column.name in _GROUPS}
         groups |= {"properties"} if validate else set()
         self._wanted = sum(kernels.WANT[group] for group in groups)
@@ -109,17 +109,15 @@ class ColumnDecoder:
         for name in ("text_offsets", "map_offsets", "payload_offsets"):
             a[name][:, 0] = 0
         used, rejected = a["used"][0, : kernels.COUNTS], a["rejected"][0, :rows]
-        odd = aside(
-            kernels.fill_rows,
+        odd = kernels.fill_rows(
             data, stop, starts, sizes, self._wanted, a["i32"], a["i64"], scratch.text,
             scratch.capacity, used, a["text_offsets"], scratch.entry_offsets, a["map_offsets"][0],
             arena.rest, a["payload_offsets"][0], a["bits"], rejected, scratch.hashes,
-            *kernels.TABLES,
+            *kernels.TABLES, scratch.ends, arena.body, arena.used, self._texts, arena.extents,
+            *floor(),
         )  # fmt: skip
         fill_places(arena, offsets, sizes)
         found = np.flatnonzero(rejected) if odd else _NONE
-        entries, payload_bytes = used[-2:].tolist()
-        if self._payloads:
-            arena.claim("payload", payload_bytes)
-        put_texts(arena, scratch, self._texts, used[: len(kernels.TEXTS)], entries)
+        entries, payload_bytes, stop = used[-3:].tolist()
+        take_texts(arena, scratch, self._texts, used, payload_bytes, stop)
         return arena.batch(entries), found

@@ -22,11 +22,13 @@ from typing import Final
 import numpy as np
 
 from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece
+from wireyard.floor_kernels import enter_floor, leave_floor
 from wireyard.formats.gpacket.layout import FLAGS, HEADER_BYTES, MAGIC, PACKET_TYPES, VERSION
 from wireyard.formats.property_kernels import (
     PROPERTY_TEXTS,
     clear,
     count_rejected,
+    put_texts,
     take_properties,
     word_of,
 )
@@ -81,9 +83,10 @@ WANT: Final = {"names": 1, "properties": 2, "payloads": 4}
 
 _NAMES, _PROPERTIES, _PAYLOADS = WANT.values()
 _PROPERTY_TEXT: Final = TEXTS.index(PROPERTY_TEXTS[0])
-COUNTS: Final = len(TEXTS) + 2
-"""What `used` counts: the bytes of each text, then properties, then bytes of payloads."""
-_ENTRIES, _PAYLOAD_BYTES = COUNTS - 2, COUNTS - 1
+COUNTS: Final = len(TEXTS) + 3
+"""What `used` counts: the bytes of each text, then properties, then bytes of payloads; and where
+behind the arrays all of them end."""
+_ENTRIES, _PAYLOAD_BYTES, _STOP = COUNTS - 3, COUNTS - 2, COUNTS - 1
 
 _TYPE_NAMES: Final = 4 * 256
 _NAME_WORDS: Final = -(-max(map(len, PACKET_TYPES.values())) // 8)
@@ -295,6 +298,7 @@ _GRID32, _GRID64, _GRID8 = array("int32", 2), array("int64", 2), array("uint8", 
     I64(
         READ, I64, _INTS, _INTS, I64, _GRID32, _GRID64, TEXT, I64, _INTS, _GRID32, _GRID32,
         _OFFSETS, TEXT, _OFFSETS, _GRID8, TEXT, _INTS, _INTS, _INTS,
+        TEXT, TEXT, I64, _INTS, _GRID64, _INTS, I64,
     )
 )  # fmt: skip
 def fill_rows(
@@ -318,14 +322,22 @@ def fill_rows(
     hashes: Ints,
     words: Ints,
     lengths: Ints,
+    ends: Bytes,
+    out: Bytes,
+    at: int,
+    numbers: Ints,
+    extents: Grid64,
+    floor: Ints,
+    thread: int,
 ) -> int:
     """Fill the wanted columns of the packets at `starts`; return how many are rejected.
 
     Shapes: i32, i64 (field, r); text (text, `capacity`); used (`COUNTS`); text_offsets (text of a
     row, r + 1); entry_offsets (3, e + 1); map_offsets, payload_offsets (r + 1); bits (nullable,
-    r / 8); rejected (r); hashes (unique names of a packet). Zero at first: the first of all
-    offsets.
+    r / 8); rejected (r); hashes (unique names of a packet); ends are the bytes of entry_offsets.
+    Zero at first: the first of all offsets. The others are what `put_texts` and the floor take.
     """
+    leave_floor(floor, thread)
     rows = starts.shape[0]
     clear(used, bits, rejected)
     for first in range(0, rows, _BLOCK_ROWS):
@@ -344,4 +356,9 @@ def fill_rows(
             fill_payloads(
                 data, starts, i64, used, payloads, payload_offsets, bits, rejected, first, last
             )
-    return count_rejected(rejected)
+    used[_STOP] = put_texts(
+        text, capacity, ends, used, used[_PAYLOAD_BYTES], numbers, out, at, extents
+    )
+    count = count_rejected(rejected)
+    enter_floor(floor, thread)
+    return count

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from wireyard.arena import Arena, Shape
-from wireyard.floor import aside
+from wireyard.floor import floor
 from wireyard.formats.jmq import kernels
 from wireyard.formats.jmq.layout import HEADER_BYTES, ITEMS
-from wireyard.formats.property_columns import PROPERTY_ENDS, Scratch, put_texts, row_sources
+from wireyard.formats.property_columns import PROPERTY_ENDS, Scratch, row_sources, take_texts
 from wireyard.formats.property_kernels import PROPERTY_TEXTS
 from wireyard.formats.row_columns import fill_places, lay_out
 from wireyard.layout import Column
@@ -96,7 +96,7 @@ class ColumnDecoder:
         self, columns: Sequence[Column], validate: bool, repeated: Mapping[str, str]
     ) -> None:
         self._layout = lay_out(columns, _SHAPES, _SOURCES, repeated)
-        self._texts = self._layout.numbers_of((*kernels.TEXTS, *PROPERTY_ENDS))
+        self._texts = self._layout.numbers_of((*kernels.TEXTS, *PROPERTY_ENDS, "body"))
         groups = {_GROUPS[column.name] for column in columns if column.name in _GROUPS}
         groups |= {"items", "properties"} if validate else set()
         self._wanted = sum(kernels.WANT[group] for group in groups)
@@ -120,20 +120,18 @@ class ColumnDecoder:
         for name in ("text_offsets", "map_offsets", "body_offsets"):
             a[name][:, 0] = 0
         used, rejected = a["used"][0, : kernels.COUNTS], a["rejected"][0, :rows]
-        odd = aside(
-            kernels.fill_rows,
+        odd = kernels.fill_rows(
             data, stop, starts, sizes, self._wanted, a["i32"], a["i64"], a["addresses"][0],
             scratch.text, scratch.capacity, used, a["text_offsets"], scratch.entry_offsets,
             a["map_offsets"][0], arena.rest, a["body_offsets"][0], a["seen"], a["bits"], rejected,
-            scratch.hashes, *kernels.TABLES,
+            scratch.hashes, *kernels.TABLES, scratch.ends, arena.body, arena.used, self._texts,
+            arena.extents, *floor(),
         )  # fmt: skip
         fill_places(arena, offsets, sizes)
         if arena.has("addresses"):
             ends = a["address_offsets"][0]
             np.multiply(np.arange(len(ends), dtype=np.int32), _ADDRESS_BYTES, out=ends)
         found = np.flatnonzero(rejected) if odd else _NONE
-        entries, body_bytes = used[-2:].tolist()
-        if self._bodies:
-            arena.claim("body", body_bytes)
-        put_texts(arena, scratch, self._texts, used[: len(kernels.TEXTS)], entries)
+        entries, body_bytes, stop = used[-3:].tolist()
+        take_texts(arena, scratch, self._texts, used, body_bytes, stop)
         return arena.batch(entries), found

@@ -21,12 +21,14 @@ from typing import Final
 import numpy as np
 
 from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece
+from wireyard.floor_kernels import enter_floor, leave_floor
 from wireyard.formats.jmq.layout import HEADER_BYTES, ITEMS, ITEMS_BY_NAME, MAGIC
 from wireyard.formats.jmq.text_kernels import TABLES, fill_ids, fill_names
 from wireyard.formats.property_kernels import (
     PROPERTY_TEXTS,
     clear,
     count_rejected,
+    put_texts,
     take_properties,
 )
 from wireyard.memory import (
@@ -111,9 +113,10 @@ WANT: Final = {"names": 1, "ids": 2, "items": 4, "properties": 8, "bodies": 16}
 
 _NAMES, _IDS, _ITEMS, _PROPERTIES, _BODIES = WANT.values()
 _PROPERTY_TEXT: Final = TEXTS.index(PROPERTY_TEXTS[0])
-COUNTS: Final = 16
-"""What `used` counts: the bytes of each text, then properties, then bytes of bodies."""
-_ENTRIES, _BODY_BYTES = 14, 15
+COUNTS: Final = 17
+"""What `used` counts: the bytes of each text, then properties, then bytes of bodies; and where
+behind the arrays all of them end."""
+_ENTRIES, _BODY_BYTES, _STOP = 14, 15, 16
 _PROPERTIES_BIT, _BODY_BIT = 12, 13
 _DELIVERY_COUNT = I32_FIELDS.index("delivery_count")
 _TRANSACTION_ID = I64_FIELDS.index("transaction_id")
@@ -386,6 +389,7 @@ def fill_bodies(
     I64(
         READ, I64, _INTS, _INTS, I64, _GRID32, _GRID64, TEXT, TEXT, I64, _INTS, _GRID32,
         _GRID32, _OFFSETS, TEXT, _OFFSETS, _GRID8, _GRID8, TEXT, _INTS, _INTS, _INTS,
+        TEXT, TEXT, I64, _INTS, _GRID64, _INTS, I64,
     )
 )  # fmt: skip
 def fill_rows(
@@ -411,14 +415,23 @@ def fill_rows(
     hashes: Ints,
     words: Ints,
     lengths: Ints,
+    ends: Bytes,
+    out: Bytes,
+    at: int,
+    numbers: Ints,
+    extents: Grid64,
+    floor: Ints,
+    thread: int,
 ) -> int:
     """Fill the wanted columns of the packets at `starts`; return how many are rejected.
 
-    Shapes: i32, i64 (field, r); addresses (16 r); text (text, `capacity`); used (text and two
-    counts); text_offsets (text of a row, r + 1); entry_offsets (3, e + 1); map_offsets,
-    body_offsets (r + 1); seen (2, `BLOCK_ROWS`); bits (nullable, r / 8); rejected (r); hashes
-    (unique names of a packet). Zero at first: the first of all offsets.
+    Shapes: i32, i64 (field, r); addresses (16 r); text (text, `capacity`); used (`COUNTS`);
+    text_offsets (text of a row, r + 1); entry_offsets (3, e + 1); map_offsets, body_offsets
+    (r + 1); seen (2, `BLOCK_ROWS`); bits (nullable, r / 8); rejected (r); hashes (unique names of
+    a packet); ends are the bytes of entry_offsets. Zero at first: the first of all offsets. The
+    others are what `put_texts` and the floor take.
     """
+    leave_floor(floor, thread)
     rows = starts.shape[0]
     clear(used, bits, rejected)
     for first in range(0, rows, BLOCK_ROWS):
@@ -443,4 +456,9 @@ def fill_rows(
             )  # fmt: skip
         if wanted & _BODIES:
             fill_bodies(data, starts, i64, used, bodies, body_offsets, bits, rejected, first, last)
-    return count_rejected(rejected)
+    used[_STOP] = put_texts(
+        text, capacity, ends, used, used[_BODY_BYTES], numbers, out, at, extents
+    )
+    count = count_rejected(rejected)
+    enter_floor(floor, thread)
+    return count

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from wireyard.arena import Arena, Shape, Source
-from wireyard.floor import aside
+from wireyard.floor import floor
 from wireyard.formats.mqtt import block_kernels, kernels
 from wireyard.formats.mqtt.layout import PROPERTIES
 from wireyard.formats.mqtt.property_kernels import LEAST_PROPERTY_BYTES, TEXT_BYTES_PER_BYTE
@@ -213,12 +213,11 @@ class ColumnDecoder:
         scratch = _Scratch.for_bytes(min(taken, most * kernels.MAX_SCRATCH_BYTES))
         a = arena.arrays
         a["offsets"][:, 0] = 0
-        rows = aside(
-            kernels.fill_rows,
+        rows = kernels.fill_rows(
             data, stop, starts, sizes, contexts, limits is None, *(limits or _NO_LIMITS),
             self._wanted, a["i32"], a["i64"], a["block"][0], a["said"][0], a["bits"],
             a["rejected"][0], a["names"][0], scratch.topics, arena.rest, scratch.text,
-            scratch.codes, scratch.offsets, a["offsets"], *kernels.TABLES,
+            scratch.codes, scratch.offsets, a["offsets"], *kernels.TABLES, *floor(),
         )  # fmt: skip
         ends = a["offsets"][:, rows].tolist()
         _, topics, payloads, entries = map(mul, ends, self._filled)
