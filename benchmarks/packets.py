@@ -25,7 +25,8 @@ ROOT = Path(__file__).resolve().parent.parent
 STREAMS = ROOT.parent / "shared" / "streams"
 TARGET_BYTES = 120_000_000
 ROUNDS = 9
-TURNS = 15
+TURNS = 60
+"""Rounds of one thread and of two: a machine that others use too seldom leaves both cores alone."""
 SAME_COLUMNS, VALUES = "same_columns", "all"
 """The Java cases that reading everything is held against: with our texts, and without."""
 

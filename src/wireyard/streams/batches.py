@@ -42,7 +42,6 @@ Part = tuple[DirectedStream, Block]
 _MOST_RUNS = 8
 """Batches that a block becomes; with more of them each is short."""
 
-
 _Bad = dict[int, DecodeError | None]
 """Which rows of a block are no well-formed packets, and why."""
 _OFFSET = next(column for column in COMMON if column.name == "offset")

@@ -49,14 +49,9 @@ class Plan:
     mode: str
     max_packet_bytes: int
     schema: pa.Schema = field(init=False, compare=False)
-    own_columns: tuple[Column, ...] = field(init=False, compare=False)
-    """Those of the columns that belong to the format."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "schema", schema_of(self.columns))
-        names = {column.name for column in self.format.columns}
-        own = tuple(column for column in self.columns if column.name in names)
-        object.__setattr__(self, "own_columns", own)
 
     def framer(self, position: int = 0, context: int | None = None) -> Framer:
         """Return a framer of the stream that stands at `position`."""
