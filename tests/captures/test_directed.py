@@ -133,10 +133,12 @@ def test_a_packet_cut_by_several_gaps() -> None:
     ]
 
 
-def test_behind_a_gap_over_a_boundary_mqtt_is_lost_to_the_end() -> None:
+def test_behind_a_gap_mqtt_is_found_again_where_a_segment_begins_with_a_packet() -> None:
     at = len(CONNECT)
     data = one_way([(0, CONNECT), (at + 7, PUBLISH)])
-    assert shown(data) == [("ok", 0, at), ("gap", at, 7), ("garbage", at + 7, 7)]
+    assert shown(data) == [("ok", 0, at), ("gap", at, 7), ("ok", at + 7, 7)]
+    data = one_way([(0, CONNECT), (at + 7, b"\xff" + PUBLISH)])
+    assert shown(data) == [("ok", 0, at), ("gap", at, 7), ("garbage", at + 7, 8)]
 
 
 def test_a_connect_cut_by_a_gap_still_declares_its_version() -> None:

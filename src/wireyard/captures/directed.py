@@ -54,6 +54,10 @@ class CapturedStream:
         self, framer: Framer, scanner: FrameScanner | None, limit: int | None = None
     ) -> Iterator[Block]:
         """Yield the blocks from where `framer` stands; the parameters are those of `cut_blocks`."""
+        if self.captured.protocol == "tcp":
+            framer.segment_starts = self.captured.runs.offsets
+            if not self.captured.begun and framer.position == 0:
+                framer.presume()
         for start, stop in self.captured.pieces.tolist():
             if stop <= framer.position:
                 continue

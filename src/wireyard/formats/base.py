@@ -8,18 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from wireyard.errors import DecodeError
 from wireyard.layout import Column
 
-__all__ = ["Annotation", "Dialect", "Format", "Nested", "Row", "View"]
+__all__ = ["REFUTED", "UNPROVEN", "Annotation", "Dialect", "Format", "Nested", "Row", "View"]
 
 View = bytes | memoryview
 """Bytes of a stream; indexing gives an int and slicing does not have to copy."""
 
 Row = dict[str, Any]
 """One packet as named values: ints, text, bytes, and plain containers of them."""
+
+UNPROVEN: Final = -1
+"""No rule is broken by the bytes behind a position, and they are too few to confirm it."""
+REFUTED: Final = -2
+"""No packet begins at a position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +145,13 @@ class Format:
     """The context of a frame -> the one it has instead where its stream ends with it."""
     answer_context: Callable[[View, int], int] = _same_context
     """The first bytes of a stream, its context -> the context of the stream that answers it."""
+    confirm_start: Callable[[View, int, int, int, int, bool], int | None] | None = None
+    """``(view, start, stop, max_packet_bytes, context, at_end)`` -> context of a packet at `start`.
+
+    Of formats without a mark that packets begin with: whether one begins at `start`, where a TCP
+    segment does, as the bytes behind it show. `UNPROVEN` or `REFUTED` if they do not; None if more
+    of them are needed. `at_end` tells that the captured bytes end at `stop`.
+    """
     ports: Sequence[int] = ()
     """Where servers listen unless they are told otherwise."""
     in_datagrams: bool = False

@@ -7,15 +7,23 @@ Rules of this file:
    to the next header that agrees with itself is one garbage frame.
 3. The result depends on the bytes alone, never on how they were cut into views.
 4. No frame goes over bytes that were never seen. Behind them a packet has to be found, unless the
-   size of the one they cut says where the next begins.
+   size of the one they cut says where the next begins: by its header, or where a TCP segment
+   begins from which whole packets follow each other.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from wireyard.errors import DecodeError, Malformed
-from wireyard.formats.base import Format, View
+from wireyard.formats.base import UNPROVEN, Format, View
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 __all__ = ["GAP", "GARBAGE", "MALFORMED", "OK", "TAIL", "Frame", "Framer"]
 
@@ -63,6 +71,10 @@ class Framer:
         self._why: DecodeError | None = None
         self._cut_until: int | None = None
         """Where a packet ends of which the stream, as far as it was seen, has the beginning."""
+        self.segment_starts: Sequence[int] | npt.NDArray[np.int64] = ()
+        """Offsets in the stream where TCP segments begin, ascending, as far as they are known."""
+        self._presumed: int | None = None
+        """Where a packet is taken to begin unless the bytes there refute it."""
 
     @property
     def in_step(self) -> bool:
@@ -106,6 +118,12 @@ class Framer:
         self._garbage_from = self._why = self._cut_until = None
         self.context = self.format.context
 
+    def presume(self) -> None:
+        """Check that a packet begins here, where a capture began in the middle of a stream."""
+        if self.format.confirm_start is not None:
+            self._garbage_from = self._presumed = self.position
+            self._why = self._lost("begins in bytes that were not captured")
+
     def lose(self, stop: int) -> Frame:
         """Return the bytes up to `stop`, which were never seen, as a frame, and go on behind them.
 
@@ -147,18 +165,47 @@ class Framer:
         return self._garbage()
 
     def _resync(self, view: View, start: int, at_end: bool) -> Frame | None:
-        found, certain = self.format.find_header(view, start, len(view), self.max_packet_bytes)
+        stop = len(view)
+        found, certain = self.format.find_header(view, start, stop, self.max_packet_bytes)
+        confirmed = None
+        for at in self._segments(start, found):
+            confirmed = self._confirm(view, at, at_end)
+            if confirmed is None or confirmed >= 0:
+                found, certain = at, confirmed is not None
+                break
         self.position += found
-        if certain and found == len(view) and not at_end:
+        if not at_end and (not certain or found == stop):
             return None
-        if not certain and not at_end:
-            return None
-        if self._garbage_from == self.position:
-            self._garbage_from = self._why = None
-            return self.next_frame(view, at_end)
-        frame = self._garbage()
-        self.context = self.format.context
-        return frame
+        frame = None if self._garbage_from == self.position else self._garbage()
+        self._garbage_from = self._why = None
+        if confirmed is not None and confirmed >= 0:
+            self.context = confirmed
+        elif frame is not None and found < stop:
+            self.context = self.format.context
+        return frame or self.next_frame(view, at_end)
+
+    def _segments(self, start: int, stop: int) -> Iterator[int]:
+        """Yield where TCP segments begin in ``[start, stop)`` of the bytes from `position` on."""
+        if self.format.confirm_start is None:
+            return
+        starts = self.segment_starts
+        for place in range(bisect_left(starts, self.position + start), len(starts)):
+            if starts[place] >= self.position + stop:
+                return
+            yield int(starts[place]) - self.position
+
+    def _confirm(self, view: View, at: int, at_end: bool) -> int | None:
+        """Return the context of a packet at `at`, negative if none is confirmed.
+
+        None if more bytes are needed to say.
+        """
+        assert self.format.confirm_start is not None
+        confirmed = self.format.confirm_start(
+            view, at, len(view), self.max_packet_bytes, self.context, at_end
+        )
+        if confirmed == UNPROVEN and self.position + at == self._presumed:
+            return self.context
+        return confirmed
 
     def _garbage(self) -> Frame:
         assert self._garbage_from is not None

@@ -11,6 +11,7 @@ from wireyard.formats.mqtt.framing import (
 )
 from wireyard.formats.mqtt.layout import COLUMNS, MAX_PACKET_BYTES, MSB_FIRST
 from wireyard.formats.mqtt.packet import decode, packet_of, read_row, redact
+from wireyard.formats.mqtt.resync import confirm_start
 from wireyard.formats.mqtt.writing import encode
 from wireyard.formats.views import text_of
 
@@ -37,6 +38,7 @@ FORMAT = Format(
     body_views={"text": text_of("payload"), "value": text_of("payload")},
     next_context=next_context,
     answer_context=next_context,
+    confirm_start=confirm_start,
     ports=(1883,),
     dialects={
         "3.1": Dialect(3, "a stream without its CONNECT, of MQTT 3.1"),

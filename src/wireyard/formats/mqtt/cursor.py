@@ -14,8 +14,10 @@ from wireyard.formats.base import View
 from wireyard.formats.mqtt.layout import MSB_FIRST, VERSION_BITS
 from wireyard.formats.mqtt.rules import RULES
 
-__all__ = ["Cursor", "Mark", "read_integer"]
+__all__ = ["MAX_FAULTS", "Cursor", "Mark", "read_integer"]
 
+MAX_FAULTS = 100
+"""Faults of one packet that are kept: each of 256 million return codes may be one."""
 _MOST_INTEGER_BYTES = 4
 
 
@@ -78,7 +80,7 @@ class Cursor:
     def fault(self, rule: str, field: str, at: int, problem: str, spec: str | None = None) -> None:
         """Note that the field at `at` breaks a rule, if the version has it."""
         broken = RULES[rule]
-        if broken.holds(self.version):
+        if broken.holds(self.version) and len(self.faults) < MAX_FAULTS:
             where = spec or broken.spec(self.version)
             code = broken.verdict(self.version)
             self.faults.append(Malformed("mqtt", field, at, problem, where, code))

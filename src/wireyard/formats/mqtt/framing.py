@@ -3,7 +3,8 @@
 In step, a packet is what its Remaining Length says, whatever its type: the stream keeps its place
 over types and flags that break rules. Only a Remaining Length of five bytes begins no packet. Any
 byte could begin a packet, so out of step nothing but a CONNECT is believed, all of its parts
-agreeing: it is also the one packet that can be read without knowing what came before.
+agreeing: it is also the one packet that can be read without knowing what came before. Where TCP
+segments begin is known of a capture, and packets may be confirmed there too (``resync``).
 """
 
 from __future__ import annotations
