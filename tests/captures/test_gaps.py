@@ -238,7 +238,8 @@ def test_few_bytes_prove_nothing_and_a_broken_rule_refutes() -> None:
     assert confirm(b"\x30") == UNPROVEN
     assert confirm(b"\x30", at_end=False) is None
     long = publish(4, topic="a", payload=bytes(70_000))
-    assert confirm(long) == UNPROVEN  # 4 bits, and 8 of its topic
+    assert confirm(long) == 4  # 5 bits, and the 17 of a length that ends where the bytes do
+    assert confirm(long + b"\x30") == UNPROVEN
     assert confirm(long + PINGREQ) == 4
     for broken in (b"\x36", b"\x38", b"\x00\x00", b"\xf0\x00", b"\x41\x02\0\1", b"\x30\x05\0\4ab"):
         assert confirm(broken) == REFUTED

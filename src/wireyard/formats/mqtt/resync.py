@@ -63,7 +63,7 @@ def _follow(
     view: View, start: int, stop: int, max_packet_bytes: int, context: int, at_end: bool
 ) -> int | None:
     """Follow whole packets from `start` on, all of the version of `context`."""
-    bits, at, current = 0, start, context
+    bits, last_bits, at, current = 0, 0, start, context
     while bits < PROOF_BITS and at < stop:
         try:
             size = frame_size(view, at, stop, max_packet_bytes, current)
@@ -79,12 +79,15 @@ def _follow(
         if cursor.faults:
             return REFUTED
         bits += _fixed_bits(values)
+        last_bits = int(values["remaining_length"]).bit_length()
         current = next_context(view[at : at + size], current)
         at += size
     if bits >= PROOF_BITS:
         return context
     if not at_end:
         return None
+    if at == stop:  # which only one length of the last packet makes it do
+        bits += last_bits
     return context if bits >= LEAST_BITS else UNPROVEN
 
 
