@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.captures.make import both_ways, one_way, packets, pcap
+import pytest
+from pyarrow import parquet
+
+import wireyard
+from tests.captures.make import SYN, both_ways, ethernet, ipv4, one_way, packets, pcap, tcp
 from tests.captures.test_directed import CONNECT, PUBLISH
 from tests.cli.results import Run, rows_of
 from tests.make import packet
@@ -39,3 +43,25 @@ def test_gaps_are_told(run: Run, tmp_path: Path) -> None:
     result = run("decode", str(path))
     assert result.exit_code == 1
     assert "1 gap in the capture, 7 bytes" in result.stderr
+
+
+@pytest.mark.parametrize("limit", [[], ["--limit", "150"]])
+def test_a_table_of_many_short_streams_has_their_rows_and_names_what_is_wrong(
+    run: Run, tmp_path: Path, limit: list[str]
+) -> None:
+    frames = []
+    for port in range(40_000, 40_100):
+        data = CONNECT + PUBLISH + (b"\x31\x01\x00" if port % 50 == 7 else PUBLISH)
+        frames += [tcp(port, 1883, 999, flags=SYN), tcp(port, 1883, 1000, data[:20])]
+        behind = 23 if port % 50 == 9 else 20
+        frames.append(tcp(port, 1883, 1000 + behind, data[behind:]))
+    path, table = tmp_path / "many.pcap", tmp_path / "many.parquet"
+    path.write_bytes(pcap(packets(ethernet(ipv4(frame)) for frame in frames)))
+    result = run("decode", str(path), "-w", str(table), *limit)
+    assert result.exit_code == 1
+    whole = wireyard.read(path, "mqtt").to_pylist()
+    read = parquet.read_table(table).to_pylist()
+    assert read == whole[: len(read)]
+    assert len(read) == (150 if limit else len(whole))
+    named = {line.split(">")[0].rpartition(":")[2] for line in result.stderr.splitlines()}
+    assert named == ({"40007", "40009"} if limit else {"40007", "40009", "40057", "40059"})

@@ -8,7 +8,7 @@ from typing import IO
 
 import pyarrow as pa
 
-from wireyard.cli.reading import OpenInput, read_blocks
+from wireyard.cli.reading import OpenInput, read_parts
 from wireyard.errors import UsageError
 from wireyard.schema import schema_of
 from wireyard.streams.redaction import Redactor
@@ -23,11 +23,11 @@ _COPIED_BATCHES = 4
 
 
 def _read_batches(reading: OpenInput) -> Iterator[pa.RecordBatch]:
-    """Yield the selected rows and columns of a stream."""
+    """Yield the selected rows and columns of an input."""
     selection = reading.selection
     redactor = Redactor(selection.format)
     names = [column.name for column in selection.columns]
-    for _, batch in read_blocks(reading, selection.column_plan()):
+    for batch in read_parts(reading, selection.column_plan()):
         shown = batch if selection.request.secrets else redactor.redact(batch)[0]
         yield shown.select(names)
 
@@ -35,7 +35,7 @@ def _read_batches(reading: OpenInput) -> Iterator[pa.RecordBatch]:
 def read_tables(
     readings: Iterator[OpenInput],
 ) -> tuple[Iterator[pa.RecordBatch], pa.Schema]:
-    """Return the rows of several streams as batches of one schema, and the schema.
+    """Return the rows of several inputs as batches of one schema, and the schema.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def read_tables(
         for reading in chain([first], readings):
             format, wanted = reading.selection.format, first.selection.format
             if format != wanted:
-                other = f"{wanted.name}, but {reading.opened.name} {format.name}"
+                other = f"{wanted.name}, but {reading.streams[0].name} {format.name}"
                 raise UsageError(f"one table has one format; the first stream is {other}")
             yield from _read_batches(reading)
 
@@ -84,11 +84,13 @@ def write_parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema, file: IO
 def _gathered(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
     """Yield the rows of batches as tables of one row group each."""
     held: list[pa.Table] = []
+    held_bytes = 0
     for table in _copied(batches, schema):
         held.append(table)
-        if sum(part.nbytes for part in held) >= _ROW_GROUP_BYTES:
+        held_bytes += table.nbytes
+        if held_bytes >= _ROW_GROUP_BYTES:
             yield pa.concat_tables(held)
-            held = []
+            held, held_bytes = [], 0
     if held:
         yield pa.concat_tables(held)
 

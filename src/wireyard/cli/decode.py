@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 from pathlib import PurePath
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from wireyard.captures.inputs import Input
     from wireyard.cli.reading import Budget, OpenInput
     from wireyard.cli.selection import Request
+    from wireyard.streams.blocks import DirectedStream
 
 __all__ = ["command"]
 
@@ -50,7 +53,7 @@ class _Job:
     status: int = field(default=exits.DONE)
 
     def readings(self) -> Generator[OpenInput]:
-        """Yield the streams one after the other; what was wrong with one is said after it."""
+        """Yield the inputs one after the other; what was wrong with one is printed after it."""
         from wireyard.captures.inputs import open_input
 
         named = get_format(self.format_name) if self.format_name else None
@@ -67,22 +70,26 @@ class _Job:
                 self.status = exits.DATA_LOST
 
     def _read(self, found: Input) -> Generator[OpenInput]:
-        from wireyard.cli.faults import Faults
+        """Yield the streams of an input that follow each other and have one format."""
         from wireyard.cli.reading import OpenInput
         from wireyard.cli.selection import Selection
 
-        for format, opened in found.streams:
+        for format, some in groupby(found.streams, key=attrgetter("format")):
             if self.budget.spent:
                 return
+            streams = [each.opened for each in some]
+            sizes = [each.size for each in streams]
+            size = None if None in sizes else sum(filter(None, sizes))
+            progress = Progress(found.name, size, self.shows_progress)
             selection = Selection(format, self.request, found.captured)
-            faults = Faults()
-            progress = Progress(opened.stream, opened.size, self.shows_progress)
-            yield OpenInput(opened, selection, self.budget, progress, faults)
+            reading = OpenInput(streams, selection, self.budget, progress)
+            yield reading
             progress.end()
-            if faults:
-                of_stream = f" {opened.stream}" if found.captured else ""
-                exits.note(f"{found.name}{of_stream}: {faults.text()}")
-                self.status = exits.DATA_LOST
+            for stream, faults in reading.faults.items():
+                if faults:
+                    of_stream = f" {stream}" if found.captured else ""
+                    exits.note(f"{found.name}{of_stream}: {faults.text()}")
+                    self.status = exits.DATA_LOST
 
 
 def _write_table(job: _Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
@@ -93,19 +100,25 @@ def _write_table(job: _Job, readings: Iterator[OpenInput], file: IO[bytes]) -> N
 
     chosen = job.request.columns is not None
     with console_on(file) as console:
-        for reading in readings:
+        for reading, opened in _each_stream(readings):
             if len(job.paths) > 1 or reading.selection.captured:
-                console.print(Text(printable(reading.opened.stream), "bold"), soft_wrap=True)
+                console.print(Text(printable(opened.stream), "bold"), soft_wrap=True)
             columns = reading.selection.shown_columns
-            write_table(read_rows(reading), columns, console, chosen=chosen)
+            write_table(read_rows(reading, opened), columns, console, chosen=chosen)
 
 
 def _write_jsonl(job: _Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
     from wireyard.cli.rows import read_rows
 
-    for reading in readings:
-        for row in read_rows(reading):
+    for reading, opened in _each_stream(readings):
+        for row in read_rows(reading, opened):
             file.write(json_line(*reading.selection.shape(row)))
+
+
+def _each_stream(readings: Iterator[OpenInput]) -> Iterator[tuple[OpenInput, DirectedStream]]:
+    for reading in readings:
+        for opened in reading.wanted_streams():
+            yield reading, opened
 
 
 def _write_arrow(job: _Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:

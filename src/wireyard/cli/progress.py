@@ -28,16 +28,18 @@ class Progress:
         self._name = name
         self._size = size
         self._wanted = wanted and sys.stderr.isatty()
+        self._done = 0
         self._next = time.monotonic() + _EVERY_S
         self._shown = False
 
-    def at(self, position: int) -> None:
-        """Say that everything before `position` is done."""
+    def add(self, size: int) -> None:
+        """Show that `size` more bytes are done."""
+        self._done += size
         if not self._wanted or time.monotonic() < self._next:
             return
-        text = f"{self._name}: {position / _MB:,.0f} MB"
+        text = f"{self._name}: {self._done / _MB:,.0f} MB"
         if self._size:
-            text += f" of {self._size / _MB:,.0f}, {position / self._size:.0%}"
+            text += f" of {self._size / _MB:,.0f}, {self._done / self._size:.0%}"
         sys.stderr.write(f"\r\x1b[K{text}")
         sys.stderr.flush()
         self._next = time.monotonic() + _EVERY_S

@@ -1,10 +1,12 @@
-"""One stream while a command reads it."""
+"""The streams of an input while a command reads them."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, repeat, takewhile
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,19 +14,20 @@ import pyarrow.compute as pc
 from wireyard.cli.faults import Faults
 from wireyard.cli.progress import Progress
 from wireyard.cli.selection import Selection
-from wireyard.streams.batches import BlockReader
+from wireyard.streams.batches import BlockReader, Part
 from wireyard.streams.blocks import Block, DirectedStream
 from wireyard.streams.framer import GAP, MALFORMED
 from wireyard.streams.plan import Plan
-from wireyard.streams.scan import load_fast_path
+from wireyard.streams.scan import bundles, load_fast_path
 
-__all__ = ["Budget", "OpenInput", "read_blocks"]
+__all__ = ["Budget", "OpenInput", "read_blocks", "read_parts"]
 
 
 class Budget:
     """How many rows are still wanted: all there are if `limit` is None."""
 
     def __init__(self, limit: int | None) -> None:
+        self.limited = limit is not None
         self._left = sys.maxsize if limit is None else limit
 
     @property
@@ -41,17 +44,24 @@ class Budget:
 
 @dataclass(frozen=True)
 class OpenInput:
-    """A stream, what of it is shown, and what is noted on the way."""
+    """Streams of one input and one format, what of them is shown, and what is noted on the way."""
 
-    opened: DirectedStream
+    streams: Sequence[DirectedStream]
     selection: Selection
     budget: Budget
     progress: Progress
-    faults: Faults
+    faults: defaultdict[str, Faults] = field(default_factory=lambda: defaultdict(Faults))
+    """By stream."""
+
+    def wanted_streams(self) -> Iterator[DirectedStream]:
+        """Yield the streams one by one, as long as rows are wanted."""
+        return takewhile(lambda _: not self.budget.spent, self.streams)
 
 
-def read_blocks(reading: OpenInput, plan: Plan) -> Iterator[tuple[Block, pa.RecordBatch]]:
-    """Yield the blocks of a stream, each with the rows that are wanted of it.
+def read_blocks(
+    reading: OpenInput, opened: DirectedStream, plan: Plan
+) -> Iterator[tuple[Block, pa.RecordBatch]]:
+    """Yield the blocks of one stream, each with the rows that are wanted of it.
 
     One thread reads: that is faster than anything is written, and each more would hold 100 MB.
 
@@ -60,33 +70,74 @@ def read_blocks(reading: OpenInput, plan: Plan) -> Iterator[tuple[Block, pa.Reco
     DecodeError
         In mode ``failfast``: the first bad row.
     """
-    opened, budget = reading.opened, reading.budget
     reader = BlockReader(plan, load_fast_path(plan.format, opened.bytes_ahead))
-    framer = plan.framer(context=opened.context)
-    for block in opened.blocks(framer, reader.scanner):
-        batches = reader.read([(opened, block)]) or [pa.RecordBatch.from_pylist([], plan.schema)]
-        batch = pa.concat_batches(batches)
-        batch = batch.slice(0, budget.take(batch.num_rows))
-        last = batch["offset"][-1].as_py() if budget.spent else sys.maxsize
-        if plan.mode == "permissive":
-            _count(block, batch, last, reading.faults)
-        yield block, batch
-        reading.progress.at(framer.position)
-        if budget.spent:
+    for part in _parts(opened, plan, reader):
+        yield part[1], _wanted(reading, reader, [part])
+        if reading.budget.spent:
             return
 
 
-def _count(block: Block, batch: pa.RecordBatch, last: int, faults: Faults) -> None:
-    """Count the faults up to the row at `last`.
+def read_parts(reading: OpenInput, plan: Plan) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that are wanted of all streams, those of small ones together.
 
-    Bytes that are no packet are counted whatever rows are wanted: they may have been some.
+    Raises
+    ------
+    DecodeError
+        In mode ``failfast``: the first bad row.
+    """
+    if reading.budget.limited:  # faults count up to the last row, which is in one block
+        for opened in reading.wanted_streams():
+            yield from (batch for _, batch in read_blocks(reading, opened, plan))
+        return
+    for together, _ in bundles((opened, plan) for opened in reading.streams):
+        size = max(opened.bytes_ahead for opened in together)
+        reader = BlockReader(plan, load_fast_path(plan.format, size))
+        parts = (part for opened in together for part in _parts(opened, plan, reader))
+        if len(together) == 1:
+            yield from (_wanted(reading, reader, [part]) for part in parts)
+        else:
+            for _, some in groupby(parts, key=lambda part: id(part[1].data)):
+                yield _wanted(reading, reader, list(some))
+
+
+def _parts(opened: DirectedStream, plan: Plan, reader: BlockReader) -> Iterator[Part]:
+    framer = plan.framer(context=opened.context)
+    return ((opened, block) for block in opened.blocks(framer, reader.scanner))
+
+
+def _wanted(reading: OpenInput, reader: BlockReader, parts: Sequence[Part]) -> pa.RecordBatch:
+    """Return the rows that are wanted of blocks, and count the others by what is wrong."""
+    budget, plan = reading.budget, reader.plan
+    batches = reader.read(parts) or [pa.RecordBatch.from_pylist([], plan.schema)]
+    batch = pa.concat_batches(batches)
+    batch = batch.slice(0, budget.take(batch.num_rows))
+    if plan.mode == "permissive":
+        last = batch["offset"][-1].as_py() if budget.spent else sys.maxsize
+        for opened, block in parts:
+            _count_odd(block, last, reading.faults[opened.stream])
+        _count_malformed(batch, parts, reading.faults)
+    reading.progress.add(sum(int(block.lengths.sum()) for _, block in parts))
+    return batch
+
+
+def _count_odd(block: Block, last: int, faults: Faults) -> None:
+    """Count the bytes up to the row at `last` that are no packet.
+
+    They are counted whatever rows are wanted: they may have been some.
     """
     for frame in block.odd.values():
         if frame.start <= last and (frame.error or frame.status != GAP):
             error = frame.error.row() if frame.error else None
             faults.add(frame.status, frame.start, frame.stop - frame.start, error)
+
+
+def _count_malformed(
+    batch: pa.RecordBatch, parts: Sequence[Part], faults: Mapping[str, Faults]
+) -> None:
     malformed = pc.equal(batch["status"], MALFORMED)
     if pc.any(malformed).as_py():
         names = ["status", "offset", "length", "error"]
-        for row in batch.select(names).filter(malformed).to_pylist():
-            faults.add(**row)
+        rows = batch.filter(malformed)
+        streams = rows["stream"].to_pylist() if len(parts) > 1 else repeat(parts[0][0].stream)
+        for row, stream in zip(rows.select(names).to_pylist(), streams, strict=False):
+            faults[stream].add(**row)

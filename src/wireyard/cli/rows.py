@@ -18,7 +18,7 @@ from wireyard.errors import DecodeError
 from wireyard.formats import get_format
 from wireyard.formats.base import Row
 from wireyard.schema import CAPTURED
-from wireyard.streams.blocks import Block
+from wireyard.streams.blocks import Block, DirectedStream
 from wireyard.streams.framer import MALFORMED, OK
 
 __all__ = ["read_rows"]
@@ -26,21 +26,22 @@ __all__ = ["read_rows"]
 _PLACE = ("source", "stream", *(column.name for column in CAPTURED))
 
 
-def read_rows(reading: OpenInput) -> Iterator[Row]:
-    """Yield the selected rows of a stream in order, with every column.
+def read_rows(reading: OpenInput, opened: DirectedStream) -> Iterator[Row]:
+    """Yield the selected rows of one stream in order, with every column.
 
     Raises
     ------
     DecodeError
         In mode ``failfast``: the first bad row.
     """
-    opened, selection = reading.opened, reading.selection
+    selection, faults = reading.selection, reading.faults[opened.stream]
+    plan = selection.row_plan
     common = {"source": opened.name, "stream": opened.stream}
-    for block, batch in read_blocks(reading, selection.row_plan()):
+    for block, batch in read_blocks(reading, opened, plan):
         rows = np.searchsorted(block.offsets, batch["offset"].to_numpy()).tolist()
         for number, place in zip(rows, batch.to_pylist(), strict=True):
             row = {**common, **place, **_packet(block, number, place, selection)}
-            yield _open_body(row, selection, reading.faults)
+            yield _open_body(row, selection, faults)
             if selection.request.nested and place["status"] == OK:
                 yield from _nested(row, block.view(number), selection)
 

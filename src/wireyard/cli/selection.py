@@ -97,17 +97,18 @@ class Selection:
             return None
         return body_view(self.format, choice)
 
+    @cached_property
     def row_plan(self) -> Plan:
-        """Return the plan that finds the rows; what is in them is read one by one."""
+        """The plan that finds the rows; what is in them is read one by one."""
         captured = [column.name for column in CAPTURED] if self.captured else []
         return self._plan((*_ROW, *captured))
 
     def column_plan(self) -> Plan:
-        """Return the plan that reads the columns, and those that say what in them is secret."""
+        """Return the plan that reads the columns, and those that show what in them is secret."""
         names = [column.name for column in self.columns]
         if not self.request.secrets:
             names += [c.name for c in self.format.columns if c.kind not in _STRUCTURED]
-        return self._plan(tuple(dict.fromkeys((*names, *_ROW))))
+        return self._plan(tuple(dict.fromkeys((*names, "stream", *_ROW))))
 
     def _plan(self, names: tuple[str, ...]) -> Plan:
         request, captured = self.request, self.captured

@@ -61,7 +61,7 @@ class BlockReader:
     """
 
     def __init__(self, plan: Plan, fast: Any) -> None:
-        self._plan, self._fast = plan, fast
+        self.plan, self._fast = plan, fast
         self._repeated = Repeated()
         names = {column.name for column in plan.columns}
         self._of_streams = [name for name in _OF_STREAMS if name in names]
@@ -86,8 +86,8 @@ class BlockReader:
         if fast is not self._fast:
             return False
         # Whether two filters are the same, Arrow does not say.
-        filtered = plan.expression is not None or self._plan.expression is not None
-        return plan is self._plan or (not filtered and plan == self._plan)
+        filtered = plan.expression is not None or self.plan.expression is not None
+        return plan is self.plan or (not filtered and plan == self.plan)
 
     @property
     def scanner(self) -> FrameScanner | None:
@@ -117,9 +117,9 @@ class BlockReader:
         for number, batch in enumerate(batches):
             batches[number] = self._put_together(batch, given, start)
             start += batch.num_rows
-        if not bad or self._plan.mode == "permissive":
+        if not bad or self.plan.mode == "permissive":
             return batches
-        if self._plan.mode == "failfast":
+        if self.plan.mode == "failfast":
             self._raise_fault(parts, block, bad)
             return batches
         good = np.ones(len(block.offsets), np.bool_)
@@ -166,10 +166,10 @@ class BlockReader:
 
     def _wanted(self, reader: BlockReader, parts: Sequence[Part]) -> list[Part]:
         """Return the parts with only the rows that the plan's conditions hold for."""
-        assert self._plan.expression is not None
+        assert self.plan.expression is not None
         table = pa.Table.from_batches(reader.read(parts))
         table = table.append_column("", pa.array(np.arange(table.num_rows)))
-        wanted: Ints = table.filter(self._plan.expression)[""].to_numpy()
+        wanted: Ints = table.filter(self.plan.expression)[""].to_numpy()
         left, start = [], 0
         for opened, block in parts:
             stop = start + len(block.offsets)
@@ -214,7 +214,7 @@ class BlockReader:
         value: Row = {**self._same, "offset": offset, "length": length}
         frame = block.odd.get(row)
         if frame is None:
-            read, error = self._plan.format.read_row(block.view(row), int(block.contexts[row]))
+            read, error = self.plan.format.read_row(block.view(row), int(block.contexts[row]))
             value |= read
             for name in self._relative:
                 if value.get(name) is not None:

@@ -33,6 +33,7 @@ from wireyard.streams.window import (
 
 __all__ = [
     "OpenedStream",
+    "bundles",
     "load_fast_path",
     "open_windows",
     "scan_source",
@@ -178,7 +179,7 @@ def scan_streams(
     readers = _Readers(threads)
 
     def turns() -> Iterator[Turn]:
-        for together, plan in _bundles(streams):
+        for together, plan in bundles(streams):
             if len(together) > 1:
                 fast = load_fast_path(plan.format, max(each.bytes_ahead for each in together))
                 scanner = readers.scanner(plan, fast)
@@ -190,12 +191,12 @@ def scan_streams(
     yield from _decoded(turns(), readers, threads)
 
 
-def _bundles(
+def bundles(
     streams: Iterable[tuple[DirectedStream, Plan]],
 ) -> Iterator[tuple[list[DirectedStream], Plan]]:
-    """Put streams together that follow each other and fit a window, each of the others alone.
+    """Yield streams that follow each other and fit a window together, each of the others alone.
 
-    A turn takes more time for itself than for the bytes of a small stream.
+    A call takes more time for itself than for the bytes of a small stream.
     """
     together: list[DirectedStream] = []
     plan, room = None, 0
