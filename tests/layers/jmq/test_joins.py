@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import random
 import struct
-from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.layers.jmq.make import MS, Talk, block
 from wireyard.formats.base import Row
@@ -17,10 +14,7 @@ from wireyard.formats.gpacket import FORMAT as GPACKET
 from wireyard.formats.gpacket.packet import Packet as GPacket
 from wireyard.formats.jmq.packet import Packet, encode
 from wireyard.formats.properties import Properties, Property
-from wireyard.layers.jmq import sequences
-from wireyard.layers.jmq.facts import Run
 from wireyard.layers.jmq.relays import relays
-from wireyard.layers.jmq.sequences import Runs
 from wireyard.layers.jmq.tables import tables
 
 TEMPORARY = "temporary_destination://queue/10.0.0.9/50000/1"
@@ -178,87 +172,6 @@ def test_a_gpacket_that_is_no_message_relays_nothing() -> None:
     for cut in range(len(whole["payload"])):
         damaged = {**whole, "payload": whole["payload"][:cut]}
         assert not list(relays(damaged)), cut
-
-
-# --- numbers --------------------------------------------------------------------------------
-
-
-def gaps(*streams: list[int], client: bool = True) -> list[tuple[int, int]]:
-    """Return the gaps in numbers that one host sent, on a connection each."""
-    found: list[Run] = []
-    for at, numbers in enumerate(streams):
-        runs = Runs("host", f"host:{at}", client, found)
-        for number in numbers:
-            row = {
-                "source": "s",
-                "stream": f"{at}",
-                "offset": 0,
-                "sequence": number,
-                "packet_type": 10,
-                "source_ip": b"",
-                "source_port": 1,
-            }
-            runs.take(row)
-        runs.close()
-    found.sort(key=lambda run: (run.start, run.kind))
-    return [(gap.start, gap.stop) for gap in sequences.gaps(found)]
-
-
-def test_gaps() -> None:
-    assert gaps([1, 2, 3]) == gaps([1, 2, 2, 1, 3]) == gaps([7]) == gaps() == []
-    assert gaps([1, 2, 5, 9]) == [(3, 5), (6, 9)]
-    assert gaps([1, 2, 5, 1]) == [(3, 5)]
-    assert gaps([1, 2, 5, 9], client=False) == [(3, 5), (6, 9)]
-
-
-def test_connections_of_one_program_share_a_counter() -> None:
-    assert gaps([1, 2, 5, 6], [3, 4, 7]) == []
-    assert gaps([1, 2, 6], [3, 5, 7]) == [(4, 5)]
-
-
-def test_other_programs_of_a_host_begin_anew() -> None:
-    assert gaps([1, 2, 3], [100, 101]) == []
-    assert gaps([1, 2, 3], [100, 102], [100, 101]) == []
-    assert gaps([1, 3], [1, 2, 3]) == []
-
-
-def test_numbers_go_on_behind_the_largest() -> None:
-    top = (1 << 31) - 1
-    assert gaps([top - 1, top, -(1 << 31), 1 - (1 << 31)]) == []
-    assert gaps([top, 1 - (1 << 31)]) == [(top + 1, top + 2)]
-
-
-@given(st.data())
-def test_what_is_missing_is_found_however_it_was_dealt(data: st.DataObject) -> None:
-    """Whatever connection each packet went to: a number is missing if one connection spans it."""
-    last = data.draw(st.integers(2, 40))
-    lost = data.draw(st.sets(st.integers(1, last)))
-    owner = data.draw(st.lists(st.integers(0, 2), min_size=last, max_size=last))
-    streams = [
-        [number for number in range(1, last + 1) if owner[number - 1] == one and number not in lost]
-        for one in range(3)
-    ]
-    spanned = {
-        number
-        for number in lost
-        if any(stream and stream[0] < number < stream[-1] for stream in streams)
-    }
-    found = gaps(*streams)
-    assert {number for start, stop in found for number in range(start, stop)} == spanned
-    assert all(one[1] < other[0] for one, other in pairwise(found))
-
-
-def test_brokers_hand_on_the_numbers_of_others() -> None:
-    talk = Talk().login()
-    talk.consumer(7)
-    for _ in range(3):
-        talk.deliver(talk.send(), 7)
-    talk.goodbye()
-    assert talk.tables()["violations"] == []
-    del talk.rows[2]
-    (row,) = (one for one in talk.tables()["violations"] if one["rule"] == "sequence_gap")
-    assert row["text"] == "numbers 2 of this sender are in no packet that was seen"
-    assert row["client"] == "10.0.0.1:7677"
 
 
 # --- what a peer may do ---------------------------------------------------------------------

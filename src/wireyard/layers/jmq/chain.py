@@ -148,7 +148,9 @@ def _transactions(records: Iterator[Use | Sending | Delivery]) -> Iterator[Found
 
 def _over(use: Use) -> Violation:
     told = f"{use.event} of {use.transaction_id}: {RULES['transaction_over']}"
-    return Violation("transaction_over", use.client, use.client_id, None, told, use.place)
+    # What happens to a transaction its client asked for, but the broker chooses its id.
+    endpoint = use.server if use.event == "start" else use.client
+    return Violation("transaction_over", endpoint, use.client_id, None, told, use.place)
 
 
 # --- messages -------------------------------------------------------------------------------

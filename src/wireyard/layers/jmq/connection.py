@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from wireyard.formats.base import Row
-from wireyard.formats.jmq.layout import MESSAGE_TYPES
+from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES
 from wireyard.layers.jmq.facts import Facts, Place, place_of
 from wireyard.layers.jmq.receiver import Receiver
 from wireyard.layers.jmq.report import Report
@@ -23,6 +23,8 @@ from wireyard.layers.jmq.session import Session
 __all__ = ["Connection"]
 
 _RESUME_FLOW: Final = 52
+_TRANSACTED: Final = FLAGS["T"]
+_WITHOUT_T: Final = 103
 _SENDER, _RECEIVER, _ASKED, _ASKED_BY_SERVER = range(4)
 """The parts of a connection."""
 
@@ -83,12 +85,18 @@ class Connection:
     def take(self, row: Row, from_client: bool) -> None:
         """Take the row of the next packet, one whose status is ``ok``."""
         place = place_of(row)
+        if row["bit_flags"] & _TRANSACTED and _lacks_transaction(row):
+            self._report.breach("transaction_id_missing", row, place, row["sys_message_id"])
         self._session.take(row, place, from_client)
         if from_client:
             part, handle = _FROM_CLIENT.get(row["packet_type"], _ASK)
         else:
             part, handle = _FROM_SERVER.get(row["packet_type"], _ASK_BACK)
         handle(self._parts[part], row, place)
+
+    def breach(self, rule: str, row: Row) -> None:
+        """Take that the next packet breaks a rule of its stream."""
+        self._report.breach(rule, row, place_of(row), row["sys_message_id"])
 
     def miss(self) -> None:
         """Take that packets of this connection are missing here, or damaged."""
@@ -124,3 +132,8 @@ class Connection:
             login.pauses += flow.pauses
             login.paused_ns += flow.paused_ns
         self._report.facts.logins.append(login)
+
+
+def _lacks_transaction(row: Row) -> bool:
+    """Tell whether flag T stands without a transaction id; version 103 has no T (erratum 49)."""
+    return row["version"] > _WITHOUT_T and not row.get("transaction_id")

@@ -51,6 +51,9 @@ RULES: Final[Mapping[str, str]] = MappingProxyType(
         "sent_while_paused": "a message behind flag F or C, before the flow was resumed",
         "transaction_over": "a transaction was used or ended after its end",
         "sequence_gap": "numbers of a sender are missing from all it was seen to send",
+        "sequence_back": "a new packet has a lower number than its sender had used",
+        "sequence_reused": "a new packet has a number that another one of its sender has",
+        "transaction_id_missing": "flag T, and no transaction id",
     }
 )
 """Rules that a row of `violations` can name, and what was done."""
@@ -250,8 +253,10 @@ class Violation(NamedTuple):
 
     rule: str
     """One of `RULES`."""
-    client: str
+    endpoint: str
+    """Of the side that broke it."""
     client_id: str | None
+    """Of the connection."""
     message_key: str | None
     text: str
     place: Place

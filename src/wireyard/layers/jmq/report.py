@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from wireyard.formats.base import Row
+from wireyard.layers.endpoints import endpoints_of
 from wireyard.layers.jmq.facts import RULES, Facts, Place, Use, Violation
 
 __all__ = ["Report"]
@@ -48,13 +49,16 @@ class Report:
         message_key: str | None = None,
         times: int = 1,
     ) -> None:
-        """Take that a packet breaks a rule, if what was not seen cannot explain it."""
+        """Take that a packet breaks a rule, if what was not seen cannot explain it.
+
+        Its sender broke it.
+        """
         if rule in _NEEDS_ALL and not self.known:
             return
         name = row.get("packet_type_name") or f"packet type {row['packet_type']}"
         told = f"{name}: {RULES[rule]}" + (f", {times} times" if times > 1 else "")
         self.facts.violations.append(
-            Violation(rule, self.client, self.client_id, message_key, told, place)
+            Violation(rule, endpoints_of(row)[0], self.client_id, message_key, told, place)
         )
 
     def use(self, transaction_id: int, event: str, place: Place, messages: int = 0) -> None:

@@ -127,7 +127,7 @@ def violation_row(violation: Violation) -> Row:
     return {
         "protocol": _PROTOCOL,
         "rule": violation.rule,
-        "client": violation.client or None,
+        "client": violation.endpoint or None,
         "message_key": violation.message_key,
         "text": violation.text,
         "client_id": violation.client_id,

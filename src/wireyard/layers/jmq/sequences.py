@@ -1,26 +1,33 @@
-"""Gaps in what a sender numbered: every packet that it writes has the next number.
+"""What a sender numbered: every new packet that it writes has a higher number than all before it.
 
-A program numbers all its packets with one counter, whatever connection they go to, and other
-programs on its host begin anew. So a number is missing where a connection goes on behind it, and no
-connection of the same host has it.
+Two rules are about one stream: a number that goes back, and one that is on two packets. A packet
+that is sent again keeps its number and its timestamp, so only one with a later timestamp than the
+highest number has is certainly new (erratum 48). That takes one packet of memory for each stream.
 
-A connection alone has `Runs`. To put those of a host together, whoever has them in the order of
-their numbers needs to remember none.
+The third rule is about a host. A program numbers all its JMQ packets with one counter, whatever
+connection they go to, and other programs on its host begin anew. So a number is missing where a
+connection goes on behind it, and no connection of the same host has it. A connection alone has
+`Runs`. To put those of a host together, whoever has them in the order of their numbers needs to
+remember none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import MESSAGE_TYPES
 from wireyard.layers.jmq.facts import Place, Run, place_of
 
-__all__ = ["Gap", "Runs", "gaps"]
+__all__ = ["Gap", "Numbers", "Runs", "gaps"]
 
 _BITS: Final = 32
 _HALF: Final = 1 << (_BITS - 1)
+_IDENTITY: Final = itemgetter("timestamp", "packet_type", "source_ip", "source_port")
+_GPACKET_IDENTITY: Final = itemgetter("timestamp", "packet_type")
+"""With the number, what tells a packet from another one of its sender."""
 
 
 class Gap(NamedTuple):
@@ -32,8 +39,49 @@ class Gap(NamedTuple):
     place: Place
 
 
+def _broken_rule(
+    identity: tuple[Any, ...], highest: tuple[Any, ...], is_highest: bool, is_used: bool
+) -> str | None:
+    """Return the rule that a packet breaks whose number is not above all before it.
+
+    Parameters
+    ----------
+    identity, highest
+        The identity of the packet, and of the one with the highest number; timestamps first.
+    is_highest, is_used
+        Whether its number is the highest one, and whether any earlier packet has it.
+    """
+    if identity[2:] != highest[2:]:
+        return None  # Another sender's.
+    is_new = identity != highest if is_highest else identity[0] > highest[0]
+    if not is_new:
+        return None
+    return "sequence_reused" if is_used else "sequence_back"
+
+
+class Numbers:
+    """The highest number of a stream of GPackets.
+
+    A broker numbers the packets of all its links with one counter of 64 bits, so numbers that are
+    missing are on other links.
+    """
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._highest: tuple[Any, ...] | None = None
+
+    def take(self, row: Row) -> str | None:
+        """Take the row of the next packet of the stream; return the rule that its number breaks."""
+        sequence, identity, highest = row["sequence"], _GPACKET_IDENTITY(row), self._highest
+        if highest is None or sequence > self._number:
+            self._number, self._highest = sequence, identity
+            return None
+        is_highest = sequence == self._number
+        return _broken_rule(identity, highest, is_highest, is_highest)
+
+
 class Runs:
-    """The numbers of one stream, where one follows the other.
+    """The numbers of one stream of JMQ packets, where one follows the other.
 
     Parameters
     ----------
@@ -53,25 +101,31 @@ class Runs:
         self._first = self._start = self._stop = 0
         self._place: Place | None = None
         """The packet with the first number of the run; None before there is one."""
+        self._highest: tuple[Any, ...] = ()
+        """The identity of the packet with the last number of the run."""
         self._address: Any = None
 
-    def take(self, row: Row) -> None:
-        """Take the row of the next packet of the stream."""
+    def take(self, row: Row) -> str | None:
+        """Take the row of the next packet of the stream; return the rule that its number breaks."""
         if not self._from_client and not self._is_own(row):
-            return
-        sequence = row["sequence"]
+            return None
+        sequence, identity = row["sequence"], _IDENTITY(row)
         if self._place is None:
             self._first = sequence
         else:
             ahead = (sequence - self._stop + _HALF) % (1 << _BITS) - _HALF
             if ahead == 0:
                 self._stop += 1
-                return
-            if ahead < 0:  # Sent again as it was.
-                return
+                self._highest = identity
+                return None
             sequence = self._stop + ahead
+            if ahead < 0:
+                is_used = sequence >= self._start
+                return _broken_rule(identity, self._highest, ahead == -1, is_used)
             self._add("run", self._start, self._place)
         self._start, self._stop, self._place = sequence, sequence + 1, place_of(row)
+        self._highest = identity
+        return None
 
     def close(self) -> None:
         """Take that there are no more packets."""

@@ -17,10 +17,10 @@ from wireyard.formats.jmq.layout import (
 )
 from wireyard.layers.endpoints import connection_of, endpoints_of
 from wireyard.layers.jmq.connection import Connection
-from wireyard.layers.jmq.facts import MAX_TEXT, Facts
+from wireyard.layers.jmq.facts import MAX_TEXT, RULES, Facts, Violation, place_of
 from wireyard.layers.jmq.relays import relays
 from wireyard.layers.jmq.requests import REPLIES
-from wireyard.layers.jmq.sequences import Runs
+from wireyard.layers.jmq.sequences import Numbers, Runs
 
 __all__ = ["MAX_CONNECTIONS", "NEEDED", "Walk", "sent_by_client"]
 
@@ -103,6 +103,8 @@ class _Way:
     dst: str
     host: str
     runs: Runs | None = None
+    numbers: Numbers | None = None
+    """Of GPackets."""
 
 
 class Walk:
@@ -133,7 +135,7 @@ class Walk:
         if row.get("status", "ok") != "ok":
             self._miss((row["source"], row["stream"]))
         elif format == "gpacket":
-            self.facts.relays.extend(relays(row))
+            self._take_gpacket(row)
         else:
             self._take_packet(row)
 
@@ -142,11 +144,23 @@ class Walk:
         if way is not None and way.pair.connection is not None:
             way.pair.connection.miss()
 
-    def _take_packet(self, row: Row) -> None:
+    def _take_gpacket(self, row: Row) -> None:
+        way = self._way_of(row)
+        if way.numbers is None:
+            way.numbers = Numbers()
+        rule = way.numbers.take(row)
+        if rule is not None:
+            text = f"GPacket {row['sequence']}: {RULES[rule]}"
+            found = Violation(rule, way.src, None, None, text, place_of(row))
+            self.facts.violations.append(found)
+        self.facts.relays.extend(relays(row))
+
+    def _way_of(self, row: Row) -> _Way:
         stream = row["source"], row["stream"]
-        way = self._ways.get(stream)
-        if way is None:
-            way = self._meet(row, stream)
+        return self._ways.get(stream) or self._meet(row, stream)
+
+    def _take_packet(self, row: Row) -> None:
+        way = self._way_of(row)
         pair = way.pair
         if pair.connection is None:
             by_client = sent_by_client(row)
@@ -160,7 +174,9 @@ class Walk:
         from_client = way.src == pair.client
         if way.runs is None:
             way.runs = Runs(way.host, way.src, from_client, self.facts.runs)
-        way.runs.take(row)
+        rule = way.runs.take(row)
+        if rule is not None:
+            pair.connection.breach(rule, row)
         pair.connection.take(row, from_client)
 
     def finish(self, ended: Collection[tuple[str, str]] = ()) -> None:

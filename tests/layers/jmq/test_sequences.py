@@ -1,0 +1,233 @@
+"""What senders number: gaps between all connections of a host, and numbers that go back."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.layers.jmq.make import CLIENT, Talk, address_bytes
+from tests.layers.jmq.told import only, rules
+from wireyard.formats.base import Row
+from wireyard.layers.jmq import sequences
+from wireyard.layers.jmq.facts import Run
+from wireyard.layers.jmq.sequences import Numbers, Runs
+from wireyard.layers.jmq.tables import tables
+
+
+def gaps(*streams: list[int], client: bool = True) -> list[tuple[int, int]]:
+    """Return the gaps in numbers that one host sent, on a connection each."""
+    found: list[Run] = []
+    for at, numbers in enumerate(streams):
+        runs = Runs("host", f"host:{at}", client, found)
+        for number in numbers:
+            row = {
+                "source": "s",
+                "stream": f"{at}",
+                "offset": 0,
+                "sequence": number,
+                "packet_type": 10,
+                "timestamp": 0,
+                "source_ip": b"",
+                "source_port": 1,
+            }
+            runs.take(row)
+        runs.close()
+    found.sort(key=lambda run: (run.start, run.kind))
+    return [(gap.start, gap.stop) for gap in sequences.gaps(found)]
+
+
+def test_gaps() -> None:
+    assert gaps([1, 2, 3]) == gaps([1, 2, 2, 1, 3]) == gaps([7]) == gaps() == []
+    assert gaps([1, 2, 5, 9]) == [(3, 5), (6, 9)]
+    assert gaps([1, 2, 5, 1]) == [(3, 5)]
+    assert gaps([1, 2, 5, 9], client=False) == [(3, 5), (6, 9)]
+
+
+def test_connections_of_one_program_share_a_counter() -> None:
+    assert gaps([1, 2, 5, 6], [3, 4, 7]) == []
+    assert gaps([1, 2, 6], [3, 5, 7]) == [(4, 5)]
+
+
+def test_other_programs_of_a_host_begin_anew() -> None:
+    assert gaps([1, 2, 3], [100, 101]) == []
+    assert gaps([1, 2, 3], [100, 102], [100, 101]) == []
+    assert gaps([1, 3], [1, 2, 3]) == []
+
+
+def test_numbers_go_on_behind_the_largest() -> None:
+    top = (1 << 31) - 1
+    assert gaps([top - 1, top, -(1 << 31), 1 - (1 << 31)]) == []
+    assert gaps([top, 1 - (1 << 31)]) == [(top + 1, top + 2)]
+
+
+@given(st.data())
+def test_what_is_missing_is_found_however_it_was_dealt(data: st.DataObject) -> None:
+    """Whatever connection each packet went to: a number is missing if one connection spans it."""
+    last = data.draw(st.integers(2, 40))
+    lost = data.draw(st.sets(st.integers(1, last)))
+    owner = data.draw(st.lists(st.integers(0, 2), min_size=last, max_size=last))
+    streams = [
+        [number for number in range(1, last + 1) if owner[number - 1] == one and number not in lost]
+        for one in range(3)
+    ]
+    spanned = {
+        number
+        for number in lost
+        if any(stream and stream[0] < number < stream[-1] for stream in streams)
+    }
+    found = gaps(*streams)
+    assert {number for start, stop in found for number in range(start, stop)} == spanned
+    assert all(one[1] < other[0] for one, other in pairwise(found))
+
+
+def test_brokers_hand_on_the_numbers_of_others() -> None:
+    talk = Talk().login()
+    talk.consumer(7)
+    for _ in range(3):
+        talk.deliver(talk.send(), 7)
+    talk.goodbye()
+    assert talk.tables()["violations"] == []
+    del talk.rows[2]
+    (row,) = (one for one in talk.tables()["violations"] if one["rule"] == "sequence_gap")
+    assert row["text"] == "numbers 2 of this sender are in no packet that was seen"
+    assert row["client"] == "10.0.0.1:7677"
+
+
+# --- numbers that go back -------------------------------------------------------------------
+
+
+def numbered(*packets: tuple[int, int]) -> Talk:
+    """Return a conversation that goes on with packets of the client: number and timestamp."""
+    talk = Talk().login()
+    for number, timestamp in packets:
+        talk.send(sequence=number, timestamp=timestamp)
+    return talk
+
+
+@pytest.mark.parametrize(
+    ("packets", "expected"),
+    [
+        ([(3, 10), (4, 11), (3, 12)], ["sequence_reused"]),
+        ([(3, 10), (3, 10)], []),
+        ([(3, 10), (3, 9)], ["sequence_reused"]),
+        ([(3, 10), (4, 11), (5, 12), (3, 10), (4, 11), (6, 13)], []),
+        ([(3, 10), (7, 11), (5, 12)], ["sequence_back", "sequence_gap"]),
+        (
+            [(3, 10), (4, 11), (1, 20), (0, 21), (-9, 22)],
+            ["sequence_reused"] + 2 * ["sequence_back"],
+        ),
+        ([(3, 10), (-9, 10)], []),
+        ([(3, 10), (3 + (1 << 31) - 1, 11), (3 - (1 << 31), 12), (3, 13)], ["sequence_gap"] * 2),
+    ],
+)
+def test_a_new_packet_has_a_higher_number(
+    packets: list[tuple[int, int]], expected: list[str]
+) -> None:
+    """One that is sent again has the timestamp that it had, which is not above the highest's."""
+    assert rules(numbered(*packets).tables()) == expected
+
+
+def test_a_number_is_told_with_its_packet() -> None:
+    talk = numbered((3, 10), (4, 11), (3, 12))
+    row = only(talk.tables()["violations"])
+    broken = talk.rows[-1]
+    assert row["text"].startswith("TEXT_MESSAGE: ")
+    assert row["message_key"] == broken["sys_message_id"]
+    assert (row["client"], row["frame"]) == ("10.0.0.9:50000", broken["frame"])
+    assert (row["stream"], row["offset"]) == (broken["stream"], broken["offset"])
+
+
+def test_numbers_of_another_sender_are_its_own() -> None:
+    """A packet that another program wrote, or that it wrote on another connection, goes on."""
+    talk = numbered((3, 10), (40, 11))
+    talk.send(sequence=5, timestamp=20, source_port=CLIENT[1] + 1)
+    talk.send(sequence=40, timestamp=20, source_ip=address_bytes("10.0.0.8"))
+    assert rules(talk.tables()) == ["sequence_gap"]
+
+
+def test_brokers_number_their_own_packets_alone() -> None:
+    talk = Talk().login()
+    talk.consumer(7)
+    message = talk.send(timestamp=1)
+    talk.deliver({**message, "timestamp": 99_999}, 7)
+    talk.sequence[False] -= 1
+    talk.request("STOP")
+    row = only(talk.tables()["violations"])
+    assert (row["rule"], row["client"]) == ("sequence_reused", "10.0.0.1:7677")
+    assert row["text"].startswith("STOP_REPLY")
+
+
+def gpackets(*packets: tuple[int, int]) -> list[Row]:
+    """Return the GPackets of a broker's link: number and timestamp."""
+    common: dict[str, Any] = {
+        "source": "made.pcap", "format": "gpacket", "status": "ok", "packet_type": 33,
+        "src_addr": "10.0.0.2", "src_port": 40000, "dst_addr": "10.0.0.1", "dst_port": 7677,
+        "stream": "10.0.0.2:40000>10.0.0.1:7677", "captured_ns": 0, "properties": None,
+    }  # fmt: skip
+    return [
+        common | {"sequence": number, "timestamp": timestamp, "offset": 100 * at, "frame": at}
+        for at, (number, timestamp) in enumerate(packets, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("packets", "expected"),
+    [
+        ([(1, 10), (2, 10), (90, 11), (1 << 40, 12)], []),
+        ([(5, 10), (5, 10), (3, 9), (3, 10), (6, 11)], []),
+        ([(5, 10), (5, 11)], ["sequence_reused"]),
+        ([(5, 10), (4, 11), (6, 12)], ["sequence_back"]),
+    ],
+)
+def test_gpackets(packets: list[tuple[int, int]], expected: list[str]) -> None:
+    rows = gpackets(*packets)
+    found = tables(rows)["violations"]
+    assert rules({"violations": found}) == expected
+    for row in found:
+        assert row["client"] == "10.0.0.2:40000"
+        assert row["frame"] == (2 if expected else None)
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), max_size=20))
+def test_a_packet_that_was_seen_before_breaks_no_rule(packets: list[tuple[int, int]]) -> None:
+    """However often and wherever the packets of a sender come again."""
+    timestamps = dict(packets)
+    in_order = sorted(timestamps)
+    stamped = dict(zip(in_order, sorted(timestamps.values()), strict=True))
+    numbers = Numbers()
+    seen: list[int] = []
+    for number in in_order:
+        seen.append(number)
+        for again in (number, *reversed(seen)):
+            row = {"sequence": again, "timestamp": stamped[again], "packet_type": 1}
+            assert numbers.take(row) is None
+
+
+# --- flag T ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "broken"),
+    [
+        ({"flags": "T"}, True),
+        ({"flags": "T", "transaction_id": 0}, True),
+        ({"flags": "T", "transaction_id": 5}, False),
+        ({"transaction_id": 5}, False),
+        ({"flags": "PQ"}, False),
+        ({"flags": "T", "version": 200}, True),
+        ({"flags": "T", "version": 103}, False),
+    ],
+)
+def test_flag_t_needs_a_transaction_id(values: dict[str, Any], broken: bool) -> None:
+    talk = Talk().login()
+    sent = talk.send(**values)
+    found = talk.tables()["violations"]
+    assert rules({"violations": found}) == ["transaction_id_missing"] * broken
+    if broken:
+        assert (found[0]["message_key"], found[0]["client"]) == (
+            sent["sys_message_id"], "10.0.0.9:50000",
+        )  # fmt: skip
