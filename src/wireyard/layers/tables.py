@@ -153,7 +153,7 @@ RETAINED: Final = (
 VIOLATIONS: Final = (
     _PROTOCOL,
     Column("rule", "string", "the rule that was broken: its number, or a name of ours"),
-    Column("client", "string", "endpoint that broke it"),
+    Column("client", "string", "endpoint of the side that broke it, a client or a broker"),
     Column("message_key", "string", "the message it was about, if any"),
     Column("text", "string", "what was done, in a sentence"),
     Column("client_id", "string", "client id of the connection"),

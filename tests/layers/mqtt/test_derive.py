@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import pytest
+
 from tests.layers.mqtt.make import MS, Capture, deliveries_of, pair, tables_of, verdicts_of
 from wireyard.formats.mqtt import FORMAT, layout
 from wireyard.layers.mqtt.derive import derive_tables
@@ -320,3 +322,12 @@ def test_rows_of_streams_are_put_in_order() -> None:
     assert [(row["stream"], row["offset"]) for row in in_order(rows)] == [
         ("b", 0), ("a", 0), ("b", 1), ("a", 1), ("a", 2), ("a", 3), ("b", 2),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("by_client", [True, False])
+def test_a_violation_names_the_side_that_broke_the_rule(by_client: bool) -> None:
+    capture = pair()
+    capture.put("pub", by_client, layout.PUBACK, packet_id=9)
+    (row,) = tables_of(capture)["violations"]
+    assert row["client"] == ("10.0.0.2:40001" if by_client else "10.0.0.1:1883")
+    assert row["client_id"] == "pub"

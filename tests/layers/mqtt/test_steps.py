@@ -28,7 +28,7 @@ from wireyard.layers.mqtt.directions import sides_of
 from wireyard.layers.mqtt.expected import Audience
 from wireyard.layers.mqtt.records import Client, Handed, Link, Message, Moment, Setting, Subscribed
 from wireyard.layers.mqtt.state import Stream
-from wireyard.layers.mqtt.values import handed_note, keep_values, setting_note
+from wireyard.layers.mqtt.values import handed_note, keep_values, setting_notes
 from wireyard.layers.steps import Fact, Found, Note
 
 Row = dict[str, Any]
@@ -227,7 +227,9 @@ def values_of(records: Iterable[Note]) -> list[Found]:
 
 
 def setting(place: int, payload: bytes) -> Note:
-    return setting_note(Setting(client("p"), "t", payload, 1, at(place), at(place), None))
+    one = Setting(client("p"), "t", payload, 1, at(place), at(place), at(place), None, 9)
+    (note,) = setting_notes(one)
+    return note
 
 
 def test_a_value_that_was_handed_over_was_set_a_while_ago_at_most() -> None:

@@ -13,7 +13,7 @@ from wireyard.layers.mqtt.observer import Observer
 from wireyard.layers.mqtt.rows import session_row, violation_row
 from wireyard.layers.mqtt.sent import message_notes
 from wireyard.layers.mqtt.subscribers import span_note, subscription_note, topic_note, will_note
-from wireyard.layers.mqtt.values import handed_note, setting_note
+from wireyard.layers.mqtt.values import handed_note, setting_notes
 from wireyard.layers.steps import Dropped, Fact, Found
 
 __all__ = ["CLIENTS", "follow_clients"]
@@ -38,7 +38,7 @@ def follow_clients(rows: Iterator[Row]) -> Iterator[Found]:
 
 
 def _follow(observer: Observer, packets: Iterator[Row]) -> Iterator[Found]:
-    topics: set[str] = set()
+    topics: set[tuple[str, bool]] = set()
     for place, packet in enumerate(packets, 1):
         observer.take(packet)
         if place % _TAKEN_AWAY == 0:
@@ -52,7 +52,7 @@ def _follow(observer: Observer, packets: Iterator[Row]) -> Iterator[Found]:
         yield Dropped(cap, things)
 
 
-def _take_away(observer: Observer, topics: set[str]) -> Iterator[Found]:
+def _take_away(observer: Observer, topics: set[tuple[str, bool]]) -> Iterator[Found]:
     notes = observer.notes
     for link in _taken(notes.links):
         yield Fact("sessions", session_row(link))
@@ -64,20 +64,20 @@ def _take_away(observer: Observer, topics: set[str]) -> Iterator[Found]:
     for subscribed in _taken(notes.subscriptions):
         yield subscription_note(subscribed)
     for setting in _taken(notes.settings):
-        yield setting_note(setting)
+        yield from setting_notes(setting)
     for message in _taken(notes.messages):
-        if _is_new(message.topic, topics):
+        if _is_new((message.topic, message.retain), topics):
             yield topic_note(message)
         yield from message_notes(message)
     for will in _taken(notes.waiting):
-        if _is_new(will.topic, topics):
+        if _is_new((will.topic, will.retain), topics):
             yield topic_note(will)
         yield will_note(will)
     for each in _taken(notes.handed):
         yield handed_note(each) if each.retain else content_note(each)
 
 
-def _is_new(topic: str, topics: set[str]) -> bool:
+def _is_new(topic: tuple[str, bool], topics: set[tuple[str, bool]]) -> bool:
     if topic in topics:
         return False
     if len(topics) == _MAX_TOPICS:

@@ -90,10 +90,10 @@ class Exchange:
         if rule == "id_in_use" and not upward:
             rule = "id_in_use_broker"
         if rule is not None:
-            connection.breaks(rule, at, message)
+            connection.breaks(rule, upward, at, message)
         if direction.sender.over_quota:
             side = "client" if upward else "broker"
-            connection.breaks(f"receive_maximum_{side}", at, message)
+            connection.breaks(f"receive_maximum_{side}", upward, at, message)
         notes.fact(sender.fact, connection.link, upward, packet_id, at)
         notes.fact(receiver.fact, connection.link, upward, packet_id, at)
 
@@ -113,7 +113,7 @@ class Exchange:
         record: Message | Handed | None = direction.carried.get(packet_id)
         if own.rule is not None:
             message = record if isinstance(record, Message) else None
-            connection.breaks(own.rule, at, message)
+            connection.breaks(own.rule, by_client, at, message)
         fact = sender.fact or receiver.fact
         self._notes.fact(fact, connection.link, upward, packet_id, at)
         if isinstance(record, Message):
@@ -133,7 +133,7 @@ class Exchange:
             message.released = at
         elif fact == "acknowledged" and message.accepted is None and message.refused is None:
             message.accepted = at
-        if message.value is not None and (message.accepted or message.released):
+        if message.value is not None and message.accepted:
             setting = message.setting()
             if setting is not None:
                 # It may come again; its payload, which may be large, need not wait for that.
@@ -149,9 +149,9 @@ def _topic(
     if fault == "alias_maximum":
         fault = "alias_maximum_client" if upward else "alias_maximum_broker"
     if fault:
-        connection.breaks(fault, at)
+        connection.breaks(fault, upward, at)
     if upward and "subscription_identifier" in properties:
-        connection.breaks("subscription_identifier", at)
+        connection.breaks("subscription_identifier", upward, at)
     return topic
 
 

@@ -56,7 +56,7 @@ def connack(connection: Connection, row: Row, at: Moment) -> None:
         present = row.get("session_present") if link.version >= _WITH_SESSION_PRESENT else None
         link.resumed = present
         if present and link.fresh and connection.opening:
-            connection.breaks("session_present_clean", at)
+            connection.breaks("session_present_clean", False, at)
         _open(connection, properties_of(row.get("properties")), at)
     connection.answered()
 

@@ -7,7 +7,15 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from wireyard.layers.mqtt.expected import Expected
-from wireyard.layers.mqtt.records import BEHIND, Link, Message, Moment, Subscribed
+from wireyard.layers.mqtt.records import (
+    BEHIND,
+    SMALLEST_WINDOW,
+    Link,
+    Message,
+    Moment,
+    Subscribed,
+    may_exceed,
+)
 from wireyard.layers.mqtt.rows import delivery_row
 from wireyard.layers.steps import Fact, Found, Key, Note
 
@@ -16,10 +24,6 @@ __all__ = ["MISSING", "explain", "link_note", "missing_note", "seen_note"]
 MISSING: Final = "missing"
 _SEEN, _LINK, _MISSED = range(3)
 """The order of the notes."""
-_SMALLEST_WINDOW: Final = 10
-"""Messages in flight at which a broker may wait for acknowledgements: the smallest in use."""
-_ADDED_BYTES: Final = 16
-"""What a broker may add to a message: packet, subscription and alias identifiers."""
 _NS_PER_S: Final = 1_000_000_000
 _STOPS_WITHIN_NS: Final = _NS_PER_S
 """How long a broker takes to end its connections, about."""
@@ -137,10 +141,9 @@ def _missed_by(
     silent = last_seen is None or last_seen <= max(message.accepted, link.opened)
     if link.damaged or silent:
         return link, "undecided"
-    most = link.maximum_packet_size
-    if most is not None and len(message.topic) + message.length + _ADDED_BYTES > most:
+    if may_exceed(link.maximum_packet_size, message.topic, message.length):
         return link, "too_large"
-    if qos and link.in_flight[1] >= _SMALLEST_WINDOW:
+    if qos and link.in_flight[1] >= SMALLEST_WINDOW:
         return link, "queued"
     return link, "not_forwarded"
 

@@ -166,11 +166,12 @@ class Observer:
             connection.broker.last_seen = at
         most = connection.most_bytes[by_client]
         if most is not None and row["length"] > most:
-            connection.breaks("packet_size_client" if by_client else "packet_size_broker", at)
+            rule = "packet_size_client" if by_client else "packet_size_broker"
+            connection.breaks(rule, by_client, at)
         if verdict := row.get("verdict"):
             error = row.get("error") or {}
             text = error.get("message") or "a rule of the packet is broken"
-            connection.violated(Violation(verdict, text, link, at))
+            connection.violated(Violation(verdict, text, link, by_client, at))
         if kind in PLAIN[by_client] and connection.state in FLOWING:
             self._read(connection, row, at, by_client)
         else:
@@ -209,13 +210,13 @@ class Observer:
         event = connection_event(by_client, kind, link.version or 5, code)
         if event is None:
             if kind in layout.PACKET_TYPES:
-                connection.breaks("wrong_side", at)
+                connection.breaks("wrong_side", by_client, at)
             return
         before = connection.state
         cell = CONNECTION[before][event]
         connection.state = cell.state
         if cell.rule is not None:
-            connection.breaks(cell.rule, at)
+            connection.breaks(cell.rule, by_client, at)
         if event == "connect":
             if before in ("new", "unknown"):
                 connect(connection, row, at)

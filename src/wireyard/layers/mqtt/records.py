@@ -16,6 +16,7 @@ from wireyard.layers.steps import Order
 
 __all__ = [
     "BEHIND",
+    "SMALLEST_WINDOW",
     "Client",
     "Fact",
     "Handed",
@@ -26,6 +27,7 @@ __all__ = [
     "Subscribed",
     "Violation",
     "content_of",
+    "may_exceed",
     "moment_of",
 ]
 
@@ -36,6 +38,10 @@ _BEFORE: Final = -1
 _NS_PER_S: Final = 1_000_000_000
 _AT_PUBREL: Final = 2
 """The QoS at which a broker has a message with PUBREL."""
+_ADDED_BYTES: Final = 16
+"""What a broker may add to a message: packet, subscription and alias identifiers."""
+SMALLEST_WINDOW: Final = 10
+"""Messages in flight at which a broker may wait for acknowledgements: the smallest in use."""
 _HASH_BYTES: Final = 32
 """Of SHA-256, which most processors do faster than any other hash that cannot be forged."""
 
@@ -103,7 +109,11 @@ class Setting(NamedTuple):
     sent: Moment
     at: Moment
     """When the broker had it."""
+    accepted: Moment | None
+    """When the broker had shown that; between `sent` and then it may be the value, or not."""
     expires_s: int | None
+    length: int
+    """Bytes of the PUBLISH."""
 
 
 class Fact(NamedTuple):
@@ -232,7 +242,8 @@ class Message(_Record):
         at = self.taken
         if self.value is None or at is None:
             return None
-        return Setting(self.client, self.topic, self.value, self.qos, self.sent, at, self.expires_s)
+        common = self.client, self.topic, self.value, self.qos, self.sent, at
+        return Setting(*common, self.accepted, self.expires_s, self.length)
 
 
 @dataclass(slots=True, eq=False)
@@ -276,6 +287,14 @@ class Subscribed(_Record):
     """The UNSUBSCRIBE, or whatever else may end it."""
     gone: Moment | None = None
     """From when on it matches nothing."""
+    version: int = 4
+    known: bool = True
+    """Whether all other subscriptions of its session were seen."""
+    gets_values: bool = True
+    """Whether the retained values that it matches are sent for it."""
+    maximum_packet_size: int | None = None
+    confirmed: Moment | None = None
+    """The broker's answer to a later request, when it kept nothing back for a full window."""
 
     @property
     def served_as(self) -> str:
@@ -290,6 +309,8 @@ class Violation:
     rule: str
     text: str
     link: Link
+    by_client: bool
+    """Whether the client broke it, and not the broker."""
     at: Moment
     message: Message | None = None
 
@@ -307,6 +328,12 @@ _LAYOUTS: Final[Mapping[type, tuple[Callable[[Any], Any], list[tuple[int, type]]
     for kind in (Link, Message, Handed, Subscribed)
 }
 """Of every record that is pickled, how to get its values, and which are named tuples."""
+
+
+def may_exceed(maximum_packet_size: int | None, topic: str, length: int) -> bool:
+    """Tell whether a message of a length may be above the largest packet that a client takes."""
+    most = maximum_packet_size
+    return most is not None and len(topic) + length + _ADDED_BYTES > most
 
 
 def content_of(payload: bytes) -> bytes:

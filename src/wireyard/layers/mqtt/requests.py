@@ -7,6 +7,7 @@ from typing import Final
 from wireyard.layers.mqtt.notes import Notes
 from wireyard.layers.mqtt.properties import properties_of
 from wireyard.layers.mqtt.records import Moment, Subscribed
+from wireyard.layers.mqtt.sessions import MAX_FILTERS
 from wireyard.layers.mqtt.state import Connection, Request, Row
 from wireyard.layers.mqtt.topics import split_shared
 
@@ -15,6 +16,8 @@ __all__ = ["MAX_ASKED", "Requests"]
 MAX_ASKED: Final = 1000
 """Requests of one connection that wait for an answer; brokers answer in order and at once."""
 _ERROR: Final = 128
+_IF_NEW: Final = 1
+"""Retain Handling with which only a subscription that was not there before gets values."""
 
 
 class Requests:
@@ -45,32 +48,22 @@ class Requests:
         codes = row.get("return_codes") or []
         if request is None or len(codes) != len(request.filters):
             if connection.state != "unknown":
-                connection.breaks("suback_unasked", at)
+                connection.breaks("suback_unasked", False, at)
             return
         connection.prove(request.at, at)
         for place, (asked, code) in enumerate(zip(request.filters, codes, strict=True)):
             if code < _ERROR and asked["filter"]:
-                group = split_shared(asked["filter"])[0] if connection.link.version == 5 else None
-                subscribed = Subscribed(
-                    connection.link.client,
-                    asked["filter"],
-                    group,
-                    code,
-                    bool(asked.get("no_local")),
-                    bool(asked.get("retain_as_published")),
-                    request.identifier,
-                    asked=request.at,
-                    granted=at,
-                    since=request.at._replace(offset=request.at.offset + place),
-                )
+                subscribed = _subscribed(connection, request, place, asked, code, at)
                 connection.broker.subscribe(connection.session, subscribed)
+                if subscribed.gets_values and len(connection.unconfirmed) < MAX_FILTERS:
+                    connection.unconfirmed.append(subscribed)
 
     def unsuback(self, connection: Connection, row: Row, at: Moment, _: bool) -> None:
         """Take an UNSUBACK: subscriptions end."""
         request = connection.leaving.pop(row.get("packet_id") or 0, None)
         if request is None:
             if connection.state != "unknown":
-                connection.breaks("unsuback_unasked", at)
+                connection.breaks("unsuback_unasked", False, at)
             return
         connection.prove(request.at, at)
         for asked in request.filters:
@@ -89,4 +82,30 @@ class Requests:
         if connection.pings:
             connection.prove(connection.pings.popleft(), at)
         elif connection.state != "unknown":
-            connection.breaks("pingresp_unasked", at)
+            connection.breaks("pingresp_unasked", False, at)
+
+
+def _subscribed(
+    connection: Connection, request: Request, place: int, asked: Row, code: int, at: Moment
+) -> Subscribed:
+    """Return a subscription to the filter at a place of a SUBSCRIBE, as it was granted."""
+    link, session, filter = connection.link, connection.session, asked["filter"]
+    group = split_shared(filter)[0] if link.version == 5 else None
+    handling = asked.get("retain_handling") or 0
+    is_new = filter not in session.filters and session.known
+    return Subscribed(
+        link.client,
+        filter,
+        group,
+        code,
+        bool(asked.get("no_local")),
+        bool(asked.get("retain_as_published")),
+        request.identifier,
+        asked=request.at,
+        granted=at,
+        since=request.at._replace(offset=request.at.offset + place),
+        version=link.version,
+        known=session.known,
+        gets_values=group is None and (handling == 0 or (handling == _IF_NEW and is_new)),
+        maximum_packet_size=link.maximum_packet_size,
+    )

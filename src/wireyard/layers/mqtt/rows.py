@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from wireyard.layers.mqtt.records import (
+    Client,
     Handed,
     Link,
     Message,
@@ -15,7 +16,14 @@ from wireyard.layers.mqtt.records import (
 )
 from wireyard.layers.mqtt.retained import Value
 
-__all__ = ["conversation_row", "delivery_row", "retained_row", "session_row", "violation_row"]
+__all__ = [
+    "conversation_row",
+    "delivery_row",
+    "retained_row",
+    "session_row",
+    "violation_row",
+    "violation_row_of",
+]
 
 _Row = dict[str, Any]
 _NS_PER_MS: Final = 1_000_000
@@ -54,16 +62,32 @@ def session_row(link: Link) -> _Row:
 
 def violation_row(one: Violation) -> _Row:
     """Return a row of `VIOLATIONS`."""
+    client, key = one.link.client, one.message.key if one.message else None
+    return violation_row_of(one.rule, one.text, client, one.by_client, one.at, key)
+
+
+def violation_row_of(
+    rule: str, text: str, client: Client, by_client: bool, at: Moment, message_key: str | None
+) -> _Row:
+    """Return a row of `VIOLATIONS`.
+
+    Parameters
+    ----------
+    client
+        That of the connection.
+    by_client
+        Whether that broke the rule, and not its broker.
+    """
     return {
         "protocol": "mqtt",
-        "rule": one.rule,
-        "client": one.link.client.endpoint,
-        "message_key": one.message.key if one.message else None,
-        "text": one.text,
-        "client_id": one.link.client.client_id,
-        "captured_ns": one.at.ns,
-        "frame": one.at.frame,
-        **_packet(one.at),
+        "rule": rule,
+        "client": (client.endpoint if by_client else client.server) or None,
+        "message_key": message_key,
+        "text": text,
+        "client_id": client.client_id,
+        "captured_ns": at.ns,
+        "frame": at.frame,
+        **_packet(at),
     }
 
 

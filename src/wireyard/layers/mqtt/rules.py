@@ -11,7 +11,7 @@ from typing import Final
 
 from wireyard.formats.mqtt.rules import Rule
 
-__all__ = ["RULES", "SEEN_AS"]
+__all__ = ["RULES", "SEEN_AS", "broken"]
 
 SEEN_AS: Final = 4
 """The version a connection is judged by whose CONNECT nobody saw."""
@@ -79,6 +79,11 @@ _TABLE: Final = (
      "a broker sends no packet above the client's Maximum Packet Size"),
     ("subscription_identifier", "", "", "", "MQTT-3.3.4-6",
      "a client publishes without a subscription identifier"),
+    # --- retained values
+    ("retained_qos", "RETAIN", "3.8", "MQTT-3.8.4-6", "MQTT-3.8.4-8",
+     "a retained value is sent at the lower of the QoS it was published with and that granted"),
+    ("retained_missing", "", "2.1", "MQTT-3.3.1-6", "MQTT-3.3.1-9",
+     "the retained value of each topic that a new subscription matches is sent"),
     # --- topics
     ("alias_maximum_client", "", "", "", "MQTT-3.3.2-9",
      "a client's topic alias is within the broker's Topic Alias Maximum"),
@@ -90,3 +95,12 @@ _TABLE: Final = (
 
 RULES: Final = MappingProxyType({row[0]: _rule(*row) for row in _TABLE})
 """Every rule by its name."""
+
+
+def broken(rule: str, version: int) -> tuple[str, str] | None:
+    """Return number and text of a broken rule, None if the version (0: not known) has it not."""
+    found = RULES[rule]
+    version = version or SEEN_AS
+    if not found.holds(version):
+        return None
+    return found.verdict(version), f"against the rule that {found.text}"

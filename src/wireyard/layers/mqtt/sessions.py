@@ -83,10 +83,14 @@ class Session:
         Whether the session is seen from its beginning.
     """
 
-    __slots__ = ("down", "expires", "filters", "link", "name", "served_as", "up", "will")
+    __slots__ = (
+        "down", "expires", "filters", "known", "link", "name", "served_as", "up", "will",
+    )  # fmt: skip
 
     def __init__(self, name: str, known: bool) -> None:
         self.name = name
+        self.known = known
+        """Whether all of its subscriptions were seen."""
         self.up, self.down = Direction(known), Direction(known)
         self.filters: dict[str, Subscribed] = {}
         self.served_as: dict[str, None] = {}
@@ -108,6 +112,7 @@ class Session:
             Receive Maximum of the broker, and of the client.
         """
         self.link, self.expires = link, None
+        self.known |= not kept
         if not kept:
             for handed in self.down.carried.values():
                 handed.abandoned = True

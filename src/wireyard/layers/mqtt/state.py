@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from wireyard.layers.mqtt.aliases import Aliases
 from wireyard.layers.mqtt.broker import Broker
 from wireyard.layers.mqtt.notes import Notes
-from wireyard.layers.mqtt.records import Link, Message, Moment, Violation, moment_of
-from wireyard.layers.mqtt.rules import RULES, SEEN_AS
+from wireyard.layers.mqtt.records import (
+    SMALLEST_WINDOW,
+    Link,
+    Message,
+    Moment,
+    Subscribed,
+    Violation,
+    moment_of,
+)
+from wireyard.layers.mqtt.rules import broken
 from wireyard.layers.mqtt.sessions import Session
 
 __all__ = ["MAX_EARLY", "Connection", "Known", "Request", "Row", "Stream"]
@@ -55,7 +64,7 @@ class Connection:
     __slots__ = (
         "aliases", "alone", "asked", "broker", "early", "key", "leaving", "link", "most_bytes",
         "notes", "opening", "pings", "rules_broken", "running", "session", "state", "streams",
-        "told", "unproved",
+        "told", "unconfirmed", "unproved",
     )  # fmt: skip
 
     def __init__(
@@ -90,21 +99,37 @@ class Connection:
         self.pings: deque[Moment] = deque()
         self.unproved: deque[Message] = deque()
         """Messages at QoS 0 of which nothing shows yet that the broker read them."""
+        self.unconfirmed: deque[Subscribed] = deque()
+        """Subscriptions whose retained values may still be to come; a session has `MAX_FILTERS`."""
 
     def prove(self, request: Moment, answer: Moment) -> None:
         """Take an answer: the broker has read all that came before the request."""
+        self._confirm(request, answer)
         while self.unproved and self.unproved[0].sent < request:
             message = self.unproved.popleft()
             message.accepted = answer
             self.notes.messages.append(message)
 
-    def breaks(self, rule: str, at: Moment, message: Message | None = None) -> None:
-        """Note a rule that was broken, if the connection's version has it."""
-        broken = RULES[rule]
-        version = self.link.version or SEEN_AS
-        if broken.holds(version):
-            text = f"against the rule that {broken.text}"
-            self.violated(Violation(broken.verdict(version), text, self.link, at, message))
+    def _confirm(self, request: Moment, answer: Moment) -> None:
+        """Take it that the broker has sent what it sends for new subscriptions."""
+        waiting = self.unconfirmed
+        if not waiting or waiting[0].granted > request:
+            return
+        in_flight = islice(self.session.down.sender.in_flight(), SMALLEST_WINDOW)
+        if sum(1 for _ in in_flight) == SMALLEST_WINDOW:
+            return
+        while waiting and waiting[0].granted < request:
+            subscribed = waiting.popleft()
+            if subscribed.gone is None:
+                subscribed.confirmed = answer
+
+    def breaks(
+        self, rule: str, by_client: bool, at: Moment, message: Message | None = None
+    ) -> None:
+        """Note that a side broke a rule, if the connection's version has it."""
+        found = broken(rule, self.link.version)
+        if found is not None:
+            self.violated(Violation(*found, self.link, by_client, at, message))
 
     def violated(self, violation: Violation) -> None:
         """Note what was broken, now or when it is known whose connection it is."""

@@ -18,6 +18,7 @@ from wireyard.layers.mqtt.records import Message, Moment, Subscribed
 from wireyard.layers.mqtt.sent import message_notes
 from wireyard.layers.mqtt.subscriptions import Subscription, Subscriptions
 from wireyard.layers.mqtt.topics import split_shared
+from wireyard.layers.mqtt.values import new_subscription_note
 from wireyard.layers.steps import Dropped, Found, Key, Note
 
 __all__ = [
@@ -44,6 +45,13 @@ class Span(NamedTuple):
     sent_by_broker: Moment | None
 
 
+class Topic(NamedTuple):
+    """A topic that there are messages on."""
+
+    name: str
+    is_retained: bool
+
+
 def subscription_note(subscribed: Subscribed) -> Note:
     """Note a subscription."""
     order = subscribed.since.order(_SUBSCRIBED)
@@ -61,16 +69,16 @@ def will_note(will: Message) -> Note:
 
 
 def topic_note(message: Message) -> Note:
-    """Note that there are messages on a topic."""
+    """Note that there are messages on a topic, and whether they set its value."""
     order = message.sent.order(_TOPIC, _hash(message.topic))
-    return Note(SUBSCRIBERS, message.client[:2], order, message.topic)
+    return Note(SUBSCRIBERS, message.client[:2], order, Topic(message.topic, message.retain))
 
 
 def _hash(topic: str) -> int:
     return crc32(topic.encode("utf-8", "surrogatepass"))
 
 
-def match_topics(records: Iterator[Subscribed | Span | Message | str]) -> Iterator[Found]:
+def match_topics(records: Iterator[Subscribed | Span | Message | Topic]) -> Iterator[Found]:
     """Yield, for every topic of a broker, the subscriptions that ever matched it.
 
     Limits
@@ -80,7 +88,7 @@ def match_topics(records: Iterator[Subscribed | Span | Message | str]) -> Iterat
     kept = _Kept()
     last: Moment | None = None
     sent_by_broker: Moment | None = None
-    matched: set[str] = set()
+    matched: set[Topic] = set()
     of_hash: int | None = None
     for record in records:
         if isinstance(record, Subscribed):
@@ -92,18 +100,31 @@ def match_topics(records: Iterator[Subscribed | Span | Message | str]) -> Iterat
         elif isinstance(record, Message):
             if last is not None and record.accepted is not None and record.accepted < last:
                 yield from message_notes(record)
-        elif record not in matched:
+        else:
             # Topics come by their hash, so those before are done with.
-            if _hash(record) != of_hash:
-                of_hash, matched = _hash(record), set()
-            matched.add(record)
-            for place, subscribed in enumerate(kept.matching(record)):
-                yield subscribed_note(record, place, subscribed)
+            if _hash(record.name) != of_hash:
+                of_hash, matched = _hash(record.name), set()
+            yield from _matched(record, kept, matched)
     if sent_by_broker is not None:
         for broker, name in kept.served:
             yield seen_note(broker, name, sent_by_broker)
     if kept.refused:
         yield Dropped("filters", kept.refused)
+
+
+def _matched(topic: Topic, kept: _Kept, matched: set[Topic]) -> Iterator[Found]:
+    """Yield the subscriptions that match a topic to the steps that have not had them yet."""
+    name, is_retained = topic
+    is_new = not matched & {Topic(name, False), Topic(name, True)}
+    has_new_values = is_retained and topic not in matched
+    matched.add(topic)
+    if not is_new and not has_new_values:
+        return
+    for place, subscribed in enumerate(kept.matching(name)):
+        if is_new:
+            yield subscribed_note(name, place, subscribed)
+        if has_new_values:
+            yield new_subscription_note(name, subscribed)
 
 
 class _Kept:
