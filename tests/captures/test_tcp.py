@@ -389,3 +389,14 @@ def test_what_has_no_time_was_never_silent() -> None:
     late = enhanced(client(FAR, b"new"), BEGAN_NS // 1000)
     capture = read_capture(section() + interface() + b"".join(blocks) + late)
     assert [stream.size for stream in capture.streams] == [FAR + 3]
+
+
+@pytest.mark.parametrize("says_something", [True, False])
+def test_a_reset_of_a_side_without_bytes_ends_the_other_stream(says_something: bool) -> None:
+    """What has no stream could not show its end anywhere else."""
+    answer = b"answer" if says_something else b""
+    frames = [*HELLO, client(0, b"hello"), server(0, answer), server(len(answer), flags=RST)]
+    streams = {stream.name: stream for stream in read_capture(pcap(packets(frames))).streams}
+    ends = {name: (stream.ended, stream.closed) for name, stream in streams.items()}
+    reset = ("rst", (6, BEGAN_NS + 5000))
+    assert ends == ({NAME: (None, None), BACK: reset} if says_something else {NAME: reset})

@@ -53,10 +53,13 @@ class Connections(NamedTuple):
 
         `times_ns` are those of all runs.
         """
-        side = 2 * number + way
+        side, other = 2 * number + way, 2 * number + 1 - way
         endpoints = flows.endpoints(int(self.conversations[number]))
         src, dst = endpoints[way], endpoints[1 - way]
-        closing = int(self.closing_records[side])
+        closing, is_reset = int(self.closing_records[side]), bool(self.reset[side])
+        if self.reset[other] and not self.sizes[other]:  # It has no stream of its own to end.
+            theirs = int(self.closing_records[other])
+            closing, is_reset = theirs if closing == NONE else min(closing, theirs), True
         run = slice(int(self.run_bounds[side]), int(self.run_bounds[side + 1]))
         return Stream(
             name=f"{src}>{dst}" if ordinal == 1 else f"{src}>{dst}#{ordinal}",
@@ -65,7 +68,7 @@ class Connections(NamedTuple):
             dst=dst,
             size=int(self.sizes[side]),
             begun=bool(self.begun[side]),
-            ended="rst" if self.reset[side] else "fin" if self.finished[side] else None,
+            ended="rst" if is_reset else "fin" if self.finished[side] else None,
             closing_record=None if closing == NONE else closing,
             runs=Runs(*(column[run] for column in self.runs)),
             times_ns=times_ns[run],
