@@ -175,3 +175,19 @@ def test_a_session_that_is_older_than_the_capture_is_not_judged() -> None:
     capture.hand("old", "t/a", b"value", 0, retain=True)
     capture.ping("old")
     assert rules(capture) == []
+
+
+def test_live_messages_with_retain_as_published_are_no_retained_values() -> None:
+    capture = Capture(5)
+    capture.connect("sub")
+    capture.subscribe("sub", "t/#", options=8)
+    capture.connect("pub")
+    capture.message("pub", "t/a", b"value", 1, retain=True)
+    value(capture, 1)
+    capture.subscribe("sub", "t/#", options=8)
+    value(capture, 1)
+    capture.ping("sub")
+    tables = tables_of(capture)
+    assert [row["retained"] for row in tables["deliveries"]] == [False, True]
+    assert [row["verdict"] for row in tables["deliveries"]] == ["delivered"] * 2
+    assert not tables["violations"]

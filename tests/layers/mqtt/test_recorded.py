@@ -137,7 +137,9 @@ def test_received(scenario: Scenario) -> None:
             again[event["who"]] += event["dup"]
     ours, ours_again = Counter[Any](), Counter[Any]()
     for row, payload in received(scenario):
-        content = row["destination"], payload.hex(), row["qos"], row["retained"]
+        retain = scenario.packets[row["stream"], row["offset"]]["retain"]
+        assert retain or not row["retained"]
+        content = row["destination"], payload.hex(), row["qos"], retain
         ours[row["client_id"], *content] += row["delivery_count"]
         ours_again[row["client_id"]] += row["delivery_count"] - 1
     difference = ours - logged

@@ -141,14 +141,14 @@ def _not_due(
     for each in handed:
         if each.setter is not None:
             found = by_sending.get(each.setter)
-        elif each.retain:
+        elif not each.is_live:
             found = None
         else:
             found = _latest(by_content.get(each.content, []), each)
         verdict = _verdict(each)
         if found is not None:
             found_for.add(found)
-            if not each.retain and (each.client.name, each.content) in clients:
+            if each.is_live and (each.client.name, each.content) in clients:
                 verdict = "duplicate"
         yield Fact(DELIVERIES, delivery_row(found, each, None, verdict))
 
@@ -171,7 +171,8 @@ def _assign_all(expected: Iterable[Expected], handed: Iterable[Handed]) -> list[
             due.setdefault((one.name, content, one.retain), []).append(one)
     got: dict[tuple[object, ...], list[Handed]] = {}
     for each in handed:
-        got.setdefault((each.client.name, each.content, each.retain), []).append(each)
+        retain = each.retain if each.is_live else None
+        got.setdefault((each.client.name, each.content, retain), []).append(each)
     rest: dict[bytes, list[Handed]] = {}
     for key, of_client in got.items():
         for each in assign(due.get(key, []), of_client):

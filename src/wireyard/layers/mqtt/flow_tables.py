@@ -44,6 +44,17 @@ SENDER: Final[Mapping[str, Mapping[str, Cell]]] = MappingProxyType(
             "dup_1": Cell("published_1", "sent", "dup_first"),
             "dup_2": Cell("published_2", "sent", "dup_first"),
             "pubrel": Cell("released", None, "pubrel_unasked"),
+            "pubrec": Cell("answering", None, "pubrec_unasked"),
+            "resumed": Cell("free"),
+            "discarded": Cell("free"),
+        },
+        # PUBREC came for nothing: PUBREL is an answer to it all the same.
+        "answering": {
+            "publish_1": Cell("published_1", "sent"),
+            "publish_2": Cell("published_2", "sent"),
+            "dup_1": Cell("published_1", "sent", "dup_first"),
+            "dup_2": Cell("published_2", "sent", "dup_first"),
+            "pubrel": Cell("released"),
             "resumed": Cell("free"),
             "discarded": Cell("free"),
         },
@@ -184,13 +195,13 @@ SENDER: Final[Mapping[str, Mapping[str, Cell]]] = MappingProxyType(
             "resumed": Cell("free"),
             "discarded": Cell("over"),
         },
-        # PUBREC said no: nothing more is due.
+        # PUBREC said no: nothing more is due. A PUBREL answers it all the same (erratum M30).
         "refused_2": {
             "publish_1": Cell("published_1", "sent"),
             "publish_2": Cell("published_2", "sent"),
             "dup_1": Cell("published_1", "sent", "dup_first"),
             "dup_2": Cell("published_2", "repeated", "resend_unasked"),
-            "pubrel": Cell("released", None, "pubrel_unasked"),
+            "pubrel": Cell("released"),
             "resumed": Cell("free"),
             "discarded": Cell("over"),
         },

@@ -58,6 +58,8 @@ class InitialValues:
         """Whether a broker may take a message still that sets the value."""
         self._by_client: dict[str, list[Subscribed]] = {}
         self._due: dict[str, list[_Due]] = {}
+        self._live: dict[str, tuple[Moment, int]] = {}
+        """The message that set the value which a client had last, and how often it had it."""
         self._unconfirmed: list[_Due] = []
         """Those of `_due` that a change of the value still concerns."""
 
@@ -115,6 +117,25 @@ class InitialValues:
         if allowed and each.qos not in allowed:
             setting = next(iter(settings))
             yield from _violations("retained_qos", matching[-1], each.at, setting)
+
+    def is_live(self, each: Handed, setting: Setting) -> bool:
+        """Tell whether what was handed over with RETAIN was so because it was sent.
+
+        The broker sent as many copies of it as there were subscriptions with Retain As Published.
+        """
+        until = setting.accepted or each.at
+        copies = sum(
+            one.retain_as_published
+            and one.asked < until
+            and (one.gone is None or setting.sent < one.gone)
+            for one in self._by_client.get(each.client.name, ())
+        )
+        if not copies:
+            return False
+        sent, count = self._live.get(each.client.name, (None, 0))
+        count = count + 1 if sent == setting.sent else 1
+        self._live[each.client.name] = setting.sent, count
+        return count <= copies
 
     def missing(self) -> Iterator[Fact]:
         """Yield what never came."""

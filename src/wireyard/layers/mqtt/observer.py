@@ -79,6 +79,8 @@ MAX_LINGERING: Final = 1000
 MAX_CONNECTIONS: Final = 1 << 17
 """Connections kept: without messages one takes about 3 KB, so 400 MiB."""
 
+_NO_LENGTH: Final = "remaining_length"
+"""The rule that a Remaining Length of five bytes breaks."""
 _StreamName = tuple[str, str]
 """By source."""
 
@@ -156,8 +158,7 @@ class Observer:
         link = connection.link
         kind = row.get("packet_type")
         if kind is None:
-            # A tail takes nothing away from the packets before it.
-            link.damaged |= row.get("status") != "tail"
+            self._take_no_packet(connection, row, at, by_client)
             return
         link.packets += 1
         link.bytes += row["length"]
@@ -169,13 +170,24 @@ class Observer:
             rule = "packet_size_client" if by_client else "packet_size_broker"
             connection.breaks(rule, by_client, at)
         if verdict := row.get("verdict"):
-            error = row.get("error") or {}
-            text = error.get("message") or "a rule of the packet is broken"
-            connection.violated(Violation(verdict, text, link, by_client, at))
+            connection.violated(Violation(verdict, _problem(row), link, by_client, at))
+            if kind == layout.DISCONNECT:
+                return  # Who reads it closes the connection as after any malformed packet.
         if kind in PLAIN[by_client] and connection.state in FLOWING:
             self._read(connection, row, at, by_client)
         else:
             self._advance(connection, row, at, by_client)
+
+    def _take_no_packet(
+        self, connection: Connection, row: Row, at: Moment, by_client: bool
+    ) -> None:
+        """Take bytes that are no packet, or that were not captured."""
+        link, code = connection.link, (row.get("error") or {}).get("code")
+        # What is behind a gap, or began before the capture, need not begin with a packet.
+        if code == _NO_LENGTH and not link.damaged and connection.state != "unknown":
+            connection.violated(Violation(code, _problem(row), link, by_client, at))
+        # A tail takes nothing away from the packets before it.
+        link.damaged |= row.get("status") != "tail"
 
     def _meet(self, name: _StreamName, row: Row) -> Stream:
         """Return the stream of a first row, which may begin a connection."""
@@ -292,3 +304,8 @@ class Observer:
         self.notes.links.append(link)
         for name in connection.streams:
             del self._streams[name], self._known[name]
+
+
+def _problem(row: Row) -> str:
+    """Return what is wrong with a packet, in a sentence."""
+    return (row.get("error") or {}).get("message") or "a rule of the packet is broken"

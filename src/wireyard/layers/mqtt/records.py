@@ -266,6 +266,8 @@ class Handed(_Record):
     """Whether its session ended before it was acknowledged."""
     setter: Moment | None = None
     """Where the message was sent that set the retained value it has."""
+    is_live: bool = True
+    """Whether it came because it was sent, and not because of a new subscription."""
 
 
 @dataclass(slots=True, eq=False)

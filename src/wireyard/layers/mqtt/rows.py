@@ -184,7 +184,7 @@ def delivery_row(
         done = each.acknowledged
         row |= {
             "qos": each.qos,
-            "retained": each.retain,
+            "retained": not each.is_live,
             "delivered_ns": each.at.ns,
             "delivered_frame": each.at.frame,
             "acknowledged_ns": done.ns if done else None,

@@ -78,7 +78,8 @@ def keep_values(records: Iterator[Setting | Change | Subscribed | Handed]) -> It
         elif isinstance(record, Handed):
             found = [one for content, one in reversed(recent) if content == record.content]
             setter = found[0].sent if found else None
-            yield content_note(replace(record, setter=setter))
+            is_live = bool(found) and initial.is_live(record, found[0])
+            yield content_note(replace(record, setter=setter, is_live=is_live))
             yield from initial.deliver(record, found)
         elif isinstance(record, Subscribed):
             current = retained.at(topic, record.asked.time) if topic is not None else None
