@@ -56,7 +56,10 @@ _SECTIONS = (
 _VERDICTS = """
 `deliveries` has a row for every message and subscriber whose subscription matches, and one more for
 each further copy. Nothing is held against a broker that a capture leaves open: what lies between a
-packet and its answer may have been either way round.
+packet and its answer may have been either way round. A broker did not forward a message where a
+later packet on the subscriber's own connection shows that it was passed over (errata M31 and M32);
+so a verdict holds wherever a capture ends, but for those that wait: `in_flight`, `queued`,
+`unaccepted` and `undecided`.
 """
 
 

@@ -45,6 +45,8 @@ def test_a_shared_subscription_is_served_once() -> None:
     capture.hand("two", "t", b"1", 1)
     capture.message("pub", "t", b"2", 1)
     capture.ping("one")
+    assert sorted(verdicts_of(capture)) == ["delivered", "undecided"]
+    capture.ping("two")
     rows = {row["verdict"]: row for row in deliveries_of(capture)}
     assert rows.keys() == {"delivered", "not_forwarded"}
     assert rows["delivered"]["client_id"] == "two"

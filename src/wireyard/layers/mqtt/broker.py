@@ -44,8 +44,6 @@ class Broker:
         self.sessions: dict[str, Session] = {}
         self.carried = 0
         """Messages that sessions remember by packet identifier."""
-        self.last_seen: Moment | None = None
-        """The last packet that it sent."""
 
     def open(
         self, link: Link, will: Will | None, present: bool | None, limits: tuple[int, int]

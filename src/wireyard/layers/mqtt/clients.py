@@ -12,7 +12,7 @@ from wireyard.layers.mqtt.missing import link_note
 from wireyard.layers.mqtt.observer import Observer
 from wireyard.layers.mqtt.rows import session_row, violation_row
 from wireyard.layers.mqtt.sent import message_notes
-from wireyard.layers.mqtt.subscribers import span_note, subscription_note, topic_note, will_note
+from wireyard.layers.mqtt.subscribers import last_note, subscription_note, topic_note, will_note
 from wireyard.layers.mqtt.values import handed_note, setting_notes
 from wireyard.layers.steps import Dropped, Fact, Found
 
@@ -45,9 +45,9 @@ def _follow(observer: Observer, packets: Iterator[Row]) -> Iterator[Found]:
             yield from _take_away(observer, topics)
     observer.finish()
     yield from _take_away(observer, topics)
-    for broker, kept in observer.brokers.items():
+    for broker in observer.brokers:
         if observer.last is not None:
-            yield span_note(broker, observer.last, kept.last_seen)
+            yield last_note(broker, observer.last)
     for cap, things in observer.notes.dropped.items():
         yield Dropped(cap, things)
 

@@ -17,8 +17,8 @@ from zlib import crc32
 from wireyard.layers.mqtt.conversations import reply_note
 from wireyard.layers.mqtt.expected import Audience, Expected, expected_deliveries
 from wireyard.layers.mqtt.matching import assign
-from wireyard.layers.mqtt.missing import missing_note
-from wireyard.layers.mqtt.records import Handed, Message, Subscribed
+from wireyard.layers.mqtt.missing import Progress, missing_note
+from wireyard.layers.mqtt.records import Handed, Message, Moment, Subscribed
 from wireyard.layers.mqtt.rows import delivery_row
 from wireyard.layers.steps import Fact, Found, Note, fact_of, note_of
 
@@ -39,7 +39,8 @@ VERDICTS: Final[Mapping[str, str]] = MappingProxyType(
         "abandoned": "handed over, and the session ended before it was acknowledged",
         "refused_by_client": "handed over, and acknowledged with an error",
         "refused": "the broker acknowledged it with an error, and need not forward it",
-        "unaccepted": "nothing shows that the broker took it: no PUBACK, PUBCOMP or later answer",
+        "unaccepted": "nothing shows that the broker took it: no PUBACK, PUBCOMP, later answer or"
+        " delivery to anybody",
         "no_subscriber": "no subscription was seen that matches it",
         "queued": "its subscriber was away or its window full, and the broker keeps it for later",
         "offline": "its subscriber was away, and at QoS 0 a broker need not keep it",
@@ -88,9 +89,10 @@ def deliver(records: Iterator[Subscribed | Message | Handed | None]) -> Iterator
             is_asked = True
         else:
             rest = cast(Iterator[Message | Handed], chain((record,), records))
-            audience = Audience(subscriptions)
+            audience, progress = Audience(subscriptions), Progress()
             for several in _by_content(rest):
-                yield from _deliver(several, audience, is_asked)
+                yield from _deliver(several, audience, is_asked, progress)
+            yield from progress.notes()
 
 
 def _by_content(records: Iterator[Message | Handed]) -> Iterator[list[Message | Handed]]:
@@ -104,7 +106,9 @@ def _by_content(records: Iterator[Message | Handed]) -> Iterator[list[Message | 
     yield several
 
 
-def _deliver(records: list[Message | Handed], audience: Audience, asked: bool) -> Iterator[Found]:
+def _deliver(
+    records: list[Message | Handed], audience: Audience, asked: bool, progress: Progress
+) -> Iterator[Found]:
     """Yield what became of all messages with some payloads."""
     messages = [one for one in records if isinstance(one, Message)]
     # The last packet of a connection may be a message; its will comes behind that.
@@ -115,8 +119,10 @@ def _deliver(records: list[Message | Handed], audience: Audience, asked: bool) -
         yield from (reply_note(one) for one in messages if one.origin == "publish")
     expected = list(expected_deliveries(messages, audience))
     unexpected = _assign_all(expected, handed)
+    taken = _taken(expected)
     for one in expected:
-        yield from _found(one)
+        progress.add(one)
+        yield from _found(one, taken.get(one.message), progress)
     found_for = {one.message for one in expected}
     if unexpected:
         yield from _not_due(unexpected, expected, messages, found_for)
@@ -202,20 +208,42 @@ def _assign_shared(groups: list[Expected], rest: list[Handed]) -> list[Handed]:
 # --- verdicts -------------------------------------------------------------------------------
 
 
-def _found(one: Expected) -> Iterator[Found]:
-    """Yield what became of a message and one of those who were due to get it."""
+def _taken(expected: Iterable[Expected]) -> dict[Message, Moment]:
+    """Return when brokers showed that they had taken messages: by an answer, or forwarding them."""
+    taken: dict[Message, Moment] = {}
+    for one in expected:
+        message = one.message
+        if message.refused is not None or message.malformed:
+            continue
+        if message.accepted is not None:
+            taken[message] = message.accepted
+        elif one.handed:
+            first = one.handed[0].at
+            taken[message] = min(taken.get(message, first), first)
+    return taken
+
+
+def _found(one: Expected, taken: Moment | None, progress: Progress) -> Iterator[Found]:
+    """Yield what became of a message and one of those who were due to get it.
+
+    Parameters
+    ----------
+    taken
+        When the broker showed that it had taken the message, if it did.
+    """
     for each in one.handed:
         row = delivery_row(one.message, each, _subscription(one, each), _verdict(each))
         yield fact_of((DELIVERIES, row))
     if one.handed:
         return
-    message, certain = one.message, one.certain
+    message = one.message
     if message.refused is not None:
         verdict = "refused"
-    elif message.accepted is None or message.malformed:
+    elif taken is None:
         verdict = "unaccepted"
-    elif certain:
-        yield missing_note(one, certain)
+    elif certain := one.certain(taken):
+        progress.missed.add(one.name)
+        yield missing_note(one, certain, taken)
         return
     else:
         verdict = "undecided"

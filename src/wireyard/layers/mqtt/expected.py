@@ -56,15 +56,12 @@ class Expected:
         sent = self.message.qos
         return {min(sent, one.qos) for one in self.matching}
 
-    @property
-    def certain(self) -> list[Subscribed]:
-        """The subscriptions that began before the message, and did not end before it was taken."""
-        taken = self.message.accepted
+    def certain(self, taken: Moment) -> list[Subscribed]:
+        """Return the subscriptions from before the message that did not end before `taken`."""
         return [
             one
             for one in self.matching
-            if one.granted < self.start
-            and (one.leaving is None or (taken is not None and taken < one.leaving))
+            if one.granted < self.start and (one.leaving is None or taken < one.leaving)
         ]
 
 

@@ -1,14 +1,23 @@
-"""Why a message was not handed over: where its subscriber was, and what became of its session."""
+"""Why a message was not handed over: where its subscriber was, and what became of its session.
+
+Rules of this file (errata M31 and M32):
+
+1. A broker is blamed only where a packet on the subscriber's own connection shows that it was done
+   with the message: one that was sent after the broker had taken it and came at the same QoS or a
+   higher one, or the answer to a request of later than that.
+2. A message that waits for a full window is not passed over by messages of other topics: MQTT keeps
+   the order of one topic only (MQTT 3.1.1 and 5.0, 4.6).
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Final, NamedTuple
+from zlib import crc32
 
 from wireyard.layers.mqtt.expected import Expected
 from wireyard.layers.mqtt.records import (
-    BEHIND,
     SMALLEST_WINDOW,
     Link,
     Message,
@@ -17,30 +26,80 @@ from wireyard.layers.mqtt.records import (
     may_exceed,
 )
 from wireyard.layers.mqtt.rows import delivery_row
-from wireyard.layers.steps import Fact, Found, Key, Note
+from wireyard.layers.steps import Fact, Found, Key, Note, Order
 
-__all__ = ["MISSING", "explain", "link_note", "missing_note", "seen_note"]
+__all__ = ["MISSING", "Progress", "explain", "link_note", "missing_note"]
 
 MISSING: Final = "missing"
-_SEEN, _LINK, _MISSED = range(3)
-"""The order of the notes."""
+_PASSED, _LINK, _MISSED = range(3)
+"""The order of the notes; of what was missed, one topic comes after the other."""
 _NS_PER_S: Final = 1_000_000_000
-_STOPS_WITHIN_NS: Final = _NS_PER_S
-"""How long a broker takes to end its connections, about."""
 
 
 class Missed(NamedTuple):
     """A message that was due to a client, or to one of a group, and was not handed over."""
 
     message: Message
+    taken: Moment
+    """When the broker had shown that it took it."""
     subscribed: Subscribed
     granted: tuple[tuple[str, int], ...]
     """Who was subscribed for certain, and at which QoS."""
 
 
-def seen_note(broker: Key, name: str, at: Moment) -> Note:
-    """Note, for who is served under a name, the last packet that the broker sent to anybody."""
-    return Note(MISSING, (*broker, name), at.order(_SEEN), at)
+class Passed(NamedTuple):
+    """The message sent last of those that came to one endpoint at a QoS."""
+
+    topic: str | None
+    """Its topic; None where it is that sent last of any topic."""
+    endpoint: str
+    qos: int
+    sent: Moment
+    at: Moment
+    """When it was handed over."""
+
+
+class Progress:
+    """How far the messages of a topic came to those who subscribe to it.
+
+    Limits
+    ------
+    What is held is a moment for each connection on which some of them came, and QoS.
+    """
+
+    def __init__(self) -> None:
+        self.missed: set[str] = set()
+        """Those who did not get one."""
+        self._passed: dict[tuple[Key, str, int], Passed] = {}
+
+    def add(self, one: Expected) -> None:
+        """Add what was handed over of a message."""
+        topic, sent, client = one.message.topic, one.start, one.message.client
+        for each in one.handed:
+            key = (*client[:2], one.name), each.client.endpoint, each.qos
+            before = self._passed.get(key)
+            if before is None or before.sent < sent:
+                self._passed[key] = Passed(topic, each.client.endpoint, each.qos, sent, each.at)
+
+    def notes(self) -> Iterator[Note]:
+        """Note how far messages came, for those who did not get one of this topic or another."""
+        for (key, _, _), passed in self._passed.items():
+            any_topic = passed._replace(topic=None)
+            yield Note(MISSING, key, passed.at.order(_PASSED), any_topic)
+            if key[-1] in self.missed:
+                yield Note(MISSING, key, _order_on(passed.topic or "", None), passed)
+
+
+def _order_on(topic: str, missed: Moment | None) -> Order:
+    """Return the place of a message that was missed, and before them of what came on its topic."""
+    group = _hash(topic)
+    if missed is None:
+        return _MISSED, group, -1, 0, "", 0
+    return missed.order(_MISSED, group)
+
+
+def _hash(topic: str) -> int:
+    return crc32(topic.encode("utf-8", "surrogatepass"))
 
 
 def link_note(link: Link, name: str) -> Note:
@@ -48,40 +107,87 @@ def link_note(link: Link, name: str) -> Note:
     return Note(MISSING, (*link.client[:2], name), link.opened.order(_LINK), link)
 
 
-def missing_note(one: Expected, certain: list[Subscribed]) -> Note:
+def missing_note(one: Expected, certain: list[Subscribed], taken: Moment) -> Note:
     """Note a message that was not handed over to anybody of those who were due to get it."""
     granted: dict[str, int] = {}
     for sub in certain:
         granted[sub.client.name] = max(sub.qos, granted.get(sub.client.name, 0))
-    missed = Missed(one.message, one.matching[0], tuple(granted.items()))
-    key = (*one.message.client[:2], one.name)
-    return Note(MISSING, key, one.message.sent.order(_MISSED), missed)
+    message = one.message
+    missed = Missed(message, taken, one.matching[0], tuple(granted.items()))
+    key = (*message.client[:2], one.name)
+    return Note(MISSING, key, _order_on(message.topic, message.sent), missed)
 
 
-def explain(records: Iterator[Moment | Link | Missed]) -> Iterator[Found]:
-    """Yield deliveries that were missed by one client, or by those that share a subscription."""
-    last_seen: Moment | None = None
+def explain(records: Iterator[Passed | Link | Missed]) -> Iterator[Found]:
+    """Yield deliveries that were missed by one client, or by those that share a subscription.
+
+    Limits
+    ------
+    What is held is the connections, and how far messages came on each: of all topics together, and
+    of the topics with one hash.
+    """
     presence = Presence()
     for record in records:
-        if isinstance(record, Moment):
-            last_seen = record
+        if isinstance(record, Passed):
+            presence.passed(record)
         elif isinstance(record, Link):
             presence.add(record)
         else:
-            link, verdict = _missed(record, presence, last_seen)
+            link, verdict = _missed(record, presence)
             row = delivery_row(record.message, None, record.subscribed, verdict, link)
             yield Fact("deliveries", row)
 
 
 class Presence:
-    """When clients were connected."""
+    """When clients were connected, and how far messages came to them."""
 
     def __init__(self) -> None:
         self._links: dict[str, list[Link]] = {}
+        self._passed: dict[tuple[str, int], Passed] = {}
+        self._passed_on: dict[tuple[str, str, int], Passed] = {}
+        """The same by topic, of those with one hash."""
+        self._hash = -1
 
     def add(self, link: Link) -> None:
         """Add a connection that was accepted; those of a client in the order of their opening."""
         self._links.setdefault(link.client.name, []).append(link)
+
+    def passed(self, passed: Passed) -> None:
+        """Add how far messages came; what is of one topic comes before what was missed of it."""
+        topic, endpoint, qos, *_ = passed
+        if topic is None:
+            before = self._passed.get((endpoint, qos), passed)
+            self._passed[endpoint, qos] = max(before, passed, key=_sent)
+            return
+        if _hash(topic) != self._hash:
+            self._hash = _hash(topic)
+            self._passed_on.clear()
+        self._passed_on[topic, endpoint, qos] = passed
+
+    def is_passed(self, link: Link, qos: int, taken: Moment, topic: str | None = None) -> bool:
+        """Tell whether a message that was sent after a moment came on a connection.
+
+        Parameters
+        ----------
+        qos
+            The lowest QoS that it may have come at.
+        topic
+            That of the message; None if it may be any.
+        """
+        endpoint = link.client.endpoint
+        found = (
+            self._passed.get((endpoint, level))
+            if topic is None
+            else self._passed_on.get((topic, endpoint, level))
+            for level in range(qos, 3)
+        )
+        return any(
+            one is not None
+            and taken < one.sent
+            and link.opened < one.at
+            and (link.closed is None or one.at < link.closed)
+            for one in found
+        )
 
     def at(self, name: str, start: Moment, stop: Moment) -> tuple[Link | None, bool]:
         """Return the connection a client had from `start` to `stop`.
@@ -105,58 +211,54 @@ class Presence:
         return links[behind] if behind < len(links) else None
 
 
+def _sent(passed: Passed) -> Moment:
+    return passed.sent
+
+
 def _accepted(link: Link) -> Moment:
     assert link.accepted is not None
     return link.accepted
 
 
-def _missed(one: Missed, presence: Presence, last_seen: Moment | None) -> tuple[Link | None, str]:
+def _missed(one: Missed, presence: Presence) -> tuple[Link | None, str]:
     """Return the connection that a message was missed on, and why."""
     found: tuple[Link | None, str] = (None, "undecided")
     for name, qos in one.granted:
-        found = _missed_by(name, min(qos, one.message.qos), one.message, presence, last_seen)
+        found = _missed_by(name, min(qos, one.message.qos), one.message, one.taken, presence)
         if found[1] != "not_forwarded":
             break  # A group is served by any member the broker likes, also one that is away.
     return found
 
 
 def _missed_by(
-    name: str, qos: int, message: Message, presence: Presence, last_seen: Moment | None
+    name: str, qos: int, message: Message, taken: Moment, presence: Presence
 ) -> tuple[Link | None, str]:
     """Return why a client that was subscribed did not get a message that the broker took."""
-    assert message.accepted is not None
-    link, certain = presence.at(name, message.start, message.accepted)
-    if not certain or (link and message.origin == "will" and _ends_with(link, message.accepted)):
+    link, certain = presence.at(name, message.start, taken)
+    if not certain:
         return link, "undecided"
     if link is None:
         if qos == 0:
             return None, "offline"
-        link = presence.after(name, message.accepted)
+        link = presence.after(name, taken)
         if link is None:
             return None, "queued"
         if not link.resumed:
             return link, "discarded"
         if _expired(message, link):
             return link, "expired"
-    silent = last_seen is None or last_seen <= max(message.accepted, link.opened)
-    if link.damaged or silent:
+    if link.damaged:
         return link, "undecided"
     if may_exceed(link.maximum_packet_size, message.topic, message.length):
         return link, "too_large"
+    if presence.is_passed(link, qos, taken, message.topic):
+        return link, "not_forwarded"
     if qos and link.in_flight[1] >= SMALLEST_WINDOW:
         return link, "queued"
-    return link, "not_forwarded"
-
-
-def _ends_with(link: Link, moment: Moment) -> bool:
-    """Tell whether a FIN was all that came on a connection, soon after the FIN of another one.
-
-    A broker that stops ends all connections, one behind the other, and need publish no will.
-    """
-    closed, last = link.closed, link.last
-    if closed is None or last is None or {closed.offset, moment.offset} != {BEHIND}:
-        return False
-    return last < moment and closed.time - moment.time < _STOPS_WITHIN_NS
+    is_answered = link.answered is not None and max(taken, link.opened) < link.answered
+    if is_answered or presence.is_passed(link, qos, taken):
+        return link, "not_forwarded"
+    return link, "undecided"
 
 
 def _expired(message: Message, link: Link) -> bool:

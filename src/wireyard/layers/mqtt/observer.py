@@ -163,8 +163,6 @@ class Observer:
         link.packets += 1
         link.bytes += row["length"]
         link.last = at
-        if not by_client:
-            connection.broker.last_seen = at
         most = connection.most_bytes[by_client]
         if most is not None and row["length"] > most:
             rule = "packet_size_client" if by_client else "packet_size_broker"

@@ -181,6 +181,8 @@ class Link(_Record):
     """Messages of the client, and to it, that were on their way at the end."""
     served_as: tuple[str, ...] = ()
     """Who messages to it went to: see `Subscribed.served_as`."""
+    answered: Moment | None = None
+    """Its last request that the broker answered: all that it was to get before that came."""
 
 
 @dataclass(slots=True, eq=False)

@@ -104,6 +104,7 @@ class Connection:
 
     def prove(self, request: Moment, answer: Moment) -> None:
         """Take an answer: the broker has read all that came before the request."""
+        self.link.answered = max(self.link.answered or request, request)
         self._confirm(request, answer)
         while self.unproved and self.unproved[0].sent < request:
             message = self.unproved.popleft()

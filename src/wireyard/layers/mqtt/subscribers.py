@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from wireyard.layers.mqtt.deliveries import subscribed_note
-from wireyard.layers.mqtt.missing import seen_note
 from wireyard.layers.mqtt.records import Message, Moment, Subscribed
 from wireyard.layers.mqtt.sent import message_notes
 from wireyard.layers.mqtt.subscriptions import Subscription, Subscriptions
@@ -24,8 +23,8 @@ from wireyard.layers.steps import Dropped, Found, Key, Note
 __all__ = [
     "MAX_SUBSCRIPTIONS",
     "SUBSCRIBERS",
+    "last_note",
     "match_topics",
-    "span_note",
     "subscription_note",
     "topic_note",
     "will_note",
@@ -34,15 +33,8 @@ __all__ = [
 SUBSCRIBERS: Final = "subscribers"
 MAX_SUBSCRIPTIONS: Final = 1 << 20
 """Subscriptions of a broker that are kept, those of the past too: at 600 bytes each 600 MiB."""
-_SUBSCRIBED, _SPAN, _WILL, _TOPIC = range(4)
+_SUBSCRIBED, _LAST, _WILL, _TOPIC = range(4)
 """The order of the notes."""
-
-
-class Span(NamedTuple):
-    """How far a client of a broker was seen."""
-
-    last: Moment
-    sent_by_broker: Moment | None
 
 
 class Topic(NamedTuple):
@@ -58,9 +50,9 @@ def subscription_note(subscribed: Subscribed) -> Note:
     return Note(SUBSCRIBERS, subscribed.client[:2], order, subscribed)
 
 
-def span_note(broker: Key, last: Moment, sent_by_broker: Moment | None) -> Note:
-    """Note the last packet of a client, and the last one to it."""
-    return Note(SUBSCRIBERS, broker, last.order(_SPAN), Span(last, sent_by_broker))
+def last_note(broker: Key, last: Moment) -> Note:
+    """Note the last packet of a client, or to it."""
+    return Note(SUBSCRIBERS, broker, last.order(_LAST), last)
 
 
 def will_note(will: Message) -> Note:
@@ -78,7 +70,7 @@ def _hash(topic: str) -> int:
     return crc32(topic.encode("utf-8", "surrogatepass"))
 
 
-def match_topics(records: Iterator[Subscribed | Span | Message | Topic]) -> Iterator[Found]:
+def match_topics(records: Iterator[Subscribed | Moment | Message | Topic]) -> Iterator[Found]:
     """Yield, for every topic of a broker, the subscriptions that ever matched it.
 
     Limits
@@ -87,16 +79,13 @@ def match_topics(records: Iterator[Subscribed | Span | Message | Topic]) -> Iter
     """
     kept = _Kept()
     last: Moment | None = None
-    sent_by_broker: Moment | None = None
     matched: set[Topic] = set()
     of_hash: int | None = None
     for record in records:
         if isinstance(record, Subscribed):
             kept.add(record)
-        elif isinstance(record, Span):
-            last = max(last or record.last, record.last)
-            if record.sent_by_broker is not None:
-                sent_by_broker = max(sent_by_broker or record.sent_by_broker, record.sent_by_broker)
+        elif isinstance(record, Moment):
+            last = max(last or record, record)
         elif isinstance(record, Message):
             if last is not None and record.accepted is not None and record.accepted < last:
                 yield from message_notes(record)
@@ -105,9 +94,6 @@ def match_topics(records: Iterator[Subscribed | Span | Message | Topic]) -> Iter
             if _hash(record.name) != of_hash:
                 of_hash, matched = _hash(record.name), set()
             yield from _matched(record, kept, matched)
-    if sent_by_broker is not None:
-        for broker, name in kept.served:
-            yield seen_note(broker, name, sent_by_broker)
     if kept.refused:
         yield Dropped("filters", kept.refused)
 
@@ -132,7 +118,6 @@ class _Kept:
 
     def __init__(self) -> None:
         self.refused = 0
-        self.served: dict[tuple[Key, str], None] = {}
         self._tree = Subscriptions()
         self._by_filter: dict[str, list[Subscribed]] = {}
         self._count = 0
@@ -145,7 +130,6 @@ class _Kept:
         elif filter in self._by_filter or self._tree.subscribe(Subscription("", filter)):
             self._count += 1
             self._by_filter.setdefault(filter, []).append(subscribed)
-            self.served[subscribed.client[:2], subscribed.served_as] = None
         else:
             self.refused += 1
 
