@@ -168,7 +168,7 @@ def test_a_message_resent_at_qos_1_may_arrive_twice() -> None:
     capture.message("pub", "t/1", b"x", 1, dup=True)
     capture.hand("sub", "t/1", b"x", 1, 2)
     rows = deliveries_of(capture)
-    assert [row["verdict"] for row in rows] == ["delivered", "delivered"]
+    assert [row["verdict"] for row in rows] == ["delivered", "duplicate"]
     assert len({row["message_key"] for row in rows}) == 1
 
 

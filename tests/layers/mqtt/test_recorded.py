@@ -154,8 +154,13 @@ def test_no_verdict_is_false(scenario: Scenario) -> None:
     verdicts = Counter(
         row["verdict"] for row in scenario.tables["deliveries"] if row["destination"] != "closed/x"
     )
-    guilty = {"not_forwarded", "in_flight", "abandoned", "duplicate"}
-    assert not guilty & verdicts.keys()
+    assert not {"not_forwarded", "in_flight", "abandoned"} & verdicts.keys()
+    resent = {one.key for one in scenario.observer.notes.messages if one.again}
+    copied = {
+        row["message_key"] for row in scenario.tables["deliveries"] if row["verdict"] == "duplicate"
+    }
+    assert copied <= resent
+    assert bool(copied) == scenario.name.startswith("sessions")
     if scenario.name.startswith("bulk"):
         assert verdicts.keys() == {"delivered"}
 

@@ -35,7 +35,8 @@ VERDICTS: Final[Mapping[str, str]] = MappingProxyType(
         "delivered": "handed over, and acknowledged as its QoS asks",
         "lost_ack": "the same, but again: the broker did not read the first acknowledgement",
         "in_flight": "handed over, and not acknowledged to the end by the end of the capture",
-        "duplicate": "handed over, and once more than its subscriptions account for",
+        "duplicate": "handed over, and once more than its subscriptions account for, also where its"
+        " publisher sent it again",
         "abandoned": "handed over, and the session ended before it was acknowledged",
         "refused_by_client": "handed over, and acknowledged with an error",
         "refused": "the broker acknowledged it with an error, and need not forward it",
@@ -128,8 +129,7 @@ def _deliver(
         yield from _not_due(unexpected, expected, messages, found_for)
     for message in messages:
         if message not in found_for:
-            verdict = "refused" if message.refused else "no_subscriber"
-            yield Fact(DELIVERIES, delivery_row(message, None, None, verdict))
+            yield Fact(DELIVERIES, delivery_row(message, None, None, _without_subscriber(message)))
 
 
 def _not_due(
@@ -231,8 +231,11 @@ def _found(one: Expected, taken: Moment | None, progress: Progress) -> Iterator[
     taken
         When the broker showed that it had taken the message, if it did.
     """
-    for each in one.handed:
-        row = delivery_row(one.message, each, _subscription(one, each), _verdict(each))
+    due = one.copies
+    for place, each in enumerate(one.handed):
+        # What its client sent again may come again, and is a copy too many all the same.
+        verdict = _verdict(each) if place < due else "duplicate"
+        row = delivery_row(one.message, each, _subscription(one, each), verdict)
         yield fact_of((DELIVERIES, row))
     if one.handed:
         return
@@ -260,6 +263,14 @@ def _subscription(one: Expected, each: Handed) -> Subscribed:
         if mine and found is None:
             found = subscribed
     return found or one.matching[0]
+
+
+def _without_subscriber(message: Message) -> str:
+    """Return what became of a message that nobody was due to get."""
+    if message.refused is not None:
+        return "refused"
+    is_open = message.qos > 0 and message.accepted is None
+    return "unaccepted" if is_open else "no_subscriber"
 
 
 def _verdict(each: Handed) -> str:

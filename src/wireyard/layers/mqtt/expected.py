@@ -40,10 +40,14 @@ class Expected:
         return self.message.start
 
     @property
+    def copies(self) -> int:
+        """How many copies of it are due: one for each subscription that matches."""
+        return 1 if self.matching[0].group else len(self.matching)
+
+    @property
     def capacity(self) -> int:
-        """How many copies of it there may be: one for each subscription that matches."""
-        subscriptions = 1 if self.matching[0].group else len(self.matching)
-        return subscriptions * self.message.copies
+        """How many copies of it there may be, as often as its client sent it."""
+        return self.copies * self.message.copies
 
     @property
     def retain(self) -> bool:

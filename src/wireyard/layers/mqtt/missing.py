@@ -249,16 +249,14 @@ def _missed_by(
             return link, "expired"
     if link.damaged:
         return link, "undecided"
-    if may_exceed(link.maximum_packet_size, message.topic, message.length):
-        return link, "too_large"
-    if presence.is_passed(link, qos, taken, message.topic):
-        return link, "not_forwarded"
-    if qos and link.in_flight[1] >= SMALLEST_WINDOW:
+    is_passed = presence.is_passed(link, qos, taken, message.topic)
+    if not is_passed and qos and link.in_flight[1] >= SMALLEST_WINDOW:
         return link, "queued"
     is_answered = link.answered is not None and max(taken, link.opened) < link.answered
-    if is_answered or presence.is_passed(link, qos, taken):
-        return link, "not_forwarded"
-    return link, "undecided"
+    if not (is_passed or is_answered or presence.is_passed(link, qos, taken)):
+        return link, "undecided"
+    too_large = may_exceed(link.maximum_packet_size, message.topic, message.length)
+    return link, "too_large" if too_large else "not_forwarded"
 
 
 def _expired(message: Message, link: Link) -> bool:
