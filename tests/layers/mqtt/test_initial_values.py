@@ -191,3 +191,16 @@ def test_live_messages_with_retain_as_published_are_no_retained_values() -> None
     assert [row["retained"] for row in tables["deliveries"]] == [False, True]
     assert [row["verdict"] for row in tables["deliveries"]] == ["delivered"] * 2
     assert not tables["violations"]
+
+
+def test_what_the_capture_does_not_have_may_explain_it() -> None:
+    damaged = with_value()
+    damaged.subscribe("sub", "t/#")
+    damaged.gap("sub", False)
+    damaged.ping("sub")
+    replaced = with_value()
+    replaced.subscribe("sub", "t/#")
+    value(replaced, 1, b"of somebody else")
+    replaced.ping("sub")
+    for capture in (damaged, replaced):
+        assert rules(capture) == []

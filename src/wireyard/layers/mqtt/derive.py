@@ -5,7 +5,7 @@
    from it. A connection on which nobody tells a client id stands for itself.
 2. ``subscribers``, key: source and server. Which subscriptions match which topics.
 3. ``values``, key: source, server and topic. Retained values; what was handed over of them learns
-   which message set it.
+   which message set it, and what a new subscription should have got breaks a rule.
 4. ``deliveries``, key: source, server and topic, one payload after the other. Who should have got
    a message, and who got it.
 5. ``missing``, key: source, server, and the client or the group that a message was due to. Of a

@@ -12,7 +12,7 @@ Rules of this file (errata M28 and M29):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from wireyard.layers.mqtt.records import (
@@ -101,11 +101,12 @@ class InitialValues:
         sent = value.qos > 0 and subscribed.gets_values and not (own or too_large)
         return can_be_compared and sent and lasts
 
-    def deliver(self, each: Handed, settings: Iterable[Setting]) -> Iterator[Fact]:
+    def deliver(self, each: Handed, settings: Sequence[Setting]) -> Iterator[Fact]:
         """Take what was handed over with RETAIN; `settings` may have set its value."""
         name = each.client.name
         due = self._due.get(name, [])
-        due[:] = [one for one in due if one.content != each.content]
+        # What nobody was seen to set has taken the place of the value.
+        due[:] = [one for one in due if settings and one.content != each.content]
         matching = self._by_client.get(name, [])
         if not matching or each.at.ns is None or not all(one.known for one in matching):
             return
@@ -115,8 +116,7 @@ class InitialValues:
             for one in matching
         }
         if allowed and each.qos not in allowed:
-            setting = next(iter(settings))
-            yield from _violations("retained_qos", matching[-1], each.at, setting)
+            yield from _violations("retained_qos", matching[-1], each.at, settings[0])
 
     def is_live(self, each: Handed, setting: Setting) -> bool:
         """Tell whether what was handed over with RETAIN was so because it was sent.

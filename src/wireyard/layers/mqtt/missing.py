@@ -14,7 +14,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from wireyard.layers.mqtt.expected import Expected
 from wireyard.layers.mqtt.records import (
@@ -26,6 +25,7 @@ from wireyard.layers.mqtt.records import (
     may_exceed,
 )
 from wireyard.layers.mqtt.rows import delivery_row
+from wireyard.layers.mqtt.topics import topic_hash
 from wireyard.layers.steps import Fact, Found, Key, Note, Order
 
 __all__ = ["MISSING", "Progress", "explain", "link_note", "missing_note"]
@@ -92,14 +92,10 @@ class Progress:
 
 def _order_on(topic: str, missed: Moment | None) -> Order:
     """Return the place of a message that was missed, and before them of what came on its topic."""
-    group = _hash(topic)
+    group = topic_hash(topic)
     if missed is None:
         return _MISSED, group, -1, 0, "", 0
     return missed.order(_MISSED, group)
-
-
-def _hash(topic: str) -> int:
-    return crc32(topic.encode("utf-8", "surrogatepass"))
 
 
 def link_note(link: Link, name: str) -> Note:
@@ -159,8 +155,8 @@ class Presence:
             before = self._passed.get((endpoint, qos), passed)
             self._passed[endpoint, qos] = max(before, passed, key=_sent)
             return
-        if _hash(topic) != self._hash:
-            self._hash = _hash(topic)
+        if topic_hash(topic) != self._hash:
+            self._hash = topic_hash(topic)
             self._passed_on.clear()
         self._passed_on[topic, endpoint, qos] = passed
 

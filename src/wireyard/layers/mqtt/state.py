@@ -114,7 +114,7 @@ class Connection:
     def _confirm(self, request: Moment, answer: Moment) -> None:
         """Take it that the broker has sent what it sends for new subscriptions."""
         waiting = self.unconfirmed
-        if not waiting or waiting[0].granted > request:
+        if not waiting or waiting[0].granted > request or self.link.damaged:
             return
         in_flight = islice(self.session.down.sender.in_flight(), SMALLEST_WINDOW)
         if sum(1 for _ in in_flight) == SMALLEST_WINDOW:

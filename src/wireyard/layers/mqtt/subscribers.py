@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from itertools import chain, groupby
 from operator import attrgetter
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from wireyard.layers.mqtt.deliveries import subscribed_note
 from wireyard.layers.mqtt.records import Message, Moment, Subscribed
 from wireyard.layers.mqtt.sent import message_notes
 from wireyard.layers.mqtt.subscriptions import Subscription, Subscriptions
-from wireyard.layers.mqtt.topics import split_shared
+from wireyard.layers.mqtt.topics import split_shared, topic_hash
 from wireyard.layers.mqtt.values import new_subscription_note
 from wireyard.layers.steps import Dropped, Found, Key, Note
 
@@ -62,12 +61,8 @@ def will_note(will: Message) -> Note:
 
 def topic_note(message: Message) -> Note:
     """Note that there are messages on a topic, and whether they set its value."""
-    order = message.sent.order(_TOPIC, _hash(message.topic))
+    order = message.sent.order(_TOPIC, topic_hash(message.topic))
     return Note(SUBSCRIBERS, message.client[:2], order, Topic(message.topic, message.retain))
-
-
-def _hash(topic: str) -> int:
-    return crc32(topic.encode("utf-8", "surrogatepass"))
 
 
 def match_topics(records: Iterator[Subscribed | Moment | Message | Topic]) -> Iterator[Found]:
@@ -91,8 +86,8 @@ def match_topics(records: Iterator[Subscribed | Moment | Message | Topic]) -> It
                 yield from message_notes(record)
         else:
             # Topics come by their hash, so those before are done with.
-            if _hash(record.name) != of_hash:
-                of_hash, matched = _hash(record.name), set()
+            if topic_hash(record.name) != of_hash:
+                of_hash, matched = topic_hash(record.name), set()
             yield from _matched(record, kept, matched)
     if kept.refused:
         yield Dropped("filters", kept.refused)

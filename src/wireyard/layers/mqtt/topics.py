@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from zlib import crc32
+
 from wireyard.formats.mqtt.topics import is_shared
 
-__all__ = ["matches", "split_shared"]
+__all__ = ["matches", "split_shared", "topic_hash"]
 
 
 def split_shared(filter: str) -> tuple[str | None, str]:
@@ -13,6 +15,11 @@ def split_shared(filter: str) -> tuple[str | None, str]:
         return None, filter
     group, _, rest = filter.removeprefix("$share/").partition("/")
     return group, rest
+
+
+def topic_hash(topic: str) -> int:
+    """Return a hash that is the same everywhere, to put the records of a topic together."""
+    return crc32(topic.encode("utf-8", "surrogatepass"))
 
 
 def matches(filter: str, topic: str) -> bool:

@@ -1,0 +1,75 @@
+"""What shows that a message was passed over, and what does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.layers.mqtt.make import Capture, deliveries_of, pair, verdicts_of
+from tests.layers.mqtt.test_deliveries import away
+
+
+def missed(capture: Capture) -> str:
+    """Return the verdict on the message that was never handed over."""
+    (row,) = (row for row in deliveries_of(capture) if "delivered_ns" not in row)
+    verdict: str = row["verdict"]
+    return verdict
+
+
+@pytest.mark.parametrize(
+    ("topic", "qos", "verdict"),
+    [
+        ("t/1", 1, "not_forwarded"),
+        ("t/1", 2, "not_forwarded"),
+        ("t/1", 0, "queued"),
+        ("t/2", 1, "queued"),
+    ],
+)
+def test_a_full_window_is_passed_by_messages_of_its_topic_alone(
+    topic: str, qos: int, verdict: str
+) -> None:
+    capture = pair()
+    for packet_id in range(1, 12):
+        capture.message("pub", "t/0", b"%d" % packet_id, 1)
+        capture.publish("sub", False, "t/0", b"%d" % packet_id, 1, packet_id)
+    frame = capture.message("pub", "t/1", b"missed", 1)
+    capture.message("pub", topic, b"later", qos)
+    verdicts = {row["sent_frame"]: row["verdict"] for row in deliveries_of(capture)}
+    assert verdicts[frame] == "queued"
+    capture.publish("sub", False, topic, b"later", qos, 100)
+    assert missed(capture) == verdict
+
+
+def test_a_message_that_was_under_way_before_passes_nothing() -> None:
+    """The broker may take two messages in either order that clients send at the same time."""
+    capture = pair()
+    capture.publish("pub", True, "t/1", b"missed", 1, 1)
+    capture.publish("pub", True, "t/1", b"other", 1, 2)
+    capture.acknowledge("pub", True, 1, 1)
+    capture.acknowledge("pub", True, 1, 2)
+    capture.hand("sub", "t/1", b"other", 1)
+    assert missed(capture) == "undecided"
+    capture.message("pub", "t/2", b"later", 1)
+    capture.hand("sub", "t/2", b"later", 1)
+    assert missed(capture) == "not_forwarded"
+
+
+def test_on_another_connection_nothing_is_passed() -> None:
+    capture = away()
+    capture.connect("sub", clean=False, present=True)
+    capture.message("pub", "t", b"missed", 1)
+    capture.end("sub")
+    capture.connect("sub", clean=False, present=True)
+    capture.message("pub", "t", b"later", 1)
+    capture.hand("sub", "t", b"later", 1)
+    assert missed(capture) == "undecided"
+
+
+def test_a_delivery_shows_that_the_broker_took_the_message() -> None:
+    capture = pair()
+    capture.connect("other")
+    capture.subscribe("other", "t/#")
+    capture.publish("pub", True, "t/1", b"x", 0)
+    capture.hand("other", "t/1", b"x", 0)
+    assert sorted(verdicts_of(capture)) == ["delivered", "undecided"]
+    capture.ping("sub")
+    assert sorted(verdicts_of(capture)) == ["delivered", "not_forwarded"]
