@@ -6,12 +6,15 @@ from collections.abc import Iterator, Mapping
 
 from tools.format_pages import markdown
 from tools.layer_pages import state_diagram
+from wireyard.layers.jmq.clocks import MAX_DRIFT_PPM, WINDOW_NS
 from wireyard.layers.jmq.delivery import DELIVERY, DELIVERY_EVENTS, OUTCOMES, VERDICTS
 from wireyard.layers.jmq.facts import RULES
 from wireyard.layers.jmq.flow import FLOW, FLOW_EVENTS, FLOW_RULES
+from wireyard.layers.jmq.hops import FOLLOWS, HOPS, UNKNOWN
 from wireyard.layers.jmq.session import ENDED_BY, SESSION, SESSION_EVENTS, SESSION_RULES
 from wireyard.layers.jmq.transaction import TRANSACTION, TRANSACTION_EVENTS, TRANSACTION_OUTCOMES
 from wireyard.layers.mqtt.flow_tables import Cell
+from wireyard.layers.tables import HOPS as HOP_COLUMNS
 from wireyard.layers.tables import TRANSACTIONS
 
 __all__ = ["jmq_page"]
@@ -53,6 +56,39 @@ the last one that its connection (F) or producer (C) may send. One behind it bre
 counts the pauses of both sides, and their time.
 """
 
+_HOPS = """
+`hops` has a row for each time that a message was seen, in the order of time: where it was, when,
+which hop it follows from, and what that took. The packet format has no room for timestamps (open
+issue 2 of the specification, [errata 37](../errata.md)); captures have them, of every packet and
+without a change of format. A packet about a message for several consumers is a row for each.
+"""
+_FOLLOWS = """
+A hop follows from the latest one before it, of these kinds and the same consumer; one of the same
+kind is the same packet at another capture point, or sent again:
+"""
+_POINTS = """
+Several captures in one lake that were taken at different points, such as both ends of a link, are
+joined by the message: `took_ns` is then also what a packet took from one point to the next. Their
+clocks differ. How much is bounded by the packets that both points saw, the messages and the
+acknowledgements: none takes less than no time, in either direction. `clock_ahead_ns` is the middle
+of the bounds, `clock_error_ns` and `took_error_ns` are how wrong it can be.
+
+- The error is half of the shortest round trip between the points, and {slack_ms} ms for drift. The
+  estimate is much better than that where the fastest packets of both directions take equally long.
+  Where one direction takes longer, the estimate is off by half of the difference; packets do not
+  show that, whatever is computed from them. The time that both directions take together is exact.
+- Clocks may drift apart by up to {drift} microseconds a second. Bounds are those of {window_s}
+  seconds; earlier and later ones count too, wider by the drift in between.
+- Which point is nearer to the client follows from the times as well.
+- Nothing is shown that is not known. Where packets went one way only, where bounds contradict each
+  other (a clock was set, a timestamp is wrong), or where a stream has no times, `took_ns` is null
+  and `unknown` has the reason. What two points saw differently often is compared with nothing. No
+  hop takes less than no time.
+- Times of one capture are never changed: what a hop took by one clock is the difference of its
+  timestamps. Where the offset changes from one window to the next, two rows of different points
+  that are closer to each other than the error may change places.
+"""
+
 
 def jmq_page() -> Iterator[str]:
     """Yield the lines of docs/layers/jmq.md."""
@@ -73,11 +109,24 @@ def jmq_page() -> Iterator[str]:
     )
     yield from _section("Flow", _FLOW, FLOW, FLOW_EVENTS)
     assert set(FLOW_RULES.values()) == {"sent_while_paused"}
+    yield from ("## Hops", "", *_HOPS.strip().splitlines(), "")
+    yield from markdown(("kind", "packet"), _named(HOPS))
+    yield from (*_FOLLOWS.strip().splitlines(), "")
+    follows = (
+        (f"`{kind}`", ", ".join(f"`{one}`" for one in kinds)) for kind, kinds in FOLLOWS.items()
+    )
+    yield from markdown(("kind", "follows from"), follows)
+    points = _POINTS.format(
+        slack_ms=WINDOW_NS * MAX_DRIFT_PPM / 1e12, drift=MAX_DRIFT_PPM, window_s=WINDOW_NS // 10**9
+    )
+    yield from (*points.strip().splitlines(), "")
+    yield from markdown(("unknown", "why it is not known what a hop took"), _named(UNKNOWN))
     yield from ("## Rules", "")
     yield from markdown(("rule", "what was done"), _named(RULES))
-    yield from ("## Columns of `transactions`", "")
-    rows = ((f"`{one.name}`", one.kind, one.doc) for one in TRANSACTIONS)
-    yield from markdown(("column", "type", "meaning"), rows)
+    for columns, name in ((TRANSACTIONS, "transactions"), (HOP_COLUMNS, "hops")):
+        yield from (f"## Columns of `{name}`", "")
+        rows = ((f"`{one.name}`", one.kind, one.doc) for one in columns)
+        yield from markdown(("column", "type", "meaning"), rows)
     yield "The columns of the other tables are those of [MQTT](mqtt.md#columns-of-deliveries)."
 
 

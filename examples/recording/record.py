@@ -17,7 +17,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -61,12 +61,17 @@ async def play(
     seconds: int,
     addresses: Mapping[str, str],
     told: IO[bytes] | None = None,
+    within: Sequence[str] = (),
 ) -> None:
-    """Play the scenario once, each actor connecting to its address; they tell what they did."""
+    """Play the scenario once, each actor connecting to its address; they tell what they did.
+
+    `within` stands in front of the command that runs the actors.
+    """
     jars, binaries = f"{mq_home}/lib/*", java_home / "bin"
     with tempfile.TemporaryDirectory() as classes:
         await run(f"{binaries}/javac", "-cp", jars, "-d", classes, f"{HERE}/OrderTraffic.java")
         await run(
+            *within,
             f"{binaries}/java",
             # The client tells the broker its kernel's release; ours is nobody's business.
             "-Dos.version=6.1",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.dataset as ds
 import pytest
+from click.testing import CliRunner
 
 import wireyard
 from tests.captures.make import Packet, both_ways, pcap
@@ -16,6 +18,7 @@ from tests.captures.test_directed import CONNECT, PUBLISH
 from tests.make import item, items, long_item, packet
 from tests.spark.lakes import message, run, table
 from wireyard.captures.read import read_capture
+from wireyard.cli import main
 from wireyard.layers.endpoints import connection_of
 from wireyard.layers.jmq.tables import tables as jms_tables
 from wireyard.layers.mqtt.derive import derive_tables as mqtt_tables
@@ -99,6 +102,29 @@ def test_recorded_captures(spark: SparkSession, shared: Path, tmp_path: Path) ->
             expected.setdefault(one, []).extend(rows)
     assert len(expected["deliveries"]) > 300 and len(expected["sessions"]) > 60
     check(tmp_path / "lake", expected)
+
+
+def test_captures_of_several_points_are_joined(
+    spark: SparkSession, examples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(facts, "FEW", 0)
+    paths = [examples / "points" / f"{name}.pcap" for name in ("client", "broker")]
+    run(tmp_path / "lake", spark, *paths)
+    ended = {
+        (row["source"], row["stream"]) for path in paths for row in streams_of(path) if row["ended"]
+    }
+    expected = jms_tables(chain.from_iterable(packets_of(path, "jmq") for path in paths), ended)
+    assert {row["unknown"] for row in expected["hops"]} == {"first", None}
+    assert len({row["clock_ahead_ns"] for row in expected["hops"]}) > 2
+    found = table(tmp_path / "lake", "hops").to_pylist()
+    same(found, expected["hops"], "hops")
+    key = found[0]["message_key"]
+    words = ["trace", str(tmp_path / "lake"), key, "--hops"]
+    lines = CliRunner().invoke(main, words, catch_exceptions=False).stdout.splitlines()
+    shown = [line for line in lines if line.startswith("  hop ")]
+    assert len(shown) == sum(row["message_key"] == key for row in found) >= 4
+    assert shown[0].startswith("  hop 1: sent, 10.77.1.1:") and " of /" in shown[0]
+    assert " ms (± 20." in shown[1] and " ms) after hop 1 in frame " in shown[1]
 
 
 def test_bare_streams_and_nothing(spark: SparkSession, tmp_path: Path) -> None:

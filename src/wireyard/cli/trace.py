@@ -44,13 +44,18 @@ _MOST_MESSAGES = 10
     help="Stop after N messages.",
 )
 @click.option(
+    "--hops",
+    is_flag=True,
+    help="List each time that a JMS message was seen, and what the hop took.",
+)
+@click.option(
     "--out",
     type=click.Choice(["text", "jsonl"]),
     default="text",
     show_default=True,
     help="In words, or the rows of the tables as JSON Lines.",
 )
-def command(lake: str, message: str, limit: int, out: str) -> int:
+def command(lake: str, message: str, limit: int, hops: bool, out: str) -> int:
     """Tell what became of a message, or of the messages to a destination.
 
     MESSAGE is a key as the tables have it: a JMS message id, or stream and offset of an MQTT or
@@ -67,7 +72,8 @@ def command(lake: str, message: str, limit: int, out: str) -> int:
             if out == "jsonl":
                 text = json.dumps(story, default=_plain, ensure_ascii=False)
             else:
-                text = "\n".join(_told(story)) + "\n"
+                lines = [*_told(story), *(map(_hop, story["hops"]) if hops else ())]
+                text = "\n".join(lines) + "\n"
             target.write(text.encode() + b"\n")
     if len(stories) > limit:
         exits.note(f"there are more messages; --limit shows more than {limit}")
@@ -87,7 +93,7 @@ class _Lake:
             try:
                 self._tables = {
                     name: ds.dataset(f"{inner}/{name}", filesystem=system, format="parquet")
-                    for name in ("messages", "deliveries", "conversations", "retained")
+                    for name in ("messages", "deliveries", "hops", "conversations", "retained")
                 }
             except FileNotFoundError:
                 raise SourceError(f"{url}: is no lake that 'wireyard run' has filled") from None
@@ -111,7 +117,7 @@ class _Lake:
         return rows
 
     def story(self, message: Row) -> Row:
-        """Return a message with its deliveries, replies, and what it was the retained value of.
+        """Return a message with its deliveries, hops, replies, and times as a retained value.
 
         `requests` are those that it answers.
         """
@@ -124,6 +130,7 @@ class _Lake:
         return {
             "message": message,
             "deliveries": self._rows("deliveries", here, "delivered_frame"),
+            "hops": self._rows("hops", of_key, "hop"),
             "replies": self._rows("conversations", (pc.field("request_key") == key) & own),
             "requests": self._rows("conversations", (pc.field("reply_key") == key) & own),
             "retained": self._rows("retained", of_key & own, "from_frame"),
@@ -236,6 +243,16 @@ def _delivery(one: Row) -> str:
         parts.append(f"acknowledged{after}{_frame(one['acknowledged_frame'])}")
     words = (JMS if one["protocol"] == "jms" else MQTT).get(one["verdict"], one["verdict"])
     return f"{', '.join(parts)}: {words}" if parts else words
+
+
+def _hop(one: Row) -> str:
+    took = ""
+    if one["took_ns"] is not None:
+        error = f" (± {one['took_error_ns'] / 1e6:,.1f} ms)" if one["took_error_ns"] else ""
+        took = f", {one['took_ns'] / 1e6:,.1f} ms{error} after hop {one['follows']}"
+    ends = " to ".join(filter(None, (one["sender"], one["receiver"])))
+    kind = one["kind"].replace("_", " ")
+    return f"  hop {one['hop']}: {kind}, {ends}{took}{_frame(one['frame'])} of {one['source']}"
 
 
 def _frame(number: int | None) -> str:

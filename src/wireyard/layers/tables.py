@@ -21,6 +21,7 @@ from wireyard.layout import Column
 __all__ = [
     "CONVERSATIONS",
     "DELIVERIES",
+    "HOPS",
     "RETAINED",
     "SESSIONS",
     "TABLES",
@@ -93,6 +94,35 @@ TRANSACTIONS: Final = (
     *_ROW,
 )
 """One row a transaction."""
+
+HOPS: Final = (
+    Column("message_key", "string", "the message: its SysMessageID"),
+    Column("hop", "int32", "from 1 on, in the order of time over all sources"),
+    Column(
+        "kind",
+        "string",
+        "sent, accepted, relayed, delivered, acknowledged or relay_acknowledged",
+    ),
+    Column("sender", "string", "endpoint that the packet came from"),
+    Column("receiver", "string", "endpoint that it went to"),
+    Column("consumer_id", "int64", "consumer that it was for or from"),
+    Column("captured_ns", "int64", "when, by the clock of the source", unit="ns since 1970"),
+    Column("frame", "int64", "frame of the packet"),
+    Column("follows", "int32", "the hop that it follows from"),
+    Column("took_ns", "int64", "time since then; null with the reason in unknown", unit="ns"),
+    Column("took_error_ns", "int64", "how wrong that can be; 0 by one clock", unit="ns"),
+    Column("unknown", "string", "why it is not known what the hop took, in one word"),
+    Column(
+        "clock_ahead_ns",
+        "int64",
+        "how far the clock of the source is ahead of that of the first by name, as estimated",
+        unit="ns",
+    ),
+    Column("clock_error_ns", "int64", "how wrong that can be", unit="ns"),
+    *_ROW,
+)
+"""One row for each time that a JMS message was seen; a packet that is about it for several
+consumers is a row for each."""
 
 CONVERSATIONS: Final = (
     Column("kind", "string", "control, jms, mqtt5 or rmp"),
@@ -167,6 +197,7 @@ TABLES: Final[Mapping[str, tuple[Column, ...]]] = MappingProxyType(
     {
         "deliveries": DELIVERIES,
         "transactions": TRANSACTIONS,
+        "hops": HOPS,
         "conversations": CONVERSATIONS,
         "sessions": SESSIONS,
         "retained": RETAINED,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.layers.jmq.make import MS, Talk, block
+from tests.layers.jmq.make import MS, Talk, block, message_id
 from wireyard.formats.base import Row
 from wireyard.formats.gpacket import FORMAT as GPACKET
 from wireyard.formats.gpacket.packet import Packet as GPacket
@@ -146,6 +146,30 @@ def relayed(message: Row, consumer_ids: list[int], captured_ns: int, broken: int
     assert error is None
     where = {"source": "made.pcap", "stream": "10.0.0.1:9>10.0.0.2:9", "offset": 0, "frame": 77}
     return {"format": "gpacket", "status": "ok", "captured_ns": captured_ns} | where | row
+
+
+def returned(message: Row, consumer_id: int, kind: int, captured_ns: int) -> Row:
+    """Return the GPacket in which the acknowledgement of a consumer goes back."""
+    link = relayed(message, [consumer_id], captured_ns)
+    consumer = link["payload"][: 16 + 4 + 2 + len("10.0.0.1") + 2 + len("b1") + 4]
+    payload = message_id(message) + consumer
+    properties = Properties({**link["properties"], "T": Property("integer", kind)})
+    return link | {"packet_type": 3, "properties": properties, "payload": payload, "frame": 78}
+
+
+@pytest.mark.parametrize(("kind", "shown"), [(3, True), (9, True), (2, False), (0, False)])
+def test_acknowledgements_go_back_over_the_cluster(kind: int, shown: bool) -> None:
+    """Where they are consumed, or a transaction in which they are is prepared."""
+    talk = Talk().login()
+    message = talk.send()
+    link = relayed(message, [7], talk.now_ms * MS + 1)
+    back = returned(message, 7, kind, talk.now_ms * MS + 5)
+    found = tables([*talk.rows, link, back])["hops"]
+    assert [row["kind"] for row in found[:2]] == ["sent", "relayed"]
+    names = ("kind", "consumer_id", "follows", "took_ns", "frame")
+    back_in = [tuple(row[name] for name in names) for row in found[2:]]
+    assert back_in == ([("relay_acknowledged", 7, 2, 4, 78)] if shown else [])
+    assert tables([*talk.rows, link, back])["deliveries"] == []
 
 
 def test_a_delivery_tells_which_broker_the_message_came_from() -> None:

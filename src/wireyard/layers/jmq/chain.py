@@ -8,6 +8,7 @@
    it to their consumer.
 4. ``conversations``, key: source and JMSReplyTo. Messages there, and those that ask for them.
 5. ``numbers``, key: source, host and side. What a sender numbered and nobody saw.
+6. ``hops`` and the steps of ``hops.py``, key: message, whatever the source. When it was seen where.
 
 What a step has to know first stands first in its order, so none but the first and the fourth
 remembers more than one thing of each kind.
@@ -25,6 +26,7 @@ from wireyard.formats.base import Row
 from wireyard.layers.jmq.conversations import Letter, conversations, may_answer
 from wireyard.layers.jmq.delivery import DELIVERY
 from wireyard.layers.jmq.facts import RULES, Delivery, Facts, Relay, Run, Sending, Use, Violation
+from wireyard.layers.jmq.hops import HOP_STEPS, seen
 from wireyard.layers.jmq.requests import OK
 from wireyard.layers.jmq.rows import (
     conversation_row,
@@ -97,8 +99,10 @@ def _take_away(facts: Facts, uses: Iterator[int]) -> Iterator[Found]:
     for delivery in facts.deliveries:
         yield _concerned(delivery) if delivery.state == _UNDECIDED else _taken(delivery)
     for relay in facts.relays:
-        order = _HANDED_OVER, relay.consumer_id, _BROUGHT, *relay.place.moment
-        yield Note(_MESSAGES, (relay.place.source, relay.message_key), order, relay)
+        if relay.kind == "relayed":
+            order = _HANDED_OVER, relay.consumer_id, _BROUGHT, *relay.place.moment
+            yield Note(_MESSAGES, (relay.place.source, relay.message_key), order, relay)
+        yield seen(relay)
     for run in facts.runs:
         sender = run.place.source, run.host, run.from_client
         yield Note(_NUMBERS, sender, (run.start, run.kind, *run.place.moment), run)
@@ -165,6 +169,8 @@ def _messages(records: Iterator[Sending | Relay | Delivery]) -> Iterator[Found]:
     relay: Relay | None = None
     first: Delivery | None = None
     for record in records:
+        if not isinstance(record, Relay):
+            yield seen(record)
         if isinstance(record, Sending):
             sent = sent or record
         elif isinstance(record, Relay):
@@ -227,6 +233,7 @@ CHAIN: Final[Chain] = MappingProxyType(
         _MESSAGES: _messages,
         _CONVERSATIONS: conversations,
         _NUMBERS: _numbers,
+        **HOP_STEPS,
     }
 )
 """What JMQ packets and GPackets say, step by step; the key of packets is their connection."""

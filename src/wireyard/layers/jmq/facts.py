@@ -246,6 +246,11 @@ class Relay(NamedTuple):
     broker: str | None
     """Where the port mapper of the broker that sent it listens."""
     place: Place
+    sender: str
+    receiver: str
+    """Endpoints of both brokers."""
+    kind: str = "relayed"
+    """Or ``relay_acknowledged``: that broker returns the acknowledgement of the consumer."""
 
 
 class Violation(NamedTuple):

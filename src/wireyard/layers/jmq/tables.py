@@ -15,7 +15,7 @@ __all__ = ["tables"]
 
 _EMPTY = {
     table: dict.fromkeys(column.name for column in TABLES[table])
-    for table in ("deliveries", "transactions", "conversations", "sessions", "violations")
+    for table in ("deliveries", "transactions", "hops", "conversations", "sessions", "violations")
 }
 
 
@@ -34,8 +34,9 @@ def tables(rows: Iterable[Row], ended: Collection[tuple[str, str]] = ()) -> dict
     Returns
     -------
     tables
-        Rows of `deliveries`, `transactions`, `conversations`, `sessions` and `violations`, with
-        the columns of ``wireyard.layers.tables``. What caps made it forget, only `CHAIN` tells.
+        Rows of `deliveries`, `transactions`, `hops`, `conversations`, `sessions` and `violations`,
+        with the columns of ``wireyard.layers.tables``. What caps made it forget, only `CHAIN`
+        tells.
     """
     packets = [(connection_of(row), row) for row in rows]
     keys = {(row["source"], row["stream"]): key for key, row in packets}
