@@ -118,6 +118,10 @@ def test_captures_of_several_points_are_joined(
     assert len({row["clock_ahead_ns"] for row in expected["hops"]}) > 2
     found = table(tmp_path / "lake", "hops").to_pylist()
     same(found, expected["hops"], "hops")
+    packets = spark.read.parquet(str(tmp_path / "lake" / "packets_jmq"))
+    number = "crc32(encode(concat(if(bit_flags & 1 = 1, 'Q:', 'T:'), destination), 'UTF-8'))"
+    agreed = packets.selectExpr(f"destination_hash <=> {number} as same").groupBy("same").count()
+    assert [row["same"] for row in agreed.collect()] == [True]
     key = found[0]["message_key"]
     words = ["trace", str(tmp_path / "lake"), key, "--hops"]
     lines = CliRunner().invoke(main, words, catch_exceptions=False).stdout.splitlines()

@@ -69,11 +69,16 @@ local function run_text(run)
     end
 end
 
--- Java's modified UTF-8 as text (errata 8): a pair of surrogates is one character, and a NUL, which
--- would end the text here, is shown as the picture of one. What is no UTF-8 is U+FFFD.
+-- Java's modified UTF-8 (errata 8) as plain UTF-8: a pair of surrogates is one character.
+local function utf8_of(range)
+    local text = range:raw():gsub("\192\128", "\0")
+    return (text:gsub("\237([\160-\175])([\128-\191])\237([\176-\191])([\128-\191])", pair_text))
+end
+
+-- The same to be shown: a NUL, which would end the text here, is the picture of one. What is no
+-- UTF-8 is U+FFFD.
 local function text_of(range)
-    local text = range:raw():gsub("\192\128", "\226\144\128"):gsub("%z", "\226\144\128")
-    text = text:gsub("\237([\160-\175])([\128-\191])\237([\176-\191])([\128-\191])", pair_text)
+    local text = utf8_of(range):gsub("%z", "\226\144\128")
     return (text:gsub("[\128-\255][\128-\191]*", run_text))
 end
 

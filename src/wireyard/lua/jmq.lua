@@ -29,7 +29,26 @@ local function address_text(range)
     return table.concat(groups, ":")
 end
 
-local function add_items(tree, tvb, at, stop)
+local crc_steps = {}
+for value = 0, 255 do
+    local crc = value
+    for _ = 1, 8 do
+        crc = bit.bxor(bit.rshift(crc, 1), crc % 2 == 1 and 0xEDB88320 or 0) % 2 ^ 32
+    end
+    crc_steps[value] = crc
+end
+
+-- CRC-32 of the kind and the name of a destination (errata 36).
+local function destination_hash(kind, name)
+    local text, crc = kind .. ":" .. name, 2 ^ 32 - 1
+    for at = 1, #text do
+        local step = crc_steps[bit.band(bit.bxor(crc, string.byte(text, at)), 255)]
+        crc = bit.bxor(step, bit.rshift(crc, 8)) % 2 ^ 32
+    end
+    return 2 ^ 32 - 1 - crc
+end
+
+local function add_items(tree, tvb, at, stop, is_queue)
     local seen = {}
     while at < stop do
         if stop - at < 2 then
@@ -47,6 +66,10 @@ local function add_items(tree, tvb, at, stop)
             tree:add(of.fields.unknown_items, range)
         elseif item.width == nil then
             add_text(of, tree, item.name, range, length)
+            if item.name == "destination" then
+                local name = length > 0 and utf8_of(range) or ""
+                add_made(of, tree, "destination_hash", destination_hash(is_queue and "Q" or "T", name))
+            end
         elseif item.width == length then
             add(of, tree, item.name, range)
         else
@@ -82,13 +105,14 @@ local function dissect(tvb, pinfo, root)
         "%d-%s-%d-%s", number_at(header, "sequence", tvb), address,
         number_at(header, "source_port", tvb),
         tostring(tvb(field_of(header, "timestamp").offset, 8):int64())))
+    local is_queue = has(counted:uint(), field_of(layout.FLAGS, "Q").value)
     local start = number_at(header, "property_offset", tvb)
     local length = number_at(header, "property_size", tvb)
     if start < layout.HEADER_BYTES or start > size or length < 0 or length > size - start then
         local range = tvb(field_of(header, "property_offset").offset, 8)
         return fault(of, tree, range, "the properties do not fit in the packet")
     end
-    add_items(tree, tvb, layout.HEADER_BYTES, start)
+    add_items(tree, tvb, layout.HEADER_BYTES, start, is_queue)
     local body = start + length
     if length > 0 and version == 301 then
         add_properties(of, tree, layout.PROPERTY_TYPES, tvb, start, body)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -174,6 +175,30 @@ def test_names_that_nearly_repeat(size: int) -> None:
 
 def test_bodies_of_every_small_size() -> None:
     assert_columns(b"".join(packet(body=bytes(range(size))) for size in range(130)))
+
+
+def test_numbers_of_destinations_whatever_came_before() -> None:
+    """The same name again, one that begins or ends like it, another kind, none, odd text."""
+    names = (
+        b"", b"orders", b"orders12", b"orders13", b"orders123456789012", b"0rders123456789012",
+        b"orders1234567890123456789", b"orders1234567890123456780", "Zoë".encode(), b"\xc0\x80",
+        b"\xed\xa0\xbd\xed\xb8\x80", b"\xff", None,
+    )  # fmt: skip
+    rng = Random(36)
+    data, expected = [], []
+    for _ in range(3000):
+        name, queue = rng.choice(names), rng.randrange(2)
+        version = rng.choice((103, 200, 301, 301, 301))
+        listed = items() if name is None else items(item(1, name))
+        data.append(packet(version=version, packet_type=1, bit_flags=queue | 4, items=listed))
+        text = JMQ.read_row(data[-1], 0)[0].get("destination")
+        written = None if text is None else ("TQ"[queue] + ":" + text).encode()
+        expected.append(None if written is None else zlib.crc32(written))
+    stream = b"".join(data)
+    assert_columns(stream)
+    assert table_of(stream, compiled=True)["destination_hash"].to_pylist() == expected
+    alone = table_of(stream, compiled=True, columns=["destination_hash"])
+    assert alone["destination_hash"].to_pylist() == expected
 
 
 def test_rows_in_any_number() -> None:

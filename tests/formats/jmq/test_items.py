@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from wireyard.errors import DecodeError
-from wireyard.formats.jmq.items import ItemSpan, item_value, walk_items
+from wireyard.formats.jmq.items import ItemSpan, destination_hash, item_value, walk_items
+from wireyard.formats.jmq.layout import FLAGS
 
 LIST = bytes.fromhex(
     "0008 0008 0000000000000003"  # transaction id
@@ -53,3 +54,21 @@ def test_a_value_that_is_not_of_its_type_is_an_error(data: str, code: str, offse
     with pytest.raises(DecodeError) as caught:
         item_value(item, span)
     assert (caught.value.code, caught.value.offset) == (code, offset)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "number"),
+    [
+        # By gzip, which has the CRC-32 of its input in its last bytes.
+        ("Q", "shop.orders", 1684260620),
+        ("T", "shop.orders", 2035053599),
+        ("Q", "", 611690328),
+        ("T", "Zoë/雪🦊", 1281533434),
+        # Two queues that share a number.
+        ("Q", "shop.1bfe33b6", 1234541718),
+        ("Q", "shop.25ea23da", 1234541718),
+    ],
+)
+def test_the_number_of_a_destination(kind: str, name: str, number: int) -> None:
+    flags = FLAGS["P"] | FLAGS["R"] | (FLAGS["Q"] if kind == "Q" else 0)
+    assert destination_hash(name, flags) == number

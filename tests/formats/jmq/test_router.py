@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.formats.jmq.recorded import recorded_packets, vectors
+from tests.make import item, items, packet
 from wireyard.errors import DecodeError, EncodeError, UsageError
 from wireyard.formats.jmq.layout import FLAGS, HEADERS, VERSIONS
-from wireyard.formats.jmq.packet import Packet, decode, encode
+from wireyard.formats.jmq.packet import Packet, decode, encode, read_row
 from wireyard.formats.jmq.router import ROUTER_FLAGS, RouterView
 from wireyard.formats.properties import Properties, Property
 
@@ -251,7 +253,26 @@ def test_items_are_found_without_the_rest(version: int) -> None:
 
 
 def test_a_packet_without_a_destination() -> None:
-    assert RouterView(encode(Packet(packet_type=20))).destination is None
+    view = RouterView(encode(Packet(packet_type=20)))
+    assert (view.destination, view.destination_hash) == (None, None)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("queue", [0, 1])
+@pytest.mark.parametrize("name", ["orders", "", "Zoë/雪🦊", "a\0b"])
+def test_the_number_of_a_destination_is_that_of_its_row(
+    version: int, queue: int, name: str
+) -> None:
+    """Whatever a router changes; a topic and a queue of one name have two numbers."""
+    listed = items(item(1, name.encode("utf-8", "surrogatepass")))
+    data = packet(version=version, packet_type=1, bit_flags=queue | 4, items=listed)
+    row, error = read_row(data)
+    assert error is None
+    number = zlib.crc32(("TQ"[queue] + ":" + name).encode())
+    changed = RouterView(data).replace(delivery_count=2, consumer_id=5, redelivered=True)
+    found = [row["destination_hash"], decode(data).destination_hash]
+    found += [RouterView(data).destination_hash, changed.destination_hash]
+    assert found == [number] * 4
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -50,7 +50,12 @@ _SOURCES = row_sources(
         "source_ip": [("address_offsets", 0), ("addresses", 0)],
         "body": [("body_offsets", 0), ("body", 0)],
     },
-)
+) | {
+    "destination_hash": [
+        ("bits", kernels.BITS.index("destination")),
+        ("i64", kernels.I64_FIELDS.index("destination_hash")),
+    ]
+}
 """The buffers of the columns; one that is not here is left to the scalar reader."""
 _GROUPS = {
     "packet_type_name": "names",
@@ -59,6 +64,7 @@ _GROUPS = {
     "sys_message_id": "ids",
     "properties": "properties",
     "body": "bodies",
+    "destination_hash": "hashes",
     "unknown_items": "items",
     **{item.name: "items" for item in ITEMS.values()},
 }
@@ -99,6 +105,7 @@ class ColumnDecoder:
         self._texts = self._layout.numbers_of((*kernels.TEXTS, *PROPERTY_ENDS, "body"))
         groups = {_GROUPS[column.name] for column in columns if column.name in _GROUPS}
         groups |= {"items", "properties"} if validate else set()
+        groups |= {"items"} if "hashes" in groups else set()
         self._wanted = sum(kernels.WANT[group] for group in groups)
         self._bodies = "bodies" in groups
 

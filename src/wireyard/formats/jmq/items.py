@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from wireyard import java
 from wireyard.errors import Malformed, Truncated
 from wireyard.formats.base import View
-from wireyard.formats.jmq.layout import ITEMS, SPEC
+from wireyard.formats.jmq.layout import FLAGS, ITEMS, SPEC
 
-__all__ = ["ItemSpan", "item_value", "walk_items"]
+__all__ = ["DESTINATION_KINDS", "ItemSpan", "destination_hash", "item_value", "walk_items"]
+
+DESTINATION_KINDS: Final = (b"T:", b"Q:")
+"""What brokers write in front of the name of a topic and of a queue."""
 
 _LIST = f"{SPEC}, variable header"
 
@@ -25,6 +29,15 @@ class ItemSpan(NamedTuple):
     start: int
     value: int
     stop: int
+
+
+def destination_hash(name: str, bit_flags: int) -> int:
+    """Return the 32-bit number of a destination (errata 36): CRC-32 of ``Q:name`` or ``T:name``.
+
+    Two destinations may have the same number: compare their names too.
+    """
+    kind = DESTINATION_KINDS[bit_flags & FLAGS["Q"]]
+    return zlib.crc32(kind + name.encode("utf-8", "surrogatepass"))
 
 
 def walk_items(view: View, start: int, stop: int) -> Iterator[ItemSpan]:

@@ -23,7 +23,7 @@ import numpy as np
 from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece
 from wireyard.floor_kernels import enter_floor, leave_floor
 from wireyard.formats.jmq.layout import HEADER_BYTES, ITEMS, ITEMS_BY_NAME, MAGIC
-from wireyard.formats.jmq.text_kernels import TABLES, fill_ids, fill_names
+from wireyard.formats.jmq.text_kernels import TABLES, fill_hashes, fill_ids, fill_names
 from wireyard.formats.property_kernels import (
     PROPERTY_TEXTS,
     clear,
@@ -91,6 +91,7 @@ I64_FIELDS: Final = (
     "transaction_id",
     "producer_id",
     "delivery_time",
+    "destination_hash",
 )
 TEXTS: Final = (
     "packet_type_name",
@@ -108,10 +109,10 @@ BITS: Final = (
 )
 """Columns that can be null, each a row of the validity bitmap; 1 to 11 are the item's type."""
 
-WANT: Final = {"names": 1, "ids": 2, "items": 4, "properties": 8, "bodies": 16}
+WANT: Final = {"names": 1, "ids": 2, "items": 4, "properties": 8, "bodies": 16, "hashes": 32}
 """Groups of columns that cost something; a group that nobody asked for is left out."""
 
-_NAMES, _IDS, _ITEMS, _PROPERTIES, _BODIES = WANT.values()
+_NAMES, _IDS, _ITEMS, _PROPERTIES, _BODIES, _HASHES = WANT.values()
 _PROPERTY_TEXT: Final = TEXTS.index(PROPERTY_TEXTS[0])
 COUNTS: Final = 17
 """What `used` counts: the bytes of each text, then properties, then bytes of bodies; and where
@@ -121,6 +122,9 @@ _PROPERTIES_BIT, _BODY_BIT = 12, 13
 _DELIVERY_COUNT = I32_FIELDS.index("delivery_count")
 _TRANSACTION_ID = I64_FIELDS.index("transaction_id")
 _PRODUCER_ID = I64_FIELDS.index("producer_id")
+_BIT_FLAGS = I32_FIELDS.index("bit_flags")
+_DESTINATION_HASH = I64_FIELDS.index("destination_hash")
+_DESTINATION: Final = TEXTS.index("destination")
 _PRODUCER_ID_HEAD, _DELIVERY_COUNT_HEAD = (
     ITEMS_BY_NAME[name].code << 16 | (ITEMS_BY_NAME[name].width or 0)
     for name in ("producer_id", "delivery_count")
@@ -448,6 +452,11 @@ def fill_rows(
             fill_items(
                 data, stop, starts, i32, i64, text, capacity, used, text_offsets, seen, bits,
                 rejected, first, last,
+            )  # fmt: skip
+        if wanted & _HASHES:
+            fill_hashes(
+                i32[_BIT_FLAGS], i64[_DESTINATION_HASH], text, _DESTINATION * capacity,
+                text_offsets[_DESTINATION], words, first, last,
             )  # fmt: skip
         if wanted & _PROPERTIES:
             fill_properties(

@@ -297,6 +297,12 @@ def _columns() -> tuple[Column, ...]:
         item("delivery_time"),
         item("delivery_count"),
         item("destination"),
+        Column(
+            "destination_hash",
+            "int64",
+            "CRC-32 of T:name or Q:name in UTF-8, 0 to 4294967295; two names may share one",
+            f"{SPEC}, open issue 1",
+        ),
         item("message_id"),
         Column("sys_message_id", "string", "sequence-address-port-timestamp", derived),
         item("correlation_id"),

@@ -15,7 +15,7 @@ from typing import Any
 from wireyard import java
 from wireyard.errors import DecodeError, EncodeError, Malformed, Truncated, UnsupportedVersion
 from wireyard.formats.base import Row, View
-from wireyard.formats.jmq.items import item_value, walk_items
+from wireyard.formats.jmq.items import destination_hash, item_value, walk_items
 from wireyard.formats.jmq.layout import (
     FLAGS,
     HEADER_BYTES,
@@ -99,6 +99,13 @@ class Packet:
         return flag_letters(self.bit_flags)
 
     @property
+    def destination_hash(self) -> int | None:
+        """Number of the destination (errata 36), None if the packet has none."""
+        return (
+            None if self.destination is None else destination_hash(self.destination, self.bit_flags)
+        )
+
+    @property
     def sys_message_id(self) -> str:
         """The id that identifies the message, whatever the client chose to call it."""
         address = address_text(self.source_ip)
@@ -146,6 +153,8 @@ def read_row(view: View, _context: int = 0) -> tuple[Row, DecodeError | None]:
             values["timestamp"],
         )
         values["flags"] = flag_letters(values["bit_flags"])
+    if "destination" in values:
+        values["destination_hash"] = destination_hash(values["destination"], values["bit_flags"])
     values["packet_type_name"] = PACKET_TYPES.get(values.get("packet_type", 0))
     if "unknown_items" in values:
         values["unknown_items"] = [

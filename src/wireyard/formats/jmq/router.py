@@ -18,7 +18,7 @@ from typing import Any
 
 from wireyard.errors import EncodeError, UsageError
 from wireyard.formats.base import Row
-from wireyard.formats.jmq.items import ItemSpan, item_value, walk_items
+from wireyard.formats.jmq.items import ItemSpan, destination_hash, item_value, walk_items
 from wireyard.formats.jmq.layout import (
     FLAGS,
     HEADER_BYTES,
@@ -114,6 +114,15 @@ class RouterView:
         """Name of the destination; None if the packet has none."""
         found = self.item("destination")
         return None if found is None else str(found)
+
+    @property
+    def destination_hash(self) -> int | None:
+        """Number of the destination to dispatch by (errata 36); None if the packet has none.
+
+        Two destinations may have the same number: compare `destination` too.
+        """
+        found = self.destination
+        return None if found is None else destination_hash(found, self.header()["bit_flags"])
 
     def header(self) -> Row:
         """Return every field of the fixed header by name."""

@@ -1,15 +1,19 @@
 """Text that the header of a packet is shown as: names, flags, addresses, SysMessageIDs.
 
+And the number of the destination, which follows from its text.
+
 Pieces of ``...jmq.kernels``, whose rules are theirs too. Axis: r = rows.
 """
 
 from __future__ import annotations
 
+import zlib
 from typing import Final
 
 import numpy as np
 
 from wireyard.accelerate import piece
+from wireyard.formats.jmq.items import DESTINATION_KINDS
 from wireyard.formats.jmq.layout import FLAGS, PACKET_TYPES
 from wireyard.formats.property_kernels import word_of
 from wireyard.memory import (
@@ -27,19 +31,24 @@ from wireyard.memory import (
     store_word,
 )
 
-__all__ = ["TABLES", "fill_ids", "fill_names"]
+__all__ = ["TABLES", "fill_hashes", "fill_ids", "fill_names"]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Grid32 = np.ndarray[tuple[int, int], np.dtype[np.int32]]
+Offsets = np.ndarray[tuple[int], np.dtype[np.int32]]
 Grid8 = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 
 _LOW, _HIGH, _OCTETS, _TYPE_NAMES = 0, 256, 288, 544
 _NAME_WORDS = 4
 _KNOWN_TYPES = max(PACKET_TYPES) + 1
+_CRC = _TYPE_NAMES + _NAME_WORDS * _KNOWN_TYPES
+_CRC_MASK: Final = 0xFFFFFFFF
+_CRC_TOPIC, _CRC_QUEUE = (zlib.crc32(kind) for kind in DESTINATION_KINDS)
+_QUEUE: Final = FLAGS["Q"]
 
 
 def _tables() -> tuple[Ints, Ints]:
-    """Return short texts as words, and their lengths at the same places."""
+    """Return short texts as words, and their lengths at the same places; the table of CRC-32."""
     letters = list(FLAGS)
     low = ["".join(letters[b] for b in range(8) if v >> b & 1) for v in range(256)]
     high = ["".join(letters[8 + b] for b in range(5) if v >> b & 1) for v in range(32)]
@@ -50,11 +59,13 @@ def _tables() -> tuple[Ints, Ints]:
         name = PACKET_TYPES.get(code, "")
         words += [word_of(name[at : at + 8]) for at in range(0, 8 * _NAME_WORDS, 8)]
         lengths += [len(name)] * _NAME_WORDS
+    # The step of the table algorithm, from what CRC-32 makes of a single byte.
+    words += [zlib.crc32(bytes((value ^ 0xFF,))) ^ 0xFF000000 for value in range(256)]
     return np.array(words, np.int64), np.array(lengths, np.int64)
 
 
 TABLES: Final = _tables()
-"""Flag letters, octets and packet type names as words, and their lengths."""
+"""Flag letters, octets and packet type names as words, the table of CRC-32; lengths of words."""
 
 
 @piece
@@ -179,3 +190,49 @@ def fill_ids(
         text_offsets[3, row + 1] = id_at - 3 * capacity
     used[1] = at - capacity
     used[3] = id_at - 3 * capacity
+
+
+@piece
+def same_text(text: Bytes, one: int, other: int, size: int) -> bool:
+    """Tell whether `size` bytes at two places are the same."""
+    at = 0
+    while size - at >= 8:
+        if load_word(text, one + at) != load_word(text, other + at):
+            return False
+        at += 8
+    while at < size:
+        if load_u8(text, one + at) != load_u8(text, other + at):
+            return False
+        at += 1
+    return True
+
+
+@piece
+def fill_hashes(
+    flags: Offsets,
+    hashes: Ints,
+    text: Bytes,
+    start: int,
+    offsets: Offsets,
+    words: Ints,
+    first: int,
+    last: int,
+) -> None:
+    """Fill the numbers of destinations, whose text begins at `start`.
+
+    CRC-32 costs several cycles a byte. Most messages have the destination of the one before.
+    """
+    before, before_size, before_kind = 0, -1, 0
+    crc = 0
+    for number in range(first, last):
+        row = place_of(number)
+        at = start + offsets[row]
+        size = offsets[row + 1] - offsets[row]
+        kind = flags[row] & _QUEUE
+        if size != before_size or kind != before_kind or not same_text(text, at, before, size):
+            crc = (_CRC_QUEUE if kind else _CRC_TOPIC) ^ _CRC_MASK
+            for place in range(at, at + size):
+                crc = words[_CRC + ((crc ^ load_u8(text, place)) & 255)] ^ (crc >> 8)
+            crc ^= _CRC_MASK
+            before, before_size, before_kind = at, size, kind
+        hashes[row] = crc
