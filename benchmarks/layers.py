@@ -182,10 +182,10 @@ def rmp_requests() -> Case:
         numbers = Numbers(0)
         requests = Requests(numbers, Drops(10), len(others), told)
         for _ in range(times):
-            number, id_ = numbers.take(Hold.PENDING, 0.0), requests.new_id()
+            number = numbers.take(Hold.PENDING, 0.0)
             members = frozenset(others)
-            asked = Request(rmp.RING, Want.ALL, 1.0, 0.0, None, None, [number], members)
-            requests.add(id_, asked, 0.0)
+            asked = Request(rmp.RING, Want.ALL, 1.0, 0.0, None, None, number, members)
+            requests.add(asked, 0.0)
             for reply in replies:
                 requests.reply(number, reply, 0.0)
         assert len(told) == times * (1 + len(others))

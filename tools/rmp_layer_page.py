@@ -76,17 +76,33 @@ async with Ring(UdpMulticast()) as ring:
 `wireyard ring send`, `listen` and `request` do the same on the command line.
 """
 _ARRIVING_TEXT = """
-A message has the place of its first packet: one that is still arriving holds back what began after
-it, in the whole ring or of its source, as the quality of service says. A view is a cut. What is
-unfinished then is dropped, of members that live as well, and what is complete is delivered before
-it; numbers mean nothing afterwards. All members see the view at the same place among the packets,
-so all do the same, and a process that was started again cannot be taken for its old self. Time
-decides nothing where the order is total: it passes differently everywhere.
+A message has the place of its first packet: one that is still arriving holds back those that began
+after it, in the whole ring or of its source, as the quality of service says. A view is a cut. What
+is unfinished then is dropped, of members that live as well, and what is complete is delivered
+before it; numbers mean nothing afterwards. All members see the view at the same place among the
+packets, so all do the same, and a process that was started again cannot be mistaken for its old
+self. Time decides nothing where there is an order: it passes differently everywhere.
 """
 _OWN_TEXT = """
 What a view cuts, its sender sends again: a message of which some packets came before the view and
-some did not. One that no packet is back of is left alone, for the ring will order all of it in the
-new view. The tail of a cut message still arrives, and nobody has its head.
+some did not. So it does where receivers had no room left, for it sees the same packets as they do.
+A message that no packet is back of is left alone: the ring will order all of it in the new view.
+
+**A sender's order holds over every view** (errata R28). The ring is given nothing behind a message
+of several packets before all of them are back. Then nothing can be ordered between the message that
+a view cuts and the same message sent again, and every member delivers what a sender sent in the
+order sent, without a gap; a member that joins, from some message on. There is no other rule that
+keeps it with the packets as they are. What is behind a cut message in the hands of the ring arrives
+in the new view, or in one after that; a member that joins then has seen no packet of the cut
+message, and nothing in those behind it says that they have to wait. Messages of one packet are cut
+by no view, and are sent without waiting.
+
+It is sent again under its own number, once none of its packets is on the way (R29): the tail of the
+first time is dropped by every member, as none has its head, before packet 1 comes again. So a
+request keeps its number, and nothing is lost where all numbers are in use.
+
+The price is one trip around the ring for each message of several packets. Larger packets mean fewer
+of them: `max_packet_bytes` is the transport's, and corosync's is 32 KiB.
 """
 _REQUESTS_TEXT = """
 A request names how many replies it wants: a number, `all` members that it could reach when it was
@@ -133,7 +149,7 @@ What a capture cannot show, no row says:
 _RULINGS = """
 ## Rulings
 
-Beyond those of the [errata](../errata.md), R12 to R27:
+Beyond those of the [errata](../errata.md), R12 to R34:
 
 - **A packet of another order** than the message it names changes nothing of it. Members see
   unordered packets at different places, so what they did to an ordered message would differ.
@@ -143,8 +159,9 @@ Beyond those of the [errata](../errata.md), R12 to R27:
   has passed a view must not keep tails, for a later message may have the same number.
 - **A layer that is not there** is looked for when a message is delivered, as are domains. Otherwise
   members with other layers would count other messages against their bounds.
-- **Too much** is decided by the packets alone: the oldest unfinished message is aborted, as it is
-  the one that holds the rest back.
+- **Too much** is decided by the packets alone. In an order the message that began last is aborted,
+  and its sender sends it again; the one that the others wait for is aborted last (R30). Without an
+  order nothing is sent again, and the oldest is aborted.
 - **A process without clients** gets every message itself.
 """
 

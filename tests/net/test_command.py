@@ -105,7 +105,7 @@ def test_a_request_that_nobody_answers(ring: str) -> None:
         (("send", "x"), "udp:10.0.0.1:7", 2, "10.0.0.1 is no multicast address"),
         (("send", "x"), "udp:239.0.0.1:70000", 2, "is no ring"),
         (("request", "x", "--want", "0"), "udp:239.255.77.79:7", 2, "--want is a number from 1"),
-        (("request", "x", "--want", "all"), "udp:239.255.77.79:7", 2, "does not tell its members"),
+        (("request", "x", "--want", "all"), "udp:239.255.77.79:7", 2, "members of ring udp"),
         (("send", "x", "--interface", "198.51.100.7"), "udp:239.255.77.79:7", 3, "198.51.100.7"),
     ],
 )

@@ -126,7 +126,7 @@ class Ring:
     @property
     def process_id(self) -> str:
         """Who this member is to the others."""
-        return self._layer.process_id
+        return self._layer.process_id(self._name)
 
     @property
     def members(self) -> tuple[str, ...] | None:

@@ -1,22 +1,36 @@
-"""Random runs of the simulated ring with crashes and joins anywhere, and what must hold of them.
+"""Random runs of the simulated ring with crashes and joins anywhere, and the rules they must keep.
 
 `python -m tests.layers.rmp.model --runs 100000` does as many, and prints the seed of each that
-breaks a rule. `--mutant` does it with one of the wrong variants, which must be found out.
+breaks a rule. `--mutant` does it with one of the wrong variants, which must break one. Every third
+run or so has bounds and message numbers so few that sending is refused and receivers have no room.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from random import Random
 from types import MappingProxyType
 from unittest import mock
 
-from wireyard.layers.rmp import Delivered, Order, QoS, Want, own
+from wireyard.layers.rmp import (
+    Delivered,
+    Limits,
+    NumbersExhausted,
+    Order,
+    QoS,
+    SendRefused,
+    Want,
+    numbers,
+    outgoing,
+)
 from wireyard.layers.rmp.events import RequestDone, ViewChanged
+from wireyard.layers.rmp.limits import NUMBERS
+from wireyard.layers.rmp.numbers import Hold
+from wireyard.layers.rmp.outgoing import Outgoing, OwnMessage
 from wireyard.layers.rmp.reassembly import Reassembly
 from wireyard.layers.rmp.sim import SimMember, SimRing
 from wireyard.layers.rmp.states import OWN, Arrival, Effect, Own, OwnEvent
@@ -26,19 +40,24 @@ __all__ = ["MUTANTS", "broken_rule", "mutated"]
 PACKET_BYTES = 64
 ACTIONS = 50
 FIRST_NUMBER = 0xFFF0
+TIGHT = Limits(max_outgoing_bytes=1200, max_held_bytes=2600)
+"""Room for one message of the longest, and a little more."""
+TIGHT_NUMBERS = 8
 QUALITIES = (QoS.TOTALLY_ORDERED,) * 6 + (QoS.K_RESILIENT, QoS.SOURCE_ORDERED, QoS.UNORDERED)
 
 
 class Run:
-    """One run: its members, dead ones too, and what each has sent."""
+    """One run: its members, dead ones too, and the messages of each."""
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
-        self.ring = SimRing(seed, max_packet_bytes=PACKET_BYTES)
+        self.tight = self.rng.random() < 0.3
+        limits = TIGHT if self.tight else None
+        self.ring = SimRing(seed, max_packet_bytes=PACKET_BYTES, limits=limits)
         self.all: list[SimMember] = []
         self.sent: dict[int, list[bytes]] = {}
-        self.unsure: set[bytes] = set()
-        """Messages whose packets may overtake each other."""
+        self.sent_in: dict[tuple[int, Order], dict[bytes, int]] = defaultdict(dict)
+        """The place of each message among those of its sender that wait for each other."""
         self.requests: Counter[int] = Counter()
         self.splits = self.rng.random() < 0.3
         for _ in range(self.rng.randint(1, 4)):
@@ -59,13 +78,20 @@ class Run:
         name = f"{place}/{len(self.sent[place])}/".encode()
         data = name + bytes(self.rng.choice((0, 3, 20, 60, 120, 300)))
         qos = self.rng.choice(QUALITIES)
+        try:
+            self._send(member, data, qos, place)
+        except SendRefused:
+            return
         self.sent[place].append(data)
-        if qos.order is Order.NONE and not is_short(data):
-            self.unsure.add(data)
+        upgraded = qos is QoS.UNORDERED and not is_short(data)
+        among = self.sent_in[place, Order.SOURCE if upgraded else qos.order]
+        among[data] = len(among)
+
+    def _send(self, member: SimMember, data: bytes, qos: QoS, place: int) -> None:
         if self.rng.random() < 0.2:
             want = self.rng.choice((1, 2, Want.ALL, Want.STREAM)) if member.views else 1
-            self.requests[place] += 1
             member.request(data, qos=qos, want=want, timeout_s=1.0)
+            self.requests[place] += 1
         else:
             member.send(data, qos=qos, urgent=self.rng.random() < 0.3)
 
@@ -120,21 +146,22 @@ def of_sources(found: list[Delivered]) -> dict[str, list[bytes]]:
 
 
 def unordered(found: list[Delivered]) -> Counter[bytes]:
-    """Of one packet only: with no order, later packets may overtake the first, and are dropped."""
-    return Counter(one.data for one in found if one.qos.order is Order.NONE and is_short(one.data))
+    return Counter(one.data for one in found if one.qos.order is Order.NONE)
 
 
 def is_short(data: bytes) -> bool:
+    """Return whether a message fits one packet."""
     return len(data) < PACKET_BYTES - 22
 
 
 def broken_rule(seed: int) -> str | None:
     """Do a run and return which rule it breaks, None if none."""
     run = Run(seed)
-    for _ in range(ACTIONS):
-        run.act()
-    run.ring.run()
-    return _disagreement(run) or _miscount(run) or _loose_end(run)
+    with mock.patch.object(numbers, "NUMBERS", TIGHT_NUMBERS if run.tight else NUMBERS):
+        for _ in range(ACTIONS):
+            run.act()
+        run.ring.run()
+    return _disagreement(run) or _disorder(run) or _miscount(run) or _loose_end(run)
 
 
 def _disagreement(run: Run) -> str | None:
@@ -164,8 +191,34 @@ def _disagreement(run: Run) -> str | None:
     return None
 
 
+def _disorder(run: Run) -> str | None:
+    """Each member delivers a sender's messages in the order sent, and while both stay, every one.
+
+    The first it delivers of a sender that it has not been with so far may be any of them.
+    """
+    for member in run.all:
+        members: tuple[str, ...] = ()
+        last: dict[tuple[int, Order], int] = {}
+        met: set[tuple[int, Order]] = set()
+        for event in member.events:
+            if isinstance(event, ViewChanged):
+                members = event.members
+                met = {key for key in met if run.all[key[0]].process_id in members}
+            elif isinstance(event, Delivered) and event.qos.order is not Order.NONE:
+                sender = int(event.data.split(b"/")[0])
+                key = sender, event.qos.order
+                place = run.sent_in[key][event.data]
+                if place <= last.get(key, -1):
+                    return f"{member.process_id} delivered messages of {event.source} out of order"
+                if key in met and place > last[key] + 1:
+                    return f"{member.process_id} missed a message of {event.source}"
+                last[key] = place
+                met.add(key)
+    return None
+
+
 def _miscount(run: Run) -> str | None:
-    """Nobody delivers twice or what nobody sent; each message of a survivor comes once."""
+    """No member delivers a message twice or one that was not sent; a survivor's come once."""
     known = {data for messages in run.sent.values() for data in messages}
     for place, member in enumerate(run.all):
         counts = Counter(one.data for one in member.events if isinstance(one, Delivered))
@@ -173,8 +226,7 @@ def _miscount(run: Run) -> str | None:
             return f"{member.process_id} delivered what nobody sent"
         if counts and max(counts.values()) > 1:
             return f"{member.process_id} delivered a message twice"
-        due = set(run.sent[place]) - run.unsure if run.is_alive(member) else set()
-        if not due <= counts.keys():
+        if run.is_alive(member) and not set(run.sent[place]) <= counts.keys():
             return f"a message of {member.process_id} was lost"
     return None
 
@@ -194,8 +246,18 @@ def _loose_end(run: Run) -> str | None:
 # --- the variants that are known to be wrong ------------------------------------------------
 
 
+@contextmanager
+def _table(*cells: tuple[tuple[Own, OwnEvent], tuple[Own, Effect]]) -> Iterator[None]:
+    """Have own messages follow another table."""
+    with mock.patch.object(outgoing, "OWN", MappingProxyType({**OWN, **dict(cells)})):
+        yield
+
+
+_NOT_CUT = (Own.PARTLY, OwnEvent.VIEW), (Own.PARTLY, Effect.NOTHING)
+
+
 def _keep_living(self: Reassembly) -> None:
-    """Abort the unfinished messages of nobody: their sources live, or the timer will do it."""
+    """Abort the unfinished messages of members that left only."""
     for key in list(self._open):
         if key[0] not in _living:
             self._abort(key, Arrival.VIEW)
@@ -207,7 +269,6 @@ _living: set[str] = set()
 @contextmanager
 def _keeps_living() -> Iterator[None]:
     """Drop the unfinished messages of who left only, as systems do that order by last packets."""
-    kept = MappingProxyType({**OWN, (Own.PARTLY, OwnEvent.VIEW): (Own.PARTLY, Effect.NOTHING)})
     take = SimMember._take
 
     def taking(member: SimMember) -> None:
@@ -216,27 +277,78 @@ def _keeps_living() -> Iterator[None]:
         take(member)
 
     with (
-        mock.patch.object(own, "OWN", kept),
+        _table(_NOT_CUT),
         mock.patch.object(Reassembly, "view", _keep_living),
         mock.patch.object(SimMember, "_take", taking),
     ):
         yield
 
 
-@contextmanager
-def _resends_uncut() -> Iterator[None]:
+def _resends_uncut() -> AbstractContextManager[None]:
     """Send again what no packet is back of, too."""
-    again = MappingProxyType({**OWN, (Own.SENT, OwnEvent.VIEW): (Own.TAIL, Effect.RESEND)})
-    with mock.patch.object(own, "OWN", again):
-        yield
+    return _table(((Own.SENT, OwnEvent.VIEW), (Own.TAIL, Effect.STOP)))
+
+
+def _resends_nothing() -> AbstractContextManager[None]:
+    """Leave what a view cut as it is."""
+    return _table(_NOT_CUT)
 
 
 @contextmanager
-def _resends_nothing() -> Iterator[None]:
-    """Leave what a view cut as it is."""
-    never = MappingProxyType({**OWN, (Own.PARTLY, OwnEvent.VIEW): (Own.TAIL, Effect.NOTHING)})
-    with mock.patch.object(own, "OWN", never):
+def _forgets_bounds() -> Iterator[None]:
+    """Send again what views cut, and not what receivers dropped for want of room."""
+    with mock.patch.object(Outgoing, "no_room", lambda _self, _number: None):
         yield
+
+
+def _next_of_all(self: Outgoing) -> tuple[QoS, bytes] | None:
+    """Return the next packet, with nothing waiting for a message to come back."""
+    first = self._queue[0] if self._queue else None
+    if not isinstance(first, OwnMessage) or first.given + 1 < first.count:
+        return _next_packet(self)
+    found = _next_packet(self)
+    if self._queue and self._queue[0] is first:
+        self._queue.popleft()
+    return found
+
+
+_next_packet = Outgoing.next_packet
+
+
+@contextmanager
+def _sends_on(again: Callable[[Outgoing, OwnMessage], None]) -> Iterator[None]:
+    """Give the ring what is behind a message, and send that again, if a view cuts it, by `again`.
+
+    Its tail goes on arriving, so it needs another number.
+    """
+
+    def view(self: Outgoing) -> None:
+        for message in list(self._own.values()):
+            if message.state is Own.PARTLY:
+                del self._own[message.number]
+                try:
+                    number = self._numbers.take(Hold.ON_THE_WAY, 0.0)
+                except NumbersExhausted:
+                    continue
+                copy = OwnMessage(number, message.draft, message.qos, message.count)
+                self._own[number] = copy
+                again(self, copy)
+
+    with (
+        mock.patch.object(Outgoing, "next_packet", _next_of_all),
+        mock.patch.object(Outgoing, "view", view),
+    ):
+        yield
+
+
+def _resends_behind() -> AbstractContextManager[None]:
+    """Queue a cut message again behind later ones."""
+    return _sends_on(lambda queue, message: queue._queue.append(message))
+
+
+def _resends_before() -> AbstractContextManager[None]:
+    """Queue a cut message again before those that the ring has not been given yet."""
+    return _sends_on(lambda queue, message: queue._queue.appendleft(message))
 
 
 MUTANTS = MappingProxyType(
@@ -244,6 +356,9 @@ MUTANTS = MappingProxyType(
         "keeps-living": _keeps_living,
         "resends-uncut": _resends_uncut,
         "resends-nothing": _resends_nothing,
+        "resends-behind": _resends_behind,
+        "resends-before": _resends_before,
+        "forgets-bounds": _forgets_bounds,
     }
 )
 

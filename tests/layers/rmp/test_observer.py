@@ -10,7 +10,17 @@ import pytest
 
 from tests.formats.rmp.make import framed
 from tests.layers.rmp.captured import Sent, breaches, messages, rows_of, watch
-from tests.layers.rmp.make import RING, YOU, delivered, layer, packets, plain, segment
+from tests.layers.rmp.make import (
+    ME,
+    RING,
+    YOU,
+    delivered,
+    layer,
+    packets,
+    plain,
+    receive,
+    segment,
+)
 from tests.readings import table_of
 from wireyard.formats.rmp.packet import Message, encode_packet
 from wireyard.layers.rmp import Limits, MessageId, QoS, Want
@@ -75,6 +85,24 @@ def test_a_message_has_the_places_of_its_packets() -> None:
     ]
     assert (x.places[0].frame, x.places[0].length) == (4, 3)
     assert all(place.ns is not None for place in a.places)
+
+
+@pytest.mark.parametrize("seen", [1, 2, 3])
+def test_a_message_that_a_view_cut_is_there_once(seen: int) -> None:
+    """Its sender sends it again under its number; the ring may have carried the tail or not."""
+    sender = layer()
+    sender.send(RING, b"cut" * 80, now=0.0)
+    sender.send(RING, b"later", now=0.0, urgent=True)
+    first = [sender.next_packet(RING) for _ in range(seen)]
+    carried = [packet for _, packet in filter(None, first)]
+    receive(sender, carried[0], source=ME)
+    sender.view(RING, (ME, YOU), now=0.0)
+    receive(sender, *carried[1:], source=ME)
+    again = packets(sender)
+    receive(sender, *again, source=ME)
+    found = watch(*every(0.001, [*carried, *again, *packets(sender)]))
+    assert messages(found) == [b"cut" * 80, b"later"]
+    assert breaches(found) == ["repeated_packet"] * seen
 
 
 def test_messages_of_one_packet_have_places_of_their_own() -> None:

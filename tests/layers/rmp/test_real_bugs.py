@@ -129,7 +129,7 @@ def test_09_what_members_left_behind_does_not_stay() -> None:
     for number in range(50):
         receive(at, segments(number, b"a", b"b")[0])
     at.view(RING, (ME,), now=0.0)
-    assert all(one.idle for one in at._rings[RING].reassemblies.values())
+    assert all(one.idle for one in at._rings[RING].reassemblies)
 
 
 def test_09_a_message_that_ends_in_a_packet_of_several_has_its_own_place() -> None:

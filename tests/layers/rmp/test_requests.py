@@ -142,7 +142,7 @@ def test_another_client_of_this_process_may_answer() -> None:
 
 def test_without_views_only_time_ends_what_nobody_answers() -> None:
     at = layer(members=None)
-    with pytest.raises(UsageError, match="does not tell its members"):
+    with pytest.raises(UsageError, match="members of ring ring are not known"):
         ask(at, Want.ALL)
     with pytest.raises(UsageError, match="1 is the least"):
         ask(at, 0)
@@ -183,7 +183,10 @@ def test_a_number_rests_after_its_request_so_that_a_late_reply_meets_no_other(
     assert [type(event) for event in events(at)] == [Delivered]
     assert at.dropped == {Drop.LATE_REPLY: 1}
     at.send(RING, bytes(200), now=3.0)
-    assert decode_packet(packets(at)[-1])[0].message_number == number
+    while out := packets(at):
+        last = out[-1]
+        receive(at, *out, source=ME)
+    assert decode_packet(last)[0].message_number == number
 
 
 def test_timers_do_not_grow_with_replies() -> None:

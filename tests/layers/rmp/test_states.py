@@ -25,7 +25,8 @@ from tests.layers.rmp.make import (
 from wireyard.layers.rmp import Delivered, Drop, MessageId, Order, QoS, Want
 from wireyard.layers.rmp.events import Aborted, RequestDone
 from wireyard.layers.rmp.numbers import Hold, Numbers
-from wireyard.layers.rmp.own import OwnMessage, OwnMessages
+from wireyard.layers.rmp.outgoing import Outgoing, OwnMessage
+from wireyard.layers.rmp.reassembly import Whole
 from wireyard.layers.rmp.segments import Draft
 from wireyard.layers.rmp.states import (
     ABORT_REASONS,
@@ -140,8 +141,8 @@ def test_messages_that_arrive(cell: tuple[Arriving, Arrival]) -> None:
                 found.handle_timer(5.0)
             case (fields, data):
                 found.receive(YOU, NONE if expires else TOTAL, fields, data, 0.0)
-    assert [whole.data for whole in found.ready] == ready
-    aborted = [event for event in found.events if isinstance(event, Aborted)]
+    assert [whole.data for whole in found.found if isinstance(whole, Whole)] == ready
+    aborted = [event for event in found.found if isinstance(event, Aborted)]
     assert [(event.source, event.reason) for event in aborted] == [(YOU, why) for why in reasons]
     assert drops.counts == counts
     others = 4 if cell[1] is Arrival.OVERFLOW else 0
@@ -157,43 +158,71 @@ def test_every_cell_of_arriving_was_walked() -> None:
 # --- own messages ---------------------------------------------------------------------------
 
 OWN_WALKS: dict[tuple[Own, OwnEvent], list[int | str]] = {
-    # Packets that come back and views; the last of them is what the cell is about.
-    (Own.SENT, OwnEvent.PACKET): [1],
-    (Own.SENT, OwnEvent.LAST): ["only", 1],
-    (Own.SENT, OwnEvent.VIEW): ["view"],
-    (Own.PARTLY, OwnEvent.PACKET): [1, 2],
-    (Own.PARTLY, OwnEvent.LAST): [1, 2, 3],
-    (Own.PARTLY, OwnEvent.VIEW): [1, "view"],
-    (Own.TAIL, OwnEvent.PACKET): [1, "view", 2],
-    (Own.TAIL, OwnEvent.LAST): [1, "view", 2, 3],
-    (Own.TAIL, OwnEvent.VIEW): [1, "view", "view"],
+    # Packets that come back, views and drops; the last of them is what the cell is about.
+    (Own.SENT, OwnEvent.PACKET): ["3 given", 1],
+    (Own.SENT, OwnEvent.LAST): ["only", "1 given", 1],
+    (Own.SENT, OwnEvent.VIEW): ["3 given", "view"],
+    (Own.PARTLY, OwnEvent.PACKET): ["3 given", 1, 2],
+    (Own.PARTLY, OwnEvent.LAST): ["3 given", 1, 2, 3],
+    (Own.PARTLY, OwnEvent.VIEW): ["3 given", 1, "view"],
+    (Own.PARTLY, OwnEvent.NO_ROOM): ["2 given", 1, "no room"],
+    (Own.TAIL, OwnEvent.PACKET): ["3 given", 1, "view", 2],
+    (Own.TAIL, OwnEvent.VIEW): ["3 given", 1, "view", "view"],
+    # With the last packet on the way, or at once if there is none.
+    (Own.TAIL, OwnEvent.DRAINED): ["2 given", 1, "view", 2],
 }
+
+
+def own_message(walk: list[int | str]) -> tuple[Outgoing, OwnMessage, Numbers]:
+    """Return the message after all of a walk but its last step."""
+    numbers = Numbers(7)
+    number = numbers.take(Hold.ON_THE_WAY, 0.0)
+    data = b"data" if walk[0] == "only" else bytes(2 * PACKET_BYTES)
+    message = OwnMessage(number, Draft(data), TOTAL, 1 if walk[0] == "only" else 3)
+    outgoing = Outgoing(PACKET_BYTES, numbers)
+    outgoing.send(message)
+    for happening in walk[:-1]:
+        own_step(outgoing, happening)
+    return outgoing, message, numbers
+
+
+def own_step(outgoing: Outgoing, happening: int | str) -> None:
+    match happening:
+        case int():
+            outgoing.packet_back(7, happening)
+        case "view":
+            outgoing.view()
+        case "no room":
+            outgoing.no_room(7)
+        case str() if happening.endswith("given"):
+            for _ in range(int(happening[0])):
+                assert outgoing.next_packet() is not None
 
 
 @pytest.mark.parametrize("cell", OWN, ids=": ".join)
 def test_own_messages(cell: tuple[Own, OwnEvent]) -> None:
-    numbers = Numbers(7)
-    own = OwnMessages(numbers)
     walk = OWN_WALKS[cell]
-    message = OwnMessage(Draft(b"data"), TOTAL, 1 if walk[0] == "only" else 3)
-    own.add(numbers.take(Hold.ON_THE_WAY, 0.0), message)
-    again: list[tuple[int, OwnMessage]] = []
-    for place, happening in enumerate(walk, 1):
-        again = []
-        if place == len(walk):
-            assert message.state is cell[0]
-        if isinstance(happening, int):
-            own.packet_back(7, happening)
-        elif happening == "view":
-            again = own.view()
+    outgoing, message, numbers = own_message(walk)
+    assert message.state is cell[0]
+    own_step(outgoing, walk[-1])
     state, effect = OWN[cell]
     assert message.state is state
-    assert bool(again) == (effect is Effect.RESEND)
-    assert len(numbers) == len(own) == (effect is not Effect.FREE)
-    cut = "view" in walk and walk[0] == 1
-    assert own.waiting_bytes == (0 if cut or effect is Effect.FREE else 4)
-    for number, copy in again:
-        assert (number, copy.draft, copy.state, copy.back) == (7, Draft(b"data"), Own.SENT, set())
+    assert len(numbers) == (effect is not Effect.FREE)
+    assert outgoing.waiting_bytes == (0 if effect is Effect.FREE else len(message.draft.data))
+    match effect:
+        case Effect.STOP:
+            assert outgoing.next_packet() is None
+        case Effect.RESEND:
+            assert (message.given, message.back) == (0, set())
+            again = outgoing.next_packet()
+            assert again == (TOTAL, message.draft.packet(7, 1, 3, PACKET_BYTES))
+
+
+@pytest.mark.parametrize("cut", ["view", "no room"])
+def test_a_cut_message_with_no_packet_on_the_way_is_sent_again_at_once(cut: str) -> None:
+    outgoing, message, _ = own_message(["1 given", 1, cut, "-"])
+    assert (message.state, message.given) == (Own.SENT, 0)
+    assert outgoing.next_packet() is not None
 
 
 def test_every_cell_of_own_was_walked() -> None:

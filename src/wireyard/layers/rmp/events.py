@@ -1,4 +1,4 @@
-"""What the layer tells its application, in the order in which it happened."""
+"""Events of the layer for its application, in the order in which they happened."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ __all__ = [
     "Foreign",
     "MalformedPacket",
     "MessageId",
+    "Piece",
     "Replied",
     "RequestDone",
     "Stalled",
@@ -23,7 +24,7 @@ __all__ = [
 
 
 class MessageId(NamedTuple):
-    """What a reply says it replies to."""
+    """A message as a reply names it."""
 
     source: str
     """Process that sent the message, as ``address:port``."""
@@ -50,8 +51,38 @@ class Delivered(NamedTuple):
 
     @property
     def message_id(self) -> MessageId | None:
-        """What a reply to this message names; None where none can (errata R21)."""
+        """The name of this message in a reply; None where none can name it (errata R21)."""
         return None if self.number is None else MessageId(self.source, self.number)
+
+
+class Piece(NamedTuple):
+    """Data of a message that is still arriving, at its place; see `MessagingLayer.register_layer`.
+
+    The pieces of a message follow each other without a gap. Where an `Aborted` of its number comes
+    before the last of them, they were no message: its sender may send it again, from the beginning.
+    """
+
+    ring: str
+    source: str
+    """Process that sent it, as ``address:port``."""
+    qos: QoS
+    layer: int
+    client: int | None
+    domain: int | None
+    number: int
+    reply_requested: bool
+    offset: int
+    """Bytes of the message before this piece."""
+    data: bytes
+    last: bool
+    """Whether the message ends with it."""
+    destinations: tuple[int, ...]
+    """Clients that the message is for; those of its first piece."""
+
+    @property
+    def message_id(self) -> MessageId:
+        """The name of its message in a reply."""
+        return MessageId(self.source, self.number)
 
 
 class Foreign(NamedTuple):
@@ -60,6 +91,11 @@ class Foreign(NamedTuple):
     ring: str
     source: str
     data: bytes
+
+    @property
+    def typing(self) -> int:
+        """The typing word."""
+        return int.from_bytes(self.data[:2], "big")
 
 
 class UnknownLayer(NamedTuple):
@@ -89,11 +125,11 @@ class Aborted(NamedTuple):
     packets: int
     """Packets that were dropped with it."""
     place: Any = None
-    """Where its first packet was seen, if whoever gave the packets said so."""
+    """Where its first packet was seen, where its receiver was given that."""
 
 
 class Stalled(NamedTuple):
-    """An unfinished message holds back others; only the ring can help, by expelling its source."""
+    """An unfinished message holds back others, which ends when the ring expels its source."""
 
     ring: str
     source: str
@@ -126,6 +162,7 @@ class RequestDone(NamedTuple):
 
 Event = (
     Delivered
+    | Piece
     | Foreign
     | UnknownLayer
     | MalformedPacket

@@ -1,7 +1,7 @@
 """The messaging layer of one process: messages to packets, and packets to events.
 
-No sockets, clocks, threads or randomness. Whoever runs it gives it packets and views as the ring
-delivers them, sends what `next_packet` returns, and calls `handle_timer` when `get_timer` is due;
+No sockets, clocks, threads or randomness. Its caller passes it packets and views as the rings
+deliver them, sends what `next_packet` returns, and calls `handle_timer` when `get_timer` is due;
 `now` is any clock in seconds that does not go back.
 """
 
@@ -10,111 +10,145 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 
-from wireyard.errors import DecodeError, EncodeError, UsageError
+from wireyard.errors import EncodeError, UsageError
+from wireyard.formats.rmp.packet import Message, encode
 from wireyard.layers.rmp.clients import Clients
 from wireyard.layers.rmp.counters import Drop, Drops
-from wireyard.layers.rmp.delivery import MESSAGING, Delivery
-from wireyard.layers.rmp.errors import NotWritable, NumbersExhausted
-from wireyard.layers.rmp.events import (
-    Aborted,
-    Event,
-    MalformedPacket,
-    MessageId,
-    ViewChanged,
-)
+from wireyard.layers.rmp.delivery import MESSAGING, Delivery, Handler
+from wireyard.layers.rmp.errors import MessageTooBig, NotWritable
+from wireyard.layers.rmp.events import Event, MessageId
 from wireyard.layers.rmp.limits import Limits
 from wireyard.layers.rmp.numbers import Hold, Numbers
-from wireyard.layers.rmp.own import OwnMessage
+from wireyard.layers.rmp.outgoing import OwnMessage
 from wireyard.layers.rmp.packing import Head, head_of
-from wireyard.layers.rmp.parsing import parse_packet
 from wireyard.layers.rmp.qos import QoS
-from wireyard.layers.rmp.reassembly import Reassembly
 from wireyard.layers.rmp.requests import Request, Requests, Want
 from wireyard.layers.rmp.ring import Ring
 from wireyard.layers.rmp.segments import Draft
 
 __all__ = ["MessagingLayer"]
 
-_LAYERS = range(64)
-
 
 class MessagingLayer:
-    """Messages of one process on any number of rings.
+    """Messages of one process on any number of rings, with one counter of message numbers.
 
     Parameters
     ----------
     process_id
-        This process as the rings know it, ``address:port``: what replies name.
+        This process as its rings know it, ``address:port``: the source that replies name.
     first_number
         First message number; random where the process may be started again.
     limits
         Bounds and delays, the same at all members.
     consume_replies
-        Whether a reply that a request waits for is told as such only, and not delivered as well.
+        Whether a reply that a request waits for is a `Replied` only, and not delivered as well.
     """
 
     def __init__(
         self,
-        process_id: str,
+        process_id: str | None = None,
         *,
         first_number: int,
         limits: Limits | None = None,
         consume_replies: bool = False,
     ) -> None:
-        self.process_id = process_id
+        self._process_id = process_id
         self._limits = limits or Limits()
         self._drops = Drops(self._limits.max_counted_sources)
         self._numbers = Numbers(first_number)
-        self._events: deque[Event] = deque()
-        self._requests = Requests(
-            self._numbers, self._drops, self._limits.max_replies, self._events
-        )
+        events: deque[Event] = deque()
+        self._requests = Requests(self._numbers, self._drops, self._limits.max_replies, events)
         self._rings: dict[str, Ring] = {}
         self._delivery = Delivery(
-            process_id,
-            self._limits.report_every_s,
-            self._drops,
-            self._events,
-            self._requests,
-            consume_replies,
+            self._limits.report_every_s, self._drops, events, self._requests, consume_replies
         )
 
     # --- rings, layers, clients -------------------------------------------------------------
 
-    def add_ring(self, ring: str, max_packet_bytes: int) -> None:
-        """Take part in a ring.
+    def add_ring(self, ring: str, max_packet_bytes: int, process_id: str | None = None) -> None:
+        """Join a ring.
+
+        Parameters
+        ----------
+        process_id
+            This process as that ring knows it, where it has another name there.
 
         Raises
         ------
         UsageError
-            It is known already, or its packets are too short to be any use.
+            It is known already, its packets are too short, or this process has no name there.
         """
         if ring in self._rings:
             raise UsageError(f"ring {ring} is known already")
-        self._rings[ring] = Ring(ring, max_packet_bytes, self._limits, self._numbers, self._drops)
+        process_id = process_id or self._process_id
+        if process_id is None:
+            raise UsageError(f"ring {ring} has no name for this process")
+        self._rings[ring] = Ring(
+            ring,
+            process_id,
+            max_packet_bytes,
+            self._limits,
+            self._numbers,
+            self._drops,
+            self._delivery.wants_pieces,
+        )
 
-    def register_layer(self, layer: int) -> None:
-        """Have messages for a destination layer delivered.
+    def remove_ring(self, ring: str, *, now: float) -> None:
+        """Leave a ring: its requests end, and what waits for it is dropped."""
+        left = self._ring(ring)
+        self._requests.close(ring, now)
+        left.outgoing.close(now + 2 * self._limits.reassembly_timeout_s)
+        del self._rings[ring]
+
+    def register_layer(
+        self, layer: int, handler: Handler | None = None, *, in_pieces: bool = False
+    ) -> None:
+        """Have messages for a destination layer delivered, on all rings.
+
+        Parameters
+        ----------
+        handler
+            Is called with each message of the layer, at its place among the events: `next_event`
+            passes it on instead of returning it. Without one, messages are events.
+        in_pieces
+            Whether a message that is still arriving when its turn comes is delivered as it arrives,
+            as `Piece` events, rather than atomically. Replies are always whole.
 
         Raises
         ------
         UsageError
-            No typing word has room for it.
+            No typing word has room for it, or it has a handler.
         """
-        if layer not in _LAYERS:
-            raise UsageError(f"layer {layer} is not from {_LAYERS[0]} to {_LAYERS[-1]}")
-        self._delivery.layers.add(layer)
+        self._delivery.register_layer(layer, handler, in_pieces)
 
     def unregister_layer(self, layer: int) -> None:
-        """Have messages for a destination layer dropped from now on."""
-        self._delivery.layers.discard(layer)
+        """Have messages for a destination layer dropped from now on; its handler is removed."""
+        self._delivery.unregister_layer(layer)
+
+    def register_foreign(self, typing: int, handler: Handler) -> None:
+        """Have a handler called with each `Foreign` message that begins with a typing word.
+
+        Raises
+        ------
+        UsageError
+            The word is of this protocol, from 0 to 4095, or has a handler.
+        """
+        self._delivery.register_foreign(typing, handler)
+
+    def unregister_foreign(self, typing: int) -> None:
+        """Have messages that begin with a typing word be events again."""
+        self._delivery.unregister_foreign(typing)
+
+    def process_id(self, ring: str) -> str:
+        """Return the name of this process on a ring, as replies give it."""
+        return self._ring(ring).process_id
 
     def clients(self, ring: str) -> Clients:
         """Return the clients of this process in a ring, to register more or other domains."""
         return self._ring(ring).clients
 
     def members(self, ring: str) -> tuple[str, ...] | None:
-        """Return who is in a ring, None if no view has told."""
+        """Return the members of a ring, None before its first view."""
         return self._ring(ring).members
 
     # --- sending ----------------------------------------------------------------------------
@@ -152,23 +186,44 @@ class MessagingLayer:
         EncodeError
             A value that has no form on the wire.
         """
-        to = self._ring(ring)
-        if type(data) is not bytes:
-            raise EncodeError("data", data, "data is bytes")
-        if to.waiting_bytes + len(data) > self._limits.max_outgoing_bytes:
-            raise self._no_room(to)
+        to = self._room_for(ring, data)
         if reply_to is None:
             head = head_of(layer, domain or None, client or None)
         else:
             draft = Draft(data, layer, domain or None, client or None, reply_to)
             head, urgent = Head(draft.head(), b""), True
         if len(head.last) + len(data) <= to.max_packet_bytes:
-            to.pack(qos, head, data, now + self._limits.max_delay_s)
-            if urgent or not self._limits.max_delay_s:
-                to.flush()
+            self._pack(to, qos, head, data, now, urgent)
             return
         draft = Draft(data, layer, domain or None, client or None, reply_to)
-        self._send_numbered(to, draft, qos, now)
+        self._send_numbered(to, draft, qos, now, Hold.ON_THE_WAY)
+
+    def send_foreign(
+        self, ring: str, data: bytes, *, now: float, qos: QoS = QoS.TOTALLY_ORDERED
+    ) -> None:
+        """Send a message of another protocol; it ends its packet, so it is sent at once.
+
+        Parameters
+        ----------
+        data
+            Its typing word, 4096 or above, and all that follows.
+
+        Raises
+        ------
+        SendRefused
+            There is no room for it, or it does not fit one packet: no field of this layer can be
+            put in front of its parts (errata R33).
+        EncodeError
+            It begins with no typing word of another protocol.
+        """
+        to = self._room_for(ring, data)
+        encode(Message(foreign=True, data=data))
+        if len(data) > to.max_packet_bytes:
+            raise MessageTooBig(
+                f"a message of another protocol has {len(data)} bytes,"
+                f" {to.max_packet_bytes} are the most"
+            )
+        self._pack(to, qos, Head(b"", b""), data, now, urgent=True)
 
     def send_all(
         self,
@@ -188,7 +243,7 @@ class MessagingLayer:
         Raises
         ------
         SendRefused, EncodeError
-            As of `send`, but for want of room. Those before it are sent.
+            As of `send`, except for want of room. Those before it are sent.
         """
         to = self._ring(ring)
         head = head_of(layer, domain or None, client or None)
@@ -197,10 +252,10 @@ class MessagingLayer:
         sent = 0
         while sent < len(messages):
             data = messages[sent]
-            if to.waiting_bytes + len(data) > self._limits.max_outgoing_bytes:
+            if to.outgoing.waiting_bytes + len(data) > self._limits.max_outgoing_bytes:
                 break
             if len(data) <= small and type(data) is bytes:
-                sent = to.pack_all(qos, head, messages, sent, flush_at)
+                sent = to.outgoing.pack(qos, head, messages, sent, flush_at)
             else:
                 self.send(ring, data, now=now, qos=qos, layer=layer, client=client, domain=domain)
                 sent += 1
@@ -232,106 +287,56 @@ class MessagingLayer:
         stall_s
             How long to wait for another one after each.
         sentinel
-            Says of a reply's data whether it is the last one.
+            Returns of a reply's data whether it is the last one.
 
         Raises
         ------
         SendRefused, EncodeError
             As of `send`.
         UsageError
-            All members are wanted where nobody knows them, or less than one reply.
+            All members are wanted where they are not known, or less than one reply.
         """
-        to = self._ring(ring)
-        if type(data) is not bytes:
-            raise EncodeError("data", data, "data is bytes")
+        to = self._room_for(ring, data)
         if want is Want.ALL and to.members is None:
-            raise UsageError(f"ring {ring} does not tell its members, so 'all' has no number")
+            raise UsageError(f"the members of ring {ring} are not known, so 'all' has no number")
         if isinstance(want, int) and want < 1:
             raise UsageError(f"{want} replies are wanted, 1 is the least")
-        if to.waiting_bytes + len(data) > self._limits.max_outgoing_bytes:
-            raise self._no_room(to)
         draft = Draft(data, layer, domain or None, client or None, reply_requested=True)
-        request = Request(
-            ring, want, timeout_s, now, stall_s, sentinel, [], self._who_may_answer(to, draft)
-        )
-        id_ = self._requests.new_id()
-        request.numbers.append(self._send_numbered(to, draft, qos, now, id_))
-        self._requests.add(id_, request, now)
-        return id_
+        number = self._send_numbered(to, draft, qos, now, Hold.ON_THE_WAY | Hold.PENDING)
+        members = to.members_reached(draft.domain, draft.client)
+        request = Request(ring, want, timeout_s, now, stall_s, sentinel, number, members)
+        return self._requests.add(request, now)
 
     def cancel(self, request: int, now: float) -> None:
         """End a request; one that is done stays as it is."""
         self._requests.cancel(request, now)
 
     def flush(self, ring: str | None = None) -> None:
-        """Have all that was sent before returned by `next_packet`, of one ring or of all."""
+        """Put all that was packed into the queues of the rings, or of one ring."""
         for to in self._rings.values() if ring is None else (self._ring(ring),):
-            to.flush()
+            to.outgoing.flush()
 
     def waiting_bytes(self, ring: str) -> int:
-        """Return how many bytes a ring has not taken, or not given back and may want again."""
-        return self._ring(ring).waiting_bytes
+        """Return the bytes that a ring has not accepted, or not brought back and may need again."""
+        return self._ring(ring).outgoing.waiting_bytes
 
     def next_packet(self, ring: str) -> tuple[QoS, bytes] | None:
-        """Return the next packet to hand to a ring, None if there is none."""
-        return self._ring(ring).take()
+        """Return the next packet for a ring, None if there is none.
 
-    def _send_numbered(
-        self, to: Ring, draft: Draft, qos: QoS, now: float, request: int | None = None
-    ) -> int:
-        """Send a message that has to have a number; return it."""
-        count = draft.packet_count(to.max_packet_bytes, self._limits.max_message_bytes)
-        hold = Hold.ON_THE_WAY if request is None else Hold.ON_THE_WAY | Hold.PENDING
-        number = self._numbers.take(hold, now)
-        if qos.reliable:
-            to.own.add(number, OwnMessage(draft, qos, count, request=request))
-        else:
-            # Nobody tells which packets arrive; after this time no receiver keeps any.
-            until = now + 2 * self._limits.reassembly_timeout_s
-            self._numbers.rest(number, Hold.ON_THE_WAY, until)
-        to.flush()
-        for packet in draft.packets(number, count, to.max_packet_bytes):
-            to.put(qos, packet)
-        return number
+        None too behind a message of several packets that are not all back (errata R28): ask again
+        after `receive`.
+        """
+        return self._ring(ring).outgoing.next_packet()
 
     # --- receiving --------------------------------------------------------------------------
 
     def receive(self, ring: str, source: str, packet: bytes, *, qos: QoS, now: float) -> None:
-        """Take a packet as the ring delivers it, those of this process too."""
-        at = self._ring(ring)
-        try:
-            runs = parse_packet(packet)
-        except DecodeError as error:
-            self._drops.malformed(source)
-            self._events.append(MalformedPacket(ring, source, error))
-            return
-        reassembly = at.reassemblies[qos.order]
-        own = qos.reliable and source == self.process_id
-        for fields, run in runs:
-            number = fields.message_number
-            if number is None and reassembly.idle:
-                self._delivery.deliver(at, source, qos, fields, run, now)
-                continue
-            if own and number is not None and fields.packet_number is not None:
-                at.own.packet_back(number, fields.packet_number)
-            for data in run:
-                reassembly.receive(source, qos, fields, data, now)
-            self._collect(at, reassembly, now)
+        """Add a packet as the ring delivers it, those of this process too."""
+        self._delivery.receive(self._ring(ring), source, packet, qos, now)
 
     def view(self, ring: str, members: Iterable[str], *, now: float) -> None:
-        """Take a new view: who is in the ring from this place in the order of packets on."""
-        at = self._ring(ring)
-        before, at.members = at.members or (), tuple(members)
-        at.flush()
-        for reassembly in at.reassemblies.values():
-            reassembly.view()
-            self._collect(at, reassembly, now)
-        joined = tuple(member for member in at.members if member not in before)
-        left = tuple(member for member in before if member not in at.members)
-        self._events.append(ViewChanged(ring, at.members, joined, left))
-        self._requests.view(ring, at.members, now)
-        for number, message in at.own.view():
-            self._send_again(at, number, message, now)
+        """Add a view: the members of a ring from this place in the order of packets on."""
+        self._delivery.view(self._ring(ring), tuple(members), now)
 
     # --- time and events --------------------------------------------------------------------
 
@@ -339,23 +344,19 @@ class MessagingLayer:
         """Return when `handle_timer` is due, None if nothing waits for time to pass."""
         times = [self._requests.get_timer()]
         for ring in self._rings.values():
-            times.append(ring.flush_at)
-            times += (reassembly.get_timer() for reassembly in ring.reassemblies.values())
+            times.append(ring.outgoing.flush_at)
+            times += (reassembly.get_timer() for reassembly in ring.reassemblies)
         return min((time for time in times if time is not None), default=None)
 
     def handle_timer(self, now: float) -> None:
         """Do what is due: flush what was packed, end requests, abort or report what takes long."""
         for ring in self._rings.values():
-            if ring.flush_at is not None and ring.flush_at <= now:
-                ring.flush()
-            for reassembly in ring.reassemblies.values():
-                reassembly.handle_timer(now)
-                self._collect(ring, reassembly, now)
+            self._delivery.handle_timer(ring, now)
         self._requests.handle_timer(now)
 
     def next_event(self) -> Event | None:
-        """Return what happened next, None if that is all."""
-        return self._events.popleft() if self._events else None
+        """Return the next event, None if there is none; messages of handlers go to these."""
+        return self._delivery.next_event()
 
     @property
     def dropped(self) -> Counter[Drop]:
@@ -375,39 +376,31 @@ class MessagingLayer:
         except KeyError:
             raise UsageError(f"ring {name} is not known") from None
 
-    def _no_room(self, to: Ring) -> NotWritable:
-        limit = self._limits.max_outgoing_bytes
-        return NotWritable(
-            f"{to.waiting_bytes} bytes wait for ring {to.name}, {limit} are the most"
-        )
+    def _room_for(self, ring: str, data: bytes) -> Ring:
+        """Return the ring if it has room for a message."""
+        to = self._ring(ring)
+        if type(data) is not bytes:
+            raise EncodeError("data", data, "data is bytes")
+        waiting, limit = to.outgoing.waiting_bytes, self._limits.max_outgoing_bytes
+        if waiting + len(data) > limit:
+            raise NotWritable(f"{waiting} bytes wait for ring {ring}, {limit} are the most")
+        return to
 
-    def _who_may_answer(self, to: Ring, draft: Draft) -> frozenset[str] | None:
-        """Return the members that a request may be answered by, None if nobody tells them.
+    def _pack(self, to: Ring, qos: QoS, head: Head, data: bytes, now: float, urgent: bool) -> None:
+        """Send a message that fits one packet, with others or at once."""
+        to.outgoing.pack(qos, head, (data,), 0, now + self._limits.max_delay_s)
+        if urgent or not self._limits.max_delay_s:
+            to.outgoing.flush()
 
-        This process is one of them if another of its clients gets the request.
-        """
-        if to.members is None:
-            return None
-        here = to.clients.destinations(draft.domain, None) or ()
-        others = set(to.members) - {self.process_id}
-        return frozenset(others | {self.process_id} if set(here) - {draft.client} else others)
-
-    def _send_again(self, to: Ring, number: int, message: OwnMessage, now: float) -> None:
-        """Send a message whole that a view cut, which had `number` before."""
-        assert message.draft is not None
-        waited_for = message.request if message.request in self._requests else None
-        try:
-            again = self._send_numbered(to, message.draft, message.qos, now, waited_for)
-        except NumbersExhausted:
-            self._events.append(Aborted(to.name, self.process_id, number, "no_number", 0))
-            return
-        if waited_for is not None:
-            self._requests.sent_again(waited_for, again)
-
-    def _collect(self, at: Ring, reassembly: Reassembly, now: float) -> None:
-        """Deliver what has become ready."""
-        self._events.extend(reassembly.events)
-        reassembly.events.clear()
-        while reassembly.ready:
-            source, qos, fields, data, _ = reassembly.ready.popleft()
-            self._delivery.deliver(at, source, qos, fields, (data,), now)
+    def _send_numbered(self, to: Ring, draft: Draft, qos: QoS, now: float, hold: int) -> int:
+        """Send a message that has to have a number; return it."""
+        count = draft.packet_count(to.max_packet_bytes, self._limits)
+        if count > 1 and qos is QoS.UNORDERED:
+            qos = QoS.SOURCE_ORDERED  # or a packet that overtakes the first is lost (errata R28)
+        number = self._numbers.take(hold, now)
+        to.outgoing.send(OwnMessage(number, draft, qos, count))
+        if not qos.reliable:
+            # Its packets do not come back; after this time no receiver keeps any.
+            until = now + 2 * self._limits.reassembly_timeout_s
+            self._numbers.rest(number, Hold.ON_THE_WAY, until)
+        return number

@@ -7,7 +7,8 @@ Rules of this file:
    of service, and the transport of captures, UDP, keeps none: a message is whole with the last of
    its packets, whatever is unfinished before it.
 3. No view is on the wire. What is unfinished is given up when its time is over or the capture ends.
-4. A packet that came again is one packet; see `Repeats`.
+4. A packet that came again is one packet; see `Repeats`. So are those of a message that its sender
+   sends again, for that has its number still (errata R29): the message is there once.
 5. A packet of which the capture has only the beginning counts for nothing.
 """
 
@@ -26,7 +27,7 @@ from wireyard.layers.rmp.events import Aborted
 from wireyard.layers.rmp.limits import Limits
 from wireyard.layers.rmp.parsing import Fields
 from wireyard.layers.rmp.qos import Order, QoS
-from wireyard.layers.rmp.reassembly import Reassembly
+from wireyard.layers.rmp.reassembly import Reassembly, Whole
 from wireyard.layers.rmp.repeats import Repeats
 
 __all__ = ["NEEDED", "Observer", "Seen", "observe"]
@@ -154,7 +155,7 @@ class Observer:
         """Take a packet of a message that has a number."""
         number, orphans = part.fields.message_number, self._drops.counts[Drop.ORPHAN]
         self._reassembly.receive("", QoS.UNRELIABLE, part.fields, data, self._now, part)
-        stray = self._drops.counts[Drop.ORPHAN] > orphans and not self._reassembly.events
+        stray = self._drops.counts[Drop.ORPHAN] > orphans and not self._reassembly.found
         found: list[Seen | Breach] = []
         if self._orphans and not (stray and self._orphans.number == number):
             found = self._tell_orphans()
@@ -165,15 +166,13 @@ class Observer:
 
     def _collect(self, part: _Part | None) -> list[Seen | Breach]:
         """Return what follows from the last packet, or from time."""
-        events, ready = self._reassembly.events, self._reassembly.ready
         found: list[Seen | Breach] = []
-        while events:
-            event = events.popleft()
-            if isinstance(event, Aborted):
-                found.append(self._given_up(event, part))
-        while ready:
-            whole = ready.popleft()
-            found.append(Seen(whole.fields, whole.data, tuple(one.place for one in whole.places)))
+        while self._reassembly.found:
+            match self._reassembly.found.popleft():
+                case Aborted() as event:
+                    found.append(self._given_up(event, part))
+                case Whole(_, _, fields, data, places):
+                    found.append(Seen(fields, data, tuple(one.place for one in places)))
         return found
 
     def _tell_orphans(self) -> list[Seen | Breach]:

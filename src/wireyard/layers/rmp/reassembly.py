@@ -1,19 +1,25 @@
-"""Messages of one ring and order being put together, at the places of their first packets.
+"""Reassembly of messages from their packets, each at the place of its first packet.
 
 Rules of this file:
 
 1. A message's place is that of its first packet. It is delivered when it is complete and nothing
-   unfinished is before it: in the whole ring, among those of its source, or at once, by `Order`.
+   unfinished is before it; where there is no order, when it is complete.
 2. A view is the cut: what is unfinished then is dropped, of all sources, what is complete is
    delivered before the view, and the numbers mean nothing afterwards. All members see the view at
    the same place, so all do the same.
-3. With total order nothing here depends on time or on what this process alone has: every bound is
-   a function of the packets. What stalls is reported only.
+3. Where there is an order, nothing here depends on time or on what this process alone has: every
+   bound is a function of the packets in that order. What stalls is reported only (errata R30).
+4. Where there is no room left, an order aborts the message that began last: its source sends it
+   again, and the one before all others is still completed. Without order nothing is sent again, and
+   the oldest is aborted, as most of it is likely to be lost.
+5. A message may be delivered in pieces while it is first in the order. That changes what is
+   delivered early, and nothing of what is kept, counted or aborted (errata R31).
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from wireyard.layers.rmp.counters import Drop, Drops
@@ -23,7 +29,7 @@ from wireyard.layers.rmp.parsing import Fields
 from wireyard.layers.rmp.qos import Order, QoS
 from wireyard.layers.rmp.states import ABORT_REASONS, ARRIVING, Arrival, Arriving, Step
 
-__all__ = ["Reassembly", "Whole"]
+__all__ = ["Part", "Reassembly", "Whole"]
 
 
 class Whole(NamedTuple):
@@ -32,20 +38,34 @@ class Whole(NamedTuple):
     source: str
     qos: QoS
     fields: Fields
-    """What its first packet says."""
+    """Those of its first packet."""
     data: bytes
     places: tuple[Any, ...]
     """Where its packets were seen, as they came; the first is that of its first packet."""
 
 
+class Part(NamedTuple):
+    """The next data of a message that was still arriving when its turn came."""
+
+    source: str
+    qos: QoS
+    fields: Fields
+    """Those of its first packet."""
+    offset: int
+    data: bytes
+    last: bool
+
+
 class _Entry:
-    """A message at its place in a lane."""
+    """A message at its place."""
 
     __slots__ = (
-        "aborted",
         "data",
         "data_bytes",
+        "delivered_bytes",
+        "delivered_packets",
         "fields",
+        "in_pieces",
         "parts",
         "places",
         "qos",
@@ -68,42 +88,58 @@ class _Entry:
         self.since = now
         self.data: bytes | None = None
         """None while packets are missing."""
-        self.aborted = False
         self.reported = False
+        self.in_pieces = False
+        self.delivered_packets = 0
+        """How many packets were delivered in pieces already, and their bytes."""
+        self.delivered_bytes = 0
 
 
 _Key = tuple[str, int]
 
 
+def _never(_fields: Fields) -> bool:
+    return False
+
+
 class Reassembly:
-    """Messages of one ring with one `Order`.
+    """Messages that wait for each other: those of one ring, or of one of its sources.
 
     Parameters
     ----------
     order
-        Which messages wait for each other.
+        Which messages wait for each other; of `Order.SOURCE` only those of one source come here.
     ring
         Name of the ring, for events.
     max_packet_bytes
         Longest packet of the ring, the same at all members.
     drops
-        Where to count what is dropped.
+        Where dropped packets and messages are counted.
+    wants_pieces
+        Whether a message with these fields is delivered in pieces.
     """
 
     def __init__(
-        self, order: Order, ring: str, max_packet_bytes: int, limits: Limits, drops: Drops
+        self,
+        order: Order,
+        ring: str,
+        max_packet_bytes: int,
+        limits: Limits,
+        drops: Drops,
+        wants_pieces: Callable[[Fields], bool] = _never,
     ) -> None:
-        self.ready: deque[Whole] = deque()
-        """Messages to deliver, in this order."""
-        self.events: deque[Aborted | Stalled] = deque()
-        self._order = order
+        self.found: deque[Whole | Part | Aborted | Stalled] = deque()
+        """What follows from the packets, views and timers so far, in this order."""
+        self.order = order
         self._ring = ring
         self._max_packets = limits.max_message_bytes // max_packet_bytes
         self._limits = limits
         self._drops = drops
+        self._wants_pieces = wants_pieces
         self._open: OrderedDict[_Key, _Entry] = OrderedDict()
         self._open_of: Counter[str] = Counter()
-        self._lanes: dict[str | None, deque[_Entry]] = {}
+        self._line: OrderedDict[_Entry, None] = OrderedDict()
+        """Messages in their order, from the first unfinished one on; none without order."""
         self._held_bytes = 0
 
     def __len__(self) -> int:
@@ -125,7 +161,7 @@ class Reassembly:
     def receive(
         self, source: str, qos: QoS, fields: Fields, data: bytes, now: float, place: Any = None
     ) -> None:
-        """Take a whole message or a packet of one; `place` is where it was seen."""
+        """Add a whole message or a packet of one; `place` is where it was seen."""
         if fields.message_number is None:
             self._whole(source, qos, fields, data, place)
             return
@@ -164,19 +200,19 @@ class Reassembly:
         if not self._open:
             return None
         oldest = next(iter(self._open.values()))
-        if self._order is Order.TOTAL:
-            return None if oldest.reported else oldest.since + self._limits.stall_after_s
-        return oldest.since + self._limits.reassembly_timeout_s
+        if self.order is Order.NONE:
+            return oldest.since + self._limits.reassembly_timeout_s
+        return None if oldest.reported else oldest.since + self._limits.stall_after_s
 
     def handle_timer(self, now: float) -> None:
-        """Abort what has taken too long; where the order is total, report it."""
+        """Abort what has taken too long; where there is an order, report it."""
         while (due := self.get_timer()) is not None and due <= now:
             key, entry = next(iter(self._open.items()))
-            if self._order is Order.TOTAL:
-                entry.reported = True
-                self.events.append(Stalled(self._ring, *key))
-            else:
+            if self.order is Order.NONE:
                 self._abort(key, Arrival.EXPIRY)
+            else:
+                entry.reported = True
+                self.found.append(Stalled(self._ring, *key))
 
     # --- what a packet is -------------------------------------------------------------------
 
@@ -199,7 +235,7 @@ class Reassembly:
         kept = entry.parts.get(number)
         if kept is not None:
             return Arrival.REPEAT if kept == data else Arrival.CONFLICT
-        if self._order is not Order.NONE and number > len(entry.parts) + 1:
+        if self.order is not Order.NONE and number > len(entry.parts) + 1:
             return Arrival.GAP
         if entry.data_bytes + len(data) > self._limits.max_message_bytes:
             return Arrival.OVERSIZE
@@ -210,7 +246,7 @@ class Reassembly:
 
         A ring that keeps an order does not double packets, so there its sender began anew.
         """
-        return self._order is Order.NONE and fields == entry.fields and data == entry.parts[1]
+        return self.order is Order.NONE and fields == entry.fields and data == entry.parts[1]
 
     def _too_many(self, entry: _Entry | None, source: str) -> bool:
         others = self._open_of[source] - (entry is not None)
@@ -221,19 +257,18 @@ class Reassembly:
         too_big = fields.packet_count > self._max_packets
         self._drops.counts[Drop.TOO_BIG if too_big else Drop.TOO_MANY] += 1
         reason = "too_big" if too_big else "too_many"
-        self.events.append(Aborted(self._ring, source, fields.message_number, reason, 1, place))
+        self.found.append(Aborted(self._ring, source, fields.message_number, reason, 1, place))
 
     # --- keeping ----------------------------------------------------------------------------
-
-    def _lane(self, source: str) -> str | None:
-        return source if self._order is Order.SOURCE else None
 
     def _begin(self, key: _Key, entry: _Entry) -> None:
         self._open[key] = entry
         self._open_of[entry.source] += 1
         self._held_bytes += entry.size
-        if self._order is not Order.NONE:
-            self._lanes.setdefault(self._lane(entry.source), deque()).append(entry)
+        entry.in_pieces = self._wants_pieces(entry.fields)
+        if self.order is not Order.NONE:
+            self._line[entry] = None
+        self._deliver_early(entry)
 
     def _keep(self, entry: _Entry, fields: Fields, data: bytes, place: Any) -> None:
         assert fields.packet_number is not None
@@ -242,72 +277,89 @@ class Reassembly:
         entry.data_bytes += len(data)
         entry.size += len(data) + PACKET_OVERHEAD_BYTES
         self._held_bytes += len(data) + PACKET_OVERHEAD_BYTES
+        if len(entry.parts) != fields.packet_count:
+            self._deliver_early(entry)
 
     def _whole(self, source: str, qos: QoS, fields: Fields, data: bytes, place: Any) -> None:
-        lane = self._lanes.get(self._lane(source))
-        if not lane:
-            self.ready.append(Whole(source, qos, fields, data, (place,)))
+        if not self._line:
+            self.found.append(Whole(source, qos, fields, data, (place,)))
             return
         entry = _Entry(source, qos, fields, data, 0.0, place)
         entry.data = data
         self._held_bytes += entry.size
-        lane.append(entry)
+        self._line[entry] = None
         self._make_room()
 
     def _complete(self, key: _Key) -> None:
-        entry = self._forget(key)
+        entry = self._close(key)
         entry.data = b"".join(entry.parts[number] for number in range(1, len(entry.parts) + 1))
-        self._shrink(entry, len(entry.data))
-        if self._order is Order.NONE:
+        entry.parts.clear()
+        self._held_bytes -= entry.size
+        entry.size = len(entry.data) + MESSAGE_OVERHEAD_BYTES
+        self._held_bytes += entry.size
+        if self.order is Order.NONE:
             self._release(entry)
         else:
-            self._advance(entry.source)
+            self._advance()
 
     def _abort(self, key: _Key, arrival: Arrival) -> None:
-        entry = self._forget(key)
+        entry = self._close(key)
         packets = len(entry.parts)
         self._drops.counts[Drop.ABORTED] += packets
         reason = ABORT_REASONS[arrival]
-        self.events.append(Aborted(self._ring, *key, reason, packets, entry.places[0]))
-        entry.aborted = True
-        self._shrink(entry, 0)
-        if self._order is Order.NONE:
-            self._release(entry)
-        else:
-            self._advance(entry.source)
+        self.found.append(Aborted(self._ring, *key, reason, packets, entry.places[0]))
+        self._held_bytes -= entry.size
+        if self.order is not Order.NONE:
+            del self._line[entry]
+            self._advance()
 
-    def _forget(self, key: _Key) -> _Entry:
+    def _close(self, key: _Key) -> _Entry:
         entry = self._open.pop(key)
         self._open_of[entry.source] -= 1
         if not self._open_of[entry.source]:
             del self._open_of[entry.source]
         return entry
 
-    def _shrink(self, entry: _Entry, data_bytes: int) -> None:
-        """Let go of an entry's packets; it keeps its place, and costs that."""
-        self._held_bytes -= entry.size
-        entry.size = data_bytes + MESSAGE_OVERHEAD_BYTES
-        self._held_bytes += entry.size
-        entry.parts.clear()
+    # --- releasing --------------------------------------------------------------------------
 
-    def _advance(self, source: str) -> None:
+    def _advance(self) -> None:
         """Release what nothing unfinished is before any more."""
-        name = self._lane(source)
-        lane = self._lanes[name]
-        while lane and (lane[0].aborted or lane[0].data is not None):
-            self._release(lane.popleft())
-        if not lane:
-            del self._lanes[name]
+        while self._line:
+            first = next(iter(self._line))
+            if first.data is None:
+                self._deliver_early(first)
+                return
+            del self._line[first]
+            self._release(first)
 
     def _release(self, entry: _Entry) -> None:
+        assert entry.data is not None
         self._held_bytes -= entry.size
-        if not entry.aborted:
-            assert entry.data is not None
-            said = entry.source, entry.qos, entry.fields, entry.data
-            self.ready.append(Whole(*said, tuple(entry.places)))
+        said = entry.source, entry.qos, entry.fields
+        if entry.delivered_bytes:
+            rest = entry.data[entry.delivered_bytes :]
+            self.found.append(Part(*said, entry.delivered_bytes, rest, True))
+        else:
+            self.found.append(Whole(*said, entry.data, tuple(entry.places)))
+
+    def _deliver_early(self, entry: _Entry) -> None:
+        """Deliver what has arrived of an unfinished message without a gap, if it may be now."""
+        if not entry.in_pieces or (self._line and next(iter(self._line)) is not entry):
+            return
+        packets = []
+        while (data := entry.parts.get(entry.delivered_packets + 1)) is not None:
+            packets.append(data)
+            entry.delivered_packets += 1
+        data = b"".join(packets)
+        if data:
+            said = entry.source, entry.qos, entry.fields
+            self.found.append(Part(*said, entry.delivered_bytes, data, False))
+            entry.delivered_bytes += len(data)
 
     def _make_room(self) -> None:
-        """Abort the oldest unfinished messages until what is kept is under its bounds."""
+        """Abort unfinished messages until what is kept is under its bounds."""
         limits = self._limits
         while self._held_bytes > limits.max_held_bytes or len(self._open) > limits.max_unfinished:
-            self._abort(next(iter(self._open)), Arrival.OVERFLOW)
+            oldest_first = self.order is Order.NONE
+            key = next(iter(self._open) if oldest_first else reversed(self._open))
+            self._abort(key, Arrival.OVERFLOW)

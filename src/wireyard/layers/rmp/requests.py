@@ -1,4 +1,4 @@
-"""Requests that wait for replies: how many are wanted, who may still give one, why it ended."""
+"""Requests that wait for replies: how many are wanted, from which members, why it ended."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Request:
     asked_at: float
     stall_s: float | None
     sentinel: Callable[[bytes], bool] | None
-    numbers: list[int]
-    """Message numbers it was sent under; more than one if a view cut it."""
+    number: int
+    """Its message number."""
     members: frozenset[str] | None
-    """Who may answer, None on a ring without views."""
+    """Members that may answer, None on a ring without views."""
     state: Asking = Asking.ASKED
     replies: int = 0
     stalled_at: float | None = None
@@ -62,7 +62,7 @@ class Request:
         return min(self.timeout_at, self.timeout_at if self.stalled_at is None else self.stalled_at)
 
     def counts(self, source: str, client: int | None) -> bool:
-        """Count a reply; say whether it is one more, and not one of who has replied."""
+        """Count a reply; return whether it is the first of its client, or a stream is wanted."""
         who = source, client
         if who in self._answered and self.want is not Want.STREAM:
             return False
@@ -72,7 +72,7 @@ class Request:
         return True
 
     def after_reply(self, data: bytes, max_replies: int) -> RequestEvent:
-        """Return what a reply means that was counted."""
+        """Return what follows from a reply that was counted."""
         if self.sentinel is not None and self.sentinel(data):
             return RequestEvent.SENTINEL
         if isinstance(self.want, int) and self.replies >= self.want:
@@ -82,7 +82,7 @@ class Request:
         return RequestEvent.TOO_MANY if self.replies >= max_replies else RequestEvent.REPLY
 
     def after_departure(self) -> RequestEvent | None:
-        """Return what it means who is left, None if enough can still answer."""
+        """Return what follows from the members left, None if enough can still answer."""
         if self.members is None:
             return None
         awaited = len(self._awaited())
@@ -107,7 +107,7 @@ class Requests:
     Parameters
     ----------
     events
-        Where replies and ends are told.
+        Where replies and ends are put.
     """
 
     def __init__(
@@ -122,32 +122,18 @@ class Requests:
         self._by_number: dict[tuple[str, int], int] = {}
         self._due: list[tuple[float, int]] = []
 
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def __contains__(self, id_: object) -> bool:
-        return id_ in self._requests
-
-    def new_id(self) -> int:
-        """Return an id that no request has had."""
-        return next(self._ids)
-
-    def add(self, id_: int, request: Request, now: float) -> None:
-        """Follow a request that was sent."""
+    def add(self, request: Request, now: float) -> int:
+        """Wait for the replies to a request that was sent; return the id of the request."""
+        id_ = next(self._ids)
         self._requests[id_] = request
-        for number in request.numbers:
-            self._by_number[request.ring, number] = id_
+        self._by_number[request.ring, request.number] = id_
         heapq.heappush(self._due, (request.due, id_))
-        # Who asks nobody should not wait until the next view.
+        # With no member to answer it, it should not wait until the next view.
         self._departed(id_, now)
-
-    def sent_again(self, id_: int, number: int) -> None:
-        """Add the number that a request was sent again under; replies may name any of them."""
-        self._requests[id_].numbers.append(number)
-        self._by_number[self._requests[id_].ring, number] = id_
+        return id_
 
     def reply(self, number: int, delivered: Delivered, now: float) -> bool:
-        """Take a reply to a message of this process; say whether a request waited for it."""
+        """Count a reply to a message of this process; return whether a request waited for it."""
         id_ = self._by_number.get((delivered.ring, number))
         if id_ is None:
             self._drops.counts[Drop.LATE_REPLY] += 1
@@ -166,7 +152,7 @@ class Requests:
         return True
 
     def view(self, ring: str, members: Iterable[str], now: float) -> None:
-        """Take note of who is left."""
+        """Wait no more for members that are not in a new view."""
         present = frozenset(members)
         for id_, request in list(self._requests.items()):
             if request.ring == ring and request.members is not None:
@@ -174,9 +160,15 @@ class Requests:
                 self._departed(id_, now)
 
     def cancel(self, id_: int, now: float) -> None:
-        """End a request that nobody waits for any more; one that is done stays as it is."""
+        """End a request; one that is done stays as it is."""
         if id_ in self._requests:
             self._happen(id_, RequestEvent.CANCEL, now)
+
+    def close(self, ring: str, now: float) -> None:
+        """End the requests of a ring that this process leaves."""
+        for id_, request in list(self._requests.items()):
+            if request.ring == ring:
+                self._happen(id_, RequestEvent.CANCEL, now)
 
     def get_timer(self) -> float | None:
         """Return when a request may end by itself."""
@@ -206,8 +198,7 @@ class Requests:
         if request.state is not Asking.DONE:
             return
         del self._requests[id_]
-        for number in request.numbers:
-            del self._by_number[request.ring, number]
-            # Who has not heard of the end may still reply to it.
-            self._numbers.rest(number, Hold.PENDING, now + 2 * request.timeout_s)
+        del self._by_number[request.ring, request.number]
+        # Members that do not know of the end may still reply to it.
+        self._numbers.rest(request.number, Hold.PENDING, now + 2 * request.timeout_s)
         self._events.append(RequestDone(id_, DONE_REASONS[event], request.replies))

@@ -1,18 +1,19 @@
-"""What the layer keeps of one token ring."""
+"""One token ring as the layer keeps it: members, clients, what arrives, what waits to be sent."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
+from itertools import chain
 
 from wireyard.errors import UsageError
 from wireyard.layers.rmp.clients import Clients
 from wireyard.layers.rmp.counters import Drops
+from wireyard.layers.rmp.events import Piece
 from wireyard.layers.rmp.limits import Limits
 from wireyard.layers.rmp.numbers import Numbers
-from wireyard.layers.rmp.own import OwnMessages
-from wireyard.layers.rmp.packing import Head, Packing
-from wireyard.layers.rmp.qos import Order, QoS
+from wireyard.layers.rmp.outgoing import Outgoing
+from wireyard.layers.rmp.parsing import Fields
+from wireyard.layers.rmp.qos import Order
 from wireyard.layers.rmp.reassembly import Reassembly
 
 __all__ = ["Ring"]
@@ -22,76 +23,86 @@ _LEAST_PACKET_BYTES = 64
 
 
 class Ring:
-    """One ring: its clients, what arrives, what waits to be sent.
+    """One ring of a process.
 
-    Every message that is sent passes `packing` or is behind a flush of it, so what one process
-    sends stays in its order; a message of another QoS flushes it too, for a packet has one.
+    Parameters
+    ----------
+    name
+        Its name in this process.
+    process_id
+        This process as the ring knows it.
+    wants_pieces
+        Whether a message with these fields is delivered in pieces.
     """
 
     def __init__(
-        self, name: str, max_packet_bytes: int, limits: Limits, numbers: Numbers, drops: Drops
+        self,
+        name: str,
+        process_id: str,
+        max_packet_bytes: int,
+        limits: Limits,
+        numbers: Numbers,
+        drops: Drops,
+        wants_pieces: Callable[[Fields], bool],
     ) -> None:
         if max_packet_bytes < _LEAST_PACKET_BYTES:
             raise UsageError(f"packets of {max_packet_bytes} bytes, {_LEAST_PACKET_BYTES} at least")
         self.name = name
+        self.process_id = process_id
         self.max_packet_bytes = max_packet_bytes
         self.clients = Clients()
         self.members: tuple[str, ...] | None = None
         """None until the first view, so on a ring without views."""
-        self.reassemblies = {
-            order: Reassembly(order, name, max_packet_bytes, limits, drops) for order in Order
-        }
-        self.own = OwnMessages(numbers)
-        self.packets: deque[tuple[QoS, bytes]] = deque()
-        self.flush_at: float | None = None
-        self._packet_bytes = 0
-        self._packing = Packing(max_packet_bytes)
-        self._packing_qos = QoS.TOTALLY_ORDERED
+        self.outgoing = Outgoing(max_packet_bytes, numbers)
+        self.first_pieces: dict[tuple[Order, str, int], Piece | None] = {}
+        """The first piece of each message that is delivered in pieces, by its order, source and
+        number; None where the message is for no client here."""
+        self._limits = limits
+        self._drops = drops
+        self._wants_pieces = wants_pieces
+        self._shared = {order: self._new(order) for order in (Order.NONE, Order.TOTAL)}
+        self._of_source: dict[str, Reassembly] = {}
 
     @property
-    def waiting_bytes(self) -> int:
-        """Bytes that the ring has not taken, or not given back and may have to be given again."""
-        return self._packet_bytes + self.own.waiting_bytes
+    def reassemblies(self) -> Iterable[Reassembly]:
+        """All messages that are being put together."""
+        return chain(self._shared.values(), self._of_source.values())
 
-    def pack(self, qos: QoS, head: Head, data: bytes, flush_at: float) -> None:
-        """Put a message into the packet being filled, which goes at `flush_at` at the latest."""
-        self.pack_all(qos, head, (data,), 0, flush_at)
+    def reassembly(self, order: Order, source: str) -> Reassembly:
+        """Return the messages that those of a source wait for.
 
-    def pack_all(
-        self, qos: QoS, head: Head, messages: Sequence[bytes], at: int, flush_at: float
-    ) -> int:
-        """Put the messages from `at` on into one packet; return which is the first that is not.
-
-        The one at `at` always is: a full packet goes before it.
+        Where the order is that of the source, the packets of others decide nothing for it, for
+        members see them at other places (errata R30).
         """
-        if self._packing_qos is not qos:
-            self.flush()
-            self._packing_qos = qos
-        stop = self._packing.add_all(head, messages, at)
-        if stop == at:
-            self.flush()
-            stop = self._packing.add_all(head, messages, at)
-        if self.flush_at is None:
-            self.flush_at = flush_at
-        if stop < len(messages):  # full, and counted as waiting from now on
-            self.flush()
-        return stop
+        if order is not Order.SOURCE:
+            return self._shared[order]
+        found = self._of_source.get(source)
+        if found is None:
+            if len(self._of_source) >= self._limits.max_counted_sources:
+                kept = {name: one for name, one in self._of_source.items() if not one.idle}
+                self._of_source = kept
+            found = self._of_source[source] = self._new(order)
+        return found
 
-    def flush(self) -> None:
-        """Have everything that was packed wait to be sent."""
-        if self._packing:
-            self.put(self._packing_qos, self._packing.take())
-        self.flush_at = None
+    def destinations(
+        self, source: str, domain: int | None, client: int | None
+    ) -> tuple[int, ...] | None:
+        """Return the clients here that a message of `source` is for, None if there are none."""
+        sender = client if source == self.process_id else None
+        return self.clients.destinations(domain, sender)
 
-    def put(self, qos: QoS, packet: bytes) -> None:
-        """Have a packet wait to be sent."""
-        self.packets.append((qos, packet))
-        self._packet_bytes += len(packet)
+    def members_reached(self, domain: int | None, client: int | None) -> frozenset[str] | None:
+        """Return the members that a message of this process reaches, None if they are not known.
 
-    def take(self) -> tuple[QoS, bytes] | None:
-        """Return the next packet to send, None if there is none."""
-        if not self.packets:
+        This process is one of them if another of its clients gets the message.
+        """
+        if self.members is None:
             return None
-        qos, packet = self.packets.popleft()
-        self._packet_bytes -= len(packet)
-        return qos, packet
+        here = self.clients.destinations(domain, None) or ()
+        others = set(self.members) - {self.process_id}
+        return frozenset(others | {self.process_id} if set(here) - {client} else others)
+
+    def _new(self, order: Order) -> Reassembly:
+        return Reassembly(
+            order, self.name, self.max_packet_bytes, self._limits, self._drops, self._wants_pieces
+        )

@@ -1,4 +1,4 @@
-"""A message as the packets it takes: all of them, or none."""
+"""A message to send, and its packets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from wireyard.formats.rmp.layout import REPLY_TO, SEGMENT, TYPING
 from wireyard.formats.rmp.packet import Message, encode
 from wireyard.layers.rmp.errors import MessageTooBig
 from wireyard.layers.rmp.events import MessageId
-from wireyard.layers.rmp.limits import MAX_PACKETS
+from wireyard.layers.rmp.limits import (
+    MAX_PACKETS,
+    MESSAGE_OVERHEAD_BYTES,
+    PACKET_OVERHEAD_BYTES,
+    Limits,
+)
 
 __all__ = ["Draft"]
 
@@ -67,34 +72,38 @@ class Draft:
         place = b"" if number is None else _write_segment(number, 1, count)
         return typing + place + rest
 
-    def packet_count(self, max_packet_bytes: int, max_message_bytes: int) -> int:
-        """Return how many packets it takes with a number.
+    def packet_count(self, max_packet_bytes: int, limits: Limits) -> int:
+        """Return how many packets it has when it has a number.
 
         Raises
         ------
         MessageTooBig
-            More than can be counted, or than receivers take: they judge by the count.
+            More than can be counted, or than receivers keep: they judge by the count.
         """
         later = len(self.data) - (max_packet_bytes - len(self.head(0)))
         room = max_packet_bytes - _LATER_HEAD_BYTES
         count = 1 + max(0, -(-later // room))
-        most = min(MAX_PACKETS, max_message_bytes // max_packet_bytes)
+        most = min(MAX_PACKETS, limits.max_message_bytes // max_packet_bytes)
         if count > most:
             raise MessageTooBig(
-                f"a message of {len(self.data)} bytes takes {count} packets of"
+                f"a message of {len(self.data)} bytes has {count} packets of"
                 f" {max_packet_bytes} bytes, {most} are the most"
+            )
+        kept = MESSAGE_OVERHEAD_BYTES + len(self.data) + (count - 1) * PACKET_OVERHEAD_BYTES
+        if kept > limits.max_held_bytes:
+            raise MessageTooBig(
+                f"a message of {len(self.data)} bytes costs receivers {kept} bytes,"
+                f" {limits.max_held_bytes} are the most"
             )
         return count
 
-    def packets(self, number: int, count: int, max_packet_bytes: int) -> list[bytes]:
-        """Return its packets. What only the first one has to say is in no other (errata R9)."""
+    def packet(self, number: int, place: int, count: int, max_packet_bytes: int) -> bytes:
+        """Return one of its packets. Fields of the first one are in no other (errata R9)."""
         head = self.head(number, count)
-        at = max_packet_bytes - len(head)
-        found = [head + self.data[:at]]
-        typing, _ = _around_segment(self.layer, None, None, None, False, True)
+        start = max_packet_bytes - len(head)
+        if place == 1:
+            return head + self.data[:start]
         room = max_packet_bytes - _LATER_HEAD_BYTES
-        for packet_number in range(2, count + 1):
-            place = _write_segment(number, packet_number, count)
-            found.append(typing + place + self.data[at : at + room])
-            at += room
-        return found
+        start += (place - 2) * room
+        typing, _ = _around_segment(self.layer, None, None, None, False, True)
+        return typing + _write_segment(number, place, count) + self.data[start : start + room]

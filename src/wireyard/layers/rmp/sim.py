@@ -61,7 +61,7 @@ class SimMember:
     @property
     def process_id(self) -> str:
         """Who it is."""
-        return self.layer.process_id
+        return self.layer.process_id(RING)
 
     def send(self, data: bytes, **named: Any) -> None:
         """Send a message now; the options are those of `MessagingLayer.send`."""

@@ -110,11 +110,13 @@ ABORT_REASONS: Final = MappingProxyType(
 
 
 class Own(StrEnum):
-    """How far an own message of several packets has come back to its sender."""
+    """How far an own message with a number has come back to its sender."""
 
     SENT = "sent"
+    """None of its packets is back."""
     PARTLY = "partly back"
     TAIL = "cut, its tail on the way"
+    """Every member has dropped what it had of it, and will drop the packets on the way."""
     BACK = "back"
     """All of it; the number is free."""
 
@@ -123,31 +125,36 @@ class OwnEvent(StrEnum):
     """What can happen to it."""
 
     PACKET = "a packet of it"
-    LAST = "its last packet"
+    LAST = "the last one missing"
     VIEW = "a new view"
+    NO_ROOM = "receivers have no room left"
+    DRAINED = "none of it is on the way"
 
 
 class Effect(StrEnum):
     """What is done then."""
 
     NOTHING = "nothing"
-    RESEND = "send it whole under a new number"
+    STOP = "give the ring no more of it"
+    RESEND = "send it again, from packet 1"
     FREE = "free the number"
 
 
 OWN: Final = MappingProxyType(
     {
         (Own.SENT, OwnEvent.PACKET): (Own.PARTLY, Effect.NOTHING),
-        (Own.SENT, OwnEvent.LAST): (Own.BACK, Effect.FREE),  # the only one
-        # The ring will order all of it in the new view, so sent again it would be there twice.
+        (Own.SENT, OwnEvent.LAST): (Own.BACK, Effect.FREE),  # packet 1 of 1
+        # The ring will order all of it in the new view: sent again, it would be there twice.
         (Own.SENT, OwnEvent.VIEW): (Own.SENT, Effect.NOTHING),
         (Own.PARTLY, OwnEvent.PACKET): (Own.PARTLY, Effect.NOTHING),
         (Own.PARTLY, OwnEvent.LAST): (Own.BACK, Effect.FREE),
-        # Every member dropped what it had of it.
-        (Own.PARTLY, OwnEvent.VIEW): (Own.TAIL, Effect.RESEND),
+        # Every member dropped what it had of it, at the same packet.
+        (Own.PARTLY, OwnEvent.VIEW): (Own.TAIL, Effect.STOP),
+        (Own.PARTLY, OwnEvent.NO_ROOM): (Own.TAIL, Effect.STOP),
         (Own.TAIL, OwnEvent.PACKET): (Own.TAIL, Effect.NOTHING),
-        (Own.TAIL, OwnEvent.LAST): (Own.BACK, Effect.FREE),
         (Own.TAIL, OwnEvent.VIEW): (Own.TAIL, Effect.NOTHING),
+        # Now no packet of it can be mistaken for one of the second time.
+        (Own.TAIL, OwnEvent.DRAINED): (Own.SENT, Effect.RESEND),
     }
 )
 """An own message that has a number, on a ring that gives its sender every packet back."""

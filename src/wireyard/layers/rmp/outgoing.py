@@ -1,0 +1,174 @@
+"""Outgoing packets of one process on one ring, in the order in which it sent the messages.
+
+Rules of this file (errata R28, R29):
+
+1. Messages leave in the order in which they were sent: small ones by way of the packet being
+   filled, which a larger one or another quality of service flushes.
+2. A message of several packets that the ring brings back stays first in the queue until all of them
+   are back. Nothing behind it is given to the ring before. A packet behind it would be ordered
+   before the message if a view cuts that, and a member that joins later could not tell.
+3. A cut message is sent again from its first packet, under its own number, once none of its packets
+   is on the way. So no member has packets of both times under the number.
+
+A message is cut where some of its packets were ordered before a view, and some were not; its
+receivers drop it there, and so they do where they have no room left. All see the same packets in
+the same order, the sender too, so all agree.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from wireyard.layers.rmp.numbers import Hold, Numbers
+from wireyard.layers.rmp.packing import Head, Packing
+from wireyard.layers.rmp.qos import QoS
+from wireyard.layers.rmp.segments import Draft
+from wireyard.layers.rmp.states import OWN, Effect, Own, OwnEvent
+
+__all__ = ["Outgoing", "OwnMessage"]
+
+
+@dataclass(slots=True, eq=False)
+class OwnMessage:
+    """A message with a number, on its way through the ring and back."""
+
+    number: int
+    draft: Draft
+    qos: QoS
+    count: int
+    """How many packets it has."""
+    given: int = 0
+    """How many of them the ring was given."""
+    back: set[int] = field(default_factory=set)
+    """Which of them are back."""
+    state: Own = Own.SENT
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has to wait for its packets, and what was sent after it for it."""
+        return self.state is Own.TAIL or self.given == self.count
+
+
+class Outgoing:
+    """The messages and packets that wait for a ring, or to come back from it.
+
+    Parameters
+    ----------
+    max_packet_bytes
+        Longest packet of the ring.
+    numbers
+        The message numbers of the process.
+    """
+
+    def __init__(self, max_packet_bytes: int, numbers: Numbers) -> None:
+        self.flush_at: float | None = None
+        """When the packet being filled is sent at the latest."""
+        self.waiting_bytes = 0
+        """Bytes that the ring has not accepted, or not brought back and may be given again."""
+        self._max_packet_bytes = max_packet_bytes
+        self._numbers = numbers
+        self._packing = Packing(max_packet_bytes)
+        self._packing_qos = QoS.TOTALLY_ORDERED
+        self._queue: deque[tuple[QoS, bytes] | OwnMessage] = deque()
+        self._own: dict[int, OwnMessage] = {}
+
+    # --- sending ----------------------------------------------------------------------------
+
+    def pack(
+        self, qos: QoS, head: Head, messages: Sequence[bytes], at: int, flush_at: float
+    ) -> int:
+        """Put the messages from `at` on into one packet; return the index of the first left out.
+
+        The one at `at` never is: a full packet is flushed before it.
+        """
+        if self._packing_qos is not qos:
+            self.flush()
+            self._packing_qos = qos
+        stop = self._packing.add_all(head, messages, at)
+        if stop == at:
+            self.flush()
+            stop = self._packing.add_all(head, messages, at)
+        if self.flush_at is None:
+            self.flush_at = flush_at
+        if stop < len(messages):  # full, and counted as waiting from now on
+            self.flush()
+        return stop
+
+    def flush(self) -> None:
+        """Put the packet being filled into the queue."""
+        if self._packing:
+            packet = self._packing.take()
+            self._queue.append((self._packing_qos, packet))
+            self.waiting_bytes += len(packet)
+        self.flush_at = None
+
+    def send(self, message: OwnMessage) -> None:
+        """Put a message with a number into the queue, behind all that was packed."""
+        self.flush()
+        self._queue.append(message)
+        self.waiting_bytes += len(message.draft.data)
+        if message.qos.reliable:
+            self._own[message.number] = message
+
+    def next_packet(self) -> tuple[QoS, bytes] | None:
+        """Return the next packet for the ring, None if there is none, or it has to wait."""
+        if not self._queue:
+            return None
+        first = self._queue[0]
+        if not isinstance(first, OwnMessage):
+            self._queue.popleft()
+            self.waiting_bytes -= len(first[1])
+            return first
+        if first.waits:
+            return None
+        first.given += 1
+        packet = first.draft.packet(first.number, first.given, first.count, self._max_packet_bytes)
+        if first.given == first.count and not (first.qos.reliable and first.count > 1):
+            self._queue.popleft()
+            if not first.qos.reliable:
+                self.waiting_bytes -= len(first.draft.data)
+        return first.qos, packet
+
+    # --- what became of it ------------------------------------------------------------------
+
+    def packet_back(self, number: int, packet_number: int) -> None:
+        """Count a packet that the ring brought back."""
+        message = self._own.get(number)
+        if message is None or packet_number > message.given:
+            return  # of a process that had this id before
+        message.back.add(packet_number)
+        last = message.state is not Own.TAIL and len(message.back) == message.count
+        self._happen(message, OwnEvent.LAST if last else OwnEvent.PACKET)
+
+    def view(self) -> None:
+        """Send again what a new view cuts."""
+        for message in list(self._own.values()):
+            self._happen(message, OwnEvent.VIEW)
+
+    def no_room(self, number: int) -> None:
+        """Send a message again that its receivers dropped for want of room."""
+        message = self._own.get(number)
+        if message is not None and message.state is Own.PARTLY:
+            self._happen(message, OwnEvent.NO_ROOM)
+
+    def close(self, until: float) -> None:
+        """Forget everything; the numbers rest until then."""
+        for number in self._own:
+            self._numbers.rest(number, Hold.ON_THE_WAY, until)
+
+    def _happen(self, message: OwnMessage, event: OwnEvent) -> None:
+        message.state, effect = OWN[message.state, event]
+        match effect:
+            case Effect.FREE:
+                del self._own[message.number]
+                self.waiting_bytes -= len(message.draft.data)
+                self._numbers.release(message.number, Hold.ON_THE_WAY)
+                if self._queue and self._queue[0] is message:
+                    self._queue.popleft()
+            case Effect.RESEND:
+                message.given = 0
+                message.back.clear()
+        if message.state is Own.TAIL and len(message.back) == message.given:
+            self._happen(message, OwnEvent.DRAINED)
