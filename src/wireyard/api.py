@@ -218,7 +218,7 @@ def _open(source: Source, format: str | None, decode_as: Sequence[str]) -> Input
 
 
 def decode(data: bytes | bytearray | memoryview, format: str) -> Any:
-    """Decode one whole packet.
+    """Decode one whole packet; of RMP, a tuple of all its messages.
 
     Raises
     ------
@@ -226,11 +226,12 @@ def decode(data: bytes | bytearray | memoryview, format: str) -> Any:
         The bytes are not exactly one well-formed packet.
     """
     found = get_format(format)
-    return found.decode(bytes(data), found.context)
+    decode_whole = found.decode_whole or found.decode
+    return decode_whole(bytes(data), found.context)
 
 
 def encode(packet: Any) -> bytes:
-    """Encode a packet of any format.
+    """Encode a packet of any format, as `decode` or `packets` returned it.
 
     Raises
     ------

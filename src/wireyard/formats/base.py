@@ -119,7 +119,7 @@ class Format:
     decode: Callable[[View, int], Any]
     """One whole packet, its context -> a frozen packet. Raises `DecodeError`."""
     encode: Callable[[Any], bytes]
-    """A packet -> its bytes. Raises `EncodeError`."""
+    """What `decode` or `decode_whole` returned -> its bytes. Raises `EncodeError`."""
     read_row: Callable[[View, int], tuple[Row, DecodeError | None]]
     """One whole packet, its context -> its row, and the error if it is malformed.
 
@@ -136,6 +136,11 @@ class Format:
     """The rows of a stream, the context of its dialect -> rows that say what `packet_of` needs.
 
     Where a packet is several rows, one alone does not. Raises `EncodeError`.
+    """
+    decode_whole: Callable[[View, int], Any] | None = None
+    """One whole packet as a transport carries it, its context -> all of it. Raises `DecodeError`.
+
+    `decode` if None; set where a packet is several frames.
     """
     redact: Callable[[Row], Row] = _same_row
     """A row -> the row without passwords."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import wireyard
 from tests.formats.rmp.make import (
     ALL_FLAGS,
     CLIENT,
@@ -28,6 +29,7 @@ from tests.readings import table_of
 from wireyard.errors import DecodeError, EncodeError, Malformed, Truncated
 from wireyard.formats.rmp.packet import (
     Message,
+    Packet,
     decode,
     decode_packet,
     encode,
@@ -179,6 +181,27 @@ def test_random_packets_come_back() -> None:
 def test_what_a_sender_should_not_send_is_read(packet: bytes) -> None:
     """Errata R9, R10, R15, R21, R22: receivers can tell what is meant."""
     assert encode_packet(decode_packet(packet)) == packet
+
+
+@pytest.mark.parametrize("label", FORMATS)
+@pytest.mark.parametrize("name", GOLDEN)
+def test_a_whole_packet_is_all_its_messages_and_goes_back(name: str, label: str) -> None:
+    listed, laid_out = "list-order" in label, framed if "framed" in label else bytes
+    messages = tuple(replace(one, list_order=listed) for one in GOLDEN[name][2])
+    data = laid_out(encode_packet(messages, listed))
+    whole = wireyard.decode(data, label)
+    assert [one.data for one in whole] == [one.data for one in messages]
+    assert wireyard.encode(whole) == data
+    nothing_behind = encode(Message(domain=1, more_follows=True, list_order=listed, data=b"x"))
+    with pytest.raises(Malformed, match="another message follows, none does"):  # errata R19
+        wireyard.decode(laid_out(nothing_behind), label)
+    if laid_out is framed:
+        for wrong in (data[:1], data[:-1], data + b"x"):
+            with pytest.raises(DecodeError, match="packet"):
+                wireyard.decode(wrong, label)
+        with pytest.raises(EncodeError, match="framed_bytes"):
+            first = replace(whole[0], framed_bytes=len(data))
+            wireyard.encode(Packet((first, *whole[1:])))
 
 
 # --- broken packets -------------------------------------------------------------------------

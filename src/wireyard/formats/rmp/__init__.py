@@ -11,7 +11,7 @@ from wireyard.formats.rmp.framing import (
 )
 from wireyard.formats.rmp.joining import join_rows
 from wireyard.formats.rmp.layout import COLUMNS, MAX_PACKET_BYTES, PREFIX_BYTES
-from wireyard.formats.rmp.packet import decode, encode, packet_of, read_row
+from wireyard.formats.rmp.packet import decode, decode_whole, encode, packet_of, read_row
 from wireyard.formats.rmp.place import Place
 from wireyard.formats.views import text_of
 
@@ -36,6 +36,7 @@ FORMAT = Format(
     annotate=annotate,
     body_views={"text": text_of("data")},
     join_rows=join_rows,
+    decode_whole=decode_whole,
     next_context=next_context,
     last_context=last_context,
     in_datagrams=True,

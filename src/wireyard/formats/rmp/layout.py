@@ -9,7 +9,8 @@ Everything is big-endian and unsigned (errata R4), nothing is padded (R8)::
     +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 
 A packet is one message after the other; a message is the typing information, the fields its flags
-announce, and data. Each message but the last has the length of its data; the last takes the rest.
+announce, and data. Each message but the last has the length of its data; the last has the rest.
+``wireyard.decode`` returns all messages of a packet; streams and tables have one row for each.
 """
 
 from __future__ import annotations

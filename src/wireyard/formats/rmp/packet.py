@@ -10,7 +10,7 @@ message that breaks the rule, as far as it can be read.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -43,8 +43,10 @@ from wireyard.layout import Layout
 
 __all__ = [
     "Message",
+    "Packet",
     "decode",
     "decode_packet",
+    "decode_whole",
     "encode",
     "encode_packet",
     "packet_of",
@@ -106,6 +108,12 @@ class Message:
         return len(self.data)
 
 
+class Packet(tuple[Message, ...]):
+    """All messages of one packet, in order."""
+
+    __slots__ = ()
+
+
 _FIELDS = tuple(item.name for item in fields(Message))
 
 
@@ -138,7 +146,30 @@ def read_row(view: View, context: int = 0) -> tuple[Row, DecodeError | None]:
     return values, error
 
 
-def decode_packet(data: View, list_order: bool = False) -> tuple[Message, ...]:
+def decode_whole(view: View, context: int = 0) -> Packet:
+    """Decode all messages of one packet, in a framed stream behind its length.
+
+    Raises
+    ------
+    DecodeError
+        The first rule the packet breaks, or bytes that are not exactly one packet.
+    """
+    place = Place.of(context)
+    if not place.framed:
+        return decode_packet(view, place.list_order)
+    if len(view) < PREFIX_BYTES:
+        raise Truncated("rmp", "packet length", 0, PREFIX_BYTES, len(view), SPEC)
+    size = framed_bytes(view, 0)
+    if size > len(view):
+        raise Truncated("rmp", "packet", 0, size, len(view), SPEC)
+    if size < len(view):
+        problem = f"has {size} bytes, {len(view)} were given"
+        raise Malformed("rmp", "packet", 0, problem, SPEC)
+    first, *others = _messages(view, PREFIX_BYTES, place.list_order)
+    return Packet((replace(first, framed_bytes=size - PREFIX_BYTES), *others))
+
+
+def decode_packet(data: View, list_order: bool = False) -> Packet:
     """Decode all messages of one packet.
 
     Parameters
@@ -153,9 +184,13 @@ def decode_packet(data: View, list_order: bool = False) -> tuple[Message, ...]:
     DecodeError
         The first rule the packet breaks.
     """
+    return Packet(_messages(data, 0, list_order))
+
+
+def _messages(view: View, at: int, list_order: bool) -> Iterator[Message]:
     values: Row = {}
-    ends = read_messages(data, 0, len(data), list_order, values)
-    return tuple(_message(values, list_order) for _ in ends)
+    for _ in read_messages(view, at, len(view), list_order, values):
+        yield _message(values, list_order)
 
 
 def _message(values: Row, list_order: bool) -> Message:
@@ -208,20 +243,24 @@ def _read_all(view: View, start: int, place: Place, values: Row) -> None:
 # --- encoding -------------------------------------------------------------------------------
 
 
-def encode(message: Message) -> bytes:
-    """Encode one message, with the length of its packet in front if it knows one.
+def encode(message: Message | Packet) -> bytes:
+    """Encode one message or all of a packet, after the length of the packet if that is framed.
 
     Raises
     ------
     EncodeError
         A value that has no form on the wire.
     """
-    encoded = _encode(message)
-    size = message.framed_bytes
+    if isinstance(message, Packet):
+        encoded = encode_packet(message, bool(message) and message[0].list_order)
+        size, more = message[0].framed_bytes, False
+    else:
+        encoded = _encode(message)
+        size, more = message.framed_bytes, message.more_follows
     if size is None:
         return encoded
-    if size < len(encoded) or (size > len(encoded) and not message.more_follows):
-        raise EncodeError("framed_bytes", size, f"the message has {len(encoded)} bytes")
+    if size < len(encoded) or (size > len(encoded) and not more):
+        raise EncodeError("framed_bytes", size, f"{len(encoded)} bytes are behind it")
     return _number("framed_bytes", size) + encoded
 
 
