@@ -33,7 +33,7 @@ _HEAD = """
 `wireyard.layers.rmp` turns messages into packets of the [RMP format](../formats/rmp.md), and
 packets as a ring delivers them into messages: segmentation and reassembly, packing of small
 messages, domains, clients, replies. It opens no socket, reads no clock and draws no random numbers:
-packets, views and `now` are given to it, packets and events are taken from it.
+its caller passes packets, views and `now`, and gets packets and events.
 
 ```python
 from wireyard.layers.rmp import MessagingLayer
@@ -41,13 +41,14 @@ from wireyard.layers.rmp import MessagingLayer
 layer = MessagingLayer("10.0.0.1:7001", first_number=4711)
 layer.add_ring("ring", max_packet_bytes=1400)
 layer.send("ring", b"hello", now=0.0, urgent=True)
-qos, packet = layer.next_packet("ring")  # hand it to the ring
+qos, packet = layer.next_packet("ring")  # for the ring to carry
 layer.receive("ring", "10.0.0.1:7001", packet, qos=qos, now=0.0)
 layer.next_event()  # Delivered(... data=b'hello' ...)
 ```
 
-`get_timer` says when `handle_timer` is due. `view` tells who is in the ring from that place in the
-order of packets on.
+`get_timer` returns when `handle_timer` is due. `view` adds the members of the ring from that place
+in the order of packets on. A ring with an order brings packets to all of its members, the sender
+too; behind a message of several packets `next_packet` waits for that.
 
 ## Where it runs
 
@@ -103,6 +104,27 @@ request keeps its number, and nothing is lost where all numbers are in use.
 
 The price is one trip around the ring for each message of several packets. Larger packets mean fewer
 of them: `max_packet_bytes` is the transport's, and corosync's is 32 KiB.
+"""
+_HANDLERS_TEXT = """
+`register_layer` has messages for a destination layer delivered: as events, or to a handler, which
+`next_event` calls at the place of each message. A handler replies as any sender does.
+
+```python
+def upper(message):
+    layer.send("ring", message.data.upper(), now=0.0, layer=2, reply_to=message.message_id)
+
+
+layer.register_layer(2, upper)  # the RPC layer
+layer.register_foreign(4096, print)  # messages of a protocol of its own, and how they are sent:
+layer.send_foreign("ring", b"\\x10\\x00theirs", now=0.0)
+```
+
+`register_layer(1, in_pieces=True)` asks for the messages of the streams layer as they arrive: a
+message of several packets becomes `Piece` events as soon as its turn comes, rather than one
+`Delivered` when it is complete. Its last piece says so. If an `Aborted` of its number comes first,
+the pieces were no message, and its sender may send it again, from the beginning. A message that is
+whole when its turn comes is delivered whole, and so is every reply. The choice is each member's
+own: the others see no difference.
 """
 _REQUESTS_TEXT = """
 A request names how many replies it wants: a number, `all` members that it could reach when it was
@@ -183,6 +205,7 @@ def rmp_page() -> Iterator[str]:
     yield from _section("An own message", _OWN_TEXT)
     yield from _diagram(Own, {cell: to for cell, (to, _) in OWN.items()})
     yield from markdown(_CELL, ((*cell, effect, to) for cell, (to, effect) in OWN.items()))
+    yield from _section("Handlers, and messages in pieces", _HANDLERS_TEXT)
     yield from _section("A request", _REQUESTS_TEXT)
     yield from _diagram(Asking, REQUESTS)
     ends = ((event, f"`{reason}`") for event, reason in DONE_REASONS.items())
