@@ -59,8 +59,8 @@ too; behind a message of several packets `next_packet` waits for that.
 | `wireyard.layers.rmp.sim.SimRing` | every one | views | nothing |
 
 `SimRing` is a simulation to try things on: crashes after any packet, joins, parts, slow members,
-loss and duplicates, repeatable by a seed. `wireyard.net.Ring` is the layer, one of the other two,
-and a clock:
+loss and duplicates, repeatable by a seed. `wireyard.net.Ring` is the layer, a transport, and a
+clock.
 
 ```python
 from wireyard.net import Ring, UdpMulticast
@@ -75,6 +75,25 @@ async with Ring(UdpMulticast()) as ring:
 ```
 
 `wireyard ring send`, `listen` and `request` do the same on the command line.
+
+Rings of one process share its message numbers, and the handlers of its layers, where they share a
+`Process` (errata R34). A reply to a request on either ring cannot be mistaken for one on the other,
+whatever names the rings have for the process.
+
+```python
+from wireyard.net import Corosync, Process
+
+process = Process()
+
+
+async def upper(message):
+    return message.data.upper()  # the reply, if the message asks for one
+
+
+process.register_layer(2, upper)
+async with Ring(UdpMulticast(), process=process), Ring(Corosync(), process=process) as ordered:
+    await ordered.send(b"to all, in one order")
+```
 """
 _ARRIVING_TEXT = """
 A message has the place of its first packet: one that is still arriving holds back those that began

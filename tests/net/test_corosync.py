@@ -241,7 +241,7 @@ def test_survivors_of_a_member_killed_in_mid_message_agree(group: str) -> None:
     for source in left:
         sent = [text for who, text, _ in (s for s in seen if len(s) == 3) if who == source]
         numbers = [int(text.split()[0]) for text in sent if text != "done"]
-        assert sorted(numbers) == list(range(MESSAGES))
+        assert numbers == list(range(MESSAGES))  # in the order sent, whatever the view cut
 
 
 def test_send_and_listen_on_the_command_line(group: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from wireyard.net.corosync import Corosync
 from wireyard.net.inbox import Client, Replies
 from wireyard.net.lines import read_lines
+from wireyard.net.process import Process
 from wireyard.net.ring import Ring
 from wireyard.net.transport import RingFailed, Transport
 from wireyard.net.udp import UdpMulticast
@@ -16,6 +17,7 @@ from wireyard.net.udp import UdpMulticast
 __all__ = [
     "Client",
     "Corosync",
+    "Process",
     "Replies",
     "Ring",
     "RingFailed",

@@ -1,16 +1,26 @@
-"""Messages that wait for who iterates over them."""
+"""Messages and other events that wait for the application to iterate over them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Generic, Self, TypeVar
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import chain
+from typing import Any, Generic, Self, TypeVar
 
-from wireyard.layers.rmp import Delivered, Event
+from wireyard.layers.rmp import Delivered, Event, Foreign, Piece
+from wireyard.layers.rmp.events import Replied, RequestDone
 
-__all__ = ["Client", "Inbox", "Replies"]
+__all__ = ["Client", "Handler", "Inbox", "Inboxes", "Message", "Replies"]
+
+Message = Delivered | Piece | Foreign
+Handler = Callable[[Message], Awaitable[bytes | None]]
+"""A coroutine function for the messages of a destination layer, or of another protocol.
+
+It is called with one message of a ring after the other. Bytes that it returns are the reply to a
+message that asks for one.
+"""
 
 E = TypeVar("E", bound=Event)
 
@@ -54,9 +64,7 @@ class Inbox(Generic[E]):
             self.overrun += 1
             return
         self._events.append(event)
-        self._bytes += MESSAGE_BYTES
-        if isinstance(event, Delivered):
-            self._bytes += len(event.data)
+        self._bytes += _cost(event)
         if self._waiting is not None:
             self._wake()
 
@@ -73,8 +81,7 @@ class Inbox(Generic[E]):
         if not self._events:
             await self._wait()
         event = self._events.popleft()
-        size = len(event.data) if isinstance(event, Delivered) else 0
-        self._take(MESSAGE_BYTES + size)
+        self._remove(_cost(event))
         return event
 
     async def batch(self) -> list[E]:
@@ -87,7 +94,7 @@ class Inbox(Generic[E]):
                 await self._wait()
         found = list(self._events)
         self._events.clear()
-        self._take(self._bytes)
+        self._remove(self._bytes)
         return found
 
     async def _wait(self) -> None:
@@ -99,7 +106,7 @@ class Inbox(Generic[E]):
             self._waiting = asyncio.get_running_loop().create_future()
             await self._waiting
 
-    def _take(self, size: int) -> None:
+    def _remove(self, size: int) -> None:
         before = self._bytes
         self._bytes -= size
         if before > MAX_INBOX_BYTES >= self._bytes:
@@ -109,6 +116,13 @@ class Inbox(Generic[E]):
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
         self._waiting = None
+
+
+def _cost(event: Event) -> int:
+    """Return what an event costs while it waits."""
+    if isinstance(event, (Delivered, Piece, Foreign)):
+        return MESSAGE_BYTES + len(event.data)
+    return MESSAGE_BYTES
 
 
 class Client(Inbox[Delivered]):
@@ -165,3 +179,84 @@ class Replies(Inbox[Delivered]):
             ask, self._ask = self._ask, None
             self._cancel = await ask(self)
         return await super().__anext__()
+
+
+class Inboxes:
+    """All inboxes of one ring.
+
+    Parameters
+    ----------
+    drained, lossy
+        Those of each `Inbox`.
+    """
+
+    def __init__(self, drained: Callable[[], None], lossy: bool) -> None:
+        self._drained = drained
+        self._lossy = lossy
+        self._clients: dict[int, Client] = {}
+        self._everything: list[Inbox[Event]] = []
+        self._requests: dict[int, Replies] = {}
+        self._handled: dict[Handler, Inbox[Message]] = {}
+
+    @property
+    def full(self) -> bool:
+        """Whether one of them is full."""
+        return any(inbox.full for inbox in self._all())
+
+    def client(self, number: int, leave: Callable[[], None]) -> Client:
+        """Add the inbox of a client; `leave` is called when the client closes it."""
+
+        def close() -> None:
+            del self._clients[number]
+            leave()
+            self._drained()
+
+        made = self._clients[number] = Client(number, self._drained, self._lossy, close)
+        return made
+
+    def events(self) -> Inbox[Event]:
+        """Add an inbox of all events."""
+        made = Inbox[Event](self._drained, self._lossy)
+        self._everything.append(made)
+        return made
+
+    def replies(self, ask: _Ask) -> Replies:
+        """Return the inbox of a request; `add_request` adds it, once it is sent."""
+        return Replies(self._drained, self._lossy, ask)
+
+    def add_request(self, request: int, replies: Replies) -> None:
+        """Add the inbox of a request that was sent."""
+        self._requests[request] = replies
+
+    def handled(self, handler: Handler) -> tuple[Inbox[Message], bool]:
+        """Return the inbox of a handler, and whether it is new."""
+        is_new = handler not in self._handled
+        if is_new:
+            self._handled[handler] = Inbox(self._drained, self._lossy)
+        return self._handled[handler], is_new
+
+    def put(self, event: Event) -> None:
+        """Put an event into the inboxes that it is for."""
+        if type(event) is Delivered:
+            for number in event.destinations:
+                if number in self._clients:
+                    self._clients[number].put(event)
+        elif type(event) is Replied:
+            self._requests[event.request].put(event.reply)
+            return
+        elif type(event) is RequestDone:
+            self._requests.pop(event.request).done(event.reason)
+            return
+        for inbox in self._everything:
+            inbox.put(event)
+
+    def end(self, error: Exception | None) -> None:
+        """Let every iteration end after what is there already."""
+        for inbox in self._all():
+            inbox.end(error)
+
+    def _all(self) -> Iterator[Inbox[Any]]:
+        return chain(
+            self._clients.values(), self._everything, self._requests.values(),
+            self._handled.values(),
+        )  # fmt: skip

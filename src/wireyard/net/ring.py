@@ -1,34 +1,33 @@
-"""One ring as an application has it: a messaging layer, its transport, and the clock between."""
+"""One ring as an application has it: a transport, its part of the messaging layer, inboxes."""
 
 from __future__ import annotations
 
 import asyncio
-import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from wireyard.errors import UsageError
 from wireyard.layers.rmp import (
     MESSAGING,
-    Delivered,
     Drop,
     Event,
+    Foreign,
     Limits,
     MessageId,
-    MessagingLayer,
     NotWritable,
     QoS,
     Want,
 )
-from wireyard.layers.rmp.events import Replied, RequestDone
-from wireyard.layers.rmp.limits import NUMBERS
-from wireyard.net.inbox import Client, Inbox, Replies
+from wireyard.net.inbox import Client, Handler, Inbox, Inboxes, Message, Replies
+from wireyard.net.process import Process
 from wireyard.net.transport import RingFailed, Transport
 
 __all__ = ["Ring"]
+
+T = TypeVar("T")
 
 _BURST_BYTES = 1 << 16
 """How much is sent before the event loop gets its turn."""
@@ -49,6 +48,8 @@ class Ring:
         What carries the packets: `UdpMulticast`, `Corosync`.
     limits
         Bounds and delays, the same at all members.
+    process
+        The `Process` that this ring shares with others; one of its own, with `limits`, if None.
     """
 
     def __init__(
@@ -56,18 +57,19 @@ class Ring:
         transport: Transport,
         *,
         limits: Limits | None = None,
+        process: Process | None = None,
     ) -> None:
+        if process is not None and limits is not None:
+            raise UsageError("rings that share a process have its limits")
+        self.name = transport.name
         self._transport = transport
-        self._limits = limits
-        self._name = transport.name
+        self._process = process or Process(limits=limits)
+        self._layer = self._process.layer
         self._lossy = not all(qos.reliable for qos in transport.qualities)
-        self._clients: dict[int, Client] = {}
-        self._everything: list[Inbox[Event]] = []
-        self._requests: dict[int, Replies] = {}
+        self._inboxes = Inboxes(self._drained, self._lossy)
+        self._tasks: list[asyncio.Task[None]] = []
         self._unsent: tuple[QoS, bytes] | None = None
         self._burst_bytes = 0
-        self._pump_due: asyncio.Handle | None = None
-        self._timer: asyncio.TimerHandle | None = None
         self._paused = False
         self._leaving = False
         self._error: RingFailed | None = None
@@ -76,15 +78,13 @@ class Ring:
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         process_id = await self._transport.open(self)
-        first = secrets.randbelow(NUMBERS)
-        self._layer = MessagingLayer(process_id, first_number=first, limits=self._limits)
-        self._layer.add_ring(self._name, self._transport.max_packet_bytes)
-        self._transport.resume()
         try:
+            self._process.join(self, self._transport.max_packet_bytes, process_id)
+            self._transport.resume()
             if self._transport.tells_views:
                 await self._until(lambda: self.members is not None)
         except BaseException:
-            self._transport.close()
+            self._close()
             raise
         return self
 
@@ -98,11 +98,15 @@ class Ring:
             if self._error is None and error is None:
                 await self._linger()
         finally:
-            for handle in (self._pump_due, self._timer):
-                if handle is not None:
-                    handle.cancel()
-            self._transport.close()
-            self._end(None)
+            self._close()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _close(self) -> None:
+        self._process.leave(self)
+        self._transport.close()
+        self._end(None)
 
     async def _linger(self) -> None:
         """Wait until all that was sent is on its way, and nothing may have to be sent again."""
@@ -114,33 +118,39 @@ class Ring:
                 await self._until(lambda: not self._waiting_bytes)
         except TimeoutError:
             left = f"{self._waiting_bytes} bytes were not taken"
-            raise RingFailed(f"{self._name}: {left} within {_LINGER_S:g} seconds") from None
+            raise RingFailed(f"{self.name}: {left} within {_LINGER_S:g} seconds") from None
 
     @property
     def _waiting_bytes(self) -> int:
         held = 0 if self._unsent is None else len(self._unsent[1])
-        return held + self._layer.waiting_bytes(self._name)
+        return held + self._layer.waiting_bytes(self.name)
 
     # --- who is there -----------------------------------------------------------------------
 
     @property
     def process_id(self) -> str:
         """Who this member is to the others."""
-        return self._layer.process_id(self._name)
+        return self._layer.process_id(self.name)
 
     @property
     def members(self) -> tuple[str, ...] | None:
         """Who is in the ring, None if the transport does not tell."""
-        return self._layer.members(self._name)
+        return self._layer.members(self.name)
 
     @property
     def dropped(self) -> Mapping[Drop, int]:
         """How much was not delivered, by reason."""
         return self._layer.dropped
 
-    def register_layer(self, layer: int) -> None:
-        """Have messages for a destination layer delivered too."""
-        self._layer.register_layer(layer)
+    def register_layer(
+        self, layer: int, handler: Handler | None = None, *, in_pieces: bool = False
+    ) -> None:
+        """Have messages for a destination layer delivered too; see `Process.register_layer`."""
+        self._process.register_layer(layer, handler, in_pieces=in_pieces)
+
+    def register_foreign(self, typing: int, handler: Handler) -> None:
+        """Have another protocol's messages handled; see `Process.register_foreign`."""
+        self._process.register_foreign(typing, handler)
 
     def register(self, number: int, domains: Iterable[int] = (0,), own: bool = True) -> None:
         """Register a client that `events` gives the messages of.
@@ -154,28 +164,25 @@ class Ring:
         own
             Whether it gets what it has sent itself.
         """
-        self._layer.clients(self._name).register(number, domains, own)
+        self._layer.clients(self.name).register(number, domains, own)
 
     def client(self, number: int, domains: Iterable[int] = (0,), own: bool = True) -> Client:
         """Register a client, as `register` does, and return its messages to iterate over.
 
-        Who does not read them holds up the ring, where the ring loses nothing; elsewhere messages
+        Messages that are not read hold up the ring, where the ring loses nothing; elsewhere those
         that find too many before them are lost, and counted in `Client.overrun`.
         """
         self.register(number, domains, own)
-        leave = partial(self._leave, number)
-        made = self._clients[number] = Client(number, self._drained, self._lossy, leave)
-        return made
+        clients = self._layer.clients(self.name)
+        return self._inboxes.client(number, partial(clients.unregister, number))
 
     def events(self) -> Inbox[Event]:
-        """Return all that happens from now on, in order, but for replies to requests.
+        """Return all that happens from now on, in order, except replies and handled messages.
 
         That is the messages for any client of this process, and views, what was aborted or
         malformed, what stalls.
         """
-        made = Inbox[Event](self._drained, self._lossy)
-        self._everything.append(made)
-        return made
+        return self._inboxes.events()
 
     # --- sending ----------------------------------------------------------------------------
 
@@ -204,22 +211,27 @@ class Ring:
         RingFailed
             The ring is gone.
         """
-        qos = self._promised(qos)
-        while True:
-            try:
-                self._layer.send(
-                    self._name, data, now=self._loop.time(), qos=qos, layer=layer, client=client,
-                    domain=domain, reply_to=reply_to, urgent=urgent,
-                )  # fmt: skip
-            except NotWritable:
-                await self._room()
-            else:
-                break
-        if self._pump_due is None:
-            self._pump_due = self._loop.call_soon(self._pump)
+        await self._when_writable(
+            self._layer.send, data, qos=self._promised(qos), layer=layer, client=client,
+            domain=domain, reply_to=reply_to, urgent=urgent,
+        )  # fmt: skip
+        self._process.pump_soon()
         self._burst_bytes += len(data) + _MESSAGE_BYTES
         if self._burst_bytes > _BURST_BYTES:
             await asyncio.sleep(0)
+
+    async def send_foreign(self, data: bytes, *, qos: QoS | None = None) -> None:
+        """Send a message of another protocol, which begins with its typing word.
+
+        Raises
+        ------
+        SendRefused, UsageError, RingFailed
+            As of `send`.
+        EncodeError
+            It begins with no typing word of another protocol.
+        """
+        await self._when_writable(self._layer.send_foreign, data, qos=self._promised(qos))
+        self._process.pump_soon()
 
     async def send_all(
         self,
@@ -242,13 +254,13 @@ class Ring:
         while batch := list(islice(rest, _BATCH)):
             while batch:
                 sent = self._layer.send_all(
-                    self._name, batch, now=self._loop.time(), qos=chosen, layer=layer,
+                    self.name, batch, now=self._loop.time(), qos=chosen, layer=layer,
                     client=client, domain=domain,
                 )  # fmt: skip
                 del batch[:sent]
                 if batch:
                     await self._room()
-            self._pump()
+            self._process.pump()
             await asyncio.sleep(0)
             self._promised(qos)
 
@@ -273,30 +285,32 @@ class Ring:
             self._ask, data, want=want, timeout_s=timeout_s, stall_s=stall_s, sentinel=sentinel,
             qos=self._promised(qos), layer=layer, client=client, domain=domain,
         )  # fmt: skip
-        return Replies(self._drained, self._lossy, ask)
+        return self._inboxes.replies(ask)
 
     def flush(self) -> None:
-        """Hand everything that was sent to the ring; what it has no room for goes when it has."""
-        self._layer.flush(self._name)
-        self._pump()
+        """Give the ring all that was sent; what it has no room for follows when it has."""
+        self._layer.flush(self.name)
+        self._process.pump()
 
     async def _ask(self, data: bytes, replies: Replies, **named: Any) -> Callable[[], None]:
         """Send a request, and return what cancels it."""
-        while True:
-            now = self._loop.time()
-            try:
-                id_ = self._layer.request(self._name, data, now=now, **named)
-            except NotWritable:
-                await self._room()
-            else:
-                break
-        self._requests[id_] = replies
-        self._pump()
+        id_ = await self._when_writable(self._layer.request, data, **named)
+        self._inboxes.add_request(id_, replies)
+        self._process.ask(id_, self)
+        self._process.pump()
         return partial(self._cancel, id_)
 
     def _cancel(self, id_: int) -> None:
         self._layer.cancel(id_, self._loop.time())
-        self._pump()
+        self._process.pump()
+
+    async def _when_writable(self, send: Callable[..., T], data: bytes, **named: Any) -> T:
+        """Call a method of the layer that sends, when there is room."""
+        while True:
+            try:
+                return send(self.name, data, now=self._loop.time(), **named)
+            except NotWritable:
+                await self._room()
 
     def _promised(self, qos: QoS | None) -> QoS:
         if self._error is not None:
@@ -305,12 +319,12 @@ class Ring:
         if qos is None or qos in promised:
             return qos or promised[0]
         known = ", ".join(one.label for one in promised)
-        raise UsageError(f"ring {self._name} is {known}; {qos.label} it cannot promise")
+        raise UsageError(f"ring {self.name} is {known}; {qos.label} it cannot promise")
 
     async def _room(self) -> None:
-        limits = self._limits or Limits()
+        room_bytes = self._process.limits.max_outgoing_bytes // 2
         self.flush()
-        await self._until(lambda: self._waiting_bytes <= limits.max_outgoing_bytes // 2)
+        await self._until(lambda: self._waiting_bytes <= room_bytes)
 
     async def _until(self, holds: Callable[[], bool]) -> None:
         while not holds():
@@ -319,90 +333,84 @@ class Ring:
             self._changed.clear()
             await self._changed.wait()
 
-    # --- what the transport tells -----------------------------------------------------------
+    # --- what the transport calls -----------------------------------------------------------
 
     def packet(self, source: str, qos: QoS, packet: bytes) -> None:
-        """Take a packet."""
-        self._layer.receive(self._name, source, packet, qos=qos, now=self._loop.time())
-        self._hand_out()
-        if self._pump_due is None:
-            self._pump_due = self._loop.call_soon(self._pump)
+        """Deliver what is complete with a packet."""
+        self._layer.receive(self.name, source, packet, qos=qos, now=self._loop.time())
+        self._process.deliver()
+        self._process.pump_soon()
 
     def view(self, members: Sequence[str]) -> None:
-        """Take a view."""
-        self._layer.view(self._name, members, now=self._loop.time())
-        self._pump()
+        """Deliver a view."""
+        self._layer.view(self.name, members, now=self._loop.time())
+        self._process.pump()
 
     def writable(self) -> None:
         """Send what there was no room for."""
-        self._pump()
+        self._process.pump()
 
     def failed(self, error: RingFailed) -> None:
         """End everything that waits."""
         self._error = error
         self._end(error)
 
-    # --- inside -----------------------------------------------------------------------------
+    # --- what the process calls -------------------------------------------------------------
 
-    def _pump(self) -> None:
-        """Do what is due, hand packets to the ring and events to who waits, and set the clock."""
-        if self._pump_due is not None:
-            self._pump_due.cancel()
-            self._pump_due = None
+    def send_packets(self) -> None:
+        """Send what the transport has room for."""
         self._burst_bytes = 0
-        self._layer.handle_timer(self._loop.time())
         while self._error is None:
-            packet = self._unsent or self._layer.next_packet(self._name)
+            packet = self._unsent or self._layer.next_packet(self.name)
             self._unsent = packet
             if packet is None or not self._transport.send(*packet):
                 break
             self._unsent = None
-        self._hand_out()
         self._changed.set()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        due = self._layer.get_timer()
-        if due is not None:
-            self._timer = self._loop.call_at(due, self._pump)
 
-    def _hand_out(self) -> None:
-        """Put what the layer has told into the inboxes, and take no more if one is full."""
-        next_event = self._layer.next_event
-        while (event := next_event()) is not None:
-            if type(event) is Delivered:
-                for number in event.destinations:
-                    if number in self._clients:
-                        self._clients[number].put(event)
-            elif type(event) is Replied:
-                self._requests[event.request].put(event.reply)
-                continue
-            elif type(event) is RequestDone:
-                self._requests.pop(event.request).done(event.reason)
-                continue
-            for inbox in self._everything:
-                inbox.put(event)
+    def put(self, event: Event) -> None:
+        """Put an event into the inboxes that it is for."""
+        self._inboxes.put(event)
+
+    def handle(self, handler: Handler, message: Message) -> None:
+        """Put a message into the inbox of its handler."""
+        inbox, is_new = self._inboxes.handled(handler)
+        if is_new:
+            self._tasks.append(self._loop.create_task(self._handle_all(inbox, handler)))
+        inbox.put(message)
+
+    def hold_back(self) -> None:
+        """Receive nothing more for now if an inbox is full."""
         if self._lossy or self._paused or self._leaving:
             return
-        if any(inbox.full for inbox in self._inboxes()):
+        if self._inboxes.full:
             self._paused = True
             self._transport.pause()
 
-    def _inboxes(self) -> Iterator[Inbox[Any]]:
-        return chain(self._clients.values(), self._everything, self._requests.values())
+    # --- inside -----------------------------------------------------------------------------
+
+    async def _handle_all(self, inbox: Inbox[Message], handler: Handler) -> None:
+        """Call a handler with one message after the other, and send its replies."""
+        try:
+            async for message in inbox:
+                reply = await handler(message)
+                if reply is None or isinstance(message, Foreign) or not message.reply_requested:
+                    continue
+                await self.send(
+                    reply, qos=message.qos, layer=message.layer, reply_to=message.message_id
+                )
+        except RingFailed:
+            pass  # it is known
+        except Exception as error:
+            failed = RingFailed(f"{self.name}: a handler failed: {error!r}")
+            failed.__cause__ = error
+            self.failed(failed)
 
     def _drained(self) -> None:
-        full = any(inbox.full for inbox in self._inboxes())
-        if self._paused and (self._leaving or not full):
+        if self._paused and (self._leaving or not self._inboxes.full):
             self._paused = False
             self._transport.resume()
 
-    def _leave(self, number: int) -> None:
-        self._layer.clients(self._name).unregister(number)
-        del self._clients[number]
-        self._drained()
-
     def _end(self, error: RingFailed | None) -> None:
-        for inbox in self._inboxes():
-            inbox.end(error)
+        self._inboxes.end(error)
         self._changed.set()

@@ -13,7 +13,7 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "layers" / "rmp.md"
 
 def test_the_examples_do_what_they_say() -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    first, handled = blocks[0], next(block for block in blocks if "register_layer" in block)
+    first, handled = blocks[0], next(block for block in blocks if "register_foreign" in block)
     names: dict[str, Any] = {}
     exec(first.replace("layer.next_event() ", "found = layer.next_event() "), names)
     assert names["found"].data == b"hello"

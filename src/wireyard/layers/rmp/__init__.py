@@ -1,13 +1,13 @@
 """The RMP messaging layer: what is above packets, sans-IO.
 
-`MessagingLayer` is the face; `Limits` bounds it, `events` are what it tells. `sim.SimRing` is a
+`MessagingLayer` is the interface; `Limits` bounds it, `events` are its output. `sim.SimRing` is a
 ring to try it on.
 """
 
 from wireyard.layers.rmp.counters import Drop
 from wireyard.layers.rmp.delivery import MESSAGING
 from wireyard.layers.rmp.errors import MessageTooBig, NotWritable, NumbersExhausted, SendRefused
-from wireyard.layers.rmp.events import Delivered, Event, MessageId
+from wireyard.layers.rmp.events import Delivered, Event, Foreign, MessageId, Piece
 from wireyard.layers.rmp.layer import MessagingLayer
 from wireyard.layers.rmp.limits import Limits
 from wireyard.layers.rmp.qos import Order, QoS
@@ -18,6 +18,7 @@ __all__ = [
     "Delivered",
     "Drop",
     "Event",
+    "Foreign",
     "Limits",
     "MessageId",
     "MessageTooBig",
@@ -25,6 +26,7 @@ __all__ = [
     "NotWritable",
     "NumbersExhausted",
     "Order",
+    "Piece",
     "QoS",
     "SendRefused",
     "Want",
