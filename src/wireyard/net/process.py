@@ -8,10 +8,10 @@ from functools import partial
 from typing import Protocol
 
 from wireyard.errors import UsageError
-from wireyard.layers.rmp import Event, Limits, MessagingLayer
+from wireyard.layers.rmp import Limits, MessagingLayer
 from wireyard.layers.rmp.events import Replied, RequestDone
 from wireyard.layers.rmp.limits import NUMBERS
-from wireyard.net.inbox import Handler, Message
+from wireyard.net.inbox import Handler, Inboxes, Message
 
 __all__ = ["Process"]
 
@@ -23,11 +23,12 @@ class Joined(Protocol):
     def name(self) -> str:
         """The ring's name."""
 
+    @property
+    def inboxes(self) -> Inboxes:
+        """Where its events are put."""
+
     def send_packets(self) -> None:
         """Send what the transport has room for."""
-
-    def put(self, event: Event) -> None:
-        """Put an event into the inboxes that it is for."""
 
     def handle(self, handler: Handler, message: Message) -> None:
         """Put a message into the inbox of its handler."""
@@ -137,13 +138,11 @@ class Process:
         next_event = self.layer.next_event
         while (event := next_event()) is not None:
             if isinstance(event, Replied):
-                ring: Joined | None = self._requests[event.request]
+                self._requests[event.request].inboxes.put(event)
             elif isinstance(event, RequestDone):
-                ring = self._requests.pop(event.request)
-            else:
-                ring = self._rings.get(event.ring)
-            if ring is not None:
-                ring.put(event)
+                self._requests.pop(event.request).inboxes.put(event)
+            elif event.ring in self._rings:
+                self._rings[event.ring].inboxes.put(event)
         for ring in self._rings.values():
             ring.hold_back()
 

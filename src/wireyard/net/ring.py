@@ -66,7 +66,7 @@ class Ring:
         self._process = process or Process(limits=limits)
         self._layer = self._process.layer
         self._lossy = not all(qos.reliable for qos in transport.qualities)
-        self._inboxes = Inboxes(self._drained, self._lossy)
+        self.inboxes = Inboxes(self._drained, self._lossy)
         self._tasks: list[asyncio.Task[None]] = []
         self._unsent: tuple[QoS, bytes] | None = None
         self._burst_bytes = 0
@@ -174,7 +174,7 @@ class Ring:
         """
         self.register(number, domains, own)
         clients = self._layer.clients(self.name)
-        return self._inboxes.client(number, partial(clients.unregister, number))
+        return self.inboxes.client(number, partial(clients.unregister, number))
 
     def events(self) -> Inbox[Event]:
         """Return all that happens from now on, in order, except replies and handled messages.
@@ -182,7 +182,7 @@ class Ring:
         That is the messages for any client of this process, and views, what was aborted or
         malformed, what stalls.
         """
-        return self._inboxes.events()
+        return self.inboxes.events()
 
     # --- sending ----------------------------------------------------------------------------
 
@@ -285,7 +285,7 @@ class Ring:
             self._ask, data, want=want, timeout_s=timeout_s, stall_s=stall_s, sentinel=sentinel,
             qos=self._promised(qos), layer=layer, client=client, domain=domain,
         )  # fmt: skip
-        return self._inboxes.replies(ask)
+        return self.inboxes.replies(ask)
 
     def flush(self) -> None:
         """Give the ring all that was sent; what it has no room for follows when it has."""
@@ -295,7 +295,7 @@ class Ring:
     async def _ask(self, data: bytes, replies: Replies, **named: Any) -> Callable[[], None]:
         """Send a request, and return what cancels it."""
         id_ = await self._when_writable(self._layer.request, data, **named)
-        self._inboxes.add_request(id_, replies)
+        self.inboxes.add_request(id_, replies)
         self._process.ask(id_, self)
         self._process.pump()
         return partial(self._cancel, id_)
@@ -368,13 +368,9 @@ class Ring:
             self._unsent = None
         self._changed.set()
 
-    def put(self, event: Event) -> None:
-        """Put an event into the inboxes that it is for."""
-        self._inboxes.put(event)
-
     def handle(self, handler: Handler, message: Message) -> None:
         """Put a message into the inbox of its handler."""
-        inbox, is_new = self._inboxes.handled(handler)
+        inbox, is_new = self.inboxes.handled(handler)
         if is_new:
             self._tasks.append(self._loop.create_task(self._handle_all(inbox, handler)))
         inbox.put(message)
@@ -383,7 +379,7 @@ class Ring:
         """Receive nothing more for now if an inbox is full."""
         if self._lossy or self._paused or self._leaving:
             return
-        if self._inboxes.full:
+        if self.inboxes.full:
             self._paused = True
             self._transport.pause()
 
@@ -407,10 +403,10 @@ class Ring:
             self.failed(failed)
 
     def _drained(self) -> None:
-        if self._paused and (self._leaving or not self._inboxes.full):
+        if self._paused and (self._leaving or not self.inboxes.full):
             self._paused = False
             self._transport.resume()
 
     def _end(self, error: RingFailed | None) -> None:
-        self._inboxes.end(error)
+        self.inboxes.end(error)
         self._changed.set()

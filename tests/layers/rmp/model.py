@@ -332,6 +332,7 @@ def _sends_on(again: Callable[[Outgoing, OwnMessage], None]) -> Iterator[None]:
                     continue
                 copy = OwnMessage(number, message.draft, message.qos, message.count)
                 self._own[number] = copy
+                self._begin(copy)
                 again(self, copy)
 
     with (

@@ -215,7 +215,7 @@ def test_own_messages(cell: tuple[Own, OwnEvent]) -> None:
         case Effect.RESEND:
             assert (message.given, message.back) == (0, set())
             again = outgoing.next_packet()
-            assert again == (TOTAL, message.draft.packet(7, 1, 3, PACKET_BYTES))
+            assert again == (TOTAL, next(message.draft.packets(7, 3, PACKET_BYTES)))
 
 
 @pytest.mark.parametrize("cut", ["view", "no room"])

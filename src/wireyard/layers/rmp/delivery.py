@@ -121,8 +121,9 @@ class Delivery:
 
     def next_event(self) -> Event | None:
         """Return the next event that is no handler's, None if there is none."""
-        while self._events:
-            event = self._events.popleft()
+        events = self._events
+        while events:
+            event = events.popleft()
             if not self._handlers or not isinstance(event, (Delivered, Piece, Foreign)):
                 return event
             key = event.typing if isinstance(event, Foreign) else event.layer

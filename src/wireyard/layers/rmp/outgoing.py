@@ -18,7 +18,7 @@ the same order, the sender too, so all agree.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from wireyard.layers.rmp.numbers import Hold, Numbers
@@ -39,6 +39,8 @@ class OwnMessage:
     qos: QoS
     count: int
     """How many packets it has."""
+    packets: Iterator[bytes] = field(default_factory=lambda: iter(()))
+    """Those that the ring has not been given."""
     given: int = 0
     """How many of them the ring was given."""
     back: set[int] = field(default_factory=set)
@@ -107,6 +109,7 @@ class Outgoing:
     def send(self, message: OwnMessage) -> None:
         """Put a message with a number into the queue, behind all that was packed."""
         self.flush()
+        self._begin(message)
         self._queue.append(message)
         self.waiting_bytes += len(message.draft.data)
         if message.qos.reliable:
@@ -124,7 +127,7 @@ class Outgoing:
         if first.waits:
             return None
         first.given += 1
-        packet = first.draft.packet(first.number, first.given, first.count, self._max_packet_bytes)
+        packet = next(first.packets)
         if first.given == first.count and not (first.qos.reliable and first.count > 1):
             self._queue.popleft()
             if not first.qos.reliable:
@@ -158,6 +161,14 @@ class Outgoing:
         for number in self._own:
             self._numbers.rest(number, Hold.ON_THE_WAY, until)
 
+    def _begin(self, message: OwnMessage) -> None:
+        """Have the ring given all of a message."""
+        message.packets = message.draft.packets(
+            message.number, message.count, self._max_packet_bytes
+        )
+        message.given = 0
+        message.back.clear()
+
     def _happen(self, message: OwnMessage, event: OwnEvent) -> None:
         message.state, effect = OWN[message.state, event]
         match effect:
@@ -168,7 +179,6 @@ class Outgoing:
                 if self._queue and self._queue[0] is message:
                     self._queue.popleft()
             case Effect.RESEND:
-                message.given = 0
-                message.back.clear()
+                self._begin(message)
         if message.state is Own.TAIL and len(message.back) == message.given:
             self._happen(message, OwnEvent.DRAINED)

@@ -277,7 +277,7 @@ class Reassembly:
         entry.data_bytes += len(data)
         entry.size += len(data) + PACKET_OVERHEAD_BYTES
         self._held_bytes += len(data) + PACKET_OVERHEAD_BYTES
-        if len(entry.parts) != fields.packet_count:
+        if entry.in_pieces and len(entry.parts) != fields.packet_count:
             self._deliver_early(entry)
 
     def _whole(self, source: str, qos: QoS, fields: Fields, data: bytes, place: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -97,13 +98,14 @@ class Draft:
             )
         return count
 
-    def packet(self, number: int, place: int, count: int, max_packet_bytes: int) -> bytes:
-        """Return one of its packets. Fields of the first one are in no other (errata R9)."""
+    def packets(self, number: int, count: int, max_packet_bytes: int) -> Iterator[bytes]:
+        """Yield its packets. Fields of the first one are in no other (errata R9)."""
         head = self.head(number, count)
-        start = max_packet_bytes - len(head)
-        if place == 1:
-            return head + self.data[:start]
-        room = max_packet_bytes - _LATER_HEAD_BYTES
-        start += (place - 2) * room
+        at = max_packet_bytes - len(head)
+        yield head + self.data[:at]
         typing, _ = _around_segment(self.layer, None, None, None, False, True)
-        return typing + _write_segment(number, place, count) + self.data[start : start + room]
+        room = max_packet_bytes - _LATER_HEAD_BYTES
+        for packet_number in range(2, count + 1):
+            place = _write_segment(number, packet_number, count)
+            yield typing + place + self.data[at : at + room]
+            at += room
