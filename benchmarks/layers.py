@@ -182,7 +182,7 @@ def rmp_requests() -> Case:
         numbers = Numbers(0)
         requests = Requests(numbers, Drops(10), len(others), told)
         for _ in range(times):
-            number = numbers.take(Hold.PENDING, 0.0)
+            number = numbers.allocate(Hold.PENDING, 0.0)
             members = frozenset(others)
             asked = Request(rmp.RING, Want.ALL, 1.0, 0.0, None, None, number, members)
             requests.add(asked, 0.0)

@@ -62,6 +62,8 @@ class Ring:
         if process is not None and limits is not None:
             raise UsageError("rings that share a process have its limits")
         self.name = transport.name
+        self.process_id: str
+        """The name that other members have for this process, once the ring is joined."""
         self._transport = transport
         self._process = process or Process(limits=limits)
         self._layer = self._process.layer
@@ -77,9 +79,9 @@ class Ring:
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        process_id = await self._transport.open(self)
+        self.process_id = await self._transport.open(self)
         try:
-            self._process.join(self, self._transport.max_packet_bytes, process_id)
+            self._process.join(self, self._transport.max_packet_bytes, self.process_id)
             self._transport.resume()
             if self._transport.tells_views:
                 await self._until(lambda: self.members is not None)
@@ -125,21 +127,16 @@ class Ring:
         held = 0 if self._unsent is None else len(self._unsent[1])
         return held + self._layer.waiting_bytes(self.name)
 
-    # --- who is there -----------------------------------------------------------------------
-
-    @property
-    def process_id(self) -> str:
-        """Who this member is to the others."""
-        return self._layer.process_id(self.name)
+    # --- members, layers, clients -----------------------------------------------------------
 
     @property
     def members(self) -> tuple[str, ...] | None:
-        """Who is in the ring, None if the transport does not tell."""
+        """The members of the ring, None if the transport does not know them."""
         return self._layer.members(self.name)
 
     @property
     def dropped(self) -> Mapping[Drop, int]:
-        """How much was not delivered, by reason."""
+        """How much was not delivered, by reason, on all rings of the process."""
         return self._layer.dropped
 
     def register_layer(

@@ -327,7 +327,7 @@ def _sends_on(again: Callable[[Outgoing, OwnMessage], None]) -> Iterator[None]:
             if message.state is Own.PARTLY:
                 del self._own[message.number]
                 try:
-                    number = self._numbers.take(Hold.ON_THE_WAY, 0.0)
+                    number = self._numbers.allocate(Hold.ON_THE_WAY, 0.0)
                 except NumbersExhausted:
                     continue
                 copy = OwnMessage(number, message.draft, message.qos, message.count)

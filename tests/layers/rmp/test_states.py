@@ -176,7 +176,7 @@ OWN_WALKS: dict[tuple[Own, OwnEvent], list[int | str]] = {
 def own_message(walk: list[int | str]) -> tuple[Outgoing, OwnMessage, Numbers]:
     """Return the message after all of a walk but its last step."""
     numbers = Numbers(7)
-    number = numbers.take(Hold.ON_THE_WAY, 0.0)
+    number = numbers.allocate(Hold.ON_THE_WAY, 0.0)
     data = b"data" if walk[0] == "only" else bytes(2 * PACKET_BYTES)
     message = OwnMessage(number, Draft(data), TOTAL, 1 if walk[0] == "only" else 3)
     outgoing = Outgoing(PACKET_BYTES, numbers)

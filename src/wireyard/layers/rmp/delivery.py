@@ -198,7 +198,7 @@ class Delivery:
     def _deliver(
         self, at: Ring, source: str, qos: QoS, fields: Fields, run: Sequence[bytes], now: float
     ) -> None:
-        """Deliver whole messages that have the same fields, if they are for somebody here."""
+        """Deliver whole messages that have the same fields, if they are for this process."""
         layer, number, _, _, domain, client, reply_number, reply_source, requested = fields
         if layer is None:
             self._events += (Foreign(at.name, source, data) for data in run)

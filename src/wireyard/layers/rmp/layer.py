@@ -84,14 +84,9 @@ class MessagingLayer:
         if process_id is None:
             raise UsageError(f"ring {ring} has no name for this process")
         self._rings[ring] = Ring(
-            ring,
-            process_id,
-            max_packet_bytes,
-            self._limits,
-            self._numbers,
-            self._drops,
+            ring, process_id, max_packet_bytes, self._limits, self._numbers, self._drops,
             self._delivery.wants_pieces,
-        )
+        )  # fmt: skip
 
     def remove_ring(self, ring: str, *, now: float) -> None:
         """Leave a ring: its requests end, and what waits for it is dropped."""
@@ -397,7 +392,7 @@ class MessagingLayer:
         count = draft.packet_count(to.max_packet_bytes, self._limits)
         if count > 1 and qos is QoS.UNORDERED:
             qos = QoS.SOURCE_ORDERED  # or a packet that overtakes the first is lost (errata R28)
-        number = self._numbers.take(hold, now)
+        number = self._numbers.allocate(hold, now)
         to.outgoing.send(OwnMessage(number, draft, qos, count))
         if not qos.reliable:
             # Its packets do not come back; after this time no receiver keeps any.

@@ -33,14 +33,15 @@ class Limits:
     max_outgoing_bytes: int = 64 << 20
     """Bytes that wait for the ring or for their own delivery: four of the longest messages."""
     max_held_bytes: int = 64 << 20
-    """Bytes of unfinished messages, and of those behind them: four of the longest messages."""
+    """Bytes of unfinished messages, and of those behind them, that wait for each other: of a ring,
+    or of each source where only its own do. Four of the longest messages."""
     max_unfinished_of_source: int = 64
     """Unfinished messages of one source: a sender finishes one before it begins the next, so more
     than one is a process of many threads, and more than this an attack."""
     max_unfinished: int = 4096
     """Unfinished messages of all sources: 64 sources at their own bound."""
     reassembly_timeout_s: float = 5.0
-    """How long a message without total order may stay unfinished: a hundred round trips."""
+    """How long a message without order may stay unfinished: a hundred round trips."""
     stall_after_s: float = 5.0
     """After which time an unfinished message that holds back others is reported."""
     max_replies: int = 4096

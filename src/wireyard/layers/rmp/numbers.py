@@ -45,7 +45,7 @@ class Numbers:
         """Return how many numbers are not free."""
         return len(self._holds)
 
-    def take(self, hold: int, now: float) -> int:
+    def allocate(self, hold: int, now: float) -> int:
         """Return a number that is free, and hold it.
 
         Raises

@@ -6,7 +6,7 @@ Rules of this file (errata R28, R29):
    filled, which a larger one or another quality of service flushes.
 2. A message of several packets that the ring brings back stays first in the queue until all of them
    are back. Nothing behind it is given to the ring before. A packet behind it would be ordered
-   before the message if a view cuts that, and a member that joins later could not tell.
+   before the message if a view cuts that, and a member that joins later cannot know.
 3. A cut message is sent again from its first packet, under its own number, once none of its packets
    is on the way. So no member has packets of both times under the number.
 
@@ -101,7 +101,7 @@ class Outgoing:
     def flush(self) -> None:
         """Put the packet being filled into the queue."""
         if self._packing:
-            packet = self._packing.take()
+            packet = self._packing.finish()
             self._queue.append((self._packing_qos, packet))
             self.waiting_bytes += len(packet)
         self.flush_at = None

@@ -83,7 +83,7 @@ class Packing:
         self._size, self._last = size, last
         return stop
 
-    def take(self) -> bytes:
+    def finish(self) -> bytes:
         """Return the packet, and begin another."""
         assert self._last is not None
         head, data = self._last

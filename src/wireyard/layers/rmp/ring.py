@@ -20,6 +20,8 @@ __all__ = ["Ring"]
 
 _LEAST_PACKET_BYTES = 64
 """Shortest packets of a ring: a third of that may be heads already."""
+_SOURCES = 1024
+"""Sources of source ordered messages kept though nothing of theirs is unfinished."""
 
 
 class Ring:
@@ -78,7 +80,7 @@ class Ring:
             return self._shared[order]
         found = self._of_source.get(source)
         if found is None:
-            if len(self._of_source) >= self._limits.max_counted_sources:
+            if len(self._of_source) >= _SOURCES:
                 kept = {name: one for name, one in self._of_source.items() if not one.idle}
                 self._of_source = kept
             found = self._of_source[source] = self._new(order)
