@@ -112,10 +112,11 @@ A message that no packet is back of is left alone: the ring will order all of it
 of several packets before all of them are back. Then nothing can be ordered between the message that
 a view cuts and the same message sent again, and every member delivers what a sender sent in the
 order sent, without a gap; a member that joins, from some message on. There is no other rule that
-keeps it with the packets as they are. What is behind a cut message in the hands of the ring arrives
-in the new view, or in one after that; a member that joins then has seen no packet of the cut
-message, and nothing in those behind it says that they have to wait. Messages of one packet are cut
-by no view, and are sent without waiting.
+keeps it with the packets as they are. What the ring was given behind a cut message arrives in the
+new view, or in one after that; a member that joins then has seen no packet of the cut message, and
+nothing in those behind it says that they have to wait. Messages of one packet are cut by no view,
+and are sent without waiting. This is the order of messages that wait for each other: totally
+ordered ones, or those that are source ordered.
 
 It is sent again under its own number, once none of its packets is on the way (R29): the tail of the
 first time is dropped by every member, as none has its head, before packet 1 comes again. So a
