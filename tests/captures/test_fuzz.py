@@ -8,9 +8,9 @@ from random import Random
 import numpy as np
 import pytest
 
+from tests.captures.links import LINKS
 from tests.captures.make import enhanced, ethernet, interface, ipv4, packets, pcap, section
 from tests.captures.test_fragments import fragment, fragment6
-from tests.captures.test_headers import LINKS
 from tests.captures.torture import make_flow
 from tests.fuzz import time_bound
 from wireyard.captures import magic, pcapng

@@ -1,15 +1,16 @@
-"""From the link layer of every packet down to its transport: one compiled walk over headers.
+"""From the link layer of every packet up to its transport: one compiled walk over headers.
 
 Rules of this file:
 
 1. Reading one header gives the kind of the next and where it begins, or instead of a kind the
-   `Fate` of a packet that ends here. Each header takes bytes, so every walk ends.
+   `Fate` of a packet that ends here. There are `_MOST_HEADERS` of them at the most.
 2. Nothing is read at or after the packet's `stop`; a length that a header states is compared with
    what is left before it is used.
-3. IP says where a packet ends on the wire: Ethernet pads short ones, and what a snapshot cut off
-   is missing from there. Zero stands where the sender's network card was yet to cut segments:
-   then the length of the record counts.
-4. Checksums are not asked: a capture at the sender has them from before the network card.
+3. Every header that states a length bounds what was captured: Ethernet pads short packets. IP
+   states where a packet ends on the wire, and what a snapshot cut off is missing from there. Zero
+   stands where the sender's network card was yet to cut segments: then the length of the record
+   counts, or that of the header around it.
+4. Checksums are not compared: a capture at the sender has them from before the network card.
 
 Axes: f = `Unit`, r = packets.
 """
@@ -21,205 +22,62 @@ from typing import Final
 import numpy as np
 
 from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece
-from wireyard.captures.layout import Fate, Header, Protocol, Unit
+from wireyard.captures.layout import Fate, Header, Kinds, Protocol, Unit
+from wireyard.captures.link_kernels import FIRST_KIND, after_ethernet, next_header
+from wireyard.captures.tunnel_kernels import in_udp
 from wireyard.memory import LINE, Bytes, load_i64, load_u8, load_u16, load_u32, prefetch_lines
 
 __all__ = ["read_headers"]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+Words = np.ndarray[tuple[int], np.dtype[np.int32]]
 Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _INTS: Final = array("int64")
+_WORDS: Final = array("int32")
 _GRID: Final = array("int64", 2)
 _AHEAD_PACKETS: Final = 4
 """How many packets before it is read the headers of one are asked for."""
-_FIRST_KIND: Final = 0x0600
-"""The least EtherType; what is below is the `Fate` of a packet."""
+_MOST_HEADERS: Final = 32
+"""Headers of a packet below its transport. Twelve are as many as networks are known to stack; more
+come from loops that forward a tunnel into itself, or are made to keep a reader busy."""
+_JUMBO_PAYLOAD: Final = 0xC2
+"""The option of a jumbogram (RFC 2675, 2)."""
 _MOST_ORIGINAL_BYTES: Final = 1 << 24
-"""Largest original length believed of a packet whose IP header states none."""
+"""Largest length believed of a packet that is not stated by 16 bits of an IP header."""
 
 # Numba joins the members of one IntEnum with integers, but not with those of another.
 _CUT: Final = int(Fate.CUT)
 _FRAGMENT: Final = int(Fate.FRAGMENT)
 _MALFORMED: Final = int(Fate.MALFORMED)
-_OTHER_NETWORK: Final = int(Fate.OTHER_NETWORK)
-_OTHER_PROTOCOL: Final = int(Fate.OTHER_PROTOCOL)
 _TCP: Final = int(Fate.TCP)
 _UDP: Final = int(Fate.UDP)
-
-
-# --- below IP -------------------------------------------------------------------------------
-
-
-@piece
-def next_header(data: Bytes, kind: int, at: int, stop: int) -> tuple[int, int]:
-    """Read one header below IP; return the kind of the next, or a fate, and where it begins."""
-    left = stop - at
-    if kind in (Header.ETHERNET, Header.TRANSPARENT_ETHERNET):
-        if left < 14:
-            return _CUT, at
-        return ether_type(data, at + 12, stop)
-    if kind in (Header.VLAN, Header.PROVIDER_VLAN, Header.QINQ_9100, Header.QINQ_9200):
-        if left < 4:
-            return _CUT, at
-        return ether_type(data, at + 2, stop)
-    if kind in (Header.MPLS, Header.MPLS_UPSTREAM):
-        return after_label(data, kind, at, stop)
-    if kind == Header.PPPOE_SESSION:
-        if left < 6:
-            return _CUT, at
-        return (Header.PPP if load_u8(data, at + 1) == 0 else _OTHER_NETWORK), at + 6
-    if kind in (Header.PPP, Header.PPP_IN_GRE):
-        return point_to_point(data, at, stop)
-    if kind == Header.PPP_DIRECTION:
-        # It may stand in place of the address, and so before the control byte alone.
-        control = left >= 2 and load_u8(data, at + 1) == 3
-        return Header.PPP, at + (2 if control else 1)
-    if kind == Header.LOOPBACK:
-        return (loopback_family(load_u32(data, at)) if left >= 4 else _CUT), at + 4
-    if kind == Header.COOKED:
-        if left < 16:
-            return _CUT, at
-        return ether_type(data, at + 14, stop)
-    if kind == Header.COOKED_2:
-        if left < 20:
-            return _CUT, at
-        protocol = load_u16(data, at)
-        return (protocol if protocol >= _FIRST_KIND else _OTHER_NETWORK), at + 20
-    if kind == Header.RAW:
-        return (by_version(load_u8(data, at)) if left >= 1 else _CUT), at
-    if kind == Header.GRE:
-        return after_tunnel_header(data, at, stop)
-    if kind == Header.NFLOG:
-        return logged_packet(data, at, stop)
-    return _OTHER_NETWORK, at
-
-
-@piece
-def ether_type(data: Bytes, at: int, stop: int) -> tuple[int, int]:
-    """Read an EtherType, or the length that stands in its place before an LLC header."""
-    kind = load_u16(data, at)
-    if kind >= _FIRST_KIND:
-        return kind, at + 2
-    # SNAP (IEEE 802) has the EtherType behind two addresses AA, a control byte and 00-00-00.
-    if at + 10 > stop:
-        return _OTHER_NETWORK, at
-    if load_u32(data, at + 2) != 0xAAAA0300 or load_u16(data, at + 6) != 0:
-        return _OTHER_NETWORK, at
-    kind = load_u16(data, at + 8)
-    return (kind if kind >= _FIRST_KIND else _OTHER_NETWORK), at + 10
-
-
-@piece
-def by_version(first: int) -> int:
-    """Tell the kind of an IP packet from its first byte."""
-    if first >> 4 == 4:
-        return Header.IPV4
-    return Header.IPV6 if first >> 4 == 6 else _OTHER_NETWORK
-
-
-@piece
-def after_label(data: Bytes, kind: int, at: int, stop: int) -> tuple[int, int]:
-    """Read one MPLS label; what is below the last one, no field says (RFC 4928)."""
-    if at + 5 > stop:
-        return _CUT, at
-    if load_u32(data, at) & 0x100 == 0:
-        return kind, at + 4
-    first = load_u8(data, at + 4)
-    if first >> 4 == 0:  # the control word of a pseudowire
-        return Header.ETHERNET, at + 8
-    return by_version(first), at + 4
-
-
-@piece
-def point_to_point(data: Bytes, at: int, stop: int) -> tuple[int, int]:
-    """Read a PPP header; address, control and half of the protocol may be left out (RFC 1661)."""
-    if at + 4 <= stop and load_u16(data, at) == 0xFF03:
-        at += 2
-    if at + 2 > stop:
-        return _CUT, at
-    protocol = load_u8(data, at)
-    if protocol & 1 == 0:
-        protocol = load_u16(data, at)
-        at += 1
-    at += 1
-    if protocol == 0x0021:
-        return Header.IPV4, at
-    if protocol == 0x0057:
-        return Header.IPV6, at
-    return (Header.MPLS if protocol == 0x0281 else _OTHER_NETWORK), at
-
-
-@piece
-def loopback_family(family: int) -> int:
-    """Tell the kind from an address family, which the capturing machine wrote in its own order."""
-    if family >= 0x10000:
-        family = family >> 24 | (family >> 8) & 0xFF00
-    if family == 2:
-        return Header.IPV4
-    # AF_INET6 of Linux, Windows, NetBSD and OpenBSD, FreeBSD, Darwin
-    if family in (10, 23, 24, 28, 30):
-        return Header.IPV6
-    return _OTHER_NETWORK
-
-
-@piece
-def after_tunnel_header(data: Bytes, at: int, stop: int) -> tuple[int, int]:
-    """Read a GRE header (RFC 2784, 2890), or that of PPTP (RFC 2637)."""
-    if at + 4 > stop:
-        return _CUT, at
-    flags = load_u16(data, at)
-    kind = load_u16(data, at + 2)
-    if flags & 0x4000 or flags & 7 > 1:  # source routes, which RFC 2784 removed
-        return _OTHER_PROTOCOL, at
-    size = 4 + 4 * ((flags >> 15) + (flags >> 13 & 1) + (flags >> 12 & 1))
-    if flags & 7 == 1:
-        size += 4 * (flags >> 7 & 1)
-        if flags & 0x1000 == 0:  # nothing but an acknowledgment
-            return _OTHER_PROTOCOL, at
-    return (kind if kind >= _FIRST_KIND else _OTHER_PROTOCOL), at + size
-
-
-@piece
-def logged_packet(data: Bytes, at: int, stop: int) -> tuple[int, int]:
-    """Find the packet among the values of an NFLOG record; their lengths are in either order."""
-    if at + 4 > stop:
-        return _CUT, at
-    for little in range(2):
-        value = at + 4
-        while value + 4 <= stop:
-            size, kind = load_u16(data, value), load_u16(data, value + 2)
-            if little == 0:
-                size = size >> 8 | (size & 0xFF) << 8
-                kind = kind >> 8 | (kind & 0xFF) << 8
-            if size < 4:
-                break
-            if kind == 9:  # NFULA_PAYLOAD
-                return Header.RAW, value + 4
-            value += size + (-size & 3)
-    return _OTHER_NETWORK, at
-
-
-# --- IP and above ---------------------------------------------------------------------------
+_PROTOCOL: Final = int(Kinds.PROTOCOL)
+_NESTED: Final = int(Header.NESTED)
+_TCP_HEADER: Final = int(Header.TCP)
 
 
 @piece
 def carried(protocol: int) -> int:
-    """Return what an IP header is followed by: a fate, or the kind of one more header."""
+    """Return the kind of the header behind one of IP, or the fate of a TCP segment."""
     if protocol == Protocol.TCP:
         return _TCP
-    if protocol == Protocol.UDP:
-        return _UDP
     if protocol == Protocol.IPV4:
         return Header.IPV4
-    if protocol == Protocol.IPV6:
-        return Header.IPV6
-    return Header.GRE if protocol == Protocol.GRE else _OTHER_PROTOCOL
+    return Header.IPV6 if protocol == Protocol.IPV6 else _PROTOCOL + protocol
+
+
+@piece
+def after_authentication(data: Bytes, at: int, stop: int) -> tuple[int, int]:
+    """Read an Authentication Header (RFC 4302, 2) behind one of IPv4."""
+    if at + 2 > stop:
+        return _CUT, at
+    return carried(load_u8(data, at)), at + 4 * load_u8(data, at + 1) + 8
 
 
 @piece
 def is_extension(protocol: int) -> bool:
-    """Tell whether an IPv6 extension header that says its own length follows."""
+    """Return whether an IPv6 extension header that states its own length follows."""
     return protocol in (
         Protocol.HOP_BY_HOP,
         Protocol.ROUTING,
@@ -284,6 +142,21 @@ def read_ipv4(
 
 
 @piece
+def jumbo_payload(data: Bytes, at: int, stop: int) -> int:
+    """Return the length of a jumbogram by the hop-by-hop options at `at`; 0 if it is none."""
+    if at + 8 > stop:
+        return 0
+    stop = min(stop, at + 8 * load_u8(data, at + 1) + 8)
+    at += 2
+    while at + 6 <= stop:
+        option, size = load_u8(data, at), load_u8(data, at + 1)
+        if option == _JUMBO_PAYLOAD and size == 4:
+            return load_u32(data, at + 2)
+        at += 1 if option == 0 else 2 + size
+    return 0
+
+
+@piece
 def read_ipv6(
     data: Bytes, at: int, stop: int, wire: int, units: Grid, row: int
 ) -> tuple[int, int, int]:
@@ -294,6 +167,9 @@ def read_ipv6(
         return _MALFORMED, at, wire
     if load_u16(data, at + 4) != 0:
         wire = at + 40 + load_u16(data, at + 4)
+    elif load_u8(data, at + 6) == Protocol.HOP_BY_HOP:
+        size = jumbo_payload(data, at + 40, stop)
+        wire = at + 40 + size if 0xFFFF < size <= _MOST_ORIGINAL_BYTES else wire
     units[Unit.VERSION, row] = 6
     units[Unit.SRC_HIGH, row] = load_i64(data, at + 8)
     units[Unit.SRC_LOW, row] = load_i64(data, at + 16)
@@ -361,7 +237,7 @@ def read_udp(data: Bytes, at: int, stop: int, wire: int, units: Grid, row: int) 
     return _UDP
 
 
-@kernel(I64(READ, _INTS, _INTS, _INTS, _INTS, _INTS, TEXT, _GRID, _GRID, _GRID, _INTS))
+@kernel(I64(READ, _INTS, _INTS, _INTS, _INTS, _INTS, TEXT, _WORDS, _GRID, _GRID, _GRID, _INTS))
 def read_headers(
     data: Bytes,
     starts: Ints,
@@ -370,6 +246,7 @@ def read_headers(
     kinds: Ints,
     records: Ints,
     fates: Bytes,
+    codes: Words,
     units: Grid,
     fragments: Grid,
     tally: Grid,
@@ -377,10 +254,11 @@ def read_headers(
 ) -> int:
     """Read the headers of some packets, each from a header of its kind on.
 
-    `records` are their numbers. Gives all their `fates`; TCP segments and UDP datagrams in `units`,
-    fragments in `fragments`, and in `counts` how many there are of both, and how many bytes were
-    not captured. Adds to `tally` how many packets have each fate, and their captured bytes. Returns
-    the number of packets.
+    `records` are their numbers. Gives all their `fates`, and of those that are neither TCP nor UDP
+    in `codes` the kind of the header that reading ended at; TCP segments and UDP datagrams in
+    `units`, fragments in `fragments`, and in `counts` how many there are of both, and how many
+    bytes were not captured. Adds to `tally` how many packets have each fate, and their captured
+    bytes. Returns the number of packets.
     """
     count, fragment_count, cut_bytes = 0, 0, 0
     for packet in range(len(starts)):
@@ -392,15 +270,25 @@ def read_headers(
         wire = stop
         if captured[packet] < originals[packet] <= _MOST_ORIGINAL_BYTES:
             wire = at + originals[packet]
-        while kind >= _FIRST_KIND:
-            if kind == Header.IPV4:
+        code, depth = 0, 0
+        while kind >= FIRST_KIND:
+            code = kind
+            depth += 1
+            if depth > _MOST_HEADERS:
+                kind, code = _MALFORMED, _NESTED
+            elif kind == Header.IPV4:
                 kind, at, wire = read_ipv4(data, at, stop, wire, units, count)
-                stop = min(stop, wire)
+            elif kind == Header.ETHERNET:
+                kind, at, wire = after_ethernet(data, at, stop, wire)
             elif kind == Header.IPV6:
                 kind, at, wire = read_ipv6(data, at, stop, wire, units, count)
-                stop = min(stop, wire)
+            elif kind == Header.UDP:
+                kind, at, wire = in_udp(data, at, stop, wire)
+            elif kind == Header.AUTHENTICATION:
+                kind, at = after_authentication(data, at, stop)
             else:
-                kind, at = next_header(data, kind, at, stop)
+                kind, at, wire = next_header(data, kind, at, stop, wire)
+            stop = min(stop, wire)
         fate = kind
         units[Unit.RECORD, count] = records[packet]
         if fate == _FRAGMENT:
@@ -408,6 +296,7 @@ def read_headers(
                 fragments[field, fragment_count] = units[field, count]
             fragment_count += 1
         elif fate == _TCP:
+            code = _TCP_HEADER
             fate = read_tcp(data, at, stop, wire, units, count)
         elif fate == _UDP:
             fate = read_udp(data, at, stop, wire, units, count)
@@ -417,5 +306,7 @@ def read_headers(
         cut_bytes += max(originals[packet] - captured[packet], 0)
         if fate in (_TCP, _UDP):
             count += 1
+        else:
+            codes[packet] = code
     counts[0], counts[1], counts[2] = count, fragment_count, cut_bytes
     return len(starts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -11,43 +12,21 @@ import numpy.typing as npt
 
 from wireyard.captures.fragments import Fragments
 from wireyard.captures.header_kernels import read_headers
-from wireyard.captures.layout import Fate, Header, Link, Unit
+from wireyard.captures.layout import Fate, Header, Kinds, Unit
+from wireyard.captures.link_kernels import FIRST_LINK, HEADERS, MOST_LINK
 from wireyard.captures.places import Places
 from wireyard.captures.records import Records
 
-__all__ = ["Headers", "PacketReader", "Tally", "scan_headers"]
+__all__ = ["Headers", "PacketReader", "Tally", "parts_of", "scan_headers"]
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
-_KINDS: Final = {
-    Link.NO_PACKET: Fate.NO_PACKET,
-    Link.BAD_RECORD: Fate.MALFORMED,
-    Link.NO_INTERFACE: Fate.NO_INTERFACE,
-    Link.NULL: Header.LOOPBACK,
-    Link.LOOP: Header.LOOPBACK,
-    Link.ETHERNET: Header.ETHERNET,
-    Link.PPP: Header.PPP,
-    Link.PPP_HDLC: Header.PPP,
-    Link.PPP_PPPD: Header.PPP_DIRECTION,
-    Link.PPP_WITH_DIR: Header.PPP_DIRECTION,
-    Link.PPP_ETHER: Header.PPPOE_SESSION,
-    Link.RAW: Header.RAW,
-    Link.RAW_12: Header.RAW,
-    Link.RAW_14: Header.RAW,
-    Link.IPV4: Header.IPV4,
-    Link.IPV6: Header.IPV6,
-    Link.LINUX_SLL: Header.COOKED,
-    Link.LINUX_SLL2: Header.COOKED_2,
-    Link.NFLOG: Header.NFLOG,
-}
-"""The first header of a packet of each link; or its fate, if it has none."""
-_FIRST_LINK: Final = min(_KINDS)
-_HEADERS: Final = np.full(max(_KINDS) - _FIRST_LINK + 2, Fate.UNKNOWN_LINK, np.int64)
-_HEADERS[[link - _FIRST_LINK for link in _KINDS]] = list(_KINDS.values())
 _MOST_NESTED: Final = 8
 """Fragments in tunnels in fragments: deeper is no network."""
+_CODE_BITS: Final = 24
+"""Below them in an ending stands the kind of the header that reading ended at."""
 
 
 def _no_counts() -> Ints:
@@ -56,11 +35,16 @@ def _no_counts() -> Ints:
 
 @dataclass(slots=True)
 class Tally:
-    """How many packets had each `Fate`, and how many bytes were captured of them, and were not."""
+    """How many packets had each `Fate`, and how many bytes were captured of them, and were not.
+
+    `endings` counts those that are neither TCP nor UDP by their fate and the kind of the header
+    that reading ended at, as one number, which `parts_of` takes apart.
+    """
 
     fates: Ints = field(default_factory=_no_counts)
     frame_bytes: Ints = field(default_factory=_no_counts)
     cut_bytes: int = 0
+    endings: Counter[int] = field(default_factory=Counter)
 
     @property
     def packets(self) -> int:
@@ -72,12 +56,17 @@ class Tally:
         self.fates += other.fates
         self.frame_bytes += other.frame_bytes
         self.cut_bytes += other.cut_bytes
+        self.endings += other.endings
 
     def move(self, size: int, before: int, after: int) -> None:
-        """Give a packet of so many captured bytes another fate."""
-        for counts, step in ((self.fates, 1), (self.frame_bytes, size)):
-            counts[before] -= step
-            counts[after] += step
+        """Give a packet of so many captured bytes another ending."""
+        for ending, sign in ((before, -1), (after, 1)):
+            fate = ending >> _CODE_BITS
+            self.fates[fate] += sign
+            self.frame_bytes[fate] += sign * size
+            if fate > Fate.UDP:
+                self.endings[ending] += sign
+        self.endings = +self.endings
 
 
 class Headers(NamedTuple):
@@ -95,9 +84,17 @@ class Headers(NamedTuple):
     tally: Tally
 
 
+def parts_of(ending: int) -> tuple[Fate, int]:
+    """Return the fate of an ending, and the kind of the header that reading ended at."""
+    return Fate(ending >> _CODE_BITS), ending & ((1 << _CODE_BITS) - 1)
+
+
 def scan_headers(data: Bytes, records: Records, first: int, base: int = 0) -> Headers:
     """Return the headers of records of `data`, which lies at `base`; `first` numbers the first."""
-    kinds = _HEADERS[np.minimum(records.links - _FIRST_LINK, len(_HEADERS) - 1)]
+    links = records.links
+    kinds = HEADERS[np.minimum(links - FIRST_LINK, len(HEADERS) - 1)]
+    if (unknown := links >= FIRST_LINK + len(HEADERS)).any():
+        kinds = np.where(unknown, int(Kinds.LINK) + np.minimum(links, MOST_LINK), kinds)
     numbers = np.arange(first, first + len(records))
     columns = records.starts, records.captured, records.originals, kinds, numbers
     units, fragments, _, tally = _read(data, base, *columns)
@@ -120,18 +117,24 @@ def _read(
     originals: Ints,
     kinds: Ints,
     numbers: Ints,
-) -> tuple[Grid, Grid, Bytes, Tally]:
-    """Return the units, fragments, fates and tally of packets of `data`, which lies at `base`."""
-    fates = np.empty(len(numbers), np.uint8)
+) -> tuple[Grid, Grid, Ints, Tally]:
+    """Return the units, fragments, endings and tally of packets of `data`, which lies at `base`."""
+    fates, codes = np.empty(len(numbers), np.uint8), np.empty(len(numbers), np.int32)
     units, fragments = np.empty((2, len(Unit), len(numbers)), np.int64)
     tally, counts = np.zeros((2, len(Fate)), np.int64), np.empty(3, np.int64)
-    read_headers(
-        data, starts, captured, originals, kinds, numbers, fates, units, fragments, tally, counts
-    )
+    packets = starts, captured, originals, kinds, numbers
+    read_headers(data, *packets, fates, codes, units, fragments, tally, counts)
     units, fragments = units[:, : counts[0]], fragments[:, : counts[1]]
     for grid in (units, fragments):
         grid[Unit.START] += base
-    return units, fragments, fates, Tally(tally[0], tally[1], int(counts[2]))
+    endings = fates.astype(np.int64) << _CODE_BITS
+    counted: Counter[int] = Counter()
+    if counts[0] < len(numbers):
+        others = np.flatnonzero(fates > Fate.UDP)
+        endings[others] |= codes[others]
+        kinds_of_end, packets_of_end = np.unique(endings[others], return_counts=True)
+        counted.update(dict(zip(kinds_of_end.tolist(), packets_of_end.tolist(), strict=True)))
+    return units, fragments, endings, Tally(tally[0], tally[1], int(counts[2]), counted)
 
 
 class PacketReader:
@@ -141,19 +144,21 @@ class PacketReader:
     ----------
     count
         How many packets there are before the first that is read.
+    tally
+        Where packets are counted; a new one if None.
     """
 
-    def __init__(self, count: int = 0) -> None:
+    def __init__(self, count: int = 0, tally: Tally | None = None) -> None:
         self.places = Places()
-        self.tally = Tally()
+        self.tally = Tally() if tally is None else tally
         self.fragments: dict[int, list[int]] = {}
         """The packets that a datagram came in, by the one that completed it."""
         self.count = count
         """How many packets there were so far."""
         self._waiting = [Fragments() for _ in range(_MOST_NESTED)]
-        self._fates: dict[int, int] = {}
+        self._endings: dict[int, int] = {}
         self._sizes: dict[int, int] = {}
-        """What became so far of the packets that are fragments, and their captured bytes."""
+        """How the packets that are fragments ended so far, and their captured bytes."""
 
     def begin(self, data: Bytes) -> None:
         """Go on with packets of another file."""
@@ -182,7 +187,9 @@ class PacketReader:
         """Yield the units of datagrams that fragments make, and that fragments in them make."""
         fragments, times_ns = headers.fragments, headers.fragment_times_ns
         records = fragments[Unit.RECORD].tolist()
-        self._fates |= dict.fromkeys(records, int(Fate.FRAGMENT))
+        kinds = np.where(fragments[Unit.VERSION] == 4, int(Header.IPV4), int(Header.IPV6))
+        endings = int(Fate.FRAGMENT) << _CODE_BITS | kinds
+        self._endings |= zip(records, endings.tolist(), strict=True)
         self._sizes |= zip(records, headers.fragment_bytes.tolist(), strict=True)
         for waiting in self._waiting:
             made = waiting.add(self.places, fragments, times_ns)
@@ -191,17 +198,17 @@ class PacketReader:
             base = self.places.append(made.data)
             sizes = made.sizes
             columns = made.starts, sizes, sizes, made.kinds, made.records
-            units, fragments, fates, _ = _read(made.data, base, *columns)
-            self._settle(made.members, fates)
+            units, fragments, endings, _ = _read(made.data, base, *columns)
+            self._settle(made.members, endings)
             yield units, made.times_ns[np.searchsorted(made.records, units[Unit.RECORD])]
             times_ns = made.times_ns[np.searchsorted(made.records, fragments[Unit.RECORD])]
 
-    def _settle(self, all_members: list[list[int]], fates: Bytes) -> None:
-        """Give the packets that datagrams came in the fates of those."""
-        for fate, members in zip(fates.tolist(), all_members, strict=True):
+    def _settle(self, all_members: list[list[int]], endings: Ints) -> None:
+        """Give the packets that datagrams came in the endings of those."""
+        for ending, members in zip(endings.tolist(), all_members, strict=True):
             # Each may have completed a datagram in a tunnel, of which this is a fragment.
             members = [first for one in members for first in self.fragments.get(one, [one])]
             self.fragments[members[-1]] = members
             for member in members:
-                self.tally.move(self._sizes[member], self._fates[member], fate)
-                self._fates[member] = fate
+                self.tally.move(self._sizes[member], self._endings[member], ending)
+                self._endings[member] = ending

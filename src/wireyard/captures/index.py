@@ -8,6 +8,7 @@ at no packet that is not. What is read so is what reading the whole capture for 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import IO, Any, Final, NamedTuple
@@ -189,8 +190,9 @@ def _load(path: str, share: int) -> _Kept:
         *units, fragments = (
             file.get_batch(at) for at in (share, *range(file.num_record_batches)[-2:])
         )
-        fates, frame_bytes, cut_bytes = json.loads(file.schema.metadata[_TALLY])
-    tally = Tally(np.array(fates, np.int64), np.array(frame_bytes, np.int64), cut_bytes)
+        fates, frame_bytes, cut_bytes, endings = json.loads(file.schema.metadata[_TALLY])
+    counts = np.array([fates, frame_bytes], np.int64)
+    tally = Tally(counts[0], counts[1], cut_bytes, Counter(dict(endings)))
     return _Kept(pa.Table.from_batches(units), pa.Table.from_batches([fragments]), tally)
 
 
@@ -205,4 +207,5 @@ def _grid(table: pa.Table, first: int, base: int) -> Grid:
 
 
 def _as_lists(tally: Tally) -> list[Any]:
-    return [tally.fates.tolist(), tally.frame_bytes.tolist(), int(tally.cut_bytes)]
+    counts = tally.fates.tolist(), tally.frame_bytes.tolist()
+    return [*counts, int(tally.cut_bytes), [*tally.endings.items()]]

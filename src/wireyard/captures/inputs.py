@@ -47,6 +47,8 @@ class Input:
     """The streams of a capture that have no format, and are no answer of a port mapper."""
     damage: str | None = None
     """Why a capture was not read to its end."""
+    unread_frames: str | None = None
+    """How many frames of a capture are neither TCP nor UDP, and what they are."""
     files: Sequence[npt.NDArray[np.uint8]] = ()
     """The bytes of the files of a capture."""
 
@@ -202,6 +204,7 @@ def open_captures(
     from wireyard.captures.read import read_captures
     from wireyard.captures.tray import Tray
     from wireyard.captures.units import Share
+    from wireyard.captures.unread import describe_unread
 
     rules = [parse_decode_as(text) for text in decode_as]
     share = None if part is None else Share(*part, PORT_MAPPER_PORT)
@@ -226,6 +229,7 @@ def open_captures(
         ],
         [each for each in assigned if each.format is None and each.port_mapper is None],
         f"{capture.damage}; {capture.unread_bytes} bytes are not read" if capture.damage else None,
+        describe_unread(capture.unread),
         capture.files,
     )
 

@@ -9,11 +9,13 @@ from enum import IntEnum
 from typing import Final
 
 __all__ = [
+    "FIRST_HEADERS",
     "MAX_RECORD_BYTES",
     "USUAL_RECORD_BYTES",
     "Fate",
     "Flag",
     "Header",
+    "Kinds",
     "Link",
     "Protocol",
     "Record",
@@ -52,13 +54,20 @@ class Link(IntEnum):
     PPP_HDLC = 50
     PPP_ETHER = 51
     RAW = 101
+    C_HDLC = 104
+    IEEE802_11 = 105
     LOOP = 108
     LINUX_SLL = 113
+    PRISM = 119
+    RADIOTAP = 127
+    AVS = 163
     PPP_PPPD = 166
+    PPI = 192
     PPP_WITH_DIR = 204
     IPV4 = 228
     IPV6 = 229
     NFLOG = 239
+    IPOIB = 242
     LINUX_SLL2 = 276
 
 
@@ -87,21 +96,46 @@ class Fate(IntEnum):
     """Something else that a pcapng file numbers among its packets."""
 
 
-class Header(IntEnum):
-    """What the next bytes of a packet are: an EtherType, or one of ours above them."""
+class Kinds(IntEnum):
+    """Where the numbers of each registry begin among the kinds of headers; EtherTypes are first."""
 
+    OWN = 0x10000
+    """Headers that no registry numbers."""
+    PROTOCOL = 0x20000
+    """IP protocols."""
+    PPP_PROTOCOL = 0x30000
+    LLC_SAP = 0x40000
+    LINK = 0x50000
+    """Link types."""
+
+
+class Header(IntEnum):
+    """Kind of the next header of a packet: an EtherType, one of ours, or another registry's."""
+
+    # EtherTypes
     IPV4 = 0x0800
+    ERSPAN_3 = 0x22EB
     TRANSPARENT_ETHERNET = 0x6558
     VLAN = 0x8100
+    ARUBA_FIRST = 0x8200
+    """802.11 in GRE, by the queues of Aruba's controllers."""
+    ARUBA_LAST = 0x8370
     IPV6 = 0x86DD
     PPP_IN_GRE = 0x880B
     MPLS = 0x8847
     MPLS_UPSTREAM = 0x8848
     PPPOE_SESSION = 0x8864
     PROVIDER_VLAN = 0x88A8
+    ERSPAN = 0x88BE
+    PROVIDER_BACKBONE = 0x88E7
+    """The service tag of 802.1ah."""
+    FABRICPATH = 0x8903
+    VN_TAG = 0x8926
+    NSH = 0x894F
     QINQ_9100 = 0x9100
     QINQ_9200 = 0x9200
-    ETHERNET = 0x10000
+    # Our own
+    ETHERNET = Kinds.OWN
     PPP = 0x10001
     PPP_DIRECTION = 0x10002
     RAW = 0x10003
@@ -109,7 +143,67 @@ class Header(IntEnum):
     COOKED = 0x10005
     COOKED_2 = 0x10006
     NFLOG = 0x10007
-    GRE = 0x10008
+    LLC = 0x10008
+    CISCO_HDLC = 0x10009
+    HDLC = 0x1000A
+    """Cisco HDLC or PPP, by the first byte."""
+    WLAN = 0x1000B
+    WLAN_PADDED = 0x1000C
+    """802.11 with its header padded to a multiple of 4 bytes."""
+    RADIOTAP = 0x1000D
+    PPI = 0x1000E
+    WLAN_MONITOR = 0x1000F
+    """802.11 behind a header of AVS or of Prism cards."""
+    IPOIB = 0x10010
+    # What is named, and not read
+    NO_TYPE = 0x10011
+    SNAP = 0x10012
+    WLAN_MANAGEMENT = 0x10013
+    WLAN_CONTROL = 0x10014
+    WLAN_NO_DATA = 0x10015
+    WLAN_ENCRYPTED = 0x10016
+    WLAN_FRAGMENT = 0x10017
+    WLAN_AGGREGATE = 0x10018
+    NESTED = 0x10019
+    # IP protocols
+    TCP = Kinds.PROTOCOL + 6
+    UDP = Kinds.PROTOCOL + 17
+    GRE = Kinds.PROTOCOL + 47
+    AUTHENTICATION = Kinds.PROTOCOL + 51
+    ETHERIP = Kinds.PROTOCOL + 97
+    PIM = Kinds.PROTOCOL + 103
+    MPLS_IN_IP = Kinds.PROTOCOL + 137
+
+
+FIRST_HEADERS: Final = {
+    Link.NO_PACKET: Fate.NO_PACKET,
+    Link.BAD_RECORD: Fate.MALFORMED,
+    Link.NO_INTERFACE: Fate.NO_INTERFACE,
+    Link.NULL: Header.LOOPBACK,
+    Link.LOOP: Header.LOOPBACK,
+    Link.ETHERNET: Header.ETHERNET,
+    Link.PPP: Header.PPP,
+    Link.PPP_HDLC: Header.HDLC,
+    Link.PPP_PPPD: Header.PPP_DIRECTION,
+    Link.PPP_WITH_DIR: Header.PPP_DIRECTION,
+    Link.PPP_ETHER: Header.PPPOE_SESSION,
+    Link.RAW: Header.RAW,
+    Link.RAW_12: Header.RAW,
+    Link.RAW_14: Header.RAW,
+    Link.IPV4: Header.IPV4,
+    Link.IPV6: Header.IPV6,
+    Link.C_HDLC: Header.CISCO_HDLC,
+    Link.IEEE802_11: Header.WLAN,
+    Link.PRISM: Header.WLAN_MONITOR,
+    Link.RADIOTAP: Header.RADIOTAP,
+    Link.AVS: Header.WLAN_MONITOR,
+    Link.PPI: Header.PPI,
+    Link.LINUX_SLL: Header.COOKED,
+    Link.LINUX_SLL2: Header.COOKED_2,
+    Link.NFLOG: Header.NFLOG,
+    Link.IPOIB: Header.IPOIB,
+}
+"""The first header of a packet of each link; or its fate, if it has none."""
 
 
 class Unit(IntEnum):

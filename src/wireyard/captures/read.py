@@ -17,6 +17,7 @@ from wireyard.captures.tcp import Reassembled, reassemble
 from wireyard.captures.tcp_kernels import Verdict
 from wireyard.captures.udp import gather
 from wireyard.captures.units import Share, UnitReader, Units
+from wireyard.captures.unread import name_unread
 from wireyard.errors import UsageError, WireError
 from wireyard.streams.scan import OpenedStream
 from wireyard.streams.source import Source
@@ -33,7 +34,8 @@ OVERLAPS: Final = ("first", "last")
 class Capture:
     """A capture's streams, in the order of their first packets, and what became of everything.
 
-    `frames` has every frame once, under the name of its `Fate`. `payload_bytes` has every captured
+    `frames` has every frame once, under the name of its `Fate`, and `unread` those that are neither
+    TCP nor UDP by what they are. `payload_bytes` has every captured
     byte of TCP and UDP payload once: in streams, as a duplicate, as a keep-alive byte, as the text
     of a reset; `other_bytes` the rest of what was captured: ``headers`` of TCP and UDP, ``other``
     frames. Of a whole capture, not of a share, they are together all captured bytes. `cut_bytes` of
@@ -48,6 +50,7 @@ class Capture:
     guides: list[Stream]
     """Streams of the share of others that are here for what they tell of these."""
     frames: dict[str, int]
+    unread: dict[str, int]
     payload_bytes: dict[str, int]
     other_bytes: dict[str, int]
     cut_bytes: int
@@ -153,6 +156,7 @@ def put_together(
             for fate, count in zip(Fate, tally.fates.tolist(), strict=True)
             if count
         },
+        name_unread(tally.endings),
         payload,
         _rest(tally.frame_bytes, sum(payload.values())),
         tally.cut_bytes,

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from wireyard.captures.files import CaptureFile, Extent
 from wireyard.captures.flows import FlowTable
-from wireyard.captures.headers import PacketReader, scan_headers
+from wireyard.captures.headers import PacketReader, Tally, scan_headers
 from wireyard.captures.layout import Flag, Protocol, Unit
 from wireyard.captures.places import Places
 from wireyard.captures.records import NO_TIME
@@ -45,7 +45,9 @@ _MOST_FLOWS: Final = 1 << 16
 """Whose names are kept: a long capture has ever new ones."""
 
 
-def scan_segments(source: Source, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
+def scan_segments(
+    source: Source, columns: Sequence[str] | None = None, tally: Tally | None = None
+) -> pa.RecordBatchReader:
     """Open a capture as a stream of batches of the table.
 
     Parameters
@@ -54,6 +56,8 @@ def scan_segments(source: Source, columns: Sequence[str] | None = None) -> pa.Re
         What `open_source` takes.
     columns
         The columns wanted, in order; all if None.
+    tally
+        Where all packets are counted while they are read.
 
     Raises
     ------
@@ -69,7 +73,8 @@ def scan_segments(source: Source, columns: Sequence[str] | None = None) -> pa.Re
     """
     schema = segment_schema(columns)
     file = CaptureFile.open(source)
-    return pa.RecordBatchReader.from_batches(schema, scan_files([file], file.name, schema))
+    rows = scan_files([file], file.name, schema, tally=tally)
+    return pa.RecordBatchReader.from_batches(schema, rows)
 
 
 def scan_extent(
@@ -94,7 +99,12 @@ def scan_extent(
 
 
 def scan_files(
-    files: Iterable[CaptureFile], source: str, schema: pa.Schema, count: int = 0, first: int = 0
+    files: Iterable[CaptureFile],
+    source: str,
+    schema: pa.Schema,
+    count: int = 0,
+    first: int = 0,
+    tally: Tally | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the files of one capture, in the order of their packets.
 
@@ -106,8 +116,10 @@ def scan_files(
         How many packets there are before the files.
     first
         The number, from 0 on, of the first packet whose row is wanted.
+    tally
+        Where all packets are counted.
     """
-    packets = PacketReader(count)
+    packets = PacketReader(count, tally)
     rows = _Rows(source, schema, packets.places)
     for file in files:
         packets.begin(file.data)

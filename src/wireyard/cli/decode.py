@@ -63,8 +63,11 @@ class _Job:
             found = open_input(path, named, self.decode_as)
             with closing(found):
                 yield from self._read(found)
+            if found.unread_frames:
+                exits.note(f"{path}: {found.unread_frames}")
             if found.unread:
                 exits.note(f"{path}: {found.unread}")
+                self.status = exits.DATA_LOST
             if found.damage:
                 exits.note(f"{path}: {found.damage}")
                 self.status = exits.DATA_LOST

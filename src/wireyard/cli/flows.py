@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -94,6 +94,7 @@ def command(file: str, out: str | None, segments: bool, decode_as: tuple[str, ..
                 print_lines(console, _table(found))
                 console.print()
                 console.print(_ledger(capture), soft_wrap=True)
+    _note_unread(file, capture.unread)
     if capture.damage is not None:
         exits.note(f"{file}: {capture.damage}; {capture.unread_bytes} bytes are not read")
         return exits.DATA_LOST
@@ -101,13 +102,16 @@ def command(file: str, out: str | None, segments: bool, decode_as: tuple[str, ..
 
 
 def _list_segments(file: str, kind: str) -> int:
+    from wireyard.captures.headers import Tally
     from wireyard.captures.segment_columns import SEGMENTS
     from wireyard.captures.segments import scan_segments
+    from wireyard.captures.unread import name_unread
     from wireyard.cli.tables import console_on, write_table
     from wireyard.errors import SourceError
 
     names = [column.name for column in SEGMENTS if column.name != "payload"]
-    reader = scan_segments(file, names if kind == "jsonl" else _SHOWN)
+    tally = Tally()
+    reader = scan_segments(file, names if kind == "jsonl" else _SHOWN, tally)
     damage: list[SourceError] = []
 
     def rows() -> Iterator[dict[str, Any]]:
@@ -125,10 +129,19 @@ def _list_segments(file: str, kind: str) -> int:
             with console_on(target) as console:
                 shown = [column for column in SEGMENTS if column.name in _SHOWN]
                 write_table(rows(), shown, console, chosen=True)
+    _note_unread(file, name_unread(tally.endings))
     if damage:
         exits.note(str(damage[0]))
         return exits.DATA_LOST
     return exits.DONE
+
+
+def _note_unread(file: str, unread: Mapping[str, int]) -> None:
+    """Say which frames are in no conversation."""
+    from wireyard.captures.unread import describe_unread
+
+    if note := describe_unread(unread):
+        exits.note(f"{file}: {note}")
 
 
 def _ledger(capture: Capture) -> str:

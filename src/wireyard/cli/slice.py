@@ -66,6 +66,10 @@ def command(
         for part in parts:
             target.write(part.data)
     exits.note(f"{len(wanted)} frames written to {write}")
+    if found.unread_frames:
+        exits.note(f"{found.name}: {found.unread_frames}")
+    if found.unread:
+        exits.note(f"{found.name}: {found.unread}")
     if found.damage:
         exits.note(f"{found.name}: {found.damage}")
         return exits.DATA_LOST
