@@ -49,6 +49,37 @@ def test_every_variant_is_read(order: str, magic: int, unit_ns: int, filler: int
     assert is_capture(data)
 
 
+YEAR_NS = 366 * 24 * 3600 * 1_000_000_000
+
+
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize("count", [1, 2, 5, 200])
+@pytest.mark.parametrize("odd", ["clock", "lengths", "both", "nothing"])
+def test_records_that_lead_to_the_end_are_those_of_the_standard(
+    odd: str, count: int, order: str
+) -> None:
+    """A clock that NTP set in the second frame, and lengths below what was captured."""
+    records = [RECORDS[0]._replace(time_ns=number * 1000) for number in range(count)]
+    if odd in ("clock", "both"):
+        records[1:] = [one._replace(time_ns=one.time_ns + 50 * YEAR_NS) for one in records[1:]]
+    if odd in ("lengths", "both"):
+        records = [one._replace(original=3) for one in records]
+    capture = read_capture(pcap(records, order=order))
+    assert capture.damage is None and sum(capture.frames.values()) == count
+    (stream,) = capture.streams
+    assert stream.read(0, 10).tobytes() == b"0123456789"
+
+
+def test_zeros_do_not_look_like_records_of_the_standard() -> None:
+    # 16 bytes lead from the time of the second record into the zeros of the third, by chance.
+    frames = [ethernet(ipv4(tcp(1, 2, 0, bytes(n)))) for n in (10, 10, 60_000, 10)]
+    at_ns = 1_700_000_000_000_000_000
+    records = [Packet(frame, at_ns + 30_000_000) for frame in frames]
+    data = pcap(records, filler=bytes(4))
+    capture = read_capture(data)
+    assert capture.damage is None and capture.frames == {"tcp": 4}
+
+
 def test_the_magics_are_those_of_both_orders() -> None:
     assert len(MAGICS) == 6
     assert not is_capture(b"\x1b\xff\xe3\xc2")

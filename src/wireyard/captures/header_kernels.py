@@ -21,13 +21,13 @@ from typing import Final
 
 import numpy as np
 
-from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece
+from wireyard.accelerate import I64, READ, array, kernel, piece
 from wireyard.captures.layout import Fate, Header, Kinds, Protocol, Unit
 from wireyard.captures.link_kernels import FIRST_KIND, after_ethernet, next_header
 from wireyard.captures.tunnel_kernels import in_udp
 from wireyard.memory import LINE, Bytes, load_i64, load_u8, load_u16, load_u32, prefetch_lines
 
-__all__ = ["read_headers"]
+__all__ = ["CODE_BITS", "read_headers"]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Words = np.ndarray[tuple[int], np.dtype[np.int32]]
@@ -38,6 +38,7 @@ _WORDS: Final = array("int32")
 _GRID: Final = array("int64", 2)
 _AHEAD_PACKETS: Final = 4
 """How many packets before it is read the headers of one are asked for."""
+CODE_BITS: Final = 24
 _MOST_HEADERS: Final = 32
 """Headers of a packet below its transport. Twelve are as many as networks are known to stack; more
 come from loops that forward a tunnel into itself, or are made to keep a reader busy."""
@@ -237,7 +238,7 @@ def read_udp(data: Bytes, at: int, stop: int, wire: int, units: Grid, row: int) 
     return _UDP
 
 
-@kernel(I64(READ, _INTS, _INTS, _INTS, _INTS, _INTS, TEXT, _WORDS, _GRID, _GRID, _GRID, _INTS))
+@kernel(I64(READ, _INTS, _INTS, _INTS, _INTS, _INTS, _WORDS, _GRID, _GRID, _GRID, _INTS))
 def read_headers(
     data: Bytes,
     starts: Ints,
@@ -245,8 +246,7 @@ def read_headers(
     originals: Ints,
     kinds: Ints,
     records: Ints,
-    fates: Bytes,
-    codes: Words,
+    endings: Words,
     units: Grid,
     fragments: Grid,
     tally: Grid,
@@ -254,11 +254,11 @@ def read_headers(
 ) -> int:
     """Read the headers of some packets, each from a header of its kind on.
 
-    `records` are their numbers. Gives all their `fates`, and of those that are neither TCP nor UDP
-    in `codes` the kind of the header that reading ended at; TCP segments and UDP datagrams in
-    `units`, fragments in `fragments`, and in `counts` how many there are of both, and how many
-    bytes were not captured. Adds to `tally` how many packets have each fate, and their captured
-    bytes. Returns the number of packets.
+    `records` are their numbers. Gives all their `endings`: the fate above `CODE_BITS`, and below,
+    of those that are neither TCP nor UDP, the kind of the header that reading ended at. Gives TCP
+    segments and UDP datagrams in `units`, fragments in `fragments`, and in `counts` how many there
+    are of both, and how many bytes were not captured. Adds to `tally` how many packets have each
+    fate, and their captured bytes. Returns the number of packets.
     """
     count, fragment_count, cut_bytes = 0, 0, 0
     for packet in range(len(starts)):
@@ -300,13 +300,12 @@ def read_headers(
             fate = read_tcp(data, at, stop, wire, units, count)
         elif fate == _UDP:
             fate = read_udp(data, at, stop, wire, units, count)
-        fates[packet] = fate
         tally[0, fate] += 1
         tally[1, fate] += captured[packet]
         cut_bytes += max(originals[packet] - captured[packet], 0)
         if fate in (_TCP, _UDP):
             count += 1
-        else:
-            codes[packet] = code
+            code = 0
+        endings[packet] = fate << CODE_BITS | code
     counts[0], counts[1], counts[2] = count, fragment_count, cut_bytes
     return len(starts)

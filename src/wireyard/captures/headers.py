@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wireyard.captures.fragments import Fragments
-from wireyard.captures.header_kernels import read_headers
+from wireyard.captures.header_kernels import CODE_BITS, read_headers
 from wireyard.captures.layout import Fate, Header, Kinds, Unit
 from wireyard.captures.link_kernels import FIRST_LINK, HEADERS, MOST_LINK
 from wireyard.captures.places import Places
@@ -20,13 +20,12 @@ from wireyard.captures.records import Records
 __all__ = ["Headers", "PacketReader", "Tally", "parts_of", "scan_headers"]
 
 Ints = npt.NDArray[np.int64]
+Endings = npt.NDArray[np.int32]
 Bytes = npt.NDArray[np.uint8]
 Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _MOST_NESTED: Final = 8
 """Fragments in tunnels in fragments: deeper is no network."""
-_CODE_BITS: Final = 24
-"""Below them in an ending stands the kind of the header that reading ended at."""
 
 
 def _no_counts() -> Ints:
@@ -61,12 +60,11 @@ class Tally:
     def move(self, size: int, before: int, after: int) -> None:
         """Give a packet of so many captured bytes another ending."""
         for ending, sign in ((before, -1), (after, 1)):
-            fate = ending >> _CODE_BITS
+            fate = ending >> CODE_BITS
             self.fates[fate] += sign
             self.frame_bytes[fate] += sign * size
             if fate > Fate.UDP:
                 self.endings[ending] += sign
-        self.endings = +self.endings
 
 
 class Headers(NamedTuple):
@@ -86,7 +84,7 @@ class Headers(NamedTuple):
 
 def parts_of(ending: int) -> tuple[Fate, int]:
     """Return the fate of an ending, and the kind of the header that reading ended at."""
-    return Fate(ending >> _CODE_BITS), ending & ((1 << _CODE_BITS) - 1)
+    return Fate(ending >> CODE_BITS), ending & ((1 << CODE_BITS) - 1)
 
 
 def scan_headers(data: Bytes, records: Records, first: int, base: int = 0) -> Headers:
@@ -117,23 +115,21 @@ def _read(
     originals: Ints,
     kinds: Ints,
     numbers: Ints,
-) -> tuple[Grid, Grid, Ints, Tally]:
+) -> tuple[Grid, Grid, Endings, Tally]:
     """Return the units, fragments, endings and tally of packets of `data`, which lies at `base`."""
-    fates, codes = np.empty(len(numbers), np.uint8), np.empty(len(numbers), np.int32)
+    endings = np.empty(len(numbers), np.int32)
     units, fragments = np.empty((2, len(Unit), len(numbers)), np.int64)
     tally, counts = np.zeros((2, len(Fate)), np.int64), np.empty(3, np.int64)
     packets = starts, captured, originals, kinds, numbers
-    read_headers(data, *packets, fates, codes, units, fragments, tally, counts)
+    read_headers(data, *packets, endings, units, fragments, tally, counts)
     units, fragments = units[:, : counts[0]], fragments[:, : counts[1]]
     for grid in (units, fragments):
         grid[Unit.START] += base
-    endings = fates.astype(np.int64) << _CODE_BITS
     counted: Counter[int] = Counter()
     if counts[0] < len(numbers):
-        others = np.flatnonzero(fates > Fate.UDP)
-        endings[others] |= codes[others]
-        kinds_of_end, packets_of_end = np.unique(endings[others], return_counts=True)
-        counted.update(dict(zip(kinds_of_end.tolist(), packets_of_end.tolist(), strict=True)))
+        others = endings[endings >> CODE_BITS > Fate.UDP]
+        found, packet_counts = np.unique(others, return_counts=True)
+        counted.update(dict(zip(found.tolist(), packet_counts.tolist(), strict=True)))
     return units, fragments, endings, Tally(tally[0], tally[1], int(counts[2]), counted)
 
 
@@ -188,7 +184,7 @@ class PacketReader:
         fragments, times_ns = headers.fragments, headers.fragment_times_ns
         records = fragments[Unit.RECORD].tolist()
         kinds = np.where(fragments[Unit.VERSION] == 4, int(Header.IPV4), int(Header.IPV6))
-        endings = int(Fate.FRAGMENT) << _CODE_BITS | kinds
+        endings = int(Fate.FRAGMENT) << CODE_BITS | kinds
         self._endings |= zip(records, endings.tolist(), strict=True)
         self._sizes |= zip(records, headers.fragment_bytes.tolist(), strict=True)
         for waiting in self._waiting:
@@ -203,7 +199,7 @@ class PacketReader:
             yield units, made.times_ns[np.searchsorted(made.records, units[Unit.RECORD])]
             times_ns = made.times_ns[np.searchsorted(made.records, fragments[Unit.RECORD])]
 
-    def _settle(self, all_members: list[list[int]], endings: Ints) -> None:
+    def _settle(self, all_members: list[list[int]], endings: Endings) -> None:
         """Give the packets that datagrams came in the endings of those."""
         for ending, members in zip(endings.tolist(), all_members, strict=True):
             # Each may have completed a datagram in a tunnel, of which this is a fragment.

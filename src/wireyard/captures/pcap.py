@@ -110,8 +110,10 @@ def _read_header(data: Bytes) -> Context:
     order = "<u4" if kind.little else ">u4"
     snapshot_bytes, link = (int(value) for value in data[16:24].view(order))
     interface = Interface(link & _LINK_MASK, snapshot_bytes, kind.units)
-    likely = [Context(kind.little, (interface,), size) for size in kind.header_bytes]
-    return max(likely, key=partial(_sense, data))
+    usual, *patched = (Context(kind.little, (interface,), size) for size in kind.header_bytes)
+    if not patched or _chains(data, usual):
+        return usual
+    return max((usual, *patched), key=partial(_sense, data))
 
 
 def _most_bytes(interface: Interface) -> int:
@@ -156,8 +158,30 @@ def _walk(
     return grid[:, :count]
 
 
+def _chains(data: Bytes, context: Context) -> bool:
+    """Return whether records read so follow each other to the end of the file, or for long.
+
+    Of their times and lengths nothing is expected: a clock is set while packets are captured, and
+    some programs write lengths that no packet had. Chance does not lead from length to length,
+    but through zeros: records without a byte prove nothing until the file ends.
+    """
+    at, most_records = FILE_HEADER_BYTES, _JUDGED_RECORDS
+    while (grid := _walk(data, at, len(data), context, most_records)).shape[1]:
+        if grid.shape[1] == most_records and grid[Record.CAPTURED].all():
+            return True
+        at, most_records = _end_of(grid), BLOCK_RECORDS
+    return at == len(data)
+
+
+def _end_of(grid: Grid) -> int:
+    """Return where the last of the first records of a file ends."""
+    if not grid.shape[1]:
+        return FILE_HEADER_BYTES
+    return int(grid[Record.START, -1] + grid[Record.CAPTURED, -1])
+
+
 def _sense(data: Bytes, context: Context) -> tuple[int, int]:
-    """Say how much sense the first records make if they are read so, to compare.
+    """Return how much sense the first records make if they are read so, to compare.
 
     The most where they end where the file ends, less where the last is cut off. One record alone
     proves nothing.
@@ -167,9 +191,7 @@ def _sense(data: Bytes, context: Context) -> tuple[int, int]:
     good[1:] &= np.abs(np.diff(grid[Record.TICKS])) < _LONG_NS
     if not good.all():
         return 0, int(good.argmin())
-    at = FILE_HEADER_BYTES
-    if len(good):
-        at = int(grid[Record.START, -1] + grid[Record.CAPTURED, -1])
+    at = _end_of(grid)
     if len(good) > 1 and (at == len(data) or len(good) == _JUDGED_RECORDS):
         return 2, 0
     return (0, len(good)) if isinstance(_damage(data, at, context), LimitExceeded) else (1, 0)

@@ -118,6 +118,8 @@ def name_unread(endings: Mapping[int, int]) -> dict[str, int]:
     """
     found: Counter[str] = Counter()
     for ending, count in endings.items():
+        if count == 0:  # fragments that became something
+            continue
         fate, kind = parts_of(ending)
         name = _ENDINGS.get(fate, "{}").format(name_of(kind)) if kind else _NO_HEADERS[fate]
         found[name] += count
