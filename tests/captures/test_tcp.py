@@ -159,6 +159,14 @@ def test_what_the_snapshot_cut_off_is_a_gap_unless_it_comes_again() -> None:
     assert stream.runs.records.tolist() == [3, 4, 6, 5]
 
 
+@pytest.mark.parametrize("padding", [b"", b"?", b"?\0\0\0\0\0", b"\0" * 46])
+def test_a_keep_alive_before_the_first_byte_begins_no_connection(padding: bytes) -> None:
+    capture = read(*HELLO, client(-1, padding), client(0, b"abc"), client(-1, padding))
+    (stream,) = capture.streams
+    assert (stream.name, shown(stream)) == (NAME, "abc")
+    assert capture.payload_bytes["keep_alive"] == 2 * len(padding)
+
+
 def test_keep_alive_bytes_are_not_data() -> None:
     sent = [client(-1, b"?"), client(0, b"abc"), client(2, b"?"), client(2), client(3, b"d")]
     for overlap in ("first", "last"):

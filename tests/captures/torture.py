@@ -167,6 +167,7 @@ def _capture(sent: list[Segment], rng: Random) -> list[Segment]:
 def _keep_alive(captured: list[Segment], rng: Random) -> list[Segment]:
     """Put a byte that was sent before, with any value, behind the newest data of some streams."""
     high: dict[tuple[int, int], int] = {}
+    opened: dict[tuple[int, int], Segment] = {}
     last: dict[tuple[int, int], Segment] = {}
     out = []
     newest = -1
@@ -174,6 +175,16 @@ def _keep_alive(captured: list[Segment], rng: Random) -> list[Segment]:
         out.append(segment)
         newest = max(newest, segment.connection)
         key = segment.connection, segment.way
+        if segment.flags & SYN:
+            opened[key] = segment
+        if segment.connection == newest and key in opened and rng.random() < 0.02:
+            # One before the first byte, with padding that its length takes for payload.
+            padding = rng.choice((b"", b"?", b"?\0\0\0\0\0", b"?" * 46))
+            number = opened[key].sequence
+            below = replace(
+                segment, position=-1, sequence=number, flags=ACK, payload=padding, cut=0
+            )
+            out.append(below)
         if segment.payload and not segment.flags & RST:
             stop = segment.position + len(segment.payload)
             if stop >= high.get(key, stop):
@@ -247,7 +258,8 @@ def model(segments: list[Segment], *, newest: bool = False) -> dict[str, Expecte
 
 def _take(stream: Expected, segment: Segment, frame: int, newest: bool) -> None:
     size = len(segment.payload)
-    if size == 1 and not segment.control and stream.high == segment.position + 1:
+    last = size == 1 and stream.high == segment.position + 1
+    if (last or segment.position < 0) and not segment.control:
         return  # keeps the connection alive
     if size or segment.flags & FIN:
         stop = segment.position + size

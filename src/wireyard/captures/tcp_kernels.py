@@ -108,7 +108,8 @@ class Verdict(IntEnum):
     EMPTY = 0
     TAKEN = 1
     KEEP_ALIVE = 2
-    """A byte that was sent before, of any value, to get an answer (RFC 9293, 3.8.4)."""
+    """A byte that was sent before, of any value, to get an answer (RFC 9293, 3.8.4), with padding
+    behind it if it stands before the first byte of its stream."""
     RESET = 3
     """Text for people, not part of the stream (RFC 9293, 3.5.3)."""
 
@@ -198,8 +199,9 @@ def fits(
         return False
     if state & State.BEGUN == 0:
         return True
-    # One byte before the first: what keeps a connection alive that sent nothing yet.
-    before = 1 if length == 0 or (length == 1 and flags & Flag.FIN == 0) else 0
+    # One byte before the first: what keeps a connection alive that sent nothing yet, and may count
+    # the padding of its frame as payload.
+    before = 0 if length and flags & Flag.FIN else 1
     return position >= int(sides[side, Side.BEGIN]) - before
 
 
@@ -270,10 +272,10 @@ def begin_connection(
 def take_payload(sides: Grid, side: int, position: int, flags: int, length: int) -> int:
     """Move a stream on by a segment; return the verdict about its payload."""
     state = sides[side, Side.STATE]
-    if length <= 1 and flags & (Flag.FIN | Flag.SYN) == 0:
-        if state & State.DATA and position == int(sides[side, Side.HIGH]) - 1:
-            return Verdict.KEEP_ALIVE if length else Verdict.EMPTY
-        if state & State.BEGUN and position < int(sides[side, Side.BEGIN]):
+    if flags & (Flag.FIN | Flag.SYN) == 0:
+        last = state & State.DATA and position == int(sides[side, Side.HIGH]) - 1
+        below = state & State.BEGUN and position < int(sides[side, Side.BEGIN])
+        if below or (last and length <= 1):
             return Verdict.KEEP_ALIVE if length else Verdict.EMPTY
     if length == 0 and flags & Flag.FIN == 0:
         return Verdict.EMPTY
