@@ -203,6 +203,55 @@ def test_several_formats_have_to_be_named() -> None:
     assert [one.packet_type for one in wireyard.packets(data, "mqtt")] == [1, 3]
 
 
+def lone(port: int, data: bytes, server: int = 1999) -> bytes:
+    """Return a segment of a connection whose beginning was not captured."""
+    return ethernet(ipv4(tcp(port, server, 5000, data)))
+
+
+def test_a_connect_names_the_format_of_its_endpoint_before_and_after() -> None:
+    before, after = lone(40001, PUBLISH), lone(40002, PUBLISH * 2)
+    frames = [before, *both_ways(CONNECT, PUBLISH), after]
+    rows = wireyard.read(pcap(packets(frames)), columns=["src_port", "status"]).to_pylist()
+    assert [row["src_port"] for row in rows] == [40001, 40000, 1999, 40002, 40002]
+    assert {row["status"] for row in rows if row["src_port"] in (40000, 1999)} == {"ok"}
+    # Not of another endpoint, nor of the client's.
+    for other in (lone(40003, PUBLISH, 1998), lone(40003, PUBLISH, 40000)):
+        found = open_input(pcap(packets([*frames, other])))
+        assert [each.stream.src.port for each in found.unknown] == [40003]
+
+
+def test_what_a_connection_begins_with_counts_before_what_others_show() -> None:
+    frames = [*both_ways(CONNECT, PUBLISH), *both_ways(packet(), b"", (40009, 1999))]
+    found = open_input(pcap(packets(frames)))
+    assert [one.format.name for one in found.streams] == ["mqtt", "mqtt", "jmq"]
+
+
+@pytest.mark.parametrize(
+    ("frames", "option"),
+    [
+        (both_ways(b"hello, server", b"hello", (1025, 8884)), "tcp.port==8884,mqtt"),
+        # Of the answer alone the lower port is taken for the server's.
+        ([ethernet(ipv4(tcp(8884, 50000, 7, b"hello")))], "tcp.port==8884,mqtt"),
+        (
+            [lone(40000, b"??", 8885), lone(40001, b"??", 8884), lone(40002, b"??", 8884)],
+            "tcp.port==8884,mqtt",
+        ),
+    ],
+)
+def test_the_port_that_is_suggested_is_the_server_s(frames: list[bytes], option: str) -> None:
+    unread = open_input(pcap(packets(frames))).unread
+    assert unread is not None
+    assert unread.endswith(f"): unknown format; to decode it as MQTT: --decode-as {option}")
+
+
+def test_datagrams_are_suggested_as_rmp() -> None:
+    frames = [ethernet(ipv4(udp(50000, 5405, b"??"), protocol=17))]
+    assert open_input(pcap(packets(frames))).unread == (
+        "1 streams, 2 bytes (10.0.0.1:50000>10.0.0.2:5405): unknown format;"
+        " to decode it as RMP: --decode-as udp.port==5405,rmp"
+    )
+
+
 def test_what_nobody_knows_is_named_with_the_option_that_would_tell() -> None:
     data = pcap(packets(both_ways(b"GET / HTTP/1.0\r\n", b"HTTP/1.0 200 OK\r\n")))
     option = r"tcp.port==1999,mqtt"

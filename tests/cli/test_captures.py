@@ -10,7 +10,7 @@ from pyarrow import parquet
 import wireyard
 from tests.captures.make import SYN, both_ways, ethernet, ipv4, one_way, packets, pcap, tcp
 from tests.captures.test_directed import CONNECT, PUBLISH
-from tests.cli.results import Run, rows_of
+from tests.cli.results import Run, one_line, rows_of
 from tests.make import packet
 
 
@@ -65,3 +65,39 @@ def test_a_table_of_many_short_streams_has_their_rows_and_names_what_is_wrong(
     assert len(read) == (150 if limit else len(whole))
     named = {line.split(">")[0].rpartition(":")[2] for line in result.stderr.splitlines()}
     assert named == ({"40007", "40009"} if limit else {"40007", "40009", "40057", "40059"})
+
+
+def test_bytes_of_no_known_format_are_lost_data(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "both.pcap"
+    frames = both_ways(CONNECT, PUBLISH) + both_ways(b"GET /", b"200 OK", (50001, 8884))
+    path.write_bytes(pcap(packets(frames)))
+    result = run("decode", str(path))
+    assert (result.exit_code, len(rows_of(result))) == (1, 2)
+    assert one_line(result) == (
+        f"{path}: 2 streams, 11 bytes (10.0.0.1:50001>10.0.0.2:8884, 10.0.0.2:8884>10.0.0.1:50001):"
+        " unknown format; to decode it as MQTT: --decode-as tcp.port==8884,mqtt"
+    )
+    told = run("decode", str(path), "--decode-as", "tcp.port==8884,mqtt")
+    assert "unknown format" not in told.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["decode"], ["flows"], ["flows", "--segments"], ["slice", "-w"]], ids=" ".join
+)
+def test_frames_that_are_not_read_are_named(run: Run, tmp_path: Path, words: list[str]) -> None:
+    path = tmp_path / "arp.pcap"
+    others = [ethernet(bytes(28), 0x0806)] * 2 + [ethernet(bytes(28), 0x88E5)]
+    path.write_bytes(pcap(packets([*both_ways(CONNECT, PUBLISH), *others])))
+    words = [*words, str(tmp_path / "out.pcap")] if "-w" in words else words
+    result = run(*words, str(path))
+    assert result.exit_code == 0
+    assert f"{path}: frames not read: 2 ARP, 1 MACsec\n" in result.stderr
+
+
+def test_headers_of_proxies_are_named(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "proxy.pcap"
+    path.write_bytes(pcap(packets(both_ways(b"PROXY UNKNOWN\r\n" + CONNECT, PUBLISH))))
+    note = f"{path}: headers of proxies, 15 bytes in no row: 1 of PROXY protocol 1"
+    for command in ("decode", "flows"):
+        result = run(command, str(path))
+        assert (result.exit_code, one_line(result)) == (0, note)

@@ -213,11 +213,14 @@ def test_options_of_captures(spark: SparkSession, tmp_path: Path) -> None:
 def test_what_a_capture_does_not_tell_is_noted(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "web.pcap"
     frames = both_ways(CONNECT, PUBLISH) + both_ways(b"GET /", b"200 OK", (5, 80))
+    frames.append(ethernet(bytes(28), 0x0806))
     path.write_bytes(pcap([Packet(frame) for frame in frames]) + bytes(5))
     report = run(tmp_path / "lake", spark, path)
-    assert [note.startswith(f"{path}: ") for note in report.notes] == [True, True]
+    assert [note.startswith(f"{path}: ") for note in report.notes] == [True, True, True]
     assert "5 bytes are not read" in report.notes[0]
-    assert "2 streams, 11 bytes, are of no known format" in report.notes[1]
+    assert "frames not read: 1 ARP" in report.notes[1]
+    assert "2 streams, 11 bytes (" in report.notes[2]
+    assert "to decode it as MQTT: --decode-as tcp.port==80,mqtt" in report.notes[2]
     assert run(tmp_path / "lake", None, path).unchanged == 1
 
 

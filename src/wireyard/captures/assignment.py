@@ -1,12 +1,15 @@
 """Which format each stream of a capture has.
 
-The first that knows decides: what the caller said of a port, the first bytes of either direction,
-what a port mapper in the capture says of a port, the port that servers of a format usually have.
+The first that decides: what the caller said of a port, the first bytes of either direction, what
+another connection of the capture shows of an endpoint (a client that opened one in a format, before
+or after, or a port mapper's answer), the port that servers of a format usually have. The header of
+a proxy before all that is no part of the streams.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -19,11 +22,20 @@ from wireyard.captures.portmapper import (
     decode_answer,
     is_answer,
 )
+from wireyard.captures.proxies import behind_proxy
 from wireyard.captures.stream import Stream
 from wireyard.errors import DecodeError, UsageError
 from wireyard.formats import Format, get_format, names, sniff
 
-__all__ = ["PORT_MAPPER_PORT", "Assigned", "DecodeAs", "assign_formats", "parse_decode_as"]
+__all__ = [
+    "PORT_MAPPER_PORT",
+    "Assigned",
+    "DecodeAs",
+    "assign_formats",
+    "describe_proxies",
+    "parse_decode_as",
+    "suggest_decode_as",
+]
 
 PORT_MAPPER_PORT: Final = 7676
 """Where the port mapper listens whose answers are believed about other ports."""
@@ -89,11 +101,44 @@ def assign_formats(
     services: dict[Endpoint, str | None] = {}
     for one in (*found, *others):
         services |= one.services()
+    for one in (*found, *others):
+        services |= one.opened()
     return [each for one in found for each in one.assigned(rules, services, named)]
 
 
+def describe_proxies(assigned: Sequence[Assigned]) -> str | None:
+    """Return one line about headers of proxies that are no part of streams, None without one."""
+    headers = [each.stream.proxy for each in assigned if each.stream.proxy is not None]
+    if not headers:
+        return None
+    counts = Counter(name for name, _ in headers)
+    shown = ", ".join(f"{count} of {name}" for name, count in sorted(counts.items()))
+    return f"headers of proxies, {sum(size for _, size in headers)} bytes in no row: {shown}"
+
+
+def suggest_decode_as(streams: Sequence[Stream]) -> str:
+    """Return how streams of unknown format are decoded, by the port that most servers have."""
+    protocol = min(stream.protocol for stream in streams)  # tcp, if one is of TCP
+    format = "mqtt" if protocol == "tcp" else "rmp"
+    own = [stream for stream in streams if stream.protocol == protocol]
+    connections = groupby(own, key=lambda stream: stream.connection)
+    ports = Counter(_server_port(list(both)) for _, both in connections)
+    port = ports.most_common(1)[0][0]
+    return f"to decode it as {format.upper()}: --decode-as {protocol}.port=={port},{format}"
+
+
+def _server_port(directions: Sequence[Stream]) -> int:
+    """Return the port of who was connected to, by who began, else the port below the other."""
+    first = directions[0]
+    if first.begun and len(directions) > 1:
+        return first.dst.port
+    return min(first.src.port, first.dst.port)
+
+
 def _connections(streams: Sequence[Stream]) -> list[_Connection]:
-    return [_Connection(list(both)) for _, both in groupby(streams, key=lambda s: s.connection)]
+    connections = groupby(streams, key=lambda stream: stream.connection)
+    opened = (behind_proxy(list(both)) for _, both in connections)
+    return [_Connection(directions) for directions in opened if directions]
 
 
 class _Connection:
@@ -101,7 +146,7 @@ class _Connection:
 
     def __init__(self, directions: Sequence[Stream]) -> None:
         self._directions = directions
-        self._heads = [_head(stream) for stream in directions]
+        self._heads = [stream.head(_SNIFFED_BYTES) for stream in directions]
         answers = map(_port_mapper, directions, self._heads)
         self._port_mapper = next(filter(None, answers), None)
 
@@ -109,7 +154,9 @@ class _Connection:
         """Return the endpoints of the broker whose port mapper this is, and their formats."""
         if self._port_mapper is None:
             return {}
-        brokers = {stream.src for stream in self._directions if is_answer(_head(stream))}
+        brokers = {
+            stream.src for stream in self._directions if is_answer(stream.head(_SNIFFED_BYTES))
+        }
         return {
             Endpoint(broker.address, service.port): service.format
             for broker in brokers
@@ -118,6 +165,14 @@ class _Connection:
             for service in self._port_mapper.services
             if service.port
         }
+
+    def opened(self) -> Mapping[Endpoint, str]:
+        """Return the endpoint that a client opened a connection to, and in which format."""
+        format = self._sniffed()
+        if format is None or self._directions[0].protocol != "tcp":
+            return {}
+        pairs = zip(self._directions, self._heads, strict=True)
+        return {stream.dst: format.name for stream, head in pairs if format.opens(head)}
 
     def assigned(
         self,
@@ -170,14 +225,6 @@ def _by_port(ends: Sequence[Endpoint], services: Mapping[Endpoint, str | None]) 
             return get_format(service) if (service := services[end]) else None
     ports = {end.port for end in ends}
     return next((one for one in map(get_format, names()) if not ports.isdisjoint(one.ports)), None)
-
-
-def _head(stream: Stream) -> bytes:
-    """Return the first bytes of a stream, none if the capture does not have them."""
-    pieces = stream.pieces
-    if not len(pieces) or pieces[0][0]:
-        return b""
-    return stream.read(0, min(int(pieces[0][1]), _SNIFFED_BYTES)).tobytes()
 
 
 def _port_mapper(stream: Stream, head: bytes) -> PortMapper | None:

@@ -47,8 +47,8 @@ class Input:
     """The streams of a capture that have no format, and are no answer of a port mapper."""
     damage: str | None = None
     """Why a capture was not read to its end."""
-    unread_frames: str | None = None
-    """How many frames of a capture are neither TCP nor UDP, and what they are."""
+    notes: Sequence[str] = ()
+    """What of a capture is in no stream, and no loss: frames by name, headers of proxies."""
     files: Sequence[npt.NDArray[np.uint8]] = ()
     """The bytes of the files of a capture."""
 
@@ -73,7 +73,7 @@ class Input:
         if not self.unknown:
             return None
         size = sum(each.stream.size for each in self.unknown)
-        return f"{len(self.unknown)} streams, {size} bytes, are of no known format{self._unknown()}"
+        return f"{len(self.unknown)} streams, {size} bytes{self._unknown()}"
 
     def close(self) -> None:
         """Close the source."""
@@ -83,11 +83,12 @@ class Input:
     def _unknown(self) -> str:
         if not self.unknown:
             return ""
+        from wireyard.captures.assignment import suggest_decode_as
+
         shown = ", ".join(each.stream.name for each in self.unknown[:_SHOWN_STREAMS])
         more = ", .." if len(self.unknown) > _SHOWN_STREAMS else ""
-        port = self.unknown[0].stream.dst.port
-        protocol = self.unknown[0].stream.protocol
-        return f" ({shown}{more}); say it as in {protocol}.port=={port},mqtt"
+        how = suggest_decode_as([each.stream for each in self.unknown])
+        return f" ({shown}{more}): unknown format; {how}"
 
 
 def open_input(source: Source, named: Format | None = None, decode_as: Sequence[str] = ()) -> Input:
@@ -199,7 +200,12 @@ def open_captures(
         A file cannot be read, or is no capture.
     """
     # A bare stream is there before all this is loaded.
-    from wireyard.captures.assignment import PORT_MAPPER_PORT, assign_formats, parse_decode_as
+    from wireyard.captures.assignment import (
+        PORT_MAPPER_PORT,
+        assign_formats,
+        describe_proxies,
+        parse_decode_as,
+    )
     from wireyard.captures.directed import CapturedStream
     from wireyard.captures.read import read_captures
     from wireyard.captures.tray import Tray
@@ -229,7 +235,7 @@ def open_captures(
         ],
         [each for each in assigned if each.format is None and each.port_mapper is None],
         f"{capture.damage}; {capture.unread_bytes} bytes are not read" if capture.damage else None,
-        describe_unread(capture.unread),
+        [*filter(None, (describe_unread(capture.unread), describe_proxies(assigned)))],
         capture.files,
     )
 

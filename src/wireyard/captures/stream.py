@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,6 +85,8 @@ class Stream:
     times_ns: Ints = field(repr=False)
     """When the packet of each run was captured."""
     content: Content = field(repr=False)
+    proxy: tuple[str, int] | None = None
+    """What a proxy was told before its first byte, and in how many bytes; see `proxies`."""
 
     @property
     def connection(self) -> tuple[str, frozenset[str], str]:
@@ -128,6 +130,24 @@ class Stream:
         pieces = self.pieces
         edges = np.stack([np.r_[0, pieces[:, 1]], np.r_[pieces[:, 0], self.size]], axis=1)
         return edges[edges[:, 0] < edges[:, 1]]
+
+    def head(self, most_bytes: int) -> bytes:
+        """Return the first bytes of the stream, none if the capture does not have them."""
+        pieces = self.pieces
+        if not len(pieces) or pieces[0][0]:
+            return b""
+        return self.read(0, min(int(pieces[0][1]), most_bytes)).tobytes()
+
+    def behind(self, size: int, proxy: str) -> Stream:
+        """Return the stream that begins behind its first `size` bytes, which a proxy was told."""
+        if not size:
+            return self
+        first = int(self.runs.stops.searchsorted(size, "right"))
+        offsets, lengths, starts, records = (column[first:].copy() for column in self.runs)
+        skip = np.maximum(size - offsets, 0)  # of the first run alone
+        runs = Runs(offsets + skip - size, lengths - skip, starts + skip, records)
+        rest, times_ns = self.size - size, self.times_ns[first:]
+        return replace(self, size=rest, runs=runs, times_ns=times_ns, proxy=(proxy, size))
 
     def read(self, start: int, stop: int) -> Bytes:
         """Return bytes ``[start, stop)``, which have to lie in one piece."""

@@ -140,4 +140,4 @@ def describe_unread(unread: Mapping[str, int]) -> str | None:
     rest = [*unread.values()][_MOST_SHOWN:]
     if rest:
         shown.append(f"{sum(rest):,} of {len(rest)} other kinds")
-    return f"{sum(unread.values()):,} frames are not read: {', '.join(shown)}"
+    return f"frames not read: {', '.join(shown)}"

@@ -63,8 +63,8 @@ class _Job:
             found = open_input(path, named, self.decode_as)
             with closing(found):
                 yield from self._read(found)
-            if found.unread_frames:
-                exits.note(f"{path}: {found.unread_frames}")
+            for note in found.notes:
+                exits.note(f"{path}: {note}")
             if found.unread:
                 exits.note(f"{path}: {found.unread}")
                 self.status = exits.DATA_LOST

@@ -77,12 +77,13 @@ def command(file: str, out: str | None, segments: bool, decode_as: tuple[str, ..
     kind = out or ("table" if to_terminal(None) else "jsonl")
     if segments:
         return _list_segments(file, kind)
-    from wireyard.captures.assignment import assign_formats, parse_decode_as
+    from wireyard.captures.assignment import assign_formats, describe_proxies, parse_decode_as
     from wireyard.captures.read import read_capture
 
     rules = [parse_decode_as(text) for text in decode_as]
     capture = read_capture(file)
-    found = list(_conversations(assign_formats(capture.streams, rules)))
+    assigned = assign_formats(capture.streams, rules)
+    found = list(_conversations(assigned))
     with open_output(None, binary=False) as target:
         if kind == "jsonl":
             for one in found:
@@ -95,6 +96,8 @@ def command(file: str, out: str | None, segments: bool, decode_as: tuple[str, ..
                 console.print()
                 console.print(_ledger(capture), soft_wrap=True)
     _note_unread(file, capture.unread)
+    if proxies := describe_proxies(assigned):
+        exits.note(f"{file}: {proxies}")
     if capture.damage is not None:
         exits.note(f"{file}: {capture.damage}; {capture.unread_bytes} bytes are not read")
         return exits.DATA_LOST

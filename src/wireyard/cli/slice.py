@@ -66,10 +66,8 @@ def command(
         for part in parts:
             target.write(part.data)
     exits.note(f"{len(wanted)} frames written to {write}")
-    if found.unread_frames:
-        exits.note(f"{found.name}: {found.unread_frames}")
-    if found.unread:
-        exits.note(f"{found.name}: {found.unread}")
+    for note in filter(None, (*found.notes, found.unread)):
+        exits.note(f"{found.name}: {note}")
     if found.damage:
         exits.note(f"{found.name}: {found.damage}")
         return exits.DATA_LOST

@@ -63,6 +63,10 @@ def _same_context_at_end(context: int) -> int:
     return context
 
 
+def _never_opens(view: View) -> bool:
+    return False
+
+
 def _same_row(row: Row) -> Row:
     return row
 
@@ -157,6 +161,8 @@ class Format:
     segment does, as the bytes behind it show. `UNPROVEN` or `REFUTED` if they do not; None if more
     of them are needed. `at_end` tells that the captured bytes end at `stop`.
     """
+    opens: Callable[[View], bool] = _never_opens
+    """The first bytes of a stream -> whether they show that a client sends it to a server."""
     ports: Sequence[int] = ()
     """Where servers listen unless they are told otherwise."""
     in_datagrams: bool = False

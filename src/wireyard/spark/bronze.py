@@ -236,8 +236,8 @@ class _Task:
         named = get_format(part.format) if part.format else None
         share = part.part, part.of
         found = open_captures(part.files, named, part.decode_as, share, part.source, part.index)
-        notes = (found.damage, found.unread_frames) if part.part == 0 else ()
-        for note in filter(None, (*notes, found.unread)):
+        damage = found.damage if part.part == 0 else None
+        for note in filter(None, (damage, *found.notes, found.unread)):
             yield Outcome(part.source, 0, 0, message=note)
         for format, opened in found.streams:
             assert isinstance(opened, CapturedStream)

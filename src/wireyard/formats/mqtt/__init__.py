@@ -8,6 +8,7 @@ from wireyard.formats.mqtt.framing import (
     find_header,
     frame_size,
     next_context,
+    opens,
 )
 from wireyard.formats.mqtt.layout import COLUMNS, MAX_PACKET_BYTES, MSB_FIRST
 from wireyard.formats.mqtt.packet import decode, packet_of, read_row, redact
@@ -39,6 +40,7 @@ FORMAT = Format(
     next_context=next_context,
     answer_context=next_context,
     confirm_start=confirm_start,
+    opens=opens,
     ports=(1883,),
     dialects={
         "3.1": Dialect(3, "a stream without its CONNECT, of MQTT 3.1"),

@@ -25,7 +25,7 @@ from wireyard.formats.mqtt.layout import (
 from wireyard.formats.mqtt.reading import READERS, declared_version
 from wireyard.formats.mqtt.rules import RULES
 
-__all__ = ["HEADER_BYTES", "begins", "find_header", "frame_size", "next_context"]
+__all__ = ["HEADER_BYTES", "begins", "find_header", "frame_size", "next_context", "opens"]
 
 _FIRST_BYTE: Final = CONNECT << 4
 _NAMES: Final = tuple(
@@ -165,6 +165,11 @@ def begins(head: View) -> bool:
         return False
     if head[0] == CONNACK << 4:
         return _is_connack(head)
+    return opens(head)
+
+
+def opens(head: View) -> bool:
+    """Return whether a stream that begins with `head` is a client's: begins with CONNECT."""
     return find_header(head, 0, min(len(head), HEADER_BYTES), MAX_PACKET_BYTES) == (0, True)
 
 

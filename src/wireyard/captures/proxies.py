@@ -1,0 +1,135 @@
+"""Headers of proxies: what stands in a connection before what its two ends say to each other.
+
+The PROXY protocol (haproxy, doc/proxy-protocol.txt, versions 1 and 2), SOCKS 4 and 4a, SOCKS 5
+(RFC 1928, 1929). A header is one only if all of it is there and keeps every rule, and what the
+server answered too, where that was captured: what begins so otherwise is left as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from wireyard.captures.stream import Stream
+
+__all__ = ["MAX_HEADER_BYTES", "ProxyHeader", "behind_proxy", "find_header"]
+
+MAX_HEADER_BYTES: Final = 16 + 0xFFFF
+"""Of version 2 of the PROXY protocol, whose length has 16 bits; the others are shorter."""
+_LINE: Final = re.compile(
+    rb"PROXY (?:UNKNOWN[^\r\n]{0,92}|TCP[46] [0-9a-fA-F.:]+ [0-9a-fA-F.:]+ \d{1,5} \d{1,5})\r\n"
+)
+_SIGNATURE: Final = bytes.fromhex("0d0a0d0a000d0a515549540a")
+_ADDRESS_BYTES: Final = {0: 0, 1: 12, 2: 36, 3: 216}
+"""By the family in version 2: unspecified, IPv4, IPv6, Unix."""
+_FIRST_BYTES: Final = (b"P", _SIGNATURE[:1], b"\x04", b"\x05")
+_GRANTED: Final = 0x5A
+_BY_NAME: Final = 3
+_SIZES: Final = {1: 4, 4: 16}
+"""Bytes of an address in SOCKS 5 by its type, except of one by name."""
+_BY_PASSWORD: Final = 2
+
+
+class ProxyHeader(NamedTuple):
+    """What a proxy was told in a connection, in bytes of both directions."""
+
+    name: str
+    asked_bytes: int
+    answered_bytes: int = 0
+
+
+def behind_proxy(directions: Sequence[Stream]) -> list[Stream]:
+    """Return the directions of a connection without the header of a proxy; those with bytes."""
+    if directions[0].protocol != "tcp":
+        return list(directions)
+    if not any(stream.head(1) in _FIRST_BYTES for stream in directions):
+        return list(directions)
+    heads = [stream.head(MAX_HEADER_BYTES) for stream in directions]
+    for asking in range(len(directions)):
+        other = 1 - asking
+        found = find_header(heads[asking], heads[other] if len(heads) > 1 else b"")
+        if found is not None:
+            sizes = {asking: found.asked_bytes, other: found.answered_bytes}
+            rest = [one.behind(sizes[at], found.name) for at, one in enumerate(directions)]
+            return [stream for stream in rest if stream.size]
+    return list(directions)
+
+
+def find_header(asked: bytes, answered: bytes) -> ProxyHeader | None:
+    """Return the header that the first bytes of a connection are, None if they are none.
+
+    Parameters
+    ----------
+    asked, answered
+        The first bytes of who opened it, and of the other side; none if they were not captured.
+    """
+    if line := _LINE.match(asked):
+        return ProxyHeader("PROXY protocol 1", line.end()) if line.end() <= 107 else None
+    if asked.startswith(_SIGNATURE):
+        return _version_2(asked)
+    if asked[:2] == b"\x04\x01":
+        return _socks_4(asked, answered)
+    return _socks_5(asked, answered) if asked[:1] == b"\x05" else None
+
+
+def _version_2(asked: bytes) -> ProxyHeader | None:
+    if len(asked) < 16 or asked[12] >> 4 != 2 or asked[12] & 15 > 1:
+        return None
+    size = int.from_bytes(asked[14:16], "big")
+    family = asked[13] >> 4
+    if family not in _ADDRESS_BYTES or len(asked) < 16 + size:
+        return None
+    local = asked[12] & 15 == 0
+    if not local and size < _ADDRESS_BYTES[family]:
+        return None
+    return ProxyHeader("PROXY protocol 2", 16 + size)
+
+
+def _socks_4(asked: bytes, answered: bytes) -> ProxyHeader | None:
+    stop = asked.find(b"\0", 8)
+    if len(asked) >= 8 and asked[4:7] == b"\0\0\0" and asked[7]:  # 4a: a name instead of an address
+        stop = asked.find(b"\0", stop + 1) if stop >= 0 else -1
+    if stop < 0:
+        return None
+    if not answered:
+        return ProxyHeader("SOCKS 4", stop + 1)
+    granted = len(answered) >= 8 and answered[:2] == bytes((0, _GRANTED))
+    return ProxyHeader("SOCKS 4", stop + 1, 8) if granted else None
+
+
+def _socks_5(asked: bytes, answered: bytes) -> ProxyHeader | None:
+    at = 2 + asked[1] if len(asked) > 1 and asked[1] else len(asked)
+    methods = asked[2:at]
+    if asked[at : at + 1] == b"\x01" and _BY_PASSWORD in methods:
+        at = _after_text(asked, _after_text(asked, at + 1))  # user name, password
+    stop = _after_address(asked, at, 1)
+    if stop is None:
+        return None
+    if not answered:
+        return ProxyHeader("SOCKS 5", stop)
+    begin = 2
+    if answered[:1] != b"\x05" or answered[1:2] not in [bytes((one,)) for one in methods]:
+        return None
+    if answered[1] == _BY_PASSWORD:
+        if answered[2:4] != b"\x01\x00":
+            return None
+        begin = 4
+    end = _after_address(answered, begin, 0)
+    return None if end is None else ProxyHeader("SOCKS 5", stop, end)
+
+
+def _after_text(data: bytes, at: int) -> int:
+    """Return where a text ends that stands after its length, which may be behind all there is."""
+    return at + 1 + (data[at] if at < len(data) else 0)
+
+
+def _after_address(data: bytes, at: int, command: int) -> int | None:
+    """Return where a request to connect ends, or what grants it; None if it is another."""
+    if len(data) < at + 5 or data[at : at + 3] != bytes((5, command, 0)):
+        return None
+    kind = data[at + 3]
+    size = 1 + data[at + 4] if kind == _BY_NAME else _SIZES.get(kind)
+    if size is None or len(data) < at + 4 + size + 2:
+        return None
+    return at + 4 + size + 2
