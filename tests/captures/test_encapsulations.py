@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -30,11 +31,12 @@ from tests.captures.make import (
     tcp,
     udp,
 )
+from tests.captures.test_proxies import HEADERS
 from wireyard.captures import pcapng
 from wireyard.captures.headers import scan_headers
-from wireyard.captures.layout import Unit
+from wireyard.captures.layout import Link, Unit
 from wireyard.captures.read import read_capture
-from wireyard.captures.unread import describe_unread
+from wireyard.captures.unread import NAMES, describe_unread
 
 OTHERWISE: Final = {
     "pseudowire": "guesses that the control word is the beginning of an address",
@@ -252,3 +254,17 @@ def test_one_line_names_the_most_of_many_kinds() -> None:
     assert describe_unread({"ARP": 1000, "ICMP": 2}) == "frames not read: 1,000 ARP, 2 ICMP"
     many = describe_unread({f"EtherType {number}": 1 for number in range(30)})
     assert many is not None and many.endswith("1 EtherType 19, 10 of 10 other kinds")
+
+
+def test_the_page_lists_all_that_is_read_and_named() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "captures.md").read_text()
+    tables = page.split("\n## ")
+    listed = set(re.findall(r"`([^`]+)`", "".join(tables[2:4])))
+    assert LINKS.keys() <= listed
+    proxies = next(part for part in tables if part.startswith("Proxies"))
+    assert HEADERS.keys() <= set(re.findall(r"`([^`]+)`", proxies))
+    numbers = set(
+        re.findall(r"\b\d+\b", " ".join(re.findall(r"^\| ([\d, ]+) \|", tables[2], re.M)))
+    )
+    assert numbers == {str(link.value) for link in Link if link >= 0}
+    assert all(re.search(rf"\b{re.escape(name)}", page, re.I) for name in NAMES.values())
