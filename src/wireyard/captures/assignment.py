@@ -154,9 +154,8 @@ class _Connection:
         """Return the endpoints of the broker whose port mapper this is, and their formats."""
         if self._port_mapper is None:
             return {}
-        brokers = {
-            stream.src for stream in self._directions if is_answer(stream.head(_SNIFFED_BYTES))
-        }
+        heads = zip(self._directions, self._heads, strict=True)
+        brokers = {stream.src for stream, head in heads if is_answer(head)}
         return {
             Endpoint(broker.address, service.port): service.format
             for broker in brokers

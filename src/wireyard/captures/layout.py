@@ -246,7 +246,6 @@ class Protocol(IntEnum):
     IPV6 = 41
     ROUTING = 43
     FRAGMENT = 44
-    GRE = 47
     AUTHENTICATION = 51
     DESTINATION = 60
     MOBILITY = 135
