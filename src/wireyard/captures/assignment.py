@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from typing import Final, NamedTuple
 
@@ -97,7 +98,7 @@ def assign_formats(
     guides
         Streams whose format nobody asks for, and which may tell of that of others.
     """
-    found, others = _connections(streams), _connections(guides)
+    found, others = [*_connections(streams)], [*_connections(guides)]
     services: dict[Endpoint, str | None] = {}
     for one in (*found, *others):
         services |= one.services()
@@ -135,18 +136,22 @@ def _server_port(directions: Sequence[Stream]) -> int:
     return min(first.src.port, first.dst.port)
 
 
-def _connections(streams: Sequence[Stream]) -> list[_Connection]:
-    connections = groupby(streams, key=lambda stream: stream.connection)
-    opened = (behind_proxy(list(both)) for _, both in connections)
-    return [_Connection(directions) for directions in opened if directions]
+def _connections(streams: Sequence[Stream]) -> Iterator[_Connection]:
+    for _, both in groupby(streams, key=lambda stream: stream.connection):
+        captured = list(both)
+        heads = [stream.head(_SNIFFED_BYTES) for stream in captured]
+        directions = behind_proxy(captured, heads)
+        if directions is not captured:
+            heads = [stream.head(_SNIFFED_BYTES) for stream in directions]
+        if directions:
+            yield _Connection(directions, heads)
 
 
 class _Connection:
     """The directions of a connection, the one that spoke first before the other."""
 
-    def __init__(self, directions: Sequence[Stream]) -> None:
-        self._directions = directions
-        self._heads = [stream.head(_SNIFFED_BYTES) for stream in directions]
+    def __init__(self, directions: Sequence[Stream], heads: Sequence[bytes]) -> None:
+        self._directions, self._heads = directions, heads
         answers = map(_port_mapper, directions, self._heads)
         self._port_mapper = next(filter(None, answers), None)
 
@@ -167,7 +172,7 @@ class _Connection:
 
     def opened(self) -> Mapping[Endpoint, str]:
         """Return the endpoint that a client opened a connection to, and in which format."""
-        format = self._sniffed()
+        format = self._sniffed
         if format is None or self._directions[0].protocol != "tcp":
             return {}
         pairs = zip(self._directions, self._heads, strict=True)
@@ -204,9 +209,10 @@ class _Connection:
         if first.protocol == "tcp":
             if self._port_mapper is not None:
                 return None
-            return self._sniffed() or _by_port(ends, services)
+            return self._sniffed or _by_port(ends, services)
         return named if named is not None and named.in_datagrams else None
 
+    @cached_property
     def _sniffed(self) -> Format | None:
         found = (sniff(head) for head in self._heads if head)
         return next(filter(None, found), None)

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from wireyard.captures.fragments import Fragments
 from wireyard.captures.header_kernels import CODE_BITS, read_headers
-from wireyard.captures.layout import Fate, Header, Kinds, Unit
-from wireyard.captures.link_kernels import FIRST_LINK, HEADERS, MOST_LINK
+from wireyard.captures.layout import Fate, Header, Unit
+from wireyard.captures.link_kernels import FIRST_LINK, HEADERS
 from wireyard.captures.places import Places
 from wireyard.captures.records import Records
 
@@ -89,10 +89,7 @@ def parts_of(ending: int) -> tuple[Fate, int]:
 
 def scan_headers(data: Bytes, records: Records, first: int, base: int = 0) -> Headers:
     """Return the headers of records of `data`, which lies at `base`; `first` numbers the first."""
-    links = records.links
-    kinds = HEADERS[np.minimum(links - FIRST_LINK, len(HEADERS) - 1)]
-    if (unknown := links >= FIRST_LINK + len(HEADERS)).any():
-        kinds = np.where(unknown, int(Kinds.LINK) + np.minimum(links, MOST_LINK), kinds)
+    kinds = HEADERS[np.minimum(records.links - FIRST_LINK, len(HEADERS) - 1)]
     numbers = np.arange(first, first + len(records))
     columns = records.starts, records.captured, records.originals, kinds, numbers
     units, fragments, _, tally = _read(data, base, *columns)

@@ -22,15 +22,16 @@ from wireyard.captures.tunnel_kernels import (
 from wireyard.captures.wlan_kernels import after_monitor, after_ppi, after_radiotap, after_wlan
 from wireyard.memory import Bytes, load_u8, load_u16, load_u32
 
-__all__ = ["FIRST_KIND", "FIRST_LINK", "HEADERS", "MOST_LINK", "after_ethernet", "next_header"]
+__all__ = ["FIRST_KIND", "FIRST_LINK", "HEADERS", "after_ethernet", "next_header"]
 
 FIRST_KIND: Final = 0x0600
 """The least EtherType; what is below is the `Fate` of a packet."""
 FIRST_LINK: Final = min(FIRST_HEADERS)
-MOST_LINK: Final = 0xFFFF
-"""Link types have 16 bits; what is above has no name."""
-HEADERS: Final = np.arange(FIRST_LINK, max(FIRST_HEADERS) + 1) + int(Kinds.LINK)
+HEADERS: Final = np.arange(FIRST_LINK, 1 << 16) + int(Kinds.LINK)
+"""The kind of the first header by link type, from `FIRST_LINK` on; the last stands for all above,
+which 16 bits do not hold."""
 HEADERS[[link - FIRST_LINK for link in FIRST_HEADERS]] = list(FIRST_HEADERS.values())
+_KNOWN: Final = HEADERS[: max(FIRST_HEADERS) - FIRST_LINK + 1].copy()
 _MOST_LENGTH: Final = 1500
 """Largest number in the place of an EtherType that is a length (IEEE 802.3, 3.2.6)."""
 
@@ -48,9 +49,9 @@ _LINK: Final = int(Kinds.LINK)
 @piece
 def kind_of_link(link: int) -> int:
     """Return the kind of the first header of a packet of a link, or its fate if it has none."""
-    if link < FIRST_LINK + len(HEADERS):
-        return int(HEADERS[link - FIRST_LINK])
-    return _LINK + min(link, MOST_LINK)
+    if link < FIRST_LINK + len(_KNOWN):
+        return int(_KNOWN[link - FIRST_LINK])
+    return _LINK + min(link, 0xFFFF)
 
 
 @piece

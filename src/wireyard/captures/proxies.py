@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 
 from wireyard.captures.stream import Stream
 
-__all__ = ["MAX_HEADER_BYTES", "ProxyHeader", "behind_proxy", "find_header"]
+__all__ = ["ProxyHeader", "behind_proxy", "find_header"]
 
-MAX_HEADER_BYTES: Final = 16 + 0xFFFF
+_MOST_BYTES: Final = 16 + 0xFFFF
 """Of version 2 of the PROXY protocol, whose length has 16 bits; the others are shorter."""
 _LINE: Final = re.compile(
     rb"PROXY (?:UNKNOWN[^\r\n]{0,92}|TCP[46] [0-9a-fA-F.:]+ [0-9a-fA-F.:]+ \d{1,5} \d{1,5})\r\n"
@@ -39,13 +39,17 @@ class ProxyHeader(NamedTuple):
     answered_bytes: int = 0
 
 
-def behind_proxy(directions: Sequence[Stream]) -> list[Stream]:
-    """Return the directions of a connection without the header of a proxy; those with bytes."""
-    if directions[0].protocol != "tcp":
-        return list(directions)
-    if not any(stream.head(1) in _FIRST_BYTES for stream in directions):
-        return list(directions)
-    heads = [stream.head(MAX_HEADER_BYTES) for stream in directions]
+def behind_proxy(directions: list[Stream], heads: Sequence[bytes]) -> list[Stream]:
+    """Return the directions of a connection without the header of a proxy; those with bytes.
+
+    Parameters
+    ----------
+    heads
+        The first bytes of each; the same directions are returned where they begin no header.
+    """
+    if directions[0].protocol != "tcp" or not any(head[:1] in _FIRST_BYTES for head in heads):
+        return directions
+    heads = [stream.head(_MOST_BYTES) for stream in directions]
     for asking in range(len(directions)):
         other = 1 - asking
         found = find_header(heads[asking], heads[other] if len(heads) > 1 else b"")
@@ -53,7 +57,7 @@ def behind_proxy(directions: Sequence[Stream]) -> list[Stream]:
             sizes = {asking: found.asked_bytes, other: found.answered_bytes}
             rest = [one.behind(sizes[at], found.name) for at, one in enumerate(directions)]
             return [stream for stream in rest if stream.size]
-    return list(directions)
+    return directions
 
 
 def find_header(asked: bytes, answered: bytes) -> ProxyHeader | None:
