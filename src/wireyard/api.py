@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -26,6 +26,8 @@ __all__ = ["decode", "encode", "formats", "packets", "read", "scan", "segments",
 
 _MOST_THREADS = 8
 
+KeyLogs: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
 
 def formats() -> dict[str, str]:
     """Return the names of all formats, each with what it is."""
@@ -40,6 +42,7 @@ def scan(
     *,
     where: Sequence[Condition] = (),
     decode_as: Sequence[str] = (),
+    keylog: KeyLogs = (),
     max_packet_bytes: int | None = None,
     threads: int | None = None,
 ) -> pa.RecordBatchReader:
@@ -63,6 +66,9 @@ def scan(
         ``("timestamp", ">=", 0)``. They are decided before properties and bodies are read.
     decode_as
         What ports of a capture are for where nothing else tells, as in ``tcp.port==1884,mqtt``.
+    keylog
+        Path of a key log with the secrets of a capture's TLS connections, or several; a pcapng file
+        may hold them itself.
     max_packet_bytes
         Larger sizes are not believed; the format's own bound if None.
     threads
@@ -80,7 +86,7 @@ def scan(
     Warns
     -----
     UserWarning
-        A capture is damaged; what is before the damage was read.
+        A capture is damaged, or a TLS connection that keys opened; what is before was read.
 
     Examples
     --------
@@ -88,7 +94,7 @@ def scan(
     >>> wireyard.scan(b"", format="jmq").read_all().num_rows
     0
     """
-    found = _open(source, format, decode_as)
+    found = _open(source, format, decode_as, keylog)
     try:
         wanted = get_format(format) if format else found.one_format()
         shown = {one.label: one for one in (wanted, *(stream.format for stream in found.streams))}
@@ -113,6 +119,7 @@ def read(
     *,
     where: Sequence[Condition] = (),
     decode_as: Sequence[str] = (),
+    keylog: KeyLogs = (),
     max_packet_bytes: int | None = None,
     threads: int | None = None,
 ) -> pa.Table:
@@ -124,6 +131,7 @@ def read(
         mode,
         where=where,
         decode_as=decode_as,
+        keylog=keylog,
         max_packet_bytes=max_packet_bytes,
         threads=threads,
     ).read_all()
@@ -166,6 +174,7 @@ def packets(
     mode: str = "failfast",
     *,
     decode_as: Sequence[str] = (),
+    keylog: KeyLogs = (),
     max_packet_bytes: int | None = None,
 ) -> Iterator[Any]:
     """Return the packets of a source as frozen values, read while they are asked for.
@@ -187,7 +196,7 @@ def packets(
     """
     if mode not in ("failfast", "dropmalformed"):
         raise UsageError(f"mode '{mode}' is for tables; packets take failfast or dropmalformed")
-    found = _open(source, format, decode_as)
+    found = _open(source, format, decode_as, keylog)
     try:
         if format is None:
             found.one_format()
@@ -210,10 +219,12 @@ def _packets(one: Readable, name: str, mode: str, max_packet_bytes: int | None) 
                 raise event.error
 
 
-def _open(source: Source, format: str | None, decode_as: Sequence[str]) -> Input:
-    found = open_input(source, get_format(format) if format else None, decode_as)
-    if found.damage:
-        warnings.warn(f"{found.name}: {found.damage}", stacklevel=3)
+def _open(source: Source, format: str | None, decode_as: Sequence[str], keylog: KeyLogs) -> Input:
+    paths = [keylog] if isinstance(keylog, str | os.PathLike) else keylog
+    found = open_input(source, get_format(format) if format else None, decode_as, paths)
+    for note in (found.damage, *found.problems):
+        if note:
+            warnings.warn(f"{found.name}: {note}", stacklevel=3)
     return found
 
 

@@ -253,7 +253,7 @@ def test_datagrams_are_suggested_as_rmp() -> None:
 
 
 def test_what_nobody_knows_is_named_with_the_option_that_would_tell() -> None:
-    data = pcap(packets(both_ways(b"GET / HTTP/1.0\r\n", b"HTTP/1.0 200 OK\r\n")))
+    data = pcap(packets(both_ways(b"HELO a.example\r\n", b"250 b.example\r\n")))
     option = r"tcp.port==1999,mqtt"
     with pytest.raises(wireyard.UsageError, match=f"no stream in it begins like .*{option}"):
         wireyard.read(data)

@@ -64,6 +64,7 @@ def test_a_conversation_is_told_in_full(run: Run, capture: Path) -> None:
         "server": f"{SERVER}:7676",
         "transport": "tcp",
         "format": "jmq",
+        "carriers": [],
         "packets_sent": 3,
         "packets_received": 1,
         "bytes_sent": 6 * 72,

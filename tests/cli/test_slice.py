@@ -69,10 +69,10 @@ def test_pcapng_keeps_its_sections_and_interfaces(run: Run, tmp_path: Path, orde
 
 def test_a_frame_behind_a_gap_and_one_that_is_no_packet(run: Run, tmp_path: Path) -> None:
     path, out = tmp_path / "in.pcap", tmp_path / "out.pcap"
-    data = one_way([(0, CONNECT), (len(CONNECT) + 7, PUBLISH)])
+    data = one_way([(0, CONNECT), (len(CONNECT) + 7, b"\xff" + PUBLISH)])
     path.write_bytes(data)
     run("slice", path, "--where", "status == garbage", "-w", out)
-    assert out.read_bytes() == data[:24] + data[-(16 + 54 + 7) :]
+    assert out.read_bytes() == data[:24] + data[-(16 + 54 + 8) :]
     run("slice", path, "--where", "status == gap", "-w", out)
     assert out.read_bytes() == data[:24]
 

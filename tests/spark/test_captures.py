@@ -27,6 +27,7 @@ from tests.captures.make import (
     tcp,
 )
 from tests.captures.test_directed import CONNECT, PUBLISH
+from tests.captures.test_tls import JMS, MQTT, MQTT_KEYS
 from tests.make import packet
 from tests.spark.lakes import Silent, run, table
 from wireyard.schema import CAPTURED
@@ -222,6 +223,25 @@ def test_what_a_capture_does_not_tell_is_noted(spark: SparkSession, tmp_path: Pa
     assert "2 streams, 11 bytes (" in report.notes[2]
     assert "to decode it as MQTT: --decode-as tcp.port==80,mqtt" in report.notes[2]
     assert run(tmp_path / "lake", None, path).unchanged == 1
+
+
+def test_what_keys_open_is_the_same_for_any_number_of_tasks(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """From a key log, and from the secrets in a capture, whose headers are read before."""
+    names = ["stream", "offset", "frame", "length", "captured_ns"]
+    keys = (str(MQTT_KEYS),)
+    report = run(tmp_path, spark, MQTT, JMS, split_bytes=10_000, keylog=keys)
+    for path, format in ((MQTT, "mqtt"), (JMS, "jmq")):
+        expected = wireyard.read(path, format, names, keylog=keys).sort_by(KEYS)
+        found = table(tmp_path, f"packets_{format}").select(names).sort_by(KEYS)
+        assert found.to_pylist() == expected.to_pylist()
+    [note] = [note for note in report.notes if "TLS 1.3 to broker.example" in note]
+    assert note.startswith(f"{MQTT}: 2 streams, ")
+    options = {"protocol": "mqtt", "maxPartitionBytes": "10000", "keylog": keys[0]}
+    loaded = spark.read.format("wireyard").options(**options).load(str(MQTT)).select(*names)
+    wanted = wireyard.read(MQTT, "mqtt", names, keylog=keys).sort_by(KEYS)
+    assert loaded.toArrow().sort_by(KEYS).to_pylist() == wanted.to_pylist()
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 7, 64])

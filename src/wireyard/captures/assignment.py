@@ -3,7 +3,8 @@
 The first that decides: what the caller said of a port, the first bytes of either direction, what
 another connection of the capture shows of an endpoint (a client that opened one in a format, before
 or after, or a port mapper's answer), the port that servers of a format usually have. The header of
-a proxy before all that is no part of the streams.
+a proxy before all that is no part of the streams. What is inside TLS and WebSocket is decided so
+too; TLS itself, and HTTP, are of no format on any port.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from functools import cached_property
 from itertools import groupby
 from typing import Final, NamedTuple
 
+from wireyard.captures.carriers import Carriers, first_bytes
 from wireyard.captures.flows import Endpoint
+from wireyard.captures.inner import Carrier
 from wireyard.captures.portmapper import (
     MAX_ANSWER_BYTES,
     PortMapper,
@@ -25,6 +28,7 @@ from wireyard.captures.portmapper import (
 )
 from wireyard.captures.proxies import behind_proxy
 from wireyard.captures.stream import Stream
+from wireyard.captures.tls_keys import KeyLog
 from wireyard.errors import DecodeError, UsageError
 from wireyard.formats import Format, get_format, names, sniff
 
@@ -41,7 +45,6 @@ __all__ = [
 PORT_MAPPER_PORT: Final = 7676
 """Where the port mapper listens whose answers are believed about other ports."""
 
-_SNIFFED_BYTES: Final = 1 << 16
 _DECODE_AS: Final = re.compile(r"(tcp|udp)\.port *== *(\d{1,5}) *, *(\S+)")
 _MOST_PORT: Final = 0xFFFF
 
@@ -65,6 +68,15 @@ class Assigned(NamedTuple):
     """Context of the stream's first frame."""
     port_mapper: PortMapper | None
     """What the server said, if it is the connection to a port mapper."""
+    captured: Stream
+    """The stream of TCP or UDP that carries it; the stream itself, mostly."""
+    carriers: tuple[Carrier, ...] = ()
+    """The protocols that carry it, the outermost first."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody can see what those carry."""
+        return bool(self.carriers) and self.stream is self.captured
 
 
 def parse_decode_as(text: str) -> DecodeAs:
@@ -86,6 +98,7 @@ def assign_formats(
     rules: Sequence[DecodeAs] = (),
     named: Format | None = None,
     guides: Sequence[Stream] = (),
+    keys: KeyLog | None = None,
 ) -> list[Assigned]:
     """Tell the format of each stream, in the order of the streams.
 
@@ -97,8 +110,11 @@ def assign_formats(
         taken for it.
     guides
         Streams whose format nobody asks for, and which may tell of that of others.
+    keys
+        The secrets of connections of TLS; without one they stay closed.
     """
-    found, others = [*_connections(streams)], [*_connections(guides)]
+    carriers = Carriers(KeyLog() if keys is None else keys)
+    found, others = [*_connections(streams, carriers)], [*_connections(guides, carriers)]
     services: dict[Endpoint, str | None] = {}
     for one in (*found, *others):
         services |= one.services()
@@ -109,7 +125,7 @@ def assign_formats(
 
 def describe_proxies(assigned: Sequence[Assigned]) -> str | None:
     """Return one line about headers of proxies that are no part of streams, None without one."""
-    headers = [each.stream.proxy for each in assigned if each.stream.proxy is not None]
+    headers = [each.captured.proxy for each in assigned if each.captured.proxy is not None]
     if not headers:
         return None
     counts = Counter(name for name, _ in headers)
@@ -136,22 +152,28 @@ def _server_port(directions: Sequence[Stream]) -> int:
     return min(first.src.port, first.dst.port)
 
 
-def _connections(streams: Sequence[Stream]) -> Iterator[_Connection]:
+def _connections(streams: Sequence[Stream], carriers: Carriers) -> Iterator[_Connection]:
     for _, both in groupby(streams, key=lambda stream: stream.connection):
         captured = list(both)
-        heads = [stream.head(_SNIFFED_BYTES) for stream in captured]
+        heads = [first_bytes(stream) for stream in captured]
         directions = behind_proxy(captured, heads)
         if directions is not captured:
-            heads = [stream.head(_SNIFFED_BYTES) for stream in directions]
+            heads = [first_bytes(stream) for stream in directions]
         if directions:
-            yield _Connection(directions, heads)
+            yield _Connection(directions, heads, carriers)
 
 
 class _Connection:
     """The directions of a connection, the one that spoke first before the other."""
 
-    def __init__(self, directions: Sequence[Stream], heads: Sequence[bytes]) -> None:
-        self._directions, self._heads = directions, heads
+    def __init__(
+        self, captured: Sequence[Stream], heads: Sequence[bytes], carriers: Carriers
+    ) -> None:
+        self._captured = captured
+        self._carriers, inside = carriers.open(captured, heads)
+        self._closed = inside is None
+        self._directions = directions = captured if inside is None else inside
+        self._heads = [first_bytes(one) for one in directions] if self._carriers else heads
         answers = map(_port_mapper, directions, self._heads)
         self._port_mapper = next(filter(None, answers), None)
 
@@ -190,8 +212,10 @@ class _Connection:
             format = named
         contexts = [0 if format is None else self._context(format, at) for at in (0, 1)]
         return [
-            Assigned(stream, format, context, self._port_mapper)
-            for stream, context in zip(self._directions, contexts, strict=False)
+            Assigned(stream, format, context, self._port_mapper, captured, self._carriers)
+            for stream, captured, context in zip(
+                self._directions, self._captured, contexts, strict=False
+            )
         ]
 
     def _format(
@@ -200,6 +224,8 @@ class _Connection:
         services: Mapping[Endpoint, str | None],
         named: Format | None,
     ) -> Format | None:
+        if self._closed:
+            return None
         first = self._directions[0]
         ends = (first.src, first.dst)
         ports = {end.port for end in ends}

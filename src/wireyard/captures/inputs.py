@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 import numpy as np
@@ -51,6 +52,10 @@ class Input:
     """What of a capture is in no stream, and no loss: frames by name, headers of proxies."""
     files: Sequence[npt.NDArray[np.uint8]] = ()
     """The bytes of the files of a capture."""
+    closed: Sequence[str] = ()
+    """What carries streams that were not opened: TLS without its keys, HTTP."""
+    problems: Sequence[str] = ()
+    """Why some bytes inside TLS or WebSocket were not read, of streams that have a format."""
 
     def one_format(self) -> Format:
         """Return the format of its streams, of which a table holds one.
@@ -65,33 +70,45 @@ class Input:
             return self.streams[0].format
         if found:
             raise UsageError(f"{self.name}: holds {' and '.join(sorted(found))}; name one of them")
-        raise UsageError(f"{self.name}: no stream in it begins like any format{self._unknown()}")
+        problem = f"no stream in it begins like any format{self._unknown()}"
+        raise UsageError("; ".join([f"{self.name}: {problem}", *self.closed]))
 
     @property
     def unread(self) -> str | None:
-        """Say what of a capture nothing told the format of, None if there is nothing."""
-        if not self.unknown:
-            return None
-        size = sum(each.stream.size for each in self.unknown)
-        return f"{len(self.unknown)} streams, {size} bytes{self._unknown()}"
+        """The bytes of a capture's streams that are in no row, and why; None if all are in one."""
+        parts = list(self.problems)
+        if unknown := self._without_format:
+            size = sum(each.stream.size for each in unknown)
+            parts.insert(0, f"{len(unknown)} streams, {size} bytes{self._unknown()}")
+        return "; ".join(parts) or None
 
     def close(self) -> None:
         """Close the source."""
         for one in self.streams:
             one.opened.close()
 
+    @property
+    def _without_format(self) -> list[Assigned]:
+        return [each for each in self.unknown if not each.closed and each.stream.size]
+
     def _unknown(self) -> str:
-        if not self.unknown:
+        unknown = self._without_format
+        if not unknown:
             return ""
         from wireyard.captures.assignment import suggest_decode_as
 
-        shown = ", ".join(each.stream.name for each in self.unknown[:_SHOWN_STREAMS])
-        more = ", .." if len(self.unknown) > _SHOWN_STREAMS else ""
-        how = suggest_decode_as([each.stream for each in self.unknown])
+        shown = ", ".join(each.stream.name for each in unknown[:_SHOWN_STREAMS])
+        more = ", .." if len(unknown) > _SHOWN_STREAMS else ""
+        how = suggest_decode_as([each.stream for each in unknown])
         return f" ({shown}{more}): unknown format; {how}"
 
 
-def open_input(source: Source, named: Format | None = None, decode_as: Sequence[str] = ()) -> Input:
+def open_input(
+    source: Source,
+    named: Format | None = None,
+    decode_as: Sequence[str] = (),
+    keylog: Sequence[str | os.PathLike[str]] = (),
+) -> Input:
     """Open a source, and tell the formats of its streams.
 
     Parameters
@@ -103,13 +120,15 @@ def open_input(source: Source, named: Format | None = None, decode_as: Sequence[
         if None.
     decode_as
         What ports of a capture are for, as in ``tcp.port==1884,mqtt``.
+    keylog
+        Key logs with the secrets of a capture's TLS connections.
 
     Raises
     ------
     SourceError
         It cannot be read, or is empty and nothing says what it would hold.
     UsageError
-        A bare stream that begins like no format.
+        A bare stream that begins like no format, or a key log that is none.
 
     Limits
     ------
@@ -127,12 +146,14 @@ def open_input(source: Source, named: Format | None = None, decode_as: Sequence[
             format = shown or named or _unknown(opened, head)
             return Input(opened.name, False, [Readable(format, opened)])
         if path is None:
-            return open_captures([opened], named, decode_as)
+            return open_captures([opened], named, decode_as, keylog=keylog)
     except BaseException:
         opened.close()
         raise
     opened.close()
-    return _open_store(path, named) if stored else open_captures([path], named, decode_as)
+    if stored:
+        return _open_store(path, named)
+    return open_captures([path], named, decode_as, keylog=keylog)
 
 
 def shown_format(head: bytes, named: Format | None) -> Format | None:
@@ -179,12 +200,13 @@ def open_captures(
     part: tuple[int, int] | None = None,
     name: str | None = None,
     index: Sequence[IndexedExtent] = (),
+    keylog: Sequence[str | os.PathLike[str]] = (),
 ) -> Input:
     """Open the files of one capture.
 
     Parameters
     ----------
-    named, decode_as
+    named, decode_as, keylog
         Those of `open_input`.
     part
         Which of how many parts of the conversations to open; all if None.
@@ -208,19 +230,28 @@ def open_captures(
     )
     from wireyard.captures.directed import CapturedStream
     from wireyard.captures.read import read_captures
+    from wireyard.captures.tls_keys import embedded_secrets, read_key_logs
     from wireyard.captures.tray import Tray
     from wireyard.captures.units import Share
     from wireyard.captures.unread import describe_unread
 
     rules = [parse_decode_as(text) for text in decode_as]
     share = None if part is None else Share(*part, PORT_MAPPER_PORT)
+    files: Iterable[npt.NDArray[np.uint8]]
     if index and share is not None:
         from wireyard.captures.index import read_indexed
+        from wireyard.streams.mapped import map_bytes
 
-        capture = read_indexed([str(path) for path in sources], index, share)
+        paths = [str(path) for path in sources]
+        capture = read_indexed(paths, index, share)
+        # Only the pages with packets of the share are known to be there.
+        files = (data for data in map(map_bytes, paths) if data is not None)
     else:
         capture = read_captures(sources, share=share)
-    assigned = assign_formats(capture.streams, rules, named, capture.guides)
+        files = capture.files
+    keys = read_key_logs(keylog, lambda: embedded_secrets(files))
+    assigned = assign_formats(capture.streams, rules, named, capture.guides, keys)
+    unknown = [each for each in assigned if each.format is None and each.port_mapper is None]
     wanted = [each for each in assigned if named is None or _is(named, each.format)]
     size = sum(each.stream.size for each in wanted)
     name = name or capture.name
@@ -231,13 +262,42 @@ def open_captures(
         [
             Readable(each.format, CapturedStream(name, each.stream, each.context, size, tray))
             for each in wanted
-            if each.format is not None
+            if each.format is not None and each.stream.size  # what is inside may be nothing
         ],
-        [each for each in assigned if each.format is None and each.port_mapper is None],
+        unknown,
         f"{capture.damage}; {capture.unread_bytes} bytes are not read" if capture.damage else None,
         [*filter(None, (describe_unread(capture.unread), describe_proxies(assigned)))],
         capture.files,
+        list(_describe_closed(unknown)),
+        _problems(wanted),
     )
+
+
+def _describe_closed(unknown: Sequence[Assigned]) -> Iterator[str]:
+    """Yield what carries streams that were not opened, or not to the end, and how to open it."""
+    # A handshake of TLS that failed, and nothing else, has nothing that was not read.
+    carried = [
+        each
+        for each in unknown
+        if any(one.problem for one in each.carriers)
+        or (each.closed and each.carriers[-1].name != "tls")
+    ]
+    if not carried:
+        return
+    found = list(dict.fromkeys(" in ".join(map(str, each.carriers[::-1])) for each in carried))
+    shown = ", ".join(found[:_SHOWN_STREAMS]) + (", .." if len(found) > _SHOWN_STREAMS else "")
+    reason = next((one.problem for each in carried for one in each.carriers if one.problem), None)
+    size = sum(each.captured.size for each in carried)
+    why = f" ({reason})" if reason else ""
+    yield f"{len(carried)} streams, {size} bytes, are {shown}{why}"
+    if any(each.closed and each.carriers[-1].name == "tls" for each in carried):
+        yield "a key log opens TLS: --keylog FILE"
+
+
+def _problems(assigned: Sequence[Assigned]) -> list[str]:
+    """Return what is wrong with the carriers of streams that have a format, each once."""
+    carriers = chain.from_iterable(each.carriers for each in assigned if each.format is not None)
+    return list(dict.fromkeys(carrier.problem for carrier in carriers if carrier.problem))
 
 
 def _is(named: Format, format: Format | None) -> bool:

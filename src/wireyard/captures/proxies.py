@@ -49,7 +49,7 @@ def behind_proxy(directions: list[Stream], heads: Sequence[bytes]) -> list[Strea
     """
     if directions[0].protocol != "tcp" or not any(head[:1] in _FIRST_BYTES for head in heads):
         return directions
-    heads = [stream.head(_MOST_BYTES) for stream in directions]
+    heads = [stream.head(_MOST_BYTES).tobytes() for stream in directions]
     for asking in range(len(directions)):
         other = 1 - asking
         found = find_header(heads[asking], heads[other] if len(heads) > 1 else b"")

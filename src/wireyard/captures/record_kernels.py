@@ -24,10 +24,12 @@ __all__ = [
     "INTERFACE",
     "NUMBERED",
     "OBSOLETE",
+    "SECRETS",
     "SECTION",
     "SIMPLE",
     "find_block",
     "find_record",
+    "seek_block",
     "walk_blocks",
     "walk_records",
 ]
@@ -42,6 +44,8 @@ OBSOLETE: Final = 2
 SIMPLE: Final = 3
 ENHANCED: Final = 6
 _JOURNAL: Final = 9
+SECRETS: Final = 10
+"""Decryption Secrets Block."""
 _CUSTOM: Final = 0x0BAD
 _CUSTOM_KEPT: Final = 0x4000_0BAD
 """Custom blocks, those that a program may copy and those it may not; no packets, but frames have
@@ -52,6 +56,9 @@ RUN: Final = 16
 chance is rarer than what has them because a packet carries a capture, which no run would tell."""
 _LONG_S: Final = 366 * 24 * 3600
 """Packets that follow each other are not as far apart as numbers that are no times."""
+
+_ORDER: Final = 0x1A2B3C4D
+"""The byte-order magic of a section."""
 
 NUMBERED: Final = frozenset({OBSOLETE, SIMPLE, ENHANCED, _JOURNAL, _CUSTOM, _CUSTOM_KEPT})
 """The blocks that count for the numbers of frames."""
@@ -233,4 +240,26 @@ def find_block(data: Bytes, start: int, limit: int, stop: int, little: int) -> i
             row += 1
         if row == RUN or (row > 0 and at == stop):
             return place
+    return -1
+
+
+@kernel(I64(READ, I64, _INTS))
+def seek_block(data: Bytes, wanted: int, place: Ints) -> int:
+    """Return where the next pcapng block of a kind with 16 bytes or more begins, or -1.
+
+    `place` has where to go on, 0 at first, and whether its section is little-endian.
+    """
+    at, swap = int(place[0]), place[1] != 0
+    while at + 12 <= len(data):
+        kind = read_u32(data, at, swap)
+        if kind == SECTION:
+            swap = read_u32(data, at + 8, True) == _ORDER
+        size = read_u32(data, at + 4, swap)
+        if size < 12 or size & 3 or size > len(data) - at:
+            break
+        if kind == wanted and size >= 20:
+            place[0], place[1] = at + size, swap
+            return at
+        at += size
+    place[0], place[1] = len(data), swap
     return -1

@@ -131,12 +131,13 @@ class Stream:
         edges = np.stack([np.r_[0, pieces[:, 1]], np.r_[pieces[:, 0], self.size]], axis=1)
         return edges[edges[:, 0] < edges[:, 1]]
 
-    def head(self, most_bytes: int) -> bytes:
-        """Return the first bytes of the stream, none if the capture does not have them."""
+    def head(self, most_bytes: int | None = None) -> memoryview:
+        """Return the first bytes of the stream, up to a gap; none if its first is missing."""
         pieces = self.pieces
         if not len(pieces) or pieces[0][0]:
-            return b""
-        return self.read(0, min(int(pieces[0][1]), most_bytes)).tobytes()
+            return memoryview(b"")
+        stop = int(pieces[0][1])
+        return self.read(0, stop if most_bytes is None else min(stop, most_bytes)).data
 
     def behind(self, size: int, proxy: str) -> Stream:
         """Return the stream that begins behind its first `size` bytes, which a proxy was told."""

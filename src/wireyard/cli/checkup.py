@@ -39,6 +39,7 @@ def check_all() -> Iterator[Check]:
     for package in _CORE:
         yield _package(package)
     yield from _kernels()
+    yield _ciphers()
     yield _spark("pyspark")
     yield _spark("pandas")
     yield _java()
@@ -94,6 +95,13 @@ def _kernel(name: str, seconds: float, compiled: bool, place: Path | None) -> Ch
         advice = "export NUMBA_CACHE_DIR=FOLDER, one that you may write to"
         return Check("kernels", found, advice, False)
     return Check("kernels", f"{how}, kept in {place}")
+
+
+def _ciphers() -> Check:
+    found = _version("cryptography")
+    if found is None:
+        return Check("TLS", "stays closed", "pip install 'wireyard[tls]'", False)
+    return Check("TLS", f"opened with keys, by cryptography {found[0]}", None, False)
 
 
 def _spark(package: str) -> Check:

@@ -21,6 +21,7 @@ from wireyard.cli.options import (
     decode_as_option,
     examples,
     format_option,
+    keylog_option,
     max_packet_option,
     split_names,
 )
@@ -47,6 +48,7 @@ class _Job:
     paths: tuple[str, ...]
     format_name: str | None
     decode_as: tuple[str, ...]
+    keylog: tuple[str, ...]
     request: Request
     budget: Budget
     shows_progress: bool
@@ -60,10 +62,10 @@ class _Job:
         for path in self.paths:
             if self.budget.spent:
                 return
-            found = open_input(path, named, self.decode_as)
+            found = open_input(path, named, self.decode_as, self.keylog)
             with closing(found):
                 yield from self._read(found)
-            for note in found.notes:
+            for note in (*found.notes, *found.closed):
                 exits.note(f"{path}: {note}")
             if found.unread:
                 exits.note(f"{path}: {found.unread}")
@@ -159,6 +161,7 @@ _BINARY = ("arrow", "parquet")
 @click.option("-r", "--read", multiple=True, type=PATH, metavar="FILE", help="The same as FILE.")
 @format_option("by the first bytes")
 @decode_as_option
+@keylog_option
 @click.option(
     "--out",
     type=click.Choice(list(_WRITERS)),
@@ -203,6 +206,7 @@ def command(
     read: tuple[str, ...],
     format_name: str | None,
     decode_as: tuple[str, ...],
+    keylog: tuple[str, ...],
     out: str | None,
     write: str | None,
     limit: int | None,
@@ -226,7 +230,8 @@ def command(
     suffix = PurePath(write or "").suffix.lower()
     kind = out or ("table" if people else _BY_SUFFIX.get(suffix, "jsonl"))
     shows_progress = not (people and kind not in _BINARY)
-    job = _Job(paths, format_name, decode_as, Request(**request), Budget(limit), shows_progress)
+    wanted = Request(**request), Budget(limit)
+    job = _Job(paths, format_name, decode_as, keylog, *wanted, shows_progress)
     with open_output(write, binary=kind in _BINARY) as file, closing(job.readings()) as readings:
         _WRITERS[kind](job, readings, file)
     return job.status

@@ -12,7 +12,7 @@ import click
 
 from wireyard.cli import exits
 from wireyard.cli.moments import moment
-from wireyard.cli.options import PATH, decode_as_option, examples
+from wireyard.cli.options import PATH, decode_as_option, examples, keylog_option
 from wireyard.cli.output import open_output, to_terminal
 from wireyard.formats import Format
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from wireyard.captures.assignment import Assigned
+    from wireyard.captures.inner import Carrier
     from wireyard.captures.read import Capture
-    from wireyard.captures.stream import Stream
 
 __all__ = ["command"]
 
@@ -39,6 +39,9 @@ class Conversation:
     server: str
     transport: str
     format: str | None
+    """Of what is inside; where that is not known, what carries it: ``tls``, ``http``."""
+    carriers: list[Carrier]
+    """What carries it, the outermost first."""
     packets_sent: int | None
     packets_received: int | None
     bytes_sent: int
@@ -66,23 +69,33 @@ class Conversation:
     help="Every TCP segment and UDP datagram as it was captured, without its payload, instead.",
 )
 @decode_as_option
-def command(file: str, out: str | None, segments: bool, decode_as: tuple[str, ...]) -> int:
+@keylog_option
+def command(
+    file: str,
+    out: str | None,
+    segments: bool,
+    decode_as: tuple[str, ...],
+    keylog: tuple[str, ...],
+) -> int:
     """List the conversations of a capture: who, in which format, how much, when.
 
     FILE is a pcap or pcapng file, a URL, or - for standard input; gzip and zstandard are opened by
     their content. A conversation is a TCP connection, or all datagrams between two UDP endpoints;
     sent is what the side says that spoke first. Packets are counted where the format is
-    known. Bytes that the capture never saw are gaps.
+    known. Bytes are those that TCP or UDP carried; what the capture never saw of them are gaps.
+    TLS, WebSocket and HTTP are named with what their handshakes show.
     """
     kind = out or ("table" if to_terminal(None) else "jsonl")
     if segments:
         return _list_segments(file, kind)
     from wireyard.captures.assignment import assign_formats, describe_proxies, parse_decode_as
     from wireyard.captures.read import read_capture
+    from wireyard.captures.tls_keys import embedded_secrets, read_key_logs
 
     rules = [parse_decode_as(text) for text in decode_as]
     capture = read_capture(file)
-    assigned = assign_formats(capture.streams, rules)
+    keys = read_key_logs(keylog, lambda: embedded_secrets(capture.files))
+    assigned = assign_formats(capture.streams, rules, keys=keys)
     found = list(_conversations(assigned))
     with open_output(None, binary=False) as target:
         if kind == "jsonl":
@@ -161,11 +174,12 @@ def _conversations(assigned: Iterable[Assigned]) -> Iterator[Conversation]:
 
 
 def _conversation(sides: list[Assigned]) -> Conversation:
-    directions = [side.stream for side in sides]
+    directions = [side.captured for side in sides]
     first = directions[0]
     back = directions[1] if len(directions) > 1 else None
     format = sides[0].format
-    name = format.name if format else None
+    carriers = list(sides[0].carriers)
+    name = format.name if format else carriers[-1].name if carriers else None
     gaps = [gap for one in directions for gap in one.gaps.tolist()]
     spans = [span for one in directions if (span := one.span_ns) is not None]
     return Conversation(
@@ -173,8 +187,9 @@ def _conversation(sides: list[Assigned]) -> Conversation:
         server=str(first.dst),
         transport=first.protocol,
         format=name or (_PORT_MAPPER if sides[0].port_mapper else None),
-        packets_sent=_count(first, format),
-        packets_received=_count(back, format),
+        carriers=carriers,
+        packets_sent=_count(sides[0], format),
+        packets_received=_count(sides[1] if back else None, format),
         bytes_sent=first.size,
         bytes_received=back.size if back else 0,
         gaps=len(gaps),
@@ -185,12 +200,13 @@ def _conversation(sides: list[Assigned]) -> Conversation:
     )
 
 
-def _count(stream: Stream | None, format: Format | None) -> int | None:
+def _count(side: Assigned | None, format: Format | None) -> int | None:
     """Return how many whole packets a direction has."""
     if format is None:
         return None
-    if stream is None:
+    if side is None:
         return 0
+    stream = side.stream
     from wireyard.captures.directed import CapturedStream
     from wireyard.streams.framer import Framer
     from wireyard.streams.scan import load_fast_path
@@ -212,6 +228,9 @@ def _table(found: Iterable[Conversation]) -> Table:
     for name in ("packets", "bytes", "gaps", "seconds"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("first", no_wrap=True)
+    found = list(found)
+    if any(one.carriers for one in found):
+        table.add_column("carried by", no_wrap=True)
     for one in found:
         counted = one.packets_sent is not None
         packets = f"{one.packets_sent} / {one.packets_received}" if counted else ""
@@ -223,6 +242,7 @@ def _table(found: Iterable[Conversation]) -> Table:
             f"{one.bytes_sent} / {one.bytes_received}",
             str(one.gaps) if one.gaps else "",
             *_when(one),
+            *((printable(", in ".join(map(str, one.carriers[::-1]))),) if one.carriers else ()),
         )
     return table
 

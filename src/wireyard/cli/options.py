@@ -16,6 +16,7 @@ __all__ = [
     "decode_as_option",
     "examples",
     "format_option",
+    "keylog_option",
     "max_packet_option",
     "split_names",
 ]
@@ -65,6 +66,25 @@ def decode_as_option(function: F) -> F:
         help="What a port of a capture is for, as in tcp.port==1884,mqtt; without it first bytes,"
         " a port mapper's answer and well-known ports tell.",
     )(function)
+
+
+def keylog_option(function: F) -> F:
+    """Add ``--keylog``, which takes what tshark calls ``-o tls.keylog_file:FILE`` too."""
+    return click.option(
+        "-o",
+        "--keylog",
+        multiple=True,
+        type=PATH,
+        metavar="FILE",
+        callback=_without_preference,
+        help="A key log with the secrets of a capture's TLS connections, as SSLKEYLOGFILE names it;"
+        " also as in -o tls.keylog_file:FILE.",
+    )(function)
+
+
+def _without_preference(ctx: Any, param: Any, value: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the files that Wireshark's preference names; a callback of click."""
+    return tuple(path.removeprefix("tls.keylog_file:") for path in value)
 
 
 def max_packet_option(function: F) -> F:

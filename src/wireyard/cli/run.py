@@ -12,7 +12,14 @@ from typing import IO, Any, Self
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.options import PATH, decode_as_option, examples, format_option, max_packet_option
+from wireyard.cli.options import (
+    PATH,
+    decode_as_option,
+    examples,
+    format_option,
+    keylog_option,
+    max_packet_option,
+)
 from wireyard.cli.output import open_output
 from wireyard.errors import UsageError
 
@@ -59,6 +66,7 @@ What is in quarantine is reported and no error; bytes that are nowhere are (exit
 @click.option("--master", metavar="URL", help="Spark to run on; this machine if not given.")
 @format_option("by the first bytes of each file")
 @decode_as_option
+@keylog_option
 @click.option(
     "--rotated",
     is_flag=True,
@@ -73,6 +81,7 @@ def command(
     master: str | None,
     format_name: str | None,
     decode_as: tuple[str, ...],
+    keylog: tuple[str, ...],
     rotated: bool,
     secrets: bool,
     quiet: bool,
@@ -90,6 +99,7 @@ def command(
         "secrets": secrets,
         "max_packet_bytes": max_packet_bytes,
         "decode_as": decode_as,
+        "keylog": keylog,
     }
     try:
         _fill(inputs, lake, master, format_name, rotated, quiet, settings)

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.options import PATH, decode_as_option, examples, format_option, max_packet_option
+from wireyard.cli.options import (
+    PATH,
+    decode_as_option,
+    examples,
+    format_option,
+    keylog_option,
+    max_packet_option,
+)
 from wireyard.cli.output import open_output
 from wireyard.errors import UsageError
 from wireyard.formats import get_format
@@ -40,6 +47,7 @@ _ROW = ("offset", "length", "status")
 )
 @format_option("each stream by its first bytes")
 @decode_as_option
+@keylog_option
 @max_packet_option
 def command(
     files: tuple[str, ...],
@@ -47,6 +55,7 @@ def command(
     write: str,
     format_name: str | None,
     decode_as: tuple[str, ...],
+    keylog: tuple[str, ...],
     max_packet_bytes: int | None,
 ) -> int:
     """Write the frames behind rows of a capture as a capture.
@@ -59,14 +68,14 @@ def command(
     from wireyard.captures.slicing import slice_captures
 
     named = get_format(format_name) if format_name else None
-    found = open_captures(files, named, decode_as)
+    found = open_captures(files, named, decode_as, keylog=keylog)
     wanted = _packets_of(found, where, max_packet_bytes)
     parts = slice_captures(found.files, wanted)
     with open_output(write, binary=True) as target:
         for part in parts:
             target.write(part.data)
     exits.note(f"{len(wanted)} frames written to {write}")
-    for note in filter(None, (*found.notes, found.unread)):
+    for note in filter(None, (*found.notes, *found.closed, found.unread)):
         exits.note(f"{found.name}: {note}")
     if found.damage:
         exits.note(f"{found.name}: {found.damage}")

@@ -235,9 +235,11 @@ class _Task:
     def _write_capture(self, part: CapturePart) -> Iterator[Outcome]:
         named = get_format(part.format) if part.format else None
         share = part.part, part.of
-        found = open_captures(part.files, named, part.decode_as, share, part.source, part.index)
+        found = open_captures(
+            part.files, named, part.decode_as, share, part.source, part.index, part.keylog
+        )
         damage = found.damage if part.part == 0 else None
-        for note in filter(None, (damage, *found.notes, found.unread)):
+        for note in filter(None, (damage, *found.notes, *found.closed, found.unread)):
             yield Outcome(part.source, 0, 0, message=note)
         for format, opened in found.streams:
             assert isinstance(opened, CapturedStream)

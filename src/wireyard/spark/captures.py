@@ -33,6 +33,7 @@ class CapturePart:
     format: str | None
     """Only streams of this format; of all if None."""
     decode_as: tuple[str, ...]
+    keylog: tuple[str, ...]
     part: int
     of: int
     size: int
@@ -55,6 +56,7 @@ def cut_capture(
     *,
     format: str | None,
     decode_as: tuple[str, ...],
+    keylog: tuple[str, ...],
     split_bytes: int,
     index: tuple[IndexedExtent, ...] = (),
 ) -> Iterator[CapturePart]:
@@ -63,8 +65,9 @@ def cut_capture(
     Without an index of its headers every part walks over all packets and keeps what is its own.
     """
     of = count_parts(size, split_bytes)
+    whole = source, files, format, decode_as, keylog
     for part in range(of):
-        yield CapturePart(source, files, format, decode_as, part, of, size // of, index=index)
+        yield CapturePart(*whole, part, of, size // of, index=index)
 
 
 def count_parts(size: int, split_bytes: int) -> int:

@@ -95,6 +95,7 @@ def fill_lake(
     max_packet_bytes: int | None = None,
     split_bytes: int = SPLIT_BYTES,
     decode_as: tuple[str, ...] = (),
+    keylog: tuple[str, ...] = (),
 ) -> Report:
     """Read what the lake does not hold yet, and commit it.
 
@@ -110,6 +111,8 @@ def fill_lake(
         What one task reads.
     decode_as
         What ports of captures are for, as in ``tcp.port==1884,mqtt``.
+    keylog
+        Key logs with the secrets of TLS connections, where every task can read them.
 
     Raises
     ------
@@ -128,7 +131,7 @@ def fill_lake(
     spark = get_session()
     check_reach(spark, lake)
     settings = Settings(lake.staged(""), secrets, max_packet_bytes)
-    stage = BronzeStage(spark, lake, settings, watch, decode_as)
+    stage = BronzeStage(spark, lake, settings, watch, decode_as, keylog)
     report.added = stage.read(new, split_bytes)
     report.repaired, report.notes = stage.repaired, stage.notes
     changed = [each.path for each in new if each.path in lake.inputs]
@@ -159,12 +162,13 @@ class BronzeStage:
         settings: Settings,
         watch: Watch,
         decode_as: tuple[str, ...] = (),
+        keylog: tuple[str, ...] = (),
     ) -> None:
         self._spark = spark
         self._lake = lake
         self._settings = settings
         self._watch = watch
-        self._decode_as = decode_as
+        self._decode_as, self._keylog = decode_as, keylog
         self._tasks = 0
         self.repaired = 0
         self.notes: list[str] = []
@@ -177,7 +181,7 @@ class BronzeStage:
         self._lake.make_staging([*staged, bronze.HEADERS, bronze.DONE_MARKS])
         indexed = self._index(found, split_bytes)
         self._watch.stage("reading")
-        tasks = cut_inputs(found, split_bytes, self._decode_as, indexed)
+        tasks = cut_inputs(found, split_bytes, self._decode_as, indexed, self._keylog)
         outcomes = self._run(tasks)
         pieces = defaultdict(list)
         for piece in chain.from_iterable(tasks):

@@ -60,6 +60,8 @@ class Options:
     """``packets``, or ``tcp_segments``: the TCP segments and UDP datagrams of captures."""
     decode_as: tuple[str, ...] = ()
     """What ports of captures are for, with semicolons between: ``tcp.port==1884,mqtt``."""
+    keylog: tuple[str, ...] = ()
+    """A key log with the secrets of TLS connections, where every task can read it."""
     rotated: bool = False
     """Whether all captures that a path stands for are one, that went on in a new file again and
     again."""
@@ -118,6 +120,7 @@ _READERS: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "input": ("input", _one_of(INPUTS), f"one of {', '.join(INPUTS)}"),
     "table": ("table", _one_of(TABLES), f"one of {', '.join(TABLES)}"),
     "decodeAs": ("decode_as", _rules, "rules"),
+    "keylog": ("keylog", lambda text: (text,), ""),
     "rotated": ("rotated", _yes_or_no, _TRUTH),
     "pushFilters": ("push_filters", _yes_or_no, _TRUTH),
 }

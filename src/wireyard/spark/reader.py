@@ -101,9 +101,13 @@ class Reader(ask.DataSourceReader):
 
         with faults(self._options, part.files[0]):
             share = part.part, part.of
-            found = open_captures(part.files, plan.format, part.decode_as, share, part.source)
+            found = open_captures(
+                part.files, plan.format, part.decode_as, share, part.source, keylog=part.keylog
+            )
             if found.damage and not self._options.ignore_corrupt:
                 raise SourceError(f"{found.name}: {found.damage}")
+            if found.problems and self._options.mode == "failfast":
+                raise SourceError(f"{found.name}: {found.problems[0]}")
             for _, opened in found.streams:
                 assert isinstance(opened, CapturedStream)
                 bad_bytes = PieceBytes(opened.captured)

@@ -132,7 +132,7 @@ def format_of(options: Options, files: Sequence[FoundFile], captures: Collection
     if path is None:
         raise UsageError(f"no bytes tell the protocol; set option 'protocol': {_known()}")
     if path in captures:
-        found = open_captures([path], decode_as=options.decode_as)
+        found = open_captures([path], decode_as=options.decode_as, keylog=options.keylog)
         return found.one_format()
     _, file, _ = open_source(path)
     with file, reading(path):

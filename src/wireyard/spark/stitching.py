@@ -71,6 +71,7 @@ def cut_inputs(
     split_bytes: int,
     decode_as: tuple[str, ...] = (),
     indexed: Mapping[str, IndexedCapture] = MappingProxyType({}),
+    keylog: tuple[str, ...] = (),
 ) -> list[list[AnyPiece]]:
     """Return what each task reads: large inputs are cut, small ones put together, whole.
 
@@ -85,7 +86,7 @@ def cut_inputs(
     shared: list[AnyPiece] = []
     for each in inputs:
         if each.stored:
-            whole = each.path, each.files, each.format, (), 0, 1, each.size
+            whole = each.path, each.files, each.format, (), (), 0, 1, each.size
             shared.append(CapturePart(*whole, stored=True))
             continue
         if each.files:
@@ -96,6 +97,7 @@ def cut_inputs(
                 0 if each.compressed else each.size,
                 format=each.format,
                 decode_as=decode_as,
+                keylog=keylog,
                 split_bytes=split_bytes,
                 index=known.extents if known else (),
             )

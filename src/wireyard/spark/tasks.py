@@ -54,6 +54,7 @@ def deal_out(
             sum(captures[path] for path in paths),
             format=format.label,
             decode_as=options.decode_as,
+            keylog=options.keylog,
             split_bytes=options.partition_bytes,
         )
     return [tuple(task) for task in deal(pieces, options.partition_bytes)]

@@ -1,0 +1,65 @@
+"""What carries the streams of connections: TLS, WebSocket, and WebSocket inside TLS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from wireyard.captures.inner import Carrier
+from wireyard.captures.stream import Stream
+from wireyard.captures.tls import is_tls, open_tls
+from wireyard.captures.tls_keys import KeyLog
+from wireyard.captures.websocket import InflateBudget, is_http, open_http
+from wireyard.formats import sniff
+
+__all__ = ["Carriers", "first_bytes"]
+
+_SNIFFED_BYTES: Final = 1 << 16
+
+
+class Carriers:
+    """Opens the connections of a capture that others carry.
+
+    Parameters
+    ----------
+    keys
+        The secrets of connections of TLS.
+    """
+
+    def __init__(self, keys: KeyLog) -> None:
+        self._keys = keys
+        self._budget = InflateBudget()
+
+    def open(
+        self, streams: Sequence[Stream], heads: Sequence[bytes]
+    ) -> tuple[tuple[Carrier, ...], Sequence[Stream] | None]:
+        """Return what carries a connection, the outermost first, and the streams inside.
+
+        None for those if they cannot be read; the streams themselves if nothing carries them.
+
+        Parameters
+        ----------
+        streams
+            The directions of a connection, one or both.
+        heads
+            Their `first_bytes`.
+        """
+        found: list[Carrier] = []
+        inside: Sequence[Stream] | None = streams
+        if streams[0].protocol == "tcp" and _begins(heads, is_tls):
+            carrier, inside = open_tls(streams, self._keys)
+            found.append(carrier)
+            heads = [first_bytes(stream) for stream in inside or ()]
+        if inside is not None and _begins(heads, is_http):
+            carrier, inside = open_http(inside, self._budget)
+            found.append(carrier)
+        return tuple(found), inside
+
+
+def first_bytes(stream: Stream) -> bytes:
+    """Return the bytes of a stream that tell what it is, none if the capture lacks them."""
+    return stream.head(_SNIFFED_BYTES).tobytes()
+
+
+def _begins(heads: Sequence[bytes], test: Callable[[bytes], bool]) -> bool:
+    return any(map(test, heads)) and not any(map(sniff, filter(None, heads)))

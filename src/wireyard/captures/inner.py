@@ -1,0 +1,94 @@
+"""Streams that others carry: plain bytes, each run with the frame that completed what held it.
+
+A record of TLS and a frame of WebSocket are of use when all of their bytes are there, so the bytes
+that they carry were captured when the last of those was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from wireyard.captures.places import Places
+from wireyard.captures.stream import Content, Runs, Stream
+
+__all__ = ["Carrier", "Part", "Unreadable", "inner_stream"]
+
+
+@dataclass(frozen=True, slots=True)
+class Carrier:
+    """A protocol that carries the streams of a connection, as its handshake shows it."""
+
+    name: str
+    """``tls``, ``websocket``, ``http``, or ``openmq-http`` for the tunnel of Open MQ."""
+    version: str | None = None
+    """Of TLS and HTTP, such as ``1.3``."""
+    server_name: str | None = None
+    """The server as the client calls it: in TLS its SNI, in HTTP its Host."""
+    protocol: str | None = None
+    """What the server chose to speak, by ALPN or Sec-WebSocket-Protocol; with commas between them
+    what the client offered, where the choice is not to be seen."""
+    target: str | None = None
+    """Method and target of the HTTP request."""
+    alert: int | None = None
+    """Number of the fatal TLS alert that ended the connection."""
+    problem: str | None = None
+    """Why some or all of the bytes that it carries were not read."""
+
+    def __str__(self) -> str:
+        what = f"{_TITLES[self.name]} {self.version or ''}".rstrip()
+        parts = (
+            (" to ", self.server_name),
+            (" for ", self.protocol),
+            (", ", self.target),
+            (", ended by alert ", self.alert),
+        )
+        return what + "".join(f"{word}{value}" for word, value in parts if value is not None)
+
+
+_TITLES = {"tls": "TLS", "websocket": "WebSocket", "http": "HTTP", "openmq-http": "Open MQ's HTTP"}
+
+
+class Unreadable(Exception):
+    """What a direction cannot be read on for; the text goes on behind the name of the place."""
+
+
+class Part(NamedTuple):
+    """Bytes that were carried in ``[start, stop)`` of the stream that carries them."""
+
+    start: int
+    stop: int
+    data: bytes
+
+
+def inner_stream(outer: Stream, parts: Sequence[Part]) -> Stream:
+    """Return the stream of the bytes that another one carries.
+
+    It has the other's name and endpoints, as if nothing had been around it.
+    """
+    starts = np.array([part.start for part in parts], np.int64)
+    stops = np.array([part.stop for part in parts], np.int64)
+    lengths = np.array([len(part.data) for part in parts], np.int64)
+    frames, times_ns = outer.completed(starts, stops)
+    records = frames - 1
+    places = Places()
+    places.append(np.frombuffer(b"".join(part.data for part in parts), np.uint8))
+    offsets = np.cumsum(lengths) - lengths
+    content = outer.content
+    packets = dict(content.fragments)
+    edges = outer.runs.offsets
+    spread = np.flatnonzero(edges.searchsorted(starts, "right") < edges.searchsorted(stops))
+    for at in spread.tolist():
+        record = int(records[at])
+        others = outer.packets_of(starts[at : at + 1], stops[at : at + 1])
+        packets[record] = sorted(others.union(packets.get(record, [record])))
+    return replace(
+        outer,
+        size=int(lengths.sum()),
+        runs=Runs(offsets, lengths, offsets, records),
+        times_ns=times_ns,
+        content=Content(places, content.records, content.times_ns, packets),
+    )
