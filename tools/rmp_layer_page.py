@@ -24,6 +24,8 @@ from wireyard.layers.rmp.states import (
     Own,
     Step,
 )
+from wireyard.layers.sequencer import Settings
+from wireyard.layers.sequencer.states import ADDRESSES, BALLOTS, PHASES, Phase
 
 __all__ = ["rmp_page"]
 
@@ -55,17 +57,19 @@ too; behind a message of several packets `next_packet` waits for that.
 | ring | order | members | needs |
 |---|---|---|---|
 | `wireyard.net.UdpMulticast` | none; packets may be lost | not known | nothing |
+| `wireyard.net.Tcp` | total | views | nothing |
 | `wireyard.net.Corosync` | total | views | corosync and its library |
+| `wireyard.net.MemoryHub` | total | views | nothing; all members in one event loop |
 | `wireyard.layers.rmp.sim.SimRing` | every one | views | nothing |
 
 `SimRing` is a simulation to try things on: crashes after any packet, joins, parts, slow members,
-loss and duplicates, repeatable by a seed. `wireyard.net.Ring` is the layer, a transport, and a
-clock.
+loss and duplicates, repeatable by a seed. `wireyard.net.Ring` is the layer, one of the other rings,
+and a clock:
 
 ```python
-from wireyard.net import Ring, UdpMulticast
+from wireyard.net import Ring, Tcp
 
-async with Ring(UdpMulticast()) as ring:
+async with Ring(Tcp()) as ring:
     await ring.send(b"hello", domain=3)
     ring.flush()  # all that was sent goes now
     async for reply in ring.request(b"who?", want=3, timeout_s=1.0):
@@ -74,14 +78,15 @@ async with Ring(UdpMulticast()) as ring:
         print(message.data)
 ```
 
-`wireyard ring send`, `listen` and `request` do the same on the command line.
+`wireyard ring send`, `listen` and `request` do the same on the command line. `MemoryHub` is for the
+tests of programs: `hub = MemoryHub()`, then `Ring(hub.transport())` for each member.
 
 Rings of one process share its message numbers, and the handlers of its layers, where they share a
 `Process` (errata R34). A reply to a request on either ring cannot be mistaken for one on the other,
 whatever names the rings have for the process.
 
 ```python
-from wireyard.net import Corosync, Process
+from wireyard.net import Process, Tcp, UdpMulticast
 
 process = Process()
 
@@ -91,9 +96,46 @@ async def upper(message):
 
 
 process.register_layer(2, upper)
-async with Ring(UdpMulticast(), process=process), Ring(Corosync(), process=process) as ordered:
+async with Ring(UdpMulticast(), process=process), Ring(Tcp(), process=process) as ordered:
     await ordered.send(b"to all, in one order")
 ```
+"""
+_TCP_TEXT = """
+A ring over TCP is a list of addresses, the same at all members: `Tcp("127.0.0.1:7077-7092")`, which
+is what `Tcp()` means, or `Tcp("10.0.0.1:7077,10.0.0.2:7077")`. A process listens on the first
+address of the list that is free and of its machine; that is its process id, and nothing listens on
+any other address. Whoever reaches these ports can take part: between machines they belong into a
+network that is trusted. There is no encryption.
+
+**Order.** The first member of a view is its sequencer. It numbers the packets, all members
+acknowledge what they hold, and what all members hold is delivered. So a packet that any member has
+delivered, one that died as well, is delivered by all that go on. When the sequencer dies, nothing
+has to be fetched: the members deliver what every one of them holds, the next one is the sequencer,
+and what own packets are left are submitted to it again, once. A packet is kept until it is
+delivered, and no longer.
+
+**Views.** Every member has a connection to every other and sends a beat on it six times in
+`patience_s`. Who is silent for that time is suspected; an address that refuses connections shows at
+once that its process has ended. The first member that is not suspected proposes the next view, with
+the processes that want to join; all that are not suspected have to promise, and then to accept.
+
+**Never two rings.** More than half of a view decides on the next, or exactly half with the first of
+them. Dead members do not count, if their death was seen by a process that they could not have
+excluded before: a beat that is echoed is a promise not to exclude its sender for `patience_s`. So
+of two members one goes on when the other is killed, whichever it is. When one of two is *stopped*,
+or cut off, the first in the view goes on and the second waits, up to `give_up_s`. A process that
+was stopped longer than the others waited finds that it was excluded, and fails; it can join again,
+as another member. It never delivers anything in another order.
+
+**Joining.** A process without a ring asks every address of the list. It forms one if all others
+refuse connections or are joining behind it in the list. An address that accepts connections and
+says nothing, as of a stopped process or of another program, keeps it waiting up to `give_up_s`.
+
+**Slow members.** Each sender may have `window_bytes` that not all members hold, so one that does
+not read makes all of them wait, and fails after `give_up_s`. What is no frame of a ring, or too
+long, closes its connection with one line in the log `wireyard.ring`; the ring goes on.
+
+A member's phases:
 """
 _ARRIVING_TEXT = """
 A message has the place of its first packet: one that is still arriving holds back those that began
@@ -230,14 +272,22 @@ def rmp_page() -> Iterator[str]:
     yield from _diagram(Asking, REQUESTS)
     ends = ((event, f"`{reason}`") for event, reason in DONE_REASONS.items())
     yield from markdown(("what ends it", "reason"), ends)
+    yield from _section("Over TCP", _TCP_TEXT)
+    yield from _diagram(Phase, {cell: to for cell, (to, _) in PHASES.items()})
+    yield from markdown(_CELL, ((*cell, action, to) for cell, (to, action) in PHASES.items()))
+    yield from ("A ballot of a member's own:", "")
+    yield from markdown(_CELL, ((*cell, action, to) for cell, (to, action) in BALLOTS.items()))
+    yield from ("Another address, to a process that joins:", "")
+    known = ((*cell, to) for cell, to in ADDRESSES.items())
+    yield from markdown(("state", "what happens", "state then"), known)
+    yield from ("Settings, the same at all members:", "")
+    yield from markdown(("setting", "value", "meaning"), _defaults(Settings))
     yield from _section("From captures", _CAPTURES_TEXT)
     yield from markdown(("rule", "meaning"), ((f"`{name}`", text) for name, text in RULES.items()))
     yield from (*_RULINGS.strip().splitlines(), "", "## What is counted", "")
     yield from markdown(("`Drop`", "counts"), ((f"`{one.name}`", one.value) for one in Drop))
     yield from ("## Limits", "", "Members of a ring have the same.", "")
-    docs = _field_docs(Limits)
-    limits = ((f"`{one.name}`", one.default, docs[one.name]) for one in fields(Limits))
-    yield from markdown(("limit", "value", "meaning"), limits)
+    yield from markdown(("limit", "value", "meaning"), _defaults(Limits))
 
 
 def _section(title: str, text: str) -> Iterator[str]:
@@ -259,6 +309,11 @@ def _diagram(states: type[StrEnum], table: Mapping[tuple[Any, Any], StrEnum]) ->
 
 def _reason(event: Arrival, steps: tuple[Step, ...]) -> str:
     return f"`{ABORT_REASONS[event]}`" if Step.ABORT in steps else ""
+
+
+def _defaults(kind: type[Limits] | type[Settings]) -> Iterator[tuple[object, ...]]:
+    docs = _field_docs(kind)
+    return ((f"`{one.name}`", one.default, docs[one.name]) for one in fields(kind))
 
 
 def _field_docs(kind: type) -> dict[str, str]:

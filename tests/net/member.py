@@ -45,10 +45,9 @@ class Killed(Corosync):
 async def survive(group: str, members: int) -> list[list[object]]:
     """Return what was seen from when all were there."""
     lines: list[list[object]] = []
-    async with Ring(Corosync(group, max_packet_bytes=PACKET_BYTES)) as ring:
-        events = ring.events()
-        if len(ring.members or ()) == members:
-            lines.append(["view", *(ring.members or ())])
+    ring = Ring(Corosync(group, max_packet_bytes=PACKET_BYTES))
+    events = ring.events()  # or what comes while this process joins would be lost
+    async with ring:
         sending = asyncio.create_task(send(ring, members))
         done = 0
         while done < members - 1:

@@ -101,7 +101,15 @@ def test_a_request_that_nobody_answers(ring: str) -> None:
 @pytest.mark.parametrize(
     ("words", "ring", "status", "text"),
     [
-        (("send", "x"), "tcp:1", 2, "'tcp:1' is no ring: udp:GROUP:PORT or corosync:NAME"),
+        (
+            ("send", "x"),
+            "x:1",
+            2,
+            "'x:1' is no ring: tcp:ADDRESS:PORT[-PORT],..., udp:GROUP:PORT or",
+        ),
+        (("send", "x"), "tcp:", 2, "'tcp:' is no ring"),
+        (("send", "x"), "tcp:1", 2, "'1' is no ADDRESS:PORT or ADDRESS:PORT-PORT"),
+        (("send", "x"), "tcp:198.51.100.7:7077", 3, "no address to listen on"),
         (("send", "x"), "udp:10.0.0.1:7", 2, "10.0.0.1 is no multicast address"),
         (("send", "x"), "udp:239.0.0.1:70000", 2, "is no ring"),
         (("request", "x", "--want", "0"), "udp:239.255.77.79:7", 2, "--want is a number from 1"),

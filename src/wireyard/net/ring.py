@@ -40,12 +40,12 @@ _LINGER_S = 5.0
 
 
 class Ring:
-    """A ring, joined: ``async with Ring(UdpMulticast()) as ring: await ring.send(b"hello")``.
+    """A ring, joined: ``async with Ring(Tcp()) as ring: await ring.send(b"hello")``.
 
     Parameters
     ----------
     transport
-        What carries the packets: `UdpMulticast`, `Corosync`.
+        What carries the packets: `Tcp`, `UdpMulticast`, `Corosync`, one of a `MemoryHub`.
     limits
         Bounds and delays, the same at all members.
     process
@@ -125,7 +125,7 @@ class Ring:
     @property
     def _waiting_bytes(self) -> int:
         held = 0 if self._unsent is None else len(self._unsent[1])
-        return held + self._layer.waiting_bytes(self.name)
+        return held + self._layer.waiting_bytes(self.name) + self._transport.waiting_bytes
 
     # --- members, layers, clients -----------------------------------------------------------
 

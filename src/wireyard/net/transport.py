@@ -50,6 +50,13 @@ class Transport(Protocol):
     def tells_views(self) -> bool:
         """Whether members are known, and agree on who they are."""
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that `send` took and that would be lost with this process.
+
+        When none wait any more, `Receiver.writable` is called.
+        """
+
     async def open(self, receiver: Receiver) -> str:
         """Join, and return the process id of this member; nothing is taken before `resume`.
 

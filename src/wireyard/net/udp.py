@@ -56,6 +56,7 @@ class UdpMulticast:
 
     qualities: Sequence[QoS] = (QoS.UNRELIABLE,)
     tells_views = False
+    waiting_bytes = 0
 
     def __init__(
         self,

@@ -10,10 +10,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from random import Random
 from types import MappingProxyType
+from typing import NamedTuple
 from unittest import mock
 
 from wireyard.layers.rmp import (
@@ -27,7 +28,7 @@ from wireyard.layers.rmp import (
     numbers,
     outgoing,
 )
-from wireyard.layers.rmp.events import RequestDone, ViewChanged
+from wireyard.layers.rmp.events import Event, RequestDone, ViewChanged
 from wireyard.layers.rmp.limits import NUMBERS
 from wireyard.layers.rmp.numbers import Hold
 from wireyard.layers.rmp.outgoing import Outgoing, OwnMessage
@@ -35,7 +36,7 @@ from wireyard.layers.rmp.reassembly import Reassembly
 from wireyard.layers.rmp.sim import SimMember, SimRing
 from wireyard.layers.rmp.states import OWN, Arrival, Effect, Own, OwnEvent
 
-__all__ = ["MUTANTS", "broken_rule", "mutated"]
+__all__ = ["MUTANTS", "History", "broken_rule", "broken_rule_of", "mutated"]
 
 PACKET_BYTES = 64
 ACTIONS = 50
@@ -44,6 +45,18 @@ TIGHT = Limits(max_outgoing_bytes=1200, max_held_bytes=2600)
 """Room for one message of the longest, and a little more."""
 TIGHT_NUMBERS = 8
 QUALITIES = (QoS.TOTALLY_ORDERED,) * 6 + (QoS.K_RESILIENT, QoS.SOURCE_ORDERED, QoS.UNORDERED)
+
+
+class History(NamedTuple):
+    """What one member has seen, of the simulation or of a real ring."""
+
+    process_id: str
+    views: list[int]
+    """Numbers of its views; the same number is the same view."""
+    events: list[Event]
+    alive: bool
+    sent: list[list[bytes]]
+    """The messages it sent, those that wait for each other in one list."""
 
 
 class Run:
@@ -116,8 +129,20 @@ class Run:
     def is_alive(self, member: SimMember) -> bool:
         return self.ring.members.get(member.process_id) is member
 
+    def histories(self) -> list[History]:
+        return [
+            History(
+                one.process_id,
+                one.views,
+                one.events,
+                self.is_alive(one),
+                [list(self.sent_in[place, order]) for order in Order],
+            )
+            for place, one in enumerate(self.all)
+        ]
 
-def views_of(member: SimMember) -> Iterator[tuple[int, list[Delivered]]]:
+
+def views_of(member: History) -> Iterator[tuple[int, list[Delivered]]]:
     """Yield each view of a member and what was delivered in it."""
     numbers = iter(member.views)
     found: list[Delivered] = []
@@ -161,17 +186,22 @@ def broken_rule(seed: int) -> str | None:
         for _ in range(ACTIONS):
             run.act()
         run.ring.run()
-    return _disagreement(run) or _disorder(run) or _miscount(run) or _loose_end(run)
+    return broken_rule_of(run.histories()) or _loose_end(run)
 
 
-def _disagreement(run: Run) -> str | None:
+def broken_rule_of(histories: Sequence[History]) -> str | None:
+    """Return which rule the members of a ring have broken, None if none."""
+    return _disagreement(histories) or _disorder(histories) or _miscount(histories)
+
+
+def _disagreement(histories: Sequence[History]) -> str | None:
     """Members of a view deliver identical lists; who crashed in it, the beginning of them."""
     whole: dict[int, list[Delivered]] = {}
     partial: list[tuple[int, list[Delivered]]] = []
-    for member in run.all:
+    for member in histories:
         found = list(views_of(member))
         for place, (view, delivered) in enumerate(found):
-            if place == len(found) - 1 and not run.is_alive(member):
+            if place == len(found) - 1 and not member.alive:
                 partial.append((view, delivered))
             elif view not in whole:
                 whole[view] = delivered
@@ -191,23 +221,28 @@ def _disagreement(run: Run) -> str | None:
     return None
 
 
-def _disorder(run: Run) -> str | None:
+def _disorder(histories: Sequence[History]) -> str | None:
     """Each member delivers a sender's messages in the order sent, and while both stay, every one.
 
     The first it delivers of a sender that it has not been with so far may be any of them.
     """
-    for member in run.all:
-        members: tuple[str, ...] = ()
-        last: dict[tuple[int, Order], int] = {}
-        met: set[tuple[int, Order]] = set()
+    places = {
+        data: (sender, among, place)
+        for sender, history in enumerate(histories)
+        for among, messages in enumerate(history.sent)
+        for place, data in enumerate(messages)
+    }
+    for member in histories:
+        last: dict[tuple[int, int], int] = {}
+        met: set[tuple[int, int]] = set()
         for event in member.events:
             if isinstance(event, ViewChanged):
-                members = event.members
-                met = {key for key in met if run.all[key[0]].process_id in members}
+                met = {key for key in met if histories[key[0]].process_id in event.members}
             elif isinstance(event, Delivered) and event.qos.order is not Order.NONE:
-                sender = int(event.data.split(b"/")[0])
-                key = sender, event.qos.order
-                place = run.sent_in[key][event.data]
+                if event.data not in places:
+                    return f"{member.process_id} delivered what nobody sent"
+                *who, place = places[event.data]
+                key = who[0], who[1]
                 if place <= last.get(key, -1):
                     return f"{member.process_id} delivered messages of {event.source} out of order"
                 if key in met and place > last[key] + 1:
@@ -217,16 +252,17 @@ def _disorder(run: Run) -> str | None:
     return None
 
 
-def _miscount(run: Run) -> str | None:
+def _miscount(histories: Sequence[History]) -> str | None:
     """No member delivers a message twice or one that was not sent; a survivor's come once."""
-    known = {data for messages in run.sent.values() for data in messages}
-    for place, member in enumerate(run.all):
+    sent = [{data for messages in history.sent for data in messages} for history in histories]
+    known = set().union(*sent)
+    for member, own in zip(histories, sent, strict=True):
         counts = Counter(one.data for one in member.events if isinstance(one, Delivered))
         if not counts.keys() <= known:
             return f"{member.process_id} delivered what nobody sent"
         if counts and max(counts.values()) > 1:
             return f"{member.process_id} delivered a message twice"
-        if run.is_alive(member) and not set(run.sent[place]) <= counts.keys():
+        if member.alive and not own <= counts.keys():
             return f"a message of {member.process_id} was lost"
     return None
 

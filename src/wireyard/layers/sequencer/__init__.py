@@ -1,0 +1,28 @@
+"""A ring's order and views by a sequencer that may die: what `net.tcp` runs, sans-IO.
+
+`RingMember` is the face; `states` has its tables, `contacts` the rules against two rings.
+"""
+
+from wireyard.layers.sequencer.frames import Member
+from wireyard.layers.sequencer.links import Answer, Command, Dial, Drop, HangUp, Write
+from wireyard.layers.sequencer.member import Event, Failed, NewView, Packet, RingMember
+from wireyard.layers.sequencer.settings import Settings, read_addresses
+from wireyard.layers.sequencer.states import Phase
+
+__all__ = [
+    "Answer",
+    "Command",
+    "Dial",
+    "Drop",
+    "Event",
+    "Failed",
+    "HangUp",
+    "Member",
+    "NewView",
+    "Packet",
+    "Phase",
+    "RingMember",
+    "Settings",
+    "Write",
+    "read_addresses",
+]

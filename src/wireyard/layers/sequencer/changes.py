@@ -1,0 +1,217 @@
+"""How members of a view decide on the next one: a single value of Paxos, with failure detection.
+
+The first member that is not suspected begins a ballot. Its voters are all members that it does not
+suspect; each promises to hold nothing more of the view, and to vote in no lesser ballot, if it
+suspects the others too. When all voters have promised, the proposer sends what one of them accepted
+in the greatest ballot before, for that may have been decided; if there is nothing of the kind, the
+voters and those that join, and as the cut the last packet that all voters hold. When all voters
+have accepted, it is decided. A ballot whose voters change, or that takes too long, is dropped for
+another one.
+
+All voters are needed, not a majority of them, so that whoever is outside was outside for everybody:
+then nobody has a lease of theirs (`contacts`), and two ballots without a common voter cannot both
+be decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from wireyard.layers.sequencer.contacts import Contacts
+from wireyard.layers.sequencer.frames import (
+    Accept,
+    Accepted,
+    Ballot,
+    ChangeFrame,
+    Frame,
+    Member,
+    Prepare,
+    Promise,
+    Refuse,
+)
+from wireyard.layers.sequencer.states import (
+    BALLOTS,
+    PHASES,
+    BallotAction,
+    BallotEvent,
+    Phase,
+    PhaseEvent,
+    Stage,
+)
+
+__all__ = ["Addressed", "Changes", "Decision"]
+
+Addressed = list[tuple[Member, Frame]]
+"""Frames, and the members they are for."""
+
+
+class Decision(NamedTuple):
+    """The next view, and where this one ends."""
+
+    members: tuple[Member, ...]
+    cut: int
+
+
+@dataclass(slots=True)
+class _OwnBallot:
+    """A ballot of this member."""
+
+    ballot: Ballot
+    voters: tuple[Member, ...]
+    until: float
+    stage: Stage = Stage.IDLE
+    promises: dict[Member, Promise] = field(default_factory=dict)
+    accepted: set[Member] = field(default_factory=set)
+    proposal: Decision | None = None
+
+
+class Changes:
+    """The change of one view at one member: what it promised and accepted, and its own ballot.
+
+    Parameters
+    ----------
+    me
+        This process.
+    contacts
+        Who is suspected, and who may decide.
+    ballot_s
+        How long a ballot may take.
+    """
+
+    def __init__(self, me: Member, contacts: Contacts, ballot_s: float) -> None:
+        self._me = me
+        self._contacts = contacts
+        self._ballot_s = ballot_s
+        self.begin(0, ())
+
+    def begin(self, view: int, members: tuple[Member, ...]) -> None:
+        """Begin a view: nothing is promised."""
+        self.decision: Decision | None = None
+        """What this member's ballot has decided."""
+        self.renounced = False
+        """Whether a member has promised to exclude this one, and that ballot came to nothing."""
+        self._view = view
+        self._members = members
+        self._promised = Ballot(0, 0)
+        self._promised_at = 0.0
+        self._accepted = Ballot(0, 0), Decision((), 0)
+        self._round = 0
+        self._joiners: tuple[Member, ...] = ()
+        self._own: _OwnBallot | None = None
+
+    def review(self, phase: Phase, joiners: tuple[Member, ...], now: float) -> Addressed:
+        """Begin a ballot if the view has to change and this member is the one to propose it."""
+        self._joiners = joiners
+        voters = tuple(one for one in self._members if not self._suspected(one, now))
+        if self._own is not None:
+            if self._own.voters == voters and now < self._own.until:
+                return []
+            self._event(self._own, BallotEvent.OVER)
+        stuck = phase is not Phase.MEMBER
+        changes = bool(joiners) or self.renounced or stuck or len(voters) < len(self._members)
+        anothers = stuck and self._promised.place != self._me.place
+        if (
+            voters[0] != self._me
+            or not changes
+            or (anothers and now < self._promised_at + self._ballot_s)
+            or not self._contacts.may_decide(self._members, voters)
+        ):
+            return []
+        self._round = max(self._round, self._promised.round) + 1
+        ballot = Ballot(self._round, self._me.place)
+        self._own = _OwnBallot(ballot, voters, now + self._ballot_s)
+        return self._event(self._own, BallotEvent.CALL)
+
+    def _suspected(self, member: Member, now: float) -> bool:
+        return member != self._me and self._contacts.suspected(member, now)
+
+    def receive(
+        self, phase: Phase, sender: Member, frame: ChangeFrame, held: int, now: float
+    ) -> tuple[Phase, Addressed]:
+        """Take a frame of a ballot; return the phase then, and answers.
+
+        Parameters
+        ----------
+        held
+            Number of the last packet of the view that this member holds.
+        """
+        if isinstance(frame, Prepare):
+            return self._on_prepare(phase, sender, frame, held, now)
+        if isinstance(frame, Accept):
+            return self._on_accept(phase, sender, frame)
+        own = self._own
+        if own is None:
+            return phase, []
+        if isinstance(frame, Refuse):
+            self._round = max(self._round, frame.round)
+            if (frame.round, frame.place) > own.ballot:
+                return phase, self._event(own, BallotEvent.OVER)
+        elif isinstance(frame, Promise | Accepted) and (frame.round, frame.place) == own.ballot:
+            if isinstance(frame, Promise) and own.stage is Stage.PREPARING:
+                own.promises[sender] = frame
+                if len(own.promises) == len(own.voters):
+                    return phase, self._event(own, BallotEvent.ALL)
+            elif isinstance(frame, Accepted) and own.stage is Stage.ACCEPTING:
+                own.accepted.add(sender)
+                if len(own.accepted) == len(own.voters):
+                    return phase, self._event(own, BallotEvent.ALL)
+        return phase, []
+
+    # --- this member as a voter -------------------------------------------------------------
+
+    def _on_prepare(
+        self, phase: Phase, sender: Member, frame: Prepare, held: int, now: float
+    ) -> tuple[Phase, Addressed]:
+        ballot = Ballot(frame.round, frame.place)
+        if ballot <= self._promised:
+            return phase, [(sender, Refuse(self._view, *self._promised))]
+        if self._me not in frame.members or sender not in frame.members:
+            return phase, []
+        outside = [one for one in self._members if one not in frame.members]
+        if not all(self._suspected(one, now) for one in outside):
+            first = next(one for one in self._members if not self._suspected(one, now))
+            if sender == first:  # its word counts: in `patience` from now the others are suspected
+                self._contacts.renounce(outside)
+            return phase, []
+        self._contacts.renounce(outside)
+        self._promised, self._promised_at = ballot, now
+        before, decision = self._accepted
+        promise = Promise(
+            self._view, *ballot, held, *before, decision.cut, decision.members
+        )  # fmt: skip
+        phase, _ = PHASES[phase, PhaseEvent.PREPARE]
+        return phase, [(sender, promise)]
+
+    def _on_accept(self, phase: Phase, sender: Member, frame: Accept) -> tuple[Phase, Addressed]:
+        ballot = Ballot(frame.round, frame.place)
+        if ballot != self._promised or phase is not Phase.PROMISED:
+            return phase, []
+        self._accepted = ballot, Decision(frame.members, frame.cut)
+        phase, _ = PHASES[phase, PhaseEvent.ACCEPT]
+        return phase, [(sender, Accepted(self._view, *ballot))]
+
+    # --- this member as a proposer ----------------------------------------------------------
+
+    def _event(self, own: _OwnBallot, event: BallotEvent) -> Addressed:
+        own.stage, action = BALLOTS[own.stage, event]
+        if action is BallotAction.PREPARE:
+            prepare = Prepare(self._view, *own.ballot, own.voters)
+            return [(voter, prepare) for voter in own.voters]
+        if action is BallotAction.PROPOSE:
+            own.proposal = self._proposal(own)
+            cut, members = own.proposal.cut, own.proposal.members
+            accept = Accept(self._view, *own.ballot, cut, members)
+            return [(voter, accept) for voter in own.voters]
+        self._own = None
+        if action is BallotAction.DECIDE:
+            self.decision = own.proposal
+        return []
+
+    def _proposal(self, own: _OwnBallot) -> Decision:
+        promises: Sequence[Promise] = list(own.promises.values())
+        last = max(promises, key=lambda one: (one.accepted_round, one.accepted_place))
+        if last.accepted_round:
+            return Decision(last.members, last.cut)
+        return Decision(own.voters + self._joiners, min(one.held for one in promises))
