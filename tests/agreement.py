@@ -19,8 +19,9 @@ from tests.readings import assert_same, check_cover, forced, frames_of, table_of
 from wireyard.errors import DecodeError, EncodeError
 from wireyard.formats.base import Format, Row
 from wireyard.formats.properties import Properties, Property
+from wireyard.java import storable
 from wireyard.layout import Column
-from wireyard.schema import COMMON, storable
+from wireyard.schema import COMMON
 from wireyard.streams.framer import GARBAGE, OK, Frame
 from wireyard.streams.plan import Condition
 from wireyard.streams.split import Segment, walk_pieces

@@ -70,7 +70,7 @@ ALL_ITEMS = Golden(
         "000000d8"  # property offset 216
         "00000000"  # property size 0
         "04"  # priority 4
-        "ff"  # encryption -1
+        "ff"  # encryption 255
         "fe05"  # flags Q P B Z I W, and the three reserved bits
         "0000000000000000"  # consumer id
         "0008 0008 8000000000000000"  # transaction id, the least
@@ -94,7 +94,7 @@ ALL_ITEMS = Golden(
         "sequence": -1,
         "property_offset": 216,
         "priority": 4,
-        "encryption": -1,
+        "encryption": 255,
         "bit_flags": 0xFE05,
         "transaction_id": -(2**63),
         "producer_id": 9,

@@ -14,10 +14,10 @@ ADDRESS = bytes(10) + b"\xff\xff" + bytes([192, 168, 1, 17])
 MAC_ADDRESS = bytes.fromhex("ff000000 ad1c83d091ae ffff 7f000001")
 IPV6 = bytes.fromhex("20010db800000000000000000000002a")
 
-WIDE = struct.Struct(">4sHhi qq16sii ii bbHq")
+WIDE = struct.Struct(">4sHhi qq16sii ii bBHq")
 """Versions 200 and 301: magic, version, type, size; expiration, timestamp, address, port,
 sequence; property offset and size; priority, encryption, flags, consumer id."""
-NARROW = struct.Struct(">4sHhi i qq16sii ii bbH i")
+NARROW = struct.Struct(">4sHhi i qq16sii ii bBH i")
 """Version 103: a 32-bit transaction id behind the size, a 32-bit consumer id at the end."""
 
 

@@ -115,8 +115,8 @@ def _emit_copy_block(builder: Any, out: Any, out_at: Any, data: Any, at: Any) ->
     target = builder.bitcast(builder.gep(out, [out_at]), block.as_pointer())
     value = builder.load(source, align=1)
     builder.store(value, target, align=1)
-    high = builder.icmp_signed("<", value, ir.Constant(block, None))
-    return builder.zext(builder.bitcast(high, ir.IntType(BLOCK)), _WORD)
+    odd = builder.icmp_signed("<", value, ir.Constant(block, [1] * BLOCK))
+    return builder.zext(builder.bitcast(odd, ir.IntType(BLOCK)), _WORD)
 
 
 def _emit_prefetch(writes: int) -> Any:
@@ -214,10 +214,11 @@ def copy_bytes(out: Bytes, out_at: int, data: Bytes, at: int, size: int) -> None
 
 @instruction(_emit_copy_block)
 def copy_block(out: Bytes, out_at: int, data: Bytes, at: int) -> int:
-    """Move `BLOCK` bytes and return a bit for each that is not ASCII, the first lowest."""
+    """Move `BLOCK` bytes; return a bit for each that is NUL or not ASCII, the first lowest."""
     moved = data[at : at + BLOCK].copy()
     out[out_at : out_at + BLOCK] = moved
-    return int.from_bytes(np.packbits(moved >> 7, bitorder="little").tobytes(), "little")
+    odd = np.packbits(moved.view(np.int8) < 1, bitorder="little")
+    return int.from_bytes(odd.tobytes(), "little")
 
 
 @instruction(_emit_prefetch(0))
@@ -292,7 +293,7 @@ def bit_column(word: int, place: int) -> int:
 
 @piece
 def copy_text(out: Bytes, out_at: int, data: Bytes, at: int, size: int, stop: int) -> int:
-    """Move `size` bytes by blocks and return non-zero if not all of them are ASCII.
+    """Move `size` bytes by blocks and return non-zero if one of them is NUL or not ASCII.
 
     Up to `BLOCK` bytes more are written to `out`; nothing at or after `stop` is read from `data`.
     A short text takes no loop: how long it is cannot be predicted, that it is short can.
@@ -307,7 +308,8 @@ def copy_text(out: Bytes, out_at: int, data: Bytes, at: int, size: int, stop: in
         return flags | copy_block(out, out_at, data, at) & ((1 << size) - 1)
     copy_bytes(out, out_at, data, at, size)
     for place in range(size):
-        flags |= load_u8(data, at + place) & 0x80
+        byte = load_u8(data, at + place)
+        flags |= (byte | byte - 1) & 0x80
     return flags
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from wireyard.errors import UsageError
 from wireyard.formats.base import Format, Row
 from wireyard.formats.properties import property_text
+from wireyard.java import storable
 from wireyard.layout import Column
 
 __all__ = [
@@ -29,7 +30,6 @@ __all__ = [
     "repeat_texts",
     "rows_to_batch",
     "schema_of",
-    "storable",
 ]
 
 COMMON = (
@@ -203,8 +203,3 @@ def _value_text(value: Any) -> str | None:
     if isinstance(value, bytes):
         return value.hex()
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list) else str(value)
-
-
-def storable(text: str) -> str:
-    """Spell lone surrogates out: Java text and paths may have them, Arrow not (errata 8)."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

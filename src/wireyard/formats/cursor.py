@@ -36,7 +36,11 @@ class Cursor:
 
     def integer(self, size: int, field: str, *, signed: bool = True) -> int:
         """Return an integer of `size` bytes."""
-        return int.from_bytes(self.take(size, field), "big", signed=signed)
+        start, stop = self.at, self.at + size
+        if stop > len(self.data):
+            self.take(size, field)
+        self.at = stop
+        return int.from_bytes(self.data[start:stop], "big", signed=signed)
 
     def text(self, field: str) -> str:
         """Return text behind its length."""

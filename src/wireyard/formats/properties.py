@@ -2,7 +2,8 @@
 
 ``i32 version = 1``, ``i32 count``, then per property a name (u16 length, modified UTF-8), an i16
 type and the value. No padding. The specification gives OBJECT a short length; every shipped class
-writes and reads 32 bits (errata 1), and pads the value with the slack of its buffer.
+writes and reads 32 bits, and pads the value with the slack of its buffer (errata 1). Sections as
+the specification prints them are those with `short_objects` (errata 41).
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ import math
 import operator
 import struct
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from wireyard import java
-from wireyard.errors import EncodeError, LimitExceeded, Malformed
+from wireyard.errors import DecodeError, EncodeError, LimitExceeded, Malformed
+from wireyard.formats.base import Dialect, Row
 from wireyard.formats.cursor import Cursor
 
 __all__ = [
+    "SHORT_OBJECTS",
     "TYPES",
     "Properties",
     "Property",
@@ -29,7 +33,9 @@ __all__ = [
     "encode_properties",
     "property_text",
     "property_value",
+    "raw_section",
     "section_cursor",
+    "section_if_said",
     "typed_properties",
     "typed_value",
 ]
@@ -49,8 +55,18 @@ TYPES = MappingProxyType(
 )
 """Name of each wire type code."""
 
+SHORT_OBJECTS = MappingProxyType(
+    {
+        "short-object": Dialect(
+            1, "OBJECT properties with a length of 16 bits, as the specification prints it"
+        )
+    }
+)
+"""The dialect in which a section has `short_objects`; its context is true, the plain one's not."""
 SECTION_VERSION = 1
 _CODES = MappingProxyType({name: code for code, name in TYPES.items()})
+_CODE_BYTES = MappingProxyType({name: struct.pack(">h", code) for code, name in TYPES.items()})
+_TEXT_LENGTH = struct.Struct(">H")
 _NUMBERS = MappingProxyType(
     {name: struct.Struct(">" + code) for name, code in zip(TYPES.values(), "?bhiqfd", strict=False)}
 )
@@ -74,13 +90,21 @@ class Properties(Mapping[str, Property]):
         Name to property; the later of two with one name counts.
     section
         The bytes they were read from, if they were. An encoder writes these back as they are.
+    short_objects
+        Whether an OBJECT in these bytes has a length of 16 bits.
     """
 
-    __slots__ = ("_entries", "section")
+    __slots__ = ("_entries", "section", "short_objects")
 
-    def __init__(self, entries: Mapping[str, Property], section: bytes | None = None) -> None:
+    def __init__(
+        self,
+        entries: Mapping[str, Property],
+        section: bytes | None = None,
+        short_objects: bool = False,
+    ) -> None:
         self._entries = {name: Property(*entry) for name, entry in entries.items()}
         self.section = section
+        self.short_objects = short_objects
 
     def __getitem__(self, name: str) -> Property:
         return self._entries[name]
@@ -111,7 +135,9 @@ def _comparable(entries: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def decode_properties(data: bytes, format: str, base: int, spec: str) -> Properties:
+def decode_properties(
+    data: bytes, format: str, base: int, spec: str, short_objects: bool = False
+) -> Properties:
     """Decode one marshalled property section.
 
     Parameters
@@ -120,6 +146,8 @@ def decode_properties(data: bytes, format: str, base: int, spec: str) -> Propert
         The section, all of it. Bytes after the last property are kept and ignored.
     format, base, spec
         For errors: the format's name, where the section begins in its packet, its document.
+    short_objects
+        Whether an OBJECT has a length of 16 bits.
 
     Raises
     ------
@@ -146,8 +174,8 @@ def decode_properties(data: bytes, format: str, base: int, spec: str) -> Propert
             # The shipped reader stops here in silence and loses the rest (errata 31).
             raise cursor.fault(Malformed, "property name", start, "is empty")
         entries.pop(name, None)
-        entries[name] = decode_value(cursor)
-    return Properties(entries, data)
+        entries[name] = decode_value(cursor, short_objects)
+    return Properties(entries, data, short_objects)
 
 
 def section_cursor(data: bytes, format: str, base: int, spec: str) -> Cursor:
@@ -155,7 +183,7 @@ def section_cursor(data: bytes, format: str, base: int, spec: str) -> Cursor:
     return Cursor(data, format, base, f"{spec}, property data")
 
 
-def decode_value(cursor: Cursor) -> Property:
+def decode_value(cursor: Cursor, short_objects: bool = False) -> Property:
     """Decode the type and the value that stand behind a name."""
     start = cursor.at
     code = cursor.integer(2, "property type")
@@ -166,7 +194,7 @@ def decode_value(cursor: Cursor) -> Property:
         return Property(kind, cursor.text("property value"))
     if kind == "object":
         start = cursor.at
-        size = cursor.integer(4, "object length")
+        size = cursor.integer(2 if short_objects else 4, "object length", signed=not short_objects)
         if size < 0:
             raise cursor.fault(Malformed, "object length", start, f"is {size}")
         return Property(kind, cursor.take(size, "property value"))
@@ -174,13 +202,14 @@ def decode_value(cursor: Cursor) -> Property:
     return Property(kind, number.unpack(cursor.take(number.size, "property value"))[0])
 
 
-def encode_properties(entries: Mapping[str, Property]) -> bytes:
+def encode_properties(entries: Mapping[str, Property], short_objects: bool = False) -> bytes:
     """Encode properties as a marshalled section.
 
     Raises
     ------
     EncodeError
-        An unknown type, a value its type cannot hold, an empty name, or text over 65535 bytes.
+        An unknown type, a value its type cannot hold, an empty name, text over 65535 bytes, or with
+        `short_objects` an OBJECT over 65535 bytes.
     """
     parts = [struct.pack(">ii", SECTION_VERSION, len(entries))]
     for name, (kind, value) in entries.items():
@@ -188,28 +217,36 @@ def encode_properties(entries: Mapping[str, Property]) -> bytes:
             raise EncodeError("property name", name, "a name has at least one character")
         if kind not in _CODES:
             raise EncodeError(f"type of property {name}", kind, f"one of {', '.join(_CODES)}")
-        parts += (_text(f"property name {name}", name), struct.pack(">h", _CODES[kind]))
-        parts.append(_VALUE_WRITERS.get(kind, _number)(name, kind, value))
+        parts += (_text("property name", name, name), _CODE_BYTES[kind])
+        if kind == "object":
+            parts.append(_object(name, value, short_objects))
+        else:
+            parts.append((_string if kind == "string" else _number)(name, kind, value))
     return b"".join(parts)
 
 
-def _text(field: str, text: str) -> bytes:
+def _text(field: str, name: str, text: str) -> bytes:
     data = java.encode_modified(text)
     if len(data) > 0xFFFF:
-        raise EncodeError(field, text, f"{len(data)} bytes of modified UTF-8, 65535 at most")
-    return struct.pack(">H", len(data)) + data
+        problem = f"{len(data)} bytes of modified UTF-8, 65535 at most"
+        raise EncodeError(f"{field} {name}", text, problem)
+    return _TEXT_LENGTH.pack(len(data)) + data
 
 
 def _string(name: str, kind: str, value: object) -> bytes:
     if not isinstance(value, str):
         raise EncodeError(f"property {name}", value, "a string property holds text")
-    return _text(f"property {name}", value)
+    return _text("property", name, value)
 
 
-def _object(name: str, kind: str, value: object) -> bytes:
+def _object(name: str, value: object, short_objects: bool) -> bytes:
     if not isinstance(value, bytes):
         raise EncodeError(f"property {name}", value, "an object property holds bytes")
-    return struct.pack(">i", len(value)) + value
+    try:
+        return struct.pack(">H" if short_objects else ">i", len(value)) + value
+    except struct.error:
+        problem = f"{len(value)} bytes are more than its length can tell"
+        raise EncodeError(f"property {name}", value, problem) from None
 
 
 def _number(name: str, kind: str, value: Any) -> bytes:
@@ -222,12 +259,6 @@ def _number(name: str, kind: str, value: Any) -> bytes:
         return _NUMBERS[kind].pack(value)
     except (struct.error, OverflowError, TypeError):
         raise EncodeError(f"property {name}", value, f"does not fit type {kind}") from None
-
-
-_VALUE_WRITERS: Mapping[str, Callable[[str, str, Any], bytes]] = {
-    "string": _string,
-    "object": _object,
-}
 
 
 def property_text(kind: str, value: Any) -> str:
@@ -330,6 +361,36 @@ def typed_properties(properties: Mapping[str, Any] | None) -> Properties:
     return Properties(
         {name: _typed_property(name, entry) for name, entry in (properties or {}).items()}
     )
+
+
+def raw_section(properties: Properties, write: Callable[[Properties], bytes]) -> Row:
+    """Return a row's `raw_properties`: the section, if `write` gives their values other bytes."""
+    with suppress(EncodeError):
+        if write(properties) == properties.section:
+            return {}
+    return {"raw_properties": properties.section}
+
+
+def section_if_said(
+    said: Properties, section: bytes | None, read: Callable[[bytes], Properties]
+) -> Properties:
+    """Return what `read` makes of a section if it is what a row says, else `said`.
+
+    The values of a row of columns are text, in which lone surrogates are spelled out.
+    """
+    if section is not None:
+        with suppress(DecodeError):
+            found = read(section)
+            if _shown(found) == _shown(said):
+                return found
+    return said
+
+
+def _shown(properties: Properties) -> dict[str, tuple[str, str]]:
+    return {
+        java.storable(name): (kind, java.storable(property_text(kind, value)))
+        for name, (kind, value) in properties.items()
+    }
 
 
 def _typed_property(name: str, entry: Any) -> Property:

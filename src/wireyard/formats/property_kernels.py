@@ -1,10 +1,11 @@
 """The marshalled property section to columns, the common case: what formats' kernels take in.
 
-A section with anything rare about it (an OBJECT, a repeated or empty name, text that is not plain
-UTF-8, more than `MAX_UNIQUE_NAMES` names, any broken rule) is rejected, and the scalar reader gives
-its row. Text goes to one region of `text` per column, `capacity` bytes apart. `TEXT_BYTES_PER_BYTE`
-times the section is enough for each: the worst case is a double of 13 bytes (name 3, type 2,
-value 8) printed with 24 characters.
+A section with anything rare about it (an OBJECT, a repeated or empty name, text that is not both
+UTF-8 and modified UTF-8, a value or an end that the writer gives other bytes, more than
+`MAX_UNIQUE_NAMES` names, any broken rule) is rejected, and the scalar reader gives its row. Text
+goes to one region of `text` per column, `capacity` bytes apart. `TEXT_BYTES_PER_BYTE` times the
+section is enough for each: the worst case is a double of 13 bytes (name 3, type 2, value 8) printed
+with 24 characters.
 
 Axes: e = properties of all rows.
 """
@@ -60,6 +61,9 @@ _INTS: Final = array("int64")
 _END_BYTES: Final = 4
 _SPREAD: Final = 0x1E37_79B9_7F4A_7C15
 """Odd, without a pattern: the upper bits of a product with it hang on all of the other factor."""
+_INFINITE_32, _INFINITE_64 = 0x7F80_0000, 0x7FF0_0000_0000_0000
+_NAN_32, _NAN_64 = 0x7FC0_0000, 0x7FF8_0000_0000_0000
+"""The NaN that Java writes; others have the bits of infinity and more."""
 _VALUE_BYTES: Final = 0x84842110
 """Bytes of a value by its type code, one hexadecimal digit each, from type 0 at the right."""
 
@@ -78,7 +82,11 @@ _KIND_SIZES: Final = np.array([len(kind) for kind in _KINDS], np.int64)
 def put_value(
     out: Bytes, at: int, data: Bytes, start: int, kind: int, width: int, stop: int
 ) -> int:
-    """Write a property value of a fixed width in the JMS string conversion."""
+    """Write a property value of a fixed width in the JMS string conversion.
+
+    Return the position after it, or -1 for a value that the writer gives other bytes: a NaN that is
+    not Java's one, or a boolean that is neither 0 nor 1 (errata 34, 43).
+    """
     if start + 8 <= stop:
         # One way for all widths: which type comes next cannot be predicted.
         value = load_i64(data, start) >> (64 - 8 * width)
@@ -87,13 +95,29 @@ def put_value(
         for place in range(1, width):
             value = value << 8 | load_u8(data, start + place)
     if kind == 7:
+        if value & 0x7FFF_FFFF_FFFF_FFFF > _INFINITE_64 and value != _NAN_64:
+            return -1
         return put_double(out, at, value)
     if kind == 6:
+        if value & 0x7FFF_FFFF > _INFINITE_32 and value != _NAN_32:
+            return -1
         return put_float(out, at, value)
     if kind == 1:
+        if value >> 1 != 0:
+            return -1
         store_word(out, at, 0x65757274 if value else 0x65736C6166)
         return at + (4 if value else 5)
     return put_i64(out, at, value)
+
+
+@piece
+def is_written_text(data: Bytes, at: int, size: int) -> bool:
+    """Tell whether text that is not only ASCII without NUL is UTF-8 and modified UTF-8 at once."""
+    odd = 0
+    for place in range(at, at + size):
+        byte = load_u8(data, place)
+        odd |= (byte == 0) | (byte >= 0xF0)  # C0 80, or a pair of surrogates, is written
+    return odd == 0 and valid_utf8(data, at, size)
 
 
 @piece
@@ -165,7 +189,7 @@ def take_properties(
             return -1
         seen |= bit
         hashes[place] = word
-        if copy_text(text, name_at, data, at, size, stop) and not valid_utf8(data, at, size):
+        if copy_text(text, name_at, data, at, size, stop) and not is_written_text(data, at, size):
             return -1
         name_at += size
         at += size
@@ -182,7 +206,8 @@ def take_properties(
             at += 2
             if size > end - at:
                 return -1
-            if copy_text(text, value_at, data, at, size, stop) and not valid_utf8(data, at, size):
+            odd = copy_text(text, value_at, data, at, size, stop)
+            if odd and not is_written_text(data, at, size):
                 return -1
             value_at += size
         else:
@@ -190,11 +215,15 @@ def take_properties(
             if size > end - at:
                 return -1
             value_at = put_value(text, value_at, data, at, kind, size, stop)
+            if value_at < 0:
+                return -1
         at += size
         entry += 1
         entry_offsets[0, entry] = name_at - name_from
         entry_offsets[1, entry] = type_at - type_from
         entry_offsets[2, entry] = value_at - value_from
+    if at != end:
+        return -1
     used[region] = name_at - name_from
     used[region + 1] = type_at - type_from
     used[region + 2] = value_at - value_from

@@ -13,6 +13,7 @@ from wireyard.java.text import (
     encode_item,
     encode_modified,
     float_text,
+    storable,
 )
 from wireyard.java.values import JavaCollection, JavaError, JavaValue, Opaque, plain
 
@@ -31,5 +32,6 @@ __all__ = [
     "read_hashtable",
     "read_object",
     "read_objects",
+    "storable",
     "write_hashtable",
 ]

@@ -7,7 +7,7 @@ import struct
 from decimal import ROUND_FLOOR, Context, Decimal
 from math import inf, isfinite, nextafter
 
-__all__ = ["decode_text", "double_text", "encode_item", "encode_modified", "float_text"]
+__all__ = ["decode_text", "double_text", "encode_item", "encode_modified", "float_text", "storable"]
 
 _ASTRAL = re.compile("[\U00010000-\U0010ffff]")
 
@@ -40,6 +40,8 @@ def decode_text(data: bytes | memoryview) -> str:
 
 def encode_modified(text: str) -> bytes:
     """Encode `text` as ``DataOutputStream.writeUTF`` does, without the length."""
+    if text.isascii() and "\0" not in text:
+        return text.encode()
     halves = _ASTRAL.sub(_surrogates, text)
     return halves.encode("utf-8", "surrogatepass").replace(b"\0", b"\xc0\x80")
 
@@ -55,11 +57,14 @@ def encode_item(text: str) -> bytes:
     Raises
     ------
     ValueError
-        A NUL or a lone surrogate; neither has a form that the shipped readers accept.
+        A lone surrogate, which standard UTF-8 does not have.
     """
-    if "\0" in text:
-        raise ValueError("NUL cannot be written in a header item")
     return text.encode()
+
+
+def storable(text: str) -> str:
+    """Spell lone surrogates out: Java text and paths may have them, Arrow not (errata 8)."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def double_text(value: float) -> str:

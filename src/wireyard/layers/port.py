@@ -9,8 +9,8 @@ the four steps of the specification:
    name can be one that JMS allows; a name that begins with a dot all the same gets one more.
 4. The properties of a JMS message stand in the payload, in front of the body, as JMQ marshals them.
 
-Nothing is lost: what comes back is equal, and has the same bytes wherever a decoded packet encodes
-to what it was decoded from.
+Nothing is lost: a JMQ packet comes back with the same bytes, and so does a GPacket that one was
+ported to. Another GPacket is refused, however much it looks like one (errata G9).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -47,7 +48,7 @@ TERSE = (
     Terse(".h", "integer", "source_port", "port of the sender"),
     Terse(".o", "integer", "property_offset", "where JMQ properties began: the list's padding"),
     Terse(".p", "byte", "priority", "priority"),
-    Terse(".x", "byte", "encryption", "unused by JMQ"),
+    Terse(".x", "short", "encryption", "unused by JMQ"),
     Terse(".c", "long", "consumer_id", "consumer, or the id that ties a reply to its request"),
     Terse(".t", "long", "transaction_id", "transaction the packet belongs to"),
     Terse(".g", "long", "producer_id", "producer that sent it"),
@@ -61,6 +62,8 @@ TERSE = (
     Terse(".R", "string", "reply_to_class", "Java class of the reply-to destination"),
     Terse(".j", "string", "message_type", "JMSType"),
     Terse(".u", "object", "unknown_items", "byte[]: items of other types, as the list has them"),
+    Terse(".w", "object", "raw_header", "byte[]: both JMQ headers, where the others lose them"),
+    Terse(".b", "boolean", "short_objects", "JMQ properties have OBJECTs with lengths of 16 bits"),
     Terse(".n", "integer", "", "bytes of JMS properties in front of the body; absent if none"),
     Terse(
         ".s", "object", "", "byte[]: section of a control packet, where properties alone lose it"
@@ -97,15 +100,18 @@ def to_gpacket(packet: jmq.Packet) -> gpacket.Packet:
             entries[terse.name] = _put(terse, value)
     payload = packet.body or b""
     if packet.properties is not None:
-        section = jmq.write_properties(packet.version, packet.properties)
+        section = jmq.write_properties(packet.version, packet.properties, packet.short_objects)
         if packet.packet_type in MESSAGE_TYPES:
             entries[_SECTION_BYTES.name] = _put(_SECTION_BYTES, len(section))
             payload = section + payload
         else:
-            if section != _made_again(packet.version, packet.properties):
+            if section != _made_again(packet):
                 entries[_SECTION.name] = _put(_SECTION, section)
             for name, entry in packet.properties.items():
-                entries["." + name if name.startswith(".") else name] = _fitting(entry)
+                # A dot more makes the longest name too long; its section is there, and has it.
+                own = "." + name if name.startswith(".") else name
+                if len(java.encode_modified(own)) <= _MOST_TEXT_BYTES:
+                    entries[own] = _fitting(entry)
     return gpacket.Packet(
         packet_type=packet.packet_type,
         timestamp=packet.timestamp,
@@ -116,21 +122,25 @@ def to_gpacket(packet: jmq.Packet) -> gpacket.Packet:
     )
 
 
-def _made_again(version: int, properties: Properties) -> bytes | None:
+def _made_again(packet: jmq.Packet) -> bytes | None:
     """Return the section that `to_jmq` makes of a control packet's properties alone."""
-    if any(_fitting(entry) is not entry for entry in properties.values()):
+    properties = Properties(packet.properties or {})
+    longest = max(map(len, properties), default=0)
+    if longest > _SURELY_FITS or any(_fitting(one) is not one for one in properties.values()):
         return None
-    return jmq.write_properties(version, Properties(properties)) if properties else b""
+    if not properties:
+        return b""
+    return jmq.write_properties(packet.version, properties, packet.short_objects)
 
 
 def to_jmq(packet: gpacket.Packet | gpacket.LinkPacket) -> jmq.Packet:
-    """Return the JMQ packet that a GPacket holds.
+    """Return the JMQ packet that was ported to a GPacket.
 
     Raises
     ------
     EncodeError
         The GPacket was not made from a JMQ packet: a terse property is missing, unknown, or not of
-        its type.
+        its type, or the JMQ packet would be ported to other bytes.
     DecodeError
         The JMQ properties in it are none of its version.
     """
@@ -142,8 +152,8 @@ def to_jmq(packet: gpacket.Packet | gpacket.LinkPacket) -> jmq.Packet:
     values: dict[str, Any] = {
         terse.field: _get(terse, entries[terse.name]) for terse in _FIELDS if terse.name in entries
     }
-    properties, body = _split(packet, entries, values[_VERSION.field])
-    return jmq.Packet(
+    properties, body = _split(packet, entries, values)
+    found = jmq.Packet(
         **values,
         packet_type=packet.packet_type,
         timestamp=packet.timestamp,
@@ -152,18 +162,24 @@ def to_jmq(packet: gpacket.Packet | gpacket.LinkPacket) -> jmq.Packet:
         properties=properties,
         body=body or None,
     )
+    if gpacket.encode(to_gpacket(found)) != gpacket.encode(packet):
+        raise EncodeError("packet", packet, "is not as a JMQ packet is ported, and would change")
+    return found
 
 
 def _split(
-    packet: gpacket.Packet, entries: Mapping[str, Property], version: int
+    packet: gpacket.Packet, entries: Mapping[str, Property], values: Mapping[str, Any]
 ) -> tuple[Properties | None, bytes]:
     """Return the JMQ properties and the body."""
     payload = packet.payload or b""
+    short_objects = values.get("short_objects", False)
+    read = partial(
+        jmq.read_properties, values[_VERSION.field], start=0, short_objects=short_objects
+    )
     own = dict(_own_entries(entries))
     if packet.packet_type not in MESSAGE_TYPES:
         if _SECTION.name in entries:
-            section = _get(_SECTION, entries[_SECTION.name])
-            return jmq.read_properties(version, section, 0), payload
+            return read(_get(_SECTION, entries[_SECTION.name])), payload
         return Properties(own) if own else None, payload
     if own:
         raise EncodeError("properties", list(own), "those of a message stand in its payload")
@@ -172,7 +188,7 @@ def _split(
     size = _get(_SECTION_BYTES, entries[_SECTION_BYTES.name])
     if not 0 <= size <= len(payload):
         raise EncodeError(f"property {_SECTION_BYTES.name}", size, f"{len(payload)} bytes at most")
-    return jmq.read_properties(version, payload[:size], 0), payload[size:]
+    return read(payload[:size]), payload[size:]
 
 
 def _own_entries(entries: Mapping[str, Property]) -> Iterator[tuple[str, Property]]:

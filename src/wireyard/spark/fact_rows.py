@@ -9,9 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from wireyard.formats.base import Row
+from wireyard.java import storable
 from wireyard.layers.tables import TABLES
 from wireyard.layout import Column
-from wireyard.schema import arrow_type, storable
+from wireyard.schema import arrow_type
 
 __all__ = ["FACTS", "fact_batch"]
 

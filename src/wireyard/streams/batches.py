@@ -15,13 +15,13 @@ import pyarrow as pa
 
 from wireyard.errors import DecodeError
 from wireyard.formats.base import Row
+from wireyard.java import storable
 from wireyard.schema import (
     CAPTURED,
     COMMON,
     Repeated,
     repeat_texts,
     rows_to_batch,
-    storable,
 )
 from wireyard.streams.blocks import (
     UNKNOWN,

@@ -145,7 +145,7 @@ def test_numbers_of_the_header_at_their_edges() -> None:
     wide, narrow = (-(2**63), -1, 0, 2**63 - 1), (-(2**31), -1, 0, 2**31 - 1)
     data = b"".join(
         packet(version=version, timestamp=t, expiration=t, sequence=s, source_port=s, consumer_id=s,
-               packet_type=kind, priority=s % 256 - 128, encryption=127, bit_flags=s % 65536)
+               packet_type=kind, priority=s % 256 - 128, encryption=s % 256, bit_flags=s % 65536)
         for version, t, s, kind in product((103, 200, 301), wide, narrow, (-(2**15), 0, 2**15 - 1))
     )  # fmt: skip
     assert_columns(data)

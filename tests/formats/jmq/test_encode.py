@@ -50,13 +50,14 @@ def test_a_list_is_there_when_it_has_items_and_always_in_103() -> None:
         ("sequence", -(2**31) - 1),
         ("priority", 128),
         ("encryption", 1.0),
+        ("encryption", -1),
+        ("encryption", 256),
         ("bit_flags", 0x10000),
         ("bit_flags", -1),
         ("consumer_id", 2**63),
         ("transaction_id", 2**63),
         ("delivery_count", 2**31),
         ("delivery_time", "now"),
-        ("destination", "nul\0"),
         ("destination", "\ud800"),
         ("destination", b"bytes"),
         ("message_type", 5),
@@ -109,7 +110,7 @@ def test_a_packet_without_a_type_is_refused() -> None:
 
 _i32 = st.integers(-(2**31), 2**31 - 1)
 _i64 = st.integers(-(2**63), 2**63 - 1)
-_item_text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
+_item_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 _any_text = st.text(st.characters(), max_size=40)
 _values = st.one_of(
     st.booleans().map(lambda value: ("boolean", value)),
@@ -131,7 +132,7 @@ _packets = st.builds(
     source_port=_i32,
     sequence=_i32,
     priority=st.integers(-128, 127),
-    encryption=st.integers(-128, 127),
+    encryption=st.integers(0, 255),
     bit_flags=st.integers(0, 255),
     consumer_id=_i32,
     transaction_id=st.none() | _i32,

@@ -135,7 +135,9 @@ def test_a_delivery_count_is_put_in_front_of_the_items(version: int) -> None:
     packet = decode(data)
     assert packet.property_offset is not None
     assert len(after) == len(data) + 8
-    assert decode(after) == replace(
+    # Other items stand in front of it where they are written.
+    assert decode(after).raw_header == after[: packet.property_offset + 8]
+    assert replace(decode(after), raw_header=None) == replace(
         packet, delivery_count=3, property_offset=packet.property_offset + 8
     )
 
@@ -303,7 +305,7 @@ def test_recorded_packets_differ_in_what_was_changed(shared: Path) -> None:
         assert packet.property_offset is not None
         grown = 0 if packet.delivery_count is not None else 8 if packet.property_offset > 72 else 12
         after = sent(RouterView(data).replace(consumer_id=5, redelivered=True, delivery_count=2))
-        assert decode(after) == replace(
+        assert replace(decode(after), raw_header=None) == replace(
             packet,
             consumer_id=5,
             bit_flags=packet.bit_flags | FLAGS["R"],

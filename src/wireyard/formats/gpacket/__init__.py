@@ -12,6 +12,7 @@ from wireyard.formats.gpacket.layout import (
 )
 from wireyard.formats.gpacket.packet import decode, encode, packet_of, read_row
 from wireyard.formats.gpacket.payload import nested_packets, payload_text, payload_value
+from wireyard.formats.properties import SHORT_OBJECTS
 
 __all__ = ["FORMAT"]
 
@@ -35,4 +36,5 @@ FORMAT = Format(
     body_views={"text": payload_text, "value": payload_value},
     nested=nested_packets,
     other_rows={LINK: LINK_COLUMNS},
+    dialects=SHORT_OBJECTS,
 )

@@ -239,6 +239,12 @@ def _columns() -> tuple[Column, ...]:
         Column("payload_size", "int64", "length of the payload", f"{SPEC}, payload", "bytes"),
         Column("payload", "binary", "the payload, null if none", f"{SPEC}, payload"),
         Column("destination_id", "int64", "of a link packet, else null", LINK_SPEC),
+        Column(
+            "raw_properties",
+            "binary",
+            "the section, where `properties` does not tell all",
+            f"{SPEC}, properties",
+        ),
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, ClassVar
 
 from wireyard.errors import DecodeError, EncodeError, Malformed, Truncated, UnsupportedVersion
@@ -37,6 +38,8 @@ from wireyard.formats.properties import (
     Properties,
     decode_properties,
     encode_properties,
+    raw_section,
+    section_if_said,
     typed_properties,
 )
 from wireyard.layout import Layout
@@ -59,6 +62,8 @@ class Packet:
     """Where the magic stands: ``shipped`` or ``documented``."""
     properties: Properties | None = None
     payload: bytes | None = None
+    short_objects: bool = False
+    """Whether an OBJECT property has a length of 16 bits (errata 41)."""
 
     @property
     def packet_type_name(self) -> str | None:
@@ -87,7 +92,7 @@ class LinkPacket:
         return LINK_TYPES.get(self.packet_type)
 
 
-_FIELDS = tuple(item.name for item in fields(Packet))
+_FIELDS = tuple(item.name for item in fields(Packet) if item.name != "short_objects")
 _LINK_FIELDS = tuple(item.name for item in fields(LinkPacket))
 
 
@@ -111,8 +116,8 @@ def header_of(prefix: bytes) -> Layout | None:
     return None
 
 
-def decode(view: View, _context: int = 0) -> Packet | LinkPacket:
-    """Decode one whole packet.
+def decode(view: View, context: int = 0) -> Packet | LinkPacket:
+    """Decode one whole packet; the context tells whether it has short objects.
 
     Raises
     ------
@@ -120,13 +125,14 @@ def decode(view: View, _context: int = 0) -> Packet | LinkPacket:
         The first rule the packet breaks.
     """
     values: Row = {}
-    _read(view, values)
+    _read(view, values, bool(context))
     if "format" in values:
         return LinkPacket(**{name: values[name] for name in _LINK_FIELDS})
-    return Packet(**{name: values[name] for name in _FIELDS if name in values})
+    found = {name: values[name] for name in _FIELDS if name in values}
+    return Packet(**found, short_objects=bool(context))
 
 
-def read_row(view: View, _context: int = 0) -> tuple[Row, DecodeError | None]:
+def read_row(view: View, context: int = 0) -> tuple[Row, DecodeError | None]:
     """Read one whole packet into its row; the error is None for a well-formed one.
 
     Values that could not be read are None. The flags of a link packet are a number only.
@@ -134,7 +140,10 @@ def read_row(view: View, _context: int = 0) -> tuple[Row, DecodeError | None]:
     values: Row = {}
     error: DecodeError | None = None
     try:
-        _read(view, values)
+        _read(view, values, bool(context))
+        if "properties" in values:
+            write = partial(encode_properties, short_objects=bool(context))
+            values.update(raw_section(values["properties"], write))
     except DecodeError as found:
         error = found
     names = LINK_TYPES if "format" in values else PACKET_TYPES
@@ -144,7 +153,7 @@ def read_row(view: View, _context: int = 0) -> tuple[Row, DecodeError | None]:
     return values, error
 
 
-def _read(view: View, values: Row) -> None:
+def _read(view: View, values: Row, short_objects: bool) -> None:
     """Fill `values`; what is there when an error rises is right."""
     prefix = bytes(view[:PREFIX_BYTES])
     if len(prefix) < PREFIX_BYTES:
@@ -171,7 +180,7 @@ def _read(view: View, values: Row) -> None:
         at = layout["version"].offset
         raise UnsupportedVersion("gpacket", "version", at, problem, _HEAD)
     values.update(layout.unpack(view))
-    _read_sections(view, values, layout["property_size"].offset)
+    _read_sections(view, values, layout["property_size"].offset, short_objects)
 
 
 def _check_size(view: View, size: int, layout: Layout, least: int) -> None:
@@ -188,7 +197,7 @@ def _check_size(view: View, size: int, layout: Layout, least: int) -> None:
         raise Malformed("gpacket", "size", at, f"is {size}, over {MAX_LINK_BYTES}", spec)
 
 
-def _read_sections(view: View, values: Row, at: int) -> None:
+def _read_sections(view: View, values: Row, at: int, short_objects: bool) -> None:
     """Read properties and payload; the property size stands at `at`."""
     size, most = values["property_size"], len(view) - HEADER_BYTES
     if not 0 <= size <= most:
@@ -199,7 +208,11 @@ def _read_sections(view: View, values: Row, at: int) -> None:
     values["payload"] = bytes(view[payload:]) or None
     if size:
         section = bytes(view[HEADER_BYTES:payload])
-        values["properties"] = decode_properties(section, "gpacket", HEADER_BYTES, SPEC)
+        values["properties"] = _decode_section(section, short_objects)
+
+
+def _decode_section(section: bytes, short_objects: bool) -> Properties:
+    return decode_properties(section, "gpacket", HEADER_BYTES, SPEC, short_objects)
 
 
 def encode(packet: Packet | LinkPacket) -> bytes:
@@ -222,7 +235,7 @@ def encode(packet: Packet | LinkPacket) -> bytes:
         raise EncodeError("header_order", packet.header_order, f"one of {', '.join(HEADERS)}")
     if packet.version != VERSION:
         raise EncodeError("version", packet.version, f"{VERSION} is the only one")
-    section = _encode_properties(packet.properties)
+    section = _encode_section(packet.properties, packet.short_objects)
     computed = {
         "magic": MAGIC,
         "size": HEADER_BYTES + len(section) + len(payload),
@@ -242,13 +255,15 @@ def _pack(layout: Layout, packet: Packet | LinkPacket, computed: Mapping[str, in
     return b"".join(parts)
 
 
-def _encode_properties(properties: Properties | None) -> bytes:
+def _encode_section(properties: Properties | None, short_objects: bool) -> bytes:
     if properties is None:
         return b""
-    return encode_properties(properties) if properties.section is None else properties.section
+    if properties.section is not None and properties.short_objects == short_objects:
+        return properties.section
+    return encode_properties(properties, short_objects)
 
 
-def packet_of(row: Mapping[str, Any], _context: int = 0) -> Packet | LinkPacket:
+def packet_of(row: Mapping[str, Any], context: int = 0) -> Packet | LinkPacket:
     """Return the packet a row describes; a row of version 100 is a link packet.
 
     Raises
@@ -266,5 +281,7 @@ def packet_of(row: Mapping[str, Any], _context: int = 0) -> Packet | LinkPacket:
             values.setdefault("bit_flags", row["flags"])
         return LinkPacket(**values)
     if "properties" in values:
-        values["properties"] = typed_properties(values["properties"])
-    return Packet(**values)
+        said = typed_properties(values["properties"])
+        read = partial(_decode_section, short_objects=bool(context))
+        values["properties"] = section_if_said(said, row.get("raw_properties"), read)
+    return Packet(**values, short_objects=bool(context))

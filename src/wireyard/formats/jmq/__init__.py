@@ -7,6 +7,7 @@ from wireyard.formats.jmq.framing import begins, find_header, frame_size
 from wireyard.formats.jmq.layout import COLUMNS, HEADER_BYTES, MAX_PACKET_BYTES
 from wireyard.formats.jmq.message import redact
 from wireyard.formats.jmq.packet import decode, encode, packet_of, read_row
+from wireyard.formats.properties import SHORT_OBJECTS
 
 __all__ = ["FORMAT"]
 
@@ -28,4 +29,5 @@ FORMAT = Format(
     annotate=annotate,
     redact=redact,
     body_views={"text": body_text, "value": body_value},
+    dialects=SHORT_OBJECTS,
 )

@@ -66,12 +66,14 @@ _GROUPS = {
     "body": "bodies",
     "destination_hash": "hashes",
     "unknown_items": "items",
+    "raw_header": "items",
+    "raw_properties": "properties",
     **{item.name: "items" for item in ITEMS.values()},
 }
 
 
 def scan_frames(
-    data: Bytes, start: int, stop: int, last_start: int, max_packet_bytes: int, _context: int
+    data: Bytes, start: int, stop: int, last_start: int, max_packet_bytes: int, context: int
 ) -> tuple[Ints, Ints, Ints]:
     """Return starts, sizes and contexts of the whole packets that follow each other from `start`.
 
@@ -81,7 +83,7 @@ def scan_frames(
     most = max((min(stop, last_start) - start) // HEADER_BYTES + 1, 0)
     starts, sizes = np.empty(most, np.int64), np.empty(most, np.int64)
     count = kernels.scan_frames(data, start, stop, last_start, max_packet_bytes, starts, sizes)
-    return starts[:count], sizes[:count], np.zeros(count + 1, np.int64)
+    return starts[:count], sizes[:count], np.full(count + 1, context, np.int64)
 
 
 class ColumnDecoder:

@@ -1,17 +1,25 @@
-"""The variable header: where its items stand and what they hold."""
+"""The variable header: where its items stand, what they hold, and how they are written."""
 
 from __future__ import annotations
 
+import struct
 import zlib
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
 
 from wireyard import java
-from wireyard.errors import Malformed, Truncated
+from wireyard.errors import EncodeError, Malformed, Truncated
 from wireyard.formats.base import View
-from wireyard.formats.jmq.layout import FLAGS, ITEMS, SPEC
+from wireyard.formats.jmq.layout import FLAGS, HEADER_BYTES, ITEMS, SPEC
 
-__all__ = ["DESTINATION_KINDS", "ItemSpan", "destination_hash", "item_value", "walk_items"]
+__all__ = [
+    "DESTINATION_KINDS",
+    "ItemSpan",
+    "destination_hash",
+    "encode_items",
+    "item_value",
+    "walk_items",
+]
 
 DESTINATION_KINDS: Final = (b"T:", b"Q:")
 """What brokers write in front of the name of a topic and of a queue."""
@@ -94,3 +102,45 @@ def item_value(view: View, span: ItemSpan) -> int | str | bytes:
         problem = f"has length {len(data)}, not {item.width}"
         raise Malformed("jmq", item.name, span.value - 2, problem, _LIST)
     return int.from_bytes(data, "big", signed=True)
+
+
+def encode_items(get: Callable[[str], Any]) -> bytes:
+    """Encode the variable header of the packet whose fields `get` returns by name.
+
+    Raises
+    ------
+    EncodeError
+        A value that no item can hold.
+    """
+    parts = []
+    version = get("version")
+    for code, item in ITEMS.items():
+        value = get(item.name)
+        if value is None or (version == 103 and item.name == "transaction_id"):
+            continue
+        parts.append(_encode_item(code, item.name, item.width, value))
+    for code, data in get("unknown_items") or ():
+        if not 0 < code <= 0xFFFF or code in ITEMS:
+            raise EncodeError("unknown item", code, "a type from 12 to 65535")
+        parts.append(_framed_item(code, f"item {code}", data))
+    listed = b"".join(parts)
+    least = HEADER_BYTES + len(listed) + 2
+    wanted = get("property_offset") or 0
+    if not least <= wanted <= least + 4 and (listed or wanted != HEADER_BYTES):
+        # 103 always carries a list, if only its end; 200 and 301 do without (errata 11).
+        wanted = least + -least % 4 if listed or version == 103 else HEADER_BYTES
+    return listed.ljust(wanted - HEADER_BYTES, b"\0")
+
+
+def _encode_item(code: int, name: str, width: int | None, value: Any) -> bytes:
+    try:
+        data = java.encode_item(value) if width is None else value.to_bytes(width, signed=True)
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise EncodeError(name, value, str(error)) from None
+    return _framed_item(code, name, data)
+
+
+def _framed_item(code: int, name: str, data: bytes) -> bytes:
+    if len(data) > 0xFFFF:
+        raise EncodeError(name, data, f"{len(data)} bytes, an item holds 65535 at most")
+    return struct.pack(">HH", code, len(data)) + data

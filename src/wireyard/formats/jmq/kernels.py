@@ -3,8 +3,9 @@
 Rules of this file:
 
 1. A kernel answers only what it is sure of. A packet with anything rare about it (version 103,
-   serialized properties, an unknown or repeated item, text that is not plain UTF-8, an OBJECT
-   property, any broken rule) is marked in `rejected`, and the scalar reader gives its row.
+   serialized properties, an unknown item, items in another order than they are written in, text
+   that is not plain UTF-8, an OBJECT property, any broken rule) is marked in `rejected`, and the
+   scalar reader gives its row. So `raw_header` and `raw_properties` of all others are null.
 2. Nothing is read at or after `stop`; a length is compared with what is left before it is used.
 3. Each group of columns has a pass of its own over a block of rows: few streams are written at a
    time, and a group that nobody asked for costs nothing. What one pass rejects the next leaves out.
@@ -42,6 +43,7 @@ from wireyard.memory import (
     load_i16,
     load_i32,
     load_i64,
+    load_u8,
     load_u16,
     load_u32,
     load_word,
@@ -130,6 +132,7 @@ _PRODUCER_ID_HEAD, _DELIVERY_COUNT_HEAD = (
     for name in ("producer_id", "delivery_count")
 )
 """The four bytes before the value of an item: type and length."""
+_MOST_PADDING: Final = 4
 
 _ROWS_AHEAD: Final = 12
 """How many rows ahead the memory of a header is asked for."""
@@ -176,6 +179,21 @@ def scan_frames(
 
 
 @piece
+def _rank(code: int) -> int:
+    """Return the place of an item's type among all, in the order that items are written in."""
+    return code - 8 & 15
+
+
+@piece
+def is_padding(data: Bytes, at: int, end: int) -> bool:
+    """Tell whether what follows the list is as it is written: up to four zeros."""
+    found = 0
+    for place in range(at, min(end, at + _MOST_PADDING)):
+        found |= load_u8(data, place)
+    return found == 0 and end - at <= _MOST_PADDING
+
+
+@piece
 def take_items(
     data: Bytes,
     at: int,
@@ -192,26 +210,31 @@ def take_items(
     seen = 0
     if at == end:
         return seen
+    least = 0  # of the ranks that may follow: items are written in the order 8 to 11, 1 to 7
     # What most messages begin with, as the shipped writer sends it: told by one word each.
     if end - at >= 14 and load_u32(data, at) == _PRODUCER_ID_HEAD:
         i64[_PRODUCER_ID, row] = load_i64(data, at + 4)
         seen = 1 << (_PRODUCER_ID_HEAD >> 16)
+        least = _rank(_PRODUCER_ID_HEAD >> 16) + 1
         at += 12
     if end - at >= 10 and load_u32(data, at) == _DELIVERY_COUNT_HEAD:
         i32[_DELIVERY_COUNT, row] = load_i32(data, at + 4)
         seen |= 1 << (_DELIVERY_COUNT_HEAD >> 16)
+        least = _rank(_DELIVERY_COUNT_HEAD >> 16) + 1
         at += 8
     while end - at >= 2:
         code = load_u16(data, at)
         if code == 0:
-            return seen
+            return seen if is_padding(data, at + 2, end) else -1
         if end - at < 4 or code > 11:
             return -1
         size = load_u16(data, at + 2)
+        rank = _rank(code)
         at += 4
-        if size > end - at or seen >> code & 1:
+        if size > end - at or rank < least:
             return -1
         seen |= 1 << code
+        least = rank + 1
         if code <= 7:
             column = 3 + code
             out_at = column * capacity + used[column]
@@ -265,7 +288,7 @@ def fill_headers(
         i32[2, row] = load_i32(data, start + 44)
         i32[3, row] = load_i32(data, start + 48)
         i32[4, row] = load_i8(data, start + 60)
-        i32[5, row] = load_i8(data, start + 61)
+        i32[5, row] = load_u8(data, start + 61)
         i32[6, row] = load_u16(data, start + 62)
         i64[0, row] = size
         i64[1, row] = load_i64(data, start + 12)

@@ -84,7 +84,7 @@ _HEADER_301 = _header(
     ("property_offset", 52, 4, "i32", "where the properties begin", "bytes"),
     ("property_size", 56, 4, "i32", "length of the properties", "bytes"),
     ("priority", 60, 1, "i8", "0 to 9", None),
-    ("encryption", 61, 1, "i8", "unused", None),
+    ("encryption", 61, 1, "u8", "unused", None),
     ("bit_flags", 62, 2, "u16", "one-bit flags, Q lowest", None),
     ("consumer_id", 64, 8, "i64", "consumer, or the id that ties a reply to its request", None),
 )
@@ -101,7 +101,7 @@ _HEADER_103 = _header(
     ("property_offset", 56, 4, "i32", "where the properties begin", "bytes"),
     ("property_size", 60, 4, "i32", "length of the properties", "bytes"),
     ("priority", 64, 1, "i8", "0 to 9", None),
-    ("encryption", 65, 1, "i8", "unused", None),
+    ("encryption", 65, 1, "u8", "unused", None),
     ("bit_flags", 66, 2, "u16", "one-bit flags; only the low byte counts", None),
     ("consumer_id", 68, 4, "i32", "32-bit consumer id", None),
 )
@@ -314,6 +314,13 @@ def _columns() -> tuple[Column, ...]:
         Column("properties", "properties", "typed properties, null if none", f"{SPEC}, properties"),
         Column("body_size", "int64", "length of the body", f"{SPEC}, overview", "bytes"),
         Column("body", "binary", "the body as on the wire, null if none", f"{SPEC}, overview"),
+        Column("raw_header", "binary", "both headers, where the columns do not tell all", _HEAD),
+        Column(
+            "raw_properties",
+            "binary",
+            "the section, where `properties` does not tell all",
+            f"{SPEC}, properties",
+        ),
     )
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 from wireyard import java
 from wireyard.errors import DecodeError, EncodeError, Malformed, Truncated, UnsupportedVersion
 from wireyard.formats.base import Row, View
-from wireyard.formats.jmq.items import destination_hash, item_value, walk_items
+from wireyard.formats.jmq.items import destination_hash, encode_items, item_value, walk_items
 from wireyard.formats.jmq.layout import (
     FLAGS,
     HEADER_BYTES,
@@ -33,6 +34,8 @@ from wireyard.formats.properties import (
     Property,
     decode_properties,
     encode_properties,
+    raw_section,
+    section_if_said,
     typed_properties,
 )
 
@@ -59,6 +62,10 @@ class Packet:
 
     Sizes are not fields: they follow from the rest. `property_offset` is kept because writers pad
     the variable header differently; None lets `encode` choose.
+
+    `raw_header` has the fixed and the variable header where the other fields alone are written to
+    other bytes, such as items in another order (errata 39). `encode` takes it as long as it says
+    what those fields say: a packet in which one was replaced is written anew.
     """
 
     version: int = 301
@@ -87,6 +94,9 @@ class Packet:
     unknown_items: tuple[tuple[int, bytes], ...] = ()
     properties: Properties | None = None
     body: bytes | None = None
+    raw_header: bytes | None = None
+    short_objects: bool = False
+    """Whether an OBJECT property has a length of 16 bits (errata 41)."""
 
     @property
     def packet_type_name(self) -> str | None:
@@ -112,7 +122,10 @@ class Packet:
         return sys_message_id_text(self.sequence, address, self.source_port, self.timestamp)
 
 
-_FIELDS = tuple(item.name for item in fields(Packet))
+_FIELDS = tuple(item.name for item in fields(Packet) if item.name != "short_objects")
+_ELSEWHERE = ("property_offset", "properties", "body", "raw_header", "short_objects")
+_OF_HEADERS = {item.name: item.default for item in fields(Packet) if item.name not in _ELSEWHERE}
+"""What the two headers say of a packet, with what it is where they do not."""
 
 
 def flag_letters(bit_flags: int) -> str:
@@ -120,8 +133,8 @@ def flag_letters(bit_flags: int) -> str:
     return "".join(letter for letter, bit in FLAGS.items() if bit_flags & bit)
 
 
-def decode(view: View, _context: int = 0) -> Packet:
-    """Decode one whole packet.
+def decode(view: View, context: int = 0) -> Packet:
+    """Decode one whole packet; the context tells whether it has short objects.
 
     Raises
     ------
@@ -129,11 +142,12 @@ def decode(view: View, _context: int = 0) -> Packet:
         The first rule the packet breaks.
     """
     values: Row = {}
-    _read(view, values)
-    return Packet(**{name: values[name] for name in _FIELDS if name in values})
+    _read(view, values, bool(context))
+    found = {name: values[name] for name in _FIELDS if name in values}
+    return Packet(**found, short_objects=bool(context))
 
 
-def read_row(view: View, _context: int = 0) -> tuple[Row, DecodeError | None]:
+def read_row(view: View, context: int = 0) -> tuple[Row, DecodeError | None]:
     """Read one whole packet into its row; the error is None for a well-formed one.
 
     Values that could not be read are None.
@@ -141,7 +155,10 @@ def read_row(view: View, _context: int = 0) -> tuple[Row, DecodeError | None]:
     values: Row = {}
     error: DecodeError | None = None
     try:
-        _read(view, values)
+        _read(view, values, bool(context))
+        if "properties" in values:
+            write = partial(_encode_section, values["version"], short_objects=bool(context))
+            values.update(raw_section(values["properties"], write))
     except DecodeError as found:
         error = found
     if "source_ip" in values:
@@ -163,15 +180,10 @@ def read_row(view: View, _context: int = 0) -> tuple[Row, DecodeError | None]:
     return values, error
 
 
-def _read(view: View, values: Row) -> None:
+def _read(view: View, values: Row, short_objects: bool) -> None:
     """Fill `values` section by section; what is there when an error rises is right."""
     version = read_prefix(view, values)
-    layout = HEADERS[version]
-    header: dict[str, Any] = layout.unpack(view)
-    if version == 103:
-        header["bit_flags"] &= 0x00FF  # 2.0 clients left garbage above (errata 27).
-    values.update((name, value) for name, value in header.items() if name != "magic")
-    check_sections(layout["property_offset"].offset, header)
+    header = _read_header(view, version, values)
     offset, size = header["property_offset"], header["property_size"]
     body_start = offset + size
     values["body_size"] = len(view) - body_start
@@ -186,11 +198,33 @@ def _read(view: View, values: Row) -> None:
     try:
         if size:
             section = bytes(view[offset:body_start])
-            values["properties"] = read_properties(version, section, offset)
+            values["properties"] = read_properties(version, section, offset, short_objects)
     except DecodeError as found:
         error = error or found
     if error:
         raise error
+    if header["bit_flags"] != values["bit_flags"] or not _is_written(view, offset, values):
+        values["raw_header"] = bytes(view[:offset])
+
+
+def _read_header(view: View, version: int, values: Row) -> dict[str, Any]:
+    """Read the fixed header and check that the sections fit; return it as it stands there."""
+    layout = HEADERS[version]
+    header: dict[str, Any] = layout.unpack(view)
+    values.update(header)
+    del values["magic"]
+    if version == 103:
+        values["bit_flags"] &= 0x00FF  # 2.0 clients left garbage above (errata 27).
+    check_sections(layout["property_offset"].offset, header)
+    return header
+
+
+def _is_written(view: View, offset: int, values: Row) -> bool:
+    """Tell whether the items of a packet are written to the variable header it has."""
+    try:
+        return encode_items(values.get) == view[HEADER_BYTES:offset]
+    except EncodeError:
+        return False
 
 
 def read_prefix(view: View, values: Row) -> int:
@@ -233,24 +267,26 @@ def _read_items(view: View, stop: int, values: Row) -> None:
             values["unknown_items"] = (*unknown, (span.code, item_value(view, span)))
 
 
-def read_properties(version: int, data: bytes, start: int) -> Properties:
+def read_properties(
+    version: int, data: bytes, start: int, short_objects: bool = False
+) -> Properties:
     """Read a property section in the encoding of its version; it stands at `start`."""
     if version == 301:
-        return decode_properties(data, "jmq", start, SPEC)
+        return decode_properties(data, "jmq", start, SPEC, short_objects)
     try:
         entries = java.read_hashtable(data)
     except java.JavaError as error:
         spec = f"{SPEC}, history, 3.0.1"
         at = start + error.offset
         raise Malformed("jmq", error.field, at, error.problem, spec, error.code) from None
-    return Properties({name: Property(*entry) for name, entry in entries.items()}, data)
+    found = {name: Property(*entry) for name, entry in entries.items()}
+    return Properties(found, data, short_objects)
 
 
 def encode(packet: Packet) -> bytes:
-    """Encode a packet as the shipped classes would, sections sized exactly.
+    """Encode a packet: one that was decoded to its bytes, another as the shipped classes would.
 
-    A `property_offset` that leaves room for up to four bytes of padding is honoured, so a packet
-    as shipped writers send it comes back byte for byte.
+    A `property_offset` that leaves room for up to four bytes of padding is honoured.
 
     Raises
     ------
@@ -260,12 +296,16 @@ def encode(packet: Packet) -> bytes:
     layout = HEADERS.get(packet.version)
     if layout is None:
         raise EncodeError("version", packet.version, f"one of {VERSIONS}")
-    items = _encode_items(packet)
-    section = write_properties(packet.version, packet.properties)
-    offset = HEADER_BYTES + len(items)
+    section = write_properties(packet.version, packet.properties, packet.short_objects)
     body = b"" if packet.body is None else packet.body
     if not isinstance(body, bytes):
         raise EncodeError("body", body, "a body is bytes")
+    if packet.raw_header is not None:
+        whole = packet.raw_header + section + body
+        if _says(whole, packet):
+            return whole
+    items = encode_items(partial(getattr, packet))
+    offset = HEADER_BYTES + len(items)
     computed = {
         "magic": MAGIC,
         "size": offset + len(section) + len(body),
@@ -281,6 +321,28 @@ def encode(packet: Packet) -> bytes:
     return b"".join((layout.struct.pack(*values), items, section, body))
 
 
+def _says(view: bytes, packet: Packet) -> bool:
+    """Tell whether the fixed and the variable header of `view` say what a packet's fields say."""
+    values: Row = {}
+    try:
+        version = read_prefix(view, values)
+        header = _read_header(view, version, values)
+        _read_items(view, header["property_offset"], values)
+    except DecodeError:
+        return False
+    if version == 103:
+        values["transaction_id"] = header["transaction_id"]
+    # Columns spell lone surrogates out.
+    return header["property_offset"] == len(packet.raw_header or b"") and all(
+        _shown(values.get(name, default)) == _shown(getattr(packet, name))
+        for name, default in _OF_HEADERS.items()
+    )
+
+
+def _shown(value: Any) -> Any:
+    return java.storable(value) if isinstance(value, str) else value
+
+
 def _check_value(name: str, code: str, value: object) -> None:
     """Refuse a header value that `struct` would refuse, or worse, pad or cut."""
     if code == "16s":
@@ -293,53 +355,29 @@ def _check_value(name: str, code: str, value: object) -> None:
         raise EncodeError(name, value, str(error)) from None
 
 
-def _encode_items(packet: Packet) -> bytes:
-    parts = []
-    for code, item in ITEMS.items():
-        value = getattr(packet, item.name)
-        if value is None or (packet.version == 103 and item.name == "transaction_id"):
-            continue
-        parts.append(_encode_item(code, item.name, item.width, value))
-    for code, data in packet.unknown_items:
-        if not 0 < code <= 0xFFFF or code in ITEMS:
-            raise EncodeError("unknown item", code, "a type from 12 to 65535")
-        parts.append(_framed_item(code, f"item {code}", data))
-    listed = b"".join(parts)
-    least = HEADER_BYTES + (len(listed) + 2 if listed else 0)
-    wanted = packet.property_offset or 0
-    if not least <= wanted <= least + 4 or (not listed and wanted not in (72, 74, 75, 76)):
-        # 103 always carries a list, if only its end; 200 and 301 do without (errata 11).
-        least = max(least, HEADER_BYTES + 2 if packet.version == 103 else HEADER_BYTES)
-        wanted = least + -least % 4
-    return listed.ljust(wanted - HEADER_BYTES, b"\0")
-
-
-def _encode_item(code: int, name: str, width: int | None, value: Any) -> bytes:
-    try:
-        data = java.encode_item(value) if width is None else value.to_bytes(width, signed=True)
-    except (ValueError, TypeError, AttributeError, OverflowError) as error:
-        raise EncodeError(name, value, str(error)) from None
-    return _framed_item(code, name, data)
-
-
-def _framed_item(code: int, name: str, data: bytes) -> bytes:
-    if len(data) > 0xFFFF:
-        raise EncodeError(name, data, f"{len(data)} bytes, an item holds 65535 at most")
-    return struct.pack(">HH", code, len(data)) + data
-
-
-def write_properties(version: int, properties: Properties | None) -> bytes:
+def write_properties(
+    version: int, properties: Properties | None, short_objects: bool = False
+) -> bytes:
     """Write a property section in the encoding of its version: as it was read, if it was."""
     if properties is None:
         return b""
-    if properties.section is not None and (properties.section[:2] == b"\xac\xed") == (
-        version != 301
+    section = properties.section
+    if (
+        section is not None
+        and (section[:2] == b"\xac\xed") == (version != 301)
+        and properties.short_objects == short_objects
     ):
-        return properties.section
-    return encode_properties(properties) if version == 301 else java.write_hashtable(properties)
+        return section
+    return _encode_section(version, properties, short_objects)
 
 
-def packet_of(row: Mapping[str, Any], _context: int = 0) -> Packet:
+def _encode_section(version: int, properties: Properties, short_objects: bool) -> bytes:
+    if version == 301:
+        return encode_properties(properties, short_objects)
+    return java.write_hashtable(properties)
+
+
+def packet_of(row: Mapping[str, Any], context: int = 0) -> Packet:
     """Return the packet a row describes.
 
     Raises
@@ -351,9 +389,12 @@ def packet_of(row: Mapping[str, Any], _context: int = 0) -> Packet:
     if "packet_type" not in values:
         raise EncodeError("packet_type", None, "every packet has a type")
     if "properties" in values:
-        values["properties"] = typed_properties(values["properties"])
+        said = typed_properties(values["properties"])
+        version = values.get("version", VERSIONS[-1])
+        read = partial(read_properties, version, start=0, short_objects=bool(context))
+        values["properties"] = section_if_said(said, row.get("raw_properties"), read)
     if "unknown_items" in values:
         values["unknown_items"] = tuple(
             (item["type"], item["value"]) for item in values["unknown_items"]
         )
-    return Packet(**values)
+    return Packet(**values, short_objects=bool(context))
