@@ -181,10 +181,14 @@ def _filters(value: Any, packet: Any) -> list[Row] | None:
         return None
     rows = []
     for text, options in value:
-        row = dict.fromkeys(("qos", "no_local", "retain_as_published", "retain_handling"))
+        row = dict.fromkeys(
+            ("qos", "no_local", "retain_as_published", "retain_handling", "ignored_bits")
+        )
         if options is not None:
             row["qos"] = options % 4
-        if options is not None and packet.version_in_force == 5:
+        if options is not None and packet.version_in_force != 5:
+            row["ignored_bits"] = options // 4 * 4 or None
+        elif options is not None:
             row["no_local"] = options // 4 % 2 == 1
             row["retain_as_published"] = options // 8 % 2 == 1
             row["retain_handling"] = options // 16 % 4

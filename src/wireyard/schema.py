@@ -37,7 +37,7 @@ COMMON = (
     Column("stream", "string", "the directed stream; of a raw file its path"),
     Column("offset", "int64", "where the row's bytes begin in the stream", unit="bytes"),
     Column("length", "int64", "how many bytes the row stands for", unit="bytes"),
-    Column("format", "string", "name of the format"),
+    Column("format", "string", "name of the format, after a slash its dialect if one was named"),
     Column("status", "string", "ok, malformed, garbage, tail or gap"),
     Column("error", "error", "which rule was broken, where; null if none"),
 )
@@ -79,6 +79,7 @@ _TYPES: Mapping[str, pa.DataType] = {
                 ("no_local", pa.bool_()),
                 ("retain_as_published", pa.bool_()),
                 ("retain_handling", pa.int32()),
+                ("ignored_bits", pa.int32()),
             ]
         )
     ),

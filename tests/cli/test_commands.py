@@ -112,8 +112,8 @@ def test_commands_options_and_formats_are_completed() -> None:
     assert completions("de") == ["decode"]
     assert completions("decode", "--o") == ["--out"]
     assert completions("decode", "--out", "pa") == ["parquet"]
-    assert completions("decode", "--format", "j") == ["jmq"]
-    assert completions("formats", "j") == ["jmq"]
+    assert completions("decode", "--format", "j") == ["jmq", "jmq/short-object"]
+    assert completions("formats", "j") == ["jmq", "jmq/short-object"]
 
 
 def test_bash_completes_without_loading_an_engine() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,22 +44,11 @@ def test_real_streams_come_back(run: Run, shared: Path) -> None:
         assert there_and_back(run, source) == source.read_bytes(), source.name
 
 
-UNTIDY = {
-    5: "an item of an unknown type before one of a known",
-    6: "two destinations, of which the second counts",
-    11: "version 103 with bits in the byte of the flags that does not count",
-}
-"""Packets of `variety` that say the same as a tidier one, which is what comes back."""
-
-
 @pytest.mark.parametrize("number", range(len(variety())))
 def test_every_kind_of_packet_comes_back(number: int, run: Run, tmp_path: Path) -> None:
     source, data = tmp_path / "one.jmq", variety()[number]
     source.write_bytes(data)
-    back = there_and_back(run, source)
-    one, other = (wireyard.decode(bytes_, "jmq") for bytes_ in (back, data))
-    assert replace(one, property_offset=None) == replace(other, property_offset=None)
-    assert (back == data) is (number not in UNTIDY)
+    assert there_and_back(run, source) == data
 
 
 def test_a_row_needs_no_more_than_a_type(run: Run, tmp_path: Path) -> None:

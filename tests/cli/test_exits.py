@@ -66,7 +66,7 @@ def test_a_file_of_no_format_shows_how_it_begins(run: Run, tmp_path: Path) -> No
 def test_a_version_nobody_knows_is_a_row(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "next.jmq"
     path.write_bytes(packet(version=302))
-    wanted = "'format' says what to take it for: jmq, gpacket, mqtt, mqtt/3.1,"
+    wanted = "'format' says what to take it for: jmq, jmq/short-object, gpacket, "
     assert wanted in one_line(run("decode", path))
     result = run("decode", path, "--format", "jmq")
     assert result.exit_code == 1

@@ -161,7 +161,8 @@ def batch_of(**columns: list[object]) -> pa.RecordBatch:
         pa.RecordBatch.from_pydict({"destination": ["no type"]}),
         batch_of(priority=[1000]),
         batch_of(packet_type=[None]),
-        batch_of(destination=["nul \0"]),
+        batch_of(raw_header=["text"]),
+        batch_of(properties=[{}], raw_properties=["text"]),
         batch_of(source_ip=[b"short"]),
         batch_of(version=[300]),
         batch_of(body=["text"]),
@@ -172,7 +173,7 @@ def batch_of(**columns: list[object]) -> pa.RecordBatch:
         batch_of(properties=[{"a": {"kind": "integer"}}]),
         batch_of(unknown_items=[[{"type": 5, "value": b""}]]),
     ],
-    ids=range(13),
+    ids=range(14),
 )
 def test_a_row_that_is_no_packet_is_refused(batch: pa.RecordBatch) -> None:
     with pytest.raises(EncodeError) as caught:

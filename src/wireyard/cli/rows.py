@@ -50,13 +50,13 @@ def _packet(block: Block, number: int, place: Row, selection: Selection) -> Row:
     """Return what the packet of a row says; nothing of what is no packet."""
     format = selection.format
     if place["status"] not in (OK, MALFORMED):
-        return {"format": format.name}
+        return {"format": format.label}
     packet, _ = format.read_row(block.view(number), int(block.contexts[number]))
     for name in selection.relative:
         if packet.get(name) is not None:
             packet[name] += place["offset"]
     shown = packet if selection.request.secrets else format.redact(packet)
-    return {"format": format.name, **shown}
+    return {"format": format.label, **shown}
 
 
 def _nested(parent: Row, view: memoryview, selection: Selection) -> Iterator[Row]:
@@ -68,7 +68,7 @@ def _nested(parent: Row, view: memoryview, selection: Selection) -> Iterator[Row
             **{name: parent[name] for name in _PLACE if name in parent},
             "offset": parent["offset"] + start,
             "length": stop - start,
-            "format": format.name,
+            "format": format.label,
             "status": MALFORMED if error else OK,
             "error": error.row() if error else None,
             PARENT.name: parent["offset"],

@@ -377,8 +377,15 @@ def section_if_said(
     """Return what `read` makes of a section if it is what a row says, else `said`.
 
     The values of a row of columns are text, in which lone surrogates are spelled out.
+
+    Raises
+    ------
+    EncodeError
+        A section that is not bytes.
     """
     if section is not None:
+        if not isinstance(section, bytes):
+            raise EncodeError("raw_properties", section, "a section is bytes")
         with suppress(DecodeError):
             found = read(section)
             if _shown(found) == _shown(said):

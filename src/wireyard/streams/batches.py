@@ -78,7 +78,7 @@ class BlockReader:
         self._condition_reader: BlockReader | None = None
         if plan.expression is not None:
             self._condition_reader = BlockReader(plan.conditions(), fast)
-        self._same = {"format": plan.format.name, "status": OK}
+        self._same = {"format": plan.format.label, "status": OK}
         self._decoder = fast.ColumnDecoder(self._own, plan.validates, self._same) if fast else None
 
     def fits(self, plan: Plan, fast: Any) -> bool:

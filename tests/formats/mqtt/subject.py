@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from tests.formats.mqtt.make import (
     VERSIONS,
@@ -254,20 +252,6 @@ _TEXTS = (
 )
 
 
-def _kept(packet: Any) -> Any:
-    """Return the packet without the bits that its version lets a sender choose.
-
-    No row tells a password that is announced and left out, as 3.1 allows, from one taken out.
-    """
-    announced = packet.packet_type == _CONNECT and packet.header_flags & 0x40
-    if announced and packet.password is None and packet.version_in_force != 2:
-        return None
-    filters = packet.filters
-    if filters is not None and packet.version_in_force != 5:
-        filters = tuple(one._replace(options=one.qos) for one in filters)
-    return replace(packet, header_flags=None, filters=filters)
-
-
 SUBJECT = Subject(
     format=get_format("mqtt"),
     labels=_LABELS,
@@ -288,5 +272,4 @@ SUBJECT = Subject(
     damaged=0.6,  # Most of what packets so short can be hit in is what their rules are about.
     texts=_TEXTS,
     lures=_LURES,
-    kept=_kept,
 )

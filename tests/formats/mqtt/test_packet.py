@@ -91,9 +91,9 @@ def test_a_connect_by_hand() -> None:
 
 def test_lists_by_hand() -> None:
     both = {"filter": "+/x/#", "qos": 1}
-    plain = dict.fromkeys(("no_local", "retain_as_published", "retain_handling"))
+    plain = dict.fromkeys(("no_local", "retain_as_published", "retain_handling", "ignored_bits"))
     assert row_of(subscribe(4, ("+/x/#", 1)))["filters"] == [both | plain]
-    full = {"no_local": True, "retain_as_published": True, "retain_handling": 2}
+    full = plain | {"no_local": True, "retain_as_published": True, "retain_handling": 2}
     assert row_of(subscribe(5, ("+/x/#", 0x2D)), 5)["filters"] == [both | full]
     assert row_of(numbered(4, 0xA2, text("a")))["filters"] == [{"filter": "a", "qos": None} | plain]
     assert row_of(numbered(4, 0x90, b"\x00\x80"))["return_codes"] == [0, 128]

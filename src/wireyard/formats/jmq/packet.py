@@ -301,6 +301,8 @@ def encode(packet: Packet) -> bytes:
     if not isinstance(body, bytes):
         raise EncodeError("body", body, "a body is bytes")
     if packet.raw_header is not None:
+        if not isinstance(packet.raw_header, bytes):
+            raise EncodeError("raw_header", packet.raw_header, "headers are bytes")
         whole = packet.raw_header + section + body
         if _says(whole, packet):
             return whole

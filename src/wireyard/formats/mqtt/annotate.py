@@ -11,8 +11,8 @@ from wireyard.formats.base import Annotation, View
 from wireyard.formats.marks import shown
 from wireyard.formats.mqtt.cursor import Mark
 from wireyard.formats.mqtt.framing import next_context
-from wireyard.formats.mqtt.layout import PACKET_TYPES, SPECS, VERSION_BITS
-from wireyard.formats.mqtt.packet import read_packet
+from wireyard.formats.mqtt.layout import SPECS, VERSION_BITS
+from wireyard.formats.mqtt.packet import read_packet, type_name
 
 __all__ = ["annotate"]
 
@@ -27,9 +27,12 @@ def annotate(view: View, context: int = 0) -> list[Annotation]:
     """
     _, cursor = read_packet(view, context, traced=True)
     marks, faults = cursor.marks, cursor.faults
-    spec = SPECS[next_context(view, context) & VERSION_BITS]
+    version = next_context(view, context) & VERSION_BITS
+    spec = SPECS[version]
     made = [
-        Annotation(mark.start, mark.stop, mark.field, _text(mark) + _broken(mark, faults), spec)
+        Annotation(
+            mark.start, mark.stop, mark.field, _text(mark, version) + _broken(mark, faults), spec
+        )
         for mark in marks
     ]
     read = marks[-1].stop if marks else 0
@@ -46,10 +49,10 @@ def _broken(mark: Mark, faults: list[DecodeError]) -> str:
     return "".join(f" ({error.problem}: {error.code})" for error in found)
 
 
-def _text(mark: Mark) -> str:
+def _text(mark: Mark, version: int) -> str:
     value = mark.value
     if mark.field == _FIRST and isinstance(value, int):
-        name = PACKET_TYPES.get(value >> 4, "no type")
+        name = type_name(value >> 4, version) or "no type"
         return f"{value >> 4} ({name}), flags {value & 15:04b}"
     if mark.field in _SECRET and isinstance(value, bytes):
         return f"{len(value)} bytes, not shown"

@@ -105,7 +105,6 @@ PACKET_TYPES: Final = MappingProxyType(
     }
 )
 """Names of the packet types; AUTH is one in 5.0 only."""
-
 FIXED_FLAGS: Final = MappingProxyType(
     {kind: 2 if kind in (PUBREL, SUBSCRIBE, UNSUBSCRIBE) else 0 for kind in PACKET_TYPES}
 )
@@ -249,7 +248,7 @@ COLUMNS: Final = (
     Column("will_qos", "int32", "its quality of service", _WILL),
     Column("will_retain", "bool", "whether it is kept", _WILL),
     Column("username", "string", "who logs in", _CONNECT),
-    Column("has_password", "bool", "whether the Password Flag is set", _CONNECT),
+    Column("has_password", "bool", "whether a password is there", _CONNECT),
     Column("password", "binary", "the password, null unless secrets are asked for", _CONNECT),
     Column("session_present", "bool", "the broker knows the session; from 3.1.1 on", "CONNACK"),
     Column("return_code", "int32", "return code, from 5.0 on reason code, null if left out"),
@@ -263,5 +262,11 @@ COLUMNS: Final = (
     Column("will_properties", "name_values", "properties of the will; 5.0 only", _WILL),
     Column("version_in_force", "int32", "protocol level it was read by, null if not known"),
     Column("verdict", "string", "the rule that the packet breaks, null if it keeps all"),
+    Column(
+        "header_flags",
+        "int32",
+        "flag bits that the version ignores, null if none is set",
+        "CONNECT, CONNACK",
+    ),
 )
 """The columns of an MQTT row, in the order of the outside contract."""

@@ -33,7 +33,7 @@ from wireyard.formats.mqtt.properties import Property, properties_of, property_r
 from wireyard.formats.mqtt.reading import READERS, Filter
 from wireyard.formats.mqtt.rules import RULES
 
-__all__ = ["Packet", "decode", "packet_of", "read_packet", "read_row", "redact"]
+__all__ = ["Packet", "decode", "packet_of", "read_packet", "read_row", "redact", "type_name"]
 
 _WITH_QOS_1 = (PUBREL, SUBSCRIBE, UNSUBSCRIBE)
 """What carries QoS 1 before 3.1.1, and perhaps DUP."""
@@ -70,7 +70,7 @@ class Packet:
     remaining_length_bytes: int | None = None
     """Bytes of Remaining Length, which may be padded before 5.0."""
     header_flags: int | None = None
-    """Connect Flags or Connect Acknowledge Flags, for the bits that no other field says."""
+    """Of Connect Flags or Connect Acknowledge Flags, the bits that no other field says."""
     protocol_name: str | None = None
     protocol_version: int | None = None
     client_id: str | None = None
@@ -95,7 +95,12 @@ class Packet:
     @property
     def packet_type_name(self) -> str | None:
         """Name of the packet type, None if it has none."""
-        return PACKET_TYPES.get(self.packet_type)
+        return type_name(self.packet_type, self.version_in_force or 0)
+
+
+def type_name(packet_type: int, version: int) -> str | None:
+    """Return the name of a packet type in a version: 15 is reserved before 5.0 (errata M24)."""
+    return "reserved" if packet_type == AUTH and version != 5 else PACKET_TYPES.get(packet_type)
 
 
 _FIELDS = tuple(item.name for item in fields(Packet))
@@ -127,22 +132,25 @@ def read_row(view: View, context: int = 0) -> tuple[Row, DecodeError | None]:
     values, cursor = read_packet(view, context)
     error = cursor.faults[0] if cursor.faults else None
     version = values["version_in_force"]
-    values["packet_type_name"] = PACKET_TYPES.get(values.get("packet_type", 0))
+    values["packet_type_name"] = type_name(values.get("packet_type", 0), version or 0)
     values["verdict"] = error.code if error else None
     for name in ("properties", "will_properties"):
         if name in values:
             values[name] = property_rows(values[name])
     if "filters" in values:
         values["filters"] = [_filter_row(one, version) for one in values["filters"]]
-    for name in ("header_flags", "msb_first"):
-        values.pop(name, None)
+    del values["msb_first"]
     return values, error
 
 
 def _filter_row(one: Filter, version: int | None) -> Row:
     row: Row = {"filter": one.filter, "qos": one.qos}
-    row |= dict.fromkeys(("no_local", "retain_as_published", "retain_handling"))
-    if version == 5 and one.options is not None:
+    row |= dict.fromkeys(("no_local", "retain_as_published", "retain_handling", "ignored_bits"))
+    if one.options is None:
+        return row
+    if version != 5:
+        row["ignored_bits"] = one.options & ~3 or None
+    else:
         row["no_local"] = bool(one.options & 4)
         row["retain_as_published"] = bool(one.options & 8)
         row["retain_handling"] = one.options >> 4 & 3
@@ -240,9 +248,11 @@ def _filter_of(row: Any) -> Filter:
                 | bool(row.get("no_local")) << 2
                 | bool(row.get("retain_as_published")) << 3
                 | int(row.get("retain_handling") or 0) << 4
+                | int(row.get("ignored_bits") or 0)
             )
         except (TypeError, ValueError):
-            raise EncodeError("filters", row, "qos and retain_handling are numbers") from None
+            problem = "qos, retain_handling and ignored_bits are numbers"
+            raise EncodeError("filters", row, problem) from None
     return Filter(row["filter"], options)
 
 

@@ -33,7 +33,7 @@ from wireyard.formats.mqtt.layout import (
 from wireyard.formats.mqtt.properties import Property, read_properties
 from wireyard.formats.mqtt.topics import check_filter, has_wildcard, is_shared
 
-__all__ = ["READERS", "Filter", "declared_version"]
+__all__ = ["READERS", "Filter", "declared_version", "ignored_flags"]
 
 Values = dict[str, Any]
 
@@ -79,7 +79,7 @@ def _read_connect(cursor: Cursor, values: Values) -> None:
         # What follows is laid out as nobody knows.
         raise cursor.faults[-1]
     start = cursor.at
-    flags = values["header_flags"] = cursor.byte("connect flags")
+    flags = cursor.byte("connect flags")
     values["clean_start"] = bool(flags & 2)
     if cursor.version != 2:
         values["has_password"] = bool(flags & 0x40)
@@ -88,6 +88,14 @@ def _read_connect(cursor: Cursor, values: Values) -> None:
     if cursor.version == 5:
         _properties(cursor, values, CONNECT)
     _read_connect_payload(cursor, values, flags)
+    if cursor.version in (2, 3):
+        values["header_flags"] = flags & ignored_flags(values) or None
+
+
+def ignored_flags(values: Values) -> int:
+    """Return the Connect Flags that 1999 and 3.1 do not look at, by what a CONNECT holds."""
+    bits = {"will_topic": 0x38, "username": 0x80, "password": 0x40}
+    return 1 | sum(bit for name, bit in bits.items() if values.get(name) is None)
 
 
 def _check_connect_flags(cursor: Cursor, flags: int, at: int) -> None:
@@ -127,6 +135,8 @@ def _read_connect_payload(cursor: Cursor, values: Values, flags: int) -> None:
         values["username"] = cursor.text("user name")
     if flags & 0x40 and not _left_out(cursor):
         values["password"] = cursor.binary("password")
+    elif "has_password" in values:
+        values["has_password"] = False
 
 
 def _left_out(cursor: Cursor) -> bool:
@@ -226,9 +236,11 @@ def _begin_list(cursor: Cursor, values: Values, packet_type: int) -> list[Filter
 
 def _read_connack(cursor: Cursor, values: Values) -> None:
     start = cursor.at
-    flags = values["header_flags"] = cursor.byte("connect acknowledge flags")
+    flags = ignored = cursor.byte("connect acknowledge flags")
     if cursor.version not in (2, 3):
         values["session_present"] = bool(flags & 1)
+        ignored &= ~1
+    values["header_flags"] = ignored or None
     if flags & ~1:
         cursor.fault("connack_flags", "connect acknowledge flags", start, f"is {flags}")
     code = _code(cursor, values, CONNACK)

@@ -35,6 +35,7 @@ from wireyard.formats.mqtt.layout import (
 )
 from wireyard.formats.mqtt.packet import Packet
 from wireyard.formats.mqtt.properties import Property
+from wireyard.formats.mqtt.reading import ignored_flags
 
 __all__ = ["encode"]
 
@@ -188,21 +189,15 @@ def _connect_flags(packet: Packet, version: int) -> int:
     if version == 2 and (packet.username is not None or packet.password is not None):
         raise EncodeError("username", packet.username, "1999 has no logins")
     flags = bool(packet.clean_start) << 1
-    ignored = 1
-    if packet.will_topic is None:
-        ignored |= 0x38
-    else:
+    if packet.will_topic is not None:
         qos = packet.will_qos or 0
         if not isinstance(qos, int) or not 0 <= qos <= 3:
             raise EncodeError("will_qos", qos, "0, 1 or 2")
         flags |= 4 | qos << 3 | bool(packet.will_retain) << 5
-    for value, bit in ((packet.username, 0x80), (packet.password, 0x40)):
-        if value is None:
-            ignored |= bit
-        else:
-            flags |= bit
+    flags |= (packet.username is not None) << 7 | (packet.password is not None) << 6
     if version in (2, 3) and isinstance(packet.header_flags, int):
-        flags |= packet.header_flags & ignored
+        held = {name: getattr(packet, name) for name in ("will_topic", "username", "password")}
+        flags |= packet.header_flags & ignored_flags(held)
     return flags
 
 

@@ -129,7 +129,7 @@ class Walk:
         captures also `captured_ns`, `frame` and the addresses. `NEEDED` has all that are looked at;
         properties are a mapping, also where they come from columns.
         """
-        format = row.get("format", "jmq")
+        format = row.get("format", "jmq").partition("/")[0]
         if format not in ("jmq", "gpacket") or row.get("parent_offset") is not None:
             return
         if row.get("status", "ok") != "ok":
