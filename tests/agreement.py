@@ -189,7 +189,7 @@ def check_bytes(view: bytes, context: int, subject: Subject) -> tuple[Row, Any]:
     shown = format.redact(row)
     assert format.redact(shown) == shown
     stop = 0
-    for inner in format.nested(view):
+    for inner in format.nested(view, context):
         assert stop <= inner.start < inner.stop <= len(view), (view.hex(), inner)
         stop = inner.stop
     if error is None:

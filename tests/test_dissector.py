@@ -8,14 +8,15 @@ import shutil
 import struct
 import subprocess
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.formats.gpacket.make import gpacket as any_gpacket
 from tests.formats.rmp.make import ALL_FLAGS, MORE, REPLY_TO, SEGMENT, message
-from tests.make import ALL_ITEMS, ALL_TYPES, items, packet, section, variety
+from tests.make import ALL_ITEMS, ALL_TYPES, items, packet, section, text, variety
 from wireyard import dissector
 from wireyard.dissector import lua_script
 from wireyard.errors import UsageError
@@ -28,8 +29,8 @@ CAPTURES = (
     "bodies", "pubsub", "requests", "transactions", "acks", "flow", "deadletters", "jms20", "bulk",
     "cluster",
 )  # fmt: skip
-DERIVED = ("properties", "unknown_items")
-"""Columns that tshark has as a tree, or as bytes."""
+DERIVED = ("properties", "unknown_items", "raw_header", "raw_properties")
+"""Columns that tshark has as a tree, or as bytes, or not at all."""
 
 Pairs = list[tuple[str, Any]]
 
@@ -312,6 +313,23 @@ def rmp_rows(packet: bytes, context: int) -> list[Row]:
     return rows
 
 
+@pytest.mark.parametrize("name", ["jmq", "gpacket"])
+def test_short_objects_are_a_preference(
+    name: str, tshark: str, script: Path, tmp_path: Path
+) -> None:
+    properties = struct.pack(">ii", 1, 2) + text("o") + struct.pack(">hH", 9, 3) + b"\1\2\3"
+    properties += text("n") + struct.pack(">hi", 4, -7)
+    make: Callable[..., bytes] = packet if name == "jmq" else any_gpacket
+    data = make(properties=properties)
+    capture = capture_of(tmp_path / "short.pcap", [data])
+    asked = ("-d", f"tcp.port==5000,{name}", "-o", f"{name}.short_objects:TRUE")
+    output = run(tshark, script, capture, "-T", "json", *asked)
+    [(_, _, fields)] = shown_packets(output, (name,))
+    row, error = get_format(f"{name}/short-object").read_row(data, 1)
+    assert error is None and row["properties"]["o"].value == b"\1\2\3"
+    assert_same_properties(fields, row, name)
+
+
 @pytest.mark.parametrize("list_order", [False, True])
 def test_rmp_messages_of_all_kinds(
     list_order: bool, tshark: str, script: Path, tmp_path: Path
@@ -374,4 +392,5 @@ def test_one_format_stands_alone(name: str, tshark: str, tmp_path: Path) -> None
 def test_every_plain_column_is_a_field() -> None:
     for name in dissector.names():
         text = lua_script([name])
-        assert all(f'name = "{column.name}"' in text for column in get_format(name).columns)
+        for column in get_format(name).columns:
+            assert (f'name = "{column.name}"' in text) is not column.name.startswith("raw_")

@@ -95,8 +95,8 @@ both ways. Packet type, timestamp, sequence and bit flags have their places in t
 Everything else is in the properties below, which are left out where a field has the value that a
 new packet has. Properties of control packets stay properties (a name that begins with a dot gets
 one more); those of a JMS message stand in the payload, in front of its body, as JMQ marshals them.
-Nothing is lost: converted back, a packet is equal, and has the same bytes wherever a decoded packet
-encodes to what it was decoded from.
+Nothing is lost: converted back, every packet has the same bytes. A GPacket is converted only if the
+JMQ packet in it would be converted to the same bytes (errata G9, G10).
 """
 
 

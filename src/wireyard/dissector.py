@@ -79,9 +79,11 @@ def _tables(name: str, used: Set[str]) -> dict[str, Any]:
     module = import_module(f"wireyard.formats.{name}.layout")
     unsigned = dict(_unsigned(getattr(module, key) for key in module.__all__))
     others = format.other_rows.items()
+    # Raw bytes are for writing rows back; Wireshark shows where each byte is anyway.
+    columns = [column for column in format.columns if not column.name.startswith("raw_")]
     tables = {
         "title": format.title,
-        "columns": _columns(format.columns, unsigned),
+        "columns": _columns(columns, unsigned),
         "others": {key: _columns(columns.values(), unsigned) for key, columns in others},
         "PROPERTY_TYPES": TYPES,
         **{key: getattr(module, key) for key in module.__all__},

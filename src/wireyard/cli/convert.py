@@ -50,7 +50,8 @@ def command(
 
     The way is the one that the GPacket specification sketches: what its header has no place for
     becomes properties with terse names, and a message's own properties stand in front of its body.
-    'docs/formats/port.md' has the table. Nothing is lost: converted back, the packets are the same.
+    'docs/formats/port.md' has the table. Nothing is lost: every packet comes back byte for byte. A
+    GPacket that would not, being none that a JMQ packet is converted to, is a fault.
     """
     faults = Faults()
     with open_one(file, format_name) as (format, opened):

@@ -48,9 +48,10 @@ _CHUNK_BYTES = 1 << 20
 def command(file: str, write: str | None, format_name: str | None, skip_faults: bool) -> int:
     """Turn JSON Lines, as decode prints them, back into packets.
 
-    FILE is a path, a URL, or - for standard input, which is the default. What decode printed
-    comes back byte for byte. Columns that are left out get the format's defaults; columns that
-    follow from others (size, packet_type_name, flags..) are not looked at.
+    FILE is a path, a URL, or - for standard input, which is the default. What decode printed comes
+    back byte for byte, whatever the packets: raw_header and its like have what the other columns do
+    not tell, and count as long as those say the same. Columns that are left out get the format's
+    defaults; columns that follow from others (size, packet_type_name, flags..) are not looked at.
     """
     with open_output(write, binary=True) as target, closing(_lines(file)) as lines:
         packets = _Packets(lines, format_name, skip_faults)

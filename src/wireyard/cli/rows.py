@@ -43,7 +43,8 @@ def read_rows(reading: OpenInput, opened: DirectedStream) -> Iterator[Row]:
             row = {**common, **place, **_packet(block, number, place, selection)}
             yield _open_body(row, selection, faults)
             if selection.request.nested and place["status"] == OK:
-                yield from _nested(row, block.view(number), selection)
+                context = int(block.contexts[number])
+                yield from _nested(row, block.view(number), context, selection)
 
 
 def _packet(block: Block, number: int, place: Row, selection: Selection) -> Row:
@@ -59,10 +60,10 @@ def _packet(block: Block, number: int, place: Row, selection: Selection) -> Row:
     return {"format": format.label, **shown}
 
 
-def _nested(parent: Row, view: memoryview, selection: Selection) -> Iterator[Row]:
+def _nested(parent: Row, view: memoryview, context: int, selection: Selection) -> Iterator[Row]:
     """Yield the rows of the packets inside a packet; they point back to it by its offset."""
-    for name, start, stop in selection.format.nested(view):
-        format = get_format(name)
+    for label, start, stop in selection.format.nested(view, context):
+        format = get_format(label)
         packet, error = format.read_row(view[start:stop], format.context)
         yield {
             **{name: parent[name] for name in _PLACE if name in parent},

@@ -48,7 +48,7 @@ class Dialect:
 
 
 class Nested(NamedTuple):
-    """A whole packet inside another: bytes ``[start, stop)`` of it are one of `format`."""
+    """A whole packet inside another: bytes ``[start, stop)`` of it are one of a format's label."""
 
     format: str
     start: int
@@ -75,7 +75,7 @@ def _same_rows(rows: Iterable[Row], context: int) -> Iterable[Row]:
     return rows
 
 
-def _nothing_nested(view: View) -> Sequence[Nested]:
+def _nothing_nested(view: View, context: int) -> Sequence[Nested]:
     return ()
 
 
@@ -167,8 +167,8 @@ class Format:
     """Where servers listen unless they are told otherwise."""
     in_datagrams: bool = False
     """Whether it is sent in datagrams, each of them whole packets."""
-    nested: Callable[[View], Sequence[Nested]] = _nothing_nested
-    """One whole packet -> the packets inside it. Never raises."""
+    nested: Callable[[View, int], Sequence[Nested]] = _nothing_nested
+    """One whole packet, its context -> the packets inside it. Never raises."""
     other_rows: Mapping[str, Mapping[str, Column]] = field(default_factory=dict)
     """Rows of other names that streams of the format hold too.
 

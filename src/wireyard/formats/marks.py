@@ -26,6 +26,7 @@ MAX_SHOWN = 200
 
 _LENGTHS = {"string": 2, "object": 4}
 """Bytes of the length in front of a property value; the others have their type's."""
+_SHORT_LENGTHS = {**_LENGTHS, "object": 2}
 _CODES = {name: code for code, name in TYPES.items()}
 
 
@@ -48,19 +49,23 @@ class Marks:
         self.at = stop
 
 
-def mark_marshalled(marks: Marks, section: bytes, start: int, format: str, spec: str) -> None:
+def mark_marshalled(
+    marks: Marks, section: bytes, start: int, format: str, spec: str, short_objects: bool
+) -> None:
     """Annotate a marshalled property section that stands at `start`.
 
     Parameters
     ----------
     format, spec
         For errors and annotations: the format's name, its document.
+    short_objects
+        Whether an OBJECT has a length of 16 bits.
     """
     stop = start + len(section)
     cursor = section_cursor(section, format, start, spec)
     fault: DecodeError | None = None
     try:
-        decode_properties(section, format, start, spec)
+        decode_properties(section, format, start, spec, short_objects)
     except DecodeError as error:
         fault = error
     with suppress(DecodeError):  # It would be the fault again.
@@ -70,23 +75,24 @@ def mark_marshalled(marks: Marks, section: bytes, start: int, format: str, spec:
         for _ in range(number):
             if fault and fault.offset <= marks.at:
                 break
-            _mark_property(marks, cursor)
+            _mark_property(marks, cursor, short_objects)
     if fault:
         marks.unreadable(stop, fault)
     marks.to(stop, "after the properties", f"{bytes_text(stop - marks.at)}, ignored", cursor.spec)
 
 
-def _mark_property(marks: Marks, cursor: Cursor) -> None:
+def _mark_property(marks: Marks, cursor: Cursor, short_objects: bool) -> None:
     start, spec = cursor.base, cursor.spec
     value_at = start + cursor.at + 2
     name = cursor.text("property name")
     type_at = start + cursor.at
     marks.to(value_at, "property name length", bytes_text(type_at - value_at), spec)
     marks.to(type_at, "property name", shown(name), spec)
-    kind, value = decode_value(cursor)
+    kind, value = decode_value(cursor, short_objects)
     stop = start + cursor.at
     marks.to(type_at + 2, "property type", f"{_CODES[kind]} ({kind})", spec)
-    value_at = marks.at + _LENGTHS.get(kind, 0)
+    lengths = _SHORT_LENGTHS if short_objects else _LENGTHS
+    value_at = marks.at + lengths.get(kind, 0)
     marks.to(value_at, "property value length", bytes_text(stop - value_at), spec)
     marks.to(stop, shown(name), shown(property_text(kind, value)), spec)
 

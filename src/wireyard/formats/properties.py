@@ -364,11 +364,21 @@ def typed_properties(properties: Mapping[str, Any] | None) -> Properties:
 
 
 def raw_section(properties: Properties, write: Callable[[Properties], bytes]) -> Row:
-    """Return a row's `raw_properties`: the section, if `write` gives their values other bytes."""
+    """Return a row's `raw_properties`: the section, if the values in columns do not give it back.
+
+    That is if `write` gives them other bytes, or if columns spell a lone surrogate out.
+    """
+    section = properties.section
     with suppress(EncodeError):
-        if write(properties) == properties.section:
+        if write(properties) == section and not (b"\xed" in section and _spelled_out(properties)):
             return {}
-    return {"raw_properties": properties.section}
+    return {"raw_properties": section}
+
+
+def _spelled_out(properties: Properties) -> bool:
+    """Tell whether columns show some text otherwise than it is."""
+    texts = (text for name, (_, value) in properties.items() for text in (name, value))
+    return any(isinstance(text, str) and java.storable(text) != text for text in texts)
 
 
 def section_if_said(

@@ -162,6 +162,12 @@ local function property_columns(types)
     return columns
 end
 
+-- Let users say that the protocol's packets have OBJECTs as the specification prints them.
+local function may_have_short_objects(of)
+    of.proto.prefs.short_objects = Pref.bool(
+        "Short objects", false, "OBJECT properties have a length of 16 bits")
+end
+
 local function add_properties(of, root, types, tvb, start, stop)
     local tree = root:add(of.fields.properties, tvb(start, stop - start))
     local at = start
@@ -187,7 +193,8 @@ local function add_properties(of, root, types, tvb, start, stop)
         at = at + 2
         local width = PROPERTY_KINDS[kind][2]
         if width == nil then
-            local prefix = kind == "object" and 4 or 2
+            local long = kind == "object" and not of.proto.prefs.short_objects
+            local prefix = long and 4 or 2
             if stop - at < prefix then return broken("end early") end
             width = prefix == 4 and tvb(at, 4):int() or tvb(at, 2):uint()
             at = at + prefix

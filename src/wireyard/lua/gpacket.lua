@@ -2,6 +2,7 @@
 
 local of = protocol("gpacket", layout.title, layout.columns,
     flag_columns(layout.FLAGS, 4), property_columns(layout.PROPERTY_TYPES))
+may_have_short_objects(of)
 local link = protocol("gpacket_link", "link packets of " .. layout.title, layout.others.gpacket_link)
 
 local function header_at(tvb, at)

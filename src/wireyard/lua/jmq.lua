@@ -2,6 +2,7 @@
 
 local of = protocol("jmq", layout.title, layout.columns,
     flag_columns(layout.FLAGS, 2), property_columns(layout.PROPERTY_TYPES))
+may_have_short_objects(of)
 
 local function size_at(tvb, at)
     if tvb:len() - at < layout.PREFIX_BYTES then return nil end

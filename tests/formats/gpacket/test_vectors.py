@@ -177,7 +177,7 @@ def check_gpacket(row: dict[str, Any], told: dict[str, Any]) -> None:
 
 
 def check_nested(data: bytes, row: dict[str, Any], told: dict[str, Any]) -> None:
-    [found] = GPACKET.nested(data)
+    [found] = GPACKET.nested(data, 0)
     assert found.format == "jmq"
     assert found.start == 36 + row["property_size"] + told["nested_offset"]
     inner, error = get_format("jmq").read_row(data[found.start : found.stop], 0)

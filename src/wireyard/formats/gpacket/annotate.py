@@ -23,21 +23,21 @@ from wireyard.layout import Field, Layout
 __all__ = ["annotate"]
 
 
-def annotate(view: View, _context: int = 0) -> list[Annotation]:
+def annotate(view: View, context: int = 0) -> list[Annotation]:
     """Return what each byte of one whole packet means, in order and without gaps.
 
     Limits
     ------
     A value is cut after ``wireyard.formats.marks.MAX_SHOWN`` characters, and says so.
     """
-    row, error = read_row(view)
+    row, error = read_row(view, context)
     layout = header_of(bytes(view[:PREFIX_BYTES]))
     marks = Marks()
     if layout is not None:
         _mark_header(marks, view, layout, row)
     if layout is not None and "payload_size" in row:
         if layout is not LINK_HEADER:
-            _mark_properties(marks, view, row["property_size"])
+            _mark_properties(marks, view, row["property_size"], bool(context))
         _mark_payload(marks, len(view), row)
     elif error:
         marks.unreadable(len(view), error)
@@ -64,10 +64,10 @@ def _header_text(field: Field, value: int, row: Row) -> str:
             return number_text(value, field.unit)
 
 
-def _mark_properties(marks: Marks, view: View, size: int) -> None:
+def _mark_properties(marks: Marks, view: View, size: int, short_objects: bool) -> None:
     if size:
         section = bytes(view[HEADER_BYTES : HEADER_BYTES + size])
-        mark_marshalled(marks, section, HEADER_BYTES, "gpacket", SPEC)
+        mark_marshalled(marks, section, HEADER_BYTES, "gpacket", SPEC, short_objects)
 
 
 def _mark_payload(marks: Marks, stop: int, row: Row) -> None:

@@ -84,18 +84,19 @@ def payload_text(row: Row) -> str | None:
     return value_text(payload_value(row))
 
 
-def nested_packets(view: View) -> Sequence[Nested]:
+def nested_packets(view: View, context: int = 0) -> Sequence[Nested]:
     """Return where the packets inside one whole packet are; none if they cannot be found.
 
     G_MESSAGE_DATA has one JMQ packet behind its consumers, changes of the configuration are
-    GPackets back to back. How deep to go is up to the caller.
+    GPackets back to back. They are of the same dialect. How deep to go is up to the caller.
     """
-    row, error = read_row(view)
+    row, error = read_row(view, context)
     if error or row.get("payload") is None or row["version"] == LINK_VERSION:
         return ()
     start = HEADER_BYTES + row["property_size"]
+    dialect = "/short-object" if context else ""
     if row["packet_type"] in _CARRIERS:
-        return _gpackets(view, start)
+        return _gpackets(view, start, f"gpacket{dialect}")
     if row["packet_type"] != _MESSAGE_DATA:
         return ()
     cursor = Cursor(row["payload"], "gpacket", start, _SPEC)
@@ -104,10 +105,10 @@ def nested_packets(view: View) -> Sequence[Nested]:
     except DecodeError:
         return ()
     first = start + cursor.at
-    return (Nested("jmq", first, len(view)),) if first < len(view) else ()
+    return (Nested(f"jmq{dialect}", first, len(view)),) if first < len(view) else ()
 
 
-def _gpackets(view: View, start: int) -> Sequence[Nested]:
+def _gpackets(view: View, start: int, label: str) -> Sequence[Nested]:
     found = []
     while start < len(view):
         try:
@@ -116,7 +117,7 @@ def _gpackets(view: View, start: int) -> Sequence[Nested]:
             break
         if size is None or size > len(view) - start:
             break
-        found.append(Nested("gpacket", start, start + size))
+        found.append(Nested(label, start, start + size))
         start += size
     return found
 

@@ -38,19 +38,19 @@ _PREFIX_FIELDS = 4
 _UNITS = {column.name: column.unit for column in COLUMNS}
 
 
-def annotate(view: View, _context: int = 0) -> list[Annotation]:
+def annotate(view: View, context: int = 0) -> list[Annotation]:
     """Return what each byte of one whole packet means, in order and without gaps.
 
     Limits
     ------
     A value is cut after ``wireyard.formats.marks.MAX_SHOWN`` characters, and says so.
     """
-    row, error = read_row(view)
+    row, error = read_row(view, context)
     marks = Marks()
     _mark_header(marks, view, row)
     if "body_size" in row:
         _mark_items(marks, view, row["property_offset"])
-        _mark_properties(marks, view, row)
+        _mark_properties(marks, view, row, bool(context))
         _mark_body(marks, len(view), row)
     elif error:
         marks.unreadable(len(view), error)
@@ -116,13 +116,13 @@ def _mark_item(marks: Marks, view: View, span: ItemSpan) -> None:
     marks.to(span.stop, name, text, spec)
 
 
-def _mark_properties(marks: Marks, view: View, row: Row) -> None:
+def _mark_properties(marks: Marks, view: View, row: Row, short_objects: bool) -> None:
     start = row["property_offset"]
     section = bytes(view[start : start + row["property_size"]])
     if not section:
         return
     if row["version"] == 301:
-        mark_marshalled(marks, section, start, "jmq", SPEC)
+        mark_marshalled(marks, section, start, "jmq", SPEC, short_objects)
         return
     # Before 3.0.1 the section is one serialized object, whose parts refer to each other.
     stop = start + len(section)
