@@ -133,6 +133,7 @@ _PRODUCER_ID_HEAD, _DELIVERY_COUNT_HEAD = (
 )
 """The four bytes before the value of an item: type and length."""
 _MOST_PADDING: Final = 4
+"""Zeros behind the end of the list in a packet as it is written; any other padding is rare."""
 
 _ROWS_AHEAD: Final = 12
 """How many rows ahead the memory of a header is asked for."""
@@ -179,21 +180,6 @@ def scan_frames(
 
 
 @piece
-def _rank(code: int) -> int:
-    """Return the place of an item's type among all, in the order that items are written in."""
-    return code - 8 & 15
-
-
-@piece
-def is_padding(data: Bytes, at: int, end: int) -> bool:
-    """Tell whether what follows the list is as it is written: up to four zeros."""
-    found = 0
-    for place in range(at, min(end, at + _MOST_PADDING)):
-        found |= load_u8(data, place)
-    return found == 0 and end - at <= _MOST_PADDING
-
-
-@piece
 def take_items(
     data: Bytes,
     at: int,
@@ -206,35 +192,37 @@ def take_items(
     i32: Grid32,
     i64: Grid64,
 ) -> int:
-    """Read the variable header; return a bit per item type that is there, or -1 for a rejection."""
+    """Read the variable header; return a bit per item type that is there, or -1 for a rejection.
+
+    The bit of a type is its rank, `type - 8 & 15`: items are written in the order 8 to 11, 1 to 7.
+    """
     seen = 0
     if at == end:
         return seen
-    least = 0  # of the ranks that may follow: items are written in the order 8 to 11, 1 to 7
     # What most messages begin with, as the shipped writer sends it: told by one word each.
     if end - at >= 14 and load_u32(data, at) == _PRODUCER_ID_HEAD:
         i64[_PRODUCER_ID, row] = load_i64(data, at + 4)
-        seen = 1 << (_PRODUCER_ID_HEAD >> 16)
-        least = _rank(_PRODUCER_ID_HEAD >> 16) + 1
+        seen = 1 << (_PRODUCER_ID_HEAD >> 16) - 8
         at += 12
     if end - at >= 10 and load_u32(data, at) == _DELIVERY_COUNT_HEAD:
         i32[_DELIVERY_COUNT, row] = load_i32(data, at + 4)
-        seen |= 1 << (_DELIVERY_COUNT_HEAD >> 16)
-        least = _rank(_DELIVERY_COUNT_HEAD >> 16) + 1
+        seen |= 1 << (_DELIVERY_COUNT_HEAD >> 16) - 8
         at += 8
     while end - at >= 2:
         code = load_u16(data, at)
         if code == 0:
-            return seen if is_padding(data, at + 2, end) else -1
+            padding = end - at - 2
+            if padding > _MOST_PADDING or load_u32(data, end - 4) & (1 << 8 * padding) - 1:
+                return -1
+            return seen
         if end - at < 4 or code > 11:
             return -1
         size = load_u16(data, at + 2)
-        rank = _rank(code)
+        rank = code - 8 & 15
         at += 4
-        if size > end - at or rank < least:
+        if size > end - at or seen >> rank:
             return -1
-        seen |= 1 << code
-        least = rank + 1
+        seen |= 1 << rank
         if code <= 7:
             column = 3 + code
             out_at = column * capacity + used[column]
@@ -346,7 +334,7 @@ def fill_items(
         low = load_word(seen[0], row & _ROW_OF_BLOCK)
         high = load_word(seen[1], row & _ROW_OF_BLOCK)
         for code in range(1, 12):
-            bits[code, row >> 3] = bit_column(low if code < 8 else high, code & 7)
+            bits[code, row >> 3] = bit_column(high if code < 8 else low, code & 7)
 
 
 @piece
