@@ -94,8 +94,6 @@ class Subject:
     """A packet -> the packet that its row describes, None if no row does."""
     damaged: float = 1.0
     """How many packets are damaged, of those that are not there to stand between others."""
-    alike: tuple[str, ...] = ()
-    """What a packet keeps where it need not come back byte for byte; all formats but JMQ do."""
 
     def read_as(self, label: str) -> Subject:
         """Return the same, read as another dialect."""

@@ -6,6 +6,7 @@ import struct
 from pathlib import Path
 from random import Random
 
+from tests.formats.gpacket.grammar import random_gpacket
 from tests.formats.gpacket.make import (
     DOCUMENTED,
     LINK,
@@ -63,12 +64,14 @@ def _carriers() -> list[bytes]:
     ]
 
 
-def _packets(_: Subject, corpus: Corpus, rng: Random, count: int) -> list[bytes]:
+def _packets(subject: Subject, corpus: Corpus, rng: Random, count: int) -> list[bytes]:
     """Return packets, some with others behind their payload."""
     packets = []
     for packet in rng.choices(corpus[0], k=count):
         if rng.random() < 0.5:
             packet = random_packet(rng)
+        elif rng.random() < 0.2:
+            packet = random_gpacket(rng, bool(subject.format.context))
         if rng.random() < 0.05:
             inner = b"".join(rng.choices(corpus[0], k=rng.randint(1, 3)))
             packet = _sealed(packet + inner[:MAX_CORPUS_BYTES])
@@ -135,7 +138,7 @@ _LURES = (
 
 SUBJECT = Subject(
     format=get_format("gpacket"),
-    labels=("gpacket",),
+    labels=("gpacket", "gpacket/short-object"),
     corpus=_corpus,
     packets=_packets,
     places=_places,

@@ -6,6 +6,7 @@ import struct
 from pathlib import Path
 from random import Random
 
+from tests.formats.jmq.grammar import random_jmq
 from tests.golden import GOLDEN
 from tests.make import MAGIC, nested, random_packet, variety
 from tests.mutations import (
@@ -46,6 +47,9 @@ def _packets(subject: Subject, corpus: Corpus, rng: Random, count: int) -> list[
     for packet in rng.choices(corpus[0], k=count):
         if rng.random() < 0.2:
             packet = random_packet(rng)
+        elif rng.random() < 0.2:
+            version = rng.choice((103, 200, 301, 301, 301))
+            packet = random_jmq(rng, version, bool(subject.format.context))
         if rng.random() < 0.05:
             inner = b"".join(rng.choices(corpus[0], k=rng.randint(1, 3)))
             if rng.random() < 0.3:
@@ -96,7 +100,7 @@ def _seal(data: bytearray, _: Subject) -> None:
 
 SUBJECT = Subject(
     format=get_format("jmq"),
-    labels=("jmq",),
+    labels=("jmq", "jmq/short-object"),
     corpus=_corpus,
     packets=_packets,
     places=_places,
@@ -106,6 +110,4 @@ SUBJECT = Subject(
     head_bytes=HEADER_BYTES,
     edges=_EDGES,
     lures=tuple(MAGIC + struct.pack(">HHi", 301, 1, size) for size in (72, 80, 300, 71)),
-    # Items are written in the order of their types, each once.
-    alike=("properties", "body", "sys_message_id"),
 )
