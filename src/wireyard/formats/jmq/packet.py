@@ -193,8 +193,6 @@ def _read(view: View, values: Row, short_objects: bool) -> None:
         _read_items(view, offset, values)
     except DecodeError as found:
         error = found  # The properties can still be read: only the first error is told.
-    if version == 103:
-        values["transaction_id"] = header["transaction_id"]  # The header wins (errata 2).
     try:
         if size:
             section = bytes(view[offset:body_start])
@@ -261,7 +259,9 @@ def _read_items(view: View, stop: int, values: Row) -> None:
     for span in walk_items(view, HEADER_BYTES, stop):
         item = ITEMS.get(span.code)
         if item is not None:
-            values[item.name] = item_value(view, span)
+            value = item_value(view, span)
+            if item.name != "transaction_id" or values["version"] != 103:
+                values[item.name] = value  # In 103 the header wins (errata 2).
         elif span.code:
             unknown = values.get("unknown_items", ())
             values["unknown_items"] = (*unknown, (span.code, item_value(view, span)))
@@ -332,10 +332,11 @@ def _says(view: bytes, packet: Packet) -> bool:
         _read_items(view, header["property_offset"], values)
     except DecodeError:
         return False
-    if version == 103:
-        values["transaction_id"] = header["transaction_id"]
+    offset = header["property_offset"]
+    if offset != len(packet.raw_header or b"") or packet.property_offset not in (None, offset):
+        return False
     # Columns spell lone surrogates out.
-    return header["property_offset"] == len(packet.raw_header or b"") and all(
+    return all(
         _shown(values.get(name, default)) == _shown(getattr(packet, name))
         for name, default in _OF_HEADERS.items()
     )
