@@ -25,7 +25,7 @@ ALLOWED = {
     "memory": {"accelerate"},
     "decimals": {"accelerate", "memory"},
     "arena": {"accelerate"},
-    "schema": {"errors", "layout", "formats"},
+    "schema": {*BYTES, "formats"},
     "formats": BYTES | COLUMNS | {"formats"},
     "streams": STREAMS,
     "captures": STREAMS | {"captures"},
