@@ -49,7 +49,7 @@ def _jms_rows(packets: Mapping[str, DataFrame], streams: DataFrame) -> DataFrame
     if not found:
         return None
     rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), found)
-    of_client = (F.col("format") == "jmq") & F.col("packet_type").isin(*MESSAGE_TYPES)
+    of_client = (_format() == "jmq") & F.col("packet_type").isin(*MESSAGE_TYPES)
     is_message = F.coalesce(of_client, F.lit(False))
     says_why = F.coalesce(F.map_contains_key("properties", DEAD_REASON), F.lit(False))
     rows = rows.withColumns(
@@ -58,9 +58,14 @@ def _jms_rows(packets: Mapping[str, DataFrame], streams: DataFrame) -> DataFrame
             "properties": F.when(~is_message | says_why, F.col("properties")),
         }
     )
-    ended = streams.where(F.col("format").isin(*_JMS) & F.col("ended").isNotNull())
+    ended = streams.where(_format().isin(*_JMS) & F.col("ended").isNotNull())
     ended = ended.select(*_STREAM, *_ENDPOINTS, "ended")
     return rows.unionByName(ended, allowMissingColumns=True).withColumn("key", connection_key())
+
+
+def _format() -> Column:
+    """Return the format of a row or a stream without its dialect."""
+    return F.substring_index("format", "/", 1)
 
 
 def connection_key() -> Column:
