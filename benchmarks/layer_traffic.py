@@ -9,7 +9,7 @@ from tests.layers.mqtt import make as mqtt
 from tests.layers.rmp import make as rmp
 from tests.layers.rmp.captured import Sent, rows_of
 from wireyard.formats.base import Row
-from wireyard.formats.properties import property_text
+from wireyard.formats.property_rows import property_text
 from wireyard.layers.endpoints import connection_of
 from wireyard.layers.rmp import QoS
 from wireyard.layers.rmp.chain import key_of

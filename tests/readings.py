@@ -133,10 +133,13 @@ def frames_of(
 # --- packets as rows ------------------------------------------------------------------------
 
 
-def packets_to_table(packets: Sequence[Any], format: Format | str = JMQ) -> pa.Table:
+def packets_to_table(
+    packets: Sequence[Any], rows: Sequence[Row], format: Format | str = JMQ
+) -> pa.Table:
     """Return packets as the columns they have, made from their attributes one by one.
 
-    Columns that no packet has as an attribute are left out: sizes, which follow from its bytes.
+    Columns that no packet has as an attribute are left out: sizes, which follow from its bytes. So
+    is what the class of a packet does not have: there its row counts.
     """
     classes = {type(packet) for packet in packets}
     columns = [
@@ -144,15 +147,20 @@ def packets_to_table(packets: Sequence[Any], format: Format | str = JMQ) -> pa.T
         for column in format_of(format).columns
         if any(hasattr(one, column.name) for one in classes)
     ]
-    rows = [_row_of(packet, columns) for packet in packets]
-    return pa.Table.from_batches([rows_to_batch(columns, rows)])
+    made = [_row_of(packet, row, columns) for packet, row in zip(packets, rows, strict=True)]
+    return pa.Table.from_batches([rows_to_batch(columns, made)])
 
 
-def _row_of(packet: Any, columns: Iterable[Column]) -> Row:
-    row = {
-        column.name: _IN_ROWS.get(column.kind, _same)(getattr(packet, column.name, None), packet)
-        for column in columns
-    }
+def _row_of(packet: Any, known: Row, columns: Iterable[Column]) -> Row:
+    row = {}
+    for column in columns:
+        if not hasattr(packet, column.name):
+            row[column.name] = known[column.name]
+            continue
+        value = getattr(packet, column.name)
+        if known[column.name] is None and value in (False, ()):
+            value = None  # The version of the packet does not have it.
+        row[column.name] = _IN_ROWS.get(column.kind, _same)(value, packet)
     if row.get("foreign"):
         # What an RMP message of another protocol says means nothing but its data.
         row |= dict.fromkeys(("layer", "reply_requested", "more_follows"))
@@ -164,7 +172,7 @@ def _same(value: Any, _packet: Any) -> Any:
 
 
 def _items(value: Any, _packet: Any) -> list[Row] | None:
-    return [{"type": code, "value": data} for code, data in value] or None
+    return [{"type": code, "value": data} for code, data in value or ()] or None
 
 
 def _named(value: Any, _packet: Any) -> list[Row] | None:
@@ -217,7 +225,7 @@ def assert_events(events: Sequence[Decoded], table: pa.Table, format: Format | s
     assert len(said) == len(rows)
     packets = [event.packet for event in events if event.status == "ok"]
     well = table.filter(pa.compute.equal(table["status"], "ok"))
-    made = packets_to_table(packets, format)
+    made = packets_to_table(packets, well.to_pylist(), format)
     assert made.equals(well.select(made.schema.names).combine_chunks()), _first(made, well)
 
 

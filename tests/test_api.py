@@ -141,7 +141,7 @@ def test_no_columns_are_no_table() -> None:
 def test_a_dialect_is_part_of_the_name() -> None:
     middle = bytes.fromhex("30 07 0003 612f62 00 78")
     (row,) = wireyard.read(middle, "mqtt/5.0").to_pylist()
-    assert (row["format"], row["version_in_force"], row["payload"]) == ("mqtt", 5, b"x")
+    assert (row["format"], row["version_in_force"], row["payload"]) == ("mqtt/5.0", 5, b"x")
     (row,) = wireyard.read(middle, "mqtt/3.1.1").to_pylist()
     assert (row["version_in_force"], row["payload"]) == (4, b"\0x")
     with pytest.raises(wireyard.UsageError, match=r"no dialect '6'.*mqtt/5\.0"):

@@ -12,6 +12,5 @@ from tests.exact import GRAMMARS, check_case
 
 
 @pytest.mark.parametrize("name", GRAMMARS)
-@pytest.mark.parametrize("seed", [0, 1])
-def test_any_well_formed_packet_comes_back(name: str, seed: int) -> None:
-    check_case(name, seed, 150)
+def test_any_well_formed_packet_comes_back(name: str) -> None:
+    check_case(name, 0, 200)

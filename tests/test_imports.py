@@ -29,6 +29,7 @@ ALLOWED = {
     "formats": BYTES | COLUMNS | {"formats"},
     "streams": STREAMS,
     "captures": STREAMS | {"captures"},
+    **{face: {"formats"} for face in ("jmq", "gpacket", "mqtt", "rmp")},
     "layers": BYTES | {"formats", "layers"},
     "api": STREAMS | {"captures"},
     "dissector": BYTES | {"formats"},

@@ -206,3 +206,40 @@ def test_an_object_that_is_text_or_a_number_becomes_one() -> None:
     stream = bytes.fromhex(GOLDEN["-70000"][0])
     data = java.write_hashtable({"p": ("object", stream)})
     assert java.read_hashtable(data) == {"p": ("integer", -70000)}
+
+
+# --- bodies ---------------------------------------------------------------------------------
+
+
+def test_a_map_as_a_jdk_wrote_it() -> None:
+    entries = {"a": ("long", 1), "y": ("bytes", b"\1"), "n": None}
+    golden = bytes.fromhex(GOLDEN["HashMap {a: 1L, n: null, y: byte[]}"][0])
+    assert java.write_hashmap(entries, "body") == golden
+
+
+def test_a_stream_and_a_map_as_the_client_wrote_them(shared: Path) -> None:
+    (file,) = (shared / "vectors" / "openmq").glob("jmq_*_body_stream_message.bin")
+    values = [
+        ("boolean", True), ("byte", 1), ("short", 2), ("character", "c"), ("integer", 3),
+        ("long", 4), ("float", 5.0), ("double", 6.0), ("string", "s"), ("bytes", b"\1\2"), None,
+    ]  # fmt: skip
+    # Behind these it refers to a text by its identity, which no plain value has.
+    assert java.write_objects(values, "body") in file.read_bytes()
+    (file,) = (shared / "vectors" / "openmq").glob("jmq_*_body_map_empty.bin")
+    assert file.read_bytes().endswith(java.write_hashmap({}, "body"))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("type of body element 0", ("object", b"\xac\xed\0\5p")),
+        ("body element 0", ("character", "")),
+        ("body element 0", ("character", "\U0001f600")),
+        ("body element 0", ("bytes", "text")),
+        ("body element 0", ("byte", 128)),
+    ],
+)
+def test_what_has_no_form_in_a_body(field: str, value: tuple[str, Any]) -> None:
+    with pytest.raises(EncodeError) as caught:
+        java.write_objects([value], "body")
+    assert caught.value.field == field

@@ -126,6 +126,8 @@ def _mapping(source: _Source, name: str, value: Mapping[Any, Any]) -> Iterator[s
         notes = source.comments(name)
         rows = [(key, f"{bit:#0{digits + 2}x}", notes.get(key, "")) for key, bit in value.items()]
         yield from markdown(("flag", "bit", "meaning"), rows)
+    elif all(isinstance(text, str) for pair in value.items() for text in pair):
+        yield from markdown(("column", "follows from"), ((f"`{k}`", v) for k, v in value.items()))
     else:
         head = ("code", "name" if isinstance(values[0], str) else "values")
         yield from markdown(head, ((key, _cell(one)) for key, one in value.items()))

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from wireyard import gpacket, jmq, mqtt, rmp
     from wireyard.api import decode, encode, formats, packets, read, scan, segments, write
     from wireyard.errors import (
         DecodeError,
@@ -43,6 +44,8 @@ _HOMES = {
     "wireyard.spark": ("register",),
     "wireyard.streams.decoder": ("Decoded", "Decoder", "Need"),
 }
+_FACES = ("gpacket", "jmq", "mqtt", "rmp")
+"""Modules with the packets of a format."""
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -61,9 +64,13 @@ __all__ = [
     "decode",
     "encode",
     "formats",
+    "gpacket",
+    "jmq",
+    "mqtt",
     "packets",
     "read",
     "register",
+    "rmp",
     "scan",
     "segments",
     "write",
@@ -71,6 +78,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _FACES:
+        return import_module(f"wireyard.{name}")
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module 'wireyard' has no attribute '{name}'")

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from wireyard.errors import UsageError
 from wireyard.formats.base import Format, Row
-from wireyard.formats.properties import property_text
+from wireyard.formats.property_rows import property_text
 from wireyard.java import storable
 from wireyard.layout import Column
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,15 @@ from hypothesis import strategies as st
 import wireyard
 from tests.cli.results import Run, one_line, rows_of
 from tests.make import item, items, packet, section, variety
-from wireyard.formats import get_format
+from wireyard.formats import get_format, names
+from wireyard.formats.base import Row
+from wireyard.formats.gpacket import packet as gpacket
+from wireyard.formats.jmq import packet as jmq
+from wireyard.formats.mqtt.control import CONTROL_PACKETS, Connect, Publish, Subscribe
+from wireyard.formats.rmp import packet as rmp
 from wireyard.schema import pick_columns
 
 JMQ = get_format("jmq")
-COLUMNS = [column.name for column in pick_columns(JMQ, None)]
 
 
 def there_and_back(run: Run, source: Path) -> bytes:
@@ -100,7 +105,7 @@ def test_a_body_that_was_taken_out_is_missed(words: tuple[str, ...], run: Run, l
     result = run("encode", stdin=rows.stdout_bytes)
     assert result.exit_code == 3
     assert one_line(result).startswith("'body' cannot be None: body_size is 17;")
-    edited = [{k: v for k, v in row.items() if k != "body_size"} for row in rows_of(rows)]
+    edited = [without_derived(row) for row in rows_of(rows)]
     assert run("encode", stdin="\n".join(map(json.dumps, edited))).exit_code == 0
 
 
@@ -145,24 +150,123 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.parametrize("name", names())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(row=st.dictionaries(st.sampled_from(COLUMNS), JSON, max_size=6))
-def test_any_json_is_a_packet_or_one_line(run: Run, row: dict[str, Any]) -> None:
-    words = "encode", "--format", "jmq", "--skip-faults"
-    result = run(*words, stdin=json.dumps({"packet_type": 1, **row}))
-    if result.exit_code == 0:
-        assert not result.stdout_bytes or wireyard.decode(result.stdout_bytes, "jmq")
-    else:
+@given(data=st.data())
+def test_any_json_is_a_packet_or_one_line(name: str, run: Run, data: st.DataObject) -> None:
+    columns = [column.name for column in pick_columns(get_format(name), None)]
+    row = data.draw(st.dictionaries(st.sampled_from(columns), JSON, max_size=6))
+    least = {} if name == "rmp" else {"packet_type": data.draw(st.integers(1, 15))}
+    words = "encode", "--format", name, "--skip-faults"
+    result = run(*words, stdin=json.dumps({**least, **row}))
+    if result.exit_code:
         assert result.exit_code == 3
         assert one_line(result).endswith("in -, line 1")
 
 
-def test_columns_of_other_names_do_not_matter(run: Run, tmp_path: Path) -> None:
-    """The derived columns are not looked at: changing a row is changing what they follow from."""
+def without_derived(row: Row) -> Row:
+    format = get_format(row["format"].partition("_")[0])
+    return {name: value for name, value in row.items() if name not in format.derived}
+
+
+def test_a_row_is_changed_without_the_columns_that_follow(run: Run, tmp_path: Path) -> None:
     source = tmp_path / "one.jmq"
     source.write_bytes(packet(items=items(item(1, "old")), properties=section(("n", 4, 1))))
     (row,) = rows_of(run("decode", source))
     row["destination"] = "a much longer name than before"
     result = run("encode", stdin=json.dumps(row))
+    assert (result.exit_code, one_line(result)) == (
+        3,
+        "'size' cannot be 101: by the other columns it is 125; in -, line 1",
+    )
+    result = run("encode", stdin=json.dumps(without_derived(row)))
     assert result.exit_code == 0
     assert wireyard.decode(result.stdout_bytes, "jmq").destination == row["destination"]
+
+
+# --- columns that follow from others --------------------------------------------------------
+
+PLACES = {"packet_offset", "message_in_packet"}
+"""Columns of RMP that say where the message stood."""
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_column_counts_or_follows_from_others(name: str) -> None:
+    format = get_format(name)
+    columns = {column.name for column in format.columns}
+    counts = {"packet_type", *(field.name for one in PACKETS[name] for field in fields(one))}
+    counts.add("raw_properties")  # how the properties of a packet are laid out
+    assert set(format.derived) <= columns
+    assert columns <= counts | {*format.derived} | PLACES
+    # Of these another type of packet, or another version, has a choice.
+    assert counts & {*format.derived} <= {
+        "property_offset", "flags", "qos", "remaining_length_bytes", "header_flags",
+    }  # fmt: skip
+
+
+PACKETS: dict[str, tuple[Any, ...]] = {
+    "jmq": (jmq.Packet,),
+    "gpacket": (gpacket.Packet, gpacket.LinkPacket),
+    "mqtt": tuple(CONTROL_PACKETS.values()),
+    "rmp": (rmp.Message,),
+}
+ROWS: list[tuple[str, Any]] = [
+    ("jmq", jmq.Packet(packet_type=1, bit_flags="Q", source_ip="1.2.3.4", destination="q",
+                       properties={"n": 1}, body="text")),
+    ("gpacket", gpacket.Packet(packet_type="G_PING", bit_flags="A", properties={"n": 1},
+                               payload=b"x")),
+    ("mqtt", Connect(client_id="c", username="u", password="p", version_in_force=5)),
+    ("mqtt/5.0", Publish(topic="a", payload="x", qos=1, packet_id=1, version_in_force=5)),
+    ("mqtt/3.1", Subscribe(packet_id=1, filters=["a"], version_in_force=3)),
+    ("rmp", rmp.Message(layer="RPC", data=b"x")),
+    ("rmp/framed", rmp.Message(layer="RPC", data=b"x", framed_bytes=3)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("label", "made"), ROWS, ids=[f"{a} {type(b).__name__}" for a, b in ROWS])
+def test_a_column_that_contradicts_what_it_follows_from_is_refused(
+    label: str, made: Any, run: Run, tmp_path: Path
+) -> None:
+    source = tmp_path / "one.stream"
+    source.write_bytes(wireyard.encode(made))
+    (row,) = rows_of(run("decode", source, "--format", label, "--secrets"))
+    assert run("encode", "--format", label, stdin=json.dumps(row)).stdout_bytes == (
+        source.read_bytes()
+    )
+    changed = 0
+    for name in get_format(label).derived:
+        if row[name] is None or name in COUNTING.get(label, ()):
+            continue
+        other = not row[name] if isinstance(row[name], bool) else row[name] * 2 or 1
+        result = run("encode", "--format", label, stdin=json.dumps({**row, name: other}))
+        assert result.exit_code == 3
+        # That a body and its size differ has a line of its own.
+        of_body = f"'{get_format(label).body}' cannot be b"
+        assert one_line(result).startswith((f"'{name}' cannot be {other!r}: by ", of_body))
+        changed += 1
+    assert changed >= 3
+
+
+COUNTING = {"mqtt": {"flags"}, "mqtt/5.0": {"qos"}, "mqtt/3.1": {"flags", "remaining_length_bytes"}}
+"""Columns that count for the packet of a label, though they follow from others elsewhere."""
+
+
+def subscription(label: str, ignored_bits: int) -> Row:
+    filters = [{"filter": "a", "qos": 1, "ignored_bits": ignored_bits}]
+    return {"format": label, "packet_type": 8, "packet_id": 1, "filters": filters}
+
+
+def test_what_a_packet_does_not_have_is_refused(run: Run) -> None:
+    for row, field in (
+        ({"format": "mqtt", "packet_type": 3, "topic": "a", "keep_alive": 60}, "keep_alive"),
+        ({"format": "mqtt", "packet_type": 12, "verdict": "trailing_bytes"}, "verdict"),
+        ({"format": "mqtt", "packet_type": 1, "header_flags": 1}, "header_flags"),
+        (subscription("mqtt/5.0", 4), "ignored_bits"),
+        (subscription("mqtt/3.1.1", 3), "ignored_bits"),
+        (subscription("mqtt/3.1.1", 256), "ignored_bits"),
+        ({"format": "gpacket", "packet_type": 33, "destination_id": 1}, "destination_id"),
+        ({"format": "gpacket", "packet_type": 7, "version": 100, "sequence": 1}, "sequence"),
+        ({"format": "rmp", "foreign": True, "data": "1000", "layer_name": "RPC"}, "layer_name"),
+    ):
+        result = run("encode", stdin=json.dumps(row))
+        assert (result.exit_code, one_line(result).split()[0]) == (3, f"'{field}'")

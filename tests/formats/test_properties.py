@@ -18,9 +18,8 @@ from wireyard.formats.properties import (
     Property,
     decode_properties,
     encode_properties,
-    property_text,
-    property_value,
 )
+from wireyard.formats.property_rows import property_text, property_value
 
 
 def decoded(data: bytes, base: int = 0) -> Properties:

@@ -243,7 +243,7 @@ def test_properties_of_another_version_are_refused() -> None:
 
 def test_a_packet_of_wrong_values_is_refused() -> None:
     for packet in (
-        replace(MESSAGE, source_ip="text"),  # type: ignore[arg-type]
+        replace(MESSAGE, priority=2**31),
         replace(MESSAGE, destination=5),  # type: ignore[arg-type]
         replace(MESSAGE, unknown_items=((1 << 16, b""),)),
     ):

@@ -181,7 +181,7 @@ def batch_of(**columns: list[object]) -> pa.RecordBatch:
         batch_of(properties=[{}], raw_properties=["text"]),
         batch_of(source_ip=[b"short"]),
         batch_of(version=[300]),
-        batch_of(body=["text"]),
+        batch_of(body=[5]),
         batch_of(properties=[{"a": {"type": "double", "value": None}}]),
         batch_of(properties=[{"a": {"type": "whole", "value": "1"}}]),
         batch_of(properties=[{"a": {"type": "integer", "value": "one"}}]),

@@ -23,7 +23,6 @@ from wireyard.formats.base import Row
 from wireyard.layout import Column
 from wireyard.schema import COMMON, pick_columns
 from wireyard.streams.source import Reading, open_source, reading
-from wireyard.streams.write import encode_rows
 
 __all__ = ["command"]
 
@@ -51,13 +50,16 @@ def command(file: str, write: str | None, format_name: str | None, skip_faults: 
     FILE is a path, a URL, or - for standard input, which is the default. What decode printed comes
     back byte for byte, whatever the packets: raw_header and its like have what the other columns do
     not tell, and count as long as those say the same. Columns that are left out get the format's
-    defaults; columns that follow from others (size, packet_type_name, flags..) are not looked at.
+    defaults. Columns that follow from others (size, packet_type_name, flags..) can be left out too;
+    a row where one of them contradicts the others is refused.
     """
     with open_output(write, binary=True) as target, closing(_lines(file)) as lines:
         packets = _Packets(lines, format_name, skip_faults)
         try:
             for format, group in groupby(packets, key=itemgetter(0)):
-                for data in encode_rows(map(itemgetter(1), group), format):
+                for row in format.join_rows(map(itemgetter(1), group), format.context):
+                    data = format.encode(format.packet_of(row, format.context))
+                    _check_derived(format, row, data)
                     target.write(data)
         except (EncodeError, UsageError, _NoRow) as error:
             error.add_note(f"in {file}, line {packets.line}")
@@ -66,6 +68,15 @@ def command(file: str, write: str | None, format_name: str | None, skip_faults: 
         left_out = f"{packets.skipped} row{'s' * (packets.skipped != 1)}"
         exits.note(f"{file}: {left_out} left out, being no packets")
     return exits.DONE
+
+
+def _check_derived(format: Format, row: Row, data: bytes) -> None:
+    """Refuse a row with a derived column that differs from what is read of its packet."""
+    made, _ = format.read_row(data, format.row_context(row, format.context))
+    for name, origin in format.derived.items():
+        value = row.get(name)
+        if value is not None and value != made.get(name):
+            raise EncodeError(name, value, f"by {origin} it is {made.get(name)!r}")
 
 
 class _NoRow(SourceError):

@@ -67,6 +67,10 @@ def _never_opens(view: View) -> bool:
     return False
 
 
+def _dialect_context(row: Mapping[str, Any], context: int) -> int:
+    return context
+
+
 def _same_row(row: Row) -> Row:
     return row
 
@@ -132,6 +136,8 @@ class Format:
     """
     packet_of: Callable[[Mapping[str, Any], int], Any]
     """A row (bytes as bytes), the context of its dialect -> its packet. Raises `EncodeError`."""
+    derived: Mapping[str, str]
+    """Columns that follow from others, and what each follows from."""
     annotate: Callable[[View, int], list[Annotation]]
     """One whole packet, its context -> what each byte means, without gaps. Never raises."""
     body_views: Mapping[str, Callable[[Row], Any]]
@@ -146,6 +152,8 @@ class Format:
 
     `decode` if None; set where a packet is several frames.
     """
+    row_context: Callable[[Mapping[str, Any], int], int] = _dialect_context
+    """A row, the context of its dialect -> the context that its packet alone is read by."""
     redact: Callable[[Row], Row] = _same_row
     """A row -> the row without passwords."""
     next_context: Callable[[View, int], int] = _same_context

@@ -11,13 +11,8 @@ from wireyard.errors import DecodeError
 from wireyard.formats.base import Annotation
 from wireyard.formats.cursor import Cursor
 from wireyard.formats.plain_values import time_text
-from wireyard.formats.properties import (
-    TYPES,
-    decode_properties,
-    decode_value,
-    property_text,
-    section_cursor,
-)
+from wireyard.formats.properties import TYPES, decode_properties, decode_value, section_cursor
+from wireyard.formats.property_rows import property_text
 
 __all__ = ["MAX_SHOWN", "Marks", "bytes_text", "mark_marshalled", "number_text", "shown"]
 

@@ -8,13 +8,23 @@ other is IPv6, printed as eight groups without ``::``.
 
 from __future__ import annotations
 
-__all__ = ["MESSAGE_ID_CODES", "address_text", "message_id_text", "sys_message_id_text"]
+import re
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
+
+__all__ = [
+    "MESSAGE_ID_CODES",
+    "address_bytes",
+    "address_text",
+    "message_id_text",
+    "sys_message_id_text",
+]
 
 MESSAGE_ID_CODES = "q16sii"
 """The 32 bytes as `struct` codes, in the order that `message_id_text` takes them."""
 
 _MAPPED = bytes(10) + b"\xff\xff"
 _WITH_MAC = b"\xff\x00\x00\x00"
+_MAC_TEXT = re.compile(r"([^()]*)\(((?:[0-9A-Fa-f]{1,2}:){5}[0-9A-Fa-f]{1,2})\)")
 
 
 def address_text(address: bytes) -> str:
@@ -26,6 +36,29 @@ def address_text(address: bytes) -> str:
         return f"{quad}({':'.join(f'{byte:x}' for byte in address[4:10])})"
     groups = (int.from_bytes(address[at : at + 2], "big") for at in range(0, 16, 2))
     return ":".join(f"{group:x}" for group in groups)
+
+
+def address_bytes(text: str) -> bytes:
+    """Return the 16 bytes of an address: IPv4, IPv4 with a MAC in brackets, or IPv6.
+
+    Takes what `address_text` returns, and the other spellings of IPv6.
+
+    Raises
+    ------
+    ValueError
+        The text is no address.
+    """
+    try:
+        if found := _MAC_TEXT.fullmatch(text):
+            mac = bytes(int(group, 16) for group in found[2].split(":"))
+            return _WITH_MAC + mac + b"\xff\xff" + IPv4Address(found[1]).packed
+        if ":" not in text:
+            return _MAPPED + IPv4Address(text).packed
+        if "%" in text:
+            raise AddressValueError("a zone is not part of an address")
+        return IPv6Address(text).packed
+    except AddressValueError as error:
+        raise ValueError(str(error)) from None
 
 
 def sys_message_id_text(sequence: int, address: str, port: int, timestamp: int) -> str:

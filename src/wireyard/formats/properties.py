@@ -8,36 +8,30 @@ the specification prints them are those with `short_objects` (errata 41).
 
 from __future__ import annotations
 
-import base64
-import binascii
 import math
-import operator
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from wireyard import java
-from wireyard.errors import DecodeError, EncodeError, LimitExceeded, Malformed
-from wireyard.formats.base import Dialect, Row
+from wireyard.errors import EncodeError, LimitExceeded, Malformed
+from wireyard.formats.base import Dialect
 from wireyard.formats.cursor import Cursor
 
 __all__ = [
     "SHORT_OBJECTS",
     "TYPES",
+    "PlainProperties",
+    "PlainValue",
     "Properties",
     "Property",
     "decode_properties",
     "decode_value",
     "encode_properties",
-    "property_text",
-    "property_value",
-    "raw_section",
+    "plain_properties",
+    "plain_property",
     "section_cursor",
-    "section_if_said",
-    "typed_properties",
-    "typed_value",
 ]
 
 TYPES = MappingProxyType(
@@ -70,15 +64,25 @@ _TEXT_LENGTH = struct.Struct(">H")
 _NUMBERS = MappingProxyType(
     {name: struct.Struct(">" + code) for name, code in zip(TYPES.values(), "?bhiqfd", strict=False)}
 )
+_INTEGERS = range(-(2**31), 2**31)
+_LONGS = range(-(2**63), 2**63)
 _MIN_PROPERTY_BYTES = 6
 """Name length 2, one character, type 2, one byte: what the count is checked against."""
+
+
+PlainValue = bool | int | float | str | bytes
+"""A value whose type follows from what it is in Python."""
 
 
 class Property(NamedTuple):
     """One property: the type's name and the value as Python has it."""
 
     type: str
-    value: bool | int | float | str | bytes
+    value: PlainValue
+
+
+PlainProperties = Mapping[str, PlainValue | Property]
+"""Properties as people write them."""
 
 
 class Properties(Mapping[str, Property]):
@@ -217,39 +221,41 @@ def encode_properties(entries: Mapping[str, Property], short_objects: bool = Fal
             raise EncodeError("property name", name, "a name has at least one character")
         if kind not in _CODES:
             raise EncodeError(f"type of property {name}", kind, f"one of {', '.join(_CODES)}")
-        parts += (_text("property name", name, name), _CODE_BYTES[kind])
-        if kind == "object":
-            parts.append(_object(name, value, short_objects))
+        field = f"property {name}"
+        parts += (_text(f"property name {name}", name), _CODE_BYTES[kind])
+        if kind == "string":
+            parts.append(_string(field, value))
+        elif kind == "object":
+            parts.append(_object(field, value, short_objects))
         else:
-            parts.append((_string if kind == "string" else _number)(name, kind, value))
+            parts.append(_number(field, kind, value))
     return b"".join(parts)
 
 
-def _text(field: str, name: str, text: str) -> bytes:
+def _text(field: str, text: str) -> bytes:
     data = java.encode_modified(text)
     if len(data) > 0xFFFF:
-        problem = f"{len(data)} bytes of modified UTF-8, 65535 at most"
-        raise EncodeError(f"{field} {name}", text, problem)
+        raise EncodeError(field, text, f"{len(data)} bytes of modified UTF-8, 65535 at most")
     return _TEXT_LENGTH.pack(len(data)) + data
 
 
-def _string(name: str, kind: str, value: object) -> bytes:
+def _string(field: str, value: object) -> bytes:
     if not isinstance(value, str):
-        raise EncodeError(f"property {name}", value, "a string property holds text")
-    return _text("property", name, value)
+        raise EncodeError(field, value, "a string property holds text")
+    return _text(field, value)
 
 
-def _object(name: str, value: object, short_objects: bool) -> bytes:
+def _object(field: str, value: object, short_objects: bool) -> bytes:
     if not isinstance(value, bytes):
-        raise EncodeError(f"property {name}", value, "an object property holds bytes")
+        raise EncodeError(field, value, "an object property holds bytes")
     try:
         return struct.pack(">H" if short_objects else ">i", len(value)) + value
     except struct.error:
         problem = f"{len(value)} bytes are more than its length can tell"
-        raise EncodeError(f"property {name}", value, problem) from None
+        raise EncodeError(field, value, problem) from None
 
 
-def _number(name: str, kind: str, value: Any) -> bytes:
+def _number(field: str, kind: str, value: Any) -> bytes:
     try:
         if (kind == "boolean") != isinstance(value, bool):
             raise TypeError
@@ -258,161 +264,67 @@ def _number(name: str, kind: str, value: Any) -> bytes:
             return _NUMBERS[kind].pack(math.nan)
         return _NUMBERS[kind].pack(value)
     except (struct.error, OverflowError, TypeError):
-        raise EncodeError(f"property {name}", value, f"does not fit type {kind}") from None
+        raise EncodeError(field, value, f"does not fit type {kind}") from None
 
 
-def property_text(kind: str, value: Any) -> str:
-    """Return a value in the JMS string conversion; an object as base64 of its bytes."""
-    match kind:
-        case "string":
-            return str(value)
-        case "boolean":
-            return "true" if value else "false"
-        case "float":
-            return java.float_text(value)
-        case "double":
-            return java.double_text(value)
-        case "object":
-            return base64.b64encode(value).decode("ascii")
-        case _:
-            return str(int(value))
-
-
-def property_value(name: str, kind: str, value: Any) -> Property:
-    """Return the property that a row's type and value describe; see `typed_value`."""
-    return Property(kind, typed_value(name, kind, value))
-
-
-def typed_value(name: str, kind: str, value: Any) -> Any:
-    """Return the value of the property that a row's type and value describe.
-
-    Takes a value as rows have it in JSON (numbers, text, ``"NaN"``) or as columns have it
-    (text in the JMS string conversion). Bytes stand for an object.
+def plain_properties(field: str, given: Any) -> Properties | None:
+    """Return the properties that a mapping from names to plain values describes; None stays None.
 
     Raises
     ------
     EncodeError
-        A type that is none of the nine, or text that is no value of it.
+        No mapping, a name that is no text, or a value as `plain_property` refuses it.
     """
+    if given is None or (isinstance(given, Properties) and given.section is not None):
+        return given
+    if not isinstance(given, Mapping):
+        raise EncodeError(field, given, "a mapping from names to values is needed")
+    entries = {}
+    for name, value in given.items():
+        if not isinstance(name, str):
+            raise EncodeError("property name", name, "a name is text")
+        entries[_as_read(name)] = plain_property(f"property {name}", value)
+    return Properties(entries)
+
+
+def plain_property(field: str, value: Any) -> Property:
+    """Return the property that a plain value describes.
+
+    The type follows from the value: boolean, integer (long beyond 32 bits), double, string, and
+    object for bytes. A pair, such as `Property`, names its type; its value becomes what is read
+    back of it, so a float is rounded to 32 bits.
+
+    Raises
+    ------
+    EncodeError
+        A value of no such type, an unknown type, or a value that its type cannot hold.
+    """
+    match value:
+        case bool():
+            return Property("boolean", value)
+        case int() if value in _LONGS:
+            return Property("integer" if value in _INTEGERS else "long", int(value))
+        case float():
+            return Property("double", float(value))
+        case str():
+            return Property("string", _as_read(value))
+        case bytes():
+            return Property("object", bytes(value))
+        case (str(kind), exact):
+            return _exact_property(field, kind, exact)
+    raise EncodeError(field, value, "a boolean, a number of 64 bits, text, bytes or a Property")
+
+
+def _exact_property(field: str, kind: str, value: Any) -> Property:
     if kind not in _CODES:
-        raise EncodeError(f"type of property {name}", kind, f"one of {', '.join(_CODES)}")
-    convert: Callable[[Any], Any] = _READERS.get(kind, _whole)
-    try:
-        return convert(value)
-    except (ValueError, TypeError, KeyError, OverflowError, binascii.Error):
-        raise EncodeError(f"property {name}", value, f"not a value of type {kind}") from None
+        raise EncodeError(f"type of {field}", kind, f"one of {', '.join(_CODES)}")
+    if kind in _NUMBERS:
+        return Property(kind, _NUMBERS[kind].unpack(_number(field, kind, value))[0])
+    if not isinstance(value, str if kind == "string" else bytes):
+        raise EncodeError(field, value, f"does not fit type {kind}")
+    return Property(kind, _as_read(value) if isinstance(value, str) else value)
 
 
-def _whole(value: Any) -> int:
-    if isinstance(value, str):
-        return int(value)
-    if isinstance(value, bool):
-        raise TypeError
-    return operator.index(value)
-
-
-def _truth(value: Any) -> bool:
-    return value if isinstance(value, bool) else {"true": True, "false": False}[value]
-
-
-def _float(value: Any) -> float:
-    if not isinstance(value, str | int | float):
-        raise TypeError
-    return float(value)
-
-
-def _float32(value: Any) -> float:
-    """Round as the wire does: text in columns has the digits that tell floats apart, no more."""
-    number: float = _NUMBERS["float"].unpack(_NUMBERS["float"].pack(_float(value)))[0]
-    return number
-
-
-def _plain_text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
-
-
-def _object_bytes(value: Any) -> bytes:
-    return value if isinstance(value, bytes) else base64.b64decode(value, validate=True)
-
-
-_READERS: Mapping[str, Callable[[Any], Any]] = {
-    "boolean": _truth,
-    "float": _float32,
-    "double": _float,
-    "string": _plain_text,
-    "object": _object_bytes,
-}
-
-
-def typed_properties(properties: Mapping[str, Any] | None) -> Properties:
-    """Return the properties of a packet or a row as `Properties`.
-
-    A row that came back from JSON or from columns has ``{type, value}`` in the place of a pair.
-
-    Raises
-    ------
-    EncodeError
-        An entry without a type and a value, or with a value that is not of its type.
-    """
-    if isinstance(properties, Properties):
-        return properties
-    return Properties(
-        {name: _typed_property(name, entry) for name, entry in (properties or {}).items()}
-    )
-
-
-def raw_section(properties: Properties, write: Callable[[Properties], bytes]) -> Row:
-    """Return a row's `raw_properties`: the section, if the values in columns do not give it back.
-
-    That is if `write` gives them other bytes, or if columns spell a lone surrogate out.
-    """
-    section = properties.section
-    with suppress(EncodeError):
-        if write(properties) == section and not (b"\xed" in section and _spelled_out(properties)):
-            return {}
-    return {"raw_properties": section}
-
-
-def _spelled_out(properties: Properties) -> bool:
-    """Tell whether columns show some text otherwise than it is."""
-    texts = (text for name, (_, value) in properties.items() for text in (name, value))
-    return any(isinstance(text, str) and java.storable(text) != text for text in texts)
-
-
-def section_if_said(
-    said: Properties, section: bytes | None, read: Callable[[bytes], Properties]
-) -> Properties:
-    """Return what `read` makes of a section if it is what a row says, else `said`.
-
-    The values of a row of columns are text, in which lone surrogates are spelled out.
-
-    Raises
-    ------
-    EncodeError
-        A section that is not bytes.
-    """
-    if section is not None:
-        if not isinstance(section, bytes):
-            raise EncodeError("raw_properties", section, "a section is bytes")
-        with suppress(DecodeError):
-            found = read(section)
-            if _shown(found) == _shown(said):
-                return found
-    return said
-
-
-def _shown(properties: Properties) -> dict[str, tuple[str, str]]:
-    return {
-        java.storable(name): (kind, java.storable(property_text(kind, value)))
-        for name, (kind, value) in properties.items()
-    }
-
-
-def _typed_property(name: str, entry: Any) -> Property:
-    if isinstance(entry, Property):
-        return entry
-    if not isinstance(entry, Mapping) or not {"type", "value"} <= entry.keys():
-        raise EncodeError(f"property {name}", entry, "a property has a type and a value")
-    return property_value(name, entry["type"], entry["value"])
+def _as_read(text: str) -> str:
+    """Return text as it is read back: two halves of a surrogate pair are one character."""
+    return text if text.isascii() else java.decode_text(java.encode_modified(text))

@@ -5,7 +5,7 @@ formats turn it into an error of their own.
 """
 
 from wireyard.java.cursor import Limits
-from wireyard.java.hashtable import read_hashtable, write_hashtable
+from wireyard.java.hashtable import read_hashtable
 from wireyard.java.serial import read_object, read_objects
 from wireyard.java.text import (
     decode_text,
@@ -16,6 +16,7 @@ from wireyard.java.text import (
     storable,
 )
 from wireyard.java.values import JavaCollection, JavaError, JavaValue, Opaque, plain
+from wireyard.java.writing import write_hashmap, write_hashtable, write_objects
 
 __all__ = [
     "JavaCollection",
@@ -33,5 +34,7 @@ __all__ = [
     "read_object",
     "read_objects",
     "storable",
+    "write_hashmap",
     "write_hashtable",
+    "write_objects",
 ]

@@ -27,7 +27,8 @@ from wireyard.errors import EncodeError
 from wireyard.formats.gpacket import packet as gpacket
 from wireyard.formats.jmq import packet as jmq
 from wireyard.formats.jmq.layout import MESSAGE_TYPES
-from wireyard.formats.properties import Properties, Property, typed_properties
+from wireyard.formats.properties import Properties, Property
+from wireyard.formats.property_rows import typed_properties
 
 __all__ = ["TERSE", "Terse", "to_gpacket", "to_jmq"]
 

@@ -218,27 +218,32 @@ def test_both_orders_have_the_same_fields() -> None:
 
 
 PACKET = Packet(packet_type=1)
+LINK = LinkPacket(packet_type=1)
 
 
 @pytest.mark.parametrize(
-    ("packet", "field"),
+    ("packet", "changes", "field"),
     [
-        (replace(PACKET, packet_type=32768), "packet_type"),
-        (replace(PACKET, version=351), "version"),
-        (replace(PACKET, header_order="other"), "header_order"),
-        (replace(PACKET, timestamp=2**63), "timestamp"),
-        (replace(PACKET, sequence="1"), "sequence"),  # type: ignore[arg-type]
-        (replace(PACKET, bit_flags=-1), "bit_flags"),
-        (replace(PACKET, bit_flags=2**32), "bit_flags"),
-        (replace(PACKET, payload="text"), "payload"),  # type: ignore[arg-type]
-        (replace(PACKET, properties=Properties({"a": Property("byte", 200)})), "property a"),
-        (LinkPacket(packet_type=1, payload=bytes(65521)), "payload"),
-        (LinkPacket(packet_type=1, destination_id=2**31), "destination_id"),
+        (PACKET, {"packet_type": 32768}, "packet_type"),
+        (PACKET, {"packet_type": "PING"}, "packet_type"),
+        (PACKET, {"version": 351}, "version"),
+        (PACKET, {"header_order": "other"}, "header_order"),
+        (PACKET, {"timestamp": 2**63}, "timestamp"),
+        (PACKET, {"sequence": "1"}, "sequence"),
+        (PACKET, {"bit_flags": -1}, "bit_flags"),
+        (PACKET, {"bit_flags": 2**32}, "bit_flags"),
+        (PACKET, {"bit_flags": "g"}, "bit_flags"),
+        (PACKET, {"payload": "text"}, "payload"),
+        (PACKET, {"properties": Properties({"a": Property("byte", 200)})}, "property a"),
+        (LINK, {"payload": bytes(65521)}, "payload"),
+        (LINK, {"destination_id": 2**31}, "destination_id"),
     ],
 )
-def test_what_does_not_fit_is_refused(packet: Packet | LinkPacket, field: str) -> None:
+def test_what_does_not_fit_is_refused(
+    packet: Packet | LinkPacket, changes: dict[str, Any], field: str
+) -> None:
     with pytest.raises(EncodeError) as caught:
-        encode(packet)
+        encode(replace(packet, **changes))
     assert caught.value.field == field
 
 

@@ -20,7 +20,7 @@ from tests.readings import assert_contiguous, assert_one_reading, events_of, tab
 from wireyard.errors import DecodeError
 from wireyard.formats import get_format
 from wireyard.formats.gpacket.packet import LinkPacket, Packet, decode, encode, read_row
-from wireyard.formats.properties import property_text
+from wireyard.formats.property_rows import property_text
 
 GPACKET = get_format("gpacket")
 FOLDER = Path("vectors", "openmq")

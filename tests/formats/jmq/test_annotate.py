@@ -88,7 +88,7 @@ def test_golden_packet() -> None:
 PACKET = Packet(
     packet_type=1,
     timestamp=1105948800061,
-    bit_flags=FLAGS["Q"] | FLAGS["C"],
+    bit_flags=FLAGS["Q"] | FLAGS["A"],
     transaction_id=3,
     destination="orders",
     unknown_items=((77, b"\1\2"),),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.make import packet, section
+from tests.make import item, items, long_item, packet, section
 from wireyard.errors import EncodeError
 from wireyard.formats.jmq.packet import Packet, decode, encode, packet_of, read_row
 from wireyard.formats.properties import Properties, Property
@@ -45,7 +45,7 @@ def test_a_list_is_there_when_it_has_items_and_always_in_103() -> None:
         ("timestamp", None),
         ("source_ip", b"\0" * 15),
         ("source_ip", b"\0" * 17),
-        ("source_ip", "1.2.3.4"),
+        ("source_ip", "1.2.3.400"),
         ("source_port", 2**31),
         ("sequence", -(2**31) - 1),
         ("priority", 128),
@@ -63,7 +63,7 @@ def test_a_list_is_there_when_it_has_items_and_always_in_103() -> None:
         ("message_type", 5),
         ("reply_to", "x" * 65536),
         ("correlation_id", "ü" * 32768),
-        ("body", "text"),
+        ("body", "\ud800"),
     ],
 )
 def test_a_value_without_a_form_on_the_wire_is_refused_by_name(field: str, value: object) -> None:
@@ -80,6 +80,25 @@ def test_103_has_32_bits_for_its_ids(field: str) -> None:
     with pytest.raises(EncodeError) as caught:
         encode(Packet(**given))
     assert caught.value.field == field
+
+
+def test_flags_above_the_low_byte_of_103_come_back_but_cannot_be_built() -> None:
+    data = packet(version=103, bit_flags=0xAB05)
+    found = decode(data)
+    assert (found.bit_flags, encode(found)) == (5, data)
+    assert encode(dataclasses.replace(found, bit_flags=4)) == packet(version=103, bit_flags=4)
+    with pytest.raises(EncodeError, match="'bit_flags' cannot be 43781"):
+        encode(dataclasses.replace(found, bit_flags=0xAB05))
+
+
+def test_layout_makes_no_other_packet_but_short_objects_do() -> None:
+    data = packet(items=items(item(1, "q"), long_item(9, 7)))
+    found = decode(data)
+    assert found.raw_header == data and encode(found) == data
+    tidy = dataclasses.replace(found, raw_header=None, property_offset=None)
+    assert tidy == found and repr(tidy) == repr(found) and encode(tidy) != data
+    short = Packet(packet_type=1, properties={"o": b"\1\2"}, short_objects=True)
+    assert decode(encode(short), 1) == short != dataclasses.replace(short, short_objects=False)
 
 
 @pytest.mark.parametrize("code", [0, 1, 11, -1, 65536])
@@ -104,6 +123,15 @@ def test_packets_with_the_same_bytes_are_equal_even_with_nan() -> None:
 def test_a_packet_without_a_type_is_refused() -> None:
     with pytest.raises(EncodeError):
         packet_of({"destination": "q"})
+
+
+@pytest.mark.parametrize("entry", [Property("integer", "x"), Property("whole", 1)])
+def test_a_property_of_a_row_is_checked_before_it_is_compared_with_the_section(
+    entry: Property,
+) -> None:
+    row = {"packet_type": 1, "properties": {"n": entry}, "raw_properties": section(("n", 4, 1))}
+    with pytest.raises(EncodeError, match="property n"):
+        packet_of(row)
 
 
 # --- any packet -----------------------------------------------------------------------------

@@ -11,7 +11,8 @@ from wireyard.errors import UsageError
 from wireyard.formats.jmq.layout import FLAGS
 from wireyard.formats.jmq.message import JmsMessage, destination_kind, redact, reply_to_kind
 from wireyard.formats.jmq.packet import Packet, decode, encode, read_row
-from wireyard.formats.properties import Properties, Property, property_text
+from wireyard.formats.properties import Properties, Property
+from wireyard.formats.property_rows import property_text
 
 SCENARIOS = (
     "acks",

@@ -28,16 +28,20 @@ from tests.formats.mqtt.make import (
 from tests.readings import check_cover
 from wireyard.errors import DecodeError, EncodeError, Truncated
 from wireyard.formats import get_format
+from wireyard.formats.mqtt.control import CONTROL_PACKETS, Packet, PingReq, Publish, Subscribe
+from wireyard.formats.mqtt.filters import Filter
 from wireyard.formats.mqtt.layout import COLUMNS, MSB_FIRST, PROPERTIES
-from wireyard.formats.mqtt.packet import Packet
 from wireyard.formats.mqtt.properties import Property
-from wireyard.formats.mqtt.reading import Filter
 from wireyard.schema import rows_to_batch
 
 MQTT = get_format("mqtt")
 IGNORED = [data for version in (2, 3) for data in with_ignored_bits(version)]
 """Rows do not say bits that the version does not look at."""
 ALL = [(version, data) for version in VERSIONS for data in variety(version)]
+
+
+def control_packet(kind: int, **values: Any) -> Packet:
+    return CONTROL_PACKETS[kind](**values)
 
 
 def row_of(data: bytes, context: int = 4) -> dict[str, Any]:
@@ -227,9 +231,9 @@ def test_every_property_comes_back() -> None:
             fields: dict[str, Any] = {"properties": made}
             if kind == 16:
                 fields = {"will_topic": "w", "will_properties": made}
-            packet = Packet(
-                packet_type=1 if kind == 16 else kind, version_in_force=5, topic="a", **fields
-            )
+            if kind == 3:
+                fields["topic"] = "a"
+            packet = control_packet(1 if kind == 16 else kind, version_in_force=5, **fields)
             again = MQTT.decode(MQTT.encode(packet), 5)
             name = "will_properties" if kind == 16 else "properties"
             assert getattr(again, name) == made
@@ -289,15 +293,15 @@ def test_fields_behind_a_broken_one_are_read() -> None:
 
 
 def test_the_least_that_has_to_be_said() -> None:
-    assert MQTT.encode(Packet(packet_type=12)) == b"\xc0\0"
-    assert MQTT.encode(Packet(packet_type=1)) == packet(0x10, text("MQTT") + b"\4\0\0\0\0\0")
-    made = Packet(packet_type=3, topic="a", qos=1, packet_id=2, payload=b"x", version_in_force=5)
+    assert MQTT.encode(PingReq()) == b"\xc0\0"
+    assert MQTT.encode(control_packet(1)) == packet(0x10, text("MQTT") + b"\4\2\0\0\0\0")
+    made = Publish(topic="a", qos=1, packet_id=2, payload=b"x", version_in_force=5)
     assert MQTT.encode(made) == publish(5, 0x32, "a", 2)
     made = replace(made, version_in_force=2)
     assert MQTT.encode(made) == publish(2, 0x32, "a", 2)
     assert MQTT.encode(replace(made, msb_first=True)) == publish(4, 0x32, "a", 2)
-    made = Packet(packet_type=8, packet_id=7, filters=(Filter("a/b", 1),))
-    assert MQTT.encode(made) == subscribe(4, ("a/b", 1))
+    asks = Subscribe(packet_id=7, filters=(Filter("a/b", 1),))
+    assert MQTT.encode(asks) == subscribe(4, ("a/b", 1))
     assert MQTT.encode(MQTT.packet_of({"packet_type": 3, "topic": "a"}, 5)) == publish(
         5, 0x30, "a", payload=b""
     )
@@ -306,24 +310,35 @@ def test_the_least_that_has_to_be_said() -> None:
 @pytest.mark.parametrize(
     ("field", "values"),
     [
-        ("packet_type", {"packet_type": 0}),
-        ("packet_type", {"packet_type": 15}),
+        ("version_in_force", {"packet_type": 15, "version_in_force": 4}),
         ("version_in_force", {"packet_type": 12, "version_in_force": 1}),
-        ("topic", {"packet_type": 3}),
         ("topic", {"packet_type": 3, "topic": "x" * 65536}),
         ("topic", {"packet_type": 3, "topic": "\ud800"}),
         ("packet_id", {"packet_type": 3, "topic": "a", "qos": 1}),
         ("packet_id", {"packet_type": 4, "packet_id": 65536}),
         ("qos", {"packet_type": 3, "topic": "a", "qos": 3, "packet_id": 1}),
         ("flags", {"packet_type": 12, "flags": 16}),
-        ("payload", {"packet_type": 3, "topic": "a", "payload": "text"}),
+        ("payload", {"packet_type": 3, "topic": "a", "payload": 5}),
+        ("packet_id", {"packet_type": 3, "topic": "a", "packet_id": 5}),
         ("keep_alive", {"packet_type": 1, "keep_alive": -1}),
         ("will_qos", {"packet_type": 1, "will_topic": "w", "will_qos": 4}),
-        ("password", {"packet_type": 1, "password": "text"}),
+        ("will_qos", {"packet_type": 1, "will_qos": 1}),
+        ("will_payload", {"packet_type": 1, "will_payload": b""}),
+        ("will_properties", {"packet_type": 1, "will_topic": "w",
+                             "will_properties": {"will_delay_interval": 1}}),
+        ("password", {"packet_type": 1, "password": 5}),
+        ("password", {"packet_type": 1, "password": b"", "version_in_force": 2}),
         ("username", {"packet_type": 1, "username": "u", "version_in_force": 2}),
         ("return_code", {"packet_type": 2, "return_code": 256}),
         ("return_codes", {"packet_type": 9, "packet_id": 1, "return_codes": (256,)}),
-        ("subscription options", {"packet_type": 8, "packet_id": 1, "filters": (Filter("a"),)}),
+        ("return_codes", {"packet_type": 11, "packet_id": 1, "return_codes": (0,)}),
+        ("return_code", {"packet_type": 4, "packet_id": 1, "return_code": 0}),
+        ("properties", {"packet_type": 4, "packet_id": 1, "properties": ()}),
+        ("session_present", {"packet_type": 2, "session_present": True, "version_in_force": 3}),
+        ("msb_first", {"packet_type": 12, "msb_first": True}),
+        ("dup", {"packet_type": 6, "packet_id": 1, "dup": True}),
+        ("filters", {"packet_type": 10, "packet_id": 1, "filters": (Filter("a", 1),)}),
+        ("filters", {"packet_type": 8, "packet_id": 1, "filters": (Filter("a"),)}),
         ("properties", {"packet_type": 3, "topic": "a",
                         "properties": (Property("topic_alias", 1),)}),
         ("property", {"packet_type": 3, "topic": "a", "version_in_force": 5,
@@ -338,7 +353,7 @@ def test_the_least_that_has_to_be_said() -> None:
 )  # fmt: skip
 def test_what_has_no_form_on_the_wire(field: str, values: dict[str, Any]) -> None:
     with pytest.raises(EncodeError) as raised:
-        MQTT.encode(Packet(**values))
+        MQTT.encode(control_packet(values.pop("packet_type"), **values))
     assert raised.value.field == field
 
 
@@ -348,7 +363,12 @@ def test_what_has_no_form_on_the_wire(field: str, values: dict[str, Any]) -> Non
         ("packet_type", {}),
         ("password", {"packet_type": 1, "has_password": True}),
         ("filters", {"packet_type": 8, "filters": ["a"]}),
-        ("filters", {"packet_type": 8, "filters": [{"filter": "a", "qos": "x"}]}),
+        ("packet_type", {"packet_type": 0}),
+        ("packet_type", {"packet_type": [3]}),
+        ("topic", {"packet_type": 3}),
+        ("packet_id", {"packet_type": 4}),
+        ("keep_alive", {"packet_type": 3, "topic": "a", "keep_alive": 60}),
+        ("qos", {"packet_type": 8, "filters": [{"filter": "a", "qos": "x"}]}),
         ("properties", {"packet_type": 3, "properties": {"topic_alias": 1}}),
         ("property", {"packet_type": 3, "properties": [{"name": "x", "value": 1}]}),
         ("topic_alias", {"packet_type": 3, "properties": [{"name": "topic_alias", "value": "x"}]}),

@@ -9,9 +9,8 @@ from typing import Any, Final
 
 from tests.layers.dealing import run_dealt
 from wireyard.formats.mqtt import FORMAT, layout
-from wireyard.formats.mqtt.packet import Packet
-from wireyard.formats.mqtt.properties import Property
-from wireyard.formats.mqtt.reading import Filter
+from wireyard.formats.mqtt.control import CONTROL_PACKETS
+from wireyard.formats.mqtt.filters import Filter
 from wireyard.layers.mqtt.deliveries import VERDICTS
 from wireyard.layers.mqtt.derive import CHAIN, derive_tables
 from wireyard.layers.mqtt.directions import known_streams, sides_of
@@ -60,9 +59,8 @@ class Capture:
 
     def put(self, who: str, up: bool, kind: int, **values: Any) -> int:
         """Add a packet; return its frame."""
-        if values.get("properties") is not None:
-            values["properties"] = tuple(Property(*one) for one in values["properties"])
-        packet = Packet(packet_type=kind, version_in_force=self.version, **values)
+        values = {name: value for name, value in values.items() if value is not None}
+        packet = CONTROL_PACKETS[kind](version_in_force=self.version, **values)
         view = FORMAT.encode(packet)
         row, error = FORMAT.read_row(view, self.version)
         assert error is None
@@ -111,10 +109,8 @@ class Capture:
     ) -> int:
         said = values.pop("said", None)
         self.put(
-            who, True, layout.CONNECT,
-            protocol_name=layout.PROTOCOLS[self.version], protocol_version=self.version,
-            client_id=who, clean_start=clean, keep_alive=60, **values,
-        )  # fmt: skip
+            who, True, layout.CONNECT, client_id=who, clean_start=clean, keep_alive=60, **values
+        )
         flag = {} if self.version == 3 else {"session_present": present}
         return self.put(who, False, layout.CONNACK, return_code=code, properties=said, **flag)
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.layers.mqtt.make import Capture
 from wireyard.formats.mqtt import layout
-from wireyard.formats.mqtt.reading import Filter
+from wireyard.formats.mqtt.filters import Filter
 from wireyard.layers.mqtt import requests, state
 from wireyard.layers.mqtt.broker import Broker
 from wireyard.layers.mqtt.directions import known_streams, sides_of
@@ -112,7 +112,7 @@ def test_what_waits_for_an_answer() -> None:
         capture.put("asks", True, layout.UNSUBSCRIBE, packet_id=packet_id, filters=(Filter("a"),))
         capture.put("asks", True, layout.PINGREQ)
     capture.put(
-        "early", True, layout.CONNECT, protocol_name="MQTT", protocol_version=4,
+        "early", True, layout.CONNECT,
         client_id="early", clean_start=True, keep_alive=0,
     )  # fmt: skip
     for _ in range(state.MAX_EARLY + 5):

@@ -264,7 +264,7 @@ def test_what_a_client_sends_before_connack_counts_if_it_is_accepted() -> None:
     for code, expected in ((0, ["no_subscriber"]), (5, [])):
         capture = Capture()
         capture.put(
-            "eager", True, layout.CONNECT, protocol_name="MQTT", protocol_version=4,
+            "eager", True, layout.CONNECT,
             client_id="eager", clean_start=True, keep_alive=0,
         )  # fmt: skip
         capture.publish("eager", True, "t", b"x", 1)

@@ -5,6 +5,7 @@ from wireyard.formats.gpacket.annotate import annotate
 from wireyard.formats.gpacket.framing import begins, find_header, frame_size
 from wireyard.formats.gpacket.layout import (
     COLUMNS,
+    DERIVED,
     HEADER_BYTES,
     LINK,
     LINK_COLUMNS,
@@ -32,6 +33,7 @@ FORMAT = Format(
     encode=encode,
     read_row=read_row,
     packet_of=packet_of,
+    derived=DERIVED,
     annotate=annotate,
     body_views={"text": payload_text, "value": payload_value},
     nested=nested_packets,

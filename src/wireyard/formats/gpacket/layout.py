@@ -34,6 +34,7 @@ from wireyard.layout import Column, Field, Layout
 
 __all__ = [
     "COLUMNS",
+    "DERIVED",
     "DOCUMENTED",
     "FLAGS",
     "HEADERS",
@@ -265,3 +266,15 @@ LINK_COLUMNS = MappingProxyType(
     }
 )
 """What a row of a link packet says of itself, by the column that each stands in."""
+
+DERIVED = MappingProxyType(
+    {
+        "packet_type_name": "packet_type",
+        "size": "the other columns",
+        "magic": "version",
+        "property_size": "properties",
+        "flags": "bit_flags",
+        "payload_size": "payload",
+    }
+)
+"""Columns that follow from others, and what they follow from: a row need not say them."""

@@ -7,14 +7,25 @@ raises.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from datetime import datetime
 from functools import partial
 from typing import Any, ClassVar
 
 from wireyard.errors import DecodeError, EncodeError, Malformed, Truncated, UnsupportedVersion
 from wireyard.formats.base import Row, View
+from wireyard.formats.fields import (
+    PlainFields,
+    Takes,
+    bits_of,
+    code_of,
+    flag,
+    in_range,
+    milliseconds,
+    octets_or_none,
+    whole,
+)
 from wireyard.formats.gpacket.layout import (
     DOCUMENTED,
     FLAGS,
@@ -35,13 +46,13 @@ from wireyard.formats.gpacket.layout import (
     VERSION,
 )
 from wireyard.formats.properties import (
+    PlainProperties,
     Properties,
     decode_properties,
     encode_properties,
-    raw_section,
-    section_if_said,
-    typed_properties,
+    plain_properties,
 )
+from wireyard.formats.property_rows import raw_section, section_if_said, typed_properties
 from wireyard.layout import Layout
 
 __all__ = ["LinkPacket", "Packet", "decode", "encode", "header_of", "packet_of", "read_row"]
@@ -49,21 +60,30 @@ __all__ = ["LinkPacket", "Packet", "decode", "encode", "header_of", "packet_of",
 _HEAD = f"{SPEC}, packet format"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Packet:
-    """One GPacket; sizes are not fields, they follow from the rest."""
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Packet(PlainFields):
+    """One GPacket; sizes are not fields, they follow from the rest.
+
+    A type may be given by its name, flags by their letters, the time as a `datetime`, and
+    properties as a dict of plain values.
+    """
 
     version: int = VERSION
-    packet_type: int
-    timestamp: int = 0
+    packet_type: Takes[int | str, int] = Takes(code_of(PACKET_TYPES))
+    timestamp: Takes[int | datetime, int] = Takes(milliseconds, 0)
     sequence: int = 0
-    bit_flags: int = 0
+    bit_flags: Takes[int | str, int] = Takes(bits_of(FLAGS), 0)
     header_order: str = SHIPPED
     """Where the magic stands: ``shipped`` or ``documented``."""
-    properties: Properties | None = None
-    payload: bytes | None = None
-    short_objects: bool = False
+    properties: Takes[PlainProperties | None, Properties | None] = Takes(plain_properties, None)
+    payload: Takes[bytes | None, bytes | None] = Takes(octets_or_none, None)
+    short_objects: Takes[bool, bool] = Takes(flag, False)
     """Whether an OBJECT property has a length of 16 bits (errata 41)."""
+
+    _spelled: ClassVar[Mapping[str, str]] = {
+        "packet_type": "packet_type_name",
+        "bit_flags": "flags",
+    }
 
     @property
     def packet_type_name(self) -> str | None:
@@ -76,15 +96,17 @@ class Packet:
         return flag_letters(self.bit_flags)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkPacket:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LinkPacket(PlainFields):
     """One packet of the link between two brokers, before GPackets flow."""
 
     version: ClassVar[int] = LINK_VERSION
-    packet_type: int
+    packet_type: Takes[int | str, int] = Takes(code_of(LINK_TYPES))
     destination_id: int = 0
     bit_flags: int = 0
-    payload: bytes | None = None
+    payload: Takes[bytes | None, bytes | None] = Takes(octets_or_none, None)
+
+    _spelled: ClassVar[Mapping[str, str]] = {"packet_type": "packet_type_name"}
 
     @property
     def packet_type_name(self) -> str | None:
@@ -223,17 +245,14 @@ def encode(packet: Packet | LinkPacket) -> bytes:
     EncodeError
         A value that the header or the properties cannot hold.
     """
-    payload = b"" if packet.payload is None else packet.payload
-    if not isinstance(payload, bytes):
-        raise EncodeError("payload", payload, "a payload is bytes")
+    payload = packet.payload or b""
     if isinstance(packet, LinkPacket):
         if len(payload) > MAX_LINK_BYTES - LINK_BYTES:
             raise EncodeError("payload", payload, f"{MAX_LINK_BYTES - LINK_BYTES} bytes at most")
         return _pack(LINK_HEADER, packet, {"size": LINK_BYTES + len(payload)}) + payload
-    layout = HEADERS.get(packet.header_order)
-    if layout is None:
+    if not isinstance(packet.header_order, str) or packet.header_order not in HEADERS:
         raise EncodeError("header_order", packet.header_order, f"one of {', '.join(HEADERS)}")
-    if packet.version != VERSION:
+    if whole("version", packet.version) != VERSION:
         raise EncodeError("version", packet.version, f"{VERSION} is the only one")
     section = _encode_section(packet.properties, packet.short_objects)
     computed = {
@@ -241,18 +260,15 @@ def encode(packet: Packet | LinkPacket) -> bytes:
         "size": HEADER_BYTES + len(section) + len(payload),
         "property_size": len(section),
     }
-    return _pack(layout, packet, computed) + section + payload
+    return _pack(HEADERS[packet.header_order], packet, computed) + section + payload
 
 
 def _pack(layout: Layout, packet: Packet | LinkPacket, computed: Mapping[str, int]) -> bytes:
-    parts = []
+    values = []
     for field in layout.fields:
         value = computed[field.name] if field.name in computed else getattr(packet, field.name)
-        try:
-            parts.append(struct.pack(">" + field.code, value))
-        except struct.error as error:
-            raise EncodeError(field.name, value, str(error)) from None
-    return b"".join(parts)
+        values.append(in_range(field, value))
+    return layout.struct.pack(*values)
 
 
 def _encode_section(properties: Properties | None, short_objects: bool) -> bytes:
@@ -269,10 +285,14 @@ def packet_of(row: Mapping[str, Any], context: int = 0) -> Packet | LinkPacket:
     Raises
     ------
     EncodeError
-        A row without a packet type, or with properties that are not of their type.
+        A row without a packet type, with a field of the other kind of packet, or with properties
+        that are not of their type.
     """
     link = row.get("version") == LINK_VERSION
-    names = _LINK_FIELDS if link else _FIELDS
+    names, others = (_LINK_FIELDS, _FIELDS) if link else (_FIELDS, _LINK_FIELDS)
+    for name in others:
+        if name not in (*names, "version") and row.get(name) is not None:
+            raise EncodeError(name, row[name], f"no field of version {row.get('version', VERSION)}")
     values = {name: row[name] for name in names if row.get(name) is not None}
     if "packet_type" not in values:
         raise EncodeError("packet_type", None, "every packet has a type")

@@ -26,7 +26,8 @@ from wireyard.formats.gpacket.layout import (
 from wireyard.formats.gpacket.packet import read_row
 from wireyard.formats.message_id import MESSAGE_ID_CODES, message_id_text
 from wireyard.formats.plain_values import plain_objects, value_text
-from wireyard.formats.properties import decode_properties, typed_properties
+from wireyard.formats.properties import decode_properties
+from wireyard.formats.property_rows import typed_properties
 
 __all__ = ["nested_packets", "payload_text", "payload_value"]
 

@@ -4,7 +4,7 @@ from wireyard.formats.base import Format
 from wireyard.formats.jmq.annotate import annotate
 from wireyard.formats.jmq.body import body_text, body_value
 from wireyard.formats.jmq.framing import begins, find_header, frame_size
-from wireyard.formats.jmq.layout import COLUMNS, HEADER_BYTES, MAX_PACKET_BYTES
+from wireyard.formats.jmq.layout import COLUMNS, DERIVED, HEADER_BYTES, MAX_PACKET_BYTES
 from wireyard.formats.jmq.message import redact
 from wireyard.formats.jmq.packet import decode, encode, packet_of, read_row
 from wireyard.formats.properties import SHORT_OBJECTS
@@ -26,6 +26,7 @@ FORMAT = Format(
     encode=encode,
     read_row=read_row,
     packet_of=packet_of,
+    derived=DERIVED,
     annotate=annotate,
     redact=redact,
     body_views={"text": body_text, "value": body_value},

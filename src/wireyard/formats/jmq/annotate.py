@@ -20,14 +20,14 @@ from wireyard.formats.jmq.layout import (
     ITEMS,
     MAGIC,
     PACKET_TYPES,
+    SECRET_BODIES,
     SPEC,
     VERSIONS,
 )
-from wireyard.formats.jmq.message import SECRET_BODIES
 from wireyard.formats.jmq.packet import read_properties, read_row
 from wireyard.formats.marks import Marks, bytes_text, mark_marshalled, number_text, shown
 from wireyard.formats.message_id import address_text
-from wireyard.formats.properties import property_text
+from wireyard.formats.property_rows import property_text
 
 __all__ = ["annotate"]
 

@@ -1,4 +1,4 @@
-"""Message bodies opened: what a packet's type says its body is, as plain Python values.
+"""Message bodies opened and made: what a packet's type says its body is, as plain Python values.
 
 Messages carry what JMS applications sent: text, bytes, or Java serialization, compressed if the Z
 flag says so. Some control packets carry fixed records. Anything else stays the bytes it is.
@@ -8,25 +8,33 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from wireyard import java
-from wireyard.errors import DecodeError, LimitExceeded, Malformed
+from wireyard.errors import DecodeError, EncodeError, LimitExceeded, Malformed
 from wireyard.formats.base import Row
+from wireyard.formats.fields import octets_or_text
 from wireyard.formats.jmq.layout import (
     FLAGS,
     HEADERS,
     MAX_PACKET_BYTES,
+    PACKET_TYPES,
     SPEC,
 )
 from wireyard.formats.message_id import MESSAGE_ID_CODES, message_id_text
 from wireyard.formats.plain_values import plain_objects, value_text
-from wireyard.formats.properties import typed_properties
+from wireyard.formats.properties import PlainValue, Property, plain_property
+from wireyard.formats.property_rows import typed_properties
 
-__all__ = ["MAX_INFLATED_BYTES", "body_text", "body_value"]
+__all__ = ["MAX_INFLATED_BYTES", "PlainBody", "body_bytes", "body_text", "body_value"]
+
+_Entry = PlainValue | Property | None
+PlainBody = bytes | str | Mapping[str, _Entry] | Sequence[_Entry]
+"""A body as people write it: text, bytes, a MAP, or a STREAM."""
 
 MAX_INFLATED_BYTES = MAX_PACKET_BYTES
 """Largest body believed after inflation: what brokers would take without compression. Deflate makes
@@ -60,32 +68,35 @@ class _Body:
         return kind("jmq", "body", offset, problem, _SPEC, code)
 
 
-def body_value(row: Row) -> Any:
-    """Return a row's body as a plain value; None if there is no body.
+def body_value(source: Any) -> Any:
+    """Return the body of a packet or of a row as a plain value; None if there is no body.
 
     TEXT is text, BYTES bytes, MAP a dict, STREAM a list, OBJECT what the object stands for. An
     object of an unknown class is ``{"class": name, "data": its own serialization stream}``.
     Records of control packets are lists of numbers, message ids, acknowledged messages or XA ids;
-    AUTHENTICATE gives the user alone. The row needs `packet_type`, `version`, `bit_flags`,
+    AUTHENTICATE gives the user alone. A row needs `packet_type`, `version`, `bit_flags`,
     `property_offset`, `property_size`, `properties` and `body`.
 
     Raises
     ------
     DecodeError
-        A body that is not what its packet type says, or that does not inflate to its size.
+        A body that is not what its packet type says, or that does not inflate to its size. Offsets
+        count from the packet where a row says where its body begins, else from the body.
 
     Limits
     ------
     `MAX_INFLATED_BYTES`, and those of ``wireyard.java``.
     """
-    data = row.get("body")
+    in_row = isinstance(source, Mapping)
+    get: Callable[[str], Any] = source.get if in_row else partial(getattr, source)
+    data = get("body")
     if data is None:
         return None
-    start = row["property_offset"] + row["property_size"]
-    body = _Body(data, row["version"], start, False)
-    if row["bit_flags"] & FLAGS["Z"]:
-        body = _Body(_inflate(body, row.get("properties")), body.version, start, True)
-    opener = _OPENERS.get(row["packet_type"])
+    start = source["property_offset"] + source["property_size"] if in_row else 0
+    body = _Body(data, get("version"), start, False)
+    if get("bit_flags") & FLAGS["Z"]:
+        body = _Body(_inflate(body, get("properties")), body.version, start, True)
+    opener = _OPENERS.get(get("packet_type"))
     return body.data if opener is None else opener(body)
 
 
@@ -101,6 +112,76 @@ def body_text(row: Row) -> str | None:
         As `body_value`.
     """
     return value_text(body_value(row))
+
+
+def body_bytes(packet_type: int, bit_flags: int, body: Any) -> bytes | None:
+    """Return a body as on the wire; an empty one is none.
+
+    Bytes stay as they are. Text is the body of types whose body is text, a mapping from names that
+    of MAP_MESSAGE, a sequence that of STREAM_MESSAGE. Types of values follow from the values, bytes
+    are arrays; a pair, such as `Property`, names its type, and ``character`` is one more.
+
+    Raises
+    ------
+    EncodeError
+        Not what the packet type holds, a value that Java has no type for, or a plain value beside
+        the flag that says the body is compressed.
+    """
+    if body is None or isinstance(body, bytes):
+        return body or None
+    writer = _WRITERS.get(packet_type)
+    if writer is None or not isinstance(body, writer.takes):
+        name = PACKET_TYPES.get(packet_type, f"type {packet_type}")
+        wanted = f"bytes or {writer.words}" if writer else "bytes"
+        raise EncodeError("body", body, f"the body of {name} is {wanted}")
+    if bit_flags & FLAGS["Z"]:
+        raise EncodeError("body", body, "a compressed body (flag Z) is given as bytes")
+    return writer.write(body) or None
+
+
+def _text_bytes(text: str) -> bytes:
+    return octets_or_text("body", text)
+
+
+def _map_bytes(entries: Mapping[str, Any]) -> bytes:
+    typed = {name: _typed(f"body entry {name}", value) for name, value in entries.items()}
+    return java.write_hashmap(typed, "body")
+
+
+def _stream_bytes(values: Sequence[Any]) -> bytes:
+    typed = [_typed(f"body element {place}", value) for place, value in enumerate(values)]
+    return java.write_objects(typed, "body") if typed else b""
+
+
+def _typed(field: str, value: Any) -> tuple[str, Any] | None:
+    match value:
+        case None | (str(), _):
+            return value
+        case bytes():
+            return "bytes", value
+        case _:
+            return plain_property(field, value)
+
+
+class _Writer(NamedTuple):
+    """How a body is made of plain values."""
+
+    takes: type | tuple[type, ...]
+    words: str
+    write: Callable[[Any], bytes]
+
+
+_WRITERS: Mapping[int, _Writer] = MappingProxyType(
+    {
+        1: _Writer(str, "text", _text_bytes),
+        3: _Writer(Mapping, "a mapping from names to values", _map_bytes),
+        4: _Writer((list, tuple), "a list of values", _stream_bytes),
+        38: _Writer(str, "text", _text_bytes),
+    }
+)
+
+
+# --- opened ---------------------------------------------------------------------------------
 
 
 def _inflate(body: _Body, properties: Mapping[str, Any] | None) -> bytes:

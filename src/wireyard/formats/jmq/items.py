@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from wireyard import java
 from wireyard.errors import EncodeError, Malformed, Truncated
 from wireyard.formats.base import View
+from wireyard.formats.fields import maybe, whole
 from wireyard.formats.jmq.layout import FLAGS, HEADER_BYTES, ITEMS, SPEC
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "ItemSpan",
     "destination_hash",
     "encode_items",
+    "item_pairs",
     "item_value",
     "walk_items",
 ]
@@ -104,6 +106,24 @@ def item_value(view: View, span: ItemSpan) -> int | str | bytes:
     return int.from_bytes(data, "big", signed=True)
 
 
+def item_pairs(name: str, given: Any) -> tuple[tuple[int, bytes], ...]:
+    """Return items of types that nobody knows, each a type and its bytes.
+
+    Raises
+    ------
+    EncodeError
+        No sequence of such pairs.
+    """
+    pairs = []
+    for pair in given if isinstance(given, Sequence) else (given,):
+        match pair:
+            case (code, bytes(data)):
+                pairs.append((whole(name, code), data))
+            case _:
+                raise EncodeError(name, pair, "pairs of a type and bytes are needed")
+    return tuple(pairs)
+
+
 def encode_items(get: Callable[[str], Any]) -> bytes:
     """Encode the variable header of the packet whose fields `get` returns by name.
 
@@ -121,11 +141,11 @@ def encode_items(get: Callable[[str], Any]) -> bytes:
         parts.append(_encode_item(code, item.name, item.width, value))
     for code, data in get("unknown_items") or ():
         if not 0 < code <= 0xFFFF or code in ITEMS:
-            raise EncodeError("unknown item", code, "a type from 12 to 65535")
-        parts.append(_framed_item(code, f"item {code}", data))
+            raise EncodeError("unknown_items", code, "a type from 12 to 65535")
+        parts.append(_framed_item(code, "unknown_items", data))
     listed = b"".join(parts)
     least = HEADER_BYTES + len(listed) + 2
-    wanted = get("property_offset") or 0
+    wanted = maybe(whole)("property_offset", get("property_offset")) or 0
     if not least <= wanted <= least + 4 and (listed or wanted != HEADER_BYTES):
         # 103 always carries a list, if only its end; 200 and 301 do without (errata 11).
         wanted = least + -least % 4 if listed or version == 103 else HEADER_BYTES
@@ -133,9 +153,14 @@ def encode_items(get: Callable[[str], Any]) -> bytes:
 
 
 def _encode_item(code: int, name: str, width: int | None, value: Any) -> bytes:
+    if width is None and not isinstance(value, str):
+        raise EncodeError(name, value, "text is needed")
     try:
-        data = java.encode_item(value) if width is None else value.to_bytes(width, signed=True)
-    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        if width is None:
+            data = java.encode_item(value)
+        else:
+            data = whole(name, value).to_bytes(width, signed=True)
+    except (ValueError, OverflowError) as error:
         raise EncodeError(name, value, str(error)) from None
     return _framed_item(code, name, data)
 

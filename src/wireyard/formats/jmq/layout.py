@@ -31,6 +31,7 @@ __all__ = [
     "BROKER_TYPES",
     "CLIENT_TYPES",
     "COLUMNS",
+    "DERIVED",
     "FLAGS",
     "HEADERS",
     "HEADER_BYTES",
@@ -42,6 +43,7 @@ __all__ = [
     "MESSAGE_TYPES",
     "PACKET_TYPES",
     "PREFIX_BYTES",
+    "SECRET_BODIES",
     "SPEC",
     "SYS_MESSAGE_ID",
     "VERSIONS",
@@ -171,6 +173,13 @@ FLAGS = MappingProxyType(
 
 MESSAGE_TYPES = (1, 2, 3, 4, 5, 6)
 """Packet types that carry a JMS message."""
+
+SECRET_BODIES = (12,)
+"""Packet types whose body holds a password or what a password can be guessed from: AUTHENTICATE.
+
+Basic and jmqadminkey logins send the password in base64, digest logins a hash of it. No property of
+the protocol holds a secret.
+"""
 
 PACKET_TYPES = MappingProxyType(
     {
@@ -326,3 +335,18 @@ def _columns() -> tuple[Column, ...]:
 
 COLUMNS = _columns()
 """The columns of a JMQ row, in the order of the outside contract."""
+
+DERIVED = MappingProxyType(
+    {
+        "packet_type_name": "packet_type",
+        "size": "the other columns",
+        "source_ip_text": "source_ip",
+        "property_offset": "the other columns",
+        "property_size": "properties",
+        "flags": "bit_flags",
+        "sys_message_id": ", ".join(SYS_MESSAGE_ID),
+        "destination_hash": "destination, bit_flags",
+        "body_size": "body",
+    }
+)
+"""Columns that follow from others, and what they follow from: a row need not say them."""

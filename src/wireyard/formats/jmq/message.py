@@ -14,14 +14,14 @@ from typing import Any
 
 from wireyard.errors import UsageError
 from wireyard.formats.base import Row
-from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES
+from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES, SECRET_BODIES
 from wireyard.formats.jmq.packet import Packet
-from wireyard.formats.properties import Property, typed_properties
+from wireyard.formats.properties import Property
+from wireyard.formats.property_rows import typed_properties
 
 __all__ = [
     "BODY_KINDS",
     "JMS_HEADERS",
-    "SECRET_BODIES",
     "JmsMessage",
     "destination_kind",
     "redact",
@@ -38,13 +38,6 @@ BODY_KINDS = MappingProxyType(
     )
 )
 """Kind of body by packet type."""
-
-SECRET_BODIES = frozenset({12})
-"""Packet types whose body holds a password or what a password can be guessed from: AUTHENTICATE.
-
-Basic and jmqadminkey logins send the password in base64, digest logins a hash of it. No property of
-the protocol holds a secret.
-"""
 
 JMS_HEADERS = MappingProxyType(
     {

@@ -8,15 +8,35 @@ raises.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from wireyard import java
 from wireyard.errors import DecodeError, EncodeError, Malformed, Truncated, UnsupportedVersion
 from wireyard.formats.base import Row, View
-from wireyard.formats.jmq.items import destination_hash, encode_items, item_value, walk_items
+from wireyard.formats.fields import (
+    PlainFields,
+    Takes,
+    bits_of,
+    code_of,
+    flag,
+    in_range,
+    maybe,
+    milliseconds,
+    octets,
+    whole,
+)
+from wireyard.formats.jmq.body import PlainBody, body_bytes
+from wireyard.formats.jmq.items import (
+    destination_hash,
+    encode_items,
+    item_pairs,
+    item_value,
+    walk_items,
+)
 from wireyard.formats.jmq.layout import (
     FLAGS,
     HEADER_BYTES,
@@ -25,19 +45,20 @@ from wireyard.formats.jmq.layout import (
     MAGIC,
     PACKET_TYPES,
     PREFIX_BYTES,
+    SECRET_BODIES,
     SPEC,
     VERSIONS,
 )
-from wireyard.formats.message_id import address_text, sys_message_id_text
+from wireyard.formats.message_id import address_bytes, address_text, sys_message_id_text
 from wireyard.formats.properties import (
+    PlainProperties,
     Properties,
     Property,
     decode_properties,
     encode_properties,
-    raw_section,
-    section_if_said,
-    typed_properties,
+    plain_properties,
 )
+from wireyard.formats.property_rows import raw_section, section_if_said, typed_properties
 
 __all__ = [
     "Packet",
@@ -48,6 +69,7 @@ __all__ = [
     "read_prefix",
     "read_properties",
     "read_row",
+    "source_address",
     "write_properties",
 ]
 
@@ -56,33 +78,54 @@ _PREFIX = struct.Struct(">IHhi")
 _NO_ADDRESS = bytes(10) + b"\xff\xff" + bytes(4)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Packet:
+def source_address(name: str, value: Any) -> bytes:
+    """Return the 16 bytes of an address that is given as such, or as text."""
+    if isinstance(value, str):
+        try:
+            return address_bytes(value)
+        except ValueError as error:
+            raise EncodeError(name, value, str(error)) from None
+    if not isinstance(value, bytes) or len(value) != 16:
+        raise EncodeError(name, value, "an address has 16 bytes, or is text")
+    return value
+
+
+def _as_given(_name: str, value: Any) -> Any:
+    """Leave a body for later: what it may be depends on fields beside it."""
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Packet(PlainFields):
     """One JMQ packet; absent items are None.
 
+    A type may be given by its name, flags by their letters, times as `datetime`, the address as
+    text, properties as a dict of plain values, and the body as what the type says it holds: text,
+    bytes, a dict, or a list.
+
     Sizes are not fields: they follow from the rest. `property_offset` is kept because writers pad
-    the variable header differently; None lets `encode` choose.
+    the variable header differently, which makes no other packet; None lets `encode` choose.
 
     `raw_header` has the fixed and the variable header where the other fields alone are written to
     other bytes, such as items in another order (errata 39). `encode` takes it as long as it says
     what those fields say: a packet in which one was replaced is written anew.
     """
 
-    version: int = 301
-    packet_type: int
-    expiration: int = 0
-    timestamp: int = 0
-    source_ip: bytes = _NO_ADDRESS
+    version: Takes[int, int] = Takes(whole, 301)
+    packet_type: Takes[int | str, int] = Takes(code_of(PACKET_TYPES))
+    expiration: Takes[int | datetime, int] = Takes(milliseconds, 0)
+    timestamp: Takes[int | datetime, int] = Takes(milliseconds, 0)
+    source_ip: Takes[bytes | str, bytes] = Takes(source_address, _NO_ADDRESS)
     source_port: int = 0
     sequence: int = 0
-    property_offset: int | None = None
+    property_offset: int | None = field(default=None, compare=False, repr=False)
     priority: int = 5
     encryption: int = 0
-    bit_flags: int = 0
+    bit_flags: Takes[int | str, int] = Takes(bits_of(FLAGS), 0)
     consumer_id: int = 0
     transaction_id: int | None = None
     producer_id: int | None = None
-    delivery_time: int | None = None
+    delivery_time: Takes[int | datetime | None, int | None] = Takes(maybe(milliseconds), None)
     delivery_count: int | None = None
     destination: str | None = None
     message_id: str | None = None
@@ -91,12 +134,27 @@ class Packet:
     message_type: str | None = None
     destination_class: str | None = None
     reply_to_class: str | None = None
-    unknown_items: tuple[tuple[int, bytes], ...] = ()
-    properties: Properties | None = None
-    body: bytes | None = None
-    raw_header: bytes | None = None
-    short_objects: bool = False
+    unknown_items: Takes[Sequence[tuple[int, bytes]], tuple[tuple[int, bytes], ...]] = Takes(
+        item_pairs, ()
+    )
+    properties: Takes[PlainProperties | None, Properties | None] = Takes(plain_properties, None)
+    body: Takes[PlainBody | None, bytes | None] = Takes(_as_given, None)
+    raw_header: bytes | None = field(default=None, compare=False, repr=False)
+    short_objects: Takes[bool, bool] = Takes(flag, False)
     """Whether an OBJECT property has a length of 16 bits (errata 41)."""
+
+    _spelled: ClassVar[Mapping[str, str]] = {
+        "packet_type": "packet_type_name",
+        "source_ip": "source_ip_text",
+        "bit_flags": "flags",
+    }
+
+    def __post_init__(self) -> None:
+        """Convert what was given; a header of 103 always has a transaction id."""
+        PlainFields.__post_init__(self)
+        object.__setattr__(self, "body", body_bytes(self.packet_type, self.bit_flags, self.body))
+        if self.version == 103 and self.transaction_id is None:
+            object.__setattr__(self, "transaction_id", 0)
 
     @property
     def packet_type_name(self) -> str | None:
@@ -116,10 +174,19 @@ class Packet:
         )
 
     @property
+    def source_ip_text(self) -> str:
+        """The address as the shipped classes print it."""
+        return address_text(self.source_ip)
+
+    @property
     def sys_message_id(self) -> str:
         """The id that identifies the message, whatever the client chose to call it."""
-        address = address_text(self.source_ip)
-        return sys_message_id_text(self.sequence, address, self.source_port, self.timestamp)
+        return sys_message_id_text(
+            self.sequence, self.source_ip_text, self.source_port, self.timestamp
+        )
+
+    def _is_secret(self, name: str) -> bool:
+        return name == "body" and self.packet_type in SECRET_BODIES
 
 
 _FIELDS = tuple(item.name for item in fields(Packet) if item.name != "short_objects")
@@ -293,19 +360,14 @@ def encode(packet: Packet) -> bytes:
     EncodeError
         A value the version's header, items or properties cannot hold.
     """
-    layout = HEADERS.get(packet.version)
-    if layout is None:
+    if packet.version not in HEADERS:
         raise EncodeError("version", packet.version, f"one of {VERSIONS}")
+    layout = HEADERS[packet.version]
     section = write_properties(packet.version, packet.properties, packet.short_objects)
-    body = b"" if packet.body is None else packet.body
-    if not isinstance(body, bytes):
-        raise EncodeError("body", body, "a body is bytes")
-    if packet.raw_header is not None:
-        if not isinstance(packet.raw_header, bytes):
-            raise EncodeError("raw_header", packet.raw_header, "headers are bytes")
-        whole = packet.raw_header + section + body
-        if _says(whole, packet):
-            return whole
+    body = packet.body or b""
+    head = maybe(octets)("raw_header", packet.raw_header)
+    if head is not None and _says(head + section + body, len(head), packet):
+        return bytes(head + section + body)
     items = encode_items(partial(getattr, packet))
     offset = HEADER_BYTES + len(items)
     computed = {
@@ -313,18 +375,18 @@ def encode(packet: Packet) -> bytes:
         "size": offset + len(section) + len(body),
         "property_offset": offset,
         "property_size": len(section),
-        "transaction_id": packet.transaction_id or 0,
     }
     values = []
-    for field in layout.fields:
-        value = computed[field.name] if field.name in computed else getattr(packet, field.name)
-        _check_value(field.name, field.code, value)
-        values.append(value)
+    for item in layout.fields:
+        value = computed[item.name] if item.name in computed else getattr(packet, item.name)
+        values.append(value if item.kind == "bytes" else in_range(item, value))
+    if packet.version == 103 and packet.bit_flags > 0xFF:
+        raise EncodeError("bit_flags", packet.bit_flags, "103 has the flags Q to T only")
     return b"".join((layout.struct.pack(*values), items, section, body))
 
 
-def _says(view: bytes, packet: Packet) -> bool:
-    """Tell whether the fixed and the variable header of `view` say what a packet's fields say."""
+def _says(view: bytes, offset: int, packet: Packet) -> bool:
+    """Tell whether the headers of `view`, which end at `offset`, say what a packet's fields say."""
     values: Row = {}
     try:
         version = read_prefix(view, values)
@@ -332,30 +394,22 @@ def _says(view: bytes, packet: Packet) -> bool:
         _read_items(view, header["property_offset"], values)
     except DecodeError:
         return False
-    offset = header["property_offset"]
-    if offset != len(packet.raw_header or b"") or packet.property_offset not in (None, offset):
-        return False
-    # Columns spell lone surrogates out.
-    return all(
-        _shown(values.get(name, default)) == _shown(getattr(packet, name))
-        for name, default in _OF_HEADERS.items()
+    wanted = maybe(whole)("property_offset", packet.property_offset)
+    return (
+        header["property_offset"] == offset
+        and wanted in (None, offset)
+        and all(
+            _is_same(values.get(name, default), getattr(packet, name))
+            for name, default in _OF_HEADERS.items()
+        )
     )
 
 
-def _shown(value: Any) -> Any:
-    return java.storable(value) if isinstance(value, str) else value
-
-
-def _check_value(name: str, code: str, value: object) -> None:
-    """Refuse a header value that `struct` would refuse, or worse, pad or cut."""
-    if code == "16s":
-        if not isinstance(value, bytes) or len(value) != 16:
-            raise EncodeError(name, value, "an address has 16 bytes")
-        return
-    try:
-        struct.pack(">" + code, value)
-    except struct.error as error:
-        raise EncodeError(name, value, str(error)) from None
+def _is_same(said: Any, held: Any) -> bool:
+    """Tell whether a field holds what a header says; columns spell lone surrogates out."""
+    if isinstance(said, str) and isinstance(held, str):
+        return java.storable(said) == java.storable(held)
+    return type(said) is type(held) and bool(said == held)
 
 
 def write_properties(

@@ -10,8 +10,8 @@ from wireyard.formats.mqtt.framing import (
     next_context,
     opens,
 )
-from wireyard.formats.mqtt.layout import COLUMNS, MAX_PACKET_BYTES, MSB_FIRST
-from wireyard.formats.mqtt.packet import decode, packet_of, read_row, redact
+from wireyard.formats.mqtt.layout import COLUMNS, DERIVED, MAX_PACKET_BYTES, MSB_FIRST
+from wireyard.formats.mqtt.packet import decode, packet_of, read_row, redact, row_context
 from wireyard.formats.mqtt.resync import confirm_start
 from wireyard.formats.mqtt.writing import encode
 from wireyard.formats.views import text_of
@@ -34,6 +34,8 @@ FORMAT = Format(
     encode=encode,
     read_row=read_row,
     packet_of=packet_of,
+    derived=DERIVED,
+    row_context=row_context,
     annotate=annotate,
     redact=redact,
     body_views={"text": text_of("payload"), "value": text_of("payload")},

@@ -27,6 +27,7 @@ __all__ = [
     "COLUMNS",
     "CONNACK",
     "CONNECT",
+    "DERIVED",
     "DISCONNECT",
     "FIXED_FLAGS",
     "MAX_PACKET_BYTES",
@@ -270,3 +271,25 @@ COLUMNS: Final = (
     ),
 )
 """The columns of an MQTT row, in the order of the outside contract."""
+
+DERIVED: Final = MappingProxyType(
+    {
+        "packet_type_name": "packet_type",
+        "qos": "flags",
+        "flags": "dup, qos and retain",
+        "remaining_length": "the other columns",
+        "remaining_length_bytes": "version_in_force",
+        "header_flags": "the other columns",
+        "protocol_name": "version_in_force",
+        "protocol_version": "version_in_force",
+        "has_password": "password",
+        "payload_size": "payload",
+        "verdict": "the other columns",
+    }
+)
+"""Columns that follow from others, and what they follow from: a row need not say them.
+
+Of PUBLISH `qos` counts, and `flags` follows; of other types it is the other way round. In 5.0 and
+for CONNECT `remaining_length_bytes` and `version_in_force` leave no choice. `header_flags` are free
+where the version ignores them.
+"""

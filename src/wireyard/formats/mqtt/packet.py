@@ -8,12 +8,15 @@ the other raises, and exactly when its row has a verdict.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, fields
 from typing import Any
 
 from wireyard.errors import DecodeError, EncodeError, Truncated
 from wireyard.formats.base import Row, View
+from wireyard.formats.fields import whole
+from wireyard.formats.mqtt.control import CONTROL_PACKETS, Packet
 from wireyard.formats.mqtt.cursor import Cursor
+from wireyard.formats.mqtt.filters import Filter
 from wireyard.formats.mqtt.framing import next_context
 from wireyard.formats.mqtt.layout import (
     AUTH,
@@ -29,11 +32,20 @@ from wireyard.formats.mqtt.layout import (
     UNSUBSCRIBE,
     VERSION_BITS,
 )
-from wireyard.formats.mqtt.properties import Property, properties_of, property_rows
-from wireyard.formats.mqtt.reading import READERS, Filter
+from wireyard.formats.mqtt.properties import SECRET_PROPERTY, properties_of, property_rows
+from wireyard.formats.mqtt.reading import READERS
 from wireyard.formats.mqtt.rules import RULES
 
-__all__ = ["Packet", "decode", "packet_of", "read_packet", "read_row", "redact", "type_name"]
+__all__ = [
+    "Packet",
+    "decode",
+    "packet_of",
+    "read_packet",
+    "read_row",
+    "redact",
+    "row_context",
+    "type_name",
+]
 
 _WITH_QOS_1 = (PUBREL, SUBSCRIBE, UNSUBSCRIBE)
 """What carries QoS 1 before 3.1.1, and perhaps DUP."""
@@ -45,66 +57,22 @@ _FLAG_RULES = {
     AUTH: "auth_flags",
 }
 _WITH_SECRETS = (CONNECT, CONNACK, AUTH)
-_SECRET_PROPERTY = "authentication_data"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Packet:
-    """One control packet; what its type or its version does not have is None.
-
-    Lengths are not fields: they follow from the rest. Three fields keep what a version lets a
-    sender choose without a meaning, so that a packet comes back byte for byte; None lets `encode`
-    choose.
-    """
-
-    packet_type: int
-    version_in_force: int | None = 4
-    """Protocol level it is read and written by: 2 (1999), 3 (3.1), 4 (3.1.1), 5 (5.0)."""
-    msb_first: bool = False
-    """Whether words of version 2 are big-endian, which the page of 1999 denies (errata M12)."""
-    dup: bool | None = None
-    qos: int | None = None
-    retain: bool | None = None
-    flags: int | None = None
-    """The low nibble, but for PUBLISH, where `dup`, `qos` and `retain` say it."""
-    remaining_length_bytes: int | None = None
-    """Bytes of Remaining Length, which may be padded before 5.0."""
-    header_flags: int | None = None
-    """Of Connect Flags or Connect Acknowledge Flags, the bits that no other field says."""
-    protocol_name: str | None = None
-    protocol_version: int | None = None
-    client_id: str | None = None
-    clean_start: bool | None = None
-    keep_alive: int | None = None
-    will_topic: str | None = None
-    will_payload: bytes | None = None
-    will_qos: int | None = None
-    will_retain: bool | None = None
-    username: str | None = None
-    password: bytes | None = None
-    session_present: bool | None = None
-    return_code: int | None = None
-    return_codes: tuple[int, ...] | None = None
-    topic: str | None = None
-    packet_id: int | None = None
-    payload: bytes | None = None
-    filters: tuple[Filter, ...] | None = None
-    properties: tuple[Property, ...] | None = None
-    will_properties: tuple[Property, ...] | None = None
-
-    @property
-    def packet_type_name(self) -> str | None:
-        """Name of the packet type, None if it has none."""
-        return type_name(self.packet_type, self.version_in_force or 0)
+_FIELDS = {kind: tuple(item.name for item in fields(one)) for kind, one in CONTROL_PACKETS.items()}
+_REQUIRED = {
+    kind: tuple(item.name for item in fields(one) if item.default is MISSING)
+    for kind, one in CONTROL_PACKETS.items()
+}
+_ALL_FIELDS = frozenset().union(*_FIELDS.values())
+_OPTIONS = ("no_local", "retain_as_published", "retain_handling")
+_ALSO_SHOWN = ("flags", "qos")
+"""Columns that rows of types without such a field have too: they follow from others there."""
 
 
 def type_name(packet_type: int, version: int) -> str | None:
     """Return the name of a packet type in a version: 15 is reserved before 5.0 (errata M24)."""
     return "reserved" if packet_type == AUTH and version != 5 else PACKET_TYPES.get(packet_type)
-
-
-_FIELDS = tuple(item.name for item in fields(Packet))
-_LISTS = ("return_codes", "filters", "properties", "will_properties")
 
 
 def decode(view: View, context: int = 0) -> Packet:
@@ -118,10 +86,8 @@ def decode(view: View, context: int = 0) -> Packet:
     values, cursor = read_packet(view, context)
     if cursor.faults:
         raise cursor.faults[0]
-    for name in _LISTS:
-        if name in values:
-            values[name] = tuple(values[name])
-    return Packet(**{name: values[name] for name in _FIELDS if name in values})
+    kind = values["packet_type"]
+    return CONTROL_PACKETS[kind](**{n: values[n] for n in _FIELDS[kind] if n in values})
 
 
 def read_row(view: View, context: int = 0) -> tuple[Row, DecodeError | None]:
@@ -145,7 +111,7 @@ def read_row(view: View, context: int = 0) -> tuple[Row, DecodeError | None]:
 
 def _filter_row(one: Filter, version: int | None) -> Row:
     row: Row = {"filter": one.filter, "qos": one.qos}
-    row |= dict.fromkeys(("no_local", "retain_as_published", "retain_handling", "ignored_bits"))
+    row |= dict.fromkeys((*_OPTIONS, "ignored_bits"))
     if one.options is None:
         return row
     if version != 5:
@@ -218,42 +184,53 @@ def packet_of(row: Mapping[str, Any], context: int = 0) -> Packet:
     Raises
     ------
     EncodeError
-        A row without a packet type, a password that was taken out, or lists that are none.
+        A row without a packet type or a field that the type needs, with one that it does not have,
+        a password that was taken out, or lists that are none.
     """
-    values = {name: row[name] for name in _FIELDS if row.get(name) is not None}
-    if "packet_type" not in values:
+    kind = row.get("packet_type")
+    if kind is None:
         raise EncodeError("packet_type", None, "every packet has a type")
-    if row.get("has_password") and "password" not in values:
+    if whole("packet_type", kind) not in CONTROL_PACKETS:
+        raise EncodeError("packet_type", kind, f"one of {', '.join(map(str, CONTROL_PACKETS))}")
+    if row.get("has_password") and row.get("password") is None:
         raise EncodeError("password", None, "has_password is true; was it taken out?")
-    values.setdefault("version_in_force", context & VERSION_BITS or None)
+    values = {name: row[name] for name in _ALL_FIELDS if row.get(name) is not None}
+    if others := sorted(values.keys() - {*_FIELDS[kind], *_ALSO_SHOWN}):
+        raise EncodeError(others[0], values[others[0]], f"{PACKET_TYPES[kind]} has none")
+    values = {name: value for name, value in values.items() if name in _FIELDS[kind]}
+    values.setdefault("version_in_force", row.get("protocol_version") or _version(context))
     values["msb_first"] = values["version_in_force"] == 2 and bool(context & MSB_FIRST)
     for name in ("properties", "will_properties"):
         if name in values:
             values[name] = properties_of(name, values[name])
     if "filters" in values:
-        values["filters"] = tuple(_filter_of(one) for one in values["filters"])
-    if "return_codes" in values:
-        values["return_codes"] = tuple(values["return_codes"])
-    return Packet(**values)
+        version = values["version_in_force"]
+        values["filters"] = tuple(_filter_of(one, version) for one in values["filters"])
+    if missing := [name for name in _REQUIRED[kind] if name not in values]:
+        raise EncodeError(missing[0], None, f"{PACKET_TYPES[kind]} needs one")
+    return CONTROL_PACKETS[kind](**values)
 
 
-def _filter_of(row: Any) -> Filter:
+def row_context(row: Mapping[str, Any], context: int) -> int:
+    """Return the context that the packet of a row is read by: the version that the row says."""
+    return (row.get("version_in_force") or context & VERSION_BITS) | context & MSB_FIRST
+
+
+def _version(context: int) -> int | None:
+    return context & VERSION_BITS or None
+
+
+def _filter_of(row: Any, version: Any) -> Filter:
     if not isinstance(row, Mapping) or not isinstance(row.get("filter"), str):
         raise EncodeError("filters", row, "each has a text as filter")
-    options: int | None = None
-    if row.get("qos") is not None:
-        try:
-            options = (
-                int(row["qos"])
-                | bool(row.get("no_local")) << 2
-                | bool(row.get("retain_as_published")) << 3
-                | int(row.get("retain_handling") or 0) << 4
-                | int(row.get("ignored_bits") or 0)
-            )
-        except (TypeError, ValueError):
-            problem = "qos, retain_handling and ignored_bits are numbers"
-            raise EncodeError("filters", row, problem) from None
-    return Filter(row["filter"], options)
+    if row.get("qos") is None:
+        return Filter(row["filter"])
+    options = {name: row[name] for name in _OPTIONS if row.get(name) is not None}
+    asked = Filter.of(row["filter"], row["qos"], **options)
+    ignored = whole("ignored_bits", row.get("ignored_bits") or 0)
+    if ignored & ~0xFC or (ignored and version == 5):
+        raise EncodeError("ignored_bits", ignored, "5.0 has none, others six bits above the QoS")
+    return asked._replace(options=ignored | (asked.options or 0))
 
 
 def redact(row: Row) -> Row:
@@ -267,9 +244,9 @@ def redact(row: Row) -> Row:
     if row.get("password") is not None:
         shown = {**shown, "password": None}
     properties = row.get("properties")
-    if properties and any(one["name"] == _SECRET_PROPERTY for one in properties):
+    if properties and any(one["name"] == SECRET_PROPERTY for one in properties):
         hidden = [
-            {**one, "value": None} if one["name"] == _SECRET_PROPERTY else one for one in properties
+            {**one, "value": None} if one["name"] == SECRET_PROPERTY else one for one in properties
         ]
         shown = {**shown, "properties": hidden}
     return shown

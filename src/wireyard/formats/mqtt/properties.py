@@ -15,9 +15,20 @@ from wireyard.formats.mqtt.cursor import Cursor
 from wireyard.formats.mqtt.layout import AUTH, CONNECT, PROPERTIES, PROPERTIES_BY_NAME, PropertyType
 from wireyard.formats.mqtt.topics import has_wildcard
 
-__all__ = ["Property", "properties_of", "property_rows", "read_properties"]
+__all__ = [
+    "SECRET_PROPERTY",
+    "PlainProperties",
+    "Property",
+    "plain_properties",
+    "properties_of",
+    "property_rows",
+    "read_properties",
+]
 
 Value = int | str | bytes | tuple[str, str] | None
+
+SECRET_PROPERTY = "authentication_data"
+"""The property whose value is not shown."""
 
 _MAXIMA = {"byte": 0xFF, "two": 0xFFFF, "four": 0xFFFF_FFFF, "variable": 268_435_455}
 
@@ -113,6 +124,54 @@ def _check_value(cursor: Cursor, known: PropertyType, value: Value, at: int) -> 
 
 def _section(known: PropertyType) -> str:
     return f"MQTT 5.0, {known.spec}"
+
+
+# --- as people write them -------------------------------------------------------------------
+
+PlainProperties = Mapping[str, Any] | Sequence[Property | tuple[str, Any]]
+"""Values by name, or pairs of name and value in wire order."""
+
+
+def plain_properties(field: str, given: Any) -> tuple[Property, ...]:
+    """Return properties in wire order.
+
+    Parameters
+    ----------
+    field
+        Field they are for, in errors.
+    given
+        Pairs of name and value, or a mapping: there a user property is a mapping or a list of
+        pairs, and several subscription identifiers are a list.
+
+    Raises
+    ------
+    EncodeError
+        Neither, or a name that is none of the standard. Values are looked at when the packet is
+        encoded.
+    """
+    if isinstance(given, Mapping):
+        given = [(name, one) for name, value in given.items() for one in _each(name, value)]
+    if isinstance(given, str | bytes) or not isinstance(given, Sequence):
+        raise EncodeError(field, given, "a mapping, or pairs of name and value, are needed")
+    return tuple(_named(field, pair) for pair in given)
+
+
+def _each(name: Any, value: Any) -> Sequence[Any]:
+    """Return the values of a name; only two properties may be there more than once."""
+    if name == "user_property" and isinstance(value, Mapping):
+        return list(value.items())
+    if name in ("user_property", "subscription_identifier") and isinstance(value, list):
+        return value
+    return [value]
+
+
+def _named(field: str, pair: Any) -> Property:
+    match pair:
+        case (str(name), value) if name in PROPERTIES_BY_NAME:
+            return Property(name, tuple(value) if isinstance(value, list) else value)
+        case (str(name), _):
+            raise EncodeError("property", name, "no name of the standard")
+    raise EncodeError(field, pair, "a pair of name and value is needed")
 
 
 # --- rows -----------------------------------------------------------------------------------

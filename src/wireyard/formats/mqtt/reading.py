@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from wireyard.formats.mqtt.cursor import Cursor
+from wireyard.formats.mqtt.filters import Filter
 from wireyard.formats.mqtt.layout import (
     AUTH,
     CONNACK,
@@ -33,7 +34,7 @@ from wireyard.formats.mqtt.layout import (
 from wireyard.formats.mqtt.properties import Property, read_properties
 from wireyard.formats.mqtt.topics import check_filter, has_wildcard, is_shared
 
-__all__ = ["READERS", "Filter", "declared_version", "ignored_flags"]
+__all__ = ["READERS", "declared_version", "ignored_flags"]
 
 Values = dict[str, Any]
 
@@ -42,18 +43,6 @@ _OLD_ID_CHARACTERS = 23
 _CONNACK_CODES = MappingProxyType({0: 6, 2: 4, 3: 6, 4: 6})
 """How many return codes CONNACK has before 5.0."""
 _SUBACK_CODES = (0, 1, 2, 128)
-
-
-class Filter(NamedTuple):
-    """A topic filter and, in SUBSCRIBE, the byte that says what is asked for."""
-
-    filter: str | None
-    options: int | None = None
-
-    @property
-    def qos(self) -> int | None:
-        """Highest quality of service that is wanted."""
-        return None if self.options is None else self.options & 3
 
 
 def declared_version(name: str, level: int) -> int | None:
@@ -89,13 +78,13 @@ def _read_connect(cursor: Cursor, values: Values) -> None:
         _properties(cursor, values, CONNECT)
     _read_connect_payload(cursor, values, flags)
     if cursor.version in (2, 3):
-        values["header_flags"] = flags & ignored_flags(values) or None
+        values["header_flags"] = flags & ignored_flags(values.get) or None
 
 
-def ignored_flags(values: Values) -> int:
-    """Return the Connect Flags that 1999 and 3.1 do not look at, by what a CONNECT holds."""
+def ignored_flags(get: Callable[[str], Any]) -> int:
+    """Return the Connect Flags that 1999 and 3.1 ignore in a CONNECT whose fields `get` returns."""
     bits = {"will_topic": 0x38, "username": 0x80, "password": 0x40}
-    return 1 | sum(bit for name, bit in bits.items() if values.get(name) is None)
+    return 1 | sum(bit for name, bit in bits.items() if get(name) is None)
 
 
 def _check_connect_flags(cursor: Cursor, flags: int, at: int) -> None:

@@ -6,11 +6,29 @@ What has a form on the wire is written, a rule broken or not; what has none is r
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from wireyard import java
 from wireyard.errors import EncodeError
+from wireyard.formats.fields import maybe, whole
+from wireyard.formats.mqtt.control import (
+    Auth,
+    ConnAck,
+    Connect,
+    Packet,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    Reasoned,
+    SubAck,
+    Subscribe,
+    UnsubAck,
+    Unsubscribe,
+)
 from wireyard.formats.mqtt.layout import (
     AUTH,
     CONNACK,
@@ -18,7 +36,6 @@ from wireyard.formats.mqtt.layout import (
     DISCONNECT,
     FIXED_FLAGS,
     MAX_REMAINING_LENGTH,
-    PACKET_TYPES,
     PINGREQ,
     PINGRESP,
     PROPERTIES_BY_NAME,
@@ -33,11 +50,12 @@ from wireyard.formats.mqtt.layout import (
     UNSUBACK,
     UNSUBSCRIBE,
 )
-from wireyard.formats.mqtt.packet import Packet
 from wireyard.formats.mqtt.properties import Property
 from wireyard.formats.mqtt.reading import ignored_flags
 
 __all__ = ["encode"]
+
+_DUP = 8
 
 
 class _Writer:
@@ -51,9 +69,7 @@ class _Writer:
     def integer(self, field: str, value: object, size: int) -> None:
         """Write a big-endian integer of `size` bytes."""
         most = (1 << 8 * size) - 1
-        if not isinstance(value, int) or not 0 <= value <= most:
-            raise EncodeError(field, value, f"an integer from 0 to {most}")
-        self.data += value.to_bytes(size, "big")
+        self.data += _up_to(most, field, value).to_bytes(size, "big")
 
     def word(self, field: str, value: object) -> None:
         """Write an integer of 16 bits in the byte order of the version."""
@@ -63,12 +79,11 @@ class _Writer:
 
     def variable(self, field: str, value: object, least_bytes: int = 1) -> None:
         """Write a variable byte integer in at least so many bytes."""
-        if not isinstance(value, int) or not 0 <= value <= MAX_REMAINING_LENGTH:
-            raise EncodeError(field, value, f"an integer from 0 to {MAX_REMAINING_LENGTH}")
+        left = _up_to(MAX_REMAINING_LENGTH, field, value)
         digits: list[int] = []
-        while not digits or value or len(digits) < least_bytes:
-            digits.append(value & 0x7F | 0x80)
-            value >>= 7
+        while not digits or left or len(digits) < least_bytes:
+            digits.append(left & 0x7F | 0x80)
+            left >>= 7
         digits[-1] &= 0x7F
         self.data += bytes(digits)
 
@@ -88,23 +103,21 @@ class _Writer:
             raise EncodeError(field, value, "half of a surrogate pair has no UTF-8") from None
         self.binary(field, java.encode_modified(value) if self.version == 2 else raw)
 
-    def properties(self, properties: Sequence[Property] | None) -> None:
+    def properties(self, properties: Sequence[Property], field: str = "properties") -> None:
         """Write Property Length and properties, if the version has them."""
         if self.version != 5:
             if properties:
-                raise EncodeError("properties", properties, "only 5.0 has them")
+                raise EncodeError(field, properties, "only 5.0 has them")
             return
         before, self.data = self.data, bytearray()
-        for name, value in properties or ():
+        for name, value in properties:
             self._property(name, value)
         written, self.data = self.data, before
         self.variable("property length", len(written))
         self.data += written
 
     def _property(self, name: str, value: Any) -> None:
-        known = PROPERTIES_BY_NAME.get(name)
-        if known is None:
-            raise EncodeError("property", name, "no name of the standard")
+        known = PROPERTIES_BY_NAME[name]
         self.variable("property identifier", known.code)
         match known.kind:
             case "byte":
@@ -126,136 +139,148 @@ class _Writer:
                 self.text(name, value[1])
 
 
+def _up_to(most: int, field: str, value: object) -> int:
+    number = whole(field, value)
+    if not 0 <= number <= most:
+        raise EncodeError(field, value, f"an integer from 0 to {most}")
+    return number
+
+
 def encode(packet: Packet) -> bytes:
     """Encode a packet for its version, 3.1.1 if that is not known.
 
     Raises
     ------
     EncodeError
-        A value that has no form on the wire, or that the type needs and is not there.
+        A value that has no form on the wire, or in the version of the packet.
     """
-    version = packet.version_in_force or 4
-    if version not in PROTOCOLS:
-        raise EncodeError("version_in_force", version, f"one of {', '.join(map(str, PROTOCOLS))}")
-    if packet.packet_type not in PACKET_TYPES or (packet.packet_type == AUTH and version != 5):
-        raise EncodeError("packet_type", packet.packet_type, "no type of the version")
+    version = maybe(whole)("version_in_force", packet.version_in_force)
+    version = 4 if version is None else version
+    if version not in PROTOCOLS or (isinstance(packet, Auth) and version != 5):
+        known = (5,) if isinstance(packet, Auth) else PROTOCOLS
+        raise EncodeError("version_in_force", version, f"one of {', '.join(map(str, known))}")
+    if packet.msb_first and version != 2:
+        raise EncodeError("msb_first", True, "only the words of 1999 have two orders")
     body = _Writer(packet, version)
     _WRITERS[packet.packet_type](body, packet)
     head = _Writer(packet, version)
-    head.data.append(packet.packet_type << 4 | _flags(packet))
-    least = 1 if version == 5 else min(packet.remaining_length_bytes or 1, 4)
-    head.variable("Remaining Length", len(body.data), least)
+    head.data.append(packet.packet_type << 4 | _flags(packet, version))
+    least = maybe(whole)("remaining_length_bytes", packet.remaining_length_bytes)
+    if least is not None and not 1 <= least <= 4:
+        raise EncodeError("remaining_length_bytes", least, "an integer from 1 to 4")
+    head.variable("Remaining Length", len(body.data), 1 if version == 5 else least or 1)
     return bytes(head.data + body.data)
 
 
-def _flags(packet: Packet) -> int:
-    if packet.packet_type != PUBLISH:
-        flags = FIXED_FLAGS[packet.packet_type] if packet.flags is None else packet.flags
-    else:
-        qos = packet.qos or 0
-        if qos not in (0, 1, 2):
-            raise EncodeError("qos", qos, "0, 1 or 2")
-        flags = bool(packet.dup) << 3 | qos << 1 | bool(packet.retain)
-    if not isinstance(flags, int) or not 0 <= flags <= 15:
-        raise EncodeError("flags", flags, "an integer from 0 to 15")
+def _flags(packet: Packet, version: int) -> int:
+    if isinstance(packet, Publish):
+        qos = _up_to(2, "qos", packet.qos)
+        return packet.dup << 3 | qos << 1 | packet.retain
+    given = packet.flags  # type: ignore[attr-defined]  # all others have them
+    flags = FIXED_FLAGS[packet.packet_type] if given is None else _up_to(15, "flags", given)
+    if isinstance(packet, PubRel | Subscribe | Unsubscribe):
+        if packet.dup and version > 3:
+            raise EncodeError("dup", True, f"{packet.packet_type_name} has none from 3.1.1 on")
+        if version <= 3:
+            flags = flags & ~_DUP | packet.dup << 3
     return flags
 
 
 # --- CONNECT --------------------------------------------------------------------------------
 
 
-def _write_connect(out: _Writer, packet: Packet) -> None:
-    level = out.version if packet.protocol_version is None else packet.protocol_version
-    out.text("protocol_name", packet.protocol_name or PROTOCOLS[out.version])
-    out.integer("protocol_version", level, 1)
+def _write_connect(out: _Writer, packet: Connect) -> None:
+    out.text("protocol_name", PROTOCOLS[out.version])
+    out.integer("protocol_version", out.version, 1)
     out.integer("header_flags", _connect_flags(packet, out.version), 1)
-    out.word("keep_alive", packet.keep_alive or 0)
-    if out.version == 5:
-        out.properties(packet.properties)
-    out.text("client_id", packet.client_id or "")
+    out.word("keep_alive", packet.keep_alive)
+    out.properties(packet.properties)
+    out.text("client_id", packet.client_id)
     if packet.will_topic is not None:
-        if out.version == 5:
-            out.properties(packet.will_properties)
+        out.properties(packet.will_properties, "will_properties")
         out.text("will_topic", packet.will_topic)
-        out.binary("will_payload", packet.will_payload or b"")
+        out.binary("will_payload", packet.will_payload)
     if packet.username is not None:
         out.text("username", packet.username)
     if packet.password is not None:
         out.binary("password", packet.password)
 
 
-def _connect_flags(packet: Packet, version: int) -> int:
+def _connect_flags(packet: Connect, version: int) -> int:
     """Compose Connect Flags; bits that 1999 and 3.1 do not look at are as they were."""
-    if version == 2 and (packet.username is not None or packet.password is not None):
-        raise EncodeError("username", packet.username, "1999 has no logins")
-    flags = bool(packet.clean_start) << 1
+    flags = packet.clean_start << 1
     if packet.will_topic is not None:
-        qos = packet.will_qos or 0
-        if not isinstance(qos, int) or not 0 <= qos <= 3:
-            raise EncodeError("will_qos", qos, "0, 1 or 2")
-        flags |= 4 | qos << 3 | bool(packet.will_retain) << 5
-    flags |= (packet.username is not None) << 7 | (packet.password is not None) << 6
-    if version in (2, 3) and isinstance(packet.header_flags, int):
-        held = {name: getattr(packet, name) for name in ("will_topic", "username", "password")}
-        flags |= packet.header_flags & ignored_flags(held)
-    return flags
+        flags |= 4 | _up_to(3, "will_qos", packet.will_qos) << 3 | bool(packet.will_retain) << 5
+    for name, bit in (("username", 0x80), ("password", 0x40)):
+        value = getattr(packet, name)
+        if value is not None and version == 2:
+            raise EncodeError(name, value, "1999 has no logins")
+        flags |= bit if value is not None else 0
+    given = _header_flags(packet) & ignored_flags(partial(getattr, packet))
+    return flags | given if version in (2, 3) else flags
+
+
+def _header_flags(packet: Connect | ConnAck) -> int:
+    given = packet.header_flags
+    return 0 if given is None else _up_to(0xFF, "header_flags", given)
 
 
 # --- the others -----------------------------------------------------------------------------
 
 
-def _write_connack(out: _Writer, packet: Packet) -> None:
-    flags = packet.header_flags or 0
-    if out.version not in (2, 3) and packet.session_present is not None:
+def _write_connack(out: _Writer, packet: ConnAck) -> None:
+    flags = _header_flags(packet)
+    if out.version not in (2, 3):
         flags = flags & ~1 | packet.session_present
+    elif packet.session_present:
+        raise EncodeError("session_present", True, "CONNACK has it from 3.1.1 on")
     out.integer("header_flags", flags, 1)
-    out.integer("return_code", packet.return_code or 0, 1)
+    out.integer("return_code", packet.return_code, 1)
     out.properties(packet.properties)
 
 
-def _write_publish(out: _Writer, packet: Packet) -> None:
+def _write_publish(out: _Writer, packet: Publish) -> None:
     out.text("topic", packet.topic)
     if packet.qos:
         out.word("packet_id", packet.packet_id)
+    elif packet.packet_id is not None:
+        raise EncodeError("packet_id", packet.packet_id, "a PUBLISH of QoS 0 has none")
     out.properties(packet.properties)
-    payload = packet.payload or b""
-    if not isinstance(payload, bytes):
-        raise EncodeError("payload", payload, "a payload is bytes")
-    out.data += payload
+    out.data += packet.payload
 
 
-def _write_acknowledgement(out: _Writer, packet: Packet) -> None:
+def _write_acknowledgement(out: _Writer, packet: PubAck | PubRec | PubRel | PubComp) -> None:
     out.word("packet_id", packet.packet_id)
     _write_reason(out, packet)
 
 
-def _write_reason(out: _Writer, packet: Packet) -> None:
-    """Write reason code and properties of 5.0, as far as they are told."""
-    if out.version == 5 and (packet.return_code is not None or packet.properties is not None):
-        out.integer("return_code", packet.return_code or 0, 1)
-        if packet.properties is not None:
-            out.properties(packet.properties)
-
-
-def _write_auth(out: _Writer, packet: Packet) -> None:
-    if packet.return_code is not None or packet.properties is not None:
-        out.integer("return_code", packet.return_code or 0, 1)
+def _write_reason(out: _Writer, packet: Reasoned) -> None:
+    """Write reason code and properties of 5.0, as far as they are there."""
+    if out.version != 5:
+        for name in ("properties", "return_code"):
+            if (value := getattr(packet, name)) is not None:
+                raise EncodeError(name, value, "only 5.0 has it here")
+    if packet.return_code is not None:
+        out.integer("return_code", packet.return_code, 1)
+    if packet.properties is not None:
         out.properties(packet.properties)
 
 
-def _write_filters(out: _Writer, packet: Packet) -> None:
+def _write_filters(out: _Writer, packet: Subscribe | Unsubscribe) -> None:
     out.word("packet_id", packet.packet_id)
     out.properties(packet.properties)
-    for one in packet.filters or ():
-        out.text("filter", one.filter)
-        if packet.packet_type == SUBSCRIBE:
-            out.integer("subscription options", one.options, 1)
+    for one in packet.filters:
+        out.text("filters", one.filter)
+        if isinstance(packet, Subscribe):
+            out.integer("filters", one.options, 1)
 
 
-def _write_codes(out: _Writer, packet: Packet) -> None:
+def _write_codes(out: _Writer, packet: SubAck | UnsubAck) -> None:
     out.word("packet_id", packet.packet_id)
     out.properties(packet.properties)
-    for code in packet.return_codes or ():
+    if packet.return_codes and isinstance(packet, UnsubAck) and out.version != 5:
+        raise EncodeError("return_codes", packet.return_codes, "UNSUBACK has them in 5.0 only")
+    for code in packet.return_codes:
         out.integer("return_codes", code, 1)
 
 
@@ -263,7 +288,7 @@ def _write_nothing(_out: _Writer, _packet: Packet) -> None:
     """PINGREQ and PINGRESP are a fixed header alone."""
 
 
-_WRITERS: Mapping[int, Callable[[_Writer, Packet], None]] = MappingProxyType(
+_WRITERS: Mapping[int, Callable[[_Writer, Any], None]] = MappingProxyType(
     {
         CONNECT: _write_connect,
         CONNACK: _write_connack,
@@ -272,7 +297,6 @@ _WRITERS: Mapping[int, Callable[[_Writer, Packet], None]] = MappingProxyType(
         **dict.fromkeys((SUBSCRIBE, UNSUBSCRIBE), _write_filters),
         **dict.fromkeys((SUBACK, UNSUBACK), _write_codes),
         **dict.fromkeys((PINGREQ, PINGRESP), _write_nothing),
-        DISCONNECT: _write_reason,
-        AUTH: _write_auth,
+        **dict.fromkeys((DISCONNECT, AUTH), _write_reason),
     }
 )

@@ -10,8 +10,15 @@ from wireyard.formats.rmp.framing import (
     next_context,
 )
 from wireyard.formats.rmp.joining import join_rows
-from wireyard.formats.rmp.layout import COLUMNS, MAX_PACKET_BYTES, PREFIX_BYTES
-from wireyard.formats.rmp.packet import decode, decode_whole, encode, packet_of, read_row
+from wireyard.formats.rmp.layout import COLUMNS, DERIVED, MAX_PACKET_BYTES, PREFIX_BYTES
+from wireyard.formats.rmp.packet import (
+    decode,
+    decode_whole,
+    encode,
+    packet_of,
+    read_row,
+    row_context,
+)
 from wireyard.formats.rmp.place import Place
 from wireyard.formats.views import text_of
 
@@ -33,6 +40,8 @@ FORMAT = Format(
     encode=encode,
     read_row=read_row,
     packet_of=packet_of,
+    derived=DERIVED,
+    row_context=row_context,
     annotate=annotate,
     body_views={"text": text_of("data")},
     join_rows=join_rows,

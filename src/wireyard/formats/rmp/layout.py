@@ -23,6 +23,7 @@ from wireyard.layout import Column, Field, Layout
 __all__ = [
     "CLIENTS",
     "COLUMNS",
+    "DERIVED",
     "DOMAIN",
     "FLAGS",
     "FLAG_ORDER",
@@ -159,3 +160,8 @@ def _columns() -> tuple[Column, ...]:
 
 COLUMNS = _columns()
 """The columns of an RMP row, in the order of the outside contract."""
+
+DERIVED = MappingProxyType(
+    {"typing": "the other columns", "layer_name": "layer", "data_size": "data"}
+)
+"""Columns that follow from others, and what they follow from: a row need not say them."""

@@ -9,13 +9,15 @@ message that breaks the rule, as far as it can be read.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from wireyard.errors import DecodeError, EncodeError, Malformed, Truncated
 from wireyard.formats.base import Row, View
+from wireyard.formats.fields import PlainFields, Takes, code_of, flag, octets, whole
 from wireyard.formats.rmp.layout import (
     CLIENTS,
     DOMAIN,
@@ -51,21 +53,23 @@ __all__ = [
     "encode_packet",
     "packet_of",
     "read_row",
+    "row_context",
 ]
 
 _U16 = struct.Struct(">H")
+_SOURCE = re.compile(r"(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3}):(\d{1,5})", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Message(PlainFields):
     """One message of a packet; what its flags do not announce is None.
 
-    A message of another protocol is `foreign`: its data begins with the typing word, and the other
-    fields mean nothing.
+    The layer may be given by its name. A message of another protocol is `foreign`: its data begins
+    with the typing word, and it has no other field.
     """
 
-    layer: int = 0
-    foreign: bool = False
+    layer: Takes[int | str, int] = Takes(code_of(LAYERS), 0)
+    foreign: Takes[bool, bool] = Takes(flag, False)
     message_number: int | None = None
     packet_number: int | None = None
     packet_count: int | None = None
@@ -74,13 +78,15 @@ class Message:
     reply_message_number: int | None = None
     reply_source: str | None = None
     """Process that sent the message this one replies to, as ``address:port``."""
-    reply_requested: bool = False
-    more_follows: bool = False
-    data: bytes = b""
-    list_order: bool = False
+    reply_requested: Takes[bool, bool] = Takes(flag, False)
+    more_follows: Takes[bool, bool] = Takes(flag, False)
+    data: Takes[bytes, bytes] = Takes(octets, b"")
+    list_order: Takes[bool, bool] = Takes(flag, False)
     """Whether a length stands before the reply-to field."""
     framed_bytes: int | None = None
     """What the length says that stands in front; only a framed packet's first message has one."""
+
+    _spelled: ClassVar[Mapping[str, str]] = {"layer": "layer_name"}
 
     @property
     def typing(self) -> int:
@@ -115,6 +121,12 @@ class Packet(tuple[Message, ...]):
 
 
 _FIELDS = tuple(item.name for item in fields(Message))
+_NOT_FOREIGN = {
+    item.name: item.default
+    for item in fields(Message)
+    if item.name not in ("foreign", "data", "list_order", "framed_bytes")
+}
+"""Fields that a message of another protocol does not have, each with its default."""
 
 
 # --- decoding -------------------------------------------------------------------------------
@@ -259,7 +271,7 @@ def encode(message: Message | Packet) -> bytes:
         size, more = message.framed_bytes, message.more_follows
     if size is None:
         return encoded
-    if size < len(encoded) or (size > len(encoded) and not more):
+    if whole("framed_bytes", size) < len(encoded) or (size > len(encoded) and not more):
         raise EncodeError("framed_bytes", size, f"{len(encoded)} bytes are behind it")
     return _number("framed_bytes", size) + encoded
 
@@ -283,11 +295,10 @@ def encode_packet(messages: Sequence[Message], list_order: bool = False) -> byte
 
 
 def _encode(message: Message) -> bytes:
-    if not isinstance(message.data, bytes):
-        raise EncodeError("data", message.data, "data is bytes")
     if message.foreign:
-        if message.more_follows:
-            raise EncodeError("more_follows", True, "what is foreign is the rest of its packet")
+        for name, default in _NOT_FOREIGN.items():
+            if (value := getattr(message, name)) != default:
+                raise EncodeError(name, value, "a message of another protocol has data alone")
         if len(message.data) < 2 or message.typing < FOREIGN:
             raise EncodeError("data", message.data, f"begins with a word from {FOREIGN} on")
         return message.data
@@ -312,9 +323,13 @@ def _check(message: Message) -> None:
         raise EncodeError("layer", message.layer, LAYER_MASK)
     for layout in (SEGMENT, DOMAIN, CLIENTS, REPLY_TO):
         _check_together(message, layout)
-    number, count = message.packet_number, message.packet_count
-    if number is not None and count is not None and not 1 <= number <= count:
-        raise EncodeError("packet_number", number, f"from 1 to packet_count, {count}")
+    if message.packet_number is not None:
+        number = _whole_16("packet_number", message.packet_number)
+        count = _whole_16("packet_count", message.packet_count)
+        if count < 1:
+            raise EncodeError("packet_count", count, "from 1 on")
+        if not 1 <= number <= count:
+            raise EncodeError("packet_number", number, f"from 1 to packet_count, {count}")
     if message.more_follows and len(message.data) > MAX_MESSAGE_BYTES:
         limit = f"{MAX_MESSAGE_BYTES} bytes at most where another message follows"
         raise EncodeError(LENGTH.fields[0].name, len(message.data), limit)
@@ -328,18 +343,23 @@ def _check_together(message: Message, layout: Layout) -> None:
 
 
 def _number(name: str, value: object) -> bytes:
+    return _U16.pack(_whole_16(name, value))
+
+
+def _whole_16(name: str, value: object) -> int:
     if type(value) is not int or not 0 <= value <= 0xFFFF:
         raise EncodeError(name, value, "an integer from 0 to 65535")
-    return _U16.pack(value)
+    return value
 
 
 def _source_bytes(source: object) -> bytes:
-    address, _, port = str(source).rpartition(":")
-    octets = address.split(".")
-    plain = all(part.isascii() and part.isdecimal() for part in (*octets, port))
-    if not plain or len(octets) != 4 or any(int(octet[:4]) > 255 for octet in octets):
+    found = _SOURCE.fullmatch(source) if isinstance(source, str) else None
+    parts = found.groups() if found else ()
+    numbers = [int(part) for part in parts]
+    # A number with zeros in front would not be read back as it is.
+    if not found or max(numbers[:4]) > 0xFF or parts != tuple(map(str, numbers)):
         raise EncodeError("reply_source", source, "IPv4 address and port, as in 10.0.0.7:7001")
-    return bytes(map(int, octets)) + _number("reply_source", int(port[:6]))
+    return bytes(numbers[:4]) + _number("reply_source", numbers[4])
 
 
 def packet_of(row: Mapping[str, Any], context: int = 0) -> Message:
@@ -359,3 +379,13 @@ def packet_of(row: Mapping[str, Any], context: int = 0) -> Message:
     if message.more_follows:
         raise EncodeError("more_follows", True, "no row tells how long a packet of several is")
     return replace(message, framed_bytes=len(_encode(message)))
+
+
+def row_context(row: Mapping[str, Any], context: int) -> int:
+    """Return the context that the message of a row is read by.
+
+    Only the first message of a framed packet has the packet's length in front; others are read as
+    in a packet that is not framed.
+    """
+    place = Place.of(context)
+    return place._replace(framed=place.framed and not row.get("message_in_packet")).context

@@ -16,7 +16,8 @@ from typing import Any, Final, NamedTuple
 
 from wireyard.errors import EncodeError
 from wireyard.formats.base import Row
-from wireyard.formats.properties import Property, typed_value
+from wireyard.formats.properties import Property
+from wireyard.formats.property_rows import typed_value
 
 __all__ = [
     "MAX_TEXT",

@@ -1,0 +1,78 @@
+"""The sender of JMQ packets: what makes the id of a packet one of its own.
+
+A SysMessageID is timestamp, address, port and sequence. The specification wants sequences that
+increase, and ids that are unique; a sequence has 31 bits and a clock can go back. Rules of this
+file:
+
+1. The timestamp is that of the clock, and never less than the one before.
+2. The sequence counts up from 1, as that of the shipped classes. Behind 2^31 - 1 it begins again,
+   with a later timestamp: ids in text have no place for a minus sign (errata 45).
+3. So ids increase by timestamp and then sequence, and no two of a sender are equal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from wireyard.formats.fields import in_range, milliseconds
+from wireyard.formats.jmq.layout import HEADERS
+from wireyard.formats.jmq.packet import Packet, source_address
+
+__all__ = ["MAX_SEQUENCE", "Sender"]
+
+MAX_SEQUENCE = 2**31 - 1
+_PORT = HEADERS[301]["source_port"]
+
+
+class Sender:
+    """Stamps packets with timestamp, sequence, address and port.
+
+    Parameters
+    ----------
+    address
+        Address of the sender, as text or as its 16 bytes.
+    port
+        Port of the sender.
+
+    Raises
+    ------
+    EncodeError
+        No address, or a port of more than 32 bits.
+
+    Examples
+    --------
+    >>> sender = Sender("10.0.0.7", 7676)
+    >>> ping = Packet(packet_type="PING")
+    >>> [sender.stamp(ping, now=1_000).sys_message_id for _ in range(2)]
+    ['1-10.0.0.7-7676-1000', '2-10.0.0.7-7676-1000']
+    """
+
+    __slots__ = ("_address", "_port", "_sequence", "_timestamp")
+
+    def __init__(self, address: str | bytes, port: int) -> None:
+        self._address = source_address("source_ip", address)
+        self._port = in_range(_PORT, port)
+        self._sequence = 0
+        self._timestamp: int | None = None
+
+    def stamp(self, packet: Packet, now: int | datetime) -> Packet:
+        """Return the packet as the next one of this sender; `now` is its clock.
+
+        Raises
+        ------
+        EncodeError
+            A time that is neither ms since epoch nor a `datetime` with its time zone.
+        """
+        timestamp = milliseconds("timestamp", now)
+        if self._timestamp is not None:
+            timestamp = max(timestamp, self._timestamp + (self._sequence == MAX_SEQUENCE))
+        self._timestamp = timestamp
+        self._sequence = self._sequence % MAX_SEQUENCE + 1
+        return replace(
+            packet,
+            timestamp=timestamp,
+            sequence=self._sequence,
+            source_ip=self._address,
+            source_port=self._port,
+        )
