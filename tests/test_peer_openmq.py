@@ -76,6 +76,12 @@ def made_packets(version: int, count: int) -> list[Packet]:
     return made
 
 
+NOT_READ_BACK = (
+    "unknown_items", "property_offset", "properties", "message_id", "raw_header", "short_objects",
+)  # fmt: skip
+"""Fields that the classes do not have, or have in another form."""
+
+
 @pytest.mark.parametrize("version", [103, 200, 301])
 def test_java_reads_what_we_encode(version: int, tmp_path: Path) -> None:
     packets = made_packets(version, 300)
@@ -86,7 +92,7 @@ def test_java_reads_what_we_encode(version: int, tmp_path: Path) -> None:
     for ours, theirs in zip(packets, read, strict=True):
         assert theirs.get("errors", {}) == {}
         for name, value in asdict(ours).items():
-            if name in ("unknown_items", "property_offset", "properties", "message_id"):
+            if name in NOT_READ_BACK:
                 continue
             expected = value.hex() if isinstance(value, bytes) else value
             if expected is None and name in ITEMS_BY_NAME and ITEMS_BY_NAME[name].width:
