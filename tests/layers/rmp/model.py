@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from random import Random
 from types import MappingProxyType
@@ -36,7 +36,7 @@ from wireyard.layers.rmp.reassembly import Reassembly
 from wireyard.layers.rmp.sim import SimMember, SimRing
 from wireyard.layers.rmp.states import OWN, Arrival, Effect, Own, OwnEvent
 
-__all__ = ["MUTANTS", "History", "broken_rule", "broken_rule_of", "mutated"]
+__all__ = ["MUTANTS", "History", "broken_rule", "broken_rule_of", "check_runs", "mutated"]
 
 PACKET_BYTES = 64
 ACTIONS = 50
@@ -410,11 +410,17 @@ def mutated(name: str | None) -> Iterator[None]:
         yield
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+def check_runs(
+    broken_rule: Callable[[int], str | None],
+    mutated: Callable[[str | None], AbstractContextManager[None]],
+    mutants: Iterable[str],
+    description: str | None,
+) -> int:
+    """Run a model from the command line, and print the rule that each seed breaks."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--mutant", choices=MUTANTS)
+    parser.add_argument("--mutant", choices=[*mutants])
     asked = parser.parse_args()
     broken = 0
     with mutated(asked.mutant):
@@ -429,4 +435,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(check_runs(broken_rule, mutated, MUTANTS, __doc__))

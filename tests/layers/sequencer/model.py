@@ -6,7 +6,6 @@ breaks a rule. `--mutant` does it with one of the wrong variants, which must be 
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 from unittest import mock
 
-from tests.layers.rmp.model import History, broken_rule_of
+from tests.layers.rmp.model import History, broken_rule_of, check_runs
 from tests.layers.sequencer.network import SETTINGS, Network, Process
 from wireyard.layers.rmp import Delivered, Event, QoS
 from wireyard.layers.rmp.events import ViewChanged
@@ -217,23 +216,5 @@ def mutated(name: str | None) -> Iterator[None]:
         yield
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--mutant", choices=MUTANTS)
-    asked = parser.parse_args()
-    broken = 0
-    with mutated(asked.mutant):
-        for seed in range(asked.seed, asked.seed + asked.runs):
-            rule = broken_rule(seed)
-            if rule is not None:
-                broken += 1
-                if broken <= 10:
-                    print(f"seed {seed}: {rule}")
-    print(f"{asked.runs} runs, {broken} of them break a rule")
-    return 1 if broken else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(check_runs(broken_rule, mutated, MUTANTS, __doc__))
