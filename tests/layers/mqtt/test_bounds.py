@@ -11,6 +11,7 @@ from wireyard.formats.mqtt import layout
 from wireyard.formats.mqtt.filters import Filter
 from wireyard.layers.mqtt import requests, state
 from wireyard.layers.mqtt.broker import Broker
+from wireyard.layers.mqtt.exchange import Exchange
 from wireyard.layers.mqtt.directions import known_streams, sides_of
 from wireyard.layers.mqtt.flow_tables import RECEIVER, SENDER
 from wireyard.layers.mqtt.flows import MAX_IN_FLIGHT, Flows
@@ -43,6 +44,7 @@ def test_identifiers() -> None:
 
 def test_sessions() -> None:
     notes = Notes()
+    Exchange(notes)
     broker = Broker(notes, most_sessions=KEPT)
     for number in range(MILLION):
         broker.open(Link(client_of(str(number)), AT, accepted=AT), None, False, (1, 1))
@@ -55,7 +57,8 @@ def test_subscriptions() -> None:
     for number in range(MILLION):
         tree.subscribe(Subscription("client", f"a/{number}"))
     assert (len(tree), tree.refused) == (KEPT, MILLION - KEPT)
-    notes, session, client = Notes(), Session("client", known=True), client_of("client")
+    notes, client = Notes(), client_of("client")
+    session = Session("client", True, Exchange(notes))
     broker = Broker(notes)
     for number in range(MILLION):
         one = Subscribed(client, f"$share/{number}/t", "group", 0, False, False, None, AT, AT, AT)

@@ -61,7 +61,7 @@ class Broker:
         name = link.client.name
         session = self.sessions.get(name)
         if session is None:
-            session = Session(name, known=not kept)
+            session = Session(name, not kept, self._notes.tracker)
             if len(self.sessions) < self.most_sessions:
                 self.sessions[name] = session
             else:
@@ -70,7 +70,7 @@ class Broker:
             self._take_over(session, link, kept)
         over = session.connect(link, kept, limits)
         self.carried -= len(over)
-        self._notes.over(over)
+        self._notes.tracker.over(over)
         session.will = will
         return session
 
@@ -118,7 +118,7 @@ class Broker:
         assert link is not None
         counts = []
         for upward, direction in ((True, session.up), (False, session.down)):
-            packet_ids = sorted(direction.sender.in_flight())
+            packet_ids = direction.in_flight()
             counts.append(len(packet_ids))
             for packet_id in packet_ids:
                 self._notes.fact("in_flight", link, upward, packet_id, at)
@@ -179,7 +179,7 @@ class Broker:
     def finish(self) -> None:
         """Note what its sessions still have, and the wills that are in waiting."""
         for session in self.sessions.values():
-            self._notes.over(session.leave())
+            self._notes.tracker.over(session.leave())
             if session.expires is not None:
                 self._end_filters(session, session.expires, session.expires)
             self._notes.subscriptions += session.filters.values()

@@ -246,7 +246,7 @@ def _found(one: Expected, taken: Moment | None, progress: Progress) -> Iterator[
         verdict = "unaccepted"
     elif certain := one.certain(taken):
         progress.missed.add(one.name)
-        yield missing_note(one, certain, taken)
+        yield missing_note(message, one.name, one.matching[0], certain, taken)
         return
     else:
         verdict = "undecided"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from wireyard.formats.mqtt import layout
@@ -11,11 +12,13 @@ from wireyard.layers.mqtt.flows import event_of
 from wireyard.layers.mqtt.notes import Notes
 from wireyard.layers.mqtt.properties import properties_of
 from wireyard.layers.mqtt.records import Handed, Message, Moment, content_of
+from wireyard.layers.mqtt.requests import MAX_ASKED
+from wireyard.layers.mqtt.sessions import Direction
 from wireyard.layers.mqtt.state import Connection, Row
 
-__all__ = ["Exchange"]
+__all__ = ["MAX_UNPROVED", "Exchange"]
 
-_MAX_UNPROVED: Final = 10_000
+MAX_UNPROVED: Final = 10_000
 """Messages at QoS 0 of one connection that wait for a sign that they were read."""
 
 
@@ -24,6 +27,51 @@ class Exchange:
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
+        notes.tracker = self
+
+    def new_direction(self, known: bool) -> Direction:
+        """Return one direction of a new session."""
+        return Direction(known)
+
+    def accept_before(self, connection: Connection, request: Moment, answer: Moment) -> None:
+        """Take it that the broker took all that was published before a request it answered."""
+        unproved = connection.unproved
+        while unproved and unproved[0].sent < request:
+            message = unproved.popleft()
+            message.accepted = answer
+            self._notes.messages.append(message)
+
+    def accept_all(self, connection: Connection, at: Moment) -> None:
+        """Take it that the broker took all that was published."""
+        for message in connection.unproved or ():
+            message.accepted = at
+
+    def leave(self, connection: Connection) -> None:
+        """Note the messages of a connection of which nothing shows that the broker took them."""
+        self._notes.messages += connection.unproved or ()
+        connection.unproved = None
+
+    def over(self, records: Iterable[Message | Handed]) -> None:
+        """Note messages of which nothing more can come."""
+        for record in records:
+            if isinstance(record, Message):
+                self._notes.messages.append(record)
+            else:
+                self._notes.handed.append(record)
+
+    def pingreq(self, connection: Connection, row: Row, at: Moment, _: bool) -> None:
+        """Take a PINGREQ."""
+        if len(connection.pings) < MAX_ASKED:
+            connection.pings.append(at)
+        else:
+            self._notes.dropped["requests"] += 1
+
+    def pingresp(self, connection: Connection, row: Row, at: Moment, _: bool) -> None:
+        """Take a PINGRESP."""
+        if connection.pings:
+            connection.prove(connection.pings.popleft(), at)
+        elif connection.state != "unknown":
+            connection.breaks("pingresp_unasked", False, at)
 
     def publish(self, connection: Connection, row: Row, at: Moment, upward: bool) -> None:
         """Take a PUBLISH, from the client if it goes `upward`."""
@@ -48,8 +96,12 @@ class Exchange:
         notes.fact("delivered", connection.link, upward, None, at)
         if isinstance(found, Handed):
             notes.handed.append(found)
-        elif len(connection.unproved) < _MAX_UNPROVED:
-            connection.unproved.append(found)
+            return
+        unproved = connection.unproved
+        if unproved is None:
+            unproved = connection.unproved = deque()
+        if len(unproved) < MAX_UNPROVED:
+            unproved.append(found)
         else:
             notes.dropped["unproved"] += 1
             notes.messages.append(found)
@@ -69,7 +121,7 @@ class Exchange:
         before: Message | Handed | None = direction.carried.get(packet_id)
         if before is None and connection.broker.carried >= connection.broker.most_carried:
             notes.dropped["flows"] += 1
-            notes.over((found,))
+            self.over((found,))
             return
         sender = direction.sender.step(packet_id, event)
         receiver = direction.receiver.step(packet_id, event)
@@ -85,15 +137,15 @@ class Exchange:
         else:
             direction.carried[packet_id] = found
             if before is not None:
-                notes.over((before,))
-        message = found if isinstance(found, Message) else None
+                self.over((before,))
+        key = found.key if isinstance(found, Message) else None
         if rule == "id_in_use" and not upward:
             rule = "id_in_use_broker"
         if rule is not None:
-            connection.breaks(rule, upward, at, message)
+            connection.breaks(rule, upward, at, key)
         if direction.sender.over_quota:
             side = "client" if upward else "broker"
-            connection.breaks(f"receive_maximum_{side}", upward, at, message)
+            connection.breaks(f"receive_maximum_{side}", upward, at, key)
         notes.fact(sender.fact, connection.link, upward, packet_id, at)
         notes.fact(receiver.fact, connection.link, upward, packet_id, at)
 
@@ -112,8 +164,8 @@ class Exchange:
         own = sender if by_sender else receiver
         record: Message | Handed | None = direction.carried.get(packet_id)
         if own.rule is not None:
-            message = record if isinstance(record, Message) else None
-            connection.breaks(own.rule, by_client, at, message)
+            key = record.key if isinstance(record, Message) else None
+            connection.breaks(own.rule, by_client, at, key)
         fact = sender.fact or receiver.fact
         self._notes.fact(fact, connection.link, upward, packet_id, at)
         if isinstance(record, Message):

@@ -14,7 +14,7 @@ from typing import Final
 
 from wireyard.layers.mqtt.records import Handed, Message, Moment, Subscribed
 
-__all__ = ["Audience", "Expected", "expected_deliveries"]
+__all__ = ["Audience", "Expected", "Turn", "ends_of", "expected_deliveries"]
 
 _MAX_REMEMBERED: Final = 1 << 20
 """Subscriptions that stood at some times, together: what is forgotten is found once more."""
@@ -22,6 +22,7 @@ _BEGINS, _ENDS = range(2)
 """What begins at a moment is there, what ends at it still is."""
 
 Turn = tuple[Moment, int]
+"""A moment, and 0 for what begins then or 1 for what ends."""
 
 
 @dataclass(slots=True, eq=False)
@@ -79,14 +80,7 @@ class Audience:
     """
 
     def __init__(self, subscriptions: Sequence[Subscribed]) -> None:
-        newer: dict[tuple[str, str], Turn] = {}
-        ends: dict[Subscribed, Turn | None] = {}
-        for one in sorted(subscriptions, key=lambda one: one.asked, reverse=True):
-            key = one.client.name, one.filter
-            end = None if one.gone is None else (one.gone, _ENDS)
-            # A newer one with the same filter takes its place, which may be a little earlier.
-            ends[one] = min(filter(None, (end, newer.get(key))), default=None)
-            newer[key] = one.asked, _BEGINS
+        ends = ends_of(subscriptions)
         self._spans = [((one.asked, _BEGINS), ends[one], one) for one in subscriptions]
         turns = {begin for begin, _, _ in self._spans} | set(filter(None, ends.values()))
         self._turns = sorted(turns)
@@ -110,6 +104,19 @@ class Audience:
             self._found[behind] = found
             self._remembered += len(found) + 1
         return found
+
+
+def ends_of(subscriptions: Iterable[Subscribed]) -> dict[Subscribed, Turn | None]:
+    """Return when subscriptions end, of which there are all to the same filters."""
+    newer: dict[tuple[str, str], Turn] = {}
+    ends: dict[Subscribed, Turn | None] = {}
+    for one in sorted(subscriptions, key=lambda one: one.asked, reverse=True):
+        key = one.client.name, one.filter
+        end = None if one.gone is None else (one.gone, _ENDS)
+        # A newer one with the same filter takes its place, which may be a little earlier.
+        ends[one] = min(filter(None, (end, newer.get(key))), default=None)
+        newer[key] = one.asked, _BEGINS
+    return ends
 
 
 def expected_deliveries(messages: Iterable[Message], audience: Audience) -> Iterator[Expected]:

@@ -99,8 +99,7 @@ def disconnect(connection: Connection, row: Row, at: Moment, by_client: bool) ->
     connection.broker.close(session, at, "client" if by_client else "server", event)
     if by_client:
         # The broker reads a stream in order, so it has read what came before.
-        for message in connection.unproved:
-            message.accepted = at
+        connection.notes.tracker.accept_all(connection, at)
 
 
 def _set_expiry(link: Link, expiry_s: int) -> None:

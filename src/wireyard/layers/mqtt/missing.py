@@ -28,7 +28,7 @@ from wireyard.layers.mqtt.rows import delivery_row
 from wireyard.layers.mqtt.topics import topic_hash
 from wireyard.layers.steps import Fact, Found, Key, Note, Order
 
-__all__ = ["MISSING", "Progress", "explain", "link_note", "missing_note"]
+__all__ = ["MISSING", "Passed", "Progress", "explain", "link_note", "missing_note", "passed_note"]
 
 MISSING: Final = "missing"
 _PASSED, _LINK, _MISSED = range(3)
@@ -84,10 +84,16 @@ class Progress:
     def notes(self) -> Iterator[Note]:
         """Note how far messages came, for those who did not get one of this topic or another."""
         for (key, _, _), passed in self._passed.items():
-            any_topic = passed._replace(topic=None)
-            yield Note(MISSING, key, passed.at.order(_PASSED), any_topic)
+            yield passed_note(key, passed._replace(topic=None))
             if key[-1] in self.missed:
-                yield Note(MISSING, key, _order_on(passed.topic or "", None), passed)
+                yield passed_note(key, passed)
+
+
+def passed_note(key: Key, passed: Passed) -> Note:
+    """Note how far messages came to those who have a name."""
+    topic = passed.topic
+    order = passed.at.order(_PASSED) if topic is None else _order_on(topic, None)
+    return Note(MISSING, key, order, passed)
 
 
 def _order_on(topic: str, missed: Moment | None) -> Order:
@@ -103,14 +109,25 @@ def link_note(link: Link, name: str) -> Note:
     return Note(MISSING, (*link.client[:2], name), link.opened.order(_LINK), link)
 
 
-def missing_note(one: Expected, certain: list[Subscribed], taken: Moment) -> Note:
-    """Note a message that was not handed over to anybody of those who were due to get it."""
+def missing_note(
+    message: Message, name: str, subscribed: Subscribed, certain: list[Subscribed], taken: Moment
+) -> Note:
+    """Note a message that was not handed over to anybody of those who were due to get it.
+
+    Parameters
+    ----------
+    name
+        Who was: a client, or the filter that several share.
+    subscribed
+        The first subscription that matches.
+    certain
+        Those that stood from before the message until the broker had it.
+    """
     granted: dict[str, int] = {}
     for sub in certain:
         granted[sub.client.name] = max(sub.qos, granted.get(sub.client.name, 0))
-    message = one.message
-    missed = Missed(message, taken, one.matching[0], tuple(granted.items()))
-    key = (*message.client[:2], one.name)
+    missed = Missed(message, taken, subscribed, tuple(granted.items()))
+    key = (*message.client[:2], name)
     return Note(MISSING, key, _order_on(message.topic, message.sent), missed)
 
 

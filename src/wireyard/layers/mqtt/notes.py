@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from wireyard.layers.mqtt.records import (
     Fact,
@@ -16,7 +17,30 @@ from wireyard.layers.mqtt.records import (
     Violation,
 )
 
-__all__ = ["Notes"]
+if TYPE_CHECKING:
+    from wireyard.layers.mqtt.sessions import Direction
+    from wireyard.layers.mqtt.state import Connection
+
+__all__ = ["Notes", "Tracker"]
+
+
+class Tracker(Protocol):
+    """Who tracks the messages of all connections, packet by packet or many at once."""
+
+    def new_direction(self, known: bool) -> Direction:
+        """Return one direction of a new session."""
+
+    def accept_before(self, connection: Connection, request: Moment, answer: Moment) -> None:
+        """Take it that the broker took all that was published before a request it answered."""
+
+    def accept_all(self, connection: Connection, at: Moment) -> None:
+        """Take it that the broker took all that was published."""
+
+    def leave(self, connection: Connection) -> None:
+        """Note the messages of a connection of which nothing shows that the broker took them."""
+
+    def over(self, records: Iterable[Any]) -> None:
+        """Note messages of which nothing more can come."""
 
 
 class Notes:
@@ -42,14 +66,8 @@ class Notes:
         self.dropped: Counter[str] = Counter()
         """By reason, what was not kept in mind."""
         self._on_fact = on_fact
-
-    def over(self, records: Iterable[Message | Handed]) -> None:
-        """Note messages of which nothing more can come."""
-        for record in records:
-            if isinstance(record, Message):
-                self.messages.append(record)
-            else:
-                self.handed.append(record)
+        self.tracker: Tracker
+        """Set by the tracker itself."""
 
     def fact(
         self, kind: str | None, link: Link, upward: bool, packet_id: int | None, at: Moment

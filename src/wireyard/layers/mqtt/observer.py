@@ -30,7 +30,6 @@ from wireyard.layers.mqtt.logins import connack, connect, disconnect
 from wireyard.layers.mqtt.notes import Notes
 from wireyard.layers.mqtt.records import BEHIND, Client, Fact, Link, Moment, Violation
 from wireyard.layers.mqtt.requests import Requests
-from wireyard.layers.mqtt.sessions import Session
 from wireyard.layers.mqtt.state import MAX_EARLY, Connection, Known, Row, Stream
 
 __all__ = ["MAX_LINGERING", "NEEDED", "Observer"]
@@ -94,6 +93,8 @@ class Observer:
         All streams of which there will be packets, as `known_streams` yields them.
     on_fact
         Is given every `Fact`.
+    exchange_of
+        Makes what follows the messages.
 
     Limits
     ------
@@ -102,7 +103,10 @@ class Observer:
     """
 
     def __init__(
-        self, streams: Iterable[Row], on_fact: Callable[[Fact], None] | None = None
+        self,
+        streams: Iterable[Row],
+        on_fact: Callable[[Fact], None] | None = None,
+        exchange_of: Callable[[Notes], Exchange] = Exchange,
     ) -> None:
         self.notes = Notes(on_fact)
         self.brokers: dict[tuple[str, str], Broker] = {}
@@ -117,7 +121,7 @@ class Observer:
         self._connections: dict[tuple[str, ...], Connection] = {}
         self._streams: dict[_StreamName, Stream] = {}
         self._lingering: deque[Connection] = deque()
-        exchange, requests = Exchange(self.notes), Requests(self.notes)
+        exchange, requests = exchange_of(self.notes), Requests(self.notes)
         self._readers: dict[int, Callable[[Connection, Row, Moment, bool], None]] = {
             layout.CONNACK: self._connack,
             layout.PUBLISH: exchange.publish,
@@ -129,8 +133,8 @@ class Observer:
             layout.SUBACK: requests.suback,
             layout.UNSUBSCRIBE: requests.unsubscribe,
             layout.UNSUBACK: requests.unsuback,
-            layout.PINGREQ: requests.pingreq,
-            layout.PINGRESP: requests.pingresp,
+            layout.PINGREQ: exchange.pingreq,
+            layout.PINGRESP: exchange.pingresp,
             layout.DISCONNECT: disconnect,
         }
 
@@ -151,9 +155,12 @@ class Observer:
                 self.notes.dropped["late"] += 1
                 return
             stream = self._meet(name, row)
-        self.last = at = stream.reach(row)
-        while self._ends and self._ends[-1] < at:
-            self._end(self._ends.pop())
+        self.advance(row, stream, stream.reach(row))
+
+    def advance(self, row: Row, stream: Stream, at: Moment) -> None:
+        """Take a row of a stream that stands at a moment."""
+        self.last = at
+        self.end_before(at)
         connection, by_client = stream.connection, stream.by_client
         link = connection.link
         kind = row.get("packet_type")
@@ -242,10 +249,7 @@ class Observer:
             self.notes.dropped["early"] += 1
 
     def _read(self, connection: Connection, row: Row, at: Moment, by_client: bool) -> None:
-        if connection.session.link is not connection.link:
-            # The session has moved to a newer connection, and takes nothing from this one.
-            connection.session = Session(connection.link.client.name, known=False)
-            connection.session.link = connection.link
+        connection.keep_session()
         reader = self._readers.get(row["packet_type"])
         if reader is not None:
             reader(connection, row, at, by_client)
@@ -257,6 +261,20 @@ class Observer:
             self._read(connection, packet, moment, True)
 
     # --- the end ----------------------------------------------------------------------------
+
+    def end_before(self, at: Moment) -> None:
+        """Take the ends of streams that come before a moment."""
+        while self._ends and self._ends[-1] < at:
+            self._end(self._ends.pop())
+
+    @property
+    def next_end(self) -> Moment | None:
+        """The end of a stream that comes next."""
+        return self._ends[-1] if self._ends else None
+
+    def stream(self, name: tuple[str, str]) -> Stream | None:
+        """Return a stream of which a row was taken, by source and name."""
+        return self._streams.get(name)
 
     def _end(self, at: Moment) -> None:
         """Take the end of a stream, as TCP shows it; the first of a connection ends it."""
@@ -293,7 +311,7 @@ class Observer:
             return
         link, session = connection.link, connection.session
         connection.answered()
-        self.notes.messages += connection.unproved
+        self.notes.tracker.leave(connection)
         kept = connection.broker.sessions.get(link.client.name)
         if kept is not session:
             connection.give_up(session)

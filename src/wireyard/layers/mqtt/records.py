@@ -316,7 +316,7 @@ class Violation:
     by_client: bool
     """Whether the client broke it, and not the broker."""
     at: Moment
-    message: Message | None = None
+    message_key: str | None = None
 
 
 _NAMED_TUPLES: Final = {"Moment": Moment, "Moment | None": Moment, "Client": Client}

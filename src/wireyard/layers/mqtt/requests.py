@@ -1,4 +1,4 @@
-"""What a client asks of its broker and is answered: subscriptions, and whether it is there."""
+"""What a client asks of its broker and is answered: subscriptions, and their end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _IF_NEW: Final = 1
 
 
 class Requests:
-    """Follows SUBSCRIBE, UNSUBSCRIBE and PINGREQ, each with its answer."""
+    """Follows SUBSCRIBE and UNSUBSCRIBE, each with its answer."""
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
@@ -69,20 +69,6 @@ class Requests:
         for asked in request.filters:
             if asked["filter"]:
                 connection.broker.unsubscribe(connection.session, asked["filter"], request.at, at)
-
-    def pingreq(self, connection: Connection, row: Row, at: Moment, _: bool) -> None:
-        """Take a PINGREQ."""
-        if len(connection.pings) < MAX_ASKED:
-            connection.pings.append(at)
-        else:
-            self._notes.dropped["requests"] += 1
-
-    def pingresp(self, connection: Connection, row: Row, at: Moment, _: bool) -> None:
-        """Take a PINGRESP."""
-        if connection.pings:
-            connection.prove(connection.pings.popleft(), at)
-        elif connection.state != "unknown":
-            connection.breaks("pingresp_unasked", False, at)
 
 
 def _subscribed(

@@ -62,8 +62,9 @@ def session_row(link: Link) -> _Row:
 
 def violation_row(one: Violation) -> _Row:
     """Return a row of `VIOLATIONS`."""
-    client, key = one.link.client, one.message.key if one.message else None
-    return violation_row_of(one.rule, one.text, client, one.by_client, one.at, key)
+    return violation_row_of(
+        one.rule, one.text, one.link.client, one.by_client, one.at, one.message_key
+    )
 
 
 def violation_row_of(

@@ -6,12 +6,13 @@ watches has one for every client id of a broker and runs all four.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from wireyard.layers.mqtt.connections import WILL
 from wireyard.layers.mqtt.flow_tables import RECEIVER, SENDER
 from wireyard.layers.mqtt.flows import Flows
+from wireyard.layers.mqtt.notes import Tracker
 from wireyard.layers.mqtt.records import Link, Message, Moment, Subscribed
 
 __all__ = ["MAX_FILTERS", "Direction", "Session", "Will"]
@@ -43,6 +44,20 @@ class Direction:
         self.receiver.connect(kept, receive_maximum)
         over = [packet_id for packet_id in self.carried if packet_id not in self.sender]
         return [self.carried.pop(packet_id) for packet_id in over]
+
+    def abandon(self) -> None:
+        """Note that the session ends before these messages are acknowledged."""
+        for handed in self.carried.values():
+            handed.abandoned = True
+
+    def leave(self) -> Iterable[Any]:
+        """Forget the messages; return them."""
+        carried, self.carried = self.carried, {}
+        return carried.values()
+
+    def in_flight(self) -> list[int]:
+        """Return the packet identifiers of the messages that are on their way."""
+        return sorted(self.sender.in_flight())
 
 
 class Will:
@@ -81,17 +96,19 @@ class Session:
         The client id.
     known
         Whether the session is seen from its beginning.
+    tracker
+        Who tracks its messages.
     """
 
     __slots__ = (
         "down", "expires", "filters", "known", "link", "name", "served_as", "up", "will",
     )  # fmt: skip
 
-    def __init__(self, name: str, known: bool) -> None:
+    def __init__(self, name: str, known: bool, tracker: Tracker) -> None:
         self.name = name
         self.known = known
         """Whether all of its subscriptions were seen."""
-        self.up, self.down = Direction(known), Direction(known)
+        self.up, self.down = tracker.new_direction(known), tracker.new_direction(known)
         self.filters: dict[str, Subscribed] = {}
         self.served_as: dict[str, None] = {}
         """Under which names messages ever went to it: its own, or a filter that it shares."""
@@ -114,12 +131,10 @@ class Session:
         self.link, self.expires = link, None
         self.known |= not kept
         if not kept:
-            for handed in self.down.carried.values():
-                handed.abandoned = True
+            self.down.abandon()
         return self.up.connect(kept, limits[0]) + self.down.connect(kept, limits[1])
 
     def leave(self) -> Iterator[Any]:
         """Yield the messages that it remembers by packet identifier, and forget them."""
         for direction in (self.up, self.down):
-            yield from direction.carried.values()
-            direction.carried.clear()
+            yield from direction.leave()

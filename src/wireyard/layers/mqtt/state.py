@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from wireyard.layers.mqtt.aliases import Aliases
@@ -13,7 +12,6 @@ from wireyard.layers.mqtt.notes import Notes
 from wireyard.layers.mqtt.records import (
     SMALLEST_WINDOW,
     Link,
-    Message,
     Moment,
     Subscribed,
     Violation,
@@ -82,7 +80,7 @@ class Connection:
         """How many of its streams have not been seen to end."""
         self.streams: list[tuple[str, str]] = []
         """Those of which there were packets."""
-        self.session = Session(link.client.name, known=False)
+        self.session = Session(link.client.name, False, notes.tracker)
         self.session.link = link
         self.opening: Row | None = None
         """The CONNECT."""
@@ -97,27 +95,30 @@ class Connection:
         self.asked: dict[int, Request] = {}
         self.leaving: dict[int, Request] = {}
         self.pings: deque[Moment] = deque()
-        self.unproved: deque[Message] = deque()
-        """Messages at QoS 0 of which nothing shows yet that the broker read them."""
+        self.unproved: Any = None
+        """Messages at QoS 0 of which nothing shows yet that the broker read them; whoever follows
+        messages keeps them here."""
         self.unconfirmed: deque[Subscribed] = deque()
         """Subscriptions whose retained values may still be to come; a session has `MAX_FILTERS`."""
+
+    def keep_session(self) -> None:
+        """Leave a session that has moved to a newer connection, and takes nothing from this one."""
+        if self.session.link is not self.link:
+            self.session = Session(self.link.client.name, False, self.notes.tracker)
+            self.session.link = self.link
 
     def prove(self, request: Moment, answer: Moment) -> None:
         """Take an answer: the broker has read all that came before the request."""
         self.link.answered = max(self.link.answered or request, request)
-        self._confirm(request, answer)
-        while self.unproved and self.unproved[0].sent < request:
-            message = self.unproved.popleft()
-            message.accepted = answer
-            self.notes.messages.append(message)
+        self.confirm(request, answer)
+        self.notes.tracker.accept_before(self, request, answer)
 
-    def _confirm(self, request: Moment, answer: Moment) -> None:
+    def confirm(self, request: Moment, answer: Moment) -> None:
         """Take it that the broker has sent what it sends for new subscriptions."""
         waiting = self.unconfirmed
         if not waiting or waiting[0].granted > request or self.link.damaged:
             return
-        in_flight = islice(self.session.down.sender.in_flight(), SMALLEST_WINDOW)
-        if sum(1 for _ in in_flight) == SMALLEST_WINDOW:
+        if len(self.session.down.in_flight()) >= SMALLEST_WINDOW:
             return
         while waiting and waiting[0].granted < request:
             subscribed = waiting.popleft()
@@ -125,12 +126,12 @@ class Connection:
                 subscribed.confirmed = answer
 
     def breaks(
-        self, rule: str, by_client: bool, at: Moment, message: Message | None = None
+        self, rule: str, by_client: bool, at: Moment, message_key: str | None = None
     ) -> None:
         """Note that a side broke a rule, if the connection's version has it."""
         found = broken(rule, self.link.version)
         if found is not None:
-            self.violated(Violation(*found, self.link, by_client, at, message))
+            self.violated(Violation(*found, self.link, by_client, at, message_key))
 
     def violated(self, violation: Violation) -> None:
         """Note what was broken, now or when it is known whose connection it is."""
@@ -148,7 +149,7 @@ class Connection:
         """Note the messages of a session that nobody comes back to."""
         over = list(session.leave())
         self.broker.carried -= len(over)
-        self.notes.over(over)
+        self.notes.tracker.over(over)
 
 
 class Stream:

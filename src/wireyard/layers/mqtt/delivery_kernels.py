@@ -1,0 +1,658 @@
+"""Messages and those who were due to get them, in compiled loops: the twins of `expected`,
+`matching` and `deliveries`.
+
+Axes: m = messages, by topic and payload and then by when they were sent; d = what was delivered, by
+topic and payload and then by when; u = subscriptions; e = expected deliveries, a message and a
+client or a group each; g = groups of messages and deliveries with one topic and payload; r = rows.
+Moments are ranks: the smaller of two is the earlier, and -1 is none.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+
+from wireyard.accelerate import BOOL, I64, array, kernel, piece
+from wireyard.layers.mqtt.deliveries import VERDICTS
+
+__all__ = [
+    "VERDICT_NAMES",
+    "Delivered",
+    "Expected",
+    "Fate",
+    "Message",
+    "Subscription",
+    "assign",
+    "count_expected",
+    "find_expected",
+    "judge",
+    "rank",
+]
+
+Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
+
+NONE: Final = -1
+VERDICT_NAMES: Final = tuple(VERDICTS)
+(
+    _DELIVERED, _LOST_ACK, _IN_FLIGHT, _DUPLICATE, _ABANDONED, _REFUSED_BY_CLIENT, _REFUSED,
+    _UNACCEPTED, _NO_SUBSCRIBER, _UNDECIDED,
+) = map(
+    VERDICT_NAMES.index,
+    (
+        "delivered", "lost_ack", "in_flight", "duplicate", "abandoned", "refused_by_client",
+        "refused", "unaccepted", "no_subscriber", "undecided",
+    ),
+)  # fmt: skip
+_MISSED: Final = -2
+"""The verdict of what was missed for certain: why, another step finds out."""
+
+
+class Message(IntEnum):
+    """What is known of a message that was sent, or of a will that was published."""
+
+    GROUP = 0
+    """Topic and payload."""
+    TOPIC = 1
+    SENT = 2
+    START = 3
+    """From when on it can be delivered."""
+    ACCEPTED = 4
+    NAME = 5
+    """Number of the name of the client that sent it."""
+    QOS = 6
+    RETAIN = 7
+    COPIES = 8
+    IS_REFUSED = 9
+    """Whether it was refused: 1 with a code, 2 because it breaks a rule."""
+    SETTER = 10
+
+
+class Delivered(IntEnum):
+    """What is known of a message that a broker delivered."""
+
+    GROUP = 0
+    AT = 1
+    NAME = 2
+    """Number of the name of the client that it was delivered to."""
+    QOS = 3
+    RETAIN = 4
+    IS_LIVE = 5
+    """Whether it came because it was sent, and not because of a new subscription."""
+    IDENTIFIER = 6
+    """Its only subscription identifier; -1 if it has none."""
+    OUTCOME = 7
+    """The verdict, if it was expected."""
+    SETTER = 8
+    """The message that set the retained value that it has; -1 if that was not seen."""
+
+
+class Subscription(IntEnum):
+    """What is known of a subscription. A turn is twice a rank, and one more for an end."""
+
+    BEGINS = 0
+    ENDS = 1
+    GRANTED = 2
+    LEAVING = 3
+    NAME = 4
+    """Number of the client's name."""
+    SERVED_AS = 5
+    """Number of the name that messages go to: the client's, or that of the shared filter."""
+    FILTER = 6
+    IS_SHARED = 7
+    QOS = 8
+    RETAIN_AS_PUBLISHED = 9
+    NO_LOCAL = 10
+    IDENTIFIER = 11
+
+
+class Expected(IntEnum):
+    """What is known of a message and one of those who were due to get it."""
+
+    MESSAGE = 0
+    NAME = 1
+    FIRST = 2
+    """The place of its first subscription among those of all."""
+    SUBSCRIPTIONS = 3
+    CAPACITY = 4
+    """How many copies of it there may be."""
+    RETAIN = 5
+    QOS = 6
+    """Bits: what it may be delivered with."""
+    DELIVERED = 7
+    """How often it was."""
+    FIRST_AT = 8
+    """When it was delivered first."""
+
+
+class Fate(IntEnum):
+    """A row: where a message went."""
+
+    MESSAGE = 0
+    DELIVERED = 1
+    SUBSCRIPTION = 2
+    VERDICT = 3
+    EXPECTED = 4
+
+
+_INTS: Final = array("int64")
+_GRID: Final = array("int64", 2)
+
+
+@kernel(_INTS(_INTS, _INTS, _INTS, _INTS, _INTS))
+def rank(order: Ints, ns: Ints, frame: Ints, offset: Ints, ranks: Ints) -> Ints:
+    """Rank moments, equal ones alike; `order` has them by `ns`, and is put right for the rest."""
+    latest = -1
+    start = 0
+    while start < len(order):
+        stop = start + 1
+        while stop < len(order) and ns[order[stop]] == ns[order[start]]:
+            stop += 1
+        for place in range(start + 1, stop):
+            one = order[place]
+            before = place
+            while before > start:
+                other = order[before - 1]
+                if frame[other] < frame[one] or (
+                    frame[other] == frame[one] and offset[other] <= offset[one]
+                ):
+                    break
+                order[before] = other
+                before -= 1
+            order[before] = one
+        for place in range(start, stop):
+            one, other = order[place], order[place - 1]
+            if place == start or frame[one] != frame[other] or offset[one] != offset[other]:
+                latest += 1
+            ranks[one] = latest
+        start = stop
+    return ranks
+
+
+# --- who was due to get what ----------------------------------------------------------------
+
+
+@piece
+def _stands(subs: Grid, one: int, moment: int) -> bool:
+    turn = 2 * moment + 1
+    ends = subs[one, Subscription.ENDS]
+    return bool(subs[one, Subscription.BEGINS] < turn and (ends == NONE or turn <= ends))
+
+
+@piece
+def _matches(messages: Grid, message: int, subs: Grid, one: int) -> int:
+    """Tell when a subscription stood: 1 from the beginning, 2 when the broker had the message."""
+    if (
+        subs[one, Subscription.NO_LOCAL]
+        and subs[one, Subscription.NAME] == messages[message, Message.NAME]
+    ):
+        return 0
+    if _stands(subs, one, messages[message, Message.START]):
+        return 1
+    accepted = messages[message, Message.ACCEPTED]
+    if accepted > messages[message, Message.START] and _stands(subs, one, accepted):
+        return 2
+    return 0
+
+
+@kernel(I64(_GRID, _GRID, _INTS, _INTS))
+def count_expected(messages: Grid, subs: Grid, firsts: Ints, matching: Ints) -> int:
+    """Count messages x subscriptions that stood.
+
+    Parameters
+    ----------
+    firsts, matching
+        Of each topic where its subscriptions are among all that match.
+    """
+    found = 0
+    for message in range(len(messages)):
+        topic = messages[message, Message.TOPIC]
+        for place in range(firsts[topic], firsts[topic + 1]):
+            found += _matches(messages, message, subs, matching[place]) > 0
+    return found
+
+
+@kernel(I64(_GRID, _GRID, _INTS, _INTS, _GRID, _INTS, _INTS))
+def find_expected(
+    messages: Grid,
+    subs: Grid,
+    firsts: Ints,
+    matching: Ints,
+    expected: Grid,
+    expected_subs: Ints,
+    numbers: Ints,
+) -> int:
+    """Find the clients and groups that should get each message; return how many there are.
+
+    Parameters
+    ----------
+    expected, expected_subs
+        Filled: columns of `Expected`, and the subscriptions of each.
+    numbers
+        Of each name, room for a number; -1 at the beginning.
+    """
+    count = used = 0
+    for message in range(len(messages)):
+        topic, first = messages[message, Message.TOPIC], count
+        held = used
+        # First as many as there are, in their order; then those of one name together.
+        for phase in range(1, 3):
+            for place in range(firsts[topic], firsts[topic + 1]):
+                one = matching[place]
+                if _matches(messages, message, subs, one) != phase:
+                    continue
+                if phase > 1 and _is_held(subs, one, expected_subs, held, used):
+                    continue
+                name = subs[one, Subscription.SERVED_AS]
+                if numbers[name] < first:
+                    numbers[name] = count
+                    _begin(messages, message, subs, one, expected, count)
+                    count += 1
+                _add(messages, message, subs, one, expected, numbers[name])
+                expected_subs[used] = one
+                used += 1
+        if count - first < used - held:
+            _put_together(subs, expected, expected_subs, held, used, first, count)
+        else:
+            for entry in range(first, count):
+                expected[entry, Expected.FIRST] = held + entry - first
+    return count
+
+
+@piece
+def _is_held(subs: Grid, one: int, expected_subs: Ints, held: int, used: int) -> bool:
+    """Tell whether another subscription of the same client to the same filter is held."""
+    for place in range(held, used):
+        other = expected_subs[place]
+        if (
+            subs[other, Subscription.NAME] == subs[one, Subscription.NAME]
+            and subs[other, Subscription.FILTER] == subs[one, Subscription.FILTER]
+        ):
+            return True
+    return False
+
+
+@piece
+def _begin(
+    messages: Grid, message: int, subs: Grid, one: int, expected: Grid, entry: int
+) -> None:
+    expected[entry, Expected.MESSAGE] = message
+    expected[entry, Expected.NAME] = subs[one, Subscription.SERVED_AS]
+    expected[entry, Expected.SUBSCRIPTIONS] = 0
+    expected[entry, Expected.CAPACITY] = 0
+    expected[entry, Expected.RETAIN] = 0
+    expected[entry, Expected.QOS] = 0
+    expected[entry, Expected.DELIVERED] = 0
+    expected[entry, Expected.FIRST_AT] = NONE
+
+
+@piece
+def _add(messages: Grid, message: int, subs: Grid, one: int, expected: Grid, entry: int) -> None:
+    expected[entry, Expected.SUBSCRIPTIONS] += 1
+    copies = messages[message, Message.COPIES]
+    if not subs[one, Subscription.IS_SHARED] or expected[entry, Expected.CAPACITY] == 0:
+        expected[entry, Expected.CAPACITY] += copies
+    if messages[message, Message.RETAIN] and subs[one, Subscription.RETAIN_AS_PUBLISHED]:
+        expected[entry, Expected.RETAIN] = 1
+    qos = min(messages[message, Message.QOS], subs[one, Subscription.QOS])
+    expected[entry, Expected.QOS] |= 1 << qos
+
+
+@piece
+def _put_together(
+    subs: Grid, expected: Grid, expected_subs: Ints, held: int, used: int, first: int, count: int
+) -> None:
+    """Order the subscriptions of one message by whom they serve, each in the order it had."""
+    at = held
+    for entry in range(first, count):
+        expected[entry, Expected.FIRST] = at
+        name = expected[entry, Expected.NAME]
+        for place in range(at, used):
+            one = expected_subs[place]
+            if subs[one, Subscription.SERVED_AS] == name:
+                before = place
+                while before > at:
+                    expected_subs[before] = expected_subs[before - 1]
+                    before -= 1
+                expected_subs[at] = one
+                at += 1
+
+
+# --- who got what ---------------------------------------------------------------------------
+
+
+@piece
+def _assign_latest_first(
+    messages: Grid, expected: Grid, by_key: Ints, first: int, last: int,
+    delivered: Grid, theirs: Ints, start: int, stop: int, assigned: Ints, stacks: Grid, any_qos: bool,
+) -> None:  # fmt: skip
+    """Give each delivery, from the last one back, to the latest message that takes its QoS."""
+    top0 = top1 = top2 = 0
+    for place in range(first, last):
+        entry = by_key[place]
+        levels = 7 if any_qos else expected[entry, Expected.QOS]
+        if levels & 1:
+            stacks[0, top0] = entry
+            top0 += 1
+        if levels & 2:
+            stacks[1, top1] = entry
+            top1 += 1
+        if levels & 4:
+            stacks[2, top2] = entry
+            top2 += 1
+    for place in range(stop - 1, start - 1, -1):
+        each = theirs[place]
+        if assigned[each] != NONE:
+            continue
+        qos = delivered[each, Delivered.QOS]
+        top = top0 if qos == 0 else top1 if qos == 1 else top2
+        while top > 0:
+            entry = stacks[qos, top - 1]
+            began = messages[expected[entry, Expected.MESSAGE], Message.START]
+            full = expected[entry, Expected.DELIVERED] >= expected[entry, Expected.CAPACITY]
+            if began < delivered[each, Delivered.AT] and not full:
+                break
+            # What is full, or was sent later, is nothing for those before either.
+            top -= 1
+        if top > 0:
+            entry = stacks[qos, top - 1]
+            assigned[each] = entry
+            expected[entry, Expected.DELIVERED] += 1
+        if qos == 0:
+            top0 = top
+        elif qos == 1:
+            top1 = top
+        else:
+            top2 = top
+
+
+@kernel(I64(_GRID, _GRID, _INTS, _INTS, _GRID, _INTS, _INTS, _INTS, _INTS, _INTS, _GRID))
+def assign(
+    messages: Grid,
+    expected: Grid,
+    expected_keys: Ints,
+    by_key: Ints,
+    delivered: Grid,
+    delivered_keys: Ints,
+    theirs: Ints,
+    assigned: Ints,
+    places: Ints,
+    following: Ints,
+    stacks: Grid,
+) -> int:
+    """Give messages what was delivered of them; return how many deliveries have one.
+
+    Parameters
+    ----------
+    expected_keys, by_key
+        Keys of those that have name, topic, payload and RETAIN in common, ascending, and whose they
+        are; those of one key in the order of their messages.
+    delivered_keys, theirs
+        The same of what was delivered, in the order of time.
+    assigned, places
+        Filled: of each delivery what it is of, or -1, and the how manieth of that.
+    following, stacks
+        Room: as much as there are deliveries, and three times as much as there are expected.
+    """
+    found = start = first = 0
+    while start < len(theirs):
+        key = delivered_keys[start]
+        stop = start
+        while stop < len(theirs) and delivered_keys[stop] == key:
+            stop += 1
+        while first < len(by_key) and expected_keys[first] < key:
+            first += 1
+        last = first
+        while last < len(by_key) and expected_keys[last] == key:
+            last += 1
+        if last > first:
+            _assign_latest_first(
+                messages, expected, by_key, first, last, delivered, theirs, start, stop,
+                assigned, stacks, False,
+            )  # fmt: skip
+            # What came with a QoS that it should not have has come all the same.
+            _assign_latest_first(
+                messages, expected, by_key, first, last, delivered, theirs, start, stop,
+                assigned, stacks, True,
+            )  # fmt: skip
+            _cover(
+                expected, by_key, first, last, theirs, start, stop, assigned, following, stacks
+            )
+            found += _number(expected, delivered, theirs, start, stop, assigned, places)
+        start, first = stop, last
+    return found
+
+
+@piece
+def _cover(
+    expected: Grid, by_key: Ints, first: int, last: int, theirs: Ints, start: int, stop: int,
+    assigned: Ints, following: Ints, stacks: Grid,
+) -> None:  # fmt: skip
+    """Give messages that have nothing the first of a later one that has more than it needs."""
+    poor = rich = 0
+    for place in range(first, last):
+        had = expected[by_key[place], Expected.DELIVERED]
+        poor += had == 0
+        rich += had > 1
+        stacks[1, place - first] = NONE
+        # Where an entry stands among those of its key.
+        expected[by_key[place], Expected.FIRST_AT] = place - first
+    if poor == 0 or rich == 0:
+        return
+    # What each has, the first one foremost.
+    for place in range(stop - 1, start - 1, -1):
+        each = theirs[place]
+        if assigned[each] != NONE:
+            mine = expected[assigned[each], Expected.FIRST_AT]
+            following[each] = stacks[1, mine]
+            stacks[1, mine] = each
+    top = 0
+    for place in range(last - 1, first - 1, -1):
+        entry = by_key[place]
+        if expected[entry, Expected.DELIVERED] > 1:
+            stacks[0, top] = place
+            top += 1
+        elif expected[entry, Expected.DELIVERED] == 0 and top > 0:
+            giver = stacks[0, top - 1]
+            each = stacks[1, giver - first]
+            stacks[1, giver - first] = following[each]
+            assigned[each] = entry
+            expected[entry, Expected.DELIVERED] = 1
+            expected[by_key[giver], Expected.DELIVERED] -= 1
+            if expected[by_key[giver], Expected.DELIVERED] == 1:
+                top -= 1
+
+
+@piece
+def _number(
+    expected: Grid, delivered: Grid, theirs: Ints, start: int, stop: int, assigned: Ints, places: Ints
+) -> int:
+    """Number the deliveries of each message; return how many there are."""
+    found = 0
+    for place in range(start, stop):
+        if assigned[theirs[place]] != NONE:
+            expected[assigned[theirs[place]], Expected.DELIVERED] = 0
+    for place in range(start, stop):
+        each = theirs[place]
+        entry = assigned[each]
+        if entry == NONE:
+            continue
+        found += 1
+        places[each] = expected[entry, Expected.DELIVERED]
+        if places[each] == 0:
+            expected[entry, Expected.FIRST_AT] = delivered[each, Delivered.AT]
+        expected[entry, Expected.DELIVERED] += 1
+    return found
+
+
+# --- verdicts -------------------------------------------------------------------------------
+
+
+@kernel(
+    I64(
+        _GRID, _GRID, _GRID, _INTS, _GRID, _INTS, _INTS, _INTS, _INTS, _INTS, _INTS, _GRID,
+    )
+)  # fmt: skip
+def judge(
+    messages: Grid,
+    subs: Grid,
+    expected: Grid,
+    expected_subs: Ints,
+    delivered: Grid,
+    assigned: Ints,
+    places: Ints,
+    first_messages: Ints,
+    first_expected: Ints,
+    taken: Ints,
+    is_found: Ints,
+    fates: Grid,
+) -> int:
+    """Find what became of all messages; return how many rows that is.
+
+    Parameters
+    ----------
+    first_messages, first_expected
+        Of each group where its messages are, and what was expected of them.
+    taken, is_found
+        Room: as much as there are messages; `taken` is -1 at the beginning, `is_found` 0. Filled:
+        when the broker had shown that it had taken a message, and whether there is a row of it.
+    fates
+        Filled: columns of `Fate`.
+    """
+    count = 0
+    for entry in range(len(expected)):
+        message = expected[entry, Expected.MESSAGE]
+        is_found[message] = 1
+        if messages[message, Message.IS_REFUSED] > 0:
+            continue
+        if messages[message, Message.ACCEPTED] != NONE:
+            taken[message] = messages[message, Message.ACCEPTED]
+        elif expected[entry, Expected.DELIVERED] > 0:
+            first = expected[entry, Expected.FIRST_AT]
+            if taken[message] == NONE or first < taken[message]:
+                taken[message] = first
+    for each in range(len(delivered)):
+        entry = assigned[each]
+        if entry != NONE:
+            message = expected[entry, Expected.MESSAGE]
+            one = _subscription(subs, expected, expected_subs, entry, delivered, each)
+            first_sub = expected_subs[expected[entry, Expected.FIRST]]
+            due = expected[entry, Expected.SUBSCRIPTIONS]
+            if subs[first_sub, Subscription.IS_SHARED]:
+                due = 1
+            verdict = delivered[each, Delivered.OUTCOME]
+            if places[each] >= due:
+                verdict = _DUPLICATE
+        else:
+            message, verdict = _not_due(
+                messages, expected, delivered, each, first_messages, first_expected
+            )
+            if message != NONE:
+                is_found[message] = 1
+            one = NONE
+        fates[count, Fate.MESSAGE] = message
+        fates[count, Fate.DELIVERED] = each
+        fates[count, Fate.SUBSCRIPTION] = one
+        fates[count, Fate.VERDICT] = verdict
+        fates[count, Fate.EXPECTED] = entry
+        count += 1
+    for entry in range(len(expected)):
+        if expected[entry, Expected.DELIVERED] > 0:
+            continue
+        message = expected[entry, Expected.MESSAGE]
+        verdict = _UNDECIDED
+        if messages[message, Message.IS_REFUSED] == 1:
+            verdict = _REFUSED
+        elif taken[message] == NONE:
+            verdict = _UNACCEPTED
+        elif _is_certain(messages, subs, expected, expected_subs, entry, taken[message]):
+            verdict = _MISSED
+        fates[count, Fate.MESSAGE] = message
+        fates[count, Fate.DELIVERED] = NONE
+        fates[count, Fate.SUBSCRIPTION] = expected_subs[expected[entry, Expected.FIRST]]
+        fates[count, Fate.VERDICT] = verdict
+        fates[count, Fate.EXPECTED] = entry
+        count += 1
+    for message in range(len(messages)):
+        if is_found[message]:
+            continue
+        verdict = _NO_SUBSCRIBER
+        if messages[message, Message.IS_REFUSED] == 1:
+            verdict = _REFUSED
+        elif messages[message, Message.QOS] > 0 and messages[message, Message.ACCEPTED] == NONE:
+            verdict = _UNACCEPTED
+        fates[count, Fate.MESSAGE] = message
+        fates[count, Fate.DELIVERED] = NONE
+        fates[count, Fate.SUBSCRIPTION] = NONE
+        fates[count, Fate.VERDICT] = verdict
+        fates[count, Fate.EXPECTED] = NONE
+        count += 1
+    return count
+
+
+@piece
+def _subscription(
+    subs: Grid, expected: Grid, expected_subs: Ints, entry: int, delivered: Grid, each: int
+) -> int:
+    """Return the subscription that a message came by: by its identifier, or any that matches."""
+    first = expected[entry, Expected.FIRST]
+    identifier, name = delivered[each, Delivered.IDENTIFIER], delivered[each, Delivered.NAME]
+    found = NONE
+    for place in range(first, first + expected[entry, Expected.SUBSCRIPTIONS]):
+        one = expected_subs[place]
+        mine = subs[one, Subscription.NAME] == name
+        by_it = identifier != NONE and subs[one, Subscription.IDENTIFIER] == identifier
+        if by_it and (mine or not subs[one, Subscription.IS_SHARED]):
+            return int(one)
+        if mine and found == NONE:
+            found = one
+    return int(expected_subs[first] if found == NONE else found)
+
+
+@piece
+def _not_due(
+    messages: Grid, expected: Grid, delivered: Grid, each: int, first_messages: Ints,
+    first_expected: Ints,
+) -> tuple[int, int]:  # fmt: skip
+    """Return the message of a delivery that nobody was due to get, and the verdict."""
+    group, verdict = delivered[each, Delivered.GROUP], delivered[each, Delivered.OUTCOME]
+    message = NONE
+    first, last = first_messages[group], first_messages[group + 1]
+    setter = delivered[each, Delivered.SETTER]
+    if setter != NONE:
+        for one in range(first, last):
+            if messages[one, Message.SENT] == setter:
+                message = one
+    elif delivered[each, Delivered.IS_LIVE]:
+        at = delivered[each, Delivered.AT]
+        low, high = first, last
+        while low < high:
+            middle = (low + high) // 2
+            if messages[middle, Message.START] < at:
+                low = middle + 1
+            else:
+                high = middle
+        if low > first:
+            message = low - 1
+    if message != NONE and delivered[each, Delivered.IS_LIVE]:
+        for entry in range(first_expected[group], first_expected[group + 1]):
+            if expected[entry, Expected.NAME] == delivered[each, Delivered.NAME]:
+                verdict = _DUPLICATE
+    return int(message), int(verdict)
+
+
+@piece
+def _is_certain(
+    messages: Grid, subs: Grid, expected: Grid, expected_subs: Ints, entry: int, taken: int
+) -> bool:
+    """Tell whether a subscription stood from before a message until the broker had it."""
+    start = messages[expected[entry, Expected.MESSAGE], Message.START]
+    first = expected[entry, Expected.FIRST]
+    for place in range(first, first + expected[entry, Expected.SUBSCRIPTIONS]):
+        one = expected_subs[place]
+        leaving = subs[one, Subscription.LEAVING]
+        if subs[one, Subscription.GRANTED] < start and (leaving == NONE or taken < leaving):
+            return True
+    return False

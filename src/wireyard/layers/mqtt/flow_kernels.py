@@ -1,0 +1,537 @@
+"""Messages on their way, many packets in one call: the compiled twin of `Exchange`.
+
+Rules of this file:
+
+1. The rules stand in `flow_tables`; what is indexed here is made from them. `Exchange` is the
+   reference: for the same packets both leave the same states and the same records.
+2. A packet is its number among those that are tracked, which come connection by connection in the
+   order of time. A record is a message that one side published, numbered too; -1 is none.
+3. Nothing is decided here that depends on more than the packets of one connection: a run of them
+   ends before an answer that may concern subscriptions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from itertools import chain
+from typing import Final
+
+import numpy as np
+
+from wireyard.accelerate import I64, array, kernel, piece
+from wireyard.formats.mqtt import layout
+from wireyard.layers.mqtt.exchange import MAX_UNPROVED
+from wireyard.layers.mqtt.flow_tables import EVENTS, FACTS, IN_FLIGHT, RECEIVER, SENDER, UNASKED, Cell
+from wireyard.layers.mqtt.requests import MAX_ASKED
+from wireyard.layers.mqtt.rules import RULES
+
+__all__ = [
+    "FIRST_STATES",
+    "IN_FLIGHT_STATES",
+    "NONE",
+    "RULE_NAMES",
+    "TABLES",
+    "Breach",
+    "Flag",
+    "Link",
+    "Packet",
+    "Record",
+    "Total",
+    "count_in_flight",
+    "track",
+]
+
+Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+Shorts = np.ndarray[tuple[int], np.dtype[np.int32]]
+Grid = np.ndarray[tuple[int, int], np.dtype[np.int32]]
+Hashes = np.ndarray[tuple[int, int], np.dtype[np.int64]]
+States = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
+Table = np.ndarray[tuple[int, int, int, int], np.dtype[np.int32]]
+
+NONE: Final = -1
+
+
+class Packet(IntEnum):
+    """What a packet is to the one who tracks it: the columns of a grid, a row each."""
+
+    KIND = 0
+    FLAGS = 1
+    QOS = 2
+    ID = 3
+    """Packet identifier; 0 if it has none."""
+    CODE = 4
+    """Return or reason code; 0 if it has none."""
+    TOPIC = 5
+    """Number of the topic name; -1 if it has none."""
+    ALIAS = 6
+    """Topic alias; -1 if it has none."""
+
+
+class Flag(IntEnum):
+    """Bits of `Packet.FLAGS`."""
+
+    DUP = 1
+    RETAIN = 2
+    BY_CLIENT = 4
+    MALFORMED = 8
+    """It breaks a rule, and can be read all the same."""
+    IDENTIFIED = 16
+    """It has a subscription identifier."""
+
+
+class Record(IntEnum):
+    """A message that one side published, and what became of it: a row each."""
+
+    PACKET = 0
+    """Its first PUBLISH."""
+    TOPIC = 1
+    """Its topic, also where an alias stands for it."""
+    CLIENT = 2
+    """Number of the client that published it, or that it was delivered to."""
+    UPWARD = 3
+    ACCEPTED = 4
+    """Of a client's message, the packet that shows that the broker took it; of a broker's, its
+    acknowledgement."""
+    RELEASED = 5
+    """PUBREL of a client's message."""
+    REFUSED = 6
+    """Reason code with which it was refused."""
+    AGAIN = 7
+    """The last PUBLISH of it, if it was sent again."""
+    COPIES = 8
+    """How often the broker may have taken it for one of its own; how often it was delivered."""
+    STATUS = 9
+    """Bits: 1 delivered again, 2 the first acknowledgement was not read, 4 abandoned."""
+    NEXT = 10
+    """The next message of its connection of which nothing shows that the broker took it."""
+
+
+class Total(IntEnum):
+    """Numbers that go from run to run, and what one run has to know."""
+
+    RECORDS = 0
+    CARRIED = 1
+    """Messages that sessions remember by packet identifier."""
+    MOST_CARRIED = 2
+    BREACHES = 3
+    """Rules broken in this run."""
+    DROPPED_FLOWS = 4
+    DROPPED_UNPROVED = 5
+    DROPPED_REQUESTS = 6
+    ANSWERED = 7
+    """The last request that was answered in this run; -1 if none was."""
+    CONFIRMS_FROM = 8
+    """A run ends before an answer to a request behind this packet; -1 if no such one matters."""
+    KNOWN = 9
+    """Whether all requests of the connection were seen."""
+    CLIENT = 10
+    EMPTY_TOPIC = 11
+    """Number of the topic that has no name."""
+
+
+class Link(IntEnum):
+    """What is remembered of a connection."""
+
+    UNPROVED_FIRST = 0
+    UNPROVED_LAST = 1
+    UNPROVED = 2
+    PING_FIRST = 3
+    PINGS = 4
+    ALIAS_MAXIMUM_UP = 5
+    ALIAS_MAXIMUM_DOWN = 6
+
+
+class Breach(IntEnum):
+    """A rule that a packet broke."""
+
+    RULE = 0
+    BY_CLIENT = 1
+    PACKET = 2
+    RECORD = 3
+
+
+RULE_NAMES: Final = tuple(RULES)
+_FACTS: Final = tuple(FACTS)
+_EVENT: Final = {name: place for place, name in enumerate(EVENTS)}
+_STATES: Final = (tuple(SENDER), tuple(RECEIVER))
+_NEXT, _FACT, _RULE = range(3)
+
+
+def _compiled(table: Mapping[str, Mapping[str, Cell]], states: tuple[str, ...]) -> Table:
+    """Return a table as numbers: state x event -> next state, fact and rule, -1 for none.
+
+    A cell that is not there has the state itself and the rule of `UNASKED`, and is marked by a
+    fact of -2.
+    """
+    found = np.full((1, max(map(len, _STATES)), len(EVENTS), 3), NONE, np.int32)
+    for state, event in ((one, other) for one in states for other in EVENTS):
+        cell = table[state].get(event)
+        row = found[0, states.index(state), _EVENT[event]]
+        if cell is None:
+            rule = UNASKED.get(event)
+            row[:] = states.index(state), _NO_CELL, RULE_NAMES.index(rule) if rule else NONE
+            continue
+        row[_NEXT] = states.index(cell.state)
+        row[_FACT] = _FACTS.index(cell.fact) if cell.fact else NONE
+        row[_RULE] = RULE_NAMES.index(cell.rule) if cell.rule else NONE
+    return found
+
+
+_NO_CELL: Final = -2
+TABLES: Final[Table] = np.concatenate(
+    [_compiled(table, states) for table, states in zip((SENDER, RECEIVER), _STATES, strict=True)]
+)
+"""Role (0 sends, 1 receives) x state x event -> next state, fact and rule."""
+FIRST_STATES: Final = {
+    known: np.array([[states.index("free" if known else "unknown")] for states in _STATES], np.uint8)
+    for known in (False, True)
+}
+"""The states of a packet identifier of which nothing was seen, by whether the session was."""
+IN_FLIGHT_STATES: Final = np.array(
+    [[state in IN_FLIGHT for state in (*states, *[""] * (TABLES.shape[1] - len(states)))]
+     for states in _STATES]
+)  # fmt: skip
+"""Role x state -> whether a message is on its way in it."""
+
+_PUBLISH, _PUBACK, _PUBREC = int(layout.PUBLISH), int(layout.PUBACK), int(layout.PUBREC)
+_PUBREL, _PUBCOMP = int(layout.PUBREL), int(layout.PUBCOMP)
+_PINGREQ, _PINGRESP = int(layout.PINGREQ), int(layout.PINGRESP)
+_PUBLISHED: Final = np.array(
+    [[_EVENT[f"{name}_{qos}"] for name in ("publish", "dup")] for qos in (1, 2)], np.int32
+)
+_ANSWERS: Final = np.array(
+    [
+        [_EVENT[name] for name in names]
+        for names in (
+            ("puback", "puback_error"), ("pubrec", "pubrec_error"),
+            ("pubrel", "pubrel"), ("pubcomp", "pubcomp"),
+        )
+    ],
+    np.int32,
+)  # fmt: skip
+_FREES: Final = np.array(
+    [event in ("puback", "puback_error", "pubrec_error", "pubcomp") for event in EVENTS]
+)
+_SENT_AGAIN: Final = tuple(map(_FACTS.index, ("repeated", "lost_ack")))
+_REPEATED, _LOST_ACK = _SENT_AGAIN
+_DELIVERED, _RELEASED = map(_FACTS.index, ("delivered", "released"))
+_ACKNOWLEDGED, _REFUSED = map(_FACTS.index, ("acknowledged", "refused"))
+(
+    _ID_IN_USE, _ID_IN_USE_BROKER, _MAXIMUM_CLIENT, _MAXIMUM_BROKER, _ALIAS_CLIENT, _ALIAS_BROKER,
+    _ALIAS_UNKNOWN, _SUBSCRIPTION_IDENTIFIER, _PINGRESP_UNASKED,
+) = map(
+    RULE_NAMES.index,
+    (
+        "id_in_use", "id_in_use_broker", "receive_maximum_client", "receive_maximum_broker",
+        "alias_maximum_client", "alias_maximum_broker", "alias_unknown",
+        "subscription_identifier", "pingresp_unasked",
+    ),
+)  # fmt: skip
+_ERROR: Final = 128
+_AGAIN, _LOST, _QUOTA, _MAXIMUM = 1, 2, 0, 1
+_MOST_BREACHES_A_PACKET: Final = 4
+
+_INTS: Final = array("int64")
+_SHORTS: Final = array("int32")
+_GRID: Final = array("int32", 2)
+_HASHES: Final = array("int64", 2)
+_STATE_GRID: Final = array("uint8", 2)
+_TABLE: Final = array("int32", 4, readonly=True)
+
+
+@piece
+def _breaks(
+    breaches: Grid, total: Ints, rule: int, by_client: bool, packet: int, record: int
+) -> None:
+    at = total[Total.BREACHES]
+    breaches[at, Breach.RULE] = rule
+    breaches[at, Breach.BY_CLIENT] = by_client
+    breaches[at, Breach.PACKET] = packet
+    breaches[at, Breach.RECORD] = record
+    total[Total.BREACHES] = at + 1
+
+
+@piece
+def _accept_before(records: Grid, link: Ints, total: Ints, request: int, answer: int) -> None:
+    """Take it that the broker took all that was published before a request it answered."""
+    if request > total[Total.ANSWERED]:
+        total[Total.ANSWERED] = request
+    first = link[Link.UNPROVED_FIRST]
+    while first != NONE and records[first, Record.PACKET] < request:
+        records[first, Record.ACCEPTED] = answer
+        first = records[first, Record.NEXT]
+        link[Link.UNPROVED] -= 1
+    link[Link.UNPROVED_FIRST] = first
+
+
+@piece
+def _new_record(
+    packets: Grid, records: Grid, total: Ints, packet: int, topic: int, upward: bool
+) -> int:
+    record = total[Total.RECORDS]
+    total[Total.RECORDS] = record + 1
+    records[record, Record.PACKET] = packet
+    records[record, Record.TOPIC] = topic
+    records[record, Record.CLIENT] = total[Total.CLIENT]
+    records[record, Record.UPWARD] = upward
+    records[record, Record.ACCEPTED] = NONE
+    records[record, Record.RELEASED] = NONE
+    records[record, Record.REFUSED] = NONE
+    records[record, Record.AGAIN] = NONE
+    records[record, Record.COPIES] = 1
+    dup = packets[packet, Packet.FLAGS] & Flag.DUP != 0
+    records[record, Record.STATUS] = _AGAIN if dup and not upward else 0
+    records[record, Record.NEXT] = NONE
+    return int(record)
+
+
+@piece
+def _step(states: States, role: int, packet_id: int, event: int, limits: Ints) -> tuple[int, int]:
+    """Take a packet of a flow; return the fact and the rule that it breaks."""
+    cell = TABLES[role, states[role, packet_id], event]
+    if cell[_FACT] == _NO_CELL:
+        return NONE, int(cell[_RULE])
+    states[role, packet_id] = cell[_NEXT]
+    if role == 0:
+        if event < 4:  # noqa: PLR2004 - the events of PUBLISH come first
+            limits[_QUOTA] -= 1
+        elif _FREES[event] and limits[_QUOTA] < limits[_MAXIMUM]:
+            limits[_QUOTA] += 1
+    return int(cell[_FACT]), int(cell[_RULE])
+
+
+@piece
+def _topic_of(
+    packets: Grid, packet: int, upward: bool, link: Ints, aliases: Grid, total: Ints, breaches: Grid
+) -> int:
+    """Return the topic that a PUBLISH means; -1 if that was never told."""
+    topic, alias = packets[packet, Packet.TOPIC], packets[packet, Packet.ALIAS]
+    if alias != NONE:
+        side = 0 if upward else 1
+        most = link[Link.ALIAS_MAXIMUM_UP + side]
+        above = most != NONE and alias > most
+        if topic != total[Total.EMPTY_TOPIC]:
+            aliases[side, alias] = topic
+        else:
+            topic = aliases[side, alias]
+        if above:
+            rule = _ALIAS_CLIENT if upward else _ALIAS_BROKER
+            _breaks(breaches, total, rule, upward, packet, NONE)
+        elif topic == NONE:
+            _breaks(breaches, total, _ALIAS_UNKNOWN, upward, packet, NONE)
+    if upward and packets[packet, Packet.FLAGS] & Flag.IDENTIFIED:
+        _breaks(breaches, total, _SUBSCRIPTION_IDENTIFIER, True, packet, NONE)
+    return int(topic)
+
+
+@piece
+def _publish_flow(
+    packets: Grid, contents: Hashes, packet: int, topic: int, upward: bool, records: Grid,
+    states: States, carried: Shorts, limits: Ints, total: Ints, breaches: Grid,
+) -> None:  # fmt: skip
+    packet_id, qos = packets[packet, Packet.ID], packets[packet, Packet.QOS]
+    event = _PUBLISHED[qos - 1, packets[packet, Packet.FLAGS] & Flag.DUP]
+    before = carried[packet_id]
+    if before == NONE and total[Total.CARRIED] >= total[Total.MOST_CARRIED]:
+        total[Total.DROPPED_FLOWS] += 1
+        _new_record(packets, records, total, packet, topic, upward)
+        return
+    fact, rule = _step(states, 0, packet_id, event, limits)
+    received, _ = _step(states, 1, packet_id, event, limits)
+    again = before != NONE and (fact == _REPEATED or fact == _LOST_ACK)
+    if again:
+        old = records[before, Record.PACKET]
+        same = (
+            records[before, Record.TOPIC] == topic
+            and contents[old, 0] == contents[packet, 0]
+            and contents[old, 1] == contents[packet, 1]
+        )
+        if not same:
+            rule = _ID_IN_USE
+            again = False
+    if before == NONE:
+        total[Total.CARRIED] += 1
+    record = int(before)
+    if again:
+        if upward:
+            records[record, Record.AGAIN] = packet
+            if received == _DELIVERED or packets[records[record, Record.PACKET], Packet.QOS] == 1:
+                records[record, Record.COPIES] += 1
+        else:
+            records[record, Record.COPIES] += 1
+            lost = _LOST if fact == _LOST_ACK else 0
+            records[record, Record.STATUS] |= _AGAIN | lost
+    else:
+        record = _new_record(packets, records, total, packet, topic, upward)
+        carried[packet_id] = record
+    named = record if upward else NONE
+    if rule == _ID_IN_USE and not upward:
+        rule = _ID_IN_USE_BROKER
+    if rule != NONE:
+        _breaks(breaches, total, rule, upward, packet, named)
+    if limits[_QUOTA] < 0:
+        rule = _MAXIMUM_CLIENT if upward else _MAXIMUM_BROKER
+        _breaks(breaches, total, rule, upward, packet, named)
+
+
+@piece
+def _acknowledge(
+    packets: Grid, packet: int, by_client: bool, upward: bool, records: Grid, states: States,
+    carried: Shorts, limits: Ints, link: Ints, total: Ints, breaches: Grid,
+) -> None:  # fmt: skip
+    packet_id, code = packets[packet, Packet.ID], packets[packet, Packet.CODE]
+    kind = packets[packet, Packet.KIND]
+    event = _ANSWERS[kind - _PUBACK, 1 if code >= _ERROR else 0]
+    sent, sent_rule = _step(states, 0, packet_id, event, limits)
+    received, received_rule = _step(states, 1, packet_id, event, limits)
+    rule = sent_rule if kind == _PUBREL else received_rule
+    record = carried[packet_id]
+    if rule != NONE:
+        _breaks(breaches, total, rule, by_client, packet, record if upward else NONE)
+    fact = sent if sent != NONE else received
+    if record == NONE:
+        return
+    if upward:
+        if not by_client:
+            again = records[record, Record.AGAIN]
+            request = records[record, Record.PACKET] if again == NONE else again
+            _accept_before(records, link, total, request, packet)
+        if fact == _REFUSED:
+            records[record, Record.REFUSED] = code
+        elif fact == _RELEASED and records[record, Record.RELEASED] == NONE:
+            records[record, Record.RELEASED] = packet
+        elif (
+            fact == _ACKNOWLEDGED
+            and records[record, Record.ACCEPTED] == NONE
+            and records[record, Record.REFUSED] == NONE
+        ):
+            records[record, Record.ACCEPTED] = packet
+    elif fact == _ACKNOWLEDGED:
+        if records[record, Record.ACCEPTED] == NONE:
+            records[record, Record.ACCEPTED] = packet
+    elif fact == _REFUSED:
+        records[record, Record.REFUSED] = code
+
+
+@piece
+def _asks_before(
+    packets: Grid, packet: int, by_client: bool, records: Grid, carried: Shorts, link: Ints,
+    pings: Shorts, since: int,
+) -> bool:  # fmt: skip
+    """Tell whether a packet answers a request that came behind another packet."""
+    kind = packets[packet, Packet.KIND]
+    if by_client or kind == _PUBLISH or kind == _PUBREL:
+        return False
+    if kind == _PINGRESP:
+        return link[Link.PINGS] > 0 and pings[link[Link.PING_FIRST]] > since
+    record = carried[packets[packet, Packet.ID]]
+    if packets[packet, Packet.ID] == 0 or record == NONE:
+        return False
+    again = records[record, Record.AGAIN]
+    return bool((records[record, Record.PACKET] if again == NONE else again) > since)
+
+
+@kernel(
+    I64(
+        _GRID, _HASHES, I64, I64, _GRID, _STATE_GRID, _SHORTS, _INTS, _STATE_GRID, _SHORTS, _INTS,
+        _INTS, _GRID, _SHORTS, _INTS, _GRID,
+    )
+)  # fmt: skip
+def track(
+    packets: Grid,
+    contents: Hashes,
+    start: int,
+    stop: int,
+    records: Grid,
+    up: States,
+    up_carried: Shorts,
+    up_limits: Ints,
+    down: States,
+    down_carried: Shorts,
+    down_limits: Ints,
+    link: Ints,
+    aliases: Grid,
+    pings: Shorts,
+    total: Ints,
+    breaches: Grid,
+) -> int:
+    """Track the messages in a run of one connection's packets; return where the run ended.
+
+    Parameters
+    ----------
+    packets, contents
+        Columns of `Packet`, and two hashes of each payload.
+    up, up_carried, up_limits
+        Of the session's direction from the client to the broker: states by role and packet
+        identifier, the record that each identifier stands for, and quota and Receive Maximum.
+    link, aliases, pings
+        What is remembered of the connection.
+    """
+    for packet in range(start, stop):
+        if total[Total.BREACHES] + _MOST_BREACHES_A_PACKET > len(breaches):
+            return packet
+        kind, flags = packets[packet, Packet.KIND], packets[packet, Packet.FLAGS]
+        by_client = flags & Flag.BY_CLIENT != 0
+        since = total[Total.CONFIRMS_FROM]
+        if since != NONE and _asks_before(
+            packets, packet, by_client, records, up_carried, link, pings, since
+        ):
+            return packet
+        if kind == _PUBLISH:
+            qos = packets[packet, Packet.QOS]
+            if packets[packet, Packet.TOPIC] == NONE or qos < 0 or qos > 2:  # noqa: PLR2004
+                continue
+            topic = _topic_of(packets, packet, by_client, link, aliases, total, breaches)
+            if topic == NONE:
+                continue
+            if qos > 0 and packets[packet, Packet.ID] > 0:
+                if by_client:
+                    _publish_flow(
+                        packets, contents, packet, topic, True, records, up, up_carried,
+                        up_limits, total, breaches,
+                    )  # fmt: skip
+                else:
+                    _publish_flow(
+                        packets, contents, packet, topic, False, records, down, down_carried,
+                        down_limits, total, breaches,
+                    )  # fmt: skip
+                continue
+            record = _new_record(packets, records, total, packet, topic, by_client)
+            if by_client:
+                if link[Link.UNPROVED] >= MAX_UNPROVED:
+                    total[Total.DROPPED_UNPROVED] += 1
+                    continue
+                if link[Link.UNPROVED_FIRST] == NONE:
+                    link[Link.UNPROVED_FIRST] = record
+                else:
+                    records[link[Link.UNPROVED_LAST], Record.NEXT] = record
+                link[Link.UNPROVED_LAST] = record
+                link[Link.UNPROVED] += 1
+        elif kind == _PINGREQ:
+            if link[Link.PINGS] < MAX_ASKED:
+                pings[(link[Link.PING_FIRST] + link[Link.PINGS]) % MAX_ASKED] = packet
+                link[Link.PINGS] += 1
+            else:
+                total[Total.DROPPED_REQUESTS] += 1
+        elif kind == _PINGRESP:
+            if link[Link.PINGS] > 0:
+                request = pings[link[Link.PING_FIRST]]
+                link[Link.PING_FIRST] = (link[Link.PING_FIRST] + 1) % MAX_ASKED
+                link[Link.PINGS] -= 1
+                _accept_before(records, link, total, request, packet)
+            elif total[Total.KNOWN]:
+                _breaks(breaches, total, _PINGRESP_UNASKED, False, packet, NONE)
+        elif packets[packet, Packet.ID] > 0:
+            upward = by_client == (kind == _PUBREL)
+            if upward:
+                _acknowledge(
+                    packets, packet, by_client, True, records, up, up_carried, up_limits, link,
+                    total, breaches,
+                )  # fmt: skip
+            else:
+                _acknowledge(
+                    packets, packet, by_client, False, records, down, down_carried, down_limits,
+                    link, total, breaches,
+                )  # fmt: skip
+    return stop

@@ -1,0 +1,475 @@
+"""What clients and their brokers do, many packets at a time: the first step of the chain.
+
+Messages on their way, which are nearly all packets, are tracked by a kernel, a run of one
+connection's packets in one call. All others are given to an `Observer`, packet by packet: it has
+the connections, sessions and subscriptions, and asks the kernel's `RunTracker` for what an
+`Exchange` would know.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from wireyard.formats.base import Row
+from wireyard.formats.mqtt import layout
+from wireyard.layers.mqtt.aliases import Aliases
+from wireyard.layers.mqtt.connections import FLOWING
+from wireyard.layers.mqtt.flow_kernels import (
+    FIRST_STATES,
+    IN_FLIGHT_STATES,
+    NONE,
+    RULE_NAMES,
+    TABLES,
+    Breach,
+    Flag,
+    Link,
+    Packet,
+    Record,
+    Total,
+    track,
+)
+from wireyard.layers.mqtt.flow_tables import EVENTS
+from wireyard.layers.mqtt.flows import MAX_IN_FLIGHT
+from wireyard.layers.mqtt.notes import Notes
+from wireyard.layers.mqtt.observer import Observer
+from wireyard.layers.mqtt.packets import Bools, Grid, Ints, Packets
+from wireyard.layers.mqtt.records import Client, Message, Moment, Setting, Subscribed, Violation
+from wireyard.layers.mqtt.records import Link as Session
+from wireyard.layers.mqtt.requests import MAX_ASKED
+from wireyard.layers.mqtt.state import Connection, Stream
+
+__all__ = ["Tracked", "track_clients"]
+
+_BREACHES: Final = 256
+_NEW_CONNECTION: Final = {True: EVENTS.index("resumed"), False: EVENTS.index("discarded")}
+_DROPPED: Final = {
+    "flows": Total.DROPPED_FLOWS,
+    "unproved": Total.DROPPED_UNPROVED,
+    "requests": Total.DROPPED_REQUESTS,
+}
+_TRACKED: Final = {
+    layout.PUBLISH, layout.PUBACK, layout.PUBREC, layout.PUBREL, layout.PUBCOMP,
+}  # fmt: skip
+_AT_ONCE: Final = 1 << 13
+"""Rows that are read at a time."""
+
+
+@dataclass(slots=True, eq=False)
+class Tracked:
+    """What was found of some clients, final."""
+
+    packets: Packets
+    records: Grid
+    """Columns of `Record`."""
+    clients: list[Client]
+    links: list[Session]
+    subscriptions: list[Subscribed]
+    wills: list[Message]
+    """Those that were published."""
+    waiting: list[Message]
+    """Those whose time had not come when their clients were last seen."""
+    violations: list[Violation]
+    last: dict[tuple[str, str], Moment]
+    """The last packet of each broker."""
+    dropped: Counter[str]
+
+
+def track_clients(packets: Packets, streams: Mapping[tuple[str, str], Row]) -> Tracked:
+    """Track the packets of some clients.
+
+    Parameters
+    ----------
+    streams
+        What is known of each stream, as `known_streams` yields it.
+    """
+    is_publish = packets.grid[:, Packet.KIND] == layout.PUBLISH
+    records = np.empty((int(is_publish.sum()), len(Record)), np.int32)
+    found = Tracked(packets, records, [], [], [], [], [], [], {}, Counter())
+    keys = packets.key
+    bounds = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(keys)] if len(keys) else []
+    runs = _Runs(packets)
+    total = np.zeros(len(Total), np.int64)
+    total[Total.EMPTY_TOPIC] = _number_of_empty(packets)
+    for start, stop in zip(bounds, bounds[1:], strict=False):
+        named = [packets.streams[one] for one in np.unique(packets.stream[start:stop])]
+        _Client(found, runs, total, [streams[one] for one in named], start, stop).track()
+    found.records = records[: total[Total.RECORDS]]
+    return found
+
+
+def _number_of_empty(packets: Packets) -> int:
+    place = packets.topics.index("").as_py()
+    return place if place >= 0 else -2
+
+
+class _Runs:
+    """Where the packets of one connection follow each other that a kernel can track."""
+
+    def __init__(self, packets: Packets) -> None:
+        kind, flags = packets.grid[:, Packet.KIND], packets.grid[:, Packet.FLAGS]
+        by_client = flags & Flag.BY_CLIENT != 0
+        plain = np.isin(kind, list(_TRACKED))
+        plain |= (kind == layout.PINGREQ) & by_client | (kind == layout.PINGRESP) & ~by_client
+        plain &= flags & Flag.MALFORMED == 0
+        first = np.unique(packets.stream, return_index=True)[1]
+        for _, same in _by_first(packets, first):
+            plain[same] = False
+        self.plain: Bools = plain
+        connections = _connections(packets)[packets.stream]
+        changes = np.diff(connections) != 0
+        changes |= np.diff(plain)
+        changes |= np.diff(packets.key) != 0
+        self.bounds: Ints = np.flatnonzero(changes) + 1
+        self._rare = np.flatnonzero(~plain)
+        self._packets = packets
+        self._rows: dict[int, Row] = {}
+        self._read_to = 0
+
+    def row(self, packet: int) -> Row:
+        """Return a packet that is not plain as a row; they are asked for in their order."""
+        row = self._rows.pop(packet, None)
+        if row is None:
+            numbers = self._rare[self._read_to : self._read_to + _AT_ONCE]
+            self._read_to += len(numbers)
+            rows = self._packets.rows(numbers)
+            self._rows = dict(zip(numbers.tolist(), rows, strict=True))
+            row = self._rows.pop(packet)
+        row["packet"] = packet
+        return row
+
+
+def _by_first(packets: Packets, first: Ints) -> Iterable[tuple[int, int]]:
+    return enumerate(first.tolist())
+
+
+def _connections(packets: Packets) -> Ints:
+    """Return a number for each stream that it shares with the other one of its connection."""
+    numbers: dict[tuple[str, ...], int] = {}
+    found = np.empty(len(packets.streams), np.int64)
+    for place, (source, name) in enumerate(packets.streams):
+        ends, _, ordinal = name.partition("#")
+        key = source, *sorted(ends.split(">")), ordinal
+        found[place] = numbers.setdefault(key, len(numbers))
+    return found
+
+
+class _Client:
+    """The packets of one client id of a broker, ``start <= packet < stop``."""
+
+    def __init__(
+        self,
+        found: Tracked,
+        runs: _Runs,
+        total: Ints,
+        streams: Sequence[Row],
+        start: int,
+        stop: int,
+    ) -> None:
+        self._found, self._runs, self._packets = found, runs, found.packets
+        self._start, self._stop = start, stop
+        self._tracker = _Tracker(found, total, start, stop)
+        self._observer = Observer(streams, exchange_of=self._tracker.begin)  # type: ignore[arg-type]
+
+    def track(self) -> None:
+        """Track all packets, and add what was found."""
+        packets, runs, at = self._packets, self._runs, self._start
+        first = np.searchsorted(runs.bounds, self._start, "right")
+        last = np.searchsorted(runs.bounds, self._stop)
+        for stop in (*runs.bounds[first:last].tolist(), self._stop):
+            if not runs.plain[at]:
+                for packet in range(at, stop):
+                    self._observe(packet, runs.row(packet))
+            else:
+                while at < stop:
+                    at = self._run(at, stop)
+            at = stop
+        observer, found = self._observer, self._found
+        observer.finish()
+        notes = observer.notes
+        found.links += notes.links
+        found.subscriptions += notes.subscriptions
+        found.wills += notes.messages
+        found.waiting += notes.waiting
+        found.violations += notes.violations
+        found.dropped += notes.dropped
+        if observer.last is not None:
+            for broker in observer.brokers:
+                found.last[broker] = max(found.last.get(broker, observer.last), observer.last)
+
+    def _observe(self, packet: int, row: Row) -> None:
+        """Give a packet to the observer."""
+        stream = self._observer.stream((row["source"], row["stream"]))
+        if stream is None:
+            self._observer.take(row)
+        else:
+            self._observer.advance(row, stream, self._packets.moment(packet))
+
+    def _run(self, start: int, stop: int) -> int:
+        """Track a run of packets of one connection, up to what ends it; return where that is."""
+        packets, observer = self._packets, self._observer
+        at = packets.moment(start)
+        observer.end_before(at)
+        if observer.next_end is not None:
+            stop = self._before(observer.next_end, start, stop)
+        stream = observer.stream((at.source, at.stream))
+        if stream is None or stream.connection.state not in FLOWING:
+            numbers = np.arange(start, min(stop, start + _AT_ONCE))
+            for packet, row in zip(numbers.tolist(), packets.rows(numbers), strict=True):
+                row["packet"] = packet
+                self._observe(packet, row)
+            return int(numbers[-1]) + 1
+        connection = stream.connection
+        link = connection.link
+        link.packets += stop - start
+        link.bytes += int(packets.length[start:stop].sum())
+        link.last = observer.last = packets.moment(stop - 1)
+        self._check_sizes(connection, start, stop)
+        connection.keep_session()
+        self._tracker.track(connection, start, stop)
+        return stop
+
+    def _before(self, end: Moment, start: int, stop: int) -> int:
+        """Return where the packets are over that come before the end of a stream."""
+        packets = self._packets
+        ns = packets.reached_ns[start:stop]
+        behind = int(np.searchsorted(ns, end.reached_ns, "right")) + start
+        while behind > start and packets.moment(behind - 1) > end:
+            behind -= 1
+        return behind
+
+    def _check_sizes(self, connection: Connection, start: int, stop: int) -> None:
+        for by_client, most in connection.most_bytes.items():
+            if most is None:
+                continue
+            rule = "packet_size_client" if by_client else "packet_size_broker"
+            is_by_client = self._packets.grid[start:stop, Packet.FLAGS] & Flag.BY_CLIENT != 0
+            above = (self._packets.length[start:stop] > most) & (is_by_client == by_client)
+            for packet in (np.flatnonzero(above) + start).tolist():
+                connection.breaks(rule, by_client, self._packets.moment(packet))
+
+
+class _Direction:
+    """The messages of a session that go one way, as a kernel tracks them."""
+
+    def __init__(self, known: bool, records: Grid, most_identifiers: int) -> None:
+        self._first = FIRST_STATES[known]
+        self._records = records
+        self._identifiers = most_identifiers
+        self._states: np.ndarray | None = None
+        self._carried: np.ndarray | None = None
+        self.limits: Ints = np.full(2, MAX_IN_FLIGHT, np.int64)
+
+    @property
+    def arrays(self) -> tuple[Any, Any, Ints]:
+        """States by role and identifier, the record of each identifier, quota and maximum."""
+        if self._states is None:
+            self._states = np.repeat(self._first, self._identifiers, axis=1)
+            self._carried = np.full(self._identifiers, NONE, np.int32)
+        return self._states, self._carried, self.limits
+
+    def connect(self, kept: bool, receive_maximum: int) -> list[int]:
+        """Begin a new connection; return what is over with that."""
+        self.limits[:] = receive_maximum
+        if not kept:
+            self._first = FIRST_STATES[True]
+        if self._states is None or self._carried is None:
+            return []
+        for role, states in enumerate(self._states):
+            states[:] = TABLES[role, states, _NEW_CONNECTION[kept], 0]
+        over = (self._carried != NONE) & (self._states[0] == self._first[0])
+        records: list[int] = self._carried[over].tolist()
+        self._carried[over] = NONE
+        return records
+
+    def abandon(self) -> None:
+        """Note that the session ends before these messages are acknowledged."""
+        if self._carried is not None:
+            self._records[self._carried[self._carried != NONE], Record.STATUS] |= _ABANDONED
+
+    def leave(self) -> list[int]:
+        """Forget the messages; return them."""
+        if self._carried is None:
+            return []
+        records: list[int] = self._carried[self._carried != NONE].tolist()
+        self._carried[:] = NONE
+        return records
+
+    def in_flight(self) -> list[int]:
+        """Return the packet identifiers of the messages that are on their way."""
+        if self._states is None:
+            return []
+        found: list[int] = np.flatnonzero(IN_FLIGHT_STATES[0][self._states[0]]).tolist()
+        return found
+
+
+class _Known:
+    """What is remembered of a connection: columns of `Link`, topic aliases and pings."""
+
+    def __init__(self) -> None:
+        self.link = np.zeros(len(Link), np.int64)
+        self.link[[Link.UNPROVED_FIRST, Link.UNPROVED_LAST]] = NONE
+        self._owners: list[Aliases | None] = [None, None]
+        self._aliases = self._pings = None
+
+    def aliases(self, connection: Connection, needed: bool) -> Any:
+        """Return what each alias stands for, by direction: upward first."""
+        if not needed:
+            return _NO_ALIASES
+        if self._aliases is None:
+            self._aliases = np.full((2, 1 << 16), NONE, np.int32)
+        for place, upward in enumerate((True, False)):
+            owner = connection.aliases[upward]
+            if self._owners[place] is not owner:
+                self._owners[place] = owner
+                self._aliases[place] = NONE
+                most = NONE if owner.maximum is None else owner.maximum
+                self.link[Link.ALIAS_MAXIMUM_UP + place] = most
+        return self._aliases
+
+    @property
+    def pings(self) -> Any:
+        """The requests that wait for an answer, as a ring."""
+        if self._pings is None:
+            self._pings = np.empty(MAX_ASKED, np.int32)
+        return self._pings
+
+
+_NO_ALIASES: Final = np.empty((2, 0), np.int32)
+_ABANDONED: Final = 4
+
+
+class _Tracker:
+    """Tracks messages as `Exchange` does, with a kernel."""
+
+    def __init__(self, found: Tracked, total: Ints, start: int, stop: int) -> None:
+        self._found, self._packets, self._total = found, found.packets, total
+        self._start, self._stop = start, stop
+        grid = self._packets.grid[start:stop]
+        self._identifiers = int(grid[:, Packet.ID].max(initial=0)) + 1
+        self._has_aliases = bool((grid[:, Packet.ALIAS] != NONE).any())
+        self._numbers: dict[Client, int] = {}
+        self._breaches = np.empty((_BREACHES, len(Breach)), np.int32)
+        self._notes: Notes
+
+    def begin(self, notes: Notes) -> _Tracker:
+        """Track for an observer."""
+        self._notes = notes
+        notes.tracker = self  # type: ignore[assignment]
+        return self
+
+    # --- what an observer asks --------------------------------------------------------------
+
+    def new_direction(self, known: bool) -> _Direction:
+        """Return one direction of a new session."""
+        return _Direction(known, self._found.records, self._identifiers)
+
+    def publish(self, connection: Connection, row: Row, _at: Moment, _by_client: bool) -> None:
+        """Take a packet that is tracked."""
+        self.track(connection, row["packet"], row["packet"] + 1)
+
+    acknowledge = pingreq = pingresp = publish
+
+    def accept_before(self, connection: Connection, request: Moment, answer: Moment) -> None:
+        """Take it that the broker took all that was published before a request it answered."""
+        known, records = connection.unproved, self._found.records
+        if known is None:
+            return
+        link, before, accepted = known.link, self._number(request), self._number(answer)
+        first = int(link[Link.UNPROVED_FIRST])
+        while first != NONE and records[first, Record.PACKET] < before:
+            records[first, Record.ACCEPTED] = accepted
+            first = int(records[first, Record.NEXT])
+            link[Link.UNPROVED] -= 1
+        link[Link.UNPROVED_FIRST] = first
+
+    def accept_all(self, connection: Connection, at: Moment) -> None:
+        """Take it that the broker took all that was published."""
+        if connection.unproved is None:
+            return
+        records, accepted = self._found.records, self._number(at)
+        first = int(connection.unproved.link[Link.UNPROVED_FIRST])
+        while first != NONE:
+            records[first, Record.ACCEPTED] = accepted
+            first = int(records[first, Record.NEXT])
+
+    def leave(self, connection: Connection) -> None:
+        """Nothing: all records are final at the end."""
+
+    def over(self, records: Iterable[int]) -> None:
+        """Nothing: all records are final at the end."""
+
+    def _number(self, at: Moment) -> int:
+        """Return the packet of a moment."""
+        packets, start, stop = self._packets, self._start, self._stop
+        place = start + int(np.searchsorted(packets.reached_ns[start:stop], at.reached_ns))
+        while packets.moment(place) != at:
+            place += 1
+        return place
+
+    # --- runs -------------------------------------------------------------------------------
+
+    def track(self, connection: Connection, start: int, stop: int) -> None:
+        """Track a run of a connection's packets."""
+        known: _Known = connection.unproved
+        if known is None:
+            known = connection.unproved = _Known()
+        session, link, total = connection.session, connection.link, self._total
+        client = self._numbers.get(link.client)
+        if client is None:
+            client = self._numbers[link.client] = len(self._found.clients)
+            self._found.clients.append(link.client)
+        total[Total.CLIENT] = client
+        total[Total.KNOWN] = connection.state != "unknown"
+        total[Total.MOST_CARRIED] = connection.broker.most_carried
+        arrays = (
+            self._found.records,
+            *session.up.arrays,  # type: ignore[attr-defined]
+            *session.down.arrays,  # type: ignore[attr-defined]
+            known.link,
+            known.aliases(connection, self._has_aliases),
+            known.pings,
+            total,
+            self._breaches,
+        )
+        packets, waiting = self._packets, connection.unconfirmed
+        at = start
+        alone = False
+        while at < stop:
+            total[Total.CARRIED] = connection.broker.carried
+            total[[Total.BREACHES, Total.ANSWERED, Total.CONFIRMS_FROM]] = 0, NONE, NONE
+            if waiting and not link.damaged and not alone:
+                total[Total.CONFIRMS_FROM] = self._number(waiting[0].granted)
+            until = at + 1 if alone else stop
+            reached = track(packets.grid, packets.contents, at, until, *arrays)
+            connection.broker.carried = int(total[Total.CARRIED])
+            self._take_breaches(connection)
+            if total[Total.ANSWERED] != NONE:
+                request = packets.moment(int(total[Total.ANSWERED]))
+                link.answered = max(link.answered or request, request)
+                if alone:
+                    connection.confirm(request, packets.moment(at))
+            # It came no further because of an answer, or of too many broken rules.
+            alone = reached < until and total[Total.BREACHES] <= _BREACHES // 2
+            at = reached
+        self._count_dropped()
+
+    def _take_breaches(self, connection: Connection) -> None:
+        packets = self._packets
+        for rule, by_client, packet, record in self._breaches[
+            : self._total[Total.BREACHES]
+        ].tolist():
+            key = None
+            if record != NONE:
+                key = packets.key_of(int(self._found.records[record, Record.PACKET]))
+            connection.breaks(RULE_NAMES[rule], bool(by_client), packets.moment(packet), key)
+
+    def _count_dropped(self) -> None:
+        for cap, place in _DROPPED.items():
+            if self._total[place]:
+                self._notes.dropped[cap] += int(self._total[place])
+                self._total[place] = 0
