@@ -7,15 +7,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import pyarrow as pa
+
 from tests.layers.dealing import run_dealt
 from wireyard.formats.mqtt import FORMAT, layout
 from wireyard.formats.mqtt.control import CONTROL_PACKETS
 from wireyard.formats.mqtt.filters import Filter
+from wireyard.layers.mqtt.columns import derive_columns
 from wireyard.layers.mqtt.deliveries import VERDICTS
 from wireyard.layers.mqtt.derive import CHAIN, derive_tables
 from wireyard.layers.mqtt.directions import known_streams, sides_of
 from wireyard.layers.steps import Key
 from wireyard.layers.tables import TABLES
+from wireyard.schema import CAPTURED, COMMON, rows_to_batch
 
 __all__ = [
     "MS", "Capture", "dealt", "deliveries_of", "pair", "tables_of", "unordered", "verdicts_of",
@@ -193,13 +197,35 @@ def unordered(tables: Mapping[str, list[Row]]) -> dict[str, Counter[Any]]:
     }
 
 
+def by_columns(rows: list[Row], streams: list[Row] | None) -> dict[str, list[Row]]:
+    """Return the tables that follow from rows by columns."""
+    batch = rows_to_batch((*COMMON, *CAPTURED, *FORMAT.columns), rows)
+    tables, dropped = derive_columns(pa.Table.from_batches([batch]), streams)
+    assert not dropped
+    return {
+        name: [row for part in parts for row in part.to_pylist()] for name, parts in tables.items()
+    }
+
+
+def without_nulls(tables: Mapping[str, list[Row]]) -> dict[str, Counter[Any]]:
+    """Return what is in tables, in whatever order; a null is what is not there."""
+    return unordered(
+        {
+            name: [{key: row[key] for key in row if row[key] is not None} for row in rows]
+            for name, rows in tables.items()
+        }
+    )
+
+
 def tables_of(capture: Capture) -> dict[str, list[Row]]:
     """Return the tables of a capture, whose columns have to be those they say they have.
 
-    It makes no difference to them how the steps are dealt out.
+    It makes no difference to them how the steps are dealt out, and columns give the same.
     """
     tables, dropped = derive_tables(capture.rows, capture.streams)
     assert not dropped
+    columns = by_columns(capture.rows, capture.streams)
+    assert without_nulls(columns) == without_nulls(tables)
     of_tasks = run_dealt(CHAIN, dealt(capture.rows, capture.streams), seed=len(capture.rows))
     assert unordered(of_tasks) == unordered(tables)
     for name, rows in tables.items():
