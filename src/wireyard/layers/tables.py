@@ -12,11 +12,15 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
+import pyarrow as pa
+
+from wireyard.java import storable
 from wireyard.layout import Column
+from wireyard.schema import arrow_type
 
 __all__ = [
     "CONVERSATIONS",
@@ -27,6 +31,9 @@ __all__ = [
     "TABLES",
     "TRANSACTIONS",
     "VIOLATIONS",
+    "as_fact_table",
+    "fact_table",
+    "text_array",
 ]
 
 _PROTOCOL: Final = Column("protocol", "string", "jms, mqtt or rmp")
@@ -205,3 +212,38 @@ TABLES: Final[Mapping[str, tuple[Column, ...]]] = MappingProxyType(
     }
 )
 """The columns of every table by its name."""
+
+
+def fact_table(name: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Return rows as a part of a table; a column that a row does not have is null."""
+    columns = {}
+    for column in TABLES[name]:
+        values, kind = [row.get(column.name) for row in rows], arrow_type(column.kind)
+        columns[column.name] = text_array(values) if kind == pa.string() else pa.array(values, kind)
+    return as_fact_table(name, columns, len(rows))
+
+
+def as_fact_table(name: str, columns: Mapping[str, pa.Array], rows: int) -> pa.Table:
+    """Return columns as a part of a table; those that are not there are null.
+
+    Text may be a dictionary and its indices.
+    """
+    arrays, fields = [], []
+    for column in TABLES[name]:
+        kind = arrow_type(column.kind)
+        array = columns.get(column.name)
+        if array is None:
+            array = pa.nulls(rows, kind)
+        elif not pa.types.is_dictionary(array.type):
+            array = array.cast(kind)
+        arrays.append(array)
+        fields.append(pa.field(column.name, array.type))
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def text_array(texts: Sequence[str | None]) -> pa.Array:
+    """Return texts as Arrow has them; what is no Unicode is written as it can be."""
+    try:
+        return pa.array(texts, pa.string())
+    except UnicodeEncodeError:
+        return pa.array([text and storable(text) for text in texts], pa.string())

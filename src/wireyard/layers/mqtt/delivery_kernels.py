@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from wireyard.accelerate import BOOL, I64, array, kernel, piece
+from wireyard.accelerate import I64, array, kernel, piece
 from wireyard.layers.mqtt.deliveries import VERDICTS
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "count_expected",
     "find_expected",
     "judge",
+    "latest_of",
     "rank",
 ]
 
@@ -171,6 +172,26 @@ def rank(order: Ints, ns: Ints, frame: Ints, offset: Ints, ranks: Ints) -> Ints:
     return ranks
 
 
+def latest_of(ways: Ints, start: Ints, at: Ints) -> Ints:
+    """Return, for each way, which message that came was sent last, and came first of that."""
+    unique, numbers = np.unique(ways, return_inverse=True)
+    found = np.full(len(unique), NONE, np.int64)
+    _find_latest(numbers.astype(np.int64), start, at, found)
+    return found
+
+
+@kernel((_INTS, _INTS, _INTS, _INTS))
+def _find_latest(numbers: Ints, start: Ints, at: Ints, found: Ints) -> None:
+    for place in range(len(numbers)):
+        best = found[numbers[place]]
+        if (
+            best == NONE
+            or start[place] > start[best]
+            or (start[place] == start[best] and at[place] < at[best])
+        ):
+            found[numbers[place]] = place
+
+
 # --- who was due to get what ----------------------------------------------------------------
 
 
@@ -275,9 +296,7 @@ def _is_held(subs: Grid, one: int, expected_subs: Ints, held: int, used: int) ->
 
 
 @piece
-def _begin(
-    messages: Grid, message: int, subs: Grid, one: int, expected: Grid, entry: int
-) -> None:
+def _begin(messages: Grid, message: int, subs: Grid, one: int, expected: Grid, entry: int) -> None:
     expected[entry, Expected.MESSAGE] = message
     expected[entry, Expected.NAME] = subs[one, Subscription.SERVED_AS]
     expected[entry, Expected.SUBSCRIPTIONS] = 0
@@ -417,9 +436,7 @@ def assign(
                 messages, expected, by_key, first, last, delivered, theirs, start, stop,
                 assigned, stacks, True,
             )  # fmt: skip
-            _cover(
-                expected, by_key, first, last, theirs, start, stop, assigned, following, stacks
-            )
+            _cover(expected, by_key, first, last, theirs, start, stop, assigned, following, stacks)
             found += _number(expected, delivered, theirs, start, stop, assigned, places)
         start, first = stop, last
     return found
@@ -467,7 +484,13 @@ def _cover(
 
 @piece
 def _number(
-    expected: Grid, delivered: Grid, theirs: Ints, start: int, stop: int, assigned: Ints, places: Ints
+    expected: Grid,
+    delivered: Grid,
+    theirs: Ints,
+    start: int,
+    stop: int,
+    assigned: Ints,
+    places: Ints,
 ) -> int:
     """Number the deliveries of each message; return how many there are."""
     found = 0

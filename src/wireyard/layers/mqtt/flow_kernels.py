@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
-from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -22,7 +21,15 @@ import numpy as np
 from wireyard.accelerate import I64, array, kernel, piece
 from wireyard.formats.mqtt import layout
 from wireyard.layers.mqtt.exchange import MAX_UNPROVED
-from wireyard.layers.mqtt.flow_tables import EVENTS, FACTS, IN_FLIGHT, RECEIVER, SENDER, UNASKED, Cell
+from wireyard.layers.mqtt.flow_tables import (
+    EVENTS,
+    FACTS,
+    IN_FLIGHT,
+    RECEIVER,
+    SENDER,
+    UNASKED,
+    Cell,
+)
 from wireyard.layers.mqtt.requests import MAX_ASKED
 from wireyard.layers.mqtt.rules import RULES
 
@@ -184,7 +191,9 @@ TABLES: Final[Table] = np.concatenate(
 )
 """Role (0 sends, 1 receives) x state x event -> next state, fact and rule."""
 FIRST_STATES: Final = {
-    known: np.array([[states.index("free" if known else "unknown")] for states in _STATES], np.uint8)
+    known: np.array(
+        [[states.index("free" if known else "unknown")] for states in _STATES], np.uint8
+    )
     for known in (False, True)
 }
 """The states of a packet identifier of which nothing was seen, by whether the session was."""
@@ -294,7 +303,7 @@ def _step(states: States, role: int, packet_id: int, event: int, limits: Ints) -
         return NONE, int(cell[_RULE])
     states[role, packet_id] = cell[_NEXT]
     if role == 0:
-        if event < 4:  # noqa: PLR2004 - the events of PUBLISH come first
+        if event < 4:
             limits[_QUOTA] -= 1
         elif _FREES[event] and limits[_QUOTA] < limits[_MAXIMUM]:
             limits[_QUOTA] += 1
@@ -480,7 +489,7 @@ def track(
             return packet
         if kind == _PUBLISH:
             qos = packets[packet, Packet.QOS]
-            if packets[packet, Packet.TOPIC] == NONE or qos < 0 or qos > 2:  # noqa: PLR2004
+            if packets[packet, Packet.TOPIC] == NONE or qos < 0 or qos > 2:
                 continue
             topic = _topic_of(packets, packet, by_client, link, aliases, total, breaches)
             if topic == NONE:

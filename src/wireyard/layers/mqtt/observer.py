@@ -32,46 +32,7 @@ from wireyard.layers.mqtt.records import BEHIND, Client, Fact, Link, Moment, Vio
 from wireyard.layers.mqtt.requests import Requests
 from wireyard.layers.mqtt.state import MAX_EARLY, Connection, Known, Row, Stream
 
-__all__ = ["MAX_LINGERING", "NEEDED", "Observer"]
-
-NEEDED: Final = (
-    "source",
-    "stream",
-    "offset",
-    "length",
-    "status",
-    "error",
-    "captured_ns",
-    "frame",
-    "src_addr",
-    "src_port",
-    "dst_addr",
-    "dst_port",
-    "packet_type",
-    "dup",
-    "qos",
-    "retain",
-    "client_id",
-    "clean_start",
-    "keep_alive",
-    "will_topic",
-    "will_payload",
-    "will_qos",
-    "will_retain",
-    "username",
-    "session_present",
-    "return_code",
-    "return_codes",
-    "topic",
-    "packet_id",
-    "payload",
-    "filters",
-    "properties",
-    "will_properties",
-    "version_in_force",
-    "verdict",
-)
-"""Columns of MQTT packets that say something here."""
+__all__ = ["MAX_LINGERING", "Observer"]
 
 MAX_LINGERING: Final = 1000
 """Connections kept that have ended: packets that are under way then come within seconds."""

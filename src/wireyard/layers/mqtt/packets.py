@@ -9,9 +9,9 @@ differ have both hashes in common with a chance of at most (n / 2^61)^2, whoever
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,11 +20,20 @@ import pyarrow.compute as pc
 from wireyard.accelerate import BOOL, READ, array, kernel, piece
 from wireyard.formats.base import Row
 from wireyard.formats.mqtt import layout
-from wireyard.layers.mqtt.directions import Side, Stream
+from wireyard.layers.mqtt.directions import Stream
 from wireyard.layers.mqtt.flow_kernels import NONE, Flag, Packet
-from wireyard.layers.mqtt.records import Moment
+from wireyard.layers.mqtt.records import Moment, moment_of
 
-__all__ = ["NO_TIME", "Packets", "new_secret"]
+__all__ = [
+    "NEEDED",
+    "NO_TIME",
+    "PACKETS",
+    "KnownStream",
+    "Packets",
+    "Part",
+    "hash_payloads",
+    "new_secret",
+]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Shorts = np.ndarray[tuple[int], np.dtype[np.int32]]
@@ -38,6 +47,19 @@ NO_TIME: Final = -(1 << 63)
 _PRIME: Final = (1 << 61) - 1
 _WORD_BYTES: Final = 7
 
+NEEDED: Final = (
+    "source", "stream", "offset", "length", "status", "error", "captured_ns", "frame",
+    "src_addr", "src_port", "dst_addr", "dst_port", "packet_type", "dup", "qos", "retain",
+    "client_id", "clean_start", "keep_alive", "will_topic", "will_payload", "will_qos",
+    "will_retain", "username", "session_present", "return_code", "return_codes", "topic",
+    "packet_id", "payload", "filters", "properties", "will_properties", "version_in_force",
+    "verdict",
+)  # fmt: skip
+"""Columns of MQTT packets that say something here."""
+_TRACKED: Final = (
+    layout.PUBLISH, layout.PUBACK, layout.PUBREC, layout.PUBREL, layout.PUBCOMP, layout.PINGREQ,
+    layout.PINGRESP,
+)  # fmt: skip
 _EXTRA: Final = pa.array(["subscription_identifier", "response_topic", "correlation_data"])
 """Properties that are rare, or of any length: who needs them reads the row."""
 
@@ -115,19 +137,111 @@ def _is_ordered(key: Ints, ns: Ints, frame: Ints, stream: Ints, offset: Ints) ->
     return True
 
 
+class KnownStream(NamedTuple):
+    """A stream, and what is known of it before its packets are tracked."""
+
+    source: str
+    name: str
+    by_client: bool
+    key: tuple[str, str, str]
+    """What state follows: source, server, and the client id or what stands for it."""
+    columns: Mapping[str, Any]
+    """``source, stream, src_addr, src_port, dst_addr, dst_port``."""
+    known: Row
+    """As `known_streams` yields it."""
+
+
+class Part(NamedTuple):
+    """Packets of some streams, as they are read: each stream's in their order."""
+
+    packets: pa.Table
+    """The columns of `PACKETS`."""
+    rows: pa.Table
+    """Those of `NEEDED`, of the packets that are kept, in their order."""
+
+    @classmethod
+    def of(
+        cls, table: pa.Table, streams: Mapping[Stream, int], secret: tuple[int, int], file: int = 0
+    ) -> Part:
+        """Return the packets of a table with the columns of `NEEDED`.
+
+        Parameters
+        ----------
+        streams
+            The number of each stream.
+        secret
+            The places at which payloads are hashed, the same for all that is to be compared.
+        file
+            The number of the table, where there are several.
+        """
+        grid, topics = _grid(table)
+        expires_s, is_extra = _read_properties(table, grid)
+        kind, flags = grid[:, Packet.KIND], grid[:, Packet.FLAGS]
+        is_kept = ~np.isin(kind, _TRACKED) | (flags & (Flag.MALFORMED | Flag.RETAIN) != 0)
+        is_kept |= is_extra
+        contents = hash_payloads(table["payload"], secret)
+        columns = {
+            "stream": _stream_numbers(table, streams),
+            **{name: _integers(table, name) for name in ("offset", "length")},
+            "ns": _integers(table, "captured_ns", NO_TIME),
+            "frame": _integers(table, "frame"),
+            **{column.name.lower(): grid[:, column] for column in Packet},
+            "topic": topics,
+            "content_0": contents[:, 0],
+            "content_1": contents[:, 1],
+            "expires_s": expires_s,
+            "is_extra": is_extra,
+            "is_kept": is_kept,
+            "file": np.full(table.num_rows, file),
+            "row": np.arange(table.num_rows),
+        }
+        arrays = [pa.array(columns[name]).cast(PACKETS.field(name).type) for name in PACKETS.names]
+        packets = pa.Table.from_arrays(arrays, schema=PACKETS)
+        return cls(packets, table.select(NEEDED).filter(pa.array(is_kept)))
+
+    def split(self, partition: Ints, partitions: int) -> Iterator[Part]:
+        """Yield the packets of each partition; `partition` says which that is of each packet."""
+        of_kept = partition[self.packets["is_kept"].to_numpy(zero_copy_only=False)]
+        for number in range(partitions):
+            mine, kept = pa.array(partition == number), pa.array(of_kept == number)
+            yield Part(self.packets.filter(mine), self.rows.filter(kept))
+
+
+PACKETS: Final = pa.schema(
+    [
+        ("stream", pa.int32()),
+        ("offset", pa.int64()),
+        ("length", pa.int64()),
+        ("ns", pa.int64()),
+        ("frame", pa.int64()),
+        *((column.name.lower(), pa.int32()) for column in Packet if column != Packet.TOPIC),
+        ("topic", pa.dictionary(pa.int32(), pa.string())),
+        ("content_0", pa.int64()),
+        ("content_1", pa.int64()),
+        ("expires_s", pa.int64()),
+        ("is_extra", pa.bool_()),
+        ("is_kept", pa.bool_()),
+        ("file", pa.int32()),
+        ("row", pa.int64()),
+    ]
+)
+"""A packet: where it is, when it was captured, the columns of `Packet`, two hashes of its payload,
+its expiry in seconds or -1, whether it has more properties, and whether its row is kept."""
+
+
 @dataclass(slots=True, eq=False)
 class Packets:
     """Packets of some clients, client by client in the order of time.
 
-    Axes: p = packets, s = streams in the order of their names, t = topics.
+    Axes: p = packets, k = those whose rows are kept, s = streams, t = topics.
     """
 
-    table: pa.Table
-    """The rows that they were made from."""
-    row: Ints
-    """Where a packet is in the table."""
-    streams: Sequence[Stream]
-    sides: Sequence[Side]
+    streams: Sequence[KnownStream]
+    """All there are, in the order of their names."""
+    kept: pa.Table
+    """The rows that are kept."""
+    kept_row: Ints
+    """Where the row of a packet is among those; -1 if it is not kept."""
     topics: pa.Array
     grid: Grid
     """Columns of `Packet`."""
@@ -145,81 +259,102 @@ class Packets:
     """Message Expiry Interval; -1 if it has none."""
     is_extra: Bools
     """Whether it has properties that are read one by one."""
+    file: Ints
+    row: Ints
+    """Where it was read: the row of a file."""
     secret: tuple[int, int]
 
     def __len__(self) -> int:
-        return len(self.row)
+        return len(self.kept_row)
 
     def moment(self, packet: int) -> Moment:
         """Return the place of a packet in the order of a capture."""
-        source, name = self.streams[self.stream[packet]]
+        stream = self.streams[self.stream[packet]]
         ns = int(self.ns[packet])
         has_time = ns != NO_TIME
-        return Moment(
-            int(self.reached_ns[packet]),
-            int(self.reached_frame[packet]),
-            name,
-            int(self.offset[packet]),
-            ns if has_time else None,
-            int(self.frame[packet]) if has_time else None,
-            source,
+        return moment_of(
+            (
+                int(self.reached_ns[packet]),
+                int(self.reached_frame[packet]),
+                stream.name,
+                int(self.offset[packet]),
+                ns if has_time else None,
+                int(self.frame[packet]) if has_time else None,
+                stream.source,
+            )
         )
 
-    def rows(self, packets: Ints | Sequence[int]) -> list[Row]:
-        """Return packets as rows."""
-        found: list[Row] = self.table.take(pa.array(self.row[packets])).to_pylist()
+    def rows(self, packets: Ints) -> list[Row]:
+        """Return packets as rows; of one whose row is not kept, with what an observer reads."""
+        places = self.kept_row[packets]
+        kept = iter(self.kept.take(pa.array(places[places != NONE])).to_pylist())
+        found: list[Row] = []
+        for packet, place in zip(packets.tolist(), places.tolist(), strict=True):
+            row = next(kept) if place != NONE else self._bare_row(packet)
+            row["packet"] = packet
+            found.append(row)
         return found
+
+    def _bare_row(self, packet: int) -> Row:
+        ns, grid = int(self.ns[packet]), self.grid[packet]
+        return {
+            **self.streams[self.stream[packet]].columns,
+            "offset": int(self.offset[packet]),
+            "length": int(self.length[packet]),
+            "captured_ns": None if ns == NO_TIME else ns,
+            "frame": None if ns == NO_TIME else int(self.frame[packet]),
+            "packet_type": int(grid[Packet.KIND]),
+            "return_code": int(grid[Packet.CODE]),
+        }
 
     def key_of(self, packet: int) -> str:
         """Return how a message is called whose packet this is."""
-        return f"{self.streams[self.stream[packet]][1]}@{self.offset[packet]}"
-
-    def hash(self, payloads: pa.ChunkedArray) -> Hashes:
-        """Return two hashes of each of other payloads, which compare with those of `contents`."""
-        return _contents(payloads, self.secret)
+        return f"{self.streams[self.stream[packet]].name}@{self.offset[packet]}"
 
     @classmethod
     def of(
-        cls, table: pa.Table, sides: Mapping[Stream, Side], secret: tuple[int, int]
+        cls, parts: Sequence[Part], streams: Sequence[KnownStream], secret: tuple[int, int]
     ) -> Packets:
-        """Return the packets of a table with the columns of `NEEDED`, in any order.
-
-        Parameters
-        ----------
-        sides
-            Of each stream, which side of its connection it is, and whose.
-        secret
-            The places at which payloads are hashed, the same for all that is to be compared.
-        """
-        names = sorted(sides)
-        known = [sides[name] for name in names]
-        stream, offset = _stream_numbers(table, names), _integers(table, "offset")
-        ns, frame = _integers(table, "captured_ns", NO_TIME), _integers(table, "frame")
+        """Return the packets of some clients, all of them, in whatever order they come."""
+        table = pa.concat_tables([part.packets for part in parts]).unify_dictionaries()
+        topics = table["topic"].combine_chunks()
+        if isinstance(topics, pa.ChunkedArray):
+            topics = topics.chunk(0)
+        columns = {name: table[name].to_numpy() for name in PACKETS.names if name != "topic"}
+        stream = columns["stream"].astype(np.int64)
+        offset, ns, frame = columns["offset"], columns["ns"], columns["frame"]
         reached_ns, reached_frame = _reached(stream, offset, ns, frame)
-        numbers = {key: number for number, key in enumerate(dict.fromkeys(s.key for s in known))}
-        key = np.array([numbers[side.key] for side in known], np.int64)[stream]
+        numbers = {key: number for number, key in enumerate(dict.fromkeys(s.key for s in streams))}
+        key = np.array([numbers[one.key] for one in streams], np.int64)[stream]
         order = _in_time(key, reached_ns, reached_frame, stream, offset)
-        by_client = np.array([side.by_client for side in known], np.bool_)[stream]
-        grid, topics = _grid(table, by_client)
-        expires_s, is_extra = _read_properties(table, grid)
+        grid = np.empty((len(order), len(Packet)), np.int32)
+        for column in Packet:
+            if column != Packet.TOPIC:
+                grid[:, column] = columns[column.name.lower()][order]
+        grid[:, Packet.TOPIC] = topics.indices.fill_null(NONE).to_numpy()[order]
+        by_client = np.array([one.by_client for one in streams], np.bool_)[stream[order]]
+        grid[:, Packet.FLAGS] |= Flag.BY_CLIENT * by_client.astype(np.int32)
+        is_kept = columns["is_kept"]
+        kept_row = np.where(is_kept, np.cumsum(is_kept) - 1, NONE)
         return cls(
-            table,
-            order,
-            names,
-            known,
-            topics,
-            grid[order],
-            _contents(table["payload"], secret)[order],
+            streams,
+            pa.concat_tables([part.rows for part in parts]).combine_chunks(),
+            kept_row[order],
+            topics.dictionary,
+            grid,
+            np.stack((columns["content_0"][order], columns["content_1"][order]), 1),
             key[order],
             stream[order],
             offset[order],
-            _integers(table, "length")[order],
+            columns["length"][order],
             ns[order],
             frame[order],
             reached_ns[order],
             reached_frame[order],
-            expires_s[order],
-            is_extra[order],
+            columns["expires_s"][order],
+            columns["is_extra"][order],
+            columns["file"][order],
+            columns["row"][order],
             secret,
         )
 
@@ -236,9 +371,8 @@ def _integers(table: pa.Table, name: str, missing: int = 0) -> Ints:
     return np.ascontiguousarray(column.to_numpy(), np.int64)
 
 
-def _stream_numbers(table: pa.Table, names: Sequence[Stream]) -> Ints:
-    """Return the place of the stream of each row among `names`."""
-    numbers = {name: number for number, name in enumerate(names)}
+def _stream_numbers(table: pa.Table, numbers: Mapping[Stream, int]) -> Ints:
+    """Return the number of the stream of each row."""
     found = np.empty(table.num_rows, np.int64)
     at = 0
     for batch in table.select(["source", "stream"]).to_batches():
@@ -272,7 +406,8 @@ def _in_time(key: Ints, ns: Ints, frame: Ints, stream: Ints, offset: Ints) -> In
     return np.lexsort(columns[::-1])
 
 
-def _grid(table: pa.Table, by_client: Bools) -> tuple[Grid, pa.Array]:
+def _grid(table: pa.Table) -> tuple[Grid, pa.Array]:
+    """Return the columns of `Packet` but for the topic, and topics with a dictionary."""
     topics = pc.dictionary_encode(table["topic"]).combine_chunks()
     if isinstance(topics, pa.ChunkedArray):
         topics = topics.chunk(0) if topics.num_chunks else pa.array([], topics.type)
@@ -281,13 +416,11 @@ def _grid(table: pa.Table, by_client: Bools) -> tuple[Grid, pa.Array]:
     grid[:, Packet.QOS] = _integers(table, "qos", NONE)
     grid[:, Packet.ID] = _integers(table, "packet_id")
     grid[:, Packet.CODE] = _integers(table, "return_code")
-    grid[:, Packet.TOPIC] = topics.indices.fill_null(NONE).to_numpy()
-    grid[:, Packet.ALIAS] = NONE
-    flags = Flag.BY_CLIENT * by_client.astype(np.int64)
-    flags |= Flag.DUP * _integers(table, "dup") | Flag.RETAIN * _integers(table, "retain")
+    grid[:, Packet.TOPIC] = grid[:, Packet.ALIAS] = NONE
+    flags = Flag.DUP * _integers(table, "dup") | Flag.RETAIN * _integers(table, "retain")
     flags |= Flag.MALFORMED * table["verdict"].is_valid().to_numpy()
     grid[:, Packet.FLAGS] = flags
-    return grid, topics.dictionary
+    return grid, topics
 
 
 def _read_properties(table: pa.Table, grid: Grid) -> tuple[Ints, Bools]:
@@ -318,8 +451,8 @@ def _read_properties(table: pa.Table, grid: Grid) -> tuple[Ints, Bools]:
     return expires_s, is_extra
 
 
-def _contents(payloads: pa.ChunkedArray, secret: tuple[int, int]) -> Hashes:
-    """Return two hashes of each payload; none counts as empty."""
+def hash_payloads(payloads: pa.ChunkedArray, secret: tuple[int, int]) -> Hashes:
+    """Return two hashes of each payload, as columns; none counts as empty."""
     found = np.empty((len(payloads), 2), np.int64)
     at = 0
     for chunk in payloads.chunks:

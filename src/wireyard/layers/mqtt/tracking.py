@@ -9,8 +9,9 @@ the connections, sessions and subscriptions, and asks the kernel's `RunTracker` 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -38,10 +39,10 @@ from wireyard.layers.mqtt.flows import MAX_IN_FLIGHT
 from wireyard.layers.mqtt.notes import Notes
 from wireyard.layers.mqtt.observer import Observer
 from wireyard.layers.mqtt.packets import Bools, Grid, Ints, Packets
-from wireyard.layers.mqtt.records import Client, Message, Moment, Setting, Subscribed, Violation
+from wireyard.layers.mqtt.records import Client, Message, Moment, Subscribed, Violation
 from wireyard.layers.mqtt.records import Link as Session
 from wireyard.layers.mqtt.requests import MAX_ASKED
-from wireyard.layers.mqtt.state import Connection, Stream
+from wireyard.layers.mqtt.state import Connection
 
 __all__ = ["Tracked", "track_clients"]
 
@@ -79,14 +80,8 @@ class Tracked:
     dropped: Counter[str]
 
 
-def track_clients(packets: Packets, streams: Mapping[tuple[str, str], Row]) -> Tracked:
-    """Track the packets of some clients.
-
-    Parameters
-    ----------
-    streams
-        What is known of each stream, as `known_streams` yields it.
-    """
+def track_clients(packets: Packets) -> Tracked:
+    """Track the packets of some clients."""
     is_publish = packets.grid[:, Packet.KIND] == layout.PUBLISH
     records = np.empty((int(is_publish.sum()), len(Record)), np.int32)
     found = Tracked(packets, records, [], [], [], [], [], [], {}, Counter())
@@ -95,9 +90,9 @@ def track_clients(packets: Packets, streams: Mapping[tuple[str, str], Row]) -> T
     runs = _Runs(packets)
     total = np.zeros(len(Total), np.int64)
     total[Total.EMPTY_TOPIC] = _number_of_empty(packets)
-    for start, stop in zip(bounds, bounds[1:], strict=False):
-        named = [packets.streams[one] for one in np.unique(packets.stream[start:stop])]
-        _Client(found, runs, total, [streams[one] for one in named], start, stop).track()
+    for start, stop in pairwise(bounds):
+        streams = [packets.streams[one].known for one in np.unique(packets.stream[start:stop])]
+        _Client(found, runs, total, streams, start, stop).track()
     found.records = records[: total[Total.RECORDS]]
     return found
 
@@ -117,8 +112,7 @@ class _Runs:
         plain |= (kind == layout.PINGREQ) & by_client | (kind == layout.PINGRESP) & ~by_client
         plain &= flags & Flag.MALFORMED == 0
         first = np.unique(packets.stream, return_index=True)[1]
-        for _, same in _by_first(packets, first):
-            plain[same] = False
+        plain[first] = False
         self.plain: Bools = plain
         connections = _connections(packets)[packets.stream]
         changes = np.diff(connections) != 0
@@ -139,21 +133,16 @@ class _Runs:
             rows = self._packets.rows(numbers)
             self._rows = dict(zip(numbers.tolist(), rows, strict=True))
             row = self._rows.pop(packet)
-        row["packet"] = packet
         return row
-
-
-def _by_first(packets: Packets, first: Ints) -> Iterable[tuple[int, int]]:
-    return enumerate(first.tolist())
 
 
 def _connections(packets: Packets) -> Ints:
     """Return a number for each stream that it shares with the other one of its connection."""
     numbers: dict[tuple[str, ...], int] = {}
     found = np.empty(len(packets.streams), np.int64)
-    for place, (source, name) in enumerate(packets.streams):
-        ends, _, ordinal = name.partition("#")
-        key = source, *sorted(ends.split(">")), ordinal
+    for place, stream in enumerate(packets.streams):
+        ends, _, ordinal = stream.name.partition("#")
+        key = stream.source, *sorted(ends.split(">")), ordinal
         found[place] = numbers.setdefault(key, len(numbers))
     return found
 
@@ -177,7 +166,7 @@ class _Client:
 
     def track(self) -> None:
         """Track all packets, and add what was found."""
-        packets, runs, at = self._packets, self._runs, self._start
+        runs, at = self._runs, self._start
         first = np.searchsorted(runs.bounds, self._start, "right")
         last = np.searchsorted(runs.bounds, self._stop)
         for stop in (*runs.bounds[first:last].tolist(), self._stop):
@@ -220,7 +209,6 @@ class _Client:
         if stream is None or stream.connection.state not in FLOWING:
             numbers = np.arange(start, min(stop, start + _AT_ONCE))
             for packet, row in zip(numbers.tolist(), packets.rows(numbers), strict=True):
-                row["packet"] = packet
                 self._observe(packet, row)
             return int(numbers[-1]) + 1
         connection = stream.connection

@@ -1,0 +1,234 @@
+"""What some clients published and were delivered, as columns that other steps take.
+
+A table has a row a message, at most about 64 bytes of it that are not text: moments as a capture has
+them, numbers of clients and streams, two hashes of the payload. A step that takes some topics takes
+those of all clients.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from wireyard.layers.mqtt.flow_kernels import NONE, Flag, Packet, Record
+from wireyard.layers.mqtt.packets import NO_TIME, Grid, Hashes, Ints, Packets, hash_payloads
+from wireyard.layers.mqtt.properties import properties_of
+from wireyard.layers.mqtt.records import Client, Link, Message, Moment, Subscribed
+from wireyard.layers.mqtt.rows import session_row, violation_row
+from wireyard.layers.mqtt.tracking import Tracked
+from wireyard.layers.tables import fact_table
+
+__all__ = ["DELIVERED", "SENT", "Clients", "published"]
+
+_CONNECT: Final = 1
+_ORDER: Final = (
+    ("reached_ns", pa.int64()), ("reached_frame", pa.int64()), ("stream", pa.int32()),
+    ("offset", pa.int64()),
+)  # fmt: skip
+_OWN: Final = (("ns", pa.int64()), ("frame", pa.int64()))
+_COMMON: Final = (
+    ("topic", pa.dictionary(pa.int32(), pa.string())),
+    ("content_0", pa.int64()),
+    ("content_1", pa.int64()),
+    ("client", pa.int32()),
+    ("qos", pa.int8()),
+    ("retain", pa.bool_()),
+    ("copies", pa.int32()),
+    ("refused", pa.int32()),
+    ("payload", pa.binary()),
+)
+
+
+def _moment(prefix: str, *parts: tuple[str, pa.DataType]) -> list[tuple[str, pa.DataType]]:
+    return [(f"{prefix}_{name}", kind) for name, kind in parts]
+
+
+SENT: Final = pa.schema(
+    [
+        *_moment("sent", *_ORDER, *_OWN),
+        *_moment("accepted", *_ORDER, *_OWN),
+        *_moment("released", *_ORDER, *_OWN),
+        *_COMMON,
+        ("malformed", pa.bool_()),
+        ("expires_s", pa.int64()),
+        ("length", pa.int64()),
+        ("response_topic", pa.string()),
+        ("correlation_data", pa.binary()),
+        ("file", pa.int32()),
+        ("row", pa.int64()),
+    ]
+)
+"""A message that a client sent: when, and when the broker showed that it took it and got PUBREL
+(`NO_TIME` if never), the payload if it sets a retained value, where its row was read."""
+DELIVERED: Final = pa.schema(
+    [
+        *_moment("at", *_ORDER, *_OWN),
+        *_moment("acknowledged", *_OWN),
+        ("is_acknowledged", pa.bool_()),
+        *_COMMON,
+        ("status", pa.int8()),
+        ("identifiers", pa.list_(pa.int64())),
+    ]
+)
+"""A message that a broker delivered: when, when that was acknowledged, the payload if it came with
+RETAIN, the bits of `Record.STATUS`."""
+
+
+@dataclass(slots=True)
+class Clients:
+    """What was found of some clients."""
+
+    sent: pa.Table
+    delivered: pa.Table
+    clients: list[Client]
+    """By number."""
+    links: list[Link]
+    subscriptions: list[Subscribed]
+    wills: list[tuple[Message, tuple[int, int]]]
+    """Those that were published, with the hashes of their payloads."""
+    waiting: list[tuple[Message, tuple[int, int]]]
+    """Those whose time had not come when their clients were last seen."""
+    last: dict[tuple[str, str], Moment]
+    """The last packet of each broker."""
+    dropped: Counter[str]
+    tables: dict[str, pa.Table]
+    """Of `sessions` and `violations`."""
+
+
+def published(tracked: Tracked) -> Clients:
+    """Return what was found of some clients."""
+    records = tracked.records.astype(np.int64)
+    upward = records[:, Record.UPWARD] == 1
+    extra = _extra(tracked.packets)
+    wills = _hashed(tracked.packets, tracked.wills)
+    return Clients(
+        _sent(tracked.packets, records[upward], extra),
+        _delivered(tracked.packets, records[~upward], extra),
+        tracked.clients,
+        tracked.links,
+        tracked.subscriptions,
+        wills,
+        _hashed(tracked.packets, tracked.waiting),
+        tracked.last,
+        tracked.dropped,
+        {
+            "sessions": fact_table("sessions", list(map(session_row, tracked.links))),
+            "violations": fact_table("violations", list(map(violation_row, tracked.violations))),
+        },
+    )
+
+
+def _extra(packets: Packets) -> dict[int, Mapping[str, Any]]:
+    """Return the properties of the packets that have some that are read one by one."""
+    numbers = np.flatnonzero(packets.is_extra)
+    taken = packets.kept["properties"].take(pa.array(packets.kept_row[numbers]))
+    return dict(zip(numbers.tolist(), map(properties_of, taken.to_pylist()), strict=True))
+
+
+def _hashed(packets: Packets, wills: list[Message]) -> list[tuple[Message, tuple[int, int]]]:
+    """Return wills with the hashes of their payloads, which their CONNECT packets have."""
+    if not wills:
+        return []
+    connects = np.flatnonzero(packets.grid[:, Packet.KIND] == _CONNECT)
+    at = {
+        (packets.streams[stream].source, packets.key_of(packet)): packet
+        for packet, stream in zip(connects.tolist(), packets.stream[connects].tolist(), strict=True)
+    }
+    numbers = [at[will.sent.source, will.sent.key] for will in wills]
+    payloads = packets.kept["will_payload"].take(pa.array(packets.kept_row[numbers]))
+    hashes = hash_payloads(payloads, packets.secret).tolist()
+    return [(will, (one, other)) for will, (one, other) in zip(wills, hashes, strict=True)]
+
+
+def _columns_of_moments(packets: Packets, prefix: str, numbers: Ints) -> dict[str, Ints]:
+    missing = numbers == NONE
+    inside = np.maximum(numbers, 0)
+    found = {
+        name: getattr(packets, name)[inside] if len(packets) else np.zeros(len(numbers), np.int64)
+        for name, _ in (*_ORDER, *_OWN)
+    }
+    found["reached_ns"] = np.where(missing, NO_TIME, found["reached_ns"])
+    found["ns"] = np.where(missing, NO_TIME, found["ns"])
+    return {f"{prefix}_{name}": values for name, values in found.items()}
+
+
+def _common(packets: Packets, records: Grid) -> dict[str, Any]:
+    numbers = records[:, Record.PACKET]
+    contents: Hashes = packets.contents[numbers]
+    indices = pa.array(records[:, Record.TOPIC].astype(np.int32))
+    retain = packets.grid[numbers, Packet.FLAGS] & Flag.RETAIN != 0
+    kept = np.where(retain, packets.kept_row[numbers], NONE)
+    places = pa.array(kept, mask=kept == NONE)
+    return {
+        "topic": pa.DictionaryArray.from_arrays(indices, packets.topics),
+        "content_0": contents[:, 0],
+        "content_1": contents[:, 1],
+        "client": records[:, Record.CLIENT],
+        "qos": packets.grid[numbers, Packet.QOS],
+        "retain": retain,
+        "copies": records[:, Record.COPIES],
+        "refused": records[:, Record.REFUSED],
+        "payload": packets.kept["payload"].take(places),
+    }
+
+
+def _sent(packets: Packets, records: Grid, extra: Mapping[int, Mapping[str, Any]]) -> pa.Table:
+    numbers = records[:, Record.PACKET]
+    said = [extra.get(number, {}) for number in numbers.tolist()] if extra else None
+    texts = {
+        name: pa.nulls(len(numbers), kind)
+        if said is None
+        else pa.array([one.get(name) for one in said], kind)
+        for name, kind in (("response_topic", pa.string()), ("correlation_data", pa.binary()))
+    }
+    return _as_table(
+        SENT,
+        {
+            **_columns_of_moments(packets, "sent", numbers),
+            **_columns_of_moments(packets, "accepted", records[:, Record.ACCEPTED]),
+            **_columns_of_moments(packets, "released", records[:, Record.RELEASED]),
+            **_common(packets, records),
+            "malformed": packets.grid[numbers, Packet.FLAGS] & Flag.MALFORMED != 0,
+            "expires_s": packets.expires_s[numbers],
+            "length": packets.length[numbers],
+            "file": packets.file[numbers],
+            "row": packets.row[numbers],
+            **texts,
+        },
+    )
+
+
+def _delivered(packets: Packets, records: Grid, extra: Mapping[int, Mapping[str, Any]]) -> pa.Table:
+    numbers, done = records[:, Record.PACKET], records[:, Record.ACCEPTED]
+    identifiers = pa.nulls(len(numbers), pa.list_(pa.int64()))
+    if extra:
+        said = [extra.get(number, {}) for number in numbers.tolist()]
+        identifiers = pa.array(
+            [one.get("subscription_identifier") for one in said], pa.list_(pa.int64())
+        )
+    acknowledged = _columns_of_moments(packets, "acknowledged", done)
+    return _as_table(
+        DELIVERED,
+        {
+            **_columns_of_moments(packets, "at", numbers),
+            **acknowledged,
+            "is_acknowledged": done != NONE,
+            **_common(packets, records),
+            "status": records[:, Record.STATUS],
+            "identifiers": identifiers,
+        },
+    )
+
+
+def _as_table(schema: pa.Schema, columns: Mapping[str, Any]) -> pa.Table:
+    arrays = []
+    for field in schema:
+        column = columns[field.name]
+        array = column if isinstance(column, pa.Array | pa.ChunkedArray) else pa.array(column)
+        arrays.append(array if array.type == field.type else array.cast(field.type))
+    return pa.Table.from_arrays(arrays, schema=schema)
