@@ -7,6 +7,7 @@ from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from wireyard.formats.base import Row
 from wireyard.java import storable
@@ -14,7 +15,7 @@ from wireyard.layers.tables import TABLES
 from wireyard.layout import Column
 from wireyard.schema import arrow_type
 
-__all__ = ["FACTS", "fact_batch"]
+__all__ = ["FACTS", "fact_batch", "with_times"]
 
 FACTS = tuple(TABLES)
 """The tables that are made anew from all of bronze with every commit."""
@@ -32,6 +33,31 @@ def fact_batch(table: str, rows: Sequence[Row]) -> pa.RecordBatch:
             moments = [None if ns is None else ns // _NS_PER_US for ns in values]
             arrays.append(pa.array(moments, _AT))
     return pa.RecordBatch.from_arrays(arrays, schema=_schema_of(table))
+
+
+def with_times(name: str, table: pa.Table) -> pa.Table:
+    """Return a part of a table with a timestamp ``x_at`` behind every moment ``x_ns``.
+
+    Text is a dictionary and its indices, in all parts.
+    """
+    arrays, fields = [], []
+    for column in TABLES[name]:
+        values = table[column.name]
+        if pa.types.is_string(values.type):
+            values = values.dictionary_encode()
+        arrays.append(values)
+        fields.append(pa.field(column.name, values.type))
+        if _is_moment(column):
+            arrays.append(_floor_us(values))
+            fields.append(pa.field(f"{column.name.removesuffix('_ns')}_at", _AT))
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _floor_us(values: pa.ChunkedArray) -> pa.Array:
+    """Return nanoseconds as the microseconds that they lie in, before 1970 too."""
+    missing = pc.is_null(values).to_numpy(zero_copy_only=False)
+    us = values.fill_null(0).to_numpy() // _NS_PER_US
+    return pa.array(us, mask=missing).cast(_AT)
 
 
 def _values(rows: Sequence[Row], name: str) -> list[Any]:

@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -24,8 +24,10 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from wireyard.layers.steps import Chain, Step
+from wireyard.spark.exchange import EXCHANGE
 from wireyard.spark.fact_rows import FACTS, fact_batch
 from wireyard.spark.lake import Input, Lake, writing
+from wireyard.spark.mqtt_facts import mqtt_groups, write_mqtt_facts
 from wireyard.spark.parts import PartFile
 from wireyard.spark.steps import FOUND, NOTE, NOTES, run_step
 from wireyard.spark.streams import streams_table
@@ -56,7 +58,11 @@ class Layer:
 
 
 def write_facts(
-    layers: Iterable[Layer], packets: Mapping[str, DataFrame], lake: Lake, inputs: Iterable[Input]
+    layers: Iterable[Layer],
+    packets: Mapping[str, DataFrame],
+    mqtt_files: Iterable[str],
+    lake: Lake,
+    inputs: Collection[Input],
 ) -> list[str]:
     """Stage the tables of facts; return what is to be said about them.
 
@@ -64,10 +70,12 @@ def write_facts(
     ----------
     packets
         By format, all packets that there will be after the commit.
+    mqtt_files
+        The files of those of MQTT.
     inputs
         The inputs that there will be, for what captures tell of their streams.
     """
-    lake.make_staging([*FACTS, NOTES])
+    lake.make_staging([*FACTS, NOTES, EXCHANGE])
     streams = streams_table(inputs)
     streams = streams.filter(streams["transport"].is_valid())
     told = next(iter(packets.values())).sparkSession.createDataFrame(streams)
@@ -76,6 +84,8 @@ def write_facts(
         rows = layer.rows(packets, told)
         if rows is not None:
             stage.run(layer.chain, _in_order(rows, timed=len(streams) > 0))
+    spark = next(iter(packets.values())).sparkSession
+    stage.take(write_mqtt_facts(spark, lake.staged(""), mqtt_groups(mqtt_files, inputs, streams)))
     return stage.finish()
 
 
@@ -132,23 +142,24 @@ class _Stage:
     def run(self, chain: Chain, rows: DataFrame) -> None:
         """Run the steps of a chain; the first takes `rows`."""
         (_, first), *later = chain.items()
-        self._take(_by_tasks(rows, self._work(first, packed=False)))
+        self.take(_by_tasks(rows, self._work(first, packed=False)).to_pylist())
         for name, step in later:
             work = self._work(step, packed=True)
             files = self._notes.pop(name, [])
             paths = [self._lake.staged(NOTES, file) for file, _ in files]
             if sum(things for _, things in files) > FEW:
-                self._take(_by_tasks(_in_key_order(rows.sparkSession, paths), work))
+                self.take(_by_tasks(_in_key_order(rows.sparkSession, paths), work).to_pylist())
             elif files:
-                self._take(_here(paths, work))
+                self.take(_here(paths, work).to_pylist())
             self._delete(paths)
 
     def _work(self, step: Step, *, packed: bool) -> _Work:
         return partial(run_step, step=step, packed=packed, staging=self._lake.staged(""))
 
-    def _take(self, found: pa.Table) -> None:
-        columns = [column.to_pylist() for column in found.columns]
-        for kind, name, file, things in zip(*columns, strict=True):
+    def take(self, found: Iterable[Mapping[str, Any]]) -> None:
+        """Take what tasks have written, rows of `FOUND`."""
+        for one in found:
+            kind, name, file, things = (one[column] for column in FOUND.names)
             if kind == "fact":
                 self._facts[name].append(file)
             elif kind == "note":

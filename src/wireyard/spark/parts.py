@@ -82,6 +82,8 @@ def _settings(sample: pa.Table) -> dict[str, Any]:
                 repeating.append(path)
     return {
         "compression": "snappy",
+        # Where we have dictionaries, who reads has the text.
+        "store_schema": not any(pa.types.is_dictionary(kind) for kind in sample.schema.types),
         "use_dictionary": repeating,
         "write_statistics": [*filtered, *repeating],
     }

@@ -78,7 +78,7 @@ def write_silver(
         sent = spark.read.parquet(literal(lake.staged("messages")))
         counted = tables.destinations(sent).coalesce(1)
         _write(counted.sortWithinPartitions("minute_ms", "destination"), lake, "destinations")
-        return write_facts(LAYERS, frames, lake, inputs)
+        return write_facts(LAYERS, frames, packets.get("mqtt", ()), lake, inputs)
 
 
 def _packets(spark: SparkSession, name: str, files: Sequence[str]) -> DataFrame:

@@ -229,9 +229,9 @@ def tables_of(capture: Capture) -> dict[str, list[Row]]:
     of_tasks = run_dealt(CHAIN, dealt(capture.rows, capture.streams), seed=len(capture.rows))
     assert unordered(of_tasks) == unordered(tables)
     for name, rows in tables.items():
-        columns = {column.name for column in TABLES[name]}
+        known = {column.name for column in TABLES[name]}
         for row in rows:
-            assert row.keys() <= columns
+            assert row.keys() <= known
     assert {row["verdict"] for row in tables["deliveries"]} <= VERDICTS.keys()
     return tables
 

@@ -11,8 +11,8 @@ from wireyard.formats.mqtt import layout
 from wireyard.formats.mqtt.filters import Filter
 from wireyard.layers.mqtt import requests, state
 from wireyard.layers.mqtt.broker import Broker
-from wireyard.layers.mqtt.exchange import Exchange
 from wireyard.layers.mqtt.directions import known_streams, sides_of
+from wireyard.layers.mqtt.exchange import Exchange
 from wireyard.layers.mqtt.flow_tables import RECEIVER, SENDER
 from wireyard.layers.mqtt.flows import MAX_IN_FLIGHT, Flows
 from wireyard.layers.mqtt.notes import Notes

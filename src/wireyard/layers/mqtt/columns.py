@@ -106,7 +106,8 @@ def telling_rows(table: pa.Table) -> list[Row]:
     streams = table.select(_DIRECTION).group_by(["source", "stream"], use_threads=False)
     firsts = streams.aggregate([(name, "first") for name in _DIRECTION[2:]])
     names = [name.removesuffix("_first") for name in firsts.column_names]
-    return rows + firsts.rename_columns(names).to_pylist()
+    rows += firsts.rename_columns(names).to_pylist()
+    return rows
 
 
 def known_of(

@@ -30,7 +30,15 @@ from wireyard.layers.mqtt.expected import ends_of
 from wireyard.layers.mqtt.flow_kernels import NONE
 from wireyard.layers.mqtt.missing import Passed, missing_note, passed_note
 from wireyard.layers.mqtt.packets import NO_TIME, Bools, Ints, KnownStream
-from wireyard.layers.mqtt.records import Client, Handed, Moment, Setting, Subscribed, content_of
+from wireyard.layers.mqtt.records import (
+    Client,
+    Handed,
+    Moment,
+    Setting,
+    Subscribed,
+    content_of,
+    moment_of,
+)
 from wireyard.layers.mqtt.records import Message as Sent
 from wireyard.layers.mqtt.values import (
     handed_note,
@@ -161,7 +169,7 @@ class _Moments:
         stream, ns = self._streams[row["stream"]], row["ns"]
         order = row["reached_ns"], row["reached_frame"], stream.name, row["offset"]
         own = (None, None) if ns == NO_TIME else (ns, row["frame"])
-        return Moment(*order, *own, stream.source)
+        return moment_of((*order, *own, stream.source))
 
     def at(self, number: int) -> Moment:
         """Return the moment of a number that is there."""
@@ -192,7 +200,7 @@ class _Moments:
         return ranks
 
     def column(self, numbers: Ints, name: str) -> tuple[Ints, Bools]:
-        """Return ``ns``, ``frame``, ``stream`` or ``offset`` of moments, and where there is none."""
+        """Return ``ns``, ``frame``, ``stream`` or ``offset`` of moments, and where none is."""
         missing = numbers == NONE
         if not self._count:
             values = np.zeros(len(numbers), np.int64)
@@ -382,7 +390,8 @@ class _Derivation:
         """Return a message as a record."""
         table, moments = self.sent_table, self.moments
         if place >= table.num_rows:
-            return self.known.wills[place - table.num_rows][0]
+            will: Sent = self.known.wills[place - table.num_rows][0]
+            return will
         row = {name: table[name][place].as_py() for name in _SAID}
         return Sent(
             "publish",
@@ -517,7 +526,7 @@ class _Derivation:
         by_broker: defaultdict[tuple[str, str], list[Subscribed]] = defaultdict(list)
         for one in subs:
             by_broker[one.client[:2]].append(one)
-        moments = [[] for _ in subs]
+        moments: list[list[int]] = [[] for _ in subs]
         for of_broker in by_broker.values():
             for one, turn in ends_of(of_broker).items():
                 end = (NONE, 0) if turn is None else (self.moments.add(turn[0]), turn[1])
@@ -580,7 +589,9 @@ class _Derivation:
         by_client = np.array([ends[client.endpoint] for client in self.clients.all], np.int64)
         endpoint = by_client[delivered.client[found.delivered_order[places]]]
         ways = (names * len(ends.all) + endpoint) * 3 + qos
-        latest = [(one, None) for one in kernels.latest_of(ways, start, at).tolist()]
+        latest: list[tuple[int, str | None]] = [
+            (one, None) for one in kernels.latest_of(ways, start, at).tolist()
+        ]
         for number, of_topic in missed.items():
             here = np.flatnonzero((topic == number) & np.isin(names, list(of_topic)))
             latest += [
@@ -647,10 +658,10 @@ class _Numbers(Generic[T]):
     """Things by number, in the order in which they were first asked for."""
 
     def __init__(self, first: Iterable[T] = ()) -> None:
-        self.all: list[T] = []
+        self.all: list[T] = list(first)
         self._numbers: dict[T, int] = {}
-        for one in first:
-            self[one]
+        for number, one in enumerate(self.all):
+            self._numbers.setdefault(one, number)
 
     def __getitem__(self, one: T) -> int:
         number = self._numbers.get(one)
@@ -911,7 +922,8 @@ def _ints(table: pa.Table, name: str) -> Ints:
     column = table[name]
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
-    return column.to_numpy().astype(np.int64)
+    found: Ints = column.to_numpy().astype(np.int64)
+    return found
 
 
 def _contents(table: pa.Table) -> Grid:

@@ -1,5 +1,6 @@
-"""Messages and those who were due to get them, in compiled loops: the twins of `expected`,
-`matching` and `deliveries`.
+"""Who was due to get which message, and who got it: compiled twins of the scalar steps.
+
+The references are `expected`, `matching` and `deliveries`.
 
 Axes: m = messages, by topic and payload and then by when they were sent; d = what was delivered, by
 topic and payload and then by when; u = subscriptions; e = expected deliveries, a message and a
@@ -345,7 +346,8 @@ def _put_together(
 @piece
 def _assign_latest_first(
     messages: Grid, expected: Grid, by_key: Ints, first: int, last: int,
-    delivered: Grid, theirs: Ints, start: int, stop: int, assigned: Ints, stacks: Grid, any_qos: bool,
+    delivered: Grid, theirs: Ints, start: int, stop: int, assigned: Ints, stacks: Grid,
+    any_qos: bool,
 ) -> None:  # fmt: skip
     """Give each delivery, from the last one back, to the latest message that takes its QoS."""
     top0 = top1 = top2 = 0
@@ -492,7 +494,7 @@ def _number(
     assigned: Ints,
     places: Ints,
 ) -> int:
-    """Number the deliveries of each message; return how many there are."""
+    """Count the deliveries of each message up; return how many there are in all."""
     found = 0
     for place in range(start, stop):
         if assigned[theirs[place]] != NONE:

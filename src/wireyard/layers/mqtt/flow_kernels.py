@@ -45,7 +45,6 @@ __all__ = [
     "Packet",
     "Record",
     "Total",
-    "count_in_flight",
     "track",
 ]
 
@@ -348,7 +347,7 @@ def _publish_flow(
         return
     fact, rule = _step(states, 0, packet_id, event, limits)
     received, _ = _step(states, 1, packet_id, event, limits)
-    again = before != NONE and (fact == _REPEATED or fact == _LOST_ACK)
+    again = before != NONE and fact in (_REPEATED, _LOST_ACK)
     if again:
         old = records[before, Record.PACKET]
         same = (
@@ -430,10 +429,10 @@ def _asks_before(
 ) -> bool:  # fmt: skip
     """Tell whether a packet answers a request that came behind another packet."""
     kind = packets[packet, Packet.KIND]
-    if by_client or kind == _PUBLISH or kind == _PUBREL:
+    if by_client or kind in (_PUBLISH, _PUBREL):
         return False
     if kind == _PINGRESP:
-        return link[Link.PINGS] > 0 and pings[link[Link.PING_FIRST]] > since
+        return bool(link[Link.PINGS] > 0 and pings[link[Link.PING_FIRST]] > since)
     record = carried[packets[packet, Packet.ID]]
     if packets[packet, Packet.ID] == 0 or record == NONE:
         return False

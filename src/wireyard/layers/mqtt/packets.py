@@ -432,7 +432,7 @@ def _read_properties(table: pa.Table, grid: Grid) -> tuple[Ints, Bools]:
         column = batch["properties"]
         if column.null_count < len(column):
             rows = pc.list_parent_indices(column).to_numpy() + at
-            rows, pairs = rows, pc.list_flatten(column)
+            pairs = pc.list_flatten(column)
             names, values = (pc.struct_field(pairs, place) for place in (0, 1))
             published = grid[rows, Packet.KIND] == layout.PUBLISH
             for name, found in (

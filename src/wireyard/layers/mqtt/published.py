@@ -1,8 +1,7 @@
 """What some clients published and were delivered, as columns that other steps take.
 
-A table has a row a message, at most about 64 bytes of it that are not text: moments as a capture has
-them, numbers of clients and streams, two hashes of the payload. A step that takes some topics takes
-those of all clients.
+A table has a row a message: moments as a capture has them, numbers of clients and streams, and two
+hashes of the payload. A step that takes some topics takes those of all clients.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from wireyard.layers.mqtt.flow_kernels import NONE, Flag, Packet, Record
-from wireyard.layers.mqtt.packets import NO_TIME, Grid, Hashes, Ints, Packets, hash_payloads
+from wireyard.layers.mqtt.packets import NO_TIME, Hashes, Ints, Packets, hash_payloads
 from wireyard.layers.mqtt.properties import properties_of
 from wireyard.layers.mqtt.records import Client, Link, Message, Moment, Subscribed
 from wireyard.layers.mqtt.rows import session_row, violation_row
@@ -24,6 +23,8 @@ from wireyard.layers.mqtt.tracking import Tracked
 from wireyard.layers.tables import fact_table
 
 __all__ = ["DELIVERED", "SENT", "Clients", "published"]
+
+Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _CONNECT: Final = 1
 _ORDER: Final = (

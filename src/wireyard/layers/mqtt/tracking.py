@@ -248,8 +248,8 @@ class _Direction:
         self._first = FIRST_STATES[known]
         self._records = records
         self._identifiers = most_identifiers
-        self._states: np.ndarray | None = None
-        self._carried: np.ndarray | None = None
+        self._states: Any = None
+        self._carried: Any = None
         self.limits: Ints = np.full(2, MAX_IN_FLIGHT, np.int64)
 
     @property
@@ -265,7 +265,7 @@ class _Direction:
         self.limits[:] = receive_maximum
         if not kept:
             self._first = FIRST_STATES[True]
-        if self._states is None or self._carried is None:
+        if self._states is None:
             return []
         for role, states in enumerate(self._states):
             states[:] = TABLES[role, states, _NEW_CONNECTION[kept], 0]
@@ -302,7 +302,8 @@ class _Known:
         self.link = np.zeros(len(Link), np.int64)
         self.link[[Link.UNPROVED_FIRST, Link.UNPROVED_LAST]] = NONE
         self._owners: list[Aliases | None] = [None, None]
-        self._aliases = self._pings = None
+        self._aliases: Any = None
+        self._pings: Any = None
 
     def aliases(self, connection: Connection, needed: bool) -> Any:
         """Return what each alias stands for, by direction: upward first."""

@@ -6,17 +6,12 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from wireyard.formats.jmq.layout import MESSAGE_TYPES
-from wireyard.formats.mqtt.layout import CONNECT
 from wireyard.layers.jmq.chain import CHAIN as JMS
 from wireyard.layers.jmq.receiver import DEAD_REASON
 from wireyard.layers.jmq.walk import NEEDED as JMS_NEEDED
-from wireyard.layers.mqtt.derive import CHAIN as MQTT
-from wireyard.layers.mqtt.directions import TELLING, sides_of
-from wireyard.layers.mqtt.observer import NEEDED as MQTT_NEEDED
 from wireyard.layers.rmp.chain import CHAIN as RMP
 from wireyard.layers.rmp.observer import NEEDED as RMP_NEEDED
 from wireyard.spark.facts import Layer
@@ -82,56 +77,6 @@ def connection_key() -> Column:
     )
 
 
-# --- mqtt -----------------------------------------------------------------------------------
-
-
-def _mqtt_rows(packets: Mapping[str, DataFrame], streams: DataFrame) -> DataFrame | None:
-    """Return MQTT packets with what says something, and what is known of each stream."""
-    found = packets.get("mqtt")
-    if found is None:
-        return None
-    rows = found.select(*MQTT_NEEDED)
-    sides = _sides(rows)
-    told = streams.select(*_STREAM, "begun", "ended", "ended_frame", "ended_ns")
-    known = sides.join(told, list(_STREAM), "left")
-    keyed = rows.join(sides.select(*_STREAM, "key"), list(_STREAM))
-    return keyed.unionByName(known, allowMissingColumns=True)
-
-
-def _sides(rows: DataFrame) -> DataFrame:
-    """Tell which side of its connection each stream is, and whose."""
-    kind = F.col("packet_type")
-    moment = F.struct(kind != CONNECT, "captured_ns", "frame", "offset")
-    told = F.struct(kind, "client_id", "return_code", "properties")
-    by_stream = rows.groupBy(*_STREAM).agg(
-        F.min_by(told, F.when(kind.isin(*TELLING), moment)).alias("told"),
-        *(F.any_value(end, True).alias(end) for end in _ENDPOINTS),
-    )
-    sides = sides_of(by_stream.select(*_STREAM, *_ENDPOINTS, "told.*").toArrow().to_pylist())
-    found = pa.Table.from_pylist(
-        [
-            {
-                "source": source,
-                "stream": stream,
-                "key": _BETWEEN.join(side.key),
-                "by_client": side.by_client,
-                "alone": side.alone,
-            }
-            for (source, stream), side in sides.items()
-        ],
-        _SIDES,
-    )
-    return rows.sparkSession.createDataFrame(found)
-
-
-_SIDES = pa.schema(
-    [
-        *((name, pa.string()) for name in (*_STREAM, "key")),
-        *((name, pa.bool_()) for name in ("by_client", "alone")),
-    ]
-)
-
-
 # --- rmp ------------------------------------------------------------------------------------
 
 
@@ -143,5 +88,5 @@ def _rmp_rows(packets: Mapping[str, DataFrame], _streams: DataFrame) -> DataFram
     return found.select(*RMP_NEEDED, F.concat_ws(_BETWEEN, *_STREAM).alias("key"))
 
 
-LAYERS = (Layer(JMS, _jms_rows), Layer(MQTT, _mqtt_rows), Layer(RMP, _rmp_rows))
-"""What makes facts, one for each protocol."""
+LAYERS = (Layer(JMS, _jms_rows), Layer(RMP, _rmp_rows))
+"""What makes facts by steps over rows; MQTT has columns (``wireyard.spark.mqtt_facts``)."""

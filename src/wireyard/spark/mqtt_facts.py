@@ -1,0 +1,419 @@
+"""The tables of facts of MQTT in Spark: small inputs by tasks, a large one by steps.
+
+Every key of the layer begins with the source, so inputs have nothing to do with each other: a task
+takes some small ones from their packets to rows of tables. One that is too large for a task goes
+through the steps of ``wireyard.layers.mqtt.columns``, each a stage whose tasks take some of its
+keys: packets by client, messages by topic.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from wireyard.formats.base import Row
+from wireyard.layers.mqtt.columns import (
+    Matched,
+    explain_rest,
+    known_of,
+    match,
+    telling_rows,
+    track,
+)
+from wireyard.layers.mqtt.delivery_columns import TopicKey, deliver
+from wireyard.layers.mqtt.directions import sides_of
+from wireyard.layers.mqtt.packets import NEEDED, Ints, KnownStream, Part, new_secret
+from wireyard.layers.mqtt.published import Clients
+from wireyard.layers.steps import Note
+from wireyard.spark.exchange import dump, load, read_part, write_parts
+from wireyard.spark.fact_rows import with_times
+from wireyard.spark.lake import Input, StreamLedger
+from wireyard.spark.parts import PartFile
+from wireyard.spark.steps import FOUND
+from wireyard.spark.types import spark_schema
+from wireyard.streams.source import filesystem
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["FEW", "MOST_PACKETS", "Group", "mqtt_groups", "write_mqtt_facts"]
+
+MOST_PACKETS: Final = 1 << 19
+"""Packets that a task holds at once, at most about 500 bytes each with all that is made of them."""
+FEW: Final = 1 << 15
+"""Packets that need no tasks: to start some takes longer than to go through them."""
+_BATCH_PACKETS: Final = 1 << 16
+_PACKETS: Final = "packets_mqtt"
+_COUNTS: Final = ("packets_ok", "packets_malformed")
+_TOLD: Final = ["source", "stream", "begun", "ended", "ended_frame", "ended_ns"]
+_TELLING: Final = (
+    "source", "stream", "src_addr", "src_port", "dst_addr", "dst_port", "packet_type", "client_id",
+    "return_code", "properties",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Inputs that have files in common, and no others have."""
+
+    files: tuple[str, ...]
+    packets: int
+    streams: tuple[Row, ...]
+    """What captures tell of their streams: ``source, stream, begun, ended, ended_frame,
+    ended_ns``."""
+
+
+def mqtt_groups(files: Iterable[str], inputs: Iterable[Input], streams: pa.Table) -> list[Group]:
+    """Return the inputs that have MQTT packets, those together that have files in common.
+
+    Parameters
+    ----------
+    files
+        Where the packets of all inputs are.
+    streams
+        What captures tell of their streams, all rows of which have that.
+    """
+    paths = {path.rpartition("/")[2]: path for path in files}
+    told: defaultdict[str, list[Row]] = defaultdict(list)
+    for row in streams.select(_TOLD).to_pylist():
+        told[row["source"]].append(row)
+    by_file: defaultdict[str, list[Input]] = defaultdict(list)
+    for each in inputs:
+        for name in each.files.get(_PACKETS, ()):
+            by_file[name].append(each)
+    groups: list[Group] = []
+    seen: set[str] = set()
+    for name in by_file:
+        if name in seen:
+            continue
+        sources: dict[str, Input] = {}
+        waiting = [name]
+        names: dict[str, None] = {}
+        while waiting:
+            one = waiting.pop()
+            if one in names:
+                continue
+            names[one] = None
+            for each in by_file[one]:
+                if each.source not in sources:
+                    sources[each.source] = each
+                    waiting += each.files[_PACKETS]
+        seen |= names.keys()
+        packets = sum(_count(stream) for each in sources.values() for stream in each.streams)
+        rows = tuple(row for source in sources for row in told[source])
+        groups.append(Group(tuple(paths[one] for one in names), packets, rows))
+    return groups
+
+
+def _count(stream: StreamLedger) -> int:
+    is_mqtt = stream.format is not None and stream.format.partition("/")[0] == "mqtt"
+    return sum(stream.counts[name] for name in _COUNTS) if is_mqtt else 0
+
+
+def write_mqtt_facts(
+    spark: SparkSession, staging: str, groups: Sequence[Group]
+) -> Iterator[Mapping[str, Any]]:
+    """Stage the rows of all tables; yield what was written, as rows of `FOUND`."""
+    small = [group for group in groups if group.packets <= MOST_PACKETS]
+    if sum(group.packets for group in small) <= FEW:
+        yield from _write_small(small, staging)
+    else:
+        tasks = _dealt(small)
+        yield from _run(spark, tasks, partial(_write_small, staging=staging))
+    for group in groups:
+        if group.packets > MOST_PACKETS:
+            yield from _Large(spark, staging, group).write()
+
+
+def _dealt(groups: Iterable[Group]) -> list[list[Group]]:
+    tasks: list[list[Group]] = []
+    room = 0
+    for group in groups:
+        if not tasks or group.packets > room:
+            tasks.append([])
+            room = MOST_PACKETS
+        tasks[-1].append(group)
+        room -= group.packets
+    return tasks
+
+
+def _run(
+    spark: SparkSession, tasks: Sequence[Any], work: Callable[[Any], Iterable[Mapping[str, Any]]]
+) -> Iterator[Mapping[str, Any]]:
+    """Have Spark run tasks; yield the rows of `FOUND` that they return."""
+    if not tasks:
+        return
+    numbers = spark.range(0, len(tasks), 1, len(tasks))
+    do = partial(_work, tasks=tasks, work=work)
+    yield from numbers.mapInArrow(do, spark_schema(FOUND)).toArrow().to_pylist()
+
+
+def _work(
+    batches: Iterator[pa.RecordBatch],
+    tasks: Sequence[Any],
+    work: Callable[[Any], Iterable[Mapping[str, Any]]],
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for place in batch["id"].to_pylist():
+            yield pa.RecordBatch.from_pylist(list(map(dict, work(tasks[place]))), FOUND)
+
+
+# --- files ----------------------------------------------------------------------------------
+
+
+def _batches(path: str, columns: Iterable[str]) -> Iterator[pa.Table]:
+    system, inner = filesystem(path)
+    with system.open_input_file(inner) as opened:
+        file = pq.ParquetFile(opened, read_dictionary=["source", "stream", "topic"])
+        for batch in file.iter_batches(_BATCH_PACKETS, columns=list(columns)):
+            yield pa.Table.from_batches([batch])
+
+
+def _write_tables(
+    tables: Iterable[tuple[str, pa.Table]], staging: str
+) -> Iterator[Mapping[str, Any]]:
+    """Write rows of tables, a file a table; yield what was written."""
+    files: dict[str, tuple[str, PartFile, list[int]]] = {}
+    for name, table in tables:
+        if not table.num_rows:
+            continue
+        timed = with_times(name, table)
+        if name not in files:
+            file = f"part-{uuid4().hex}.parquet"
+            files[name] = file, PartFile(f"{staging}/{name}/{file}", timed.schema), [0]
+        for batch in timed.to_batches():
+            files[name][1].write(batch)
+        files[name][2][0] += table.num_rows
+    for name, (file, part, rows) in files.items():
+        part.close()
+        yield {"kind": "fact", "name": name, "file": file, "things": rows[0]}
+
+
+def _all(tables: Mapping[str, Iterable[pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
+    return ((name, part) for name, parts in tables.items() for part in parts)
+
+
+def _as_rows(dropped: Counter[str]) -> Iterator[Mapping[str, Any]]:
+    for cap, things in dropped.items():
+        yield {"kind": "dropped", "name": cap, "file": None, "things": things}
+
+
+# --- small inputs ---------------------------------------------------------------------------
+
+
+def _write_small(groups: Iterable[Group], staging: str) -> Iterator[Mapping[str, Any]]:
+    """Write the rows of some small inputs; yield what was written."""
+    tables: list[tuple[str, pa.Table]] = []
+    dropped: Counter[str] = Counter()
+    for group in groups:
+        rows = [row for path in group.files for row in _telling(path)]
+        streams, secret = known_of(rows, sides_of(rows), group.streams), new_secret()
+        parts = [part for path in group.files for part in _parts(path, streams, secret)]
+        if not parts:
+            continue
+        found = track(parts, streams, secret)
+        matched = match([found])
+        topics = matched.topics(lambda _: True)
+        deliveries = deliver(found.sent, found.delivered, topics, matched.clients, streams)
+        rest = explain_rest(deliveries.notes, matched.links)
+        tables += [*found.tables.items(), *_all(deliveries.tables), *_all(rest.tables)]
+        for each in (found, matched, deliveries, rest):
+            dropped += each.dropped
+    yield from _write_tables(tables, staging)
+    yield from _as_rows(dropped)
+
+
+def _telling(path: str) -> Iterator[Row]:
+    for table in _batches(path, _TELLING):
+        yield from telling_rows(table)
+
+
+def _parts(path: str, streams: Sequence[KnownStream], secret: tuple[int, int]) -> Iterator[Part]:
+    numbers = {(one.source, one.name): number for number, one in enumerate(streams)}
+    for table in _batches(path, NEEDED):
+        yield Part.of(table, numbers, secret)
+
+
+# --- a large input --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What all tasks of a large input share."""
+
+    staging: str
+    streams: str
+    """Where they are written."""
+    secret: tuple[int, int]
+    partitions: int
+
+
+class _Large:
+    """An input that is too large for a task."""
+
+    def __init__(self, spark: SparkSession, staging: str, group: Group) -> None:
+        self._spark, self._staging, self._group = spark, staging, group
+        self._partitions = -(-group.packets // (MOST_PACKETS // 2))
+
+    def write(self) -> Iterator[Mapping[str, Any]]:
+        """Write the rows of all tables; yield what was written."""
+        spark, files = self._spark, self._group.files
+        told = _run(spark, files, partial(_write_telling, staging=self._staging))
+        rows = [row for one in told for row in load(one["file"])]
+        streams = known_of(rows, sides_of(rows), self._group.streams)
+        shared = _Shared(
+            self._staging, dump(self._staging, streams), new_secret(), self._partitions
+        )
+        split = [one["file"] for one in _run(spark, files, partial(_split, shared=shared))]
+        numbers = range(self._partitions)
+        tracked = list(_run(spark, numbers, partial(_track, shared=shared, files=split)))
+        yield from (one for one in tracked if one["kind"] == "fact")
+        # In the order of partitions, by which clients are numbered.
+        clients = sorted(
+            (load(one["file"]) for one in tracked if one["name"] == _CLIENTS),
+            key=lambda one: one[0],
+        )
+        matched = match([found for _, found, _ in clients])
+        yield from _as_rows(sum((found.dropped for _, found, _ in clients), matched.dropped))
+        messages = [path for _, _, path in clients]
+        topics = self._write_topics(matched, [len(found.clients) for _, found, _ in clients])
+        tasks = list(zip(numbers, topics, strict=True))
+        delivered = list(_run(spark, tasks, partial(_deliver, shared=shared, files=messages)))
+        notes: list[Note] = []
+        for one in delivered:
+            if one["name"] == _NOTES:
+                notes += load(one["file"])
+            else:
+                yield one
+        rest = explain_rest(notes, matched.links)
+        yield from _write_tables(_all(rest.tables), self._staging)
+        yield from _as_rows(rest.dropped)
+
+    def _write_topics(self, matched: Matched, counts: Sequence[int]) -> list[str]:
+        """Write what is known of the topics of each partition, and of all clients.
+
+        Parameters
+        ----------
+        counts
+            How many clients each partition has.
+        """
+        of: defaultdict[int, set[TopicKey]] = defaultdict(set)
+        keys = {*matched.matching, *matched.valued, *matched.asked}
+        for key in (*keys, *((*will.client[:2], will.topic) for will, _ in matched.wills)):
+            of[_topic_partition(key[2], self._partitions)].add(key)
+        return [
+            dump(self._staging, (matched.topics(of[number].__contains__), matched.clients, counts))
+            for number in range(self._partitions)
+        ]
+
+
+_CLIENTS, _NOTES = "clients", "notes"
+
+
+def _note_file(name: str, path: str) -> Mapping[str, Any]:
+    return {"kind": "note", "name": name, "file": path, "things": 0}
+
+
+def _write_telling(path: str, staging: str) -> Iterator[Mapping[str, Any]]:
+    """Write the rows of a file that tell which side streams are."""
+    yield _note_file("telling", dump(staging, list(_telling(path))))
+
+
+@cache
+def _streams(path: str) -> list[KnownStream]:
+    found: list[KnownStream] = load(path)
+    return found
+
+
+def _split(path: str, shared: _Shared) -> Iterator[Mapping[str, Any]]:
+    """Write the packets of a file by the partitions of their clients."""
+    streams = _streams(shared.streams)
+    of_stream = np.array([_partition(one.key, shared.partitions) for one in streams])
+    parts: list[list[Part]] = [[] for _ in range(shared.partitions)]
+    for part in _parts(path, streams, shared.secret):
+        partition = of_stream[part.packets["stream"].to_numpy()]
+        for some, split in zip(parts, part.split(partition, shared.partitions), strict=True):
+            some.append(split)
+    joined = ([pa.concat_tables(tables) for tables in zip(*some, strict=True)] for some in parts)
+    yield _note_file("packets", write_parts(shared.staging, joined))
+
+
+def _partition(key: tuple[str, ...], partitions: int) -> int:
+    return zlib.crc32("\0".join(key).encode("utf-8", "surrogatepass")) % partitions
+
+
+def _topic_partition(topic: str, partitions: int) -> int:
+    return _partition((topic,), partitions)
+
+
+def _track(number: int, shared: _Shared, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+    """Track the clients of a partition; write what they sent and got by the partition of topics."""
+    streams = _streams(shared.streams)
+    parts = [Part(*tables) for tables in read_part(files, number)]
+    found = track(parts, streams, shared.secret)
+    del parts
+    path = write_parts(shared.staging, _by_topic(found, shared.partitions))
+    yield from _write_tables(found.tables.items(), shared.staging)
+    # What the driver needs of messages is which topics there are.
+    topics = found.sent.select(["client", "topic", "retain", "response_topic"])
+    topics = topics.group_by(topics.column_names, use_threads=False).aggregate([])
+    small = replace(found, sent=topics, delivered=None, tables={})
+    yield _note_file(_CLIENTS, dump(shared.staging, (number, small, path)))
+
+
+def _by_topic(found: Clients, partitions: int) -> Iterator[list[pa.Table]]:
+    partition = [_topic_partitions(table, partitions) for table in (found.sent, found.delivered)]
+    for number in range(partitions):
+        yield [
+            table.filter(pa.array(of == number))
+            for table, of in zip((found.sent, found.delivered), partition, strict=True)
+        ]
+
+
+def _topic_partitions(table: pa.Table, partitions: int) -> Ints:
+    topics = table["topic"].combine_chunks()
+    if isinstance(topics, pa.ChunkedArray):
+        topics = topics.chunk(0) if topics.num_chunks else pa.array([], topics.type)
+    of = [_topic_partition(text, partitions) for text in topics.dictionary.to_pylist()]
+    found: Ints = np.array(of or [0])[topics.indices.to_numpy()]
+    return found
+
+
+def _deliver(
+    task: tuple[int, str], shared: _Shared, files: Sequence[str]
+) -> Iterator[Mapping[str, Any]]:
+    """Write what became of the messages of some topics."""
+    number, known = task
+    topics, clients, counts = load(known)
+    streams = _streams(shared.streams)
+    tables = list(read_part(files, number))
+    firsts = np.cumsum([0, *counts])
+    sent, delivered = (
+        pa.concat_tables(
+            [
+                _renumbered(some[place], int(first))
+                for some, first in zip(tables, firsts, strict=False)
+            ]
+        )
+        for place in (0, 1)
+    )
+    found = deliver(sent, delivered, topics, clients, streams)
+    yield from _write_tables(_all(found.tables), shared.staging)
+    yield from _as_rows(found.dropped)
+    yield _note_file(_NOTES, dump(shared.staging, found.notes))
+
+
+def _renumbered(table: pa.Table, first: int) -> pa.Table:
+    """Return a table whose clients have the numbers that they have among all."""
+    place = table.schema.get_field_index("client")
+    numbers = pa.array(table["client"].to_numpy() + first, pa.int32())
+    return table.set_column(place, "client", numbers)
