@@ -75,17 +75,19 @@ def write_facts(
     inputs
         The inputs that there will be, for what captures tell of their streams.
     """
-    lake.make_staging([*FACTS, NOTES, EXCHANGE])
+    lake.make_staging([*FACTS, NOTES, EXCHANGE, "messages"])
     streams = streams_table(inputs)
     streams = streams.filter(streams["transport"].is_valid())
     told = next(iter(packets.values())).sparkSession.createDataFrame(streams)
     stage = _Stage(lake)
+    found = lake.list_staged("messages")
     for layer in layers:
         rows = layer.rows(packets, told)
         if rows is not None:
             stage.run(layer.chain, _in_order(rows, timed=len(streams) > 0))
     spark = next(iter(packets.values())).sparkSession
     stage.take(write_mqtt_facts(spark, lake.staged(""), mqtt_groups(mqtt_files, inputs, streams)))
+    stage.keep_messages(found)
     return stage.finish()
 
 
@@ -175,6 +177,10 @@ class _Stage:
             return []
         things = ", ".join(f"{many:,} above {cap}" for cap, many in sorted(self._dropped.items()))
         return [f"facts: more was open at once than is remembered; forgotten: {things}"]
+
+    def keep_messages(self, found: Iterable[str]) -> None:
+        """See to it that there are the messages that were found before, and those of layers."""
+        self._keep("messages", {*found, *self._facts["messages"]})
 
     def _write_nothing(self, table: str) -> str:
         name = f"part-{uuid4().hex}.parquet"

@@ -18,6 +18,7 @@ from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from wireyard.formats.base import Row
@@ -31,14 +32,17 @@ from wireyard.layers.mqtt.columns import (
 )
 from wireyard.layers.mqtt.delivery_columns import TopicKey, deliver
 from wireyard.layers.mqtt.directions import sides_of
+from wireyard.layers.mqtt.messages import NEEDED as MESSAGE_NEEDED
+from wireyard.layers.mqtt.messages import marks_of, message_columns
 from wireyard.layers.mqtt.packets import NEEDED, Ints, KnownStream, Part, new_secret
-from wireyard.layers.mqtt.published import Clients
+from wireyard.layers.mqtt.published import SENT, Clients
 from wireyard.layers.steps import Note
 from wireyard.spark.exchange import dump, load, read_part, write_parts
 from wireyard.spark.fact_rows import with_times
 from wireyard.spark.lake import Input, StreamLedger
 from wireyard.spark.parts import PartFile
 from wireyard.spark.steps import FOUND
+from wireyard.spark.tables.message import message_table
 from wireyard.spark.types import spark_schema
 from wireyard.streams.source import filesystem
 
@@ -186,7 +190,7 @@ def _write_tables(
     for name, table in tables:
         if not table.num_rows:
             continue
-        timed = with_times(name, table)
+        timed = table if name == "messages" else with_times(name, table)
         if name not in files:
             file = f"part-{uuid4().hex}.parquet"
             files[name] = file, PartFile(f"{staging}/{name}/{file}", timed.schema), [0]
@@ -217,7 +221,11 @@ def _write_small(groups: Iterable[Group], staging: str) -> Iterator[Mapping[str,
     for group in groups:
         rows = [row for path in group.files for row in _telling(path)]
         streams, secret = known_of(rows, sides_of(rows), group.streams), new_secret()
-        parts = [part for path in group.files for part in _parts(path, streams, secret)]
+        parts = [
+            part
+            for number, path in enumerate(group.files)
+            for part in _parts(path, streams, secret, number)
+        ]
         if not parts:
             continue
         found = track(parts, streams, secret)
@@ -225,7 +233,11 @@ def _write_small(groups: Iterable[Group], staging: str) -> Iterator[Mapping[str,
         topics = matched.topics(lambda _: True)
         deliveries = deliver(found.sent, found.delivered, topics, matched.clients, streams)
         rest = explain_rest(deliveries.notes, matched.links)
+        marks = marks_of(found.sent, found.clients, matched.wills)
         tables += [*found.tables.items(), *_all(deliveries.tables), *_all(rest.tables)]
+        for number, path in enumerate(group.files):
+            mine = marks.filter(pc.equal(marks["file"], number))
+            tables += (("messages", table) for table in _messages(path, mine))
         for each in (found, matched, deliveries, rest):
             dropped += each.dropped
     yield from _write_tables(tables, staging)
@@ -237,10 +249,28 @@ def _telling(path: str) -> Iterator[Row]:
         yield from telling_rows(table)
 
 
-def _parts(path: str, streams: Sequence[KnownStream], secret: tuple[int, int]) -> Iterator[Part]:
+def _parts(
+    path: str, streams: Sequence[KnownStream], secret: tuple[int, int], file: int
+) -> Iterator[Part]:
     numbers = {(one.source, one.name): number for number, one in enumerate(streams)}
+    first = 0
     for table in _batches(path, NEEDED):
-        yield Part.of(table, numbers, secret)
+        yield Part.of(table, numbers, secret, file, first)
+        first += table.num_rows
+
+
+def _messages(path: str, marks: pa.Table) -> Iterator[pa.Table]:
+    """Yield the messages among the packets of a file."""
+    marks = marks.sort_by("row")
+    rows = marks["row"].to_numpy()
+    first = 0
+    for table in _batches(path, MESSAGE_NEEDED) if len(rows) else ():
+        start, stop = np.searchsorted(rows, [first, first + table.num_rows]).tolist()
+        if stop > start:
+            packets = table.take(pa.array(rows[start:stop] - first))
+            columns = message_columns(packets, marks.slice(start, stop - start))
+            yield message_table(columns, stop - start)
+        first += table.num_rows
 
 
 # --- a large input --------------------------------------------------------------------------
@@ -255,6 +285,8 @@ class _Shared:
     """Where they are written."""
     secret: tuple[int, int]
     partitions: int
+    files: int
+    """How many files its packets are in."""
 
 
 class _Large:
@@ -271,9 +303,14 @@ class _Large:
         rows = [row for one in told for row in load(one["file"])]
         streams = known_of(rows, sides_of(rows), self._group.streams)
         shared = _Shared(
-            self._staging, dump(self._staging, streams), new_secret(), self._partitions
+            self._staging,
+            dump(self._staging, streams),
+            new_secret(),
+            self._partitions,
+            len(files),
         )
-        split = [one["file"] for one in _run(spark, files, partial(_split, shared=shared))]
+        numbered = list(enumerate(files))
+        split = [one["file"] for one in _run(spark, numbered, partial(_split, shared=shared))]
         numbers = range(self._partitions)
         tracked = list(_run(spark, numbers, partial(_track, shared=shared, files=split)))
         yield from (one for one in tracked if one["kind"] == "fact")
@@ -282,10 +319,14 @@ class _Large:
             (load(one["file"]) for one in tracked if one["name"] == _CLIENTS),
             key=lambda one: one[0],
         )
-        matched = match([found for _, found, _ in clients])
-        yield from _as_rows(sum((found.dropped for _, found, _ in clients), matched.dropped))
-        messages = [path for _, _, path in clients]
-        topics = self._write_topics(matched, [len(found.clients) for _, found, _ in clients])
+        matched = match([found for _, found, *_ in clients])
+        yield from _as_rows(sum((found.dropped for _, found, *_ in clients), matched.dropped))
+        messages = [path for _, _, path, _ in clients]
+        marks = [path for _, _, _, path in clients]
+        wills = dump(self._staging, matched.wills)
+        work = partial(_write_messages, shared=shared, marks=marks, wills=wills)
+        yield from _run(spark, numbered, work)
+        topics = self._write_topics(matched, [len(found.clients) for _, found, *_ in clients])
         tasks = list(zip(numbers, topics, strict=True))
         delivered = list(_run(spark, tasks, partial(_deliver, shared=shared, files=messages)))
         notes: list[Note] = []
@@ -308,7 +349,8 @@ class _Large:
         """
         of: defaultdict[int, set[TopicKey]] = defaultdict(set)
         keys = {*matched.matching, *matched.valued, *matched.asked}
-        for key in (*keys, *((*will.client[:2], will.topic) for will, _ in matched.wills)):
+        wills = (will.message for will in matched.wills)
+        for key in (*keys, *((*will.client[:2], will.topic) for will in wills)):
             of[_topic_partition(key[2], self._partitions)].add(key)
         return [
             dump(self._staging, (matched.topics(of[number].__contains__), matched.clients, counts))
@@ -334,12 +376,13 @@ def _streams(path: str) -> list[KnownStream]:
     return found
 
 
-def _split(path: str, shared: _Shared) -> Iterator[Mapping[str, Any]]:
+def _split(task: tuple[int, str], shared: _Shared) -> Iterator[Mapping[str, Any]]:
     """Write the packets of a file by the partitions of their clients."""
+    number, path = task
     streams = _streams(shared.streams)
     of_stream = np.array([_partition(one.key, shared.partitions) for one in streams])
     parts: list[list[Part]] = [[] for _ in range(shared.partitions)]
-    for part in _parts(path, streams, shared.secret):
+    for part in _parts(path, streams, shared.secret, number):
         partition = of_stream[part.packets["stream"].to_numpy()]
         for some, split in zip(parts, part.split(partition, shared.partitions), strict=True):
             some.append(split)
@@ -366,8 +409,23 @@ def _track(number: int, shared: _Shared, files: Sequence[str]) -> Iterator[Mappi
     # What the driver needs of messages is which topics there are.
     topics = found.sent.select(["client", "topic", "retain", "response_topic"])
     topics = topics.group_by(topics.column_names, use_threads=False).aggregate([])
+    marks = marks_of(found.sent, found.clients, ())
+    of_files = ([marks.filter(pc.equal(marks["file"], place))] for place in range(shared.files))
+    marked = write_parts(shared.staging, of_files)
     small = replace(found, sent=topics, delivered=None, tables={})
-    yield _note_file(_CLIENTS, dump(shared.staging, (number, small, path)))
+    yield _note_file(_CLIENTS, dump(shared.staging, (number, small, path, marked)))
+
+
+def _write_messages(
+    task: tuple[int, str], shared: _Shared, marks: Sequence[str], wills: str
+) -> Iterator[Mapping[str, Any]]:
+    """Write the messages among the packets of a file."""
+    number, path = task
+    published = [will for will in load(wills) if will.file == number]
+    parts = [table for (table,) in read_part(marks, number)]
+    found = pa.concat_tables([*parts, marks_of(SENT.empty_table(), (), published)])
+    tables = (("messages", table) for table in _messages(path, found))
+    yield from _write_tables(tables, shared.staging)
 
 
 def _by_topic(found: Clients, partitions: int) -> Iterator[list[pa.Table]]:

@@ -75,10 +75,12 @@ def write_silver(
         }
         found = [find(frames[name]) for name, find in tables.MESSAGES.items() if name in frames]
         _write(reduce(DataFrame.unionByName, found), lake, "messages")
+        mqtt_files = packets.get("mqtt", ())
+        notes = write_facts(LAYERS, frames, mqtt_files, lake, inputs)
         sent = spark.read.parquet(literal(lake.staged("messages")))
         counted = tables.destinations(sent).coalesce(1)
         _write(counted.sortWithinPartitions("minute_ms", "destination"), lake, "destinations")
-        return write_facts(LAYERS, frames, packets.get("mqtt", ()), lake, inputs)
+        return notes
 
 
 def _packets(spark: SparkSession, name: str, files: Sequence[str]) -> DataFrame:

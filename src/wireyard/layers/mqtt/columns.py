@@ -161,7 +161,7 @@ class Matched:
             {key: subs for key, subs in self.matching.items() if wanted(key)},
             frozenset(filter(wanted, self.valued)),
             frozenset(filter(wanted, self.asked)),
-            [will for will in self.wills if wanted((*will[0].client[:2], will[0].topic))],
+            [will for will in self.wills if wanted((*will.message.client[:2], will.message.topic))],
         )
 
 
@@ -177,20 +177,21 @@ def match(found: Sequence[Clients]) -> Matched:
         matched.links += part.links
         matched.subscriptions += part.subscriptions
         matched.wills += part.wills
-        waiting |= {will.sent: (will, hashes) for will, hashes in part.waiting}
+        waiting |= {will.message.sent: will for will in part.waiting}
         for broker, last in part.last.items():
             by_broker[broker].append(last)
         matched.asked |= _asked_of(part)
-    for will, _ in chain(matched.wills, waiting.values()):
-        named.add(((*will.client[:2], will.topic), will.retain))
+    for will in chain(matched.wills, waiting.values()):
+        message = will.message
+        named.add(((*message.client[:2], message.topic), message.retain))
     records = [*by_broker.items()]
     by_broker.clear()
     for subscribed in sorted(matched.subscriptions, key=attrgetter("since")):
         by_broker[subscribed.client[:2]].append(subscribed)
     for broker, lasts in records:
         by_broker[broker] += lasts
-    for will, _ in sorted(waiting.values(), key=lambda one: one[0].sent):
-        by_broker[will.client[:2]].append(will)
+    for message in sorted((will.message for will in waiting.values()), key=attrgetter("sent")):
+        by_broker[message.client[:2]].append(message)
     for key, retained in sorted(named, key=lambda one: (topic_hash(one[0][2]), one)):
         by_broker[key[:2]].append(Topic(key[2], retained))
     for of_broker in by_broker.values():

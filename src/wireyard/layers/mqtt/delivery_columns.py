@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -55,8 +55,16 @@ Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 T = TypeVar("T")
 TopicKey = tuple[str, str, str]
 """Source, server and topic."""
-Will = tuple[Sent, tuple[int, int]]
-"""With the hashes of its payload."""
+
+
+class Will(NamedTuple):
+    """A will, the hashes of its payload, and where the row of its CONNECT is."""
+
+    message: Sent
+    content: tuple[int, int]
+    file: int
+    row: int
+
 
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 _LONGEST_TIE: Final = 64
@@ -334,8 +342,8 @@ class _Derivation:
 
     def _sent(self) -> _Sent:
         table, moments = self.sent_table, self.moments
-        wills = [will for will, _ in self.known.wills]
-        hashes = np.array([one for _, one in self.known.wills], np.int64).reshape(-1, 2)
+        wills = [will.message for will in self.known.wills]
+        hashes = np.array([will.content for will in self.known.wills], np.int64).reshape(-1, 2)
         number = moments.of(table, "sent")
         return _Sent(
             sent=_joined(number, [moments.add(will.sent) for will in wills]),
@@ -390,7 +398,7 @@ class _Derivation:
         """Return a message as a record."""
         table, moments = self.sent_table, self.moments
         if place >= table.num_rows:
-            will: Sent = self.known.wills[place - table.num_rows][0]
+            will: Sent = self.known.wills[place - table.num_rows].message
             return will
         row = {name: table[name][place].as_py() for name in _SAID}
         return Sent(
@@ -932,7 +940,11 @@ def _contents(table: pa.Table) -> Grid:
 
 def _pick(numbers: Ints, texts: pa.Array) -> pa.DictionaryArray:
     """Return texts by number; null where that is -1."""
-    indices = pa.array(numbers.astype(np.int32), mask=numbers < 0)
+    missing = numbers < 0
+    if texts.null_count:
+        missing |= ~texts.is_valid().to_numpy(zero_copy_only=False)[numbers]
+        texts = texts.fill_null("")
+    indices = pa.array(numbers.astype(np.int32), mask=missing)
     return pa.DictionaryArray.from_arrays(indices, texts)
 
 

@@ -161,7 +161,12 @@ class Part(NamedTuple):
 
     @classmethod
     def of(
-        cls, table: pa.Table, streams: Mapping[Stream, int], secret: tuple[int, int], file: int = 0
+        cls,
+        table: pa.Table,
+        streams: Mapping[Stream, int],
+        secret: tuple[int, int],
+        file: int = 0,
+        first: int = 0,
     ) -> Part:
         """Return the packets of a table with the columns of `NEEDED`.
 
@@ -172,7 +177,9 @@ class Part(NamedTuple):
         secret
             The places at which payloads are hashed, the same for all that is to be compared.
         file
-            The number of the table, where there are several.
+            The number of the file that it was read from.
+        first
+            The place of its first row in that.
         """
         grid, topics = _grid(table)
         expires_s, is_extra = _read_properties(table, grid)
@@ -193,7 +200,7 @@ class Part(NamedTuple):
             "is_extra": is_extra,
             "is_kept": is_kept,
             "file": np.full(table.num_rows, file),
-            "row": np.arange(table.num_rows),
+            "row": np.arange(first, first + table.num_rows),
         }
         arrays = [pa.array(columns[name]).cast(PACKETS.field(name).type) for name in PACKETS.names]
         packets = pa.Table.from_arrays(arrays, schema=PACKETS)

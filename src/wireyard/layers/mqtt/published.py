@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from wireyard.layers.mqtt.delivery_columns import Will
 from wireyard.layers.mqtt.flow_kernels import NONE, Flag, Packet, Record
 from wireyard.layers.mqtt.packets import NO_TIME, Hashes, Ints, Packets, hash_payloads
 from wireyard.layers.mqtt.properties import properties_of
@@ -90,9 +91,9 @@ class Clients:
     """By number."""
     links: list[Link]
     subscriptions: list[Subscribed]
-    wills: list[tuple[Message, tuple[int, int]]]
-    """Those that were published, with the hashes of their payloads."""
-    waiting: list[tuple[Message, tuple[int, int]]]
+    wills: list[Will]
+    """Those that were published."""
+    waiting: list[Will]
     """Those whose time had not come when their clients were last seen."""
     last: dict[tuple[str, str], Moment]
     """The last packet of each broker."""
@@ -131,8 +132,8 @@ def _extra(packets: Packets) -> dict[int, Mapping[str, Any]]:
     return dict(zip(numbers.tolist(), map(properties_of, taken.to_pylist()), strict=True))
 
 
-def _hashed(packets: Packets, wills: list[Message]) -> list[tuple[Message, tuple[int, int]]]:
-    """Return wills with the hashes of their payloads, which their CONNECT packets have."""
+def _hashed(packets: Packets, wills: list[Message]) -> list[Will]:
+    """Return wills with what their CONNECT packets say of them."""
     if not wills:
         return []
     connects = np.flatnonzero(packets.grid[:, Packet.KIND] == _CONNECT)
@@ -143,7 +144,11 @@ def _hashed(packets: Packets, wills: list[Message]) -> list[tuple[Message, tuple
     numbers = [at[will.sent.source, will.sent.key] for will in wills]
     payloads = packets.kept["will_payload"].take(pa.array(packets.kept_row[numbers]))
     hashes = hash_payloads(payloads, packets.secret).tolist()
-    return [(will, (one, other)) for will, (one, other) in zip(wills, hashes, strict=True)]
+    places = packets.file[numbers].tolist(), packets.row[numbers].tolist()
+    return [
+        Will(will, (one, other), file, row)
+        for will, (one, other), file, row in zip(wills, hashes, *places, strict=True)
+    ]
 
 
 def _columns_of_moments(packets: Packets, prefix: str, numbers: Ints) -> dict[str, Ints]:

@@ -13,12 +13,15 @@ from types import MappingProxyType
 
 from pyspark.sql import DataFrame
 
-from wireyard.spark.tables import jms, mqtt, rmp
+from wireyard.spark.tables import jms, rmp
 from wireyard.spark.tables.destinations import destinations
 
 __all__ = ["MESSAGES", "destinations"]
 
 MESSAGES: Mapping[str, Callable[[DataFrame], DataFrame]] = MappingProxyType(
-    {"jmq": jms.messages, "mqtt": mqtt.messages, "rmp": rmp.messages}
+    {"jmq": jms.messages, "rmp": rmp.messages}
 )
-"""By format, what finds the messages among its packets; the tables have the same columns."""
+"""By format, what finds the messages among its packets; the tables have the same columns.
+
+MQTT's come with its facts (``wireyard.spark.mqtt_facts``).
+"""

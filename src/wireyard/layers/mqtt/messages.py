@@ -1,0 +1,178 @@
+"""The messages that clients published, as rows of the table of messages.
+
+Which packets those are is what `tracking` finds: a PUBLISH of a client that repeats no other one,
+and each will that was published. Here is what such a packet says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wireyard.formats.mqtt.layout import CONNECT
+from wireyard.layers.mqtt.delivery_columns import Will
+from wireyard.layers.mqtt.packets import Ints
+from wireyard.layers.mqtt.records import Client
+
+__all__ = ["MARKS", "NEEDED", "marks_of", "message_columns"]
+
+NEEDED: Final = (
+    "source", "stream", "offset", "length", "captured_ns", "src_addr", "packet_type", "qos", "retain",
+    "payload", "payload_size", "properties", "will_payload", "will_qos", "will_retain",
+    "will_properties",
+)  # fmt: skip
+"""Columns of MQTT packets that a message is made of."""
+MARKS: Final = pa.schema(
+    [
+        ("file", pa.int32()),
+        ("row", pa.int64()),
+        ("topic", pa.string()),
+        ("producer", pa.string()),
+        ("client_id", pa.string()),
+    ]
+)
+"""A packet that is a message: where its row is, its topic, and whose it is."""
+_ONCE: Final = {
+    "correlation_data": "correlation_id",
+    "response_topic": "reply_to",
+    "content_type": "message_type",
+}
+"""Properties that a packet has once, by the columns that they are."""
+_TEXT: Final = "1"
+"""Payload Format Indicator of what is text."""
+_PROPERTIES: Final = pa.map_(
+    pa.string(), pa.struct([("type", pa.string()), ("value", pa.string())])
+)
+
+
+def marks_of(sent: pa.Table, clients: Sequence[Client], wills: Sequence[Will]) -> pa.Table:
+    """Return which packets are messages.
+
+    Parameters
+    ----------
+    sent
+        Columns of `SENT`.
+    clients
+        Those that sent them, by number.
+    wills
+        Those that were published.
+    """
+    client = sent["client"].to_numpy()
+    columns = [sent["file"], sent["row"], sent["topic"].cast(pa.string())]
+    for name in ("endpoint", "client_id"):
+        texts = pa.array([getattr(one, name) for one in clients], pa.string())
+        columns.append(texts.take(pa.array(client)))
+    rows = [(will.file, will.row, will.message.topic, *will.message.client[3:]) for will in wills]
+    more = [pa.array(values, kind) for values, kind in zip(zip(*rows, strict=True), MARKS.types)]  # noqa: B905
+    marks = pa.Table.from_arrays(columns, schema=MARKS)
+    return pa.concat_tables([marks, pa.Table.from_arrays(more, schema=MARKS)]) if rows else marks
+
+
+def message_columns(packets: pa.Table, marks: pa.Table) -> dict[str, Any]:
+    """Return the columns of messages that say something.
+
+    Parameters
+    ----------
+    packets
+        Their rows, with the columns of `NEEDED`.
+    marks
+        Columns of `MARKS`, of the same rows.
+    """
+    is_will = pc.equal(packets["packet_type"], int(CONNECT))
+    has_wills = pc.any(is_will).as_py()
+
+    def either(name: str, of_will: str) -> pa.ChunkedArray:
+        if not has_wills:
+            return packets[name]
+        return pc.if_else(is_will, packets[of_will], packets[name])
+
+    payload = either("payload", "will_payload")
+    properties = either("properties", "will_properties")
+    said = _read_properties(properties)
+    offsets = packets["offset"].cast(pa.string())
+    stream = packets["stream"].cast(pa.string())
+    is_text = pc.fill_null(pc.equal(said.pop("payload_format_indicator"), _TEXT), False)
+    count = packets.num_rows
+    return {
+        "message_key": pc.binary_join_element_wise(stream, offsets, "@"),
+        "protocol": _repeated("mqtt", count),
+        "captured_ns": packets["captured_ns"],
+        "producer": pc.if_else(packets["src_addr"].is_valid(), marks["producer"], None),
+        "client_id": marks["client_id"],
+        "destination": marks["topic"],
+        "destination_kind": _repeated("topic", count),
+        "qos": either("qos", "will_qos"),
+        "retained": either("retain", "will_retain"),
+        **said,
+        "body_kind": pc.if_else(is_text, "text", "bytes"),
+        "body_size": pc.binary_length(payload),
+        "body": payload,
+        "first_seen": _repeated("sent", count),
+        **{name: packets[name] for name in ("source", "stream", "offset", "length")},
+    }
+
+
+def _repeated(text: str, count: int) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(np.zeros(count, np.int32), pa.array([text]))
+
+
+def _read_properties(properties: pa.ChunkedArray) -> dict[str, pa.Array]:
+    """Return what properties say, by the names of columns."""
+    count = len(properties)
+    found: dict[str, pa.Array] = {
+        name: pa.nulls(count, pa.string()) for name in ("payload_format_indicator", *_ONCE.values())
+    }
+    found["properties"] = pa.nulls(count, _PROPERTIES)
+    if properties.null_count == count:
+        return found
+    lists = properties.combine_chunks()
+    rows = pc.list_parent_indices(lists).to_numpy()
+    names, values = (pc.struct_field(pc.list_flatten(lists), place) for place in (0, 1))
+    for name in ("payload_format_indicator", *_ONCE):
+        named = pc.equal(names, name).to_numpy(zero_copy_only=False)
+        if not named.any():
+            continue
+        texts = values.filter(pa.array(named))
+        if name == "correlation_data":
+            texts = pa.array([_text_or_hex(text) for text in texts.to_pylist()], pa.string())
+        found[_ONCE.get(name, name)] = _scattered(rows[named], texts, count)
+    named = pc.equal(names, "user_property").to_numpy(zero_copy_only=False)
+    if named.any():
+        pairs = values.filter(pa.array(named)).to_pylist()
+        found["properties"] = _user_properties(rows[named], pairs, count)
+    return found
+
+
+def _scattered(rows: Ints, values: pa.Array, count: int) -> pa.Array:
+    """Return values at their rows, null elsewhere; of several for one row the first."""
+    places = np.full(count, -1, np.int64)
+    places[rows[::-1]] = np.arange(len(rows))[::-1]
+    return values.take(pa.array(places, mask=places < 0))
+
+
+def _text_or_hex(data: str | None) -> str | None:
+    """Return bytes in hexadecimal as the text that they are, if they are text."""
+    if data is None:
+        return None
+    try:
+        return bytes.fromhex(data).decode()
+    except UnicodeDecodeError:
+        return data
+
+
+def _user_properties(rows: Ints, pairs: Sequence[str], count: int) -> pa.Array:
+    """Return user properties as maps; a name that comes again has the last value."""
+    maps: dict[int, dict[str, Any]] = {}
+    for row, pair in zip(rows.tolist(), pairs, strict=True):
+        name, value = json.loads(pair)
+        of_row = maps.setdefault(row, {})
+        of_row.pop(name, None)
+        of_row[name] = {"type": "string", "value": value}
+    return pa.array(
+        [list(maps[row].items()) if row in maps else None for row in range(count)], _PROPERTIES
+    )
