@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from tools.format_pages import markdown
 from wireyard.layers.mqtt.connections import CONNECTION, WILL
 from wireyard.layers.mqtt.deliveries import VERDICTS
+from wireyard.layers.mqtt.directions import EVIDENCE
 from wireyard.layers.mqtt.flow_tables import FACTS, RECEIVER, SENDER, UNASKED, Cell
 from wireyard.layers.mqtt.rules import RULES
 from wireyard.layers.tables import CONVERSATIONS, DELIVERIES, RETAINED, SESSIONS, VIOLATIONS
@@ -63,6 +64,37 @@ so a verdict holds wherever a capture ends, but for those that wait: `in_flight`
 """
 
 
+_SIDES = """
+A row names its client and its server. Which stream of a connection is the client's is decided by
+the first evidence of this list that the capture has. Evidence from other connections is that of the
+same source. Where there is none, as in a raw stream with nothing but PUBLISH, no row follows from
+the connection, and its messages are in `messages` with `producer` and `first_seen` null.
+"""
+_OLDER = """
+Of a connection without its CONNECT, and of a session that is older than the capture, nothing is
+concluded from packets that are missing:
+
+- Without the CONNECT a client has no client id. `opened_ns`, `opened_frame`, `version`, `user` and
+  `keep_alive` of its session are null, and so are the counts of messages in flight; `ended_by` is,
+  where nothing of the client was captured. What such a client missed is `undecided`: its window and
+  its Maximum Packet Size are not known. So is a message that it had not acknowledged when it left,
+  because it may come again to a client id.
+- An answer, an acknowledgement or a topic alias breaks no rule of those whose request, message or
+  topic may have been before the capture or in bytes that were not captured. What is sent again
+  breaks none where a connection to its broker is older than the capture: it may be of a session
+  that was over before.
+- Where a connection to the broker is older than the capture, or a session that a client comes back
+  to, not all subscriptions are known: a message that none matches is `undecided` and not
+  `no_subscriber`, and so is what no member of a shared subscription got. Deliveries that no
+  subscription accounts for are of the messages with their topic and payload from the last one back,
+  so one that is left over is of before the capture (`origin` is `broker`).
+- A message at QoS 1 that is first seen with DUP may have been handed over before: `undecided`.
+- `retained` is null in 5.0 where a subscription that was not captured may have Retain As
+  Published.
+- The version of packets without a CONNECT is 5.0 where they keep its rules (erratum M33).
+"""
+
+
 def state_diagram(table: Mapping[str, Mapping[str, Cell]], first: str) -> Iterator[str]:
     """Yield a table's allowed transitions as a Mermaid diagram."""
     yield from ("```mermaid", "stateDiagram-v2", f"    [*] --> {first}")
@@ -85,6 +117,9 @@ def mqtt_page() -> Iterator[str]:
         yield from _broken(table)
     yield from ("An acknowledgement that no cell has is one that nobody asked for:", "")
     yield from markdown(("event", "rule"), ((f"`{key}`", value) for key, value in UNASKED.items()))
+    yield from ("## Client and server", "", *_SIDES.strip().splitlines(), "")
+    yield from markdown(("", "evidence"), enumerate(EVIDENCE, 1))
+    yield from ("## What began before the capture", "", *_OLDER.strip().splitlines(), "")
     yield from ("## Facts", "")
     yield from markdown(("fact", "what happened"), FACTS.items())
     yield from ("## Verdicts", "", *_VERDICTS.strip().splitlines(), "")

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wireyard
-from tests.captures.make import one_way
+from tests.captures.make import both_ways, one_way, packets, pcap
 from tests.formats.mqtt.make import packet, publish, subscribe
 from wireyard.captures.assignment import assign_formats
 from wireyard.captures.directed import CapturedStream
@@ -181,6 +181,17 @@ def test_without_connect_the_version_is_the_one_that_parses() -> None:
     table = wireyard.read(one_way([(30, stream)]), "mqtt", ["status", "version_in_force"])
     assert table["status"].to_pylist() == ["gap", OK, OK]
     assert table["version_in_force"].to_pylist() == [None, 5, 5]
+
+
+def test_the_version_is_told_by_both_directions() -> None:
+    """PUBLISH of 5.0 is one of 3.1.1 too, with a payload that begins with its properties."""
+    for version in (4, 5):
+        client = publish(version, topic="a/b", payload=b"21.5") * 2
+        server = b"\x40\x03\x00\x01\x10" if version == 5 else b"\x90\x03\x00\x01\x00"
+        frames = both_ways(client, server, (40000, 1883))[2:]
+        found = wireyard.read(pcap(packets(frames)), "mqtt", ["payload", "version_in_force"])
+        assert found["payload"].to_pylist() == [b"21.5", b"21.5", None]
+        assert set(found["version_in_force"].to_pylist()) == {5 if version == 5 else None}
 
 
 def test_a_stream_captured_from_the_middle_of_a_packet_on() -> None:

@@ -86,6 +86,14 @@ def test_both_directions_in_the_order_of_their_connection() -> None:
     assert (first.src.port, first.dst.port, first.protocol) == (40000, 1883, "tcp")
 
 
+@pytest.mark.parametrize("hello", [HELLO[:1], HELLO[1:2], HELLO])
+def test_a_syn_or_its_answer_shows_who_opened_a_connection(hello: list[bytes]) -> None:
+    data = [client(0, b"ask"), server(0, b"answer")]
+    capture = read(*hello, *data)
+    assert {stream.name: stream.opened for stream in capture.streams} == {NAME: True, BACK: False}
+    assert not any(stream.opened for stream in read(*data).streams)
+
+
 def test_retransmissions_and_disorder() -> None:
     capture = read(*HELLO, client(3, b"def"), client(0, b"abc"), client(0, b"abc"), client(6, b"g"))
     (stream,) = capture.streams

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import chain
 from pathlib import Path
@@ -15,6 +16,7 @@ from click.testing import CliRunner
 import wireyard
 from tests.captures.make import Packet, both_ways, pcap
 from tests.captures.test_directed import CONNECT, PUBLISH
+from tests.formats.mqtt.make import publish as mqtt_publish
 from tests.make import item, items, long_item, packet
 from tests.spark.lakes import message, run, table
 from wireyard.captures.read import read_capture
@@ -40,8 +42,9 @@ def streams_of(path: Path) -> list[Row]:
     rows = []
     for one in read_capture(path).streams:
         frame, time_ns = one.closed or (None, None)
-        told = {"begun": one.begun, "ended": one.ended, "ended_frame": frame, "ended_ns": time_ns}
-        rows.append({"source": str(path), "stream": one.name, **told})
+        begin = {"opened": one.opened, "begun": one.begun}
+        end = {"ended": one.ended, "ended_frame": frame, "ended_ns": time_ns}
+        rows.append({"source": str(path), "stream": one.name, **begin, **end})
     return rows
 
 
@@ -151,6 +154,36 @@ def test_a_session_has_both_directions(spark: SparkSession, tmp_path: Path) -> N
     (session,) = table(tmp_path / "lake", "sessions").to_pylist()
     assert (session["client"], session["server"]) == ("10.0.0.1:40000", "10.0.0.2:1999")
     assert session["status"] == 0
+
+
+def test_a_capture_that_begins_in_the_middle(spark: SparkSession, tmp_path: Path) -> None:
+    """The table of messages and the facts take the same streams for a client's."""
+    sent, handed = (mqtt_publish(4, topic=topic, payload=b"x" * 30) for topic in ("up", "down"))
+    told = both_ways(PUBLISH + b"\xc0\x00", PUBLISH, (5001, 5000))
+    known = both_ways(sent, handed, (5002, 5000))
+    opened = both_ways(sent, handed, (5003, 5004))
+    unknown = both_ways(sent, handed, (5005, 5006))
+    frames = [*told[2:], *known[2:], *opened, *unknown[2:]]
+    path = tmp_path / "a.pcap"
+    path.write_bytes(pcap([Packet(frame) for frame in frames]))
+    run(tmp_path / "lake", spark, path, decode_as=("tcp.port==5000,mqtt", "tcp.port==5004,mqtt",
+                                                   "tcp.port==5006,mqtt"))  # fmt: skip
+    expected = mqtt_tables(packets_of_rule(path), streams_of(path)).tables
+    check(tmp_path / "lake", expected)
+    assert {row["server"].partition(":")[2] for row in expected["sessions"]} == {"5000", "5004"}
+    messages = table(tmp_path / "lake", "messages").to_pylist()
+    by_producer = Counter((row["producer"], row["first_seen"]) for row in messages)
+    assert by_producer == {
+        ("10.0.0.1:5001", "sent"): 1, ("10.0.0.1:5002", "sent"): 1, ("10.0.0.1:5003", "sent"): 1,
+        (None, None): 2,
+    }  # fmt: skip
+
+
+def packets_of_rule(path: Path) -> list[Row]:
+    """Return the packets of a capture whose streams are all of MQTT."""
+    rules = [f"tcp.port=={port},mqtt" for port in (5000, 5004, 5006)]
+    rows = wireyard.read(str(path), "mqtt", decode_as=rules).to_pylist(maps_as_pydicts="lossy")
+    return [dict(row) for row in in_order(rows)]
 
 
 def test_streams_of_a_connection_have_one_key(spark: SparkSession) -> None:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Final, NamedTuple
 
 from wireyard.captures.carriers import Carriers, first_bytes
@@ -31,6 +31,8 @@ from wireyard.captures.stream import Stream
 from wireyard.captures.tls_keys import KeyLog
 from wireyard.errors import DecodeError, UsageError
 from wireyard.formats import Format, get_format, names, sniff
+from wireyard.formats.base import View
+from wireyard.streams.framer import OK, Framer
 
 __all__ = [
     "PORT_MAPPER_PORT",
@@ -47,6 +49,9 @@ PORT_MAPPER_PORT: Final = 7676
 
 _DECODE_AS: Final = re.compile(r"(tcp|udp)\.port *== *(\d{1,5}) *, *(\S+)")
 _MOST_PORT: Final = 0xFFFF
+_PREFIX_BYTES: Final = 1 << 18
+_PREFIX_PACKETS: Final = 32
+"""Of each direction of a connection, what is read to tell the context that nothing else tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +215,7 @@ class _Connection:
         format = self._format(rules, services, named)
         if named is not None and named.dialect and format is not None and format.name == named.name:
             format = named
-        contexts = [0 if format is None else self._context(format, at) for at in (0, 1)]
+        contexts = [0, 0] if format is None else self._contexts(format)
         return [
             Assigned(stream, format, context, self._port_mapper, captured, self._carriers)
             for stream, captured, context in zip(
@@ -243,11 +248,42 @@ class _Connection:
         found = (sniff(head) for head in self._heads if head)
         return next(filter(None, found), None)
 
-    def _context(self, format: Format, at: int) -> int:
-        """Return the context of a direction's first frame, which the other may have decided."""
-        if len(self._heads) < 2 or not self._heads[1 - at]:
-            return format.context
-        return format.answer_context(self._heads[1 - at], format.context)
+    def _contexts(self, format: Format) -> list[int]:
+        """Return the contexts of the directions' first frames.
+
+        The other direction may decide one; where neither does, the first packets of both.
+        """
+        contexts = [format.context] * 2
+        if len(self._directions) == 2:
+            for at, other in ((0, 1), (1, 0)):
+                if self._directions[other].begun and self._heads[other]:
+                    contexts[at] = format.answer_context(self._heads[other], format.context)
+        if contexts == [format.context] * 2 and not any(map(format.opens, self._heads)):
+            packets = chain.from_iterable(_first_packets(one, format) for one in self._directions)
+            return [format.tell_context(packets, format.context)] * 2
+        return contexts
+
+
+def _first_packets(stream: Stream, format: Format) -> Iterator[View]:
+    """Yield whole packets from the first captured bytes of a stream, up to a gap."""
+    pieces = stream.pieces
+    if stream.protocol != "tcp" or not len(pieces):
+        return
+    start, stop = pieces[0].tolist()
+    at_end = stop - start <= _PREFIX_BYTES
+    data = stream.read(start, min(stop, start + _PREFIX_BYTES)).data
+    framer = Framer(format)
+    framer.segment_starts = stream.runs.offsets
+    if start:
+        framer.lose(start)
+    elif not stream.begun:
+        framer.presume()
+    for _ in range(_PREFIX_PACKETS):
+        frame = framer.next_frame(data[framer.position - start :], at_end)
+        if frame is None:
+            return
+        if frame.status == OK:
+            yield data[frame.start - start : frame.stop - start]
 
 
 def _by_port(ends: Sequence[Endpoint], services: Mapping[Endpoint, str | None]) -> Format | None:

@@ -21,7 +21,7 @@ Flags = npt.NDArray[np.bool_]
 class Connections(NamedTuple):
     """Connections of one protocol; connection e has the sides 2 e and 2 e + 1.
 
-    Shapes: conversations, first_records, first_ways (e); sizes, begun, reset, finished,
+    Shapes: conversations, first_records, first_ways (e); sizes, opened, begun, reset, finished,
     closing_records (s); run_bounds (s + 1); runs (u).
     """
 
@@ -32,6 +32,7 @@ class Connections(NamedTuple):
     first_ways: Ints
     """The side that sent it."""
     sizes: Ints
+    opened: Flags
     begun: Flags
     reset: Flags
     finished: Flags
@@ -67,6 +68,7 @@ class Connections(NamedTuple):
             src=src,
             dst=dst,
             size=int(self.sizes[side]),
+            opened=bool(self.opened[side]),
             begun=bool(self.begun[side]),
             ended="rst" if is_reset else "fin" if self.finished[side] else None,
             closing_record=None if closing == NONE else closing,

@@ -74,6 +74,8 @@ class Stream:
     dst: Endpoint
     size: int
     """Bytes with those in gaps, as far as is known."""
+    opened: bool
+    """Whether the capture shows that its sender opened the connection."""
     begun: bool
     """Whether the capture shows that the stream begins at offset 0."""
     ended: str | None

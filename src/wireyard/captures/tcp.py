@@ -66,6 +66,7 @@ def reassemble(
             first_records=segments.records[first_rows].astype(np.int64),
             first_ways=(segments.flows[first_rows] & 1).astype(np.int64),
             sizes=np.where(begun | seen, sides[:, Side.END] - begins, 0),
+            opened=states & State.OPENED != 0,
             begun=begun,
             reset=states & State.RST != 0,
             finished=states & State.FIN != 0,

@@ -88,6 +88,8 @@ class State(IntEnum):
     DATA = 4
     FIN = 8
     RST = 16
+    OPENED = 32
+    """Its SYN, or the answer to it, shows that it opened the connection."""
 
 
 class Connection(IntEnum):
@@ -223,6 +225,8 @@ def take_syn(
 ) -> None:
     """Learn from a SYN where its stream begins, and if it acknowledges one, the other too."""
     first, other = (sequence + 1) & _SPACE, side ^ 1
+    opener = other if flags & Flag.ACK else side
+    sides[opener, Side.STATE] = sides[opener, Side.STATE] | State.OPENED
     known = sides[side, Side.STATE] & State.BEGUN
     if known == 0 or ahead_of_begin(sides, side, first) != 0:
         if known:

@@ -34,6 +34,7 @@ def gather(datagrams: Units) -> Connections:
         first_records=datagrams.records[first_rows].astype(np.int64),
         first_ways=first_ways,
         sizes=np.diff(stops[bounds]),
+        opened=never,
         begun=never,
         reset=never,
         finished=never,

@@ -71,6 +71,10 @@ def _dialect_context(row: Mapping[str, Any], context: int) -> int:
     return context
 
 
+def _dialect_of_packets(packets: Iterable[View], context: int) -> int:
+    return context
+
+
 def _same_row(row: Row) -> Row:
     return row
 
@@ -169,6 +173,9 @@ class Format:
     segment does, as the bytes behind it show. `UNPROVEN` or `REFUTED` if they do not; None if more
     of them are needed. `at_end` tells that the captured bytes end at `stop`.
     """
+    tell_context: Callable[[Iterable[View], int], int] = _dialect_of_packets
+    """Whole packets of both directions of a connection whose beginning was not captured, the
+    context of the dialect -> the context that they are read by."""
     opens: Callable[[View], bool] = _never_opens
     """The first bytes of a stream -> whether they show that a client sends it to a server."""
     ports: Sequence[int] = ()

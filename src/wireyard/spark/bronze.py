@@ -145,6 +145,7 @@ class Outcome:
     src_port: int | None = None
     dst_addr: str | None = None
     dst_port: int | None = None
+    opened: int | None = None
     begun: int | None = None
     """Whether the capture shows the stream's beginning."""
     ended: str | None = None
@@ -337,7 +338,8 @@ def _describe(stream: Stream, outcome: Outcome) -> None:
     outcome.transport = stream.protocol
     outcome.src_addr, outcome.src_port = stream.src.address, stream.src.port
     outcome.dst_addr, outcome.dst_port = stream.dst.address, stream.dst.port
-    outcome.begun, outcome.ended = int(stream.begun), stream.ended
+    outcome.opened, outcome.begun = int(stream.opened), int(stream.begun)
+    outcome.ended = stream.ended
     outcome.first_ns, outcome.last_ns = stream.span_ns or (None, None)
     outcome.ended_frame, outcome.ended_ns = stream.closed or (None, None)
 

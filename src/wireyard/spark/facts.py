@@ -30,7 +30,7 @@ from wireyard.spark.lake import Input, Lake, writing
 from wireyard.spark.mqtt_facts import mqtt_groups, write_mqtt_facts
 from wireyard.spark.parts import PartFile
 from wireyard.spark.steps import FOUND, NOTE, NOTES, run_step
-from wireyard.spark.streams import streams_table
+from wireyard.spark.streams import captured_streams
 from wireyard.spark.types import spark_schema
 from wireyard.spark.urls import literal
 from wireyard.streams.source import filesystem
@@ -76,8 +76,7 @@ def write_facts(
         The inputs that there will be, for what captures tell of their streams.
     """
     lake.make_staging([*FACTS, NOTES, EXCHANGE, "messages"])
-    streams = streams_table(inputs)
-    streams = streams.filter(streams["transport"].is_valid())
+    streams = captured_streams(inputs)
     told = next(iter(packets.values())).sparkSession.createDataFrame(streams)
     stage = _Stage(lake)
     found = lake.list_staged("messages")

@@ -22,19 +22,28 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from wireyard.formats.base import Row
+from wireyard.formats.mqtt.layout import PUBLISH
 from wireyard.layers.mqtt.columns import (
+    TELLING,
+    Evidences,
     Matched,
     explain_rest,
     known_of,
     match,
-    telling_rows,
     track,
 )
 from wireyard.layers.mqtt.delivery_columns import TopicKey, deliver
-from wireyard.layers.mqtt.directions import sides_of
+from wireyard.layers.mqtt.directions import OK, Stream
 from wireyard.layers.mqtt.messages import NEEDED as MESSAGE_NEEDED
-from wireyard.layers.mqtt.messages import marks_of, message_columns
-from wireyard.layers.mqtt.packets import NEEDED, Ints, KnownStream, Part, new_secret
+from wireyard.layers.mqtt.messages import marks_of, message_columns, unknown_marks
+from wireyard.layers.mqtt.packets import (
+    NEEDED,
+    Ints,
+    KnownStream,
+    Part,
+    new_secret,
+    stream_numbers,
+)
 from wireyard.layers.mqtt.published import SENT, Clients
 from wireyard.layers.steps import Note
 from wireyard.spark.exchange import dump, load, read_part, write_parts
@@ -58,11 +67,7 @@ FEW: Final = 1 << 15
 _BATCH_PACKETS: Final = 1 << 16
 _PACKETS: Final = "packets_mqtt"
 _COUNTS: Final = ("packets_ok", "packets_malformed")
-_TOLD: Final = ["source", "stream", "begun", "ended", "ended_frame", "ended_ns"]
-_TELLING: Final = (
-    "source", "stream", "src_addr", "src_port", "dst_addr", "dst_port", "packet_type", "client_id",
-    "return_code", "properties",
-)  # fmt: skip
+_TOLD: Final = ["source", "stream", "opened", "begun", "ended", "ended_frame", "ended_ns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +224,10 @@ def _write_small(groups: Iterable[Group], staging: str) -> Iterator[Mapping[str,
     tables: list[tuple[str, pa.Table]] = []
     dropped: Counter[str] = Counter()
     for group in groups:
-        rows = [row for path in group.files for row in _telling(path)]
-        streams, secret = known_of(rows, sides_of(rows), group.streams), new_secret()
+        evidence = Evidences()
+        for path in group.files:
+            evidence.merge(_evidence(path))
+        streams, secret = known_of(evidence, group.streams), new_secret()
         parts = [
             part
             for number, path in enumerate(group.files)
@@ -237,16 +244,31 @@ def _write_small(groups: Iterable[Group], staging: str) -> Iterator[Mapping[str,
         tables += [*found.tables.items(), *_all(deliveries.tables), *_all(rest.tables)]
         for number, path in enumerate(group.files):
             mine = marks.filter(pc.equal(marks["file"], number))
-            tables += (("messages", table) for table in _messages(path, mine))
+            tables += (("messages", table) for table in _messages(path, mine, streams))
         for each in (found, matched, deliveries, rest):
             dropped += each.dropped
     yield from _write_tables(tables, staging)
     yield from _as_rows(dropped)
 
 
-def _telling(path: str) -> Iterator[Row]:
-    for table in _batches(path, _TELLING):
-        yield from telling_rows(table)
+def _unknown_marks(path: str, numbers: Mapping[Stream, int]) -> Iterator[pa.Table]:
+    """Yield marks of what was published on streams of which nobody knows the side."""
+    first = 0
+    for table in _batches(path, ("source", "stream", "packet_type", "topic", "status")):
+        unknown = stream_numbers(table, numbers) < 0
+        if unknown.any():
+            is_publish = pc.fill_null(pc.equal(table["packet_type"], int(PUBLISH)), False)
+            unknown &= is_publish.to_numpy(zero_copy_only=False)
+            unknown &= pc.equal(table["status"], OK).to_numpy(zero_copy_only=False)
+            yield unknown_marks(table["topic"], np.flatnonzero(unknown), first)
+        first += table.num_rows
+
+
+def _evidence(path: str) -> Evidences:
+    found = Evidences()
+    for table in _batches(path, TELLING):
+        found.add(table)
+    return found
 
 
 def _parts(
@@ -259,8 +281,10 @@ def _parts(
         first += table.num_rows
 
 
-def _messages(path: str, marks: pa.Table) -> Iterator[pa.Table]:
-    """Yield the messages among the packets of a file."""
+def _messages(path: str, marks: pa.Table, streams: Sequence[KnownStream]) -> Iterator[pa.Table]:
+    """Yield the messages among the packets of a file, those too of which nobody knows the side."""
+    numbers = {(one.source, one.name): number for number, one in enumerate(streams)}
+    marks = pa.concat_tables([marks, *_unknown_marks(path, numbers)])
     marks = marks.sort_by("row")
     rows = marks["row"].to_numpy()
     first = 0
@@ -299,9 +323,10 @@ class _Large:
     def write(self) -> Iterator[Mapping[str, Any]]:
         """Write the rows of all tables; yield what was written."""
         spark, files = self._spark, self._group.files
-        told = _run(spark, files, partial(_write_telling, staging=self._staging))
-        rows = [row for one in told for row in load(one["file"])]
-        streams = known_of(rows, sides_of(rows), self._group.streams)
+        evidence = Evidences()
+        for one in _run(spark, files, partial(_write_evidence, staging=self._staging)):
+            evidence.merge(load(one["file"]))
+        streams = known_of(evidence, self._group.streams)
         shared = _Shared(
             self._staging,
             dump(self._staging, streams),
@@ -365,9 +390,9 @@ def _note_file(name: str, path: str) -> Mapping[str, Any]:
     return {"kind": "note", "name": name, "file": path, "things": 0}
 
 
-def _write_telling(path: str, staging: str) -> Iterator[Mapping[str, Any]]:
-    """Write the rows of a file that tell which side streams are."""
-    yield _note_file("telling", dump(staging, list(_telling(path))))
+def _write_evidence(path: str, staging: str) -> Iterator[Mapping[str, Any]]:
+    """Write what the packets of a file show of the sides of streams."""
+    yield _note_file("evidence", dump(staging, _evidence(path)))
 
 
 @cache
@@ -424,7 +449,7 @@ def _write_messages(
     published = [will for will in load(wills) if will.file == number]
     parts = [table for (table,) in read_part(marks, number)]
     found = pa.concat_tables([*parts, marks_of(SENT.empty_table(), (), published)])
-    tables = (("messages", table) for table in _messages(path, found))
+    tables = (("messages", table) for table in _messages(path, found, _streams(shared.streams)))
     yield from _write_tables(tables, shared.staging)
 
 

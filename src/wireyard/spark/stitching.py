@@ -51,6 +51,7 @@ _CAPTURED_FACTS = (
     "src_port",
     "dst_addr",
     "dst_port",
+    "opened",
     "begun",
     "ended",
     "ended_ns",

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from wireyard.spark.lake import Input
 
-__all__ = ["streams_table"]
+__all__ = ["captured_streams", "streams_table"]
 
 _TIME = pa.timestamp("us", tz="UTC")
 _SCHEMA = pa.schema(
@@ -23,6 +23,7 @@ _SCHEMA = pa.schema(
         ("dst_port", pa.int32()),
         ("bytes_read", pa.int64()),
         ("bytes_gap", pa.int64()),
+        ("opened", pa.bool_()),
         ("begun", pa.bool_()),
         ("ended", pa.string()),
         *(
@@ -33,7 +34,8 @@ _SCHEMA = pa.schema(
         ("ended_frame", pa.int64()),
     ]
 )
-"""The table ``streams``. `begun`: whether the capture shows the first byte; `ended`: ``fin``,
+"""The table ``streams``. `opened`: whether the capture shows that its sender opened the connection;
+`begun`: whether the capture shows the first byte; `ended`: ``fin``,
 ``rst``, or null where it shows no end."""
 
 
@@ -44,10 +46,17 @@ def streams_table(inputs: Iterable[Input]) -> pa.Table:
         for one in each.streams:
             row = {"source": each.source, "stream": one.stream, "format": one.format, **one.facts}
             row["bytes_read"] = one.counts["bytes_read"]
-            begun = row.get("begun")
-            row["begun"] = None if begun is None else bool(begun)
+            for name in ("opened", "begun"):
+                flag = row.get(name)
+                row[name] = None if flag is None else bool(flag)
             for name in ("ended", "first", "last"):
                 time_ns = row.get(f"{name}_ns")
                 row[f"{name}_at"] = None if time_ns is None else time_ns // 1000
             rows.append(row)
     return pa.Table.from_pylist(rows, _SCHEMA)
+
+
+def captured_streams(inputs: Iterable[Input]) -> pa.Table:
+    """Return the rows of `streams_table` that captures tell something of."""
+    streams = streams_table(inputs)
+    return streams.filter(streams["transport"].is_valid())

@@ -39,6 +39,7 @@ def streams_of(path: Path) -> list[Row]:
             {
                 "source": str(path),
                 "stream": stream.name,
+                "opened": stream.opened,
                 "begun": stream.begun,
                 "ended": stream.ended if frame else None,
                 "ended_frame": frame,

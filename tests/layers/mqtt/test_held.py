@@ -46,6 +46,7 @@ def test_messages_that_are_done_are_not_held() -> None:
     capture.ping("both")
     sides = sides_of([*opening, *capture.rows])
     first = [*known_streams(sides), *opening]
+    gc.collect()  # what other tests have left
     before, most, noted = alive(Message, Handed), 0, Counter[str]()
     for place, found in enumerate(follow_clients(_all(first, repeated(capture, 5000)))):
         if isinstance(found, Note):
@@ -106,6 +107,7 @@ def test_connections_that_are_over_are_not_held() -> None:
             }
             for row, by_client in zip(of_connection, (True, False), strict=True)
         ]  # fmt: skip
+    gc.collect()  # what other tests have left
     before, most, ended = alive(Link, Connection), 0, Counter[str]()
     for place, found in enumerate(follow_clients(_all(known, rows))):
         if isinstance(found, Fact):

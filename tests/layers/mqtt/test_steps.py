@@ -118,12 +118,12 @@ def test_connections_of_nobody_known_are_kept_apart() -> None:
 
 
 def test_streams_of_a_connection_have_one_key_whoever_they_are() -> None:
-    """Where nothing tells whose they are, both count as the client's."""
+    """Where no packet tells whose they are, the port does."""
     capture = Capture()
     capture.publish("one", True, "t", b"x", 0)
     capture.publish("one", False, "t", b"y", 0)
     sides = sides_of(capture.rows)
-    assert [side.by_client for side in sides.values()] == [True, True]
+    assert [side.by_client for side in sides.values()] == [True, False]
     assert sides == sides_of(capture.rows[::-1])
     assert len(keys_of(capture)) == len(tables_of(capture)["sessions"]) == 1
 
@@ -267,7 +267,7 @@ def test_of_requests_that_nobody_answers_some_are_kept(monkeypatch: pytest.Monke
 
 
 def test_records_are_packed_as_they_are() -> None:
-    link = Link(client("c"), at(1), 5, "user", accepted=at(2), served_as=("c", "$share/g/t"))
+    link = Link(client("c"), at(1), True, 5, "user", accepted=at(2), served_as=("c", "$share/g/t"))
     message = Message(
         "publish", at(1), client("c"), "t", b"x", 1, True, b"x", 9, 5, "r", b"d", True, at(2), None,
         7, [at(3), at(4)], 2,

@@ -120,8 +120,9 @@ def ends(path: Path) -> list[Row]:
         frame, time_ns = stream.closed or (None, None)
         streams.append(
             {
-                "source": str(path), "stream": stream.name, "begun": stream.begun,
-                "ended": stream.ended, "ended_frame": frame, "ended_ns": time_ns,
+                "source": str(path), "stream": stream.name, "opened": stream.opened,
+                "begun": stream.begun, "ended": stream.ended,
+                "ended_frame": frame, "ended_ns": time_ns,
             }
         )  # fmt: skip
     return streams

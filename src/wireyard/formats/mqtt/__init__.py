@@ -12,7 +12,7 @@ from wireyard.formats.mqtt.framing import (
 )
 from wireyard.formats.mqtt.layout import COLUMNS, DERIVED, MAX_PACKET_BYTES, MSB_FIRST
 from wireyard.formats.mqtt.packet import decode, packet_of, read_row, redact, row_context
-from wireyard.formats.mqtt.resync import confirm_start
+from wireyard.formats.mqtt.resync import confirm_start, tell_context
 from wireyard.formats.mqtt.writing import encode
 from wireyard.formats.views import text_of
 
@@ -42,6 +42,7 @@ FORMAT = Format(
     next_context=next_context,
     answer_context=next_context,
     confirm_start=confirm_start,
+    tell_context=tell_context,
     opens=opens,
     ports=(1883,),
     dialects={

@@ -10,6 +10,7 @@ captured bytes end before that, `LEAST_BITS` suffice if all of them are packets 
 from __future__ import annotations
 
 import codecs
+from collections.abc import Iterable
 from typing import Any, Final
 
 from wireyard.errors import DecodeError
@@ -19,7 +20,7 @@ from wireyard.formats.mqtt.framing import frame_size, next_context
 from wireyard.formats.mqtt.layout import AUTH, FIXED_FLAGS, PUBLISH, VERSION_BITS
 from wireyard.formats.mqtt.packet import read_packet
 
-__all__ = ["LEAST_BITS", "PROOF_BITS", "confirm_start"]
+__all__ = ["LEAST_BITS", "PROOF_BITS", "confirm_start", "tell_context"]
 
 PROOF_BITS: Final = 40
 LEAST_BITS: Final = 16
@@ -29,6 +30,8 @@ _PUBLISH_BITS: Final = 4
 _WORD_BITS: Final = 16
 _MOST_BYTES: Final = 1 << 16
 """A longer packet other than PUBLISH confirms nothing: it would be read whole for each segment."""
+_ENOUGH_PACKETS: Final = 3
+"""How many more packets keep the rules of a version where no more of them need be read."""
 _WITHOUT_CONNECT: Final = (0, 5)
 """Where CONNECT was not captured: the versions before 5.0 are read as one (errata M17)."""
 
@@ -57,6 +60,33 @@ def confirm_start(
             return found
         best = max(best, found)
     return best
+
+
+def tell_context(packets: Iterable[View], context: int) -> int:
+    """Return the context of packets whose CONNECT was not captured (erratum M33).
+
+    It is that of 5.0 where more of them keep the rules of 5.0 than those of the versions before, or
+    as many and a PUBLISH is one of them: all payloads would begin with well-formed properties.
+
+    Parameters
+    ----------
+    packets
+        Whole packets of both directions.
+    context
+        That of the dialect, which is returned if it has a version.
+    """
+    if context & VERSION_BITS:
+        return context
+    kept, has_publish = dict.fromkeys(_WITHOUT_CONNECT, 0), False
+    for view in packets:
+        for one in kept:
+            _, cursor = read_packet(view, context | one)
+            kept[one] += not cursor.faults
+            has_publish |= one == 5 and view[0] >> 4 == PUBLISH and not cursor.faults
+        if abs(kept[5] - kept[0]) == _ENOUGH_PACKETS:
+            break
+    is_new = kept[5] > kept[0] or (kept[5] == kept[0] and has_publish)
+    return context | 5 if is_new else context
 
 
 def _follow(

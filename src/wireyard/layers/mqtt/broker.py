@@ -42,6 +42,8 @@ class Broker:
         self.most_carried = most_carried
         self._notes = notes
         self.sessions: dict[str, Session] = {}
+        self.has_older = False
+        """Whether a session is older than the capture, so that subscriptions may not be seen."""
         self.carried = 0
         """Messages that sessions remember by packet identifier."""
 
@@ -106,6 +108,8 @@ class Broker:
         link.ended_by, link.closed = ended_by, at
         link.until = until or at
         self.count_in_flight(session, at)
+        if not link.begun:
+            session.down.untrace()
         if not link.persistent:
             self._end_filters(session, link.until, at)
         elif link.expires_s is not None:

@@ -45,9 +45,9 @@ def _follow(observer: Observer, packets: Iterator[Row]) -> Iterator[Found]:
             yield from _take_away(observer, topics)
     observer.finish()
     yield from _take_away(observer, topics)
-    for broker in observer.brokers:
+    for key, broker in observer.brokers.items():
         if observer.last is not None:
-            yield last_note(broker, observer.last)
+            yield last_note(key, observer.last, broker.has_older)
     for cap, things in observer.notes.dropped.items():
         yield Dropped(cap, things)
 

@@ -20,16 +20,29 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.formats.base import Row
+from wireyard.formats.mqtt.layout import BROKER_TYPES, CLIENT_TYPES, CONNECT
 from wireyard.layers.mqtt.conversations import CONVERSATIONS, converse
-from wireyard.layers.mqtt.deliveries import DELIVERIES
+from wireyard.layers.mqtt.deliveries import DELIVERIES, Older
 from wireyard.layers.mqtt.delivery_columns import TopicKey, Topics, Will, deliver
-from wireyard.layers.mqtt.directions import TELLING, Side, Stream, known_streams, sides_of
+from wireyard.layers.mqtt.directions import (
+    BROKER_CODES,
+    CLIENT_CODES,
+    NAMING,
+    OK,
+    Evidence,
+    Side,
+    Stream,
+    client_id_of,
+    decide_sides,
+    known_streams,
+)
 from wireyard.layers.mqtt.missing import MISSING, explain, link_note
-from wireyard.layers.mqtt.packets import KnownStream, Packets, Part, new_secret
+from wireyard.layers.mqtt.packets import Ints, KnownStream, Packets, Part, new_secret
 from wireyard.layers.mqtt.published import Clients, published
 from wireyard.layers.mqtt.records import Client, Link, Message, Moment, Subscribed
 from wireyard.layers.mqtt.subscribers import Topic, match_topics
@@ -40,18 +53,22 @@ from wireyard.layers.steps import Dropped, Fact, Found, Key, Note, Step
 from wireyard.layers.tables import fact_table
 
 __all__ = [
+    "TELLING",
     "Derived",
+    "Evidences",
     "Matched",
     "derive_columns",
     "explain_rest",
     "known_of",
     "match",
-    "telling_rows",
     "track",
 ]
 
 _DIRECTION: Final = ("source", "stream", "src_addr", "src_port", "dst_addr", "dst_port")
-_TELLS: Final = ("packet_type", "client_id", "return_code", "properties")
+TELLING: Final = (
+    *_DIRECTION, "status", "packet_type", "client_id", "return_code", "properties",
+)  # fmt: skip
+"""The columns that tell which side a stream is."""
 
 
 class Derived(NamedTuple):
@@ -76,8 +93,10 @@ def derive_columns(
     streams, sides
         As of `derive_tables`.
     """
-    rows = telling_rows(table)
-    known = known_of(rows, sides_of(rows) if sides is None else sides, streams)
+    streams = None if streams is None else list(streams)
+    evidence = Evidences()
+    evidence.add(table)
+    known = known_of(evidence, streams, sides)
     secret = new_secret()
     numbers = {(one.source, one.name): number for number, one in enumerate(known)}
     found = track([Part.of(table, numbers, secret)], known, secret)
@@ -98,34 +117,93 @@ def derive_columns(
 # --- streams --------------------------------------------------------------------------------
 
 
-def telling_rows(table: pa.Table) -> list[Row]:
-    """Return the rows that tell which side a stream is, and one of every stream at least."""
-    kinds = pc.is_in(table["packet_type"], pa.array(TELLING, pa.int32()))
-    tells = table.filter(pc.fill_null(kinds, False))
-    rows: list[Row] = tells.select([*_DIRECTION, *_TELLS]).to_pylist()
-    streams = table.select(_DIRECTION).group_by(["source", "stream"], use_threads=False)
-    firsts = streams.aggregate([(name, "first") for name in _DIRECTION[2:]])
-    names = [name.removesuffix("_first") for name in firsts.column_names]
-    rows += firsts.rename_columns(names).to_pylist()
-    return rows
+class Evidences:
+    """The evidence of streams for the sides that they are, counted from tables.
+
+    Packets of a stream come in their order.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[Stream, Row] = {}
+        self._counts: dict[Stream, Ints] = {}
+        self._names: dict[Stream, str | None] = {}
+
+    def add(self, table: pa.Table) -> None:
+        """Count the packets of a table with the columns of `TELLING`."""
+        for batch in table.to_batches():
+            self._add(batch)
+
+    def _add(self, batch: pa.RecordBatch) -> None:
+        source, stream = (batch[name].dictionary_encode() for name in ("source", "stream"))
+        pairs = source.indices.to_numpy() * len(stream.dictionary) + stream.indices.to_numpy()
+        _, first, places = np.unique(pairs, return_index=True, return_inverse=True)
+        kind, code = (
+            batch[name].fill_null(0).to_numpy() for name in ("packet_type", "return_code")
+        )
+        is_ok = pc.equal(batch["status"], OK).to_numpy(zero_copy_only=False)
+        flags = [kind == CONNECT]
+        for types, codes in ((CLIENT_TYPES, CLIENT_CODES), (BROKER_TYPES, BROKER_CODES)):
+            tells = np.isin(kind, list(types))
+            for one, some in codes.items():
+                tells |= (kind == one) & is_ok & np.isin(code, list(some))
+            flags.append(tells)
+        counts = np.stack([np.bincount(places[flag], minlength=len(first)) for flag in flags], 1)
+        ends: list[Row] = batch.select(_DIRECTION).take(pa.array(first)).to_pylist()
+        names = [(row["source"], row["stream"]) for row in ends]
+        for name, row, count in zip(names, ends, counts, strict=True):
+            self._ends.setdefault(name, row)
+            self._counts[name] = self._counts.get(name, 0) + count
+        naming = np.flatnonzero(np.isin(kind, list(NAMING)))
+        rows: list[Row] = batch.take(pa.array(naming)).to_pylist()
+        for place, row in zip(places[naming].tolist(), rows, strict=True):
+            if names[place] not in self._names:
+                self._names[names[place]] = client_id_of(row)
+
+    def merge(self, other: Evidences) -> None:
+        """Add what was counted of other packets, which come behind those of the same stream."""
+        for name, count in other._counts.items():
+            self._ends.setdefault(name, other._ends[name])
+            self._counts[name] = self._counts.get(name, 0) + count
+        for name, client_id in other._names.items():
+            self._names.setdefault(name, client_id)
+
+    def sides(self, told: Iterable[Row] | None) -> dict[Stream, Side]:
+        """Decide which side of its connection each stream is."""
+        shown = {(row["source"], row["stream"]): row for row in told or ()}
+        return decide_sides(
+            Evidence(
+                *(row[column] for column in _DIRECTION),
+                *(bool(shown.get(name, {}).get(flag)) for flag in ("opened", "begun")),
+                *self._counts[name].tolist(),
+                self._names.get(name),
+            )
+            for name, row in self._ends.items()
+        )
+
+    def ends(self, name: Stream) -> Row:
+        """Return the endpoints of a stream as the columns of a row."""
+        return self._ends[name]
 
 
 def known_of(
-    rows: Iterable[Row], sides: Mapping[Stream, Side], told: Iterable[Row] | None
+    evidence: Evidences,
+    told: Sequence[Row] | None,
+    sides: Mapping[Stream, Side] | None = None,
 ) -> list[KnownStream]:
-    """Return all streams in the order of their names, with what is known of them.
+    """Return the streams whose side is known, in the order of their names.
 
     Parameters
     ----------
-    rows
-        One of every stream at least.
     told
         What the captures show of streams, as of `known_streams`.
+    sides
+        If they are known already.
     """
-    ends = {(row["source"], row["stream"]): {n: row[n] for n in _DIRECTION} for row in rows}
+    if sides is None:
+        sides = evidence.sides(told)
     known = {(row["source"], row["stream"]): row for row in known_streams(sides, told)}
     return [
-        KnownStream(*name, sides[name].by_client, sides[name].key, ends[name], known[name])
+        KnownStream(*name, sides[name].by_client, sides[name].key, evidence.ends(name), known[name])
         for name in sorted(sides)
     ]
 
@@ -151,6 +229,7 @@ class Matched:
     matching: dict[TopicKey, list[Subscribed]]
     valued: set[TopicKey]
     asked: set[TopicKey]
+    older: set[TopicKey]
     wills: list[Will]
     dropped: Counter[str]
 
@@ -161,13 +240,14 @@ class Matched:
             {key: subs for key, subs in self.matching.items() if wanted(key)},
             frozenset(filter(wanted, self.valued)),
             frozenset(filter(wanted, self.asked)),
+            frozenset(filter(wanted, self.older)),
             [will for will in self.wills if wanted((*will.message.client[:2], will.message.topic))],
         )
 
 
 def match(found: Sequence[Clients]) -> Matched:
     """Find the subscriptions that match each topic on which there are messages."""
-    matched = Matched([], [], [], {}, set(), set(), [], Counter())
+    matched = Matched([], [], [], {}, set(), set(), set(), [], Counter())
     by_broker: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
     named: set[tuple[TopicKey, bool]] = set()
     waiting: dict[Moment, Will] = {}
@@ -201,6 +281,8 @@ def match(found: Sequence[Clients]) -> Matched:
             elif isinstance(one, Note) and one.step == DELIVERIES:
                 if isinstance(one.record, Subscribed):
                     matched.matching.setdefault(one.key, []).append(one.record)  # type: ignore[arg-type]
+                elif isinstance(one.record, Older):
+                    matched.older.add(one.key)  # type: ignore[arg-type]
                 elif isinstance(one.record, Message):
                     matched.wills.append(waiting[one.record.sent])
             elif isinstance(one, Note) and one.step == VALUES:

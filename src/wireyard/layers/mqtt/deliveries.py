@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, groupby
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 from zlib import crc32
 
 from wireyard.layers.mqtt.conversations import reply_note
@@ -20,13 +20,22 @@ from wireyard.layers.mqtt.matching import assign
 from wireyard.layers.mqtt.missing import Progress, missing_note
 from wireyard.layers.mqtt.records import Handed, Message, Moment, Subscribed
 from wireyard.layers.mqtt.rows import delivery_row
-from wireyard.layers.steps import Fact, Found, Note, fact_of, note_of
+from wireyard.layers.steps import Fact, Found, Key, Note, fact_of, note_of
 
-__all__ = ["DELIVERIES", "VERDICTS", "asked_note", "content_note", "deliver", "subscribed_note"]
+__all__ = [
+    "DELIVERIES",
+    "VERDICTS",
+    "asked_note",
+    "content_note",
+    "deliver",
+    "older_note",
+    "subscribed_note",
+]
 
 DELIVERIES: Final = "deliveries"
-_SUBSCRIBED, _ASKED, _CONTENT = range(3)
+_SUBSCRIBED, _OLDER, _ASKED, _CONTENT = range(4)
 """The order of the notes."""
+_ORDER_OF_OLDER: Final = (_OLDER, 0, 0, 0, "", 0)
 _AT_ONCE: Final = 1024
 """Records looked at together if they have different contents, which is faster."""
 
@@ -61,6 +70,17 @@ def subscribed_note(topic: str, place: int, subscribed: Subscribed) -> Note:
     return Note(DELIVERIES, (*subscribed.client[:2], topic), order, subscribed)
 
 
+class Older(NamedTuple):
+    """That a broker has sessions older than the capture, which may subscribe to the topic."""
+
+    topic: str
+
+
+def older_note(broker: Key, topic: str) -> Note:
+    """Note, for a topic, that not all subscriptions of its broker were seen."""
+    return Note(DELIVERIES, (*broker, topic), _ORDER_OF_OLDER, Older(topic))
+
+
 def asked_note(request: Message) -> Note:
     """Note, for the topic that a request wants its reply on, that there are requests."""
     key = (*request.client[:2], request.response_topic)
@@ -74,7 +94,7 @@ def content_note(one: Message | Handed) -> Note:
     return note_of((DELIVERIES, (client.source, client.server, one.topic), order, one))
 
 
-def deliver(records: Iterator[Subscribed | Message | Handed | None]) -> Iterator[Found]:
+def deliver(records: Iterator[Subscribed | Older | Message | Handed | None]) -> Iterator[Found]:
     """Yield what became of the messages of a topic.
 
     Limits
@@ -82,17 +102,19 @@ def deliver(records: Iterator[Subscribed | Message | Handed | None]) -> Iterator
     What is held is the subscriptions of the topic, and all that has one payload.
     """
     subscriptions: list[Subscribed] = []
-    is_asked = False
+    is_asked = has_older = False
     for record in records:
         if isinstance(record, Subscribed):
             subscriptions.append(record)
+        elif isinstance(record, Older):
+            has_older = True
         elif record is None:
             is_asked = True
         else:
             rest = cast(Iterator[Message | Handed], chain((record,), records))
             audience, progress = Audience(subscriptions), Progress()
             for several in _by_content(rest):
-                yield from _deliver(several, audience, is_asked, progress)
+                yield from _deliver(several, audience, is_asked, progress, has_older)
             yield from progress.notes()
 
 
@@ -108,7 +130,11 @@ def _by_content(records: Iterator[Message | Handed]) -> Iterator[list[Message | 
 
 
 def _deliver(
-    records: list[Message | Handed], audience: Audience, asked: bool, progress: Progress
+    records: list[Message | Handed],
+    audience: Audience,
+    asked: bool,
+    progress: Progress,
+    has_older: bool,
 ) -> Iterator[Found]:
     """Yield what became of all messages with some payloads."""
     messages = [one for one in records if isinstance(one, Message)]
@@ -123,13 +149,14 @@ def _deliver(
     taken = _taken(expected)
     for one in expected:
         progress.add(one)
-        yield from _found(one, taken.get(one.message), progress)
+        yield from _found(one, taken.get(one.message), progress, has_older)
     found_for = {one.message for one in expected}
     if unexpected:
-        yield from _not_due(unexpected, expected, messages, found_for)
+        yield from _not_due(unexpected, expected, messages, found_for, has_older)
     for message in messages:
         if message not in found_for:
-            yield Fact(DELIVERIES, delivery_row(message, None, None, _without_subscriber(message)))
+            verdict = _without_subscriber(message, has_older)
+            yield Fact(DELIVERIES, delivery_row(message, None, None, verdict))
 
 
 def _not_due(
@@ -137,26 +164,61 @@ def _not_due(
     expected: list[Expected],
     messages: list[Message],
     found_for: set[Message],
+    has_older: bool,
 ) -> Iterator[Found]:
-    """Yield what was handed over and not expected; add the messages it is of to `found_for`."""
+    """Yield what was handed over and not expected; add the messages it is of to `found_for`.
+
+    Parameters
+    ----------
+    has_older
+        Whether messages of before the capture may be among it, and subscriptions that nobody saw.
+    """
     clients = {(one.name, one.message.content) for one in expected}
     by_sending = {message.sent: message for message in messages}
     by_content: dict[bytes, list[Message]] = {}
     for message in messages:
         by_content.setdefault(message.content, []).append(message)
+    of_older = _of_older(handed, by_content) if has_older else {}
     for each in handed:
         if each.setter is not None:
             found = by_sending.get(each.setter)
         elif not each.is_live:
             found = None
+        elif has_older:
+            found = of_older.get(each)
         else:
             found = _latest(by_content.get(each.content, []), each)
-        verdict = _verdict(each)
+        verdict = _verdict(each, found)
         if found is not None:
             found_for.add(found)
-            if each.is_live and (each.client.name, each.content) in clients:
-                verdict = "duplicate"
+            if has_older and verdict == "delivered" and found.copies > 1:
+                verdict = "undecided"
+            elif each.is_live and (each.client.name, each.content) in clients:
+                verdict = "undecided" if has_older else "duplicate"
         yield Fact(DELIVERIES, delivery_row(found, each, None, verdict))
+
+
+def _of_older(
+    handed: list[Handed], by_content: Mapping[bytes, list[Message]]
+) -> dict[Handed, Message]:
+    """Return which messages were handed over, if a client gets one as often as it was sent.
+
+    From the last one back, so that what is left over is of before the capture.
+    """
+    found: dict[Handed, Message] = {}
+    left: dict[tuple[str, bytes], tuple[int, int]] = {}
+    for each in reversed(handed):
+        messages, key = by_content.get(each.content, []), (each.client.name, each.content)
+        stop = bisect_left(messages, each.at, key=attrgetter("start"))
+        count, copies = left.get(key, (stop, 0))
+        if stop < count:
+            count, copies = stop, 0
+        if count and copies == messages[count - 1].copies:
+            count, copies = count - 1, 0
+        if count:
+            found[each] = messages[count - 1]
+        left[key] = count, copies + 1
+    return found
 
 
 def _latest(messages: list[Message], each: Handed) -> Message | None:
@@ -223,18 +285,22 @@ def _taken(expected: Iterable[Expected]) -> dict[Message, Moment]:
     return taken
 
 
-def _found(one: Expected, taken: Moment | None, progress: Progress) -> Iterator[Found]:
+def _found(
+    one: Expected, taken: Moment | None, progress: Progress, has_older: bool
+) -> Iterator[Found]:
     """Yield what became of a message and one of those who were due to get it.
 
     Parameters
     ----------
     taken
         When the broker showed that it had taken the message, if it did.
+    has_older
+        Whether there may be subscriptions that nobody saw, so that a group may have more members.
     """
     due = one.copies
     for place, each in enumerate(one.handed):
         # What its client sent again may come again, and is a copy too many all the same.
-        verdict = _verdict(each) if place < due else "duplicate"
+        verdict = _verdict(each, one.message) if place < due else "duplicate"
         row = delivery_row(one.message, each, _subscription(one, each), verdict)
         yield fact_of((DELIVERIES, row))
     if one.handed:
@@ -244,6 +310,8 @@ def _found(one: Expected, taken: Moment | None, progress: Progress) -> Iterator[
         verdict = "refused"
     elif taken is None:
         verdict = "unaccepted"
+    elif has_older and one.matching[0].group:
+        verdict = "undecided"
     elif certain := one.certain(taken):
         progress.missed.add(one.name)
         yield missing_note(message, one.name, one.matching[0], certain, taken)
@@ -265,18 +333,24 @@ def _subscription(one: Expected, each: Handed) -> Subscribed:
     return found or one.matching[0]
 
 
-def _without_subscriber(message: Message) -> str:
-    """Return what became of a message that nobody was due to get."""
+def _without_subscriber(message: Message, has_older: bool) -> str:
+    """Return what became of a message that nobody was due to get, as far as was seen."""
     if message.refused is not None:
         return "refused"
     is_open = message.qos > 0 and message.accepted is None
-    return "unaccepted" if is_open else "no_subscriber"
+    if is_open:
+        return "unaccepted"
+    return "undecided" if has_older else "no_subscriber"
 
 
-def _verdict(each: Handed) -> str:
+def _verdict(each: Handed, message: Message | None) -> str:
     """Return what became of a message that was handed over."""
     if each.refused is not None:
         return "refused_by_client"
     if each.qos and each.acknowledged is None:
+        if each.untraced:
+            return "undecided"
         return "abandoned" if each.abandoned else "in_flight"
+    if message is not None and message.is_repeated:
+        return "undecided"  # Its first copy may have been handed over before.
     return "lost_ack" if each.lost_ack else "delivered"

@@ -27,7 +27,7 @@ from wireyard.layers.mqtt.delivery_kernels import (
     Subscription,
 )
 from wireyard.layers.mqtt.expected import ends_of
-from wireyard.layers.mqtt.flow_kernels import NONE
+from wireyard.layers.mqtt.flow_kernels import NONE, Status
 from wireyard.layers.mqtt.missing import Passed, missing_note, passed_note
 from wireyard.layers.mqtt.packets import NO_TIME, Bools, Ints, KnownStream
 from wireyard.layers.mqtt.records import (
@@ -69,7 +69,7 @@ class Will(NamedTuple):
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 _LONGEST_TIE: Final = 64
 _REFUSED, _MALFORMED = 1, 2
-_AGAIN, _LOST, _ABANDONED = 1, 2, 4
+_NO_OLDER: Final = -2
 _SAID: Final = ("length", "expires_s", "response_topic", "correlation_data")
 _NO_INTS: Final[Ints] = np.zeros(0, np.int64)
 _OUTCOMES: Final = pa.array(["no_ack_wanted", "acknowledged", "unacknowledged"])
@@ -88,6 +88,8 @@ class Topics:
     """Topics that have retained values."""
     asked: frozenset[TopicKey]
     """Topics that replies are asked for on."""
+    older: frozenset[TopicKey]
+    """Topics that may have subscriptions which nobody saw, of before the capture."""
     wills: list[Will]
 
 
@@ -254,6 +256,7 @@ class _Sent:
     refused: Ints
     """Reason code; -1 if it was not refused."""
     malformed: Ints
+    is_repeated: Ints
     is_will: Ints
 
 
@@ -273,6 +276,7 @@ class _Delivered:
     status: Ints
     identifier: Ints
     is_live: Ints
+    may_be_live: Ints
     setter: Ints
 
 
@@ -364,6 +368,7 @@ class _Derivation:
             copies=_joined(_ints(table, "copies"), [will.copies for will in wills]),
             refused=_joined(_ints(table, "refused"), [NONE] * len(wills)),
             malformed=_joined(_ints(table, "malformed"), [0] * len(wills)),
+            is_repeated=_joined(_ints(table, "is_repeated"), [0] * len(wills)),
             is_will=_joined(np.zeros(len(number), np.int64), [1] * len(wills)),
         )
 
@@ -391,6 +396,7 @@ class _Derivation:
             status=_ints(table, "status"),
             identifier=identifier,
             is_live=np.ones(table.num_rows, np.int64),
+            may_be_live=(_ints(table, "status") & Status.MAY_BE_LIVE != 0).astype(np.int64),
             setter=np.full(table.num_rows, NONE, np.int64),
         )
 
@@ -439,6 +445,7 @@ class _Derivation:
             topic = self.topics.all[delivered.topic[place]][2]
             content = content_of(self.delivered_table["payload"][place].as_py() or b"")
             handed = Handed(at, client, topic, content, int(delivered.qos[place]), True)
+            handed.may_be_live = bool(delivered.may_be_live[place])
             note = handed_note(handed)
             notes[note.key].append(note)
         setters: dict[Moment, int] = {}
@@ -450,6 +457,7 @@ class _Derivation:
                     continue
                 place, setter = places[found.record.at], found.record.setter
                 delivered.is_live[place] = found.record.is_live
+                delivered.may_be_live[place] = found.record.may_be_live
                 if setter is not None:
                     if setter not in setters:
                         setters[setter] = self.moments.add(setter)
@@ -494,7 +502,9 @@ class _Derivation:
         by_start = np.argsort(ranks[sent.start] * 2 + sent.is_will, kind="stable")
         by_at = np.argsort(ranks[delivered.at], kind="stable")
         groups, message_order, delivered_order = _grouped(sent, delivered, by_start, by_at)
+        older = np.array([key in self.known.older for key in self.topics.all], np.int64)
         messages = _message_grid(sent, message_order, groups, ranks, client_names)
+        messages[:, Message.HAS_OLDER] = older[messages[:, Message.TOPIC]] if len(older) else 0
         taken = _delivered_grid(delivered, delivered_order, groups, ranks, client_names)
         size = kernels.count_expected(messages, grid, firsts, matching)
         expected = np.zeros((size, len(Expected)), np.int64)
@@ -513,7 +523,8 @@ class _Derivation:
         fates = np.empty((len(taken) + count + len(messages), len(Fate)), np.int64)
         rows = kernels.judge(
             messages, grid, expected, expected_subs, taken, assigned, places, first_messages,
-            first_expected, shown, is_found, fates,
+            first_expected, _of_older(messages, taken, assigned, first_messages, expected,
+            expected_subs, grid), shown, is_found, fates,
         )  # fmt: skip
         fates = fates[:rows]
         by_rank = np.empty(len(ranks), np.int64)
@@ -742,6 +753,7 @@ def _message_grid(
     grid[:, Message.QOS] = sent.qos[order]
     grid[:, Message.RETAIN] = sent.retain[order]
     grid[:, Message.COPIES] = sent.copies[order]
+    grid[:, Message.IS_REPEATED] = sent.is_repeated[order]
     refused = sent.refused[order] != NONE
     grid[:, Message.IS_REFUSED] = np.where(
         refused, _REFUSED, np.where(sent.malformed[order] != 0, _MALFORMED, 0)
@@ -764,8 +776,9 @@ def _delivered_grid(
     is_open = (delivered.qos[order] > 0) & (delivered.is_acknowledged[order] == 0)
     status = delivered.status[order]
     verdicts = {name: VERDICT_NAMES.index(name) for name in VERDICT_NAMES}
-    closed = np.where(status & _LOST != 0, verdicts["lost_ack"], verdicts["delivered"])
-    left = np.where(status & _ABANDONED != 0, verdicts["abandoned"], verdicts["in_flight"])
+    closed = np.where(status & Status.LOST_ACK != 0, verdicts["lost_ack"], verdicts["delivered"])
+    left = np.where(status & Status.ABANDONED != 0, verdicts["abandoned"], verdicts["in_flight"])
+    left = np.where(status & Status.UNTRACED != 0, verdicts["undecided"], left)
     outcome = np.where(is_open, left, closed)
     refused = delivered.refused[order] != NONE
     grid[:, Delivered.OUTCOME] = np.where(refused, verdicts["refused_by_client"], outcome)
@@ -839,6 +852,70 @@ def _assign_shared(
             )  # fmt: skip
 
 
+def _of_older(
+    messages: Grid, taken: Grid, assigned: Ints, first_messages: Ints, expected: Grid,
+    expected_subs: Ints, subs: Grid,
+) -> Ints:  # fmt: skip
+    """Return the message of each delivery that nobody was due to get, where some may be older.
+
+    A client gets one as often as it was sent. From the last one back, so that what is left over is
+    of before the capture, and has -1; all others have -2.
+    """
+    found = np.full(len(taken), _NO_OLDER, np.int64)
+    group = taken[:, Delivered.GROUP]
+    first = first_messages[group]
+    has_older = (first < first_messages[group + 1]) & (assigned == NONE)
+    has_older[has_older] = messages[first[has_older], Message.HAS_OLDER] == 1
+    places = np.flatnonzero(has_older)
+    if not len(places):
+        return found
+    members = _members(messages, expected, expected_subs, subs)
+    # A client's come by RETAIN, the first that it has foremost, but for those of who shares.
+    keys = taken[places, Delivered.RETAIN] + 2 * (taken[places, Delivered.IS_LIVE] == 0)
+    orders: dict[tuple[int, int], dict[int, int]] = {}
+    for place in np.flatnonzero(np.isin(group, np.unique(group[places]))).tolist():
+        key = _key_of_retain(taken[place])
+        of_client = orders.setdefault((int(group[place]), int(taken[place, Delivered.NAME])), {})
+        of_client.setdefault(key, len(of_client))
+    ordered = []
+    for place, key in zip(places.tolist(), keys.tolist(), strict=True):
+        client = int(group[place]), int(taken[place, Delivered.NAME])
+        rank = 0 if client in members else orders[client][min(key, 2)]
+        ordered.append((client, rank, place))
+    left: dict[tuple[int, int], tuple[int, int]] = {}
+    for client, _, place in sorted(ordered, reverse=True):
+        start, stop = first_messages[client[0]], first_messages[client[0] + 1]
+        starts = messages[start:stop, Message.START]
+        before = int(np.searchsorted(starts, taken[place, Delivered.AT]))
+        count, copies = left.get(client, (before, 0))
+        if before < count:
+            count, copies = before, 0
+        if count and copies == messages[start + count - 1, Message.COPIES]:
+            count, copies = count - 1, 0
+        found[place] = start + count - 1 if count else NONE
+        left[client] = count, copies + 1
+    return found
+
+
+def _key_of_retain(delivered: Ints) -> int:
+    return int(delivered[Delivered.RETAIN]) if delivered[Delivered.IS_LIVE] else 2
+
+
+def _members(
+    messages: Grid, expected: Grid, expected_subs: Ints, subs: Grid
+) -> set[tuple[int, int]]:
+    """Return the groups of messages that clients share subscriptions to, and these clients."""
+    members = set()
+    for first, count, message in expected[
+        :, [Expected.FIRST, Expected.SUBSCRIPTIONS, Expected.MESSAGE]
+    ].tolist():
+        if subs[expected_subs[first], Subscription.IS_SHARED]:
+            group = int(messages[message, Message.GROUP])
+            mine = expected_subs[first : first + count]
+            members |= {(group, name) for name in subs[mine, Subscription.NAME].tolist()}
+    return members
+
+
 # --- rows -------------------------------------------------------------------------------------
 
 
@@ -875,7 +952,9 @@ def _delivery_table(
     topic = np.where(none_sent, _at(delivered.topic, where[1]), _at(sent.topic, where[0]))
     qos = _at(delivered.qos, where[1])
     status = _at(delivered.status, where[1])
+    is_again = status & Status.AGAIN != 0
     outcome = np.where(qos == 0, 0, np.where(done, 1, 2))
+    outcome = np.where((qos > 0) & (status & Status.UNTRACED != 0), NONE, outcome)
     origin = np.where(none_sent, 2, _at(sent.is_will, where[0]))
     identifiers = np.array(
         [NONE if one.identifier is None else one.identifier for one in found.subs] or [0], np.int64
@@ -897,11 +976,16 @@ def _delivery_table(
         "consumer_id": _integers(_at(identifiers, sub), none_sub | (_at(identifiers, sub) < 0)),
         "subscription": _pick(sub, text_array([one.filter for one in found.subs])),
         "qos": _integers(qos, none_delivered),
-        "retained": pa.array(_at(delivered.is_live, where[1]) == 0, mask=none_delivered),
+        "retained": pa.array(
+            _at(delivered.is_live, where[1]) == 0,
+            mask=none_delivered | (_at(delivered.may_be_live, where[1]) == 1),
+        ),
         "sent_ns": _integers(*moments.column(sent_at, "ns")),
         "delivered_ns": _integers(*moments.column(at, "ns")),
         "acknowledged_ns": pa.array(own_ns, mask=none_done),
-        "redelivered": pa.array(status & _AGAIN != 0, mask=none_delivered),
+        "redelivered": pa.array(
+            is_again, mask=none_delivered | ~is_again & (status & Status.UNTRACED != 0)
+        ),
         "delivery_count": _integers(_at(delivered.copies, where[1]), none_delivered),
         "outcome": _pick(np.where(none_delivered, NONE, outcome), _OUTCOMES),
         "verdict": _pick(fates[:, Fate.VERDICT], text_array(VERDICT_NAMES)),

@@ -48,6 +48,7 @@ VERDICT_NAMES: Final = tuple(VERDICTS)
         "refused", "unaccepted", "no_subscriber", "undecided",
     ),
 )  # fmt: skip
+_NO_OLDER: Final = -2
 _MISSED: Final = -2
 """The verdict of what was missed for certain: why, another step finds out."""
 
@@ -69,7 +70,9 @@ class Message(IntEnum):
     COPIES = 8
     IS_REFUSED = 9
     """Whether it was refused: 1 with a code, 2 because it breaks a rule."""
-    SETTER = 10
+    IS_REPEATED = 10
+    HAS_OLDER = 11
+    """Whether there may be subscriptions to its topic that nobody saw."""
 
 
 class Delivered(IntEnum):
@@ -517,7 +520,8 @@ def _number(
 
 @kernel(
     I64(
-        _GRID, _GRID, _GRID, _INTS, _GRID, _INTS, _INTS, _INTS, _INTS, _INTS, _INTS, _GRID,
+        _GRID, _GRID, _GRID, _INTS, _GRID, _INTS, _INTS, _INTS, _INTS, _INTS, _INTS, _INTS,
+        _GRID,
     )
 )  # fmt: skip
 def judge(
@@ -530,6 +534,7 @@ def judge(
     places: Ints,
     first_messages: Ints,
     first_expected: Ints,
+    of_older: Ints,
     taken: Ints,
     is_found: Ints,
     fates: Grid,
@@ -540,6 +545,9 @@ def judge(
     ----------
     first_messages, first_expected
         Of each group where its messages are, and what was expected of them.
+    of_older
+        Of each delivery that nobody was due to get, on a topic with subscriptions that nobody saw,
+        the message that it is of, or -1; -2 of all others.
     taken, is_found
         Room: as much as there are messages; `taken` is -1 at the beginning, `is_found` 0. Filled:
         when the broker had shown that it had taken a message, and whether there is a row of it.
@@ -567,12 +575,12 @@ def judge(
             due = expected[entry, Expected.SUBSCRIPTIONS]
             if subs[first_sub, Subscription.IS_SHARED]:
                 due = 1
-            verdict = delivered[each, Delivered.OUTCOME]
+            verdict = _outcome(messages, message, delivered, each)
             if places[each] >= due:
                 verdict = _DUPLICATE
         else:
             message, verdict = _not_due(
-                messages, expected, delivered, each, first_messages, first_expected
+                messages, expected, delivered, each, first_messages, first_expected, of_older[each]
             )
             if message != NONE:
                 is_found[message] = 1
@@ -588,10 +596,13 @@ def judge(
             continue
         message = expected[entry, Expected.MESSAGE]
         verdict = _UNDECIDED
+        first_sub = expected_subs[expected[entry, Expected.FIRST]]
         if messages[message, Message.IS_REFUSED] == 1:
             verdict = _REFUSED
         elif taken[message] == NONE:
             verdict = _UNACCEPTED
+        elif messages[message, Message.HAS_OLDER] and subs[first_sub, Subscription.IS_SHARED]:
+            verdict = _UNDECIDED
         elif _is_certain(messages, subs, expected, expected_subs, entry, taken[message]):
             verdict = _MISSED
         fates[count, Fate.MESSAGE] = message
@@ -608,6 +619,8 @@ def judge(
             verdict = _REFUSED
         elif messages[message, Message.QOS] > 0 and messages[message, Message.ACCEPTED] == NONE:
             verdict = _UNACCEPTED
+        elif messages[message, Message.HAS_OLDER]:
+            verdict = _UNDECIDED
         fates[count, Fate.MESSAGE] = message
         fates[count, Fate.DELIVERED] = NONE
         fates[count, Fate.SUBSCRIPTION] = NONE
@@ -639,17 +652,20 @@ def _subscription(
 @piece
 def _not_due(
     messages: Grid, expected: Grid, delivered: Grid, each: int, first_messages: Ints,
-    first_expected: Ints,
+    first_expected: Ints, of_older: int,
 ) -> tuple[int, int]:  # fmt: skip
     """Return the message of a delivery that nobody was due to get, and the verdict."""
-    group, verdict = delivered[each, Delivered.GROUP], delivered[each, Delivered.OUTCOME]
+    group = delivered[each, Delivered.GROUP]
     message = NONE
+    has_older = of_older != _NO_OLDER
     first, last = first_messages[group], first_messages[group + 1]
     setter = delivered[each, Delivered.SETTER]
     if setter != NONE:
         for one in range(first, last):
             if messages[one, Message.SENT] == setter:
                 message = one
+    elif delivered[each, Delivered.IS_LIVE] and has_older:
+        message = of_older
     elif delivered[each, Delivered.IS_LIVE]:
         at = delivered[each, Delivered.AT]
         low, high = first, last
@@ -661,11 +677,26 @@ def _not_due(
                 high = middle
         if low > first:
             message = low - 1
-    if message != NONE and delivered[each, Delivered.IS_LIVE]:
+    verdict = _outcome(messages, message, delivered, each)
+    if message == NONE:
+        return int(message), int(verdict)
+    if has_older and verdict == _DELIVERED and messages[message, Message.COPIES] > 1:
+        return int(message), _UNDECIDED
+    if delivered[each, Delivered.IS_LIVE]:
         for entry in range(first_expected[group], first_expected[group + 1]):
             if expected[entry, Expected.NAME] == delivered[each, Delivered.NAME]:
-                verdict = _DUPLICATE
+                verdict = _UNDECIDED if has_older else _DUPLICATE
     return int(message), int(verdict)
+
+
+@piece
+def _outcome(messages: Grid, message: int, delivered: Grid, each: int) -> int:
+    """Return what became of a delivery."""
+    verdict = delivered[each, Delivered.OUTCOME]
+    is_closed = verdict in (_DELIVERED, _LOST_ACK)
+    if is_closed and message != NONE and messages[message, Message.IS_REPEATED]:
+        return int(_UNDECIDED)  # Its first copy may have been delivered before.
+    return int(verdict)
 
 
 @piece

@@ -79,7 +79,8 @@ def derive_tables(
         ended_ns``. If that is not known, a connection on which nobody says goodbye counts as open,
         but nobody is blamed for what happens behind its last packet.
     sides
-        Which side of its connection each stream is. If that is not known, the rows tell.
+        Which side of its connection each stream is, where that is known. If it is None, it is
+        decided by `rows` and `streams`.
 
     Returns
     -------
@@ -89,8 +90,9 @@ def derive_tables(
         lead to; what a row does not have is not in it.
     """
     rows = list(rows)
+    streams = None if streams is None else list(streams)
     if sides is None:
-        sides = sides_of(rows)
+        sides = sides_of(rows, streams or ())
     found, dropped = run_chain(CHAIN, _dealt(rows, streams, sides))
     places = {_packet_of(row): place for place, row in enumerate(rows)}
     tables = {
@@ -105,7 +107,9 @@ def _dealt(
 ) -> Iterator[tuple[Key, Row]]:
     """Yield what is known of streams, then packets, each with the key of the first step."""
     for row in chain(known_streams(sides, streams), rows):
-        yield sides[row["source"], row["stream"]].key, row
+        side = sides.get((row["source"], row["stream"]))
+        if side is not None:
+            yield side.key, row
 
 
 def _packet_of(row: Row) -> tuple[str, str, int]:

@@ -1,19 +1,68 @@
-"""Rows of streams as the order of a capture, streams as pairs, and which of the two is whose."""
+"""Rows of streams as the order of a capture, streams as pairs, and which of the two is whose.
+
+Which stream of a connection is the client's is decided by `decide_sides` alone, from a few numbers
+for each stream, the `Evidence`, which may be counted from rows, columns or in Spark.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from wireyard.formats.base import Row
-from wireyard.formats.mqtt.layout import BROKER_TYPES, CLIENT_TYPES, CONNACK, CONNECT
+from wireyard.formats.mqtt.layout import (
+    AUTH,
+    BROKER_TYPES,
+    CLIENT_TYPES,
+    CONNACK,
+    CONNECT,
+    DISCONNECT,
+    PUBACK,
+    PUBREC,
+)
 from wireyard.layers.endpoints import connection_of, endpoints_of
 from wireyard.layers.mqtt.properties import properties_of
 
-__all__ = ["TELLING", "Side", "Stream", "in_order", "known_streams", "sides_of"]
+__all__ = [
+    "BROKER_CODES",
+    "CLIENT_CODES",
+    "EVIDENCE",
+    "NAMING",
+    "OK",
+    "Evidence",
+    "Side",
+    "Stream",
+    "client_id_of",
+    "decide_sides",
+    "in_order",
+    "known_streams",
+    "sides_of",
+]
 
 Stream = tuple[str, str]
 """Source and name."""
+
+CLIENT_CODES: Final[Mapping[int, frozenset[int]]] = {
+    DISCONNECT: frozenset({0, 4}),
+    AUTH: frozenset({25}),
+}
+"""Reason codes of 5.0 that only clients send, by packet type; no code is 0."""
+BROKER_CODES: Final[Mapping[int, frozenset[int]]] = {
+    PUBACK: frozenset({16}),
+    PUBREC: frozenset({16}),
+    DISCONNECT: frozenset({135, 137, 139, 141, 142, 143, *range(154, 163)}),
+    AUTH: frozenset({0}),
+}
+"""Those that only brokers send."""
+NAMING: Final = (CONNECT, CONNACK)
+"""The packet types that may have the client id."""
+OK: Final = "ok"
+"""The status of a packet that breaks no rule."""
+_WELL_KNOWN_PORTS: Final = frozenset({1883, 8883})
+"""What IANA has assigned to MQTT, and to MQTT over TLS."""
+_FIRST_EPHEMERAL_PORT: Final = 32768
+"""From here on Linux gives ports to clients; other systems from 49152 on."""
 
 
 class Side(NamedTuple):
@@ -24,12 +73,34 @@ class Side(NamedTuple):
     """Whether nothing was seen of the other."""
     key: tuple[str, str, str]
     """What state follows: source, server, and the client id or what stands for it."""
+    older: bool
+    """Whether its server has connections that are older than the capture."""
 
 
-_TELLS: Final = dict.fromkeys(CLIENT_TYPES, True) | dict.fromkeys(BROKER_TYPES, False)
-"""The packet types that one side alone sends: whether it is the client."""
-TELLING: Final = tuple(_TELLS)
-"""Those types."""
+class Evidence(NamedTuple):
+    """Counts and flags of a stream that show whether a client or a broker sent it."""
+
+    source: str
+    stream: str
+    src_addr: str | None = None
+    """Null in raw streams, as are the other three."""
+    src_port: int | None = None
+    dst_addr: str | None = None
+    dst_port: int | None = None
+    opened: bool = False
+    """Whether the capture shows that its sender opened the connection, by a SYN without ACK."""
+    begun: bool = False
+    """Whether the capture shows its first byte."""
+    connects: int = 0
+    """CONNECT packets."""
+    client_packets: int = 0
+    """Packets that only clients send, by type or reason code."""
+    broker_packets: int = 0
+    client_id: str | None = None
+    """The client id that its first CONNECT has or its first CONNACK assigns."""
+
+
+# --- the order of packets -------------------------------------------------------------------
 
 
 def in_order(rows: Iterable[Row]) -> list[Row]:
@@ -50,51 +121,229 @@ def in_order(rows: Iterable[Row]) -> list[Row]:
     return [one[3] for one in moments]
 
 
-def sides_of(rows: Iterable[Row]) -> dict[Stream, Side]:
-    """Return for each stream, by source and name, which side of a connection it is.
+# --- evidence from rows ---------------------------------------------------------------------
 
-    A CONNECT decides; without one the first packet that one side alone sends does, on either
-    stream. Where none is, a stream counts as a client's, so that its messages count as sent. The
-    client id is that of the first CONNECT, unless the broker assigns one; a connection on which
-    neither was seen stands for itself.
+
+def sides_of(rows: Iterable[Row], streams: Iterable[Row] = ()) -> dict[Stream, Side]:
+    """Return which side of a connection each stream is, by source and name.
 
     Parameters
     ----------
     rows
-        Packets; of each stream the one that decides is enough.
+        Packets in the order of their streams.
+    streams
+        What captures show of streams: ``source, stream, opened, begun``.
     """
-    told: dict[Stream, bool] = {}
+    return decide_sides(_evidence_of(rows, streams))
+
+
+def _evidence_of(rows: Iterable[Row], streams: Iterable[Row]) -> Iterator[Evidence]:
+    """Yield the evidence of each stream."""
+    shown = {(row["source"], row["stream"]): row for row in streams}
     first: dict[Stream, Row] = {}
-    names: dict[Stream, str] = {}
+    counts: dict[Stream, tuple[int, int, int]] = {}
+    names: dict[Stream, str | None] = {}
     for row in rows:
         stream = row["source"], row["stream"]
         if stream not in first:
             first[stream] = row
+            counts[stream] = 0, 0, 0
         kind = row.get("packet_type")
-        tells = _TELLS.get(kind or 0)
-        if tells is None:
+        by_client = _tells(kind, row)
+        if by_client is None:
             continue
-        if stream not in told or kind == CONNECT:
-            told[stream] = tells
-        if kind in (CONNECT, CONNACK) and stream not in names and (name := _client_id(row)):
-            names[stream] = name
-    by_connection: dict[tuple[str, ...], list[Stream]] = {}
+        connects, of_client, of_broker = counts[stream]
+        connects += kind == CONNECT
+        counts[stream] = connects, of_client + by_client, of_broker + (not by_client)
+        if kind in NAMING and stream not in names:
+            names[stream] = client_id_of(row)
     for stream, row in first.items():
-        by_connection.setdefault(connection_of(row), []).append(stream)
-    sides = {}
-    for connection, pair in by_connection.items():
-        by_client = {
-            one: told[one] if one in told else not told.get(other, False)
-            for one, other in zip(pair, pair[::-1], strict=True)
-        }
-        one = min(pair)
-        server = endpoints_of(first[one])[by_client[one]]
+        src, dst = ((row.get(f"{end}_addr"), row.get(f"{end}_port")) for end in ("src", "dst"))
+        opened, begun = (bool(shown.get(stream, {}).get(name)) for name in ("opened", "begun"))
+        yield Evidence(*stream, *src, *dst, opened, begun, *counts[stream], names.get(stream))
+
+
+def _tells(kind: int | None, row: Row) -> bool | None:
+    """Return whether a client sends such a packet, None if both sides do."""
+    if kind in CLIENT_TYPES:
+        return True
+    if kind in BROKER_TYPES:
+        return False
+    if kind is None or row.get("status") != OK:
+        return None
+    code = row.get("return_code") or 0
+    if code in CLIENT_CODES.get(kind, ()):
+        return True
+    return False if code in BROKER_CODES.get(kind, ()) else None
+
+
+def client_id_of(row: Row) -> str | None:
+    """Return the client id that a CONNECT has or a CONNACK assigns."""
+    if row["packet_type"] == CONNECT:
+        return row.get("client_id")
+    name: str | None = None
+    if not row.get("return_code"):
+        name = properties_of(row.get("properties")).get("assigned_client_identifier")
+    return name
+
+
+# --- the decision ---------------------------------------------------------------------------
+
+
+class _Seen:
+    """What the streams of one source show of its endpoints."""
+
+    def __init__(self, evidence: Iterable[Evidence]) -> None:
+        peers: dict[_End, set[_End]] = {}
+        for one in evidence:
+            peers.setdefault(_src(one), set()).add(_dst(one))
+            peers.setdefault(_dst(one), set()).add(_src(one))
+        self.peers = {end: len(others) for end, others in peers.items()}
+        self.endpoints: Counter[_End] = Counter()
+        """How many more decided connections have the endpoint as the server's than not."""
+        self.ports: Counter[int | None] = Counter()
+
+    def add(self, client: Evidence) -> None:
+        """Take that a connection is decided, given the client's stream of it."""
+        self.endpoints[_dst(client)] += 1
+        self.endpoints[_src(client)] -= 1
+        self.ports[client.dst_port] += 1
+        self.ports[client.src_port] -= 1
+
+
+_End = tuple[str | None, int | None]
+_Rule = Callable[[Evidence, Evidence, _Seen], int]
+"""The evidence of both streams of a connection, and of the others -> above 0 if the first of them
+is the client's, below 0 if the second is."""
+
+
+def _src(one: Evidence) -> _End:
+    return one.src_addr, one.src_port
+
+
+def _dst(one: Evidence) -> _End:
+    return one.dst_addr, one.dst_port
+
+
+def _by_connect(one: Evidence, other: Evidence, _: _Seen) -> int:
+    return (one.connects > 0) - (other.connects > 0)
+
+
+def _by_packets(one: Evidence, other: Evidence, _: _Seen) -> int:
+    return one.client_packets + other.broker_packets - one.broker_packets - other.client_packets
+
+
+def _by_syn(one: Evidence, other: Evidence, _: _Seen) -> int:
+    return one.opened - other.opened
+
+
+def _by_endpoint(one: Evidence, other: Evidence, seen: _Seen) -> int:
+    return seen.endpoints[_src(other)] - seen.endpoints[_src(one)]
+
+
+def _by_port(one: Evidence, other: Evidence, seen: _Seen) -> int:
+    return seen.ports[other.src_port] - seen.ports[one.src_port]
+
+
+def _by_peers(one: Evidence, other: Evidence, seen: _Seen) -> int:
+    return seen.peers[_src(other)] - seen.peers[_src(one)]
+
+
+def _by_well_known_port(one: Evidence, other: Evidence, _: _Seen) -> int:
+    return (other.src_port in _WELL_KNOWN_PORTS) - (one.src_port in _WELL_KNOWN_PORTS)
+
+
+def _by_ephemeral_port(one: Evidence, other: Evidence, _: _Seen) -> int:
+    return _is_ephemeral(one) - _is_ephemeral(other)
+
+
+def _is_ephemeral(one: Evidence) -> bool:
+    return one.src_port is not None and one.src_port >= _FIRST_EPHEMERAL_PORT
+
+
+_ROUNDS: Final[tuple[Mapping[str, _Rule], ...]] = (
+    {
+        "a CONNECT: a client sends it": _by_connect,
+        "the SYN that opened the connection, or the answer to it: a client sends the SYN": _by_syn,
+    },
+    {
+        "an endpoint that other connections of the source, decided so far, show as a broker's":
+            _by_endpoint,
+        "the more packets that one side alone sends, on either stream: SUBSCRIBE, UNSUBSCRIBE and"
+        " PINGREQ are a client's, CONNACK, SUBACK, UNSUBACK and PINGRESP a broker's, and so are"
+        " some reason codes of DISCONNECT, AUTH, PUBACK and PUBREC": _by_packets,
+    },
+    {
+        "an endpoint that connections decided by such packets show as a broker's": _by_endpoint,
+        "its port alone, at another address": _by_port,
+        "the endpoint with more peers than the other: a broker's": _by_peers,
+        "a port assigned to MQTT, 1883 or 8883: a broker's": _by_well_known_port,
+        "a port from 32768 on where the other is below: a client's": _by_ephemeral_port,
+    },
+)  # fmt: skip
+"""Each with what those before have decided of other connections."""
+EVIDENCE: Final = tuple(text for rules in _ROUNDS for text in rules)
+"""The evidence that decides the sides of a connection, the first that there is."""
+
+
+def decide_sides(evidence: Iterable[Evidence]) -> dict[Stream, Side]:
+    """Return which side of a connection each stream is, by source and name; see `EVIDENCE`.
+
+    A stream without any evidence is not in it. The client id of a connection is that of the first
+    CONNECT, unless the broker assigns one; a connection on which neither was seen stands for
+    itself.
+    """
+    sources: dict[str, dict[tuple[str, ...], list[Evidence]]] = {}
+    for one in evidence:
+        connections = sources.setdefault(one.source, {})
+        connections.setdefault(connection_of(one._asdict()), []).append(one)
+    return {
+        (one.source, one.stream): side
+        for connections in sources.values()
+        for one, side in _decide(connections)
+    }
+
+
+def _decide(
+    connections: Mapping[tuple[str, ...], list[Evidence]],
+) -> Iterator[tuple[Evidence, Side]]:
+    """Yield the sides of the streams of one source."""
+    seen = _Seen(one for pair in connections.values() for one in pair)
+    left = dict(connections)
+    decided: list[tuple[tuple[str, ...], list[Evidence], bool]] = []
+    for rules in _ROUNDS:
+        clients = []
+        for connection, pair in list(left.items()):
+            one, other = pair if len(pair) > 1 else (pair[0], _unseen(pair[0]))
+            if by_client := _first_of(rules, one, other, seen):
+                clients.append(one if by_client > 0 else other)
+                del left[connection]
+                decided.append((connection, pair, by_client > 0))
+        for client in clients:
+            seen.add(client)
+    servers = [endpoints_of(pair[0]._asdict())[by_client] for _, pair, by_client in decided]
+    older = {
+        server
+        for server, (_, pair, _) in zip(servers, decided, strict=True)
+        if not any(one.begun or one.connects for one in pair)
+    }
+    for server, (connection, pair, by_client) in zip(servers, decided, strict=True):
         # A broker's name for its client counts for more than the client's own.
-        found = [names[one] for one in sorted(pair, key=by_client.__getitem__) if one in names]
-        key = connection[0], server, found[0] if found else "#".join(connection[1:])
-        for one in pair:
-            sides[one] = Side(by_client[one], len(pair) == 1, key)
-    return sides
+        named = pair[::-1] if by_client else pair
+        name = next((one.client_id for one in named if one.client_id), "#".join(connection[1:]))
+        key = connection[0], server, name
+        for place, one in enumerate(pair):
+            yield one, Side(by_client == (place == 0), len(pair) == 1, key, server in older)
+
+
+def _unseen(one: Evidence) -> Evidence:
+    """Return the evidence of the other stream of a connection, of which nothing was captured."""
+    src, dst = _src(one), _dst(one)
+    return Evidence(one.source, "", *dst, *src)
+
+
+def _first_of(rules: Mapping[str, _Rule], one: Evidence, other: Evidence, seen: _Seen) -> int:
+    return next(filter(None, (rule(one, other, seen) for rule in rules.values())), 0)
 
 
 def known_streams(sides: Mapping[Stream, Side], told: Iterable[Row] | None = None) -> Iterator[Row]:
@@ -111,14 +360,10 @@ def known_streams(sides: Mapping[Stream, Side], told: Iterable[Row] | None = Non
         source, stream = name
         row = by_name.get(name, {"source": source, "stream": stream, "begun": None, "ended": None})
         begun = None if told is None else bool(row["begun"])
-        yield {**row, "begun": begun, "by_client": side.by_client, "alone": side.alone}
-
-
-def _client_id(row: Row) -> str | None:
-    """Return the client id that a CONNECT has or a CONNACK assigns."""
-    if row["packet_type"] == CONNECT:
-        return row.get("client_id")
-    name: str | None = None
-    if not row.get("return_code"):
-        name = properties_of(row.get("properties")).get("assigned_client_identifier")
-    return name
+        yield {
+            **row,
+            "begun": begun,
+            "by_client": side.by_client,
+            "alone": side.alone,
+            "older": side.older,
+        }

@@ -70,7 +70,7 @@ class Exchange:
         """Take a PINGRESP."""
         if connection.pings:
             connection.prove(connection.pings.popleft(), at)
-        elif connection.state != "unknown":
+        else:
             connection.breaks("pingresp_unasked", False, at)
 
     def publish(self, connection: Connection, row: Row, at: Moment, upward: bool) -> None:
@@ -131,6 +131,8 @@ class Exchange:
         if before is not None and sender.fact in ("repeated", "lost_ack") and not same:
             rule = "id_in_use"
         connection.broker.carried += before is None
+        if before is None and isinstance(found, Message) and found.qos == 1 and row["dup"]:
+            found.is_repeated = sender.fact == "repeated" or connection.older
         if again and before is not None:
             found = before
             _again(before, at, sender, receiver)
@@ -240,6 +242,7 @@ def _handed(
         bool(row.get("retain")),
         tuple(properties.get("subscription_identifier", ())),
         bool(row.get("dup")),
+        may_be_live=bool(row.get("retain")) and connection.may_publish_as_retained,
     )
 
 

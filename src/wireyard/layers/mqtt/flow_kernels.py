@@ -44,6 +44,7 @@ __all__ = [
     "Link",
     "Packet",
     "Record",
+    "Status",
     "Total",
     "track",
 ]
@@ -108,9 +109,20 @@ class Record(IntEnum):
     COPIES = 8
     """How often the broker may have taken it for one of its own; how often it was delivered."""
     STATUS = 9
-    """Bits: 1 delivered again, 2 the first acknowledgement was not read, 4 abandoned."""
+    """Bits of `Status`."""
     NEXT = 10
     """The next message of its connection of which nothing shows that the broker took it."""
+
+
+class Status(IntEnum):
+    """Bits of `Record.STATUS`; see the records of the same names."""
+
+    AGAIN = 1
+    LOST_ACK = 2
+    ABANDONED = 4
+    UNTRACED = 8
+    REPEATED = 16
+    MAY_BE_LIVE = 32
 
 
 class Total(IntEnum):
@@ -129,11 +141,13 @@ class Total(IntEnum):
     """The last request that was answered in this run; -1 if none was."""
     CONFIRMS_FROM = 8
     """A run ends before an answer to a request behind this packet; -1 if no such one matters."""
-    KNOWN = 9
-    """Whether all requests of the connection were seen."""
+    IS_OLDER = 9
+    """Whether the server has connections that are older than the capture."""
     CLIENT = 10
     EMPTY_TOPIC = 11
     """Number of the topic that has no name."""
+    MAY_BE_LIVE = 12
+    """Whether a subscription that was not seen may ask for RETAIN as published."""
 
 
 class Link(IntEnum):
@@ -237,7 +251,7 @@ _ACKNOWLEDGED, _REFUSED = map(_FACTS.index, ("acknowledged", "refused"))
     ),
 )  # fmt: skip
 _ERROR: Final = 128
-_AGAIN, _LOST, _QUOTA, _MAXIMUM = 1, 2, 0, 1
+_QUOTA, _MAXIMUM = 0, 1
 _MOST_BREACHES_A_PACKET: Final = 4
 
 _INTS: Final = array("int64")
@@ -289,7 +303,11 @@ def _new_record(
     records[record, Record.AGAIN] = NONE
     records[record, Record.COPIES] = 1
     dup = packets[packet, Packet.FLAGS] & Flag.DUP != 0
-    records[record, Record.STATUS] = _AGAIN if dup and not upward else 0
+    retain = packets[packet, Packet.FLAGS] & Flag.RETAIN != 0
+    status = Status.AGAIN if dup and not upward else 0
+    if retain and not upward and total[Total.MAY_BE_LIVE]:
+        status |= Status.MAY_BE_LIVE
+    records[record, Record.STATUS] = status
     records[record, Record.NEXT] = NONE
     return int(record)
 
@@ -368,11 +386,20 @@ def _publish_flow(
                 records[record, Record.COPIES] += 1
         else:
             records[record, Record.COPIES] += 1
-            lost = _LOST if fact == _LOST_ACK else 0
-            records[record, Record.STATUS] |= _AGAIN | lost
+            lost = Status.LOST_ACK if fact == _LOST_ACK else 0
+            records[record, Record.STATUS] |= Status.AGAIN | lost
     else:
         record = _new_record(packets, records, total, packet, topic, upward)
         carried[packet_id] = record
+        dup = packets[packet, Packet.FLAGS] & Flag.DUP != 0
+        if (
+            before == NONE
+            and upward
+            and qos == 1
+            and dup
+            and (fact == _REPEATED or total[Total.IS_OLDER])
+        ):
+            records[record, Record.STATUS] |= Status.REPEATED
     named = record if upward else NONE
     if rule == _ID_IN_USE and not upward:
         rule = _ID_IN_USE_BROKER
@@ -528,7 +555,7 @@ def track(
                 link[Link.PING_FIRST] = (link[Link.PING_FIRST] + 1) % MAX_ASKED
                 link[Link.PINGS] -= 1
                 _accept_before(records, link, total, request, packet)
-            elif total[Total.KNOWN]:
+            else:
                 _breaks(breaches, total, _PINGRESP_UNASKED, False, packet, NONE)
         elif packets[packet, Packet.ID] > 0:
             upward = by_client == (kind == _PUBREL)

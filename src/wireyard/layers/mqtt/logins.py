@@ -26,7 +26,7 @@ def connect(connection: Connection, row: Row, at: Moment) -> None:
     """Take the CONNECT of a connection."""
     link = connection.link
     properties = properties_of(row.get("properties"))
-    link.opened = at
+    link.opened, link.begun = at, True
     client_id = row.get("client_id")
     name = client_id or link.client.name
     link.client = link.client._replace(name=name, client_id=client_id)
@@ -77,10 +77,13 @@ def _open(connection: Connection, said: Mapping[str, Any], at: Moment) -> None:
         asked.get("receive_maximum", MAX_IN_FLIGHT),
     )
     will = _will_of(connection, opening)
+    # Without its CONNECT nobody knows whose session it is, so nothing of it is known to be new.
+    present = link.resumed if link.begun else True
     before, connection.session = (
         connection.session,
-        connection.broker.open(link, will, link.resumed, limits),
+        connection.broker.open(link, will, present, limits),
     )
+    connection.broker.has_older |= not (connection.session.known or connection.alone)
     if before is not connection.session:
         connection.give_up(before)
 

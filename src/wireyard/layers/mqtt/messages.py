@@ -19,7 +19,7 @@ from wireyard.layers.mqtt.delivery_columns import Will
 from wireyard.layers.mqtt.packets import Ints
 from wireyard.layers.mqtt.records import Client
 
-__all__ = ["MARKS", "NEEDED", "marks_of", "message_columns"]
+__all__ = ["MARKS", "NEEDED", "marks_of", "message_columns", "unknown_marks"]
 
 NEEDED: Final = (
     "source", "stream", "offset", "length", "captured_ns", "src_addr", "packet_type", "qos", "retain",
@@ -34,9 +34,11 @@ MARKS: Final = pa.schema(
         ("topic", pa.string()),
         ("producer", pa.string()),
         ("client_id", pa.string()),
+        ("is_sent", pa.bool_()),
     ]
 )
-"""A packet that is a message: where its row is, its topic, and whose it is."""
+"""A packet that is a message: where its row is, its topic, whose it is, and whether a client is
+known to have sent it."""
 _ONCE: Final = {
     "correlation_data": "correlation_id",
     "response_topic": "reply_to",
@@ -67,10 +69,35 @@ def marks_of(sent: pa.Table, clients: Sequence[Client], wills: Sequence[Will]) -
     for name in ("endpoint", "client_id"):
         texts = pa.array([getattr(one, name) for one in clients], pa.string())
         columns.append(texts.take(pa.array(client)))
-    rows = [(will.file, will.row, will.message.topic, *will.message.client[3:]) for will in wills]
+    columns.append(pa.array(np.ones(sent.num_rows, np.bool_)))
+    rows = [
+        (will.file, will.row, will.message.topic, *will.message.client[3:], True) for will in wills
+    ]
     more = [pa.array(values, kind) for values, kind in zip(zip(*rows, strict=True), MARKS.types)]  # noqa: B905
     marks = pa.Table.from_arrays(columns, schema=MARKS)
     return pa.concat_tables([marks, pa.Table.from_arrays(more, schema=MARKS)]) if rows else marks
+
+
+def unknown_marks(topics: pa.ChunkedArray, places: Ints, first: int) -> pa.Table:
+    """Return marks of messages on streams of which nobody knows the side.
+
+    Parameters
+    ----------
+    topics, first
+        Those of some rows of a file, and the place of the first of them.
+    places
+        Which of them are messages.
+    """
+    columns = {
+        "row": pa.array(places + first),
+        "topic": topics.take(pa.array(places)).cast(pa.string()),
+        "is_sent": pa.array(np.zeros(len(places), np.bool_)),
+    }
+    arrays = [
+        columns[field.name] if field.name in columns else pa.nulls(len(places), field.type)
+        for field in MARKS
+    ]
+    return pa.Table.from_arrays(arrays, schema=MARKS)
 
 
 def message_columns(packets: pa.Table, marks: pa.Table) -> dict[str, Any]:
@@ -112,7 +139,7 @@ def message_columns(packets: pa.Table, marks: pa.Table) -> dict[str, Any]:
         "body_kind": pc.if_else(is_text, "text", "bytes"),
         "body_size": pc.binary_length(payload),
         "body": payload,
-        "first_seen": _repeated("sent", count),
+        "first_seen": pc.if_else(marks["is_sent"], "sent", None),
         **{name: packets[name] for name in ("source", "stream", "offset", "length")},
     }
 

@@ -165,6 +165,11 @@ class Presence:
         """Add a connection that was accepted; those of a client in the order of their opening."""
         self._links.setdefault(link.client.name, []).append(link)
 
+    def shows(self, name: str) -> bool:
+        """Return whether a client's connections were captured from their CONNECT on."""
+        links = self._links.get(name, ())
+        return bool(links) and all(link.begun for link in links)
+
     def passed(self, passed: Passed) -> None:
         """Add how far messages came; what is of one topic comes before what was missed of it."""
         topic, endpoint, qos, *_ = passed
@@ -247,6 +252,8 @@ def _missed_by(
     name: str, qos: int, message: Message, taken: Moment, presence: Presence
 ) -> tuple[Link | None, str]:
     """Return why a client that was subscribed did not get a message that the broker took."""
+    if not presence.shows(name):
+        return None, "undecided"
     link, certain = presence.at(name, message.start, taken)
     if not certain:
         return link, "undecided"

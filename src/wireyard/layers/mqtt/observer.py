@@ -28,7 +28,7 @@ from wireyard.layers.mqtt.connections import CONNECTION, FLOWING, PLAIN, connect
 from wireyard.layers.mqtt.exchange import Exchange
 from wireyard.layers.mqtt.logins import connack, connect, disconnect
 from wireyard.layers.mqtt.notes import Notes
-from wireyard.layers.mqtt.records import BEHIND, Client, Fact, Link, Moment, Violation
+from wireyard.layers.mqtt.records import BEHIND, UNSEEN, Client, Fact, Link, Moment, Violation
 from wireyard.layers.mqtt.requests import Requests
 from wireyard.layers.mqtt.state import MAX_EARLY, Connection, Known, Row, Stream
 
@@ -102,7 +102,8 @@ class Observer:
     def _know(self, row: Row) -> None:
         name, begun = (row["source"], row["stream"]), row["begun"]
         resets = row["ended"] == "rst"
-        self._known[name] = Known(row["by_client"], row["alone"], begun, resets)
+        older = bool(row.get("older"))
+        self._known[name] = Known(row["by_client"], row["alone"], begun, resets, older)
         if row["ended"] is not None:
             ns, frame = row["ended_ns"], row["ended_frame"]
             self._ends.append(Moment(ns, frame, name[1], BEHIND, ns, frame, name[0]))
@@ -131,6 +132,8 @@ class Observer:
         link.packets += 1
         link.bytes += row["length"]
         link.last = at
+        if not link.version:
+            link.version = row.get("version_in_force") or 0
         most = connection.most_bytes[by_client]
         if most is not None and row["length"] > most:
             rule = "packet_size_client" if by_client else "packet_size_broker"
@@ -154,6 +157,8 @@ class Observer:
             connection.violated(Violation(code, _problem(row), link, by_client, at))
         # A tail takes nothing away from the packets before it.
         link.damaged |= row.get("status") != "tail"
+        if row.get("status") == "gap" and connection.state == "new":
+            connection.state = "unknown"
 
     def _meet(self, name: _StreamName, row: Row) -> Stream:
         """Return the stream of a first row, which may begin a connection."""
@@ -168,6 +173,7 @@ class Observer:
             broker = self.brokers.get(client[:2])
             if broker is None:
                 broker = self.brokers[client[:2]] = Broker(self.notes)
+            broker.has_older |= known.older
             link = Link(client, stream.first)
             connection = Connection(key, known, link, broker, self.notes)
             if row.get("packet_type") == layout.CONNECT:
@@ -245,7 +251,10 @@ class Observer:
             return
         connection = stream.connection
         if connection.session.link is connection.link:
-            connection.broker.close(connection.session, at, "dropped")
+            # Where nothing of the client's was captured, its DISCONNECT may have been before.
+            client_seen = any(self._streams[name].by_client for name in connection.streams)
+            ended_by = "dropped" if connection.link.begun or client_seen else UNSEEN
+            connection.broker.close(connection.session, at, ended_by)
         connection.running -= 2 if self._known[name].resets else 1
         if connection.running <= 0:
             self._lingering.append(connection)

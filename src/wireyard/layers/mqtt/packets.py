@@ -33,6 +33,7 @@ __all__ = [
     "Part",
     "hash_payloads",
     "new_secret",
+    "stream_numbers",
 ]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -168,7 +169,7 @@ class Part(NamedTuple):
         file: int = 0,
         first: int = 0,
     ) -> Part:
-        """Return the packets of a table with the columns of `NEEDED`.
+        """Return the packets of a table with the columns of `NEEDED`, but for those of no stream.
 
         Parameters
         ----------
@@ -187,8 +188,9 @@ class Part(NamedTuple):
         is_kept = ~np.isin(kind, _TRACKED) | (flags & (Flag.MALFORMED | Flag.RETAIN) != 0)
         is_kept |= is_extra
         contents = hash_payloads(table["payload"], secret)
+        stream = stream_numbers(table, streams)
         columns = {
-            "stream": _stream_numbers(table, streams),
+            "stream": stream,
             **{name: _integers(table, name) for name in ("offset", "length")},
             "ns": _integers(table, "captured_ns", NO_TIME),
             "frame": _integers(table, "frame"),
@@ -197,6 +199,7 @@ class Part(NamedTuple):
             "content_0": contents[:, 0],
             "content_1": contents[:, 1],
             "expires_s": expires_s,
+            "version": _integers(table, "version_in_force"),
             "is_extra": is_extra,
             "is_kept": is_kept,
             "file": np.full(table.num_rows, file),
@@ -204,7 +207,11 @@ class Part(NamedTuple):
         }
         arrays = [pa.array(columns[name]).cast(PACKETS.field(name).type) for name in PACKETS.names]
         packets = pa.Table.from_arrays(arrays, schema=PACKETS)
-        return cls(packets, table.select(NEEDED).filter(pa.array(is_kept)))
+        is_known = stream != NONE
+        return cls(
+            packets.filter(pa.array(is_known)),
+            table.select(NEEDED).filter(pa.array(is_kept & is_known)),
+        )
 
     def split(self, partition: Ints, partitions: int) -> Iterator[Part]:
         """Yield the packets of each partition; `partition` says which that is of each packet."""
@@ -226,6 +233,7 @@ PACKETS: Final = pa.schema(
         ("content_0", pa.int64()),
         ("content_1", pa.int64()),
         ("expires_s", pa.int64()),
+        ("version", pa.int8()),
         ("is_extra", pa.bool_()),
         ("is_kept", pa.bool_()),
         ("file", pa.int32()),
@@ -266,6 +274,8 @@ class Packets:
     """Message Expiry Interval; -1 if it has none."""
     is_extra: Bools
     """Whether it has properties that are read one by one."""
+    version: Ints
+    """The version in force."""
     file: Ints
     row: Ints
     """Where it was read: the row of a file."""
@@ -312,6 +322,7 @@ class Packets:
             "frame": None if ns == NO_TIME else int(self.frame[packet]),
             "packet_type": int(grid[Packet.KIND]),
             "return_code": int(grid[Packet.CODE]),
+            "version_in_force": int(self.version[packet]),
         }
 
     def key_of(self, packet: int) -> str:
@@ -360,6 +371,7 @@ class Packets:
             reached_frame[order],
             columns["expires_s"][order],
             columns["is_extra"][order],
+            columns["version"][order],
             columns["file"][order],
             columns["row"][order],
             secret,
@@ -378,8 +390,8 @@ def _integers(table: pa.Table, name: str, missing: int = 0) -> Ints:
     return np.ascontiguousarray(column.to_numpy(), np.int64)
 
 
-def _stream_numbers(table: pa.Table, numbers: Mapping[Stream, int]) -> Ints:
-    """Return the number of the stream of each row."""
+def stream_numbers(table: pa.Table, numbers: Mapping[Stream, int]) -> Ints:
+    """Return the number of the stream of each row; -1 if it has none."""
     found = np.empty(table.num_rows, np.int64)
     at = 0
     for batch in table.select(["source", "stream"]).to_batches():
@@ -388,7 +400,10 @@ def _stream_numbers(table: pa.Table, numbers: Mapping[Stream, int]) -> Ints:
         pairs += stream.indices.to_numpy()
         unique, places = np.unique(pairs, return_inverse=True)
         sources, streams = source.dictionary.to_pylist(), stream.dictionary.to_pylist()
-        each = [numbers[sources[p // len(streams)], streams[p % len(streams)]] for p in unique]
+        each = [
+            numbers.get((sources[p // len(streams)], streams[p % len(streams)]), NONE)
+            for p in unique
+        ]
         found[at : at + len(pairs)] = np.array(each, np.int64)[places]
         at += len(pairs)
     return found

@@ -15,11 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from wireyard.layers.mqtt.delivery_columns import Will
-from wireyard.layers.mqtt.flow_kernels import NONE, Flag, Packet, Record
+from wireyard.layers.mqtt.flow_kernels import NONE, Flag, Packet, Record, Status
 from wireyard.layers.mqtt.packets import NO_TIME, Hashes, Ints, Packets, hash_payloads
 from wireyard.layers.mqtt.properties import properties_of
-from wireyard.layers.mqtt.records import Client, Link, Message, Moment, Subscribed
+from wireyard.layers.mqtt.records import Client, Link, Message, Subscribed
 from wireyard.layers.mqtt.rows import session_row, violation_row
+from wireyard.layers.mqtt.subscribers import Last
 from wireyard.layers.mqtt.tracking import Tracked
 from wireyard.layers.tables import fact_table
 
@@ -57,6 +58,7 @@ SENT: Final = pa.schema(
         *_moment("released", *_ORDER, *_OWN),
         *_COMMON,
         ("malformed", pa.bool_()),
+        ("is_repeated", pa.bool_()),
         ("expires_s", pa.int64()),
         ("length", pa.int64()),
         ("response_topic", pa.string()),
@@ -95,8 +97,8 @@ class Clients:
     """Those that were published."""
     waiting: list[Will]
     """Those whose time had not come when their clients were last seen."""
-    last: dict[tuple[str, str], Moment]
-    """The last packet of each broker."""
+    last: dict[tuple[str, str], Last]
+    """How far the packets of each broker go."""
     dropped: Counter[str]
     tables: dict[str, pa.Table]
     """Of `sessions` and `violations`."""
@@ -200,6 +202,7 @@ def _sent(packets: Packets, records: Grid, extra: Mapping[int, Mapping[str, Any]
             **_columns_of_moments(packets, "released", records[:, Record.RELEASED]),
             **_common(packets, records),
             "malformed": packets.grid[numbers, Packet.FLAGS] & Flag.MALFORMED != 0,
+            "is_repeated": records[:, Record.STATUS] & Status.REPEATED != 0,
             "expires_s": packets.expires_s[numbers],
             "length": packets.length[numbers],
             "file": packets.file[numbers],

@@ -17,6 +17,7 @@ from wireyard.layers.steps import Order
 __all__ = [
     "BEHIND",
     "SMALLEST_WINDOW",
+    "UNSEEN",
     "Client",
     "Fact",
     "Handed",
@@ -42,6 +43,8 @@ _ADDED_BYTES: Final = 16
 """What a broker may add to a message: packet, subscription and alias identifiers."""
 SMALLEST_WINDOW: Final = 10
 """Messages in flight at which a broker may wait for acknowledgements: the smallest in use."""
+UNSEEN: Final = "unseen"
+"""What ended a connection, where that may have been before the capture."""
 _HASH_BYTES: Final = 32
 """Of SHA-256, which most processors do faster than any other hash that cannot be forged."""
 
@@ -153,6 +156,9 @@ class Link(_Record):
 
     client: Client
     opened: Moment
+    """Its CONNECT, or the first of its packets that was captured."""
+    begun: bool = False
+    """Whether its CONNECT was captured."""
     version: int = 0
     user: str | None = None
     status: int | None = None
@@ -213,6 +219,8 @@ class Message(_Record):
     """Where it was sent again."""
     copies: int = 1
     """How often the broker may have taken it for a message of its own."""
+    is_repeated: bool = False
+    """Whether its first copy at QoS 1 was sent before the capture, or by a client not known."""
 
     @property
     def key(self) -> str:
@@ -266,6 +274,10 @@ class Handed(_Record):
     lost_ack: bool = False
     abandoned: bool = False
     """Whether its session ended before it was acknowledged."""
+    untraced: bool = False
+    """Whether its connection ended before that, and nobody knows whose session it was."""
+    may_be_live: bool = False
+    """Whether a subscription that was not seen may ask for RETAIN as published."""
     setter: Moment | None = None
     """Where the message was sent that set the retained value it has."""
     is_live: bool = True

@@ -47,8 +47,7 @@ class Requests:
         request = connection.asked.pop(row.get("packet_id") or 0, None)
         codes = row.get("return_codes") or []
         if request is None or len(codes) != len(request.filters):
-            if connection.state != "unknown":
-                connection.breaks("suback_unasked", False, at)
+            connection.breaks("suback_unasked", False, at)
             return
         connection.prove(request.at, at)
         for place, (asked, code) in enumerate(zip(request.filters, codes, strict=True)):
@@ -62,8 +61,7 @@ class Requests:
         """Take an UNSUBACK: subscriptions end."""
         request = connection.leaving.pop(row.get("packet_id") or 0, None)
         if request is None:
-            if connection.state != "unknown":
-                connection.breaks("unsuback_unasked", False, at)
+            connection.breaks("unsuback_unasked", False, at)
             return
         connection.prove(request.at, at)
         for asked in request.filters:

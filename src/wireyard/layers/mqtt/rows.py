@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from wireyard.layers.mqtt.records import (
+    UNSEEN,
     Client,
     Handed,
     Link,
@@ -36,25 +37,25 @@ def _packet(at: Moment) -> _Row:
 
 def session_row(link: Link) -> _Row:
     """Return a row of `SESSIONS`."""
-    sent, received = link.in_flight
+    sent, received = link.in_flight if link.begun else (None, None)
     return {
         "protocol": "mqtt",
         "client": link.client.endpoint,
         "server": link.client.server,
         "client_id": link.client.client_id,
         "user": link.user,
-        "opened_ns": link.opened.ns,
+        "opened_ns": link.opened.ns if link.begun else None,
         "closed_ns": link.closed.ns if link.closed else None,
         "status": link.status,
-        "ended_by": link.ended_by,
+        "ended_by": None if link.ended_by == UNSEEN else link.ended_by,
         "packets": link.packets,
         "bytes": link.bytes,
-        "version": link.version or None,
+        "version": (link.version or None) if link.begun else None,
         "resumed": link.resumed,
         "keep_alive": link.keep_alive,
         "in_flight_sent": sent,
         "in_flight_received": received,
-        "opened_frame": link.opened.frame,
+        "opened_frame": link.opened.frame if link.begun else None,
         "closed_frame": link.closed.frame if link.closed else None,
         **_packet(link.opened),
     }
@@ -185,12 +186,12 @@ def delivery_row(
         done = each.acknowledged
         row |= {
             "qos": each.qos,
-            "retained": not each.is_live,
+            "retained": None if each.may_be_live else not each.is_live,
             "delivered_ns": each.at.ns,
             "delivered_frame": each.at.frame,
             "acknowledged_ns": done.ns if done else None,
             "acknowledged_frame": done.frame if done else None,
-            "redelivered": each.redelivered,
+            "redelivered": each.redelivered or (None if each.untraced else False),
             "delivery_count": each.count,
             "outcome": _outcome(each),
         }
@@ -199,7 +200,9 @@ def delivery_row(
     return row
 
 
-def _outcome(each: Handed) -> str:
+def _outcome(each: Handed) -> str | None:
     if not each.qos:
         return "no_ack_wanted"
+    if each.untraced:
+        return None
     return "acknowledged" if each.acknowledged else "unacknowledged"

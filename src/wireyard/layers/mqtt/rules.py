@@ -11,7 +11,7 @@ from typing import Final
 
 from wireyard.formats.mqtt.rules import Rule
 
-__all__ = ["RULES", "SEEN_AS", "broken"]
+__all__ = ["OF_ALL_CONNECTIONS", "OF_ALL_PACKETS", "RULES", "SEEN_AS", "broken"]
 
 SEEN_AS: Final = 4
 """The version a connection is judged by whose CONNECT nobody saw."""
@@ -95,6 +95,21 @@ _TABLE: Final = (
 
 RULES: Final = MappingProxyType({row[0]: _rule(*row) for row in _TABLE})
 """Every rule by its name."""
+
+OF_ALL_PACKETS: Final = frozenset(
+    {
+        "suback_unasked", "unsuback_unasked", "pingresp_unasked", "alias_unknown",
+        "id_in_use", "id_in_use_broker", "dup_missing", "dup_first",
+        "puback_unasked", "pubrec_unasked", "pubrel_unasked", "pubcomp_unasked",
+        "receive_maximum_client", "receive_maximum_broker",
+    }
+)  # fmt: skip
+"""Those that are broken only if all packets before are known: one that was not captured may be the
+request, the first copy or the acknowledgement."""
+
+OF_ALL_CONNECTIONS: Final = frozenset({"dup_first", "pubrel_unasked"})
+"""Those that are broken only if all earlier connections of the client are known, too: what is sent
+again may be of a session that was over before."""
 
 
 def broken(rule: str, version: int) -> tuple[str, str] | None:

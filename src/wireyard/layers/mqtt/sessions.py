@@ -50,6 +50,11 @@ class Direction:
         for handed in self.carried.values():
             handed.abandoned = True
 
+    def untrace(self) -> None:
+        """Note that the connection ends, and that nobody knows whose session it was."""
+        for handed in self.carried.values():
+            handed.untraced = handed.acknowledged is None
+
     def leave(self) -> Iterable[Any]:
         """Forget the messages; return them."""
         carried, self.carried = self.carried, {}

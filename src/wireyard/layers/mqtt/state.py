@@ -17,13 +17,14 @@ from wireyard.layers.mqtt.records import (
     Violation,
     moment_of,
 )
-from wireyard.layers.mqtt.rules import broken
+from wireyard.layers.mqtt.rules import OF_ALL_CONNECTIONS, OF_ALL_PACKETS, broken
 from wireyard.layers.mqtt.sessions import Session
 
 __all__ = ["MAX_EARLY", "Connection", "Known", "Request", "Row", "Stream"]
 
 Row = Mapping[str, Any]
 
+_WITH_RETAIN_AS_PUBLISHED: Final = 5
 MAX_EARLY: Final = 1000
 """Packets of a client that wait for CONNACK, which comes within a round trip."""
 
@@ -38,6 +39,8 @@ class Known(NamedTuple):
     """Whether the capture shows its beginning; None where it tells of no beginnings and ends."""
     resets: bool
     """Whether its end is that of the other stream too."""
+    older: bool = False
+    """Whether its server has connections that are older than the capture."""
 
 
 class Request(NamedTuple):
@@ -60,9 +63,9 @@ class Connection:
     """
 
     __slots__ = (
-        "aliases", "alone", "asked", "broker", "early", "key", "leaving", "link", "most_bytes",
-        "notes", "opening", "pings", "rules_broken", "running", "session", "state", "streams",
-        "told", "unconfirmed", "unproved",
+        "_begun", "aliases", "alone", "asked", "broker", "early", "key", "leaving", "link",
+        "most_bytes", "notes", "older", "opening", "pings", "rules_broken", "running", "session",
+        "state", "streams", "told", "unconfirmed", "unproved",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +76,8 @@ class Connection:
         self.broker = broker
         self.notes = notes
         self.state = "new" if known.begun else "unknown"
+        self._begun = bool(known.begun)
+        self.older = known.older
         self.told = known.begun is not None
         """Whether the capture would show its end."""
         self.alone = known.alone
@@ -129,9 +134,23 @@ class Connection:
         self, rule: str, by_client: bool, at: Moment, message_key: str | None = None
     ) -> None:
         """Note that a side broke a rule, if the connection's version has it."""
+        if rule in OF_ALL_PACKETS and not self._is_whole:
+            return
+        if rule in OF_ALL_CONNECTIONS and self.older:
+            return
         found = broken(rule, self.link.version)
         if found is not None:
             self.violated(Violation(*found, self.link, by_client, at, message_key))
+
+    @property
+    def may_publish_as_retained(self) -> bool:
+        """Whether a subscription that was not seen may have Retain As Published."""
+        return self.link.version == _WITH_RETAIN_AS_PUBLISHED and not self.session.known
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether all packets of both streams so far were captured."""
+        return (self.link.begun or self._begun) and not (self.link.damaged or self.alone)
 
     def violated(self, violation: Violation) -> None:
         """Note what was broken, now or when it is known whose connection it is."""

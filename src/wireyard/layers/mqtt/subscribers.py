@@ -11,7 +11,7 @@ from itertools import chain, groupby
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from wireyard.layers.mqtt.deliveries import subscribed_note
+from wireyard.layers.mqtt.deliveries import older_note, subscribed_note
 from wireyard.layers.mqtt.records import Message, Moment, Subscribed
 from wireyard.layers.mqtt.sent import message_notes
 from wireyard.layers.mqtt.subscriptions import Subscription, Subscriptions
@@ -43,15 +43,23 @@ class Topic(NamedTuple):
     is_retained: bool
 
 
+class Last(NamedTuple):
+    """How far the packets of a client go, and whether some of its sessions are older."""
+
+    broker: Key
+    at: Moment
+    has_older: bool
+
+
 def subscription_note(subscribed: Subscribed) -> Note:
     """Note a subscription."""
     order = subscribed.since.order(_SUBSCRIBED)
     return Note(SUBSCRIBERS, subscribed.client[:2], order, subscribed)
 
 
-def last_note(broker: Key, last: Moment) -> Note:
-    """Note the last packet of a client, or to it."""
-    return Note(SUBSCRIBERS, broker, last.order(_LAST), last)
+def last_note(broker: Key, last: Moment, has_older: bool) -> Note:
+    """Note the last packet of a client, or to it, and whether its session may be older."""
+    return Note(SUBSCRIBERS, broker, last.order(_LAST), Last(broker, last, has_older))
 
 
 def will_note(will: Message) -> Note:
@@ -65,7 +73,7 @@ def topic_note(message: Message) -> Note:
     return Note(SUBSCRIBERS, message.client[:2], order, Topic(message.topic, message.retain))
 
 
-def match_topics(records: Iterator[Subscribed | Moment | Message | Topic]) -> Iterator[Found]:
+def match_topics(records: Iterator[Subscribed | Last | Message | Topic]) -> Iterator[Found]:
     """Yield, for every topic of a broker, the subscriptions that ever matched it.
 
     Limits
@@ -79,8 +87,10 @@ def match_topics(records: Iterator[Subscribed | Moment | Message | Topic]) -> It
     for record in records:
         if isinstance(record, Subscribed):
             kept.add(record)
-        elif isinstance(record, Moment):
-            last = max(last or record, record)
+        elif isinstance(record, Last):
+            last = max(last or record.at, record.at)
+            if record.has_older:
+                kept.older_of = record.broker
         elif isinstance(record, Message):
             if last is not None and record.accepted is not None and record.accepted < last:
                 yield from message_notes(record)
@@ -101,6 +111,8 @@ def _matched(topic: Topic, kept: _Kept, matched: set[Topic]) -> Iterator[Found]:
     matched.add(topic)
     if not is_new and not has_new_values:
         return
+    if is_new and kept.older_of is not None:
+        yield older_note(kept.older_of, name)
     for place, subscribed in enumerate(kept.matching(name)):
         if is_new:
             yield subscribed_note(name, place, subscribed)
@@ -113,6 +125,8 @@ class _Kept:
 
     def __init__(self) -> None:
         self.refused = 0
+        self.older_of: Key | None = None
+        """The broker, if some of its subscriptions may be older than the capture."""
         self._tree = Subscriptions()
         self._by_filter: dict[str, list[Subscribed]] = {}
         self._count = 0

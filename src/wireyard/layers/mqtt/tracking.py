@@ -31,6 +31,7 @@ from wireyard.layers.mqtt.flow_kernels import (
     Link,
     Packet,
     Record,
+    Status,
     Total,
     track,
 )
@@ -43,6 +44,7 @@ from wireyard.layers.mqtt.records import Client, Message, Moment, Subscribed, Vi
 from wireyard.layers.mqtt.records import Link as Session
 from wireyard.layers.mqtt.requests import MAX_ASKED
 from wireyard.layers.mqtt.state import Connection
+from wireyard.layers.mqtt.subscribers import Last
 
 __all__ = ["Tracked", "track_clients"]
 
@@ -75,8 +77,8 @@ class Tracked:
     waiting: list[Message]
     """Those whose time had not come when their clients were last seen."""
     violations: list[Violation]
-    last: dict[tuple[str, str], Moment]
-    """The last packet of each broker."""
+    last: dict[tuple[str, str], Last]
+    """How far the packets of each broker go."""
     dropped: Counter[str]
 
 
@@ -187,8 +189,10 @@ class _Client:
         found.violations += notes.violations
         found.dropped += notes.dropped
         if observer.last is not None:
-            for broker in observer.brokers:
-                found.last[broker] = max(found.last.get(broker, observer.last), observer.last)
+            for key, broker in observer.brokers.items():
+                before = found.last.get(key, Last(key, observer.last, False))
+                has_older = before.has_older or broker.has_older
+                found.last[key] = Last(key, max(before.at, observer.last), has_older)
 
     def _observe(self, packet: int, row: Row) -> None:
         """Give a packet to the observer."""
@@ -213,6 +217,9 @@ class _Client:
             return int(numbers[-1]) + 1
         connection = stream.connection
         link = connection.link
+        if not link.version:
+            versions = packets.version[start:stop]
+            link.version = int(versions[np.argmax(versions != 0)])
         link.packets += stop - start
         link.bytes += int(packets.length[start:stop].sum())
         link.last = observer.last = packets.moment(stop - 1)
@@ -277,7 +284,16 @@ class _Direction:
     def abandon(self) -> None:
         """Note that the session ends before these messages are acknowledged."""
         if self._carried is not None:
-            self._records[self._carried[self._carried != NONE], Record.STATUS] |= _ABANDONED
+            self._records[self._carried[self._carried != NONE], Record.STATUS] |= Status.ABANDONED
+
+    def untrace(self) -> None:
+        """Note that the connection ends, and that nobody knows whose session it was."""
+        if self._carried is None:
+            return
+        records = self._carried[self._carried != NONE]
+        is_open = self._records[records, Record.ACCEPTED] == NONE
+        status = self._records[records, Record.STATUS] & ~int(Status.UNTRACED)
+        self._records[records, Record.STATUS] = status | Status.UNTRACED * is_open
 
     def leave(self) -> list[int]:
         """Forget the messages; return them."""
@@ -329,7 +345,6 @@ class _Known:
 
 
 _NO_ALIASES: Final = np.empty((2, 0), np.int32)
-_ABANDONED: Final = 4
 
 
 class _Tracker:
@@ -413,7 +428,8 @@ class _Tracker:
             client = self._numbers[link.client] = len(self._found.clients)
             self._found.clients.append(link.client)
         total[Total.CLIENT] = client
-        total[Total.KNOWN] = connection.state != "unknown"
+        total[Total.IS_OLDER] = connection.older
+        total[Total.MAY_BE_LIVE] = connection.may_publish_as_retained
         total[Total.MOST_CARRIED] = connection.broker.most_carried
         arrays = (
             self._found.records,

@@ -79,7 +79,10 @@ def keep_values(records: Iterator[Setting | Change | Subscribed | Handed]) -> It
             found = [one for content, one in reversed(recent) if content == record.content]
             setter = found[0].sent if found else None
             is_live = bool(found) and initial.is_live(record, found[0])
-            yield content_note(replace(record, setter=setter, is_live=is_live))
+            may_be_live = record.may_be_live and not is_live
+            yield content_note(
+                replace(record, setter=setter, is_live=is_live, may_be_live=may_be_live)
+            )
             yield from initial.deliver(record, found)
         elif isinstance(record, Subscribed):
             current = retained.at(topic, record.asked.time) if topic is not None else None

@@ -23,9 +23,9 @@ __all__ = ["LAYERS", "connection_key"]
 
 _JMS = ("jmq", "gpacket")
 _STREAM = ("source", "stream")
-_ENDPOINTS = ("src_addr", "src_port", "dst_addr", "dst_port")
 _BETWEEN = "\0"
 """Between the parts of a key: it is in no path, address or id."""
+_ENDPOINTS = ("src_addr", "src_port", "dst_addr", "dst_port")
 
 
 # --- jms ------------------------------------------------------------------------------------

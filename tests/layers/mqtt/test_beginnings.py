@@ -1,0 +1,226 @@
+"""Recordings without their first frames: nothing is said that the whole recording contradicts."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import struct
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+import wireyard
+from tests.layers.mqtt.recorded import capture_of
+from tests.layers.mqtt.test_recorded import SCENARIOS
+from wireyard.captures.read import read_capture
+from wireyard.layers.mqtt.derive import derive_tables
+from wireyard.layers.mqtt.directions import in_order
+
+Row = dict[str, Any]
+Packet = tuple[str, int]
+"""A stream, and an offset in it."""
+
+CUTS: Final = int(os.environ.get("WIREYARD_CUTS", "2"))
+"""Beginnings of each recording that are tried."""
+_OPEN: Final = {"in_flight", "queued", "undecided", "unaccepted"}
+"""Verdicts that more of the capture may change."""
+_MOST_UNDECIDED: Final = 0.02
+_KNOWN: Final = {
+    "deliveries": (
+        "client_id", "destination", "consumer", "consumer_id", "subscription", "qos", "retained",
+        "delivered_ns", "acknowledged_ns", "redelivered", "outcome",
+    ),
+    "sessions": (
+        "client", "server", "client_id", "user", "status", "version", "resumed", "keep_alive",
+        "opened_ns", "in_flight_sent", "in_flight_received",
+    ),
+    "retained": ("topic", "payload", "qos", "from_ns", "to_ns", "ended_by", "client_id"),
+    "conversations": ("requester", "replied_ns"),
+}  # fmt: skip
+"""Columns that have what the whole recording says, or nothing."""
+_OF_SENDING: Final = ("message_key", "producer", "producer_client_id", "sent_ns")
+
+
+class Read(NamedTuple):
+    """What a capture holds, and where its packets are."""
+
+    rows: list[Row]
+    tables: dict[str, list[Row]]
+    places: dict[str, dict[int, int]]
+    """By stream the offset of what each frame brought, frames counted in the whole recording."""
+
+
+@cache
+def frames_of(path: Path) -> tuple[bytes, list[bytes]]:
+    """Return the header of a classic capture, and its frames."""
+    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    frames, at = [], 24
+    while at < len(data):
+        stop = at + 16 + int(struct.unpack_from("<I", data, at + 8)[0])
+        frames.append(data[at:stop])
+        at = stop
+    return data[:24], frames
+
+
+def read_without(path: Path, lost: int) -> Read:
+    """Read a capture without its first frames."""
+    header, frames = frames_of(path)
+    data = b"".join((header, *frames[lost:]))
+    rows = in_order(wireyard.read(data, "mqtt").to_pylist())
+    source = rows[0]["source"] if rows else ""
+    streams, places = [], {}
+    for one in read_capture(data).streams:
+        frame, time_ns = one.closed or (None, None)
+        streams.append(
+            {
+                "source": source, "stream": one.name, "opened": one.opened, "begun": one.begun,
+                "ended": one.ended, "ended_frame": frame, "ended_ns": time_ns,
+            }
+        )  # fmt: skip
+        numbers = (one.runs.records + lost).tolist()
+        places[one.name] = dict(zip(numbers, one.runs.offsets.tolist(), strict=True))
+    return Read(rows, derive_tables(rows, streams).tables, places)
+
+
+def moved(part: Read, whole: Read) -> dict[str, tuple[str, int]]:
+    """Return the name in the whole recording of each stream, and how far its offsets differ."""
+    found = {}
+    for name, places in part.places.items():
+        for true, all_places in whole.places.items():
+            both = [frame for frame in places if frame in all_places]
+            if both and true.split("#")[0] == name.split("#")[0]:
+                found[name] = true, all_places[both[0]] - places[both[0]]
+    return found
+
+
+class Judge:
+    """What a part of a recording says, against the whole."""
+
+    def __init__(self, part: Read, whole: Read) -> None:
+        self.part, self.whole = part, whole
+        self._moved = moved(part, whole)
+        self._resent = {f"{row['stream']}@{row['offset']}" for row in part.rows if row.get("dup")}
+        """Messages of which the first copy is not in the part, or of another session there."""
+
+    def packet(self, row: Row) -> Packet:
+        """Return where the packet of a row is in the whole recording."""
+        stream, shift = self._moved[row["stream"]]
+        return stream, row["offset"] + shift
+
+    def key(self, message: str) -> str:
+        """Return a message key as the whole recording has it."""
+        stream, _, offset = message.rpartition("@")
+        true, shift = self._moved[stream]
+        return f"{true}@{int(offset) + shift}"
+
+    def same(self, table: str, row: Row, true: Row) -> None:
+        for column in _KNOWN[table]:
+            assert row.get(column) in (None, "", true.get(column)), (column, row, true)
+
+    def deliveries(self) -> None:
+        handed, others = {}, Counter[Any]()
+        for row in self.whole.tables["deliveries"]:
+            if "delivered_frame" in row:
+                handed[row["stream"], row["offset"]] = row
+            others[row["message_key"], row["client_id"], row["verdict"]] += 1
+            others[row["message_key"], row["verdict"]] += 1
+        found = set()
+        for row in self.part.tables["deliveries"]:
+            if "delivered_frame" in row:
+                place = self.packet(row)
+                found.add(place)
+                if place in handed:
+                    self.delivery(row, handed[place])
+                else:
+                    self.resent(row)
+            elif row["verdict"] not in _OPEN and row["message_key"] not in self._resent:
+                # Of a refused message it may not be known who would have got it.
+                who = () if row["verdict"] == "refused" else (row["client_id"],)
+                assert others[self.key(row["message_key"]), *who, row["verdict"]], row
+        for row in self.part.rows:
+            if row["packet_type"] == 3 and row["status"] == "ok":
+                assert self.packet(row) in found or self.packet(row) not in handed
+
+    def delivery(self, row: Row, true: Row) -> None:
+        self.same("deliveries", row, true)
+        message = row["message_key"]
+        if message is not None and message not in self._resent:
+            assert self.key(message) == true["message_key"], (row, true)
+            assert all(row[one] in (None, true[one]) for one in _OF_SENDING[1:])
+        again = row["verdict"] == "delivered" and true["verdict"] == "lost_ack"
+        assert again or row["verdict"] in (*_OPEN, true["verdict"]), (row, true)
+
+    def resent(self, row: Row) -> None:
+        """Compare a delivery of which the first copy was handed over before."""
+        assert row["redelivered"]
+        verdicts = {
+            true["verdict"]
+            for true in self.whole.tables["deliveries"]
+            if true.get("redelivered")
+            and (true["destination"], true["acknowledged_ns"])
+            == (row["destination"], row["acknowledged_ns"])
+            and row["client_id"] in (None, true["client_id"])
+        }
+        assert verdicts & {"lost_ack", row["verdict"]} or row["verdict"] in _OPEN
+
+    def violations(self) -> None:
+        broken = {
+            (one["rule"], one["stream"], one["offset"], one["client"])
+            for one in self.whole.tables["violations"]
+        }
+        for row in self.part.tables["violations"]:
+            assert (row["rule"], *self.packet(row), row["client"]) in broken, row
+
+    def sessions(self) -> None:
+        logins = {connection(one["stream"]): one for one in self.whole.tables["sessions"]}
+        for row in self.part.tables["sessions"]:
+            true = logins[connection(self.packet(row)[0])]
+            self.same("sessions", row, true)
+            assert row["ended_by"] in (None, true["ended_by"])
+            assert row["closed_ns"] is None or row["closed_ns"] >= true["closed_ns"]
+
+    def values_and_conversations(self) -> None:
+        for table, key in (("retained", "message_key"), ("conversations", "request_key")):
+            true: dict[str, list[Row]] = {}
+            for one in self.whole.tables[table]:
+                true.setdefault(one[key], []).append(one)
+            for row in self.part.tables[table]:
+                candidates = true[self.key(row[key])]
+                reply = self.key(row["reply_key"]) if row.get("reply_key") else None
+                self.same(table, row, next(x for x in candidates if x.get("reply_key") == reply))
+
+
+def connection(stream: str) -> tuple[str, ...]:
+    name, _, ordinal = stream.partition("#")
+    return *sorted(name.split(">")), ordinal
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_no_beginning_of_a_capture_contradicts_the_whole(folder: Path, name: str) -> None:
+    path = capture_of(folder, name)
+    whole = read_without(path, 0)
+    dice = random.Random(name)
+    for _ in range(CUTS):
+        judge = Judge(read_without(path, dice.randrange(1, len(frames_of(path)[1]))), whole)
+        judge.deliveries()
+        judge.violations()
+        judge.sessions()
+        judge.values_and_conversations()
+
+
+def test_a_beginning_leaves_little_undecided(folder: Path) -> None:
+    """All recordings without their first third: whose side each is, and most of what was sent."""
+    verdicts, before, brokers = Counter[str](), Counter[str](), set()
+    for name in SCENARIOS:
+        path = capture_of(folder, name)
+        part = read_without(path, len(frames_of(path)[1]) * 35 // 100)
+        verdicts.update(row["verdict"] for row in part.tables["deliveries"])
+        before.update(row["verdict"] for row in read_without(path, 0).tables["deliveries"])
+        brokers |= {row["server"].partition(":")[2] for row in part.tables["sessions"]}
+    assert brokers == {"1883"} or brokers == {"1883", "1884"}
+    more = verdicts["undecided"] / verdicts.total() - before["undecided"] / before.total()
+    assert more < _MOST_UNDECIDED
