@@ -172,10 +172,13 @@ class Evidences:
         shown = {(row["source"], row["stream"]): row for row in told or ()}
         return decide_sides(
             Evidence(
-                *(row[column] for column in _DIRECTION),
-                *(bool(shown.get(name, {}).get(flag)) for flag in ("opened", "begun")),
-                *self._counts[name].tolist(),
-                self._names.get(name),
+                **row,
+                opened=bool(shown.get(name, {}).get("opened")),
+                begun=bool(shown.get(name, {}).get("begun")),
+                connects=int(self._counts[name][0]),
+                client_packets=int(self._counts[name][1]),
+                broker_packets=int(self._counts[name][2]),
+                client_id=self._names.get(name),
             )
             for name, row in self._ends.items()
         )

@@ -952,9 +952,9 @@ def _delivery_table(
     topic = np.where(none_sent, _at(delivered.topic, where[1]), _at(sent.topic, where[0]))
     qos = _at(delivered.qos, where[1])
     status = _at(delivered.status, where[1])
-    is_again = status & Status.AGAIN != 0
+    is_again, is_untraced = (status & bit != 0 for bit in (Status.AGAIN, Status.UNTRACED))
     outcome = np.where(qos == 0, 0, np.where(done, 1, 2))
-    outcome = np.where((qos > 0) & (status & Status.UNTRACED != 0), NONE, outcome)
+    outcome = np.where((qos > 0) & is_untraced, NONE, outcome)
     origin = np.where(none_sent, 2, _at(sent.is_will, where[0]))
     identifiers = np.array(
         [NONE if one.identifier is None else one.identifier for one in found.subs] or [0], np.int64
@@ -983,9 +983,7 @@ def _delivery_table(
         "sent_ns": _integers(*moments.column(sent_at, "ns")),
         "delivered_ns": _integers(*moments.column(at, "ns")),
         "acknowledged_ns": pa.array(own_ns, mask=none_done),
-        "redelivered": pa.array(
-            is_again, mask=none_delivered | ~is_again & (status & Status.UNTRACED != 0)
-        ),
+        "redelivered": pa.array(is_again, mask=none_delivered | (is_untraced & ~is_again)),
         "delivery_count": _integers(_at(delivered.copies, where[1]), none_delivered),
         "outcome": _pick(np.where(none_delivered, NONE, outcome), _OUTCOMES),
         "verdict": _pick(fates[:, Fate.VERDICT], text_array(VERDICT_NAMES)),

@@ -22,8 +22,8 @@ from wireyard.layers.mqtt.records import Client
 __all__ = ["MARKS", "NEEDED", "marks_of", "message_columns", "unknown_marks"]
 
 NEEDED: Final = (
-    "source", "stream", "offset", "length", "captured_ns", "src_addr", "packet_type", "qos", "retain",
-    "payload", "payload_size", "properties", "will_payload", "will_qos", "will_retain",
+    "source", "stream", "offset", "length", "captured_ns", "src_addr", "packet_type", "qos",
+    "retain", "payload", "payload_size", "properties", "will_payload", "will_qos", "will_retain",
     "will_properties",
 )  # fmt: skip
 """Columns of MQTT packets that a message is made of."""
