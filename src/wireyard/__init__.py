@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from wireyard import gpacket, jmq, mqtt, rmp
-    from wireyard.api import decode, encode, formats, packets, read, scan, segments, write
+    from wireyard.api import (
+        decode,
+        encode,
+        follow,
+        formats,
+        packets,
+        read,
+        scan,
+        segments,
+        write,
+    )
     from wireyard.errors import (
         DecodeError,
         EncodeError,
@@ -29,7 +39,17 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "wireyard.api": ("decode", "encode", "formats", "packets", "read", "scan", "segments", "write"),
+    "wireyard.api": (
+        "decode",
+        "encode",
+        "follow",
+        "formats",
+        "packets",
+        "read",
+        "scan",
+        "segments",
+        "write",
+    ),
     "wireyard.errors": (
         "DecodeError",
         "EncodeError",
@@ -63,6 +83,7 @@ __all__ = [
     "WireError",
     "decode",
     "encode",
+    "follow",
     "formats",
     "gpacket",
     "jmq",

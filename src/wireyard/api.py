@@ -14,15 +14,15 @@ import pyarrow as pa
 
 from wireyard.captures.inputs import Input, Readable, open_input
 from wireyard.errors import UsageError
-from wireyard.formats import get_format, titles
+from wireyard.formats import Format, get_format, titles
 from wireyard.streams.decoder import decode_blocks
 from wireyard.streams.framer import Framer
-from wireyard.streams.plan import Condition, make_plan
+from wireyard.streams.plan import Condition, Plan, make_plan
 from wireyard.streams.scan import scan_streams
 from wireyard.streams.source import Source
 from wireyard.streams.write import write_stream
 
-__all__ = ["decode", "encode", "formats", "packets", "read", "scan", "segments", "write"]
+__all__ = ["decode", "encode", "follow", "formats", "packets", "read", "scan", "segments", "write"]
 
 _MOST_THREADS = 8
 
@@ -135,6 +135,76 @@ def read(
         max_packet_bytes=max_packet_bytes,
         threads=threads,
     ).read_all()
+
+
+def follow(
+    source: str | os.PathLike[str],
+    format: str | None = None,
+    columns: Sequence[str] | None = None,
+    mode: str = "permissive",
+    *,
+    where: Sequence[Condition] = (),
+    decode_as: Sequence[str] = (),
+    keylog: KeyLogs = (),
+    max_packet_bytes: int | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a capture or a stream while it is written, in bounded memory.
+
+    Rows come as soon as the bytes of their packets are there, so those of several streams are
+    mixed; within a stream they are in order. The iterator may be closed at any time, and rows of
+    packets that are not whole then are not yielded.
+
+    Parameters
+    ----------
+    source
+        ``-`` for standard input or the path of a named pipe, which are read to their end; or the
+        path of a file, or a pattern for several, which are read on for ever, with what is appended
+        and what takes their place.
+    format, columns, mode, where, decode_as, keylog, max_packet_bytes
+        Those of `scan`; the format is that of the first stream that has one if None.
+
+    Raises
+    ------
+    SourceError
+        The source cannot be read.
+    UsageError
+        An unknown format, column, operator or mode.
+    DecodeError
+        In mode ``failfast``: the first bad row.
+
+    Warns
+    -----
+    UserWarning
+        At the end of a pipe: something in it was not read.
+
+    Examples
+    --------
+    >>> import wireyard
+    >>> for batch in wireyard.follow("traffic.pcap", "mqtt"):  # doctest: +SKIP
+    ...     print(batch.num_rows)
+    """
+    # A source that is not followed does not need all this.
+    from wireyard.captures.following import follow as open_following
+    from wireyard.streams.growth import read_turns
+
+    paths = [keylog] if isinstance(keylog, str | os.PathLike) else keylog
+    named = get_format(format) if format else None
+    found = open_following(source, named, decode_as, paths, max_packet_bytes=max_packet_bytes)
+    plans: list[Plan] = []
+
+    def plan_of(format: Format) -> Plan | None:
+        if not plans:
+            limit = max_packet_bytes
+            plan = make_plan(format, columns, where, mode, limit, captured=found.captured)
+            plans.append(plan)
+        return plans[0] if plans[0].format.label == format.label else None
+
+    with closing(found):
+        yield from read_turns(found.turns(), plan_of)
+        told = found.summary()
+        for note in (told.damage, *told.problems):
+            if note:
+                warnings.warn(f"{found.name}: {note}", stacklevel=2)
 
 
 def segments(source: Source, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:

@@ -37,8 +37,11 @@ from wireyard.streams.framer import OK, Framer
 __all__ = [
     "PORT_MAPPER_PORT",
     "Assigned",
+    "CapturedConnection",
     "DecodeAs",
     "assign_formats",
+    "captured_connections",
+    "count_proxies",
     "describe_proxies",
     "parse_decode_as",
     "suggest_decode_as",
@@ -119,7 +122,8 @@ def assign_formats(
         The secrets of connections of TLS; without one they stay closed.
     """
     carriers = Carriers(KeyLog() if keys is None else keys)
-    found, others = [*_connections(streams, carriers)], [*_connections(guides, carriers)]
+    found = [*captured_connections(streams, carriers)]
+    others = [*captured_connections(guides, carriers)]
     services: dict[Endpoint, str | None] = {}
     for one in (*found, *others):
         services |= one.services()
@@ -130,12 +134,21 @@ def assign_formats(
 
 def describe_proxies(assigned: Sequence[Assigned]) -> str | None:
     """Return one line about headers of proxies that are no part of streams, None without one."""
-    headers = [each.captured.proxy for each in assigned if each.captured.proxy is not None]
+    return count_proxies(
+        Counter(each.captured.proxy for each in assigned if each.captured.proxy is not None)
+    )
+
+
+def count_proxies(headers: Mapping[tuple[str, int], int]) -> str | None:
+    """Return that line for names and sizes of headers, and how often each came."""
     if not headers:
         return None
-    counts = Counter(name for name, _ in headers)
+    counts: Counter[str] = Counter()
+    for (name, _), count in headers.items():
+        counts[name] += count
     shown = ", ".join(f"{count} of {name}" for name, count in sorted(counts.items()))
-    return f"headers of proxies, {sum(size for _, size in headers)} bytes in no row: {shown}"
+    size = sum(size * count for (_, size), count in headers.items())
+    return f"headers of proxies, {size} bytes in no row: {shown}"
 
 
 def suggest_decode_as(streams: Sequence[Stream]) -> str:
@@ -157,7 +170,10 @@ def _server_port(directions: Sequence[Stream]) -> int:
     return min(first.src.port, first.dst.port)
 
 
-def _connections(streams: Sequence[Stream], carriers: Carriers) -> Iterator[_Connection]:
+def captured_connections(
+    streams: Sequence[Stream], carriers: Carriers
+) -> Iterator[CapturedConnection]:
+    """Yield the connections of streams that are in order, those with a byte behind a proxy."""
     for _, both in groupby(streams, key=lambda stream: stream.connection):
         captured = list(both)
         heads = [first_bytes(stream) for stream in captured]
@@ -165,10 +181,10 @@ def _connections(streams: Sequence[Stream], carriers: Carriers) -> Iterator[_Con
         if directions is not captured:
             heads = [first_bytes(stream) for stream in directions]
         if directions:
-            yield _Connection(directions, heads, carriers)
+            yield CapturedConnection(directions, heads, carriers)
 
 
-class _Connection:
+class CapturedConnection:
     """The directions of a connection, the one that spoke first before the other."""
 
     def __init__(
@@ -178,15 +194,16 @@ class _Connection:
         self._carriers, inside = carriers.open(captured, heads)
         self._closed = inside is None
         self._directions = directions = captured if inside is None else inside
-        self._heads = [first_bytes(one) for one in directions] if self._carriers else heads
-        answers = map(_port_mapper, directions, self._heads)
+        self.heads = [first_bytes(one) for one in directions] if self._carriers else heads
+        """The first bytes of each direction."""
+        answers = map(_port_mapper, directions, self.heads)
         self._port_mapper = next(filter(None, answers), None)
 
     def services(self) -> Mapping[Endpoint, str | None]:
         """Return the endpoints of the broker whose port mapper this is, and their formats."""
         if self._port_mapper is None:
             return {}
-        heads = zip(self._directions, self._heads, strict=True)
+        heads = zip(self._directions, self.heads, strict=True)
         brokers = {stream.src for stream, head in heads if is_answer(head)}
         return {
             Endpoint(broker.address, service.port): service.format
@@ -199,10 +216,10 @@ class _Connection:
 
     def opened(self) -> Mapping[Endpoint, str]:
         """Return the endpoint that a client opened a connection to, and in which format."""
-        format = self._sniffed
+        format = self.sniffed
         if format is None or self._directions[0].protocol != "tcp":
             return {}
-        pairs = zip(self._directions, self._heads, strict=True)
+        pairs = zip(self._directions, self.heads, strict=True)
         return {stream.dst: format.name for stream, head in pairs if format.opens(head)}
 
     def assigned(
@@ -240,12 +257,13 @@ class _Connection:
         if first.protocol == "tcp":
             if self._port_mapper is not None:
                 return None
-            return self._sniffed or _by_port(ends, services)
+            return self.sniffed or _by_port(ends, services)
         return named if named is not None and named.in_datagrams else None
 
     @cached_property
-    def _sniffed(self) -> Format | None:
-        found = (sniff(head) for head in self._heads if head)
+    def sniffed(self) -> Format | None:
+        """The format that the first bytes of either direction show."""
+        found = (sniff(head) for head in self.heads if head)
         return next(filter(None, found), None)
 
     def _contexts(self, format: Format) -> list[int]:
@@ -256,9 +274,9 @@ class _Connection:
         contexts = [format.context] * 2
         if len(self._directions) == 2:
             for at, other in ((0, 1), (1, 0)):
-                if self._directions[other].begun and self._heads[other]:
-                    contexts[at] = format.answer_context(self._heads[other], format.context)
-        if contexts == [format.context] * 2 and not any(map(format.opens, self._heads)):
+                if self._directions[other].begun and self.heads[other]:
+                    contexts[at] = format.answer_context(self.heads[other], format.context)
+        if contexts == [format.context] * 2 and not any(map(format.opens, self.heads)):
             packets = chain.from_iterable(_first_packets(one, format) for one in self._directions)
             return [format.tell_context(packets, format.context)] * 2
         return contexts

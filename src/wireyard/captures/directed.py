@@ -39,6 +39,8 @@ class CapturedStream:
     bytes_ahead: int
     tray: Tray = field(default_factory=Tray, repr=False, compare=False)
     """Where its bytes are put; streams that share it are read together."""
+    growing: bool = False
+    """Whether bytes may follow its last ones, so that these do not end it."""
 
     @property
     def stream(self) -> str:
@@ -58,8 +60,10 @@ class CapturedStream:
             framer.segment_starts = self.captured.runs.offsets
             if not self.captured.begun and framer.position == 0:
                 framer.presume()
-        for start, stop in self.captured.pieces.tolist():
-            if stop <= framer.position:
+        pieces = self.captured.pieces.tolist()
+        for number, (start, stop) in enumerate(pieces, 1):
+            # Of a stream that grew, a piece may have ended in garbage without being its last.
+            if stop < framer.position or (stop == framer.position and framer.in_step):
                 continue
             if framer.position < start:
                 yield self._gap(framer, start)
@@ -68,8 +72,11 @@ class CapturedStream:
             if self.captured.protocol == "udp":
                 yield from self._datagrams(framer, scanner, stop)
             else:
-                windows = self.captured.windows(framer.position, stop, tray=self.tray)
+                ends = not self.growing or number < len(pieces)
+                windows = self.captured.windows(framer.position, stop, tray=self.tray, ends=ends)
                 yield from cut_blocks(windows, framer, scanner, limit)
+        if self.growing:
+            return
         if framer.position < min(self.captured.size, limit or self.captured.size):
             yield self._gap(framer, self.captured.size)
 

@@ -62,6 +62,20 @@ class FlowTable:
         )
         return flows
 
+    def keep(self, conversations: Ints) -> None:
+        """Forget all conversations but some, which are numbered anew, in the order given."""
+        self._keys = self._keys[conversations]
+        self._count = len(conversations)
+        self._slots = np.full(_FIRST_SLOTS, EMPTY, np.int64)
+        self._make_room(self._count)
+        fill_slots(self._keys, self._count, self._seed, self._slots)
+
+    def pair(self, conversation: int) -> bytes:
+        """Return a key that conversations of the same endpoints share, and no others."""
+        key = self._keys[conversation].copy()
+        key[Key.PROTOCOL] >>= 8  # the IP version stays
+        return bytes(key)
+
     def _make_room(self, most: int) -> None:
         if most > len(self._keys):
             grown = np.empty((2 * most, len(Key)), np.int64)

@@ -23,6 +23,9 @@ Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 _LIFETIME_NS: Final = 60 * 1_000_000_000
 """After that long the rest of a datagram will not come, and its number is used again."""
 _MOST_BYTES: Final = 65535
+_MAX_MOVED_BYTES: Final = 16 << 20
+"""What is held of datagrams whose rest may still come, where captures have no end: 256 of the
+largest. The rest of the oldest will not come."""
 _UNIT_BYTES: Final = 8
 """Fragments begin at multiples of this."""
 
@@ -124,6 +127,29 @@ class Fragments:
             np.array(done_ns, np.int64),
             [datagram.records for datagram, _, _ in done],
         )
+
+    def move(self, places: Places, to: Places) -> set[int]:
+        """Copy what waits from places to others; return the records of the packets it came in.
+
+        The newest that `_MAX_MOVED_BYTES` hold stay; of those no one is older than a datagram may
+        be when its rest comes.
+        """
+        if not self._waiting:
+            return set()
+        newest_ns = max(one.begun_ns for one in self._waiting.values())
+        left = _MAX_MOVED_BYTES
+        kept = {}
+        for key, one in sorted(self._waiting.items(), key=lambda each: -each[1].begun_ns):
+            left -= sum(length for _, _, length in one.pieces)
+            if left < 0 or newest_ns - one.begun_ns > _LIFETIME_NS:
+                break
+            one.pieces = [
+                (offset, to.append(places.view(start, length).copy()), length)
+                for offset, start, length in one.pieces
+            ]
+            kept[key] = one
+        self._waiting = kept
+        return {record for one in kept.values() for record in one.records}
 
 
 def _header(column: list[int]) -> bytes:

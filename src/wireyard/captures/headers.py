@@ -176,6 +176,22 @@ class PacketReader:
         order = np.argsort(units[Unit.RECORD], kind="stable")
         return units[:, order], times_ns[order]
 
+    def release(self) -> None:
+        """Let go of the bytes of all packets so far, but for fragments that wait for others.
+
+        Places are counted anew from then on.
+        """
+        places = Places()
+        waiting: set[int] = set()
+        for each in self._waiting:
+            waiting |= each.move(self.places, places)
+        whole = {one: self.fragments[one] for one in waiting if one in self.fragments}
+        waiting.update(*whole.values())
+        self.places, self.fragments = places, whole
+        for known in (self._endings, self._sizes):
+            for record in known.keys() - waiting:
+                del known[record]
+
     def _assemble(self, headers: Headers) -> Iterator[tuple[Grid, Ints]]:
         """Yield the units of datagrams that fragments make, and that fragments in them make."""
         fragments, times_ns = headers.fragments, headers.fragment_times_ns

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
@@ -22,7 +22,16 @@ if TYPE_CHECKING:
     from wireyard.captures.assignment import Assigned
     from wireyard.captures.index import IndexedExtent
 
-__all__ = ["Input", "Readable", "begins_store", "open_captures", "open_input", "shown_format"]
+__all__ = [
+    "Input",
+    "Readable",
+    "begins_store",
+    "describe_unknown",
+    "no_format",
+    "open_captures",
+    "open_input",
+    "shown_format",
+]
 
 _SNIFFED_BYTES: Final = 1 << 16
 _SHOWN_BYTES: Final = 16
@@ -143,7 +152,7 @@ def open_input(
         captured, shown = is_capture(head), shown_format(head, named)
         stored = not captured and shown is None and path is not None and begins_store(head)
         if not (captured or stored):
-            format = shown or named or _unknown(opened, head)
+            format = shown or named or no_format(opened.name, head)
             return Input(opened.name, False, [Readable(format, opened)])
         if path is None:
             return open_captures([opened], named, decode_as, keylog=keylog)
@@ -184,13 +193,22 @@ def _open_store(path: str, named: Format | None) -> Input:
     return Input(path, False, streams, damage=str(damage) if damage else None)
 
 
-def _unknown(opened: OpenedStream, head: bytes) -> NoReturn:
+def no_format(name: str, head: bytes) -> NoReturn:
+    """Say that a bare stream begins like no format.
+
+    Raises
+    ------
+    SourceError
+        It is empty.
+    UsageError
+        It is not.
+    """
     if not head:
-        raise SourceError(f"{opened.name}: is empty; 'format' says what to take it for")
+        raise SourceError(f"{name}: is empty; 'format' says what to take it for")
     shown = head[:_SHOWN_BYTES].hex(" ")
     known = ", ".join(labels())
     problem = f"begins like no format ({shown}); 'format' says what to take it for: {known}"
-    raise UsageError(f"{opened.name}: {problem}")
+    raise UsageError(f"{name}: {problem}")
 
 
 def open_captures(
@@ -271,6 +289,31 @@ def open_captures(
         list(_describe_closed(unknown)),
         _problems(wanted),
     )
+
+
+def describe_unknown(
+    name: str,
+    unknown: Sequence[Assigned],
+    endings: Mapping[int, int],
+    proxies: Mapping[tuple[str, int], int],
+    damage: str | None,
+    problems: Sequence[str],
+) -> Input:
+    """Return what is said of a capture at its end, as an input without streams.
+
+    Parameters
+    ----------
+    unknown, damage, problems
+        Those of the input.
+    endings, proxies
+        What `name_unread` and `count_proxies` take.
+    """
+    from wireyard.captures.assignment import count_proxies
+    from wireyard.captures.unread import describe_unread, name_unread
+
+    notes = [*filter(None, (describe_unread(name_unread(endings)), count_proxies(proxies)))]
+    closed = list(_describe_closed(unknown))
+    return Input(name, True, [], unknown, damage, notes, closed=closed, problems=problems)
 
 
 def _describe_closed(unknown: Sequence[Assigned]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from wireyard.captures.layout import MAX_RECORD_BYTES, USUAL_RECORD_BYTES, Recor
 from wireyard.captures.records import BLOCK_RECORDS, Context, Interface, Records
 from wireyard.errors import DecodeError, LimitExceeded, Truncated
 
-__all__ = ["FILE_HEADER_BYTES", "MAGICS", "find_record", "read_records"]
+__all__ = ["FILE_HEADER_BYTES", "MAGICS", "find_record", "read_header", "read_records"]
 
 Bytes = npt.NDArray[np.uint8]
 Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
@@ -79,7 +79,7 @@ def read_records(
             missing = Truncated("pcap", "File Header", 0, FILE_HEADER_BYTES, len(data), _SPEC)
             yield _records(_NOTHING, 0, 0, missing)
             return
-        start, context = FILE_HEADER_BYTES, _read_header(data)
+        start, context = FILE_HEADER_BYTES, read_header(data)
     at, [interface] = start, context.interfaces
     while (block := _walk(data, at, limit, context)).shape[1]:
         at = int(block[Record.START, -1] + block[Record.CAPTURED, -1])
@@ -104,7 +104,7 @@ def find_record(data: Bytes, start: int, stop: int, context: Context) -> int | N
     return None if found < 0 else found
 
 
-def _read_header(data: Bytes) -> Context:
+def read_header(data: Bytes) -> Context:
     """Return what the header of a file says, and the first records say about theirs."""
     kind = MAGICS[data[:4].tobytes()]
     order = "<u4" if kind.little else ">u4"

@@ -43,6 +43,8 @@ class Places:
 
         The first `skip` bytes of the first run are left out.
         """
+        if not len(out):
+            return
         if len(self._parts) == 1:
             aside(copy_runs, self._parts[0], 0, starts, lengths, skip, out)
             return

@@ -169,9 +169,23 @@ class Stream:
         self.content.places.copy(starts, lengths, out, start - begin)
 
     def windows(
-        self, start: int, stop: int, window_bytes: int = WINDOW_BYTES, tray: Tray | None = None
+        self,
+        start: int,
+        stop: int,
+        window_bytes: int = WINDOW_BYTES,
+        tray: Tray | None = None,
+        *,
+        ends: bool = True,
     ) -> Windows:
-        """Yield the windows of a piece, or of a part of one; `tray` is where their bytes go."""
+        """Yield the windows of a piece, or of a part of one.
+
+        Parameters
+        ----------
+        tray
+            Where their bytes go.
+        ends
+            Whether the last window is at the end: no bytes follow before a gap.
+        """
         tray = tray or Tray()
         reach = window_bytes
         while True:
@@ -179,9 +193,8 @@ class Stream:
             place = tray.take(reached - start)
             end = place + reached - start
             self._copy(start, reached, tray.data[place:end])
-            window = Window(tray.data, start - place, place, end, reached == stop)
-            yield window
-            if window.at_end:
+            yield (window := Window(tray.data, start - place, place, end, ends and reached == stop))
+            if reached == stop:
                 return
             # A window that moved nothing on holds the beginning of something larger.
             reach = window_bytes if window.start > place else reach * 2

@@ -21,7 +21,7 @@ from wireyard.captures.tcp_kernels import (
 )
 from wireyard.captures.units import Units
 
-__all__ = ["Reassembled", "reassemble"]
+__all__ = ["Placer", "Reassembled", "reassemble"]
 
 Ints = npt.NDArray[np.int64]
 Shorts = npt.NDArray[np.int32]
@@ -50,9 +50,9 @@ def reassemble(
     newest
         Whether the segment captured last counts where segments overlap, instead of the first.
     """
-    connections, sides, streams, positions, verdicts = _place(
-        segments, times_ns, conversation_count
-    )
+    placer = Placer()
+    streams, positions, verdicts = placer.place(segments, times_ns, conversation_count)
+    connections, sides = placer.connections, placer.sides
     states = sides[:, Side.STATE]
     begun, seen = states & State.BEGUN != 0, states & State.DATA != 0
     begins = np.where(begun, sides[:, Side.BEGIN], sides[:, Side.LOW])
@@ -88,43 +88,96 @@ def _captured_bytes(verdicts: npt.NDArray[np.uint8], captured: Shorts) -> Ints:
     return counts
 
 
-def _place(
-    segments: Units, times_ns: Ints, conversation_count: int
-) -> tuple[Grid, Grid, Shorts, Ints, npt.NDArray[np.uint8]]:
-    """Find the connection of each segment and its position there."""
-    streams = pooled(len(segments), np.int32)
-    positions = pooled(len(segments), np.int64)
-    verdicts = pooled(len(segments), np.uint8)
-    latest = np.full(conversation_count, NONE, np.int32)
-    capacity = conversation_count + _FIRST_CONNECTIONS
-    connections = np.empty((capacity, len(Connection)), np.int64)
-    sides = np.empty((2 * capacity, len(Side)), np.int64)
-    count = np.zeros(1, np.int64)
-    row = 0
-    while True:
-        row = place_segments(
-            row,
-            segments.flows,
-            times_ns,
-            segments.sequences,
-            segments.acknowledgments,
-            segments.flags,
-            segments.lengths,
-            latest,
-            connections,
-            sides,
-            count,
-            streams,
-            positions,
-            verdicts,
-        )
-        if row == len(segments):
-            break
-        connections, sides = (
-            np.concatenate([old, np.empty_like(old)]) for old in (connections, sides)
-        )
-    made = int(count[0])
-    return connections[:made], sides[: 2 * made], streams, positions, verdicts
+class Placer:
+    """Finds the connection of each segment and its position there, as segments follow each other.
+
+    Rows of `Connection` and `Side` that are rows of segments count from where the segments began
+    that were placed at once.
+    """
+
+    def __init__(self) -> None:
+        self.latest: Shorts = np.empty(0, np.int32)
+        """The latest connection of each conversation."""
+        self._connections = np.empty((_FIRST_CONNECTIONS, len(Connection)), np.int64)
+        self._sides = np.empty((2 * _FIRST_CONNECTIONS, len(Side)), np.int64)
+        self._count = np.zeros(1, np.int64)
+
+    def __len__(self) -> int:
+        return int(self._count[0])
+
+    @property
+    def connections(self) -> Grid:
+        """What is known of each connection."""
+        return self._connections[: len(self)]
+
+    @property
+    def sides(self) -> Grid:
+        """What is known of each of their sides."""
+        return self._sides[: 2 * len(self)]
+
+    def place(
+        self, segments: Units, times_ns: Ints, conversation_count: int
+    ) -> tuple[Shorts, Ints, npt.NDArray[np.uint8]]:
+        """Return the side of each segment, its position there, and its `Verdict`."""
+        streams = pooled(len(segments), np.int32)
+        positions = pooled(len(segments), np.int64)
+        verdicts = pooled(len(segments), np.uint8)
+        new = np.full(max(conversation_count - len(self.latest), 0), NONE, np.int32)
+        self.latest = np.concatenate([self.latest, new]) if len(self.latest) else new
+        self._make_room(len(self) + len(new))
+        row = 0
+        while True:
+            row = place_segments(
+                row,
+                segments.flows,
+                times_ns,
+                segments.sequences,
+                segments.acknowledgments,
+                segments.flags,
+                segments.lengths,
+                self.latest,
+                self._connections,
+                self._sides,
+                self._count,
+                streams,
+                positions,
+                verdicts,
+            )
+            if row == len(segments):
+                return streams, positions, verdicts
+            self._make_room(2 * len(self))
+
+    def keep(self, kept: Ints, conversations: Ints, conversation_count: int) -> None:
+        """Forget all connections but some.
+
+        Parameters
+        ----------
+        kept
+            Their numbers, ascending; they are numbered anew, in the same order.
+        conversations
+            The numbers that their conversations have now.
+        conversation_count
+            How many conversations there are now.
+        """
+        connections = self.connections[kept]
+        sides = self.sides.reshape(-1, 2, len(Side))[kept].reshape(-1, len(Side))
+        connections[:, Connection.CONVERSATION] = conversations
+        order = np.argsort(conversations, kind="stable")
+        before = np.r_[NONE, order[:-1]][: len(order)]
+        same = np.r_[False, conversations[order][1:] == conversations[order][:-1]][: len(order)]
+        connections[order, Connection.BEFORE] = np.where(same, before, NONE)
+        self.latest = np.full(conversation_count, NONE, np.int32)
+        self.latest[conversations] = np.arange(len(kept))  # of several the last counts
+        self._connections, self._sides = connections, sides
+        self._count[0] = len(kept)
+
+    def _make_room(self, most: int) -> None:
+        more = most + _FIRST_CONNECTIONS - len(self._connections)
+        if most > len(self._connections):
+            self._connections, self._sides = (
+                np.concatenate([old, np.empty((times * more, old.shape[1]), np.int64)])
+                for old, times in ((self._connections, 1), (self._sides, 2))
+            )
 
 
 def _merge(

@@ -133,11 +133,21 @@ def read_key_logs(
 def embedded_secrets(files: Iterable[Bytes]) -> Iterator[bytes]:
     """Yield the key logs in the Decryption Secrets Blocks of those files that are pcapng."""
     for data in files:
-        if data[:4].tobytes() != magic.PCAPNG:
-            continue
-        place = np.zeros(2, np.int64)
-        while (at := seek_block(data, SECRETS, place)) >= 0:
-            begin, stop = at + _BLOCK_HEAD_BYTES, int(place[0]) - 4
-            kind, size = data[at + 8 : begin].view("<u4" if place[1] else ">u4").tolist()
-            if kind == _TLS_KEY_LOG and size <= min(stop - begin, MAX_KEY_LOG_BYTES):
-                yield data[begin : begin + size].tobytes()
+        if data[:4].tobytes() == magic.PCAPNG:
+            yield from secrets_of_blocks(data)
+
+
+def secrets_of_blocks(data: Bytes, *, little: bool = True) -> Iterator[bytes]:
+    """Yield the key logs in the Decryption Secrets Blocks among pcapng blocks.
+
+    Parameters
+    ----------
+    little
+        Whether the section that the first block is in is little-endian.
+    """
+    place = np.array([0, little], np.int64)
+    while (at := seek_block(data, SECRETS, place)) >= 0:
+        begin, stop = at + _BLOCK_HEAD_BYTES, int(place[0]) - 4
+        kind, size = data[at + 8 : begin].view("<u4" if place[1] else ">u4").tolist()
+        if kind == _TLS_KEY_LOG and size <= min(stop - begin, MAX_KEY_LOG_BYTES):
+            yield data[begin : begin + size].tobytes()

@@ -18,6 +18,8 @@ __all__ = ["read_tables", "write_arrow", "write_parquet"]
 _ROW_GROUP_BYTES = 16 << 20
 """Large enough that a reader of one column has long runs to read, small enough to be held thrice
 (as batches, as columns, encoded)."""
+_MOST_HELD = 64
+"""Tables of a row group that are held one by one."""
 _COPIED_BATCHES = 4
 """Batches, each of a window of the stream, whose memory is held whole at a time."""
 
@@ -43,9 +45,11 @@ def read_tables(
         While reading, in mode ``failfast``: the first bad row.
     UsageError
         Bodies are to be shown otherwise than as bytes, or nested packets. While reading: a stream
-        of another format than the first.
+        of another format than the first. There is no stream of any format.
     """
-    first = next(readings)
+    first = next(readings, None)
+    if first is None:
+        raise UsageError("there is no stream of a known format, so no table; --format makes one")
     if first.selection.shown_body is not None:
         choice = first.selection.request.body
         raise UsageError(f"--body {choice} is for table and jsonl; these tables hold bytes")
@@ -88,6 +92,8 @@ def _gathered(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[
     for table in _copied(batches, schema):
         held.append(table)
         held_bytes += table.nbytes
+        if len(held) == _MOST_HELD:  # each has more memory than its rows if these are few
+            held = [pa.concat_tables(held).combine_chunks()]
         if held_bytes >= _ROW_GROUP_BYTES:
             yield pa.concat_tables(held)
             held, held_bytes = [], 0

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from wireyard.captures.inputs import Input
     from wireyard.cli.reading import Budget, OpenInput
     from wireyard.cli.selection import Request
+    from wireyard.formats import Format
     from wireyard.streams.blocks import DirectedStream
 
 __all__ = ["command"]
@@ -52,16 +53,25 @@ class _Job:
     request: Request
     budget: Budget
     shows_progress: bool
+    max_packet_bytes: int | None
+    follows: bool
+    """Whether files are read on while they grow."""
+    one_format: bool
+    """Whether the rows of all inputs have to be of one format."""
     status: int = field(default=exits.DONE)
 
     def readings(self) -> Generator[OpenInput]:
         """Yield the inputs one after the other; what was wrong with one is printed after it."""
+        from wireyard.captures.following import is_live
         from wireyard.captures.inputs import open_input
 
         named = get_format(self.format_name) if self.format_name else None
         for path in self.paths:
             if self.budget.spent:
                 return
+            if self.follows or is_live(path):
+                yield from self._follow(path, named)
+                continue
             found = open_input(path, named, self.decode_as, self.keylog)
             with closing(found):
                 yield from self._read(found)
@@ -73,6 +83,26 @@ class _Job:
             if found.damage:
                 exits.note(f"{path}: {found.damage}")
                 self.status = exits.DATA_LOST
+
+    def _follow(self, path: str, named: Format | None) -> Generator[OpenInput]:
+        """Yield the streams of an input whenever they have grown."""
+        from wireyard.captures.following import follow
+        from wireyard.cli.live import LiveReading, flush_output, stopping
+
+        with stopping() as stop:
+            following = follow(
+                path,
+                named,
+                self.decode_as,
+                self.keylog,
+                max_packet_bytes=self.max_packet_bytes,
+                stop=stop,
+            )
+            wanted = self.request, self.budget, self.shows_progress
+            live = LiveReading(following, named, *wanted, flush_output, self.one_format)
+            with closing(following):
+                yield from live.readings()
+        self.status = max(self.status, live.status)
 
     def _read(self, found: Input) -> Generator[OpenInput]:
         """Yield the streams of an input that follow each other and have one format."""
@@ -101,11 +131,17 @@ def _write_table(job: _Job, readings: Iterator[OpenInput], file: IO[bytes]) -> N
     from rich.text import Text
 
     from wireyard.cli.rows import read_rows
-    from wireyard.cli.tables import console_on, printable, write_table
+    from wireyard.cli.tables import LiveTables, console_on, printable, write_table
 
     chosen = job.request.columns is not None
+    live = LiveTables()
     with console_on(file) as console:
         for reading, opened in _each_stream(readings):
+            if reading.live:
+                columns = reading.selection.shown_columns
+                heading = opened.stream if reading.selection.captured else None
+                live.write(heading, read_rows(reading, opened), columns, console, chosen=chosen)
+                continue
             if len(job.paths) > 1 or reading.selection.captured:
                 console.print(Text(printable(opened.stream), "bold"), soft_wrap=True)
             columns = reading.selection.shown_columns
@@ -155,6 +191,8 @@ _BINARY = ("arrow", "parquet")
         "wireyard decode traffic.jmq --columns offset,packet_type_name,destination",
         "wireyard decode traffic.jmq --where 'packet_type in 1,2' --body text | jq -r .body",
         "wireyard decode *.jmq -w packets.parquet",
+        "tcpdump -U -w - port 1883 | wireyard decode -",
+        "wireyard decode --follow 'traffic.pcap*'",
     ),
 )
 @click.argument("files", metavar="FILE...", nargs=-1, type=PATH)
@@ -200,6 +238,12 @@ _BINARY = ("arrow", "parquet")
     "--nested", is_flag=True, help="Show the packets inside packets too, each after its parent."
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N rows.")
+@click.option(
+    "--follow",
+    is_flag=True,
+    help="Read a file on while it grows or is replaced, until Ctrl-C; FILE may be a pattern, in"
+    " quotes.",
+)
 @max_packet_option
 def command(
     files: tuple[str, ...],
@@ -210,6 +254,7 @@ def command(
     out: str | None,
     write: str | None,
     limit: int | None,
+    follow: bool,
     **request: Any,
 ) -> int:
     """Show packets as a table, JSON Lines, Arrow or Parquet.
@@ -217,6 +262,9 @@ def command(
     FILE is a path, a URL, or - for standard input; gzip and zstandard are opened by their
     content. Rows come in stream order and cover every byte: what is no packet is a row that says
     why, and then one line on standard error and exit status 1 say so too.
+
+    A pipe is read as its bytes arrive, so rows of different streams follow each other as their
+    packets do. Ctrl-C ends reading well: what was read is written, and told.
     """
     from wireyard.cli.reading import Budget
     from wireyard.cli.selection import Request
@@ -226,12 +274,15 @@ def command(
         raise UsageError("decode: name a FILE, or - for standard input")
     if paths.count("-") > 1:
         raise UsageError("decode: standard input can be read once only")
+    if follow and (len(paths) > 1 or paths == ("-",)):
+        raise UsageError("decode: --follow takes one FILE, or a pattern in quotes")
     people = to_terminal(write)
     suffix = PurePath(write or "").suffix.lower()
     kind = out or ("table" if people else _BY_SUFFIX.get(suffix, "jsonl"))
     shows_progress = not (people and kind not in _BINARY)
     wanted = Request(**request), Budget(limit)
-    job = _Job(paths, format_name, decode_as, keylog, *wanted, shows_progress)
+    live = request["max_packet_bytes"], follow, kind in _BINARY
+    job = _Job(paths, format_name, decode_as, keylog, *wanted, shows_progress, *live)
     with open_output(write, binary=kind in _BINARY) as file, closing(job.readings()) as readings:
         _WRITERS[kind](job, readings, file)
     return job.status

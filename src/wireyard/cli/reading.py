@@ -16,7 +16,7 @@ from wireyard.cli.progress import Progress
 from wireyard.cli.selection import Selection
 from wireyard.streams.batches import BlockReader, Part
 from wireyard.streams.blocks import Block, DirectedStream
-from wireyard.streams.framer import GAP, MALFORMED
+from wireyard.streams.framer import GAP, MALFORMED, Framer
 from wireyard.streams.plan import Plan
 from wireyard.streams.scan import bundles, load_fast_path
 
@@ -52,6 +52,15 @@ class OpenInput:
     progress: Progress
     faults: defaultdict[str, Faults] = field(default_factory=lambda: defaultdict(Faults))
     """By stream."""
+    framers: Mapping[int, Framer] | None = None
+    """How far the streams were read that grow, by their identity; None if all begin here."""
+    readers: list[BlockReader] = field(default_factory=list)
+    """Those that read already; to make one takes as long as to read some packets."""
+
+    @property
+    def live(self) -> bool:
+        """Whether the streams grow."""
+        return self.framers is not None
 
     def wanted_streams(self) -> Iterator[DirectedStream]:
         """Yield the streams one by one, as long as rows are wanted."""
@@ -70,8 +79,8 @@ def read_blocks(
     DecodeError
         In mode ``failfast``: the first bad row.
     """
-    reader = BlockReader(plan, load_fast_path(plan.format, opened.bytes_ahead))
-    for part in _parts(opened, plan, reader):
+    reader = _reader(reading, plan, opened.bytes_ahead)
+    for part in _parts(reading, opened, plan, reader):
         yield part[1], _wanted(reading, reader, [part])
         if reading.budget.spent:
             return
@@ -90,9 +99,10 @@ def read_parts(reading: OpenInput, plan: Plan) -> Iterator[pa.RecordBatch]:
             yield from (batch for _, batch in read_blocks(reading, opened, plan))
         return
     for together, _ in bundles((opened, plan) for opened in reading.streams):
-        size = max(opened.bytes_ahead for opened in together)
-        reader = BlockReader(plan, load_fast_path(plan.format, size))
-        parts = (part for opened in together for part in _parts(opened, plan, reader))
+        # What is ahead of a stream that grows is its own.
+        size = (sum if reading.live else max)(opened.bytes_ahead for opened in together)
+        reader = _reader(reading, plan, size)
+        parts = (part for opened in together for part in _parts(reading, opened, plan, reader))
         if len(together) == 1:
             yield from (_wanted(reading, reader, [part]) for part in parts)
         else:
@@ -100,8 +110,24 @@ def read_parts(reading: OpenInput, plan: Plan) -> Iterator[pa.RecordBatch]:
                 yield _wanted(reading, reader, list(some))
 
 
-def _parts(opened: DirectedStream, plan: Plan, reader: BlockReader) -> Iterator[Part]:
-    framer = plan.framer(context=opened.context)
+def _reader(reading: OpenInput, plan: Plan, size: int) -> BlockReader:
+    """Return a reader of streams of about a size, one that was used before if it fits."""
+    fast = load_fast_path(plan.format, size)
+    for reader in reading.readers:
+        if reader.fits(plan, fast):
+            return reader
+    reader = BlockReader(plan, fast)
+    reading.readers.append(reader)
+    return reader
+
+
+def _parts(
+    reading: OpenInput, opened: DirectedStream, plan: Plan, reader: BlockReader
+) -> Iterator[Part]:
+    if reading.framers is None:
+        framer = plan.framer(context=opened.context)
+    else:
+        framer = reading.framers[id(opened)]
     return ((opened, block) for block in opened.blocks(framer, reader.scanner))
 
 

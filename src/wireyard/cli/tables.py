@@ -21,7 +21,7 @@ from wireyard.formats.base import Row
 from wireyard.layout import Column
 from wireyard.streams.framer import OK
 
-__all__ = ["console_on", "print_lines", "printable", "write_table"]
+__all__ = ["LiveTables", "console_on", "print_lines", "printable", "write_table"]
 
 _SAMPLE_ROWS = 100
 """Rows that are looked at to choose columns and widths, and so what is held before printing."""
@@ -31,6 +31,8 @@ _OFFSET_DIGITS = 9  # offsets grow: this much is a gigabyte
 _PIPED_WIDTH = 120
 _STRUCTURED = ("properties", "name_values", "filters", "json", "binary")
 _PLACE = ("offset", "length")
+_OF_STREAM = ("source", "stream", "src_addr", "dst_addr", "format", "status")
+"""Columns that say what the heading of a stream says, or are the same in all rows of a table."""
 _SHOWN_BYTES = 16
 
 
@@ -91,6 +93,55 @@ def write_table(
             continue
         print_lines(console, _table(chunk, shown, widths, header))
         header = False
+
+
+class LiveTables:
+    """Rows of streams that grow, printed at once under headings for those they are of.
+
+    The columns shown are those that told rows of a format apart so far.
+    """
+
+    def __init__(self) -> None:
+        self._heading: str | None = None
+        self._samples: dict[tuple[str, ...], list[Row]] = {}
+        self._shown: dict[tuple[str, ...], list[Column]] = {}
+        self._header: list[Column] = []
+
+    def write(
+        self,
+        heading: str | None,
+        rows: Iterable[Row],
+        columns: Sequence[Column],
+        console: Console,
+        *,
+        chosen: bool,
+    ) -> None:
+        """Print the rows that there are of a stream; the parameters are those of `write_table`."""
+        held = list(rows)
+        if not held:
+            return
+        if not chosen:
+            columns = [column for column in columns if column.name not in _OF_STREAM]
+        if heading is not None and heading != self._heading:
+            console.print(Text(printable(heading), "bold"), soft_wrap=True)
+        self._heading = heading
+        names = tuple(column.name for column in columns)
+        sample = self._samples[names] = [*self._samples.get(names, []), *held][-_SAMPLE_ROWS:]
+        shown = list(columns)
+        if not chosen:
+            known = self._shown.get(names, [])
+            telling = _telling(columns, sample)
+            shown = telling if all(one in telling for one in known) else [*known]
+            shown += [one for one in telling if one not in shown]
+        self._shown[names] = shown
+        widths = _fit(shown, sample, console.width, drop=not chosen)
+        shown = shown[: len(widths)]
+        for chunk in _chunks(iter(held), chosen):
+            if isinstance(chunk, Text):
+                console.print(chunk, soft_wrap=True)
+                continue
+            print_lines(console, _table(chunk, shown, widths, shown != self._header))
+            self._header = shown
 
 
 def _telling(columns: Sequence[Column], sample: Sequence[Row]) -> list[Column]:

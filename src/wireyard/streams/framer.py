@@ -81,6 +81,11 @@ class Framer:
         """Whether the next byte is known to begin a frame."""
         return self._garbage_from is None
 
+    @property
+    def begun_at(self) -> int:
+        """Where the frame begins that is under way: before `position` in garbage."""
+        return self.position if self._garbage_from is None else self._garbage_from
+
     def next_frame(self, view: View, at_end: bool) -> Frame | None:
         """Return the next frame, None if it needs more bytes than `view` has.
 

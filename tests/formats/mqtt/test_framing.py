@@ -19,7 +19,7 @@ from tests.formats.mqtt.make import (
 )
 from wireyard.errors import LimitExceeded, Malformed
 from wireyard.formats import get_format, sniff
-from wireyard.formats.mqtt.framing import HEADER_BYTES, begins, find_header, frame_size
+from wireyard.formats.mqtt.framing import HEADER_BYTES, begins, find_header, frame_size, opens
 from wireyard.formats.mqtt.layout import MAX_PACKET_BYTES
 from wireyard.streams.decoder import Decoder
 
@@ -217,3 +217,7 @@ def test_an_unfinished_packet_is_a_tail() -> None:
         found = packets_of(data[:cut], [])
         assert [status for _, _, status in found] == ["ok", "tail"]
         assert sum(length for _, length, _ in found) == cut
+
+
+def test_bytes_that_are_not_there_open_nothing() -> None:
+    assert not opens(b"")

@@ -1,4 +1,4 @@
-"""Columns give the rows of the scalar steps: of recordings, of pieces of them, of random traffic."""
+"""Columns give the rows of the scalar steps: of recordings, pieces of them, random traffic."""
 
 from __future__ import annotations
 
@@ -158,7 +158,8 @@ class Conversation:
         if dice.random() < 0.7:
             self.capture.leave(who)
         clean = dice.random() < 0.5
-        present, code = not clean and dice.random() < 0.6, dice.choice((0, 0, 0, 5))
+        code = dice.choice((0, 0, 0, 135 if self.is_new else 5))
+        present = not (clean or code) and dice.random() < 0.6
         self.capture.connect(who, clean, present, code, **values)
 
     def subscribe(self) -> None:

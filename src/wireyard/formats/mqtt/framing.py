@@ -170,7 +170,8 @@ def begins(head: View) -> bool:
 
 def opens(head: View) -> bool:
     """Return whether a stream that begins with `head` is a client's: begins with CONNECT."""
-    return find_header(head, 0, min(len(head), HEADER_BYTES), MAX_PACKET_BYTES) == (0, True)
+    stop = min(len(head), HEADER_BYTES)
+    return stop > 0 and find_header(head, 0, stop, MAX_PACKET_BYTES) == (0, True)
 
 
 def _is_connack(head: View) -> bool:

@@ -1,0 +1,292 @@
+"""A capture or a bare stream read while it is written: rows can be had as soon as their bytes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from io import BufferedReader
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+import numpy as np
+
+from wireyard.captures.inputs import Input, describe_unknown, no_format, shown_format
+from wireyard.captures.magic import is_capture
+from wireyard.errors import UsageError
+from wireyard.formats import Format
+from wireyard.streams.arrivals import Arrival, arrivals_of_file, arrivals_of_pipe, is_pipe
+from wireyard.streams.blocks import Block, FrameScanner, Ints, cut_window
+from wireyard.streams.framer import Framer
+from wireyard.streams.growth import Grown
+from wireyard.streams.source import compression
+from wireyard.streams.window import Window
+
+if TYPE_CHECKING:
+    from wireyard.captures.growing import GrowingFile
+    from wireyard.captures.live import LiveCapture
+
+__all__ = ["Following", "follow", "is_live"]
+
+_SNIFFED_BYTES: Final = 1 << 16
+_HEAD_BYTES: Final = 72
+"""First bytes that show a format for certain: the longest header, that of JMQ packets."""
+_MAGIC_BYTES: Final = 4
+_SETTLED_NS: Final = 200_000_000
+_NOBODY: Final[Mapping[str, str | int]] = {}
+_STANDARD_INPUT: Final = 0
+
+
+def is_live(source: object) -> bool:
+    """Tell whether a source is a pipe whose bytes are read as they arrive, and not compressed."""
+    if source == "-":
+        try:
+            descriptor = sys.stdin.buffer.fileno()
+        except (OSError, ValueError):
+            return False
+        # What a decompressor has ready is known to nobody but it.
+        return is_pipe(descriptor) and not compression(_peek()[:_MAGIC_BYTES])
+    return isinstance(source, str | os.PathLike) and Path(source).is_fifo()
+
+
+def _peek() -> bytes:
+    """Return what stands in the buffer of standard input, filled once if nothing does."""
+    return cast(BufferedReader, sys.stdin.buffer).peek(_MAGIC_BYTES)
+
+
+def follow(
+    source: str | os.PathLike[str],
+    named: Format | None = None,
+    decode_as: Sequence[str] = (),
+    keylog: Sequence[str | os.PathLike[str]] = (),
+    *,
+    max_packet_bytes: int | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Following:
+    """Open a source that is still written; its rows are read as its bytes arrive.
+
+    Parameters
+    ----------
+    source
+        ``-`` for standard input, or the path of a named pipe: read to its end. The path of a file
+        or a pattern: read until `stop`, with what it gets and what takes its place; see
+        `arrivals_of_file`.
+    named, decode_as, keylog
+        Those of `open_input`.
+    max_packet_bytes
+        Larger packets are not believed; the format's own bound if None.
+    stop
+        Is asked a few times a second whether reading should end.
+
+    Raises
+    ------
+    SourceError
+        The source cannot be read.
+    UsageError
+        A bare stream that begins like no format, or is compressed, or a key log that is none.
+    """
+    from wireyard.captures.assignment import parse_decode_as
+    from wireyard.captures.tls_keys import read_key_logs
+
+    rules, keys = [parse_decode_as(text) for text in decode_as], read_key_logs(keylog)
+    name = os.fspath(source)
+
+    def live() -> LiveCapture:
+        from wireyard.captures.live import LiveCapture
+
+        return LiveCapture(name, named, rules, keys, max_packet_bytes)
+
+    return Following(name, _arrivals(name, stop), named, live, keys.add, max_packet_bytes)
+
+
+def _arrivals(path: str, stop: Callable[[], bool]) -> Iterator[Arrival]:
+    if path == "-":
+        if head := _peek():
+            yield Arrival(cast(BufferedReader, sys.stdin.buffer).read1(len(head)))
+        yield from arrivals_of_pipe(_STANDARD_INPUT, path, stop)
+    elif Path(path).is_fifo():
+        with Path(path).open("rb", buffering=0) as file:
+            yield from arrivals_of_pipe(file.fileno(), path, stop)
+    else:
+        yield from arrivals_of_file(path, stop)
+
+
+@dataclass
+class Following:
+    """A source that is followed: what it is, and what was not read of it by its end."""
+
+    name: str
+    _arriving: Iterator[Arrival] = field(repr=False)
+    _named: Format | None
+    _live: Callable[[], LiveCapture] = field(repr=False)
+    _take_secrets: Callable[[bytes], object] = field(repr=False)
+    _max_packet_bytes: int | None
+    captured: bool = False
+    """Whether it is a capture; known with the first turn that has a stream."""
+    _capture: LiveCapture | None = field(default=None, repr=False)
+    _damage: list[str] = field(default_factory=list, repr=False)
+
+    def turns(self) -> Iterator[list[Grown]]:
+        """Yield what can be read; before it waits an empty list.
+
+        All streams of a turn have to be read before the next.
+        """
+        head = bytearray()
+        for arrival in self._arriving:
+            head += arrival.data
+            if is_capture(bytes(head[:_MAGIC_BYTES])):
+                self.captured = True
+                yield from self._capture_turns(Arrival(bytes(head)))
+                return
+            format = self._format(bytes(head), arrival)
+            if format is not None:
+                yield from self._stream_turns(format, Arrival(bytes(head)))
+                return
+            if len(head) >= _SNIFFED_BYTES:
+                break
+            yield []
+        format = shown_format(bytes(head), self._named) or self._named
+        if format is None:
+            no_format(self.name, bytes(head))
+        yield from self._stream_turns(format, Arrival(bytes(head)))
+
+    def summary(self) -> Input:
+        """Return what is to be said of the source at its end, as an input without streams."""
+        capture = self._capture
+        if capture is None:
+            return Input(self.name, False, [])
+        return describe_unknown(
+            self.name,
+            capture.unknown,
+            capture.tally_endings,
+            capture.proxies,
+            damage="; ".join(self._damage) or None,
+            problems=[*capture.problems, *_losses(capture)],
+        )
+
+    def close(self) -> None:
+        """Close the source."""
+        close: Callable[[], None] | None = getattr(self._arriving, "close", None)
+        if close is not None:
+            close()
+
+    def _format(self, head: bytes, arrival: Arrival) -> Format | None:
+        """Return the format of a bare stream, if that is certain."""
+        if compression(head):
+            raise UsageError(f"{self.name}: is compressed, and cannot be read while it is written")
+        settled = len(head) >= _HEAD_BYTES or arrival.idle_ns >= _SETTLED_NS
+        if self._named is not None and len(head) >= _MAGIC_BYTES:
+            return shown_format(head, self._named) or self._named if settled else None
+        return shown_format(head, self._named) if settled and head else None
+
+    def _stream_turns(self, format: Format, first: Arrival) -> Iterator[list[Grown]]:
+        stream = _BareStream(self.name)
+        framer = Framer(format, self._max_packet_bytes)
+        grown = [Grown(format, stream, framer)]
+        stream.receive(first.data)
+        yield grown
+        for arrival in self._arriving:
+            if arrival.data:
+                stream.receive(arrival.data)
+                yield grown
+            else:
+                yield []
+        stream.at_end = True
+        yield grown
+
+    def _capture_turns(self, first: Arrival) -> Iterator[list[Grown]]:
+        from wireyard.captures.growing import GrowingFile
+
+        self._capture = capture = self._live()
+        file = GrowingFile(self._take_secrets)
+        yield from self._receive(file, first)
+        for arrival in self._arriving:
+            if arrival.begins:
+                yield from self._end_file(file)
+                file = GrowingFile(self._take_secrets)
+            if arrival.data:
+                yield from self._receive(file, arrival)
+            else:
+                yield from self._receive(file, arrival, idle=True)
+                yield capture.wait(arrival.idle_ns)
+                yield []
+            if file.damage is not None and self._arriving_is_pipe:
+                break
+        yield from self._end_file(file)
+        yield from capture.end()
+
+    @property
+    def _arriving_is_pipe(self) -> bool:
+        return self.name == "-" or Path(self.name).is_fifo()
+
+    def _receive(
+        self, file: GrowingFile, arrival: Arrival, *, idle: bool = False
+    ) -> Iterator[list[Grown]]:
+        assert self._capture is not None
+        for data, records in file.receive(np.frombuffer(arrival.data, np.uint8), idle=idle):
+            yield self._capture.receive(data, records)
+
+    def _end_file(self, file: GrowingFile) -> Iterator[list[Grown]]:
+        assert self._capture is not None
+        for data, records in file.end():
+            yield self._capture.receive(data, records)
+        if file.damage is not None:
+            self._damage.append(f"{file.damage}; {file.unread_bytes} bytes are not read")
+
+
+def _losses(capture: LiveCapture) -> Iterator[str]:
+    """Yield what the caps of live reading lost."""
+    if capture.unnamed:
+        counts = capture.unnamed
+        yield f"{counts['streams']} more streams of unknown format, {counts['bytes']} bytes"
+    if capture.dropped_bytes:
+        yield f"{capture.dropped_bytes} bytes are in gaps, for too many were held"
+    if capture.late_bytes:
+        yield f"{capture.late_bytes} bytes came after the beginning of their stream was read"
+
+
+class _BareStream:
+    """A bare stream that grows: what of it was not read yet."""
+
+    def __init__(self, name: str) -> None:
+        self.name = self.stream = name
+        self.context: int | None = None
+        self.size: int | None = None
+        self.at_end = False
+        self._data = np.empty(0, np.uint8)
+        self._base = 0
+
+    def receive(self, data: bytes) -> None:
+        """Take the next bytes."""
+        new = np.frombuffer(data, np.uint8)
+        self._data = np.concatenate([self._data, new]) if len(self._data) else new
+
+    @property
+    def bytes_ahead(self) -> int:
+        """How many bytes can be read."""
+        return len(self._data)
+
+    def blocks(
+        self, framer: Framer, scanner: FrameScanner | None, _limit: int | None = None
+    ) -> Iterator[Block]:
+        """Yield the rows of what is there, as one block, if there are any."""
+        start, stop = framer.position - self._base, len(self._data)
+        window = Window(self._data, self._base, start, stop, self.at_end)
+        block = cut_window(window, framer, scanner)
+        if len(block.offsets):
+            yield block
+        self._data = self._data[framer.position - self._base :]
+        self._base = framer.position
+
+    @property
+    def constants(self) -> Mapping[str, str | int]:
+        """Nothing: a bare stream does not say between whom it was sent."""
+        return _NOBODY
+
+    def columns(self, _block: Block) -> Mapping[str, Ints]:
+        """Return nothing: a bare stream does not say when it was sent."""
+        return {}
+
+    def close(self) -> None:
+        """Do nothing: the source is closed with what follows it."""

@@ -1,0 +1,486 @@
+"""Captures read while they are made give the rows that reading them whole gives."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.captures.make import (
+    ACK,
+    BEGAN_NS,
+    CLIENT,
+    FIN,
+    RST,
+    SERVER,
+    SYN,
+    Packet,
+    both_ways,
+    enhanced,
+    ethernet,
+    interface,
+    ipv4,
+    one_way,
+    packets,
+    pcap,
+    section,
+    tcp,
+    udp,
+)
+from tests.captures.test_torture import interleaved
+from tests.captures.torture import make_flow
+from wireyard.captures import live as live_module
+from wireyard.captures.growing import GrowingFile
+from wireyard.captures.inputs import open_input
+from wireyard.captures.live import MAX_OPEN, LiveCapture
+from wireyard.captures.live_stream import ACKED_HOLE_NS, HOLE_NS
+from wireyard.captures.tls_keys import read_key_logs
+from wireyard.formats import Format, get_format
+from wireyard.streams.growth import Grown, read_turns
+from wireyard.streams.plan import Plan, make_plan
+from wireyard.streams.scan import scan_streams
+
+Row = dict[str, Any]
+MS = 1_000_000
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def in_order(rows: Sequence[Row]) -> list[str]:
+    return sorted(repr(sorted(row.items())) for row in rows)
+
+
+def plan_of(format: Format) -> Plan:
+    return make_plan(format, captured=True)
+
+
+def whole_rows(data: bytes, named: Format | None = None) -> list[Row]:
+    rows: list[Row] = []
+    for stream in open_input(data, named).streams:
+        for batch in scan_streams([(stream.opened, plan_of(stream.format))]):
+            rows += batch.to_pylist()
+    return rows
+
+
+@dataclass
+class Fed:
+    """A live capture, and the rows that it has given so far."""
+
+    capture: LiveCapture
+    file: GrowingFile
+    rows: list[Row]
+
+    @classmethod
+    def begin(cls, named: Format | None = None) -> Fed:
+        return cls(LiveCapture("<bytes>", named), GrowingFile(), [])
+
+    def feed(self, data: bytes, *, idle: bool = True) -> None:
+        for part, records in self.file.receive(np.frombuffer(data, np.uint8), idle=idle):
+            self.take(self.capture.receive(part, records))
+
+    def wait(self, idle_ns: int) -> None:
+        self.take(self.capture.wait(idle_ns))
+
+    def end(self) -> None:
+        for part, records in self.file.end():
+            self.take(self.capture.receive(part, records))
+        for turn in self.capture.end():
+            self.take(turn)
+
+    def take(self, turn: list[Grown]) -> None:
+        for label in {one.format.label for one in turn}:
+            some = [one for one in turn if one.format.label == label]
+            for batch in read_turns([some], plan_of):
+                self.rows += batch.to_pylist()
+
+    def shown(self) -> list[tuple[str, int, int]]:
+        return [(row["status"], row["offset"], row["length"]) for row in self.rows]
+
+
+def live_rows(data: bytes, rng: Random, named: Format | None = None) -> tuple[list[Row], int]:
+    """Return the rows of a capture that arrives in pieces, and how many came before its end."""
+    fed, at = Fed.begin(named), 0
+    while at < len(data):
+        size = rng.randint(1, rng.choice((3, 60, 900, 9000, 40000)))
+        fed.feed(data[at : at + size], idle=rng.random() < 0.5)
+        at += size
+    early = len(fed.rows)
+    fed.end()
+    return fed.rows, early
+
+
+def assert_same(data: bytes, rng: Random, named: Format | None = None) -> tuple[int, int]:
+    rows, early = live_rows(data, rng, named)
+    assert in_order(rows) == in_order(whole_rows(data, named))
+    return early, len(rows)
+
+
+# --- the same rows --------------------------------------------------------------------------
+
+
+def test_recorded_captures(shared: Path) -> None:
+    folder, count = shared / "captures", 0
+    if not folder.is_dir():
+        pytest.skip("no captures in the shared folder")
+    for path in sorted(folder.rglob("*.pcap*")):
+        if "oracle" in path.parts:
+            continue
+        data = path.read_bytes()
+        data = gzip.decompress(data) if path.suffix == ".gz" else data
+        if len(data) < 400_000:
+            try:
+                count += assert_same(data, Random(path.name))[1]
+            except AssertionError:
+                raise AssertionError(path) from None
+    assert count > 5000
+
+
+@pytest.mark.parametrize("name", ["traffic.pcap", "ring.pcap"])
+def test_examples(name: str) -> None:
+    named = get_format("rmp") if name == "ring.pcap" else None
+    early, count = assert_same((EXAMPLES / name).read_bytes(), Random(name), named)
+    assert early > count // 2
+
+
+@pytest.mark.parametrize("name", ["mqtt.pcap", "websocket.pcap", "jms.pcapng"])
+def test_encrypted_and_wrapped(name: str) -> None:
+    path = EXAMPLES / "encrypted" / name
+    logs = [path.with_suffix(".keys")] if path.with_suffix(".keys").exists() else []
+    data, rng, at = path.read_bytes(), Random(name), 0
+    keys = read_key_logs(logs)
+    fed = Fed(LiveCapture("<bytes>", keys=keys), GrowingFile(keys.add), [])
+    while at < len(data):
+        size = rng.randint(1, 9000)
+        fed.feed(data[at : at + size])
+        at += size
+    fed.end()
+    rows: list[Row] = []
+    for stream in open_input(data, keylog=logs).streams:
+        for batch in scan_streams([(stream.opened, plan_of(stream.format))]):
+            rows += batch.to_pylist()
+    assert in_order(fed.rows) == in_order(rows)
+    assert len(rows) > 90
+
+
+def connect(number: int) -> bytes:
+    client = b"client-%d" % number
+    body = b"\0\4MQTT\4\2\0\x3c" + len(client).to_bytes(2, "big") + client
+    return bytes([0x10, len(body)]) + body
+
+
+def publish(size: int) -> bytes:
+    body = b"\0\3a/b" + bytes(size)
+    return (
+        b"\x30"
+        + (bytes([len(body)]) if size < 100 else bytes([0x80 | len(body) & 127, len(body) >> 7]))
+        + body
+    )
+
+
+def conversation(number: int, rng: Random) -> Iterator[tuple[int, bytes]]:
+    """Yield the frames of a connection with the times they come at, as a network shows them."""
+    port, first, other = 20000 + number, rng.randrange(1 << 32), rng.randrange(1 << 32)
+    stream = connect(number) + b"".join(
+        publish(rng.randrange(1500)) for _ in range(rng.randint(1, 30))
+    )
+    begin_ns = rng.randrange(3000) * MS
+    yield begin_ns, ethernet(ipv4(tcp(port, 1883, first - 1, flags=SYN)))
+    answer = tcp(1883, port, other - 1, b"", SYN | ACK, first)
+    yield begin_ns + MS, ethernet(ipv4(answer, src=SERVER, dst=CLIENT))
+    answer = tcp(1883, port, other, b"\x20\2\0\0", ACK, first + len(connect(number)))
+    yield begin_ns + 9 * MS, ethernet(ipv4(answer, src=SERVER, dst=CLIENT))
+    at, time_ns = 0, begin_ns + 5 * MS
+    while at < len(stream):
+        # The answer shows that the first segment arrived.
+        size = rng.randint(1, 1400) if at else len(connect(number))
+        segment = ethernet(ipv4(tcp(port, 1883, first + at, stream[at : at + size], ACK, other)))
+        fate = rng.random() if at else 0.3
+        if fate > 0.05:
+            yield time_ns + rng.randrange(40) * MS * (fate < 0.4), segment
+        elif fate > 0.01:  # lost, and sent again
+            yield time_ns + rng.randrange(200, 900) * MS, segment
+        if fate > 0.9:  # sent again without need, with what comes before or behind it
+            back = max(at - rng.randrange(500), 0)
+            again = tcp(port, 1883, first + back, stream[back : at + size], ACK, other)
+            yield time_ns + rng.randrange(80) * MS, ethernet(ipv4(again))
+        at += size
+        time_ns += rng.randrange(20) * MS
+        acked = tcp(1883, port, other + 4, b"", ACK, first + min(at, len(stream)))
+        yield time_ns + 2 * MS, ethernet(ipv4(acked, src=SERVER, dst=CLIENT))
+    if rng.random() < 0.8:
+        flags = FIN | ACK if rng.random() < 0.7 else RST
+        end_ns = time_ns + 1000 * MS
+        yield end_ns, ethernet(ipv4(tcp(port, 1883, first + len(stream), b"", flags, other + 4)))
+        last = tcp(1883, port, other + 4, b"", FIN | ACK, first + len(stream) + 1)
+        yield end_ns + MS, ethernet(ipv4(last, src=SERVER, dst=CLIENT))
+
+
+def network(count: int, rng: Random) -> bytes:
+    frames = [each for number in range(count) for each in conversation(number, rng)]
+    frames.sort(key=lambda each: each[0])
+    return pcap([Packet(data, BEGAN_NS + time_ns) for time_ns, data in frames])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_many_connections_with_loss_reordering_and_retransmission(seed: int) -> None:
+    rng = Random(seed)
+    early, count = assert_same(network(150, rng), rng)
+    assert early > 0.9 * count
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_connections_as_a_bad_capture_shows_them(seed: int) -> None:
+    rng = Random(seed)
+    flows = [make_flow(number, rng) for number in range(150)]
+    segments = [replace(one, silences=0) for one in interleaved(flows, rng)]
+    records = [segment.packet(number) for number, segment in enumerate(segments, 1)]
+    assert_same(pcap(records), rng)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pcapng_byte_by_byte(seed: int) -> None:
+    rng = Random(seed)
+    frames = both_ways(connect(1) + publish(50), b"\x20\2\0\0", (40000, 1883))
+    blocks = [enhanced(frame, number) for number, frame in enumerate(frames)]
+    data = section() + interface() + b"".join(blocks[:2])
+    data += section(">") + interface(order=">")
+    data += b"".join(enhanced(frame, 9, order=">") for frame in frames[2:])
+    assert assert_same(data, rng)[1] == 3
+
+
+@pytest.mark.parametrize("keep", range(20, 400, 7))
+def test_a_capture_that_is_cut_short(keep: int) -> None:
+    frames = both_ways(connect(1) + publish(50), b"\x20\2\0\0", (40000, 1883))
+    data = pcap(packets(frames))[:keep]
+    if keep < 25:
+        fed = Fed.begin()
+        fed.feed(data)
+        fed.end()
+        assert fed.rows == [] and fed.file.damage is not None
+        return
+    assert_same(data, Random(keep))
+
+
+def test_what_is_no_record_ends_a_file() -> None:
+    good = one_way([(0, connect(1))])
+    fed = Fed.begin()
+    fed.feed(good + b"\xff" * 100)
+    fed.end()
+    assert len(fed.rows) == 1
+    assert str(fed.file.damage).startswith("pcap: 'Captured Packet Length' is 4294967295")
+    assert f"at byte {len(good) + 8} " in str(fed.file.damage)
+    assert fed.file.unread_bytes == 100
+
+
+def test_fragments_wait_for_the_rest() -> None:
+    segment = tcp(40000, 1883, 1000, connect(1) + publish(40))
+    parts = [
+        ethernet(ipv4(segment[24:], identification=7, offset=24)),
+        ethernet(ipv4(segment[:24], identification=7, more=True)),
+    ]
+    data = pcap(packets([ethernet(ipv4(tcp(40000, 1883, 999, flags=SYN))), *parts]))
+    assert assert_same(data, Random(1))[1] == 2
+
+
+def test_datagrams_come_at_once() -> None:
+    data = (EXAMPLES / "ring.pcap").read_bytes()
+    fed = Fed.begin(get_format("rmp"))
+    fed.feed(data)
+    early = len(fed.rows)
+    fed.end()
+    assert early == len(fed.rows) > 0
+
+
+# --- when rows come -------------------------------------------------------------------------
+
+
+class Line:
+    """A connection whose frames come one by one."""
+
+    def __init__(self, named: Format | None = None) -> None:
+        self.fed = Fed.begin(named)
+        self.fed.feed(pcap([]))
+
+    def send(
+        self, sequence: int, payload: bytes = b"", flags: int = ACK, *, at_ns: int = 0
+    ) -> None:
+        self._add(ethernet(ipv4(tcp(40000, 1883, sequence, payload, flags, 500))), at_ns)
+
+    def answer(self, acknowledgment: int, payload: bytes = b"", *, at_ns: int = 0) -> None:
+        segment = tcp(1883, 40000, 500, payload, ACK, acknowledgment)
+        self._add(ethernet(ipv4(segment, src=SERVER, dst=CLIENT)), at_ns)
+
+    def _add(self, frame: bytes, at_ns: int) -> None:
+        self.fed.feed(pcap([Packet(frame, BEGAN_NS + at_ns)])[24:])
+
+
+def begun() -> tuple[Line, int]:
+    line = Line()
+    line.send(999, flags=SYN)
+    line.send(1000, connect(1))
+    assert line.fed.shown() == [("ok", 0, len(connect(1)))]
+    return line, 1000 + len(connect(1))
+
+
+def test_a_hole_that_was_acknowledged_is_a_gap_after_a_second() -> None:
+    line, after = begun()
+    lost, at = publish(30), len(connect(1))
+    line.send(after + len(lost), publish(20), at_ns=MS)
+    line.answer(after + len(lost) + 27, at_ns=2 * MS)
+    line.fed.wait(ACKED_HOLE_NS - 10 * MS)
+    assert len(line.fed.rows) == 1
+    line.fed.wait(ACKED_HOLE_NS + 10 * MS)
+    line.fed.end()
+    assert line.fed.shown()[1:] == [("gap", at, len(lost)), ("ok", at + len(lost), 27)]
+
+
+def test_a_hole_that_nobody_acknowledged_is_filled_later() -> None:
+    line, after = begun()
+    lost = publish(30)
+    line.send(after + len(lost), publish(20), at_ns=MS)
+    line.fed.wait(HOLE_NS - 10 * MS)
+    assert len(line.fed.rows) == 1
+    line.send(after, lost, at_ns=HOLE_NS - 5 * MS)
+    assert [status for status, _, _ in line.fed.shown()] == ["ok"] * 3
+
+
+def test_a_stream_whose_beginning_was_not_captured_settles() -> None:
+    line = Line()
+    line.send(5000, publish(20) * 3)
+    assert line.fed.rows == []
+    line.fed.wait(300 * MS)
+    line.send(5000 + 81, publish(20) * 3, at_ns=400 * MS)
+    assert [status for status, _, _ in line.fed.shown()] == ["ok"] * 6
+    line.send(4900, publish(20), at_ns=500 * MS)
+    line.fed.end()
+    assert len(line.fed.rows) == 6 and line.fed.capture.late_bytes == 27
+
+
+def test_a_client_shows_the_format_of_connections_that_came_before() -> None:
+    server = 1999
+    early = both_ways(b"\xd0\0", b"\xd0\0", (40001, server))
+    late = both_ways(connect(1), b"\x20\2\0\0", (40002, server))
+    later = [ethernet(ipv4(tcp(40001, server, 1002, b"\xc0\0", ACK, 502)))]
+    data = pcap(
+        [
+            Packet(frame, BEGAN_NS + 300 * MS * number)
+            for number, frame in enumerate([*early, *late, *later])
+        ]
+    )
+    assert assert_same(data, Random(1))[1] == 5
+
+
+def test_a_connection_of_another_format_is_passed_over() -> None:
+    data = one_way([(0, connect(1))])
+    rows, _ = live_rows(data, Random(0), get_format("jmq"))
+    assert rows == []
+
+
+def test_streams_without_a_format_are_named() -> None:
+    data = pcap(packets(both_ways(b"hello", b"world", (40000, 1999))))
+    fed = Fed.begin()
+    fed.feed(data)
+    fed.end()
+    names = [each.stream.name for each in fed.capture.unknown]
+    assert names == ["10.0.0.1:40000>10.0.0.2:1999", "10.0.0.2:1999>10.0.0.1:40000"]
+    assert [each.stream.size for each in fed.capture.unknown] == [5, 5]
+
+
+def test_datagrams_without_a_format_are_named() -> None:
+    frames = [ethernet(ipv4(udp(5000, 5353, b"name"), 17)) for _ in range(3)]
+    fed = Fed.begin()
+    fed.feed(pcap(packets(frames[:1])))
+    fed.feed(pcap(packets(frames[1:]))[24:])
+    fed.end()
+    assert [(each.stream.name, each.stream.size) for each in fed.capture.unknown] == [
+        ("10.0.0.1:5000>10.0.0.2:5353", 12)
+    ]
+
+
+# --- what is held ---------------------------------------------------------------------------
+
+
+def test_connections_that_ended_are_forgotten() -> None:
+    fed = Fed.begin()
+    fed.feed(pcap([]))
+    most = 0
+    for turn in range(60):
+        frames = []
+        for number in range(200):
+            port = 1024 + (turn * 200 + number) % 60000
+            begins, ends = (
+                tcp(port, 1883, 999, flags=SYN),
+                tcp(port, 1883, 1020, b"", FIN | ACK, 500),
+            )
+            answers = (
+                tcp(1883, port, 499, b"", SYN | ACK, 1000),
+                tcp(1883, port, 500, b"", FIN | ACK, 1021),
+            )
+            frames += [
+                ethernet(ipv4(begins)),
+                ethernet(ipv4(answers[0], src=SERVER, dst=CLIENT)),
+                ethernet(ipv4(tcp(port, 1883, 1000, connect(1), ACK, 500))),
+                ethernet(ipv4(ends)),
+                ethernet(ipv4(answers[1], src=SERVER, dst=CLIENT)),
+            ]
+        time_ns = BEGAN_NS + turn * 2000 * MS
+        fed.feed(pcap([Packet(frame, time_ns) for frame in frames])[24:])
+        most = max(most, len(fed.capture._placer))
+        assert not fed.capture._open
+    assert len(fed.rows) == 60 * 200
+    assert most < 9000
+    fed.end()
+    assert len(fed.rows) == 60 * 200
+
+
+def test_a_port_that_is_used_again_has_its_number() -> None:
+    fed = Fed.begin()
+    fed.feed(pcap([]))
+    for turn in range(3):
+        first = 1000 + turn * 100_000
+        frames = [tcp(40000, 1883, first - 1, flags=SYN), tcp(40000, 1883, first, connect(1))]
+        records = [Packet(ethernet(ipv4(one)), BEGAN_NS + turn * 60_000 * MS) for one in frames]
+        fed.feed(pcap(records)[24:])
+    assert [row["stream"].partition("#")[2] for row in fed.rows] == ["", "2", "3"]
+
+
+def test_too_much_is_given_up_as_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_module, "MAX_HELD_BYTES", 10_000)
+    line, after = begun()
+    size = 40_000  # a packet that is not whole for long
+    large = bytes([0x30, 0xC0, 0xB8, 0x02]) + b"\0\3a/b" + bytes(size - 5)
+    data = large + b"\xc0\0" + connect(2)
+    for at in range(0, len(data), 1000):
+        line.send(after + at, data[at : at + 1000], at_ns=at * 1000)
+        assert line.fed.capture._held_bytes <= 12_000
+    line.fed.end()
+    shown = line.fed.shown()
+    before = len(connect(1))
+    dropped = line.fed.capture.dropped_bytes
+    assert dropped == 11_000
+    # What follows is garbage up to where a packet is found again.
+    assert shown[1][0] == "gap" and shown[1][1:] == (before, dropped)
+    assert shown[2][0] == "garbage"
+    assert shown[-1] == ("ok", before + len(large) + 2, len(connect(2)))
+    offsets = [offset for _, offset, _ in shown]
+    assert offsets == [0, *np.cumsum([length for _, _, length in shown])[:-1].tolist()]
+
+
+def test_the_oldest_of_too_many_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_module, "MAX_OPEN", 16)
+    assert MAX_OPEN > 16
+    fed = Fed.begin()
+    fed.feed(pcap([]))
+    for number in range(100):
+        frames = [
+            tcp(2000 + number, 1883, 999, flags=SYN),
+            tcp(2000 + number, 1883, 1000, connect(1)),
+        ]
+        fed.feed(pcap([Packet(ethernet(ipv4(one)), BEGAN_NS + number * MS) for one in frames])[24:])
+        assert len(fed.capture._open) <= 17
+    assert len(fed.rows) == 100
