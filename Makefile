@@ -10,7 +10,7 @@ MINUTES ?= 5
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint bench fuzz lock clean
+.PHONY: help setup demo test lint bench fuzz wheel lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ bench: $(READY) ## Measure speed against Java, memcpy and our own scalar decoder
 
 fuzz: $(READY) ## Mutate packets for MINUTES (5), of one FORMAT or all, from SEED (printed when not given)
 	@$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(FORMAT),--format $(FORMAT))
+
+wheel: $(READY) ## Build a wheel that holds the compiled kernels, into dist/
+	@tools/wheel
 
 lock: ## Write requirements.lock anew from pyproject.toml
 	@PYTHON=$(PYTHON) tools/lock

@@ -15,8 +15,14 @@ ROOT = Path(__file__).resolve().parent.parent
 # A session that a test builds by itself would run its tasks in whatever python3 is on PATH.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
-# CI machines stall for seconds at a time, so a deadline would only measure them.
-settings.register_profile("default", deadline=None, print_blob=True)
+# Machines stall for seconds at a time: a deadline, or a limit for making an example, would only
+# measure them.
+settings.register_profile(
+    "default",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+)
 settings.register_profile(
     "nightly",
     max_examples=10_000,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shutil
@@ -10,24 +11,40 @@ import sys
 import tempfile
 import threading
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
-from wireyard import accelerate
-from wireyard.accelerate import COMPILED, I64, READ, TEXT, cache_folder, kernel, piece
+from wireyard import accelerate, warm
+from wireyard.accelerate import (
+    COMPILED,
+    I64,
+    READ,
+    TEXT,
+    cache_folder,
+    caching,
+    compiling,
+    find_kernels,
+    kernel,
+    piece,
+)
+from wireyard.accelerate.caching import fitting_baseline
+from wireyard.accelerate.compiling import BASELINES
 from wireyard.memory import Bytes, load_u8
 
 compiled_only = pytest.mark.skipif(not COMPILED, reason="NUMBA_DISABLE_JIT is set")
 
-# A kernel with a piece and a constant from other files, run and reported on.
+# A kernel with a piece and a constant from other files, run and reported on: how many kernels were
+# compiled, here or by the process that is started for it.
 PROBE = """
 import json, sys
 import numpy as np
 from wireyard import accelerate
-from wireyard.accelerate import I64, READ, kernel
+from wireyard.accelerate import I64, READ, compiling, kernel
 from wireyard.probe_parts import STEP, first_byte
 
 @kernel(I64(READ))
@@ -35,15 +52,24 @@ def probe(data):
     return first_byte(data) * STEP
 
 def report():
-    lines = []
+    lines, compiled = [], []
     accelerate.set_notice(lines.append)
-    accelerate._NOTICE_AFTER_S = 0.0
+    compiling._NOTICE_AFTER_S = 0.0
+    really = compiling.compile_missing
+    def compile_missing(report):
+        def note(progress):
+            compiled.extend([progress.name] if progress.name else [])
+            report(progress)
+        return really(note)
+    compiling.compile_missing = compile_missing
     result = probe(np.frombuffer(b"\\x07", np.uint8))
-    hits, misses = 0, 0
+    origin = "plain"
     if accelerate.COMPILED:
-        stats = probe.stats
-        hits, misses = sum(stats.cache_hits.values()), sum(stats.cache_misses.values())
-    print(json.dumps({"result": result, "hits": hits, "misses": misses, "lines": lines}))
+        compiled.extend(["here"] * sum(probe.stats.cache_misses.values()))
+        origin = probe._cache.origin
+    print(json.dumps(
+        {"result": result, "compiled": len(compiled), "origin": origin, "lines": lines}
+    ))
 """
 PARTS = """
 from wireyard.accelerate import piece
@@ -57,32 +83,51 @@ def first_byte(data):
 """
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Path:
-    """Return a folder with a copy of the package, the probe in it."""
-    source = Path(accelerate.__file__).parent
-    package = tmp_path / "site" / "wireyard"
-    shutil.copytree(source, package, ignore=shutil.ignore_patterns("__pycache__"))
+def make_site(folder: Path) -> Path:
+    """Make a folder with a copy of the package, the probe in it instead of its kernels."""
+    source = Path(accelerate.__file__).parents[1]
+    package = folder / "site" / "wireyard"
+    # The probe is the only kernel, so that nothing else is compiled with it.
+    others = "__pycache__", "compiled", "*_kernels.py", "arena.py", "formats", "captures", "layers"
+    shutil.copytree(source, package, ignore=shutil.ignore_patterns(*others))
     (package / "probe.py").write_text(PROBE)
     (package / "probe_parts.py").write_text(PARTS)
     return package.parent
 
 
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """Return a folder with a copy of the package that has the probe."""
+    return make_site(tmp_path)
+
+
+NOWHERE = """
+from wireyard.accelerate import caching
+caching.cache_folder = lambda source: None
+"""
+"""Have no folder that can be written to: chmod would not stop a superuser."""
+
+
 def run(site: Path, before: str = "", **environment: str) -> dict[str, Any]:
-    """Run the probe in its own process with a home and a temporary folder of its own."""
+    """Run the probe in its own process, after the lines `before`, and return what it reports."""
+    code = f"{before}\nfrom wireyard.probe import report; report()"
+    found: dict[str, Any] = json.loads(python(site, code, **environment))
+    return found
+
+
+def python(site: Path, code: str, **environment: str) -> str:
+    """Run Python with a home and a temporary folder of its own; return what it printed."""
     home, temporary = site.parent / "home", site.parent / "temporary"
     temporary.mkdir(exist_ok=True)
     keep = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
     keep.pop("XDG_CACHE_HOME", None)
     keep |= {"PYTHONPATH": str(site), "HOME": str(home), "TMPDIR": str(temporary)} | environment
-    code = f"from wireyard import accelerate\n{before}\nfrom wireyard.probe import report; report()"
     done = subprocess.run(
         [sys.executable, "-c", code], env=keep, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return done.stdout
 
 
 def kept(folder: Path) -> list[Path]:
@@ -148,7 +193,7 @@ def test_threads_may_race_for_the_first_call() -> None:
 
 def test_plain_python_does_the_same(site: Path) -> None:
     plain = run(site, NUMBA_DISABLE_JIT="1")
-    assert plain == {"result": 21, "hits": 0, "misses": 0, "lines": []}
+    assert plain == {"result": 21, "compiled": 0, "origin": "plain", "lines": []}
     assert run(site)["result"] == 21
 
 
@@ -157,9 +202,22 @@ def test_plain_python_does_the_same(site: Path) -> None:
 
 def test_a_second_process_finds_the_code_beside_the_package(site: Path) -> None:
     first, second = run(site), run(site)
-    assert (first["hits"], first["misses"]) == (0, 1)
-    assert (second["hits"], second["misses"]) == (1, 0)
+    assert (first["compiled"], first["origin"]) == (1, "kept")
+    assert (second["compiled"], second["origin"]) == (0, "kept")
     assert len(kept(site / "wireyard" / "__pycache__")) == 1
+
+
+def test_warming_leaves_nothing_to_compile(site: Path) -> None:
+    (site / "wireyard" / "other_kernels.py").write_text(PROBE)
+    code = "from wireyard.warm import main; print(main([]))"
+    first, last, status = python(site, code).splitlines()
+    assert (first.split(",")[0], last.split(" after ")[0], status) == (
+        "compiling 2 kernels",
+        "2 kernels are ready",
+        "0",
+    )
+    assert len(python(site, code).splitlines()) == 2
+    assert (run(site)["compiled"], run(site)["origin"]) == (0, "kept")
 
 
 def test_only_compiling_is_told_and_only_once(site: Path) -> None:
@@ -185,7 +243,7 @@ def test_changed_pieces_and_constants_are_compiled_anew(
     assert text.count(old) == 1
     changed.write_text(text.replace(old, new))
     again = run(site)
-    assert (again["result"], again["hits"], again["misses"]) == (result, 0, 1)
+    assert (again["result"], again["compiled"]) == (result, 1)
 
 
 def test_damaged_files_are_compiled_anew(site: Path) -> None:
@@ -193,7 +251,7 @@ def test_damaged_files_are_compiled_anew(site: Path) -> None:
     for file in (site / "wireyard" / "__pycache__").glob("*.nb?"):
         file.write_bytes(file.read_bytes()[:100])
     damaged = run(site)
-    assert (damaged["result"], damaged["hits"]) == (21, 0)
+    assert (damaged["result"], damaged["compiled"]) == (21, 1)
 
 
 def test_a_package_in_a_zip_file_is_kept_in_the_users_cache(site: Path) -> None:
@@ -205,26 +263,209 @@ def test_a_package_in_a_zip_file_is_kept_in_the_users_cache(site: Path) -> None:
     empty.mkdir()
     first = run(empty, PYTHONPATH=str(archive))
     second = run(empty, PYTHONPATH=str(archive))
-    assert (first["result"], first["misses"]) == (21, 1)
-    assert (second["result"], second["hits"]) == (21, 1)
+    assert (first["result"], first["compiled"]) == (21, 1)
+    assert (second["result"], second["compiled"]) == (21, 0)
     assert len(kept(site.parent / "home" / ".cache")) == 1
 
 
 def test_code_installed_where_nothing_can_be_written_is_used(site: Path) -> None:
     run(site)
     installed = kept(site)
-    # Nothing is writable: chmod would not stop a superuser, so the decision is replaced.
-    again = run(site, before="accelerate.cache_folder = lambda source: None")
-    assert (again["result"], again["hits"], again["misses"]) == (21, 1, 0)
+    again = run(site, before=NOWHERE)
+    assert (again["result"], again["compiled"]) == (21, 0)
     assert kept(site) == installed
 
 
 def test_without_any_folder_kernels_still_run(site: Path) -> None:
     (site / "wireyard" / "__pycache__").write_text("a file, so no folder can be made here")
-    found = run(site, before="accelerate.cache_folder = lambda source: None")
-    assert (found["result"], found["hits"], found["misses"]) == (21, 0, 1)
+    found = run(site, before=NOWHERE)
+    assert (found["result"], found["compiled"], found["origin"]) == (21, 1, "compiled")
     assert "no folder" in found["lines"][0]
     assert kept(site.parent) == []
+
+
+# --- code that comes with the package -------------------------------------------------------
+
+
+def ship(site: Path, folder: Path) -> None:
+    """Compile the probe of a site for a wheel."""
+    folder.mkdir()
+    code = (
+        "from pathlib import Path; from wireyard.accelerate import compile_missing\n"
+        f"print(compile_missing(lambda progress: None, Path({str(folder)!r})))"
+    )
+    assert python(site, code) == "True\n"
+    assert [file.name for file in folder.iterdir()] == ["probe.probe"]
+    assert kept(site.parent) == []
+
+
+@pytest.fixture(scope="module")
+def shipped_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a copy of the package that brings the compiled probe."""
+    site = make_site(tmp_path_factory.mktemp("shipped"))
+    ship(site, site / "wireyard" / "compiled")
+    return site
+
+
+@pytest.fixture
+def shipped(shipped_once: Path, tmp_path: Path) -> Path:
+    """Return a copy of that folder, for a test to change."""
+    copied: Path = shutil.copytree(shipped_once, tmp_path / "site")
+    return copied
+
+
+def everything_under(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*") if path.suffix != ".pyc"}
+
+
+@compiled_only
+def test_shipped_code_is_used_and_nothing_is_written(shipped: Path) -> None:
+    run(shipped)  # for Python's own compiled files
+    before = everything_under(shipped.parent)
+    found = run(shipped)
+    assert (found["result"], found["compiled"], found["origin"]) == (21, 0, "shipped")
+    assert everything_under(shipped.parent) == before
+    assert not (shipped.parent / "home").exists()
+
+
+@compiled_only
+def test_shipped_code_is_the_same_every_time(shipped: Path) -> None:
+    ship(shipped, shipped.parent / "again")
+    first, again = shipped / "wireyard/compiled", shipped.parent / "again"
+    assert (again / "probe.probe").read_bytes() == (first / "probe.probe").read_bytes()
+
+
+@compiled_only
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"numba 0", b"numba 9"),
+        (b"llvmlite 0", b"llvmlite 9"),
+        (b"cpython-3", b"cpython-4"),
+        (b"-linux-", b"-other-"),
+        (b"sources ", b"sources of "),
+        (b"-> int64", b"-> int32"),
+    ],
+)
+def test_code_shipped_for_anything_else_is_not_used(shipped: Path, old: bytes, new: bytes) -> None:
+    file = shipped / "wireyard/compiled/probe.probe"
+    line, payload = file.read_bytes().split(b"\n", 1)
+    assert old in line
+    file.write_bytes(line.replace(old, new) + b"\n" + payload)
+    found = run(shipped)
+    assert (found["result"], found["compiled"], found["origin"]) == (21, 1, "kept")
+
+
+@compiled_only
+def test_changed_sources_and_damaged_code_are_compiled_anew(shipped: Path) -> None:
+    parts = shipped / "wireyard" / "probe_parts.py"
+    parts.write_text(parts.read_text().replace("STEP = 3", "STEP = 5"))
+    found = run(shipped)
+    assert (found["result"], found["compiled"]) == (35, 1)
+    parts.write_text(parts.read_text().replace("STEP = 5", "STEP = 3"))
+    file = shipped / "wireyard/compiled/probe.probe"
+    file.write_bytes(file.read_bytes()[:-1000])
+    found = run(shipped)
+    assert (found["result"], found["compiled"]) == (21, 1)
+
+
+@compiled_only
+def test_shipped_code_is_found_in_a_zip_file(shipped: Path) -> None:
+    archive = shipped.parent / "all.zip"
+    with zipfile.ZipFile(archive, "w") as out:
+        for file in (shipped / "wireyard").rglob("*"):
+            if file.suffix == ".py" or file.parent.name == "compiled":
+                out.write(file, file.relative_to(shipped))
+    empty = shipped.parent / "empty"
+    empty.mkdir()
+    found = run(empty, PYTHONPATH=str(archive))
+    assert (found["result"], found["compiled"], found["origin"]) == (21, 0, "shipped")
+
+
+@compiled_only
+def test_a_processor_without_the_features_compiles_for_itself(shipped: Path) -> None:
+    without = "from wireyard.accelerate import caching\ncaching.fitting_baseline = lambda: None"
+    found = run(shipped, before=without)
+    # The process that compiles is another one; it would find the shipped code to fit.
+    assert (found["result"], found["origin"]) == (21, "compiled")
+
+
+def test_baselines_are_asked_for_by_platform_and_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    features = dict.fromkeys(BASELINES["x86_64"].features.split(), True)
+    for triple, has, cpu in (
+        ("x86_64-unknown-linux-gnu", features, "x86-64-v3"),
+        ("x86_64-unknown-linux-gnu", {**features, "avx2": False}, None),
+        ("aarch64-unknown-linux-gnu", {"neon": True}, "generic"),
+        ("ppc64le-unknown-linux-gnu", {}, None),
+    ):
+        monkeypatch.setattr(llvm, "get_process_triple", lambda triple=triple: triple)
+        monkeypatch.setattr(llvm, "get_host_cpu_features", lambda has=has: has)
+        fitting_baseline.cache_clear()
+        found = fitting_baseline()
+        assert (found and found.cpu) == cpu
+    fitting_baseline.cache_clear()
+
+
+@compiled_only
+def test_nothing_is_shipped_without_a_baseline(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(llvm, "get_process_triple", lambda: "ppc64le-unknown-linux-gnu")
+    status = warm.main(["--ship", str(tmp_path)])
+    assert (status, list(tmp_path.iterdir())) == (1, [])
+    assert capsys.readouterr().err.startswith("nothing can be shipped: ")
+
+
+def test_another_processor_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caching.NUMBA_CONFIG, "CPU_NAME", "generic")
+    fitting_baseline.cache_clear()
+    assert fitting_baseline() is None
+    fitting_baseline.cache_clear()
+
+
+# --- all kernels of the package -------------------------------------------------------------
+
+
+@compiled_only
+def test_every_module_that_declares_kernels_is_found() -> None:
+    """Whatever imports the decorator declares kernels, and is found by how that is written."""
+    top = Path(accelerate.__file__).parents[1]
+    declaring = set()
+    for path in top.rglob("*.py"):
+        names = {
+            alias.name
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.ImportFrom) and node.module == "wireyard.accelerate"
+            for alias in node.names
+        }
+        if "kernel" in names:
+            declaring.add(".".join(path.relative_to(top.parent).with_suffix("").parts))
+    kernels = find_kernels()
+    assert {found.py_func.__module__ for found in kernels} == declaring
+    assert len(kernels) > 20
+    ours = [one for one in compiling.KERNELS if one.py_func.__module__.startswith("wireyard.")]
+    assert sorted(map(id, ours)) == sorted(map(id, kernels))
+
+
+@compiled_only
+def test_a_kernel_that_does_not_compile_says_so_itself(site: Path) -> None:
+    probe = site / "wireyard" / "probe.py"
+    probe.write_text(probe.read_text().replace("* STEP", "* STEP.nothing"))
+    with pytest.raises(AssertionError, match="nothing"):
+        run(site)
+
+
+@compiled_only
+def test_processes_that_start_together_compile_once(site: Path) -> None:
+    code = (
+        "import json; from wireyard.accelerate import compile_missing\n"
+        "names = []\n"
+        "compile_missing(lambda progress: names.append(progress.name))\n"
+        "print(json.dumps([name for name in names if name]))"
+    )
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda _: json.loads(python(site, code)), range(3)))
+    assert sorted(found) == [[], [], ["wireyard.probe.probe"]]
 
 
 # --- choosing the folder --------------------------------------------------------------------
@@ -235,7 +476,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     """Return every place code may be kept, none of them made yet."""
     found = {name: tmp_path / name for name in ("asked", "package", "cache", "temporary")}
     found["package"].mkdir()
-    monkeypatch.setattr(accelerate._CONFIG, "CACHE_DIR", str(found["asked"]))
+    monkeypatch.setattr(caching.NUMBA_CONFIG, "CACHE_DIR", str(found["asked"]))
     monkeypatch.setenv("XDG_CACHE_HOME", str(found["cache"]))
     monkeypatch.setattr(tempfile, "tempdir", str(found["temporary"]))
     return found
@@ -266,7 +507,7 @@ def test_places_are_tried_in_order(places: dict[str, Path]) -> None:
 def test_nothing_asked_for_means_beside_the_source(
     places: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accelerate._CONFIG, "CACHE_DIR", "")
+    monkeypatch.setattr(caching.NUMBA_CONFIG, "CACHE_DIR", "")
     assert cache_folder(places["package"] / "kernels.py") == places["package"] / "__pycache__"
 
 

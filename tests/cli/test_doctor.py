@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
+import re
 import subprocess
 import sys
 from importlib import metadata
-from pathlib import Path
 
 import pytest
 
-import wireyard
 from tests.cli.results import Run
+from wireyard.accelerate import Progress
+from wireyard.cli import doctor
 from wireyard.errors import SourceError
-from wireyard.formats import names
 
 
 def states(stdout: str) -> dict[str, str]:
@@ -91,26 +90,26 @@ def python(*words: str, **environment: str) -> str:
     return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
 
 
-READ = """
-import numba.core.event as event, wireyard, wireyard.formats.jmq.columns
-from tests.make import variety
-with event.install_recorder("numba:compile") as compiled:
-    table = wireyard.read(b"".join(variety()) * 100, format="jmq")
-print(wireyard.__file__, len(compiled.buffer), table.num_rows)
-"""
+def test_a_terminal_shows_how_far_compiling_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "120")
+    with doctor._progress_shown() as report:
+        report(Progress(3, 27, 12.4, "wireyard.formats.jmq.kernels.fill_rows"))
+    shown = re.sub(r"\x1b\[[0-9;?]*\w", "", capsys.readouterr().err)
+    assert "3/27" in shown
+    assert "12 s left" in shown
+    assert "jmq.kernels.fill_rows" in shown
+    with doctor._progress_shown() as report:
+        report(Progress(0, 0, 0))
+    assert "another process is at it" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_warming_leaves_nothing_to_compile(tmp_path: Path) -> None:
-    home = Path(wireyard.__file__).parent
-    copy = tmp_path / "wireyard"
-    shutil.copytree(home, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
-    said = python("-m", "wireyard.warm", PYTHONPATH=path)
-    assert [line.split(":")[0] for line in said.splitlines()] == [*names(), "captures"]
-    assert list(copy.rglob("*.nbi"))
-    wanted = [str(copy / "__init__.py"), "0", "1400"]
-    assert python("-c", READ, PYTHONPATH=path).split() == wanted
+def test_nothing_but_the_findings_is_printed_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    with doctor._progress_shown() as report:
+        report(Progress(3, 27, 12.4, "wireyard.formats.jmq.kernels.fill_rows"))
+    assert capsys.readouterr() == ("", "")
 
 
 def test_without_a_compiler_there_is_nothing_to_warm() -> None:

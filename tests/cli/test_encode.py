@@ -151,7 +151,7 @@ JSON = st.recursive(
 
 
 @pytest.mark.parametrize("name", names())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_json_is_a_packet_or_one_line(name: str, run: Run, data: st.DataObject) -> None:
     columns = [column.name for column in pick_columns(get_format(name), None)]

@@ -68,6 +68,24 @@ def stream(tmp_path: Path) -> Path:
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("master", ["local[2]", "spark://there:7077"])
+def test_kernels_are_ready_before_a_local_spark_starts(
+    master: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    def start(*arguments: Any, **named: Any) -> SparkSession:
+        order.append("session")
+        raise SourceError("enough")
+
+    monkeypatch.setattr("wireyard.accelerate.load_kernels", lambda: order.append("kernels"))
+    monkeypatch.setattr(sessions, "session", start)
+    (tmp_path / "in.jmq").write_bytes(STREAM)
+    result = wireyard_run(tmp_path / "in.jmq", "--lake", tmp_path / "lake", "--master", master)
+    assert result.exit_code == 3
+    assert order == (["kernels", "session"] if master.startswith("local") else ["session"])
+
+
 def test_a_run_and_another(stream: Path, asked: list[str | None]) -> None:
     (stream.parent / "README").write_text("what this is")
     (stream.parent / "cut.jmq").write_bytes(STREAM[:-5])

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib import import_module, metadata
+from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from wireyard import __version__
 from wireyard.errors import WireError
-from wireyard.formats import get_format, names
+
+if TYPE_CHECKING:
+    from wireyard.accelerate import Progress
 
 __all__ = ["Check", "check_all"]
 
@@ -32,13 +36,13 @@ class Check:
     needed: bool = True
 
 
-def check_all() -> Iterator[Check]:
-    """Yield the findings, what everything needs first."""
+def check_all(report: Callable[[Progress], None]) -> Iterator[Check]:
+    """Yield the findings, what everything needs first; `report` is called while kernels compile."""
     yield Check("wireyard", f"{__version__} in {Path(__file__).parents[1]}")
     yield _python()
     for package in _CORE:
         yield _package(package)
-    yield from _kernels()
+    yield from _kernels(report)
     yield _ciphers()
     yield _spark("pyspark")
     yield _spark("pandas")
@@ -67,34 +71,45 @@ def _package(name: str) -> Check:
     return Check(name, found[0])
 
 
-def _kernels() -> Iterator[Check]:
-    """Call the kernels of each format, and say where their compiled form is kept."""
+def _kernels(report: Callable[[Progress], None]) -> Iterator[Check]:
+    """Load the kernels, compiled before where that is needed, and say where they are from."""
     try:
         from wireyard import accelerate
-        from wireyard.warm import warm
     except ImportError as error:
         yield Check("kernels", f"cannot be loaded: {error}", "pip install wireyard")
         return
     if not accelerate.COMPILED:
         yield Check("kernels", "run as plain Python, slowly", "unset NUMBA_DISABLE_JIT")
         return
-    notices: list[str] = []
-    accelerate.set_notice(notices.append)
-    for name in names():
-        format = get_format(name)
-        seconds = warm(format)
-        place = accelerate.cache_folder(Path(str(import_module(format.fast_path).__file__)))
-        yield _kernel(name, seconds, bool(notices), place)
-        notices.clear()
+    compiled: list[str] = []
 
+    def note(progress: Progress) -> None:
+        compiled.extend([progress.name] if progress.name else [])
+        report(progress)
 
-def _kernel(name: str, seconds: float, compiled: bool, place: Path | None) -> Check:
-    how = f"of {name} {'compiled now' if compiled else 'loaded'} in {seconds:.1f} s"
+    start = time.perf_counter()
+    accelerate.set_notice(lambda text: None)
+    accelerate.compile_missing(note)
+    count = accelerate.load_kernels()
+    seconds = time.perf_counter() - start
+    shipped = sum(kernel._cache.origin == "shipped" for kernel in accelerate.find_kernels())
+    if shipped == count:
+        yield Check("kernels", f"{count} that came compiled, loaded in {seconds:.1f} s")
+        return
+    built_for = accelerate.shipped_for()
+    if built_for:
+        yield Check("kernels", f"came compiled for {built_for}; {count - shipped} do not fit here")
+    how = (
+        f"{count - shipped} compiled {'now, ' if compiled else 'before, '}ready in {seconds:.1f} s"
+    )
+    place = accelerate.cache_folder(Path(accelerate.__file__))
     if place is None:
-        found = f"{how}, and compiled in every process: no folder may be written"
+        found = f"{how}, and again in every process: no folder may be written"
         advice = "export NUMBA_CACHE_DIR=FOLDER, one that you may write to"
-        return Check("kernels", found, advice, False)
-    return Check("kernels", f"{how}, kept in {place}")
+        yield Check("kernels", found, advice, False)
+    else:
+        folder = place.parents[1] if place.name == "__pycache__" else place.parent
+        yield Check("kernels", f"{how}, kept in {folder}")
 
 
 def _ciphers() -> Check:

@@ -134,6 +134,11 @@ def _fill(
     with SparkLog() as log, Lake.open(folder) as lake, _Watch(quiet) as watch:
 
         def start() -> Any:  # Spark is named in its own room only
+            if master is None or master.startswith("local"):
+                from wireyard.accelerate import load_kernels
+
+                # Not left to the workers: what they say of the time it takes is kept in the log.
+                load_kernels()
             with log.taking():
                 return session(master, app_name="wireyard run")
 

@@ -41,10 +41,11 @@ def import_tasks() -> None:
 
 @cache
 def load_kernels() -> None:
-    """Load the kernels of every format, once a process."""
+    """Load every kernel and what calls them, once a process."""
+    from wireyard import accelerate
     from wireyard.formats import get_format, names
-    from wireyard.warm import warm
 
     for name in names():
-        warm(get_format(name))
+        import_module(get_format(name).fast_path)
+    accelerate.load_kernels()
     settle()
