@@ -31,6 +31,7 @@ from wireyard.spark.mqtt_facts import mqtt_groups, write_mqtt_facts
 from wireyard.spark.parts import PartFile
 from wireyard.spark.steps import FOUND, NOTE, NOTES, run_step
 from wireyard.spark.streams import captured_streams
+from wireyard.spark.tables.message import MESSAGES
 from wireyard.spark.types import spark_schema
 from wireyard.spark.urls import literal
 from wireyard.streams.source import filesystem
@@ -179,13 +180,19 @@ class _Stage:
 
     def keep_messages(self, found: Iterable[str]) -> None:
         """See to it that there are the messages that were found before, and those of layers."""
-        self._keep("messages", {*found, *self._facts["messages"]})
+        names = {*found, *self._facts["messages"]}
+        if not names:
+            names.add(self._write(MESSAGES.empty_table(), "messages"))
+        self._keep("messages", names)
 
     def _write_nothing(self, table: str) -> str:
+        return self._write(pa.Table.from_batches([fact_batch(table, ())]), table)
+
+    def _write(self, rows: pa.Table, table: str) -> str:
         name = f"part-{uuid4().hex}.parquet"
-        nothing = fact_batch(table, ())
-        file = PartFile(self._lake.staged(table, name), nothing.schema)
-        file.write(nothing)
+        file = PartFile(self._lake.staged(table, name), rows.schema)
+        for batch in rows.to_batches() or [pa.RecordBatch.from_pylist([], rows.schema)]:
+            file.write(batch)
         file.close()
         return name
 

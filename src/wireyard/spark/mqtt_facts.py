@@ -32,7 +32,7 @@ from wireyard.layers.mqtt.columns import (
     match,
     track,
 )
-from wireyard.layers.mqtt.delivery_columns import TopicKey, deliver
+from wireyard.layers.mqtt.delivery_columns import TopicKey, Will, deliver
 from wireyard.layers.mqtt.directions import OK, Stream
 from wireyard.layers.mqtt.messages import NEEDED as MESSAGE_NEEDED
 from wireyard.layers.mqtt.messages import marks_of, message_columns, unknown_marks
@@ -65,7 +65,9 @@ MOST_PACKETS: Final = 1 << 19
 FEW: Final = 1 << 15
 """Packets that need no tasks: to start some takes longer than to go through them."""
 _BATCH_PACKETS: Final = 1 << 16
-_PACKETS: Final = "packets_mqtt"
+_HELD_BATCHES: Final = 4
+"""Of a file that is split, what is held before it is written."""
+_TABLE: Final = "packets_mqtt"
 _COUNTS: Final = ("packets_ok", "packets_malformed")
 _TOLD: Final = ["source", "stream", "opened", "begun", "ended", "ended_frame", "ended_ns"]
 
@@ -97,7 +99,7 @@ def mqtt_groups(files: Iterable[str], inputs: Iterable[Input], streams: pa.Table
         told[row["source"]].append(row)
     by_file: defaultdict[str, list[Input]] = defaultdict(list)
     for each in inputs:
-        for name in each.files.get(_PACKETS, ()):
+        for name in each.files.get(_TABLE, ()):
             by_file[name].append(each)
     groups: list[Group] = []
     seen: set[str] = set()
@@ -115,7 +117,7 @@ def mqtt_groups(files: Iterable[str], inputs: Iterable[Input], streams: pa.Table
             for each in by_file[one]:
                 if each.source not in sources:
                     sources[each.source] = each
-                    waiting += each.files[_PACKETS]
+                    waiting += each.files[_TABLE]
         seen |= names.keys()
         packets = sum(_count(stream) for each in sources.values() for stream in each.streams)
         rows = tuple(row for source in sources for row in told[source])
@@ -237,7 +239,7 @@ def _write_small(groups: Iterable[Group], staging: str) -> Iterator[Mapping[str,
             continue
         found = track(parts, streams, secret)
         matched = match([found])
-        topics = matched.topics(lambda _: True)
+        topics = matched.topics()
         deliveries = deliver(found.sent, found.delivered, topics, matched.clients, streams)
         rest = explain_rest(deliveries.notes, matched.links)
         marks = marks_of(found.sent, found.clients, matched.wills)
@@ -311,6 +313,8 @@ class _Shared:
     partitions: int
     files: int
     """How many files its packets are in."""
+    divided: frozenset[str] = frozenset()
+    """Topics whose messages are divided by what is in them."""
 
 
 class _Large:
@@ -335,9 +339,16 @@ class _Large:
             len(files),
         )
         numbered = list(enumerate(files))
-        split = [one["file"] for one in _run(spark, numbered, partial(_split, shared=shared))]
+        packets: list[str] = []
+        topics_of: Counter[str] = Counter()
+        for one in _run(spark, numbered, partial(_split, shared=shared)):
+            if one["name"] == _TOPICS:
+                topics_of.update(load(one["file"]))
+            else:
+                packets.append(one["file"])
+        shared = replace(shared, divided=_divided(topics_of, shared.partitions))
         numbers = range(self._partitions)
-        tracked = list(_run(spark, numbers, partial(_track, shared=shared, files=split)))
+        tracked = list(_run(spark, numbers, partial(_track, shared=shared, files=packets)))
         yield from (one for one in tracked if one["kind"] == "fact")
         # In the order of partitions, by which clients are numbered.
         clients = sorted(
@@ -351,7 +362,8 @@ class _Large:
         wills = dump(self._staging, matched.wills)
         work = partial(_write_messages, shared=shared, marks=marks, wills=wills)
         yield from _run(spark, numbered, work)
-        topics = self._write_topics(matched, [len(found.clients) for _, found, *_ in clients])
+        counts = [len(found.clients) for _, found, *_ in clients]
+        topics = self._write_topics(matched, counts, shared)
         tasks = list(zip(numbers, topics, strict=True))
         delivered = list(_run(spark, tasks, partial(_deliver, shared=shared, files=messages)))
         notes: list[Note] = []
@@ -364,7 +376,7 @@ class _Large:
         yield from _write_tables(_all(rest.tables), self._staging)
         yield from _as_rows(rest.dropped)
 
-    def _write_topics(self, matched: Matched, counts: Sequence[int]) -> list[str]:
+    def _write_topics(self, matched: Matched, counts: Sequence[int], shared: _Shared) -> list[str]:
         """Write what is known of the topics of each partition, and of all clients.
 
         Parameters
@@ -372,18 +384,25 @@ class _Large:
         counts
             How many clients each partition has.
         """
-        of: defaultdict[int, set[TopicKey]] = defaultdict(set)
-        keys = {*matched.matching, *matched.valued, *matched.asked}
-        wills = (will.message for will in matched.wills)
-        for key in (*keys, *((*will.client[:2], will.topic) for will in wills)):
-            of[_topic_partition(key[2], self._partitions)].add(key)
-        return [
-            dump(self._staging, (matched.topics(of[number].__contains__), matched.clients, counts))
-            for number in range(self._partitions)
-        ]
+        of_will: defaultdict[int, set[int]] = defaultdict(set)
+        for will in matched.wills:
+            of_will[_will_partition(will, shared)].add(id(will))
+
+        def is_divided(key: TopicKey) -> bool:
+            return key[2] in shared.divided
+
+        def write(number: int) -> str:
+            def is_wanted(key: TopicKey) -> bool:
+                return is_divided(key) or _partition(key[2:], shared.partitions) == number
+
+            topics = matched.topics(is_wanted, lambda will: id(will) in of_will[number], is_divided)
+            return dump(self._staging, (topics, matched.clients, counts))
+
+        return [write(number) for number in range(shared.partitions)]
 
 
-_CLIENTS, _NOTES = "clients", "notes"
+_CLIENTS, _NOTES, _PACKETS, _TOPICS = "clients", "notes", "packets", "topics"
+_WHOLE: Final = 1 << 62
 
 
 def _note_file(name: str, path: str) -> Mapping[str, Any]:
@@ -406,21 +425,61 @@ def _split(task: tuple[int, str], shared: _Shared) -> Iterator[Mapping[str, Any]
     number, path = task
     streams = _streams(shared.streams)
     of_stream = np.array([_partition(one.key, shared.partitions) for one in streams])
-    parts: list[list[Part]] = [[] for _ in range(shared.partitions)]
+    topics: Counter[str] = Counter()
+    held: list[Part] = []
     for part in _parts(path, streams, shared.secret, number):
-        partition = of_stream[part.packets["stream"].to_numpy()]
-        for some, split in zip(parts, part.split(partition, shared.partitions), strict=True):
-            some.append(split)
-    joined = ([pa.concat_tables(tables) for tables in zip(*some, strict=True)] for some in parts)
-    yield _note_file("packets", write_parts(shared.staging, joined))
+        topics.update(_count_topics(part))
+        held.append(part)
+        if len(held) == _HELD_BATCHES:
+            yield _note_file(_PACKETS, _write_split(held, of_stream, shared))
+            held.clear()
+    if held:
+        yield _note_file(_PACKETS, _write_split(held, of_stream, shared))
+    yield _note_file(_TOPICS, dump(shared.staging, topics))
+
+
+def _write_split(parts: Sequence[Part], of_stream: Ints, shared: _Shared) -> str:
+    split = [
+        list(part.split(of_stream[part.packets["stream"].to_numpy()], shared.partitions))
+        for part in parts
+    ]
+    joined = (
+        [pa.concat_tables(tables) for tables in zip(*some, strict=True)]
+        for some in zip(*split, strict=True)
+    )
+    return write_parts(shared.staging, joined)
+
+
+def _count_topics(part: Part) -> Counter[str]:
+    """Count packets by topic; one that may have a retained value is not to be divided."""
+    topics = part.packets["topic"].combine_chunks()
+    if isinstance(topics, pa.ChunkedArray):
+        topics = topics.chunk(0) if topics.num_chunks else pa.array([], topics.type)
+    texts = topics.dictionary.to_pylist()
+    counts = np.bincount(topics.indices.drop_null().to_numpy(), minlength=len(texts))
+    found = Counter(dict(zip(texts, counts.tolist(), strict=True)))
+    rows = part.rows
+    retained = rows["topic"].cast(pa.string()).filter(pc.fill_null(rows["retain"], False))
+    for topic in {*retained.to_pylist(), *rows["will_topic"].to_pylist()} - {None}:
+        found[topic] = _WHOLE
+    return found
+
+
+def _divided(topics: Counter[str], partitions: int) -> frozenset[str]:
+    """Return the topics that would make a partition much larger than others."""
+    most = sum(count for count in topics.values() if count < _WHOLE) // (2 * partitions)
+    return frozenset(topic for topic, count in topics.items() if most < count < _WHOLE)
 
 
 def _partition(key: tuple[str, ...], partitions: int) -> int:
     return zlib.crc32("\0".join(key).encode("utf-8", "surrogatepass")) % partitions
 
 
-def _topic_partition(topic: str, partitions: int) -> int:
-    return _partition((topic,), partitions)
+def _will_partition(will: Will, shared: _Shared) -> int:
+    number = _partition((will.message.topic,), shared.partitions)
+    if will.message.topic in shared.divided:
+        number = (number + will.content[0]) % shared.partitions
+    return number
 
 
 def _track(number: int, shared: _Shared, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
@@ -429,7 +488,7 @@ def _track(number: int, shared: _Shared, files: Sequence[str]) -> Iterator[Mappi
     parts = [Part(*tables) for tables in read_part(files, number)]
     found = track(parts, streams, shared.secret)
     del parts
-    path = write_parts(shared.staging, _by_topic(found, shared.partitions))
+    path = write_parts(shared.staging, _by_topic(found, shared))
     yield from _write_tables(found.tables.items(), shared.staging)
     # What the driver needs of messages is which topics there are.
     topics = found.sent.select(["client", "topic", "retain", "response_topic"])
@@ -453,21 +512,25 @@ def _write_messages(
     yield from _write_tables(tables, shared.staging)
 
 
-def _by_topic(found: Clients, partitions: int) -> Iterator[list[pa.Table]]:
-    partition = [_topic_partitions(table, partitions) for table in (found.sent, found.delivered)]
-    for number in range(partitions):
+def _by_topic(found: Clients, shared: _Shared) -> Iterator[list[pa.Table]]:
+    partition = [_topic_partitions(table, shared) for table in (found.sent, found.delivered)]
+    for number in range(shared.partitions):
         yield [
             table.filter(pa.array(of == number))
             for table, of in zip((found.sent, found.delivered), partition, strict=True)
         ]
 
 
-def _topic_partitions(table: pa.Table, partitions: int) -> Ints:
+def _topic_partitions(table: pa.Table, shared: _Shared) -> Ints:
+    """Return the partition of each message: by its topic, and its payload if that is divided."""
     topics = table["topic"].combine_chunks()
     if isinstance(topics, pa.ChunkedArray):
         topics = topics.chunk(0) if topics.num_chunks else pa.array([], topics.type)
-    of = [_topic_partition(text, partitions) for text in topics.dictionary.to_pylist()]
-    found: Ints = np.array(of or [0])[topics.indices.to_numpy()]
+    texts, indices = topics.dictionary.to_pylist(), topics.indices.to_numpy()
+    of = np.array([_partition((text,), shared.partitions) for text in texts] or [0])
+    is_divided = np.array([text in shared.divided for text in texts] or [False])
+    content = np.where(is_divided[indices], table["content_0"].to_numpy(), 0)
+    found: Ints = (of[indices] + content) % shared.partitions
     return found
 
 

@@ -73,8 +73,10 @@ def write_silver(
             for name in names()
             if (files := packets.get(name, ())) or name == _NEVER_LEFT_OUT
         }
-        found = [find(frames[name]) for name, find in tables.MESSAGES.items() if name in frames]
-        _write(reduce(DataFrame.unionByName, found), lake, "messages")
+        messages = tables.MESSAGES.items()
+        found = [find(frames[name]) for name, find in messages if packets.get(name)]
+        if found:
+            _write(reduce(DataFrame.unionByName, found), lake, "messages")
         mqtt_files = packets.get("mqtt", ())
         notes = write_facts(LAYERS, frames, mqtt_files, lake, inputs)
         sent = spark.read.parquet(literal(lake.staged("messages")))

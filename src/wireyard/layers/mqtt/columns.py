@@ -14,7 +14,7 @@ and what was missed, records, which the scalar steps take.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
@@ -101,7 +101,7 @@ def derive_columns(
     numbers = {(one.source, one.name): number for number, one in enumerate(known)}
     found = track([Part.of(table, numbers, secret)], known, secret)
     matched = match([found])
-    topics = matched.topics(lambda _: True)
+    topics = matched.topics()
     deliveries = deliver(found.sent, found.delivered, topics, matched.clients, known)
     rest = explain_rest(deliveries.notes, matched.links)
     tables: defaultdict[str, list[pa.Table]] = defaultdict(list)
@@ -236,15 +236,27 @@ class Matched:
     wills: list[Will]
     dropped: Counter[str]
 
-    def topics(self, wanted: Any) -> Topics:
-        """Return what is known of the topics that are wanted."""
+    def topics(
+        self,
+        wanted: Callable[[TopicKey], bool] = lambda _: True,
+        wanted_will: Callable[[Will], bool] = lambda _: True,
+        divided: Callable[[TopicKey], bool] = lambda _: False,
+    ) -> Topics:
+        """Return what is known of the topics and wills that are wanted.
+
+        Parameters
+        ----------
+        divided
+            Which of the topics are divided among several by what is in their messages.
+        """
         return Topics(
             self.subscriptions,
             {key: subs for key, subs in self.matching.items() if wanted(key)},
             frozenset(filter(wanted, self.valued)),
             frozenset(filter(wanted, self.asked)),
             frozenset(filter(wanted, self.older)),
-            [will for will in self.wills if wanted((*will.message.client[:2], will.message.topic))],
+            [will for will in self.wills if wanted_will(will)],
+            frozenset(key for key in self.matching if wanted(key) and divided(key)),
         )
 
 

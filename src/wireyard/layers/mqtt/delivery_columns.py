@@ -91,6 +91,8 @@ class Topics:
     older: frozenset[TopicKey]
     """Topics that may have subscriptions which nobody saw, of before the capture."""
     wills: list[Will]
+    divided: frozenset[TopicKey] = frozenset()
+    """Topics of which others take messages too, those with other payloads."""
 
 
 @dataclass(slots=True)
@@ -611,7 +613,12 @@ class _Derivation:
         latest: list[tuple[int, str | None]] = [
             (one, None) for one in kernels.latest_of(ways, start, at).tolist()
         ]
-        for number, of_topic in missed.items():
+        others = {
+            number: set(names[topic == number].tolist())
+            for number, key in enumerate(self.topics.all)
+            if key in self.known.divided
+        }
+        for number, of_topic in {**missed, **others}.items():
             here = np.flatnonzero((topic == number) & np.isin(names, list(of_topic)))
             latest += [
                 (int(here[one]), self.topics.all[number][2])

@@ -180,7 +180,8 @@ class Presence:
         if topic_hash(topic) != self._hash:
             self._hash = topic_hash(topic)
             self._passed_on.clear()
-        self._passed_on[topic, endpoint, qos] = passed
+        before = self._passed_on.get((topic, endpoint, qos), passed)
+        self._passed_on[topic, endpoint, qos] = max(before, passed, key=_sent)
 
     def is_passed(self, link: Link, qos: int, taken: Moment, topic: str | None = None) -> bool:
         """Tell whether a message that was sent after a moment came on a connection.
