@@ -5,7 +5,16 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-NAMES = ("jmq", "gpacket", "mqtt", "captures", "layers", "spark_source", "run_bronze")
+NAMES = (
+    "jmq",
+    "gpacket",
+    "mqtt",
+    "captures",
+    "layers",
+    "jmq_facts",
+    "spark_source",
+    "run_bronze",
+)
 
 for name in sys.argv[1:] or NAMES:
     import_module(f"benchmarks.{name}").main()

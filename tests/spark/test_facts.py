@@ -26,7 +26,7 @@ from wireyard.layers.jmq.tables import tables as jms_tables
 from wireyard.layers.mqtt.derive import derive_tables as mqtt_tables
 from wireyard.layers.mqtt.directions import in_order
 from wireyard.layers.tables import TABLES
-from wireyard.spark import facts, mqtt_facts
+from wireyard.spark import facts, jmq_facts, mqtt_facts
 from wireyard.spark.facts import FACTS, write_facts
 from wireyard.spark.lake import Lake
 from wireyard.spark.tables.layers import LAYERS, connection_key
@@ -216,7 +216,8 @@ def staged(lake: Path, spark: SparkSession) -> tuple[dict[str, list[Row]], list[
             if (folder := lake / f"packets_{name}").is_dir()
         }
         inputs = opened.inputs.values()
-        notes = write_facts(LAYERS, packets, opened.paths("packets_mqtt"), opened, inputs)
+        files = {name: opened.paths(f"packets_{name}") for name in packets}
+        notes = write_facts(LAYERS, packets, files, opened, inputs)
         tables = {name: ds.dataset(opened.staged(name)).to_table() for name in FACTS}
     return {name: found.to_pylist() for name, found in tables.items()}, notes
 
@@ -251,6 +252,8 @@ def test_facts_are_the_same_whatever_tasks_they_come_from(
     monkeypatch.setattr(mqtt_facts, "FEW", 0)
     # Of one task all that there is, of several some clients and topics.
     monkeypatch.setattr(mqtt_facts, "MOST_PACKETS", 1200 // tasks)
+    monkeypatch.setattr(jmq_facts, "FEW", 0)
+    monkeypatch.setattr(jmq_facts, "MOST_PACKETS", 0 if tasks > 1 else 1 << 18)
     settings = {
         "spark.sql.shuffle.partitions": str(tasks),
         "spark.sql.adaptive.coalescePartitions.enabled": "false",

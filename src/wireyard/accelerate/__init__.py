@@ -33,6 +33,7 @@ from wireyard.accelerate.declare import (
     instruction,
     kernel,
     piece,
+    record,
 )
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "load_kernels",
     "piece",
     "print_notice",
+    "record",
     "set_notice",
     "shipped_for",
 ]

@@ -7,7 +7,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable
-from typing import Any, Final, ParamSpec, TypeVar, cast
+from typing import Any, Final, ParamSpec, TypeVar, cast, get_type_hints
 
 import numba
 import numpy as np
@@ -28,6 +28,7 @@ __all__ = [
     "instruction",
     "kernel",
     "piece",
+    "record",
 ]
 
 P = ParamSpec("P")
@@ -57,6 +58,19 @@ _COMPILING: Final = threading.Lock()
 def array(dtype: str, axes: int = 1, *, readonly: bool = False) -> Any:
     """Return the signature type of a contiguous array of `dtype`."""
     return numba.types.Array(getattr(numba.types, dtype), axes, "C", readonly=readonly)
+
+
+def record(kind: type) -> Any:
+    """Return the signature type of a NamedTuple of arrays.
+
+    Each field is annotated with the dtype of its array: ``Annotated[NDArray[...], "int64"]``.
+    """
+    hints = get_type_hints(kind, include_extras=True)
+    arrays = [array(hint.__metadata__[0]) for hint in hints.values()]
+    types: Any = numba.types
+    if len(set(arrays)) == 1:  # which Numba has a type of its own for
+        return types.NamedUniTuple(arrays[0], len(arrays), kind)
+    return types.NamedTuple(arrays, kind)
 
 
 # --- kernels and pieces ---------------------------------------------------------------------

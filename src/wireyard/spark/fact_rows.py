@@ -45,6 +45,8 @@ def with_times(name: str, table: pa.Table) -> pa.Table:
         values = table[column.name]
         if pa.types.is_string(values.type):
             values = values.dictionary_encode()
+        elif not pa.types.is_dictionary(values.type):
+            values = values.cast(arrow_type(column.kind))
         arrays.append(values)
         fields.append(pa.field(column.name, values.type))
         if _is_moment(column):

@@ -12,7 +12,7 @@ thousand rows, however many packets there are.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,9 +23,11 @@ import pyarrow.parquet as pq
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
+from wireyard.layers.jmq.chain import CHAIN as JMS
 from wireyard.layers.steps import Chain, Step
 from wireyard.spark.exchange import EXCHANGE
 from wireyard.spark.fact_rows import FACTS, fact_batch
+from wireyard.spark.jmq_facts import is_held, write_jmq_facts
 from wireyard.spark.lake import Input, Lake, writing
 from wireyard.spark.mqtt_facts import mqtt_groups, write_mqtt_facts
 from wireyard.spark.parts import PartFile
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FACTS", "FEW", "Layer", "write_facts"]
 
+JMS_FORMATS = ("jmq", "gpacket")
 FEW = 1 << 14
 """Notes of a step that need no tasks: to start some takes longer than to go through them."""
 
@@ -61,7 +64,7 @@ class Layer:
 def write_facts(
     layers: Iterable[Layer],
     packets: Mapping[str, DataFrame],
-    mqtt_files: Iterable[str],
+    files: Mapping[str, Sequence[str]],
     lake: Lake,
     inputs: Collection[Input],
 ) -> list[str]:
@@ -71,8 +74,8 @@ def write_facts(
     ----------
     packets
         By format, all packets that there will be after the commit.
-    mqtt_files
-        The files of those of MQTT.
+    files
+        Where they are, by format.
     inputs
         The inputs that there will be, for what captures tell of their streams.
     """
@@ -81,12 +84,20 @@ def write_facts(
     told = next(iter(packets.values())).sparkSession.createDataFrame(streams)
     stage = _Stage(lake)
     found = lake.list_staged("messages")
+    spark, staging = next(iter(packets.values())).sparkSession, lake.staged("")
+    jms = {name: files[name] for name in JMS_FORMATS if files.get(name)}
     for layer in layers:
+        if layer.chain is JMS and (not jms or is_held(jms)):
+            continue
         rows = layer.rows(packets, told)
         if rows is not None:
             stage.run(layer.chain, _in_order(rows, timed=len(streams) > 0))
-    spark = next(iter(packets.values())).sparkSession
-    stage.take(write_mqtt_facts(spark, lake.staged(""), mqtt_groups(mqtt_files, inputs, streams)))
+    if is_held(jms):
+        closed = streams.filter(streams["ended"].is_valid())
+        ended = zip(*(closed[name].to_pylist() for name in ("source", "stream")), strict=True)
+        stage.take(write_jmq_facts(spark, staging, jms, ended))
+    groups = mqtt_groups(files.get("mqtt", ()), inputs, streams)
+    stage.take(write_mqtt_facts(spark, staging, groups))
     stage.keep_messages(found)
     return stage.finish()
 

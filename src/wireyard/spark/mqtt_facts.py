@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
-from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -47,12 +46,9 @@ from wireyard.layers.mqtt.packets import (
 from wireyard.layers.mqtt.published import SENT, Clients
 from wireyard.layers.steps import Note
 from wireyard.spark.exchange import dump, load, read_part, write_parts
-from wireyard.spark.fact_rows import with_times
+from wireyard.spark.fact_tasks import dropped_rows, run_tasks, write_tables
 from wireyard.spark.lake import Input, StreamLedger
-from wireyard.spark.parts import PartFile
-from wireyard.spark.steps import FOUND
 from wireyard.spark.tables.message import message_table
-from wireyard.spark.types import spark_schema
 from wireyard.streams.source import filesystem
 
 if TYPE_CHECKING:
@@ -139,7 +135,7 @@ def write_mqtt_facts(
         yield from _write_small(small, staging)
     else:
         tasks = _dealt(small)
-        yield from _run(spark, tasks, partial(_write_small, staging=staging))
+        yield from run_tasks(spark, tasks, partial(_write_small, staging=staging))
     for group in groups:
         if group.packets > MOST_PACKETS:
             yield from _Large(spark, staging, group).write()
@@ -157,27 +153,6 @@ def _dealt(groups: Iterable[Group]) -> list[list[Group]]:
     return tasks
 
 
-def _run(
-    spark: SparkSession, tasks: Sequence[Any], work: Callable[[Any], Iterable[Mapping[str, Any]]]
-) -> Iterator[Mapping[str, Any]]:
-    """Have Spark run tasks; yield the rows of `FOUND` that they return."""
-    if not tasks:
-        return
-    numbers = spark.range(0, len(tasks), 1, len(tasks))
-    do = partial(_work, tasks=tasks, work=work)
-    yield from numbers.mapInArrow(do, spark_schema(FOUND)).toArrow().to_pylist()
-
-
-def _work(
-    batches: Iterator[pa.RecordBatch],
-    tasks: Sequence[Any],
-    work: Callable[[Any], Iterable[Mapping[str, Any]]],
-) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        for place in batch["id"].to_pylist():
-            yield pa.RecordBatch.from_pylist(list(map(dict, work(tasks[place]))), FOUND)
-
-
 # --- files ----------------------------------------------------------------------------------
 
 
@@ -189,33 +164,8 @@ def _batches(path: str, columns: Iterable[str]) -> Iterator[pa.Table]:
             yield pa.Table.from_batches([batch])
 
 
-def _write_tables(
-    tables: Iterable[tuple[str, pa.Table]], staging: str
-) -> Iterator[Mapping[str, Any]]:
-    """Write rows of tables, a file a table; yield what was written."""
-    files: dict[str, tuple[str, PartFile, list[int]]] = {}
-    for name, table in tables:
-        if not table.num_rows:
-            continue
-        timed = table if name == "messages" else with_times(name, table)
-        if name not in files:
-            file = f"part-{uuid4().hex}.parquet"
-            files[name] = file, PartFile(f"{staging}/{name}/{file}", timed.schema), [0]
-        for batch in timed.to_batches():
-            files[name][1].write(batch)
-        files[name][2][0] += table.num_rows
-    for name, (file, part, rows) in files.items():
-        part.close()
-        yield {"kind": "fact", "name": name, "file": file, "things": rows[0]}
-
-
 def _all(tables: Mapping[str, Iterable[pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
     return ((name, part) for name, parts in tables.items() for part in parts)
-
-
-def _as_rows(dropped: Counter[str]) -> Iterator[Mapping[str, Any]]:
-    for cap, things in dropped.items():
-        yield {"kind": "dropped", "name": cap, "file": None, "things": things}
 
 
 # --- small inputs ---------------------------------------------------------------------------
@@ -249,8 +199,8 @@ def _write_small(groups: Iterable[Group], staging: str) -> Iterator[Mapping[str,
             tables += (("messages", table) for table in _messages(path, mine, streams))
         for each in (found, matched, deliveries, rest):
             dropped += each.dropped
-    yield from _write_tables(tables, staging)
-    yield from _as_rows(dropped)
+    yield from write_tables(tables, staging)
+    yield from dropped_rows(dropped)
 
 
 def _unknown_marks(path: str, numbers: Mapping[Stream, int]) -> Iterator[pa.Table]:
@@ -328,7 +278,7 @@ class _Large:
         """Write the rows of all tables; yield what was written."""
         spark, files = self._spark, self._group.files
         evidence = Evidences()
-        for one in _run(spark, files, partial(_write_evidence, staging=self._staging)):
+        for one in run_tasks(spark, files, partial(_write_evidence, staging=self._staging)):
             evidence.merge(load(one["file"]))
         streams = known_of(evidence, self._group.streams)
         shared = _Shared(
@@ -341,14 +291,14 @@ class _Large:
         numbered = list(enumerate(files))
         packets: list[str] = []
         topics_of: Counter[str] = Counter()
-        for one in _run(spark, numbered, partial(_split, shared=shared)):
+        for one in run_tasks(spark, numbered, partial(_split, shared=shared)):
             if one["name"] == _TOPICS:
                 topics_of.update(load(one["file"]))
             else:
                 packets.append(one["file"])
         shared = replace(shared, divided=_divided(topics_of, shared.partitions))
         numbers = range(self._partitions)
-        tracked = list(_run(spark, numbers, partial(_track, shared=shared, files=packets)))
+        tracked = list(run_tasks(spark, numbers, partial(_track, shared=shared, files=packets)))
         yield from (one for one in tracked if one["kind"] == "fact")
         # In the order of partitions, by which clients are numbered.
         clients = sorted(
@@ -356,16 +306,16 @@ class _Large:
             key=lambda one: one[0],
         )
         matched = match([found for _, found, *_ in clients])
-        yield from _as_rows(sum((found.dropped for _, found, *_ in clients), matched.dropped))
+        yield from dropped_rows(sum((found.dropped for _, found, *_ in clients), matched.dropped))
         messages = [path for _, _, path, _ in clients]
         marks = [path for _, _, _, path in clients]
         wills = dump(self._staging, matched.wills)
         work = partial(_write_messages, shared=shared, marks=marks, wills=wills)
-        yield from _run(spark, numbered, work)
+        yield from run_tasks(spark, numbered, work)
         counts = [len(found.clients) for _, found, *_ in clients]
         topics = self._write_topics(matched, counts, shared)
         tasks = list(zip(numbers, topics, strict=True))
-        delivered = list(_run(spark, tasks, partial(_deliver, shared=shared, files=messages)))
+        delivered = list(run_tasks(spark, tasks, partial(_deliver, shared=shared, files=messages)))
         notes: list[Note] = []
         for one in delivered:
             if one["name"] == _NOTES:
@@ -373,8 +323,8 @@ class _Large:
             else:
                 yield one
         rest = explain_rest(notes, matched.links)
-        yield from _write_tables(_all(rest.tables), self._staging)
-        yield from _as_rows(rest.dropped)
+        yield from write_tables(_all(rest.tables), self._staging)
+        yield from dropped_rows(rest.dropped)
 
     def _write_topics(self, matched: Matched, counts: Sequence[int], shared: _Shared) -> list[str]:
         """Write what is known of the topics of each partition, and of all clients.
@@ -489,7 +439,7 @@ def _track(number: int, shared: _Shared, files: Sequence[str]) -> Iterator[Mappi
     found = track(parts, streams, shared.secret)
     del parts
     path = write_parts(shared.staging, _by_topic(found, shared))
-    yield from _write_tables(found.tables.items(), shared.staging)
+    yield from write_tables(found.tables.items(), shared.staging)
     # What the driver needs of messages is which topics there are.
     topics = found.sent.select(["client", "topic", "retain", "response_topic"])
     topics = topics.group_by(topics.column_names, use_threads=False).aggregate([])
@@ -509,7 +459,7 @@ def _write_messages(
     parts = [table for (table,) in read_part(marks, number)]
     found = pa.concat_tables([*parts, marks_of(SENT.empty_table(), (), published)])
     tables = (("messages", table) for table in _messages(path, found, _streams(shared.streams)))
-    yield from _write_tables(tables, shared.staging)
+    yield from write_tables(tables, shared.staging)
 
 
 def _by_topic(found: Clients, shared: _Shared) -> Iterator[list[pa.Table]]:
@@ -553,8 +503,8 @@ def _deliver(
         for place in (0, 1)
     )
     found = deliver(sent, delivered, topics, clients, streams)
-    yield from _write_tables(_all(found.tables), shared.staging)
-    yield from _as_rows(found.dropped)
+    yield from write_tables(_all(found.tables), shared.staging)
+    yield from dropped_rows(found.dropped)
     yield _note_file(_NOTES, dump(shared.staging, found.notes))
 
 

@@ -77,8 +77,7 @@ def write_silver(
         found = [find(frames[name]) for name, find in messages if packets.get(name)]
         if found:
             _write(reduce(DataFrame.unionByName, found), lake, "messages")
-        mqtt_files = packets.get("mqtt", ())
-        notes = write_facts(LAYERS, frames, mqtt_files, lake, inputs)
+        notes = write_facts(LAYERS, frames, packets, lake, inputs)
         sent = spark.read.parquet(literal(lake.staged("messages")))
         counted = tables.destinations(sent).coalesce(1)
         _write(counted.sortWithinPartitions("minute_ms", "destination"), lake, "destinations")

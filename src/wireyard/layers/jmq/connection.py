@@ -20,21 +20,27 @@ from wireyard.layers.jmq.requests import REPLIES, Requests
 from wireyard.layers.jmq.sender import Sender
 from wireyard.layers.jmq.session import Session
 
-__all__ = ["Connection"]
+__all__ = [
+    "ASKED_BY_SERVER",
+    "FROM_CLIENT",
+    "FROM_SERVER",
+    "WITHOUT_T",
+    "Connection",
+]
 
 _RESUME_FLOW: Final = 52
 _TRANSACTED: Final = FLAGS["T"]
-_WITHOUT_T: Final = 103
-_SENDER, _RECEIVER, _ASKED, _ASKED_BY_SERVER = range(4)
+WITHOUT_T: Final = 103
+_SENDER, _RECEIVER, _ASKED, ASKED_BY_SERVER = range(4)
 """The parts of a connection."""
 
 _Handler = tuple[int, Callable[[Any, Row, Place], None]]
 
 _ASK: Final[_Handler] = (_ASKED, Requests.ask)
-_FROM_CLIENT: Final[Mapping[int, _Handler]] = MappingProxyType(
+FROM_CLIENT: Final[Mapping[int, _Handler]] = MappingProxyType(
     {
         **dict.fromkeys(MESSAGE_TYPES, (_SENDER, Sender.send)),
-        **dict.fromkeys(REPLIES, (_ASKED_BY_SERVER, Requests.answer)),
+        **dict.fromkeys(REPLIES, (ASKED_BY_SERVER, Requests.answer)),
         14: (_RECEIVER, Receiver.add),
         16: (_RECEIVER, Receiver.delete),
         24: (_RECEIVER, Receiver.acknowledge),
@@ -51,8 +57,8 @@ _FROM_CLIENT: Final[Mapping[int, _Handler]] = MappingProxyType(
         70: (_RECEIVER, Receiver.destroy_session),
     }
 )
-_ASK_BACK: Final[_Handler] = (_ASKED_BY_SERVER, Requests.ask)
-_FROM_SERVER: Final[Mapping[int, _Handler]] = MappingProxyType(
+_ASK_BACK: Final[_Handler] = (ASKED_BY_SERVER, Requests.ask)
+FROM_SERVER: Final[Mapping[int, _Handler]] = MappingProxyType(
     {
         **dict.fromkeys(MESSAGE_TYPES, (_RECEIVER, Receiver.deliver)),
         **dict.fromkeys(REPLIES, (_ASKED, Requests.answer)),
@@ -89,9 +95,9 @@ class Connection:
             self._report.breach("transaction_id_missing", row, place, row["sys_message_id"])
         self._session.take(row, place, from_client)
         if from_client:
-            part, handle = _FROM_CLIENT.get(row["packet_type"], _ASK)
+            part, handle = FROM_CLIENT.get(row["packet_type"], _ASK)
         else:
-            part, handle = _FROM_SERVER.get(row["packet_type"], _ASK_BACK)
+            part, handle = FROM_SERVER.get(row["packet_type"], _ASK_BACK)
         handle(self._parts[part], row, place)
 
     def breach(self, rule: str, row: Row) -> None:
@@ -136,4 +142,4 @@ class Connection:
 
 def _lacks_transaction(row: Row) -> bool:
     """Tell whether flag T stands without a transaction id; version 103 has no T (erratum 49)."""
-    return row["version"] > _WITHOUT_T and not row.get("transaction_id")
+    return row["version"] > WITHOUT_T and not row.get("transaction_id")

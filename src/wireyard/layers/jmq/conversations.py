@@ -14,13 +14,19 @@ from wireyard.layers.jmq.facts import Exchange, Sending
 from wireyard.layers.jmq.rows import conversation_row
 from wireyard.layers.steps import Dropped, Fact, Found
 
-__all__ = ["MAX_REMEMBERED", "Letter", "conversations", "may_answer"]
+__all__ = [
+    "MAX_REMEMBERED",
+    "TEMPORARY",
+    "Letter",
+    "conversations",
+    "may_answer",
+]
 
 MAX_REMEMBERED: Final = 1 << 17
 """Messages of one destination that are remembered, requests and their replies: some 100 MB as they
 are in use, and many times as many as anybody waits for."""
 
-_TEMPORARY = "temporary_destination://"
+TEMPORARY = "temporary_destination://"
 
 
 class Letter(NamedTuple):
@@ -34,7 +40,7 @@ def may_answer(message: Sending) -> bool:
     """Tell whether a message can be the reply to another."""
     if message.destination is None:
         return False
-    return message.correlation_id is not None or message.destination.startswith(_TEMPORARY)
+    return message.correlation_id is not None or message.destination.startswith(TEMPORARY)
 
 
 def conversations(letters: Iterator[Letter]) -> Iterator[Found]:
@@ -96,7 +102,7 @@ class _Requests:
         self.remembered += 1
         for correlation in _correlations(message):
             self._correlated[correlation] = request
-        if message.reply_to is not None and message.reply_to.startswith(_TEMPORARY):
+        if message.reply_to is not None and message.reply_to.startswith(TEMPORARY):
             self._in_line.append(request)
 
     def answer(self, message: Sending) -> None:

@@ -37,7 +37,16 @@ from wireyard.layers.jmq.clocks import (
 from wireyard.layers.jmq.facts import Delivery, Place, Relay, Sending
 from wireyard.layers.steps import Dropped, Found, Key, Note, Step, fact_of, note_of
 
-__all__ = ["FOLLOWS", "HOPS", "HOP_STEPS", "MAX_POINTS", "MAX_SIGHTINGS", "UNKNOWN", "seen"]
+__all__ = [
+    "FOLLOWS",
+    "HOPS",
+    "HOP_STEPS",
+    "MAX_POINTS",
+    "MAX_SIGHTINGS",
+    "OF_MESSAGE",
+    "UNKNOWN",
+    "seen",
+]
 
 HOPS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -86,7 +95,7 @@ MAX_WINDOWS: Final = 1 << 17
 MAX_SPANS: Final = 1 << 18
 """Spans of a set of capture points that are considered, some 50 MB."""
 
-_OF_MESSAGE: Final = ("sent", "accepted")
+OF_MESSAGE: Final = ("sent", "accepted")
 """Kinds that no consumer has to do with."""
 _TOWARDS_BROKER: Final = ("sent", "acknowledged")
 _RANK: Final = {kind: rank for rank, kind in enumerate(HOPS)}
@@ -317,7 +326,7 @@ def _rows(seen: Iterable[Timed]) -> Iterator[Found]:
         kind, consumer_id, *_ = hop.timed.sighting
         before = None
         for followed in FOLLOWS[kind]:
-            of = None if followed in _OF_MESSAGE else consumer_id
+            of = None if followed in OF_MESSAGE else consumer_id
             found = latest.get((hop.reference, followed, of))
             if found is not None and (before is None or found[0] > before[0]):
                 before = found

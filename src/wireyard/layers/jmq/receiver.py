@@ -18,15 +18,23 @@ from wireyard.layers.jmq.flow import Flow
 from wireyard.layers.jmq.report import Report
 from wireyard.layers.jmq.requests import Requests
 
-__all__ = ["DEAD_REASON", "NO_ACKNOWLEDGE", "Receiver"]
+__all__ = [
+    "DEAD",
+    "DEAD_MESSAGE_QUEUE",
+    "DEAD_REASON",
+    "EXPIRED",
+    "NO_ACKNOWLEDGE",
+    "UNDELIVERABLE",
+    "Receiver",
+]
 
 NO_ACKNOWLEDGE: Final = 32768
 """The ack mode in which nothing is acknowledged."""
-_DEAD_MESSAGE_QUEUE = "mq.sys.dmq"
+DEAD_MESSAGE_QUEUE = "mq.sys.dmq"
 DEAD_REASON = "JMS_SUN_DMQ_UNDELIVERED_REASON"
 """The one property of a message that says something here."""
-_DEAD, _UNDELIVERABLE = 2, 1
-_EXPIRED: Final = 1
+DEAD, UNDELIVERABLE = 2, 1
+EXPIRED: Final = 1
 _REDELIVERED: Final = FLAGS["R"]
 _ID: Final = struct.Struct(f">{MESSAGE_ID_CODES}")
 _BLOCKS: Final = {
@@ -68,7 +76,7 @@ class Receiver:
             subscription=text(properties, "JMQDurableName")
             or text(properties, "JMQSharedSubscriptionName"),
             begins="no_ack_wanted" if ack_mode == NO_ACKNOWLEDGE else "held",
-            of_dead=text(properties, "JMQDestination") == _DEAD_MESSAGE_QUEUE,
+            of_dead=text(properties, "JMQDestination") == DEAD_MESSAGE_QUEUE,
         )
         self._requests.ask(row, place, partial(self._added, consumer))
 
@@ -160,10 +168,10 @@ class Receiver:
         transaction_id = row.get("transaction_id") or None  # 103 has it in every header.
         event = "acknowledge_in_transaction" if transaction_id else "acknowledge"
         ack_type = number(properties, "JMQAckType")
-        if ack_type == _UNDELIVERABLE:
+        if ack_type == UNDELIVERABLE:
             event = "decline"
-        elif ack_type == _DEAD:
-            event = "expire" if number(properties, "JMQDeadReason") == _EXPIRED else "bury"
+        elif ack_type == DEAD:
+            event = "expire" if number(properties, "JMQDeadReason") == EXPIRED else "bury"
         pending: list[_Block] = []
         strange: MessageId | None = None
         blocks = 0

@@ -17,10 +17,14 @@ from wireyard.formats.jmq.packet import read_row
 from wireyard.layers.endpoints import endpoint, endpoints_of
 from wireyard.layers.jmq.facts import Relay, number, place_of, properties_of, text
 
-__all__ = ["relays"]
+__all__ = [
+    "MESSAGE_ACK",
+    "MESSAGE_DATA",
+    "relays",
+]
 
-_MESSAGE_DATA: Final = 1
-_MESSAGE_ACK: Final = 3
+MESSAGE_DATA: Final = 1
+MESSAGE_ACK: Final = 3
 _CONSUMED, _PREPARED = 3, 9
 """Values of the property T: consumed; acknowledged in a transaction that is being committed."""
 
@@ -30,10 +34,10 @@ def relays(row: Row) -> Iterator[Relay]:
 
     Nothing if it is neither, or damaged.
     """
-    if row["packet_type"] not in (_MESSAGE_DATA, _MESSAGE_ACK) or row["version"] == LINK_VERSION:
+    if row["packet_type"] not in (MESSAGE_DATA, MESSAGE_ACK) or row["version"] == LINK_VERSION:
         return
     properties = properties_of(row)
-    kind = "relayed" if row["packet_type"] == _MESSAGE_DATA else "relay_acknowledged"
+    kind = "relayed" if row["packet_type"] == MESSAGE_DATA else "relay_acknowledged"
     if kind == "relay_acknowledged" and number(properties, "T") not in (_CONSUMED, _PREPARED):
         return
     try:

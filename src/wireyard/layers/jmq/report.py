@@ -8,10 +8,13 @@ from wireyard.formats.base import Row
 from wireyard.layers.endpoints import endpoints_of
 from wireyard.layers.jmq.facts import RULES, Facts, Place, Use, Violation
 
-__all__ = ["Report"]
+__all__ = [
+    "NEEDS_ALL",
+    "Report",
+]
 
 
-_NEEDS_ALL: Final = frozenset(
+NEEDS_ALL: Final = frozenset(
     {
         "reply_without_request",
         "request_id_reused",
@@ -53,7 +56,7 @@ class Report:
 
         Its sender broke it.
         """
-        if rule in _NEEDS_ALL and not self.known:
+        if rule in NEEDS_ALL and not self.known:
             return
         name = row.get("packet_type_name") or f"packet type {row['packet_type']}"
         told = f"{name}: {RULES[rule]}" + (f", {times} times" if times > 1 else "")

@@ -16,7 +16,15 @@ from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES, PACKET_TYPES
 from wireyard.layers.jmq.facts import Exchange, Place, Sending, number, properties_of
 from wireyard.layers.jmq.report import Report
 
-__all__ = ["MAX_WAITING", "OK", "REPLIES", "Requests", "Settle"]
+__all__ = [
+    "MAX_WAITING",
+    "OK",
+    "REPLIES",
+    "REPLY_OF",
+    "SEND_REPLY",
+    "Requests",
+    "Settle",
+]
 
 MAX_WAITING: Final = 1 << 16
 """Requests of all connections that may wait at once; the shipped client has one for each session,
@@ -24,11 +32,11 @@ and some more where it sends asynchronously."""
 
 OK: Final = 200
 """The status of a reply that says yes."""
-_SEND_REPLY: Final = 9
+SEND_REPLY: Final = 9
 REPLIES: Final = frozenset(code for code, name in PACKET_TYPES.items() if name.endswith("_REPLY"))
 """Packet types that answer a request."""
-_REPLY_OF: Final = {code: code + 1 for code in PACKET_TYPES if code + 1 in REPLIES} | dict.fromkeys(
-    MESSAGE_TYPES, _SEND_REPLY
+REPLY_OF: Final = {code: code + 1 for code in PACKET_TYPES if code + 1 in REPLIES} | dict.fromkeys(
+    MESSAGE_TYPES, SEND_REPLY
 )
 _WANTED: Final = FLAGS["A"]
 
@@ -105,7 +113,7 @@ class Requests:
         ack_id, packet_type = row["consumer_id"], row["packet_type"]
         waiting = self._waiting.get(ack_id)
         # SEND_REPLY also answers what is too large for the broker to read its type.
-        if waiting is None or packet_type not in (_REPLY_OF.get(waiting.packet_type), _SEND_REPLY):
+        if waiting is None or packet_type not in (REPLY_OF.get(waiting.packet_type), SEND_REPLY):
             self._report.breach("reply_without_request", row, place)
             return
         del self._waiting[ack_id]

@@ -13,7 +13,21 @@ from wireyard.layers.jmq.facts import MAX_TEXT, Login, Place, number, properties
 from wireyard.layers.jmq.report import Report
 from wireyard.layers.jmq.requests import OK
 
-__all__ = ["ENDED_BY", "SESSION", "SESSION_EVENTS", "SESSION_RULES", "Session"]
+__all__ = [
+    "ALWAYS",
+    "ENDED_BY",
+    "GOODBYE",
+    "HELLO_REPLY",
+    "LOGGING_IN",
+    "LOGIN_REPLY",
+    "PINGS",
+    "SESSION",
+    "SESSION_EVENTS",
+    "SESSION_RULES",
+    "STEADY",
+    "Session",
+    "user_of",
+]
 
 SESSION_EVENTS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -128,18 +142,18 @@ ENDED_BY: Final[Mapping[str, str]] = MappingProxyType(
 )
 """What `ended_by` says."""
 
-_LOGGING_IN: Final = frozenset({"greeting", "challenged", "authenticating"})
-_PINGS: Final = frozenset({54, 55})
-_HELLO, _HELLO_REPLY, _LOGIN, _LOGIN_REPLY, _GOODBYE = 10, 11, 12, 13, 28
-_ALWAYS: Final = {_HELLO: "hello", _LOGIN: "login", 29: "goodbye_reply", 38: "challenge"}
+LOGGING_IN: Final = frozenset({"greeting", "challenged", "authenticating"})
+PINGS: Final = frozenset({54, 55})
+_HELLO, HELLO_REPLY, _LOGIN, LOGIN_REPLY, GOODBYE = 10, 11, 12, 13, 28
+ALWAYS: Final = {_HELLO: "hello", _LOGIN: "login", 29: "goodbye_reply", 38: "challenge"}
 _BY_STATUS: Final = {
-    _HELLO_REPLY: ("hello_accepted", "hello_refused"),
-    _LOGIN_REPLY: ("login_accepted", "login_refused"),
+    HELLO_REPLY: ("hello_accepted", "hello_refused"),
+    LOGIN_REPLY: ("login_accepted", "login_refused"),
 }
-_BY_SIDE: Final = {_GOODBYE: ("client_goodbye", "server_goodbye")}
+_BY_SIDE: Final = {GOODBYE: ("client_goodbye", "server_goodbye")}
 _OTHER: Final = ("client_packet", "server_packet")
-_NAMED: Final = frozenset({*_ALWAYS, *_BY_STATUS, *_BY_SIDE})
-_STEADY: Final = frozenset(
+_NAMED: Final = frozenset({*ALWAYS, *_BY_STATUS, *_BY_SIDE})
+STEADY: Final = frozenset(
     state for state, row in SESSION.items() if {row.get(event) for event in _OTHER} == {state}
 )
 """States in which packets without an event of their own change nothing, as nearly all are."""
@@ -167,7 +181,7 @@ class Session:
         login.size_bytes += row["size"]
         login.last = place
         packet_type = row["packet_type"]
-        if packet_type in _PINGS or (login.state in _STEADY and packet_type not in _NAMED):
+        if packet_type in PINGS or (login.state in STEADY and packet_type not in _NAMED):
             return
         event = self._event(row, packet_type, from_client)
         following = SESSION[login.state].get(event)
@@ -179,7 +193,7 @@ class Session:
 
     def miss(self) -> None:
         """Take that packets are missing: they may have been those of the login."""
-        if self.login is not None and self.login.state in _LOGGING_IN:
+        if self.login is not None and self.login.state in LOGGING_IN:
             self.login.state = "new"
 
     def finish(self, ended: bool) -> str | None:
@@ -194,8 +208,8 @@ class Session:
         return login.ended_by
 
     def _event(self, row: Row, packet_type: int, from_client: bool) -> str:
-        if packet_type in _ALWAYS:
-            return _ALWAYS[packet_type]
+        if packet_type in ALWAYS:
+            return ALWAYS[packet_type]
         if packet_type in _BY_STATUS:
             return _BY_STATUS[packet_type][_status(row) != OK]
         return _BY_SIDE.get(packet_type, _OTHER)[not from_client]
@@ -208,7 +222,7 @@ class Session:
                 self._report.known = login.known = login.packets == 1
                 login.protocol_level = number(properties_of(row), "JMQProtocolLevel")
             case "login":
-                login.user = _user(row)
+                login.user = user_of(row)
             case "login_accepted" | "login_refused" | "hello_refused":
                 login.status = _status(row)
             case "client_goodbye" | "server_goodbye":
@@ -219,7 +233,7 @@ def _status(row: Row) -> int | None:
     return number(properties_of(row), "JMQStatus")
 
 
-def _user(row: Row) -> str | None:
+def user_of(row: Row) -> str | None:
     """Return who logs in, None where the body was left out with the password in it."""
     try:
         found = body_value(row)

@@ -22,7 +22,15 @@ from wireyard.layers.jmq.relays import relays
 from wireyard.layers.jmq.requests import REPLIES
 from wireyard.layers.jmq.sequences import Numbers, Runs
 
-__all__ = ["MAX_CONNECTIONS", "NEEDED", "Walk", "sent_by_client"]
+__all__ = [
+    "BY_BROKER",
+    "BY_CLIENT",
+    "MAX_CONNECTIONS",
+    "MOST_ITEM_BYTES",
+    "NEEDED",
+    "Walk",
+    "sent_by_client",
+]
 
 MAX_CONNECTIONS: Final = 1 << 14
 """Connections that are followed at once, where brokers take a thousand as shipped; with one more,
@@ -65,11 +73,11 @@ NEEDED: Final = (
 """Columns of JMQ packets and GPackets that say something here; of messages the body does not."""
 
 _TEXTS: Final = ("destination", "reply_to", "correlation_id", "message_id")
-_MOST_ITEM_BYTES: Final = HEADER_BYTES + MAX_TEXT
+MOST_ITEM_BYTES: Final = HEADER_BYTES + MAX_TEXT
 """Where the properties of a packet begin whose items are no longer than the longest text kept."""
 _PING_REPLY: Final = 55
-_BY_CLIENT: Final = frozenset(CLIENT_TYPES) | {code - 1 for code in REPLIES - {_PING_REPLY}}
-_BY_BROKER: Final = frozenset(BROKER_TYPES)
+BY_CLIENT: Final = frozenset(CLIENT_TYPES) | {code - 1 for code in REPLIES - {_PING_REPLY}}
+BY_BROKER: Final = frozenset(BROKER_TYPES)
 
 
 def sent_by_client(row: Row) -> bool | None:
@@ -80,9 +88,9 @@ def sent_by_client(row: Row) -> bool | None:
     packet_type = row["packet_type"]
     if packet_type in MESSAGE_TYPES:
         return row.get("delivery_count") is None
-    if packet_type in _BY_CLIENT:
+    if packet_type in BY_CLIENT:
         return True
-    return False if packet_type in _BY_BROKER else None
+    return False if packet_type in BY_BROKER else None
 
 
 @dataclass(slots=True)
@@ -169,7 +177,7 @@ class Walk:
             client, server = (way.src, way.dst) if by_client else (way.dst, way.src)
             pair.connection = Connection(client, server, self.facts)
             pair.client = client
-        if row["property_offset"] > _MOST_ITEM_BYTES:
+        if row["property_offset"] > MOST_ITEM_BYTES:
             row = row | {name: row[name][:MAX_TEXT] for name in _TEXTS if row.get(name)}
         from_client = way.src == pair.client
         if way.runs is None:

@@ -1,0 +1,253 @@
+"""Rows grouped by integer keys: the building blocks of the columnar engines.
+
+Keys are compared in full, never by a hash alone. Text becomes a dictionary code first
+(`text_codes`), so that all that follows is integers.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from wireyard.accelerate import I64, array, kernel
+
+__all__ = [
+    "Int8s",
+    "Int32s",
+    "Int64s",
+    "by_group",
+    "decode_texts",
+    "dense_ids",
+    "first_of_groups",
+    "hash_keys",
+    "order_groups",
+    "text_codes",
+    "text_hashes",
+]
+
+Int64s = Annotated[npt.NDArray[np.int64], "int64"]
+Int32s = Annotated[npt.NDArray[np.int32], "int32"]
+Int8s = Annotated[npt.NDArray[np.int8], "int8"]
+"""Columns of kernels; `wireyard.accelerate.record` reads the dtypes."""
+Hashes = npt.NDArray[np.uint64]
+
+_FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
+_long: Final[Any] = np.int64
+_I64S: Final = array("int64")
+_I32S: Final = array("int32")
+_I64S_2: Final = array("int64", 2)
+
+
+# --- hashes ---------------------------------------------------------------------------------
+
+
+def hash_keys(*columns: npt.ArrayLike) -> Hashes:
+    """Return a 64-bit hash of each row of some integer columns, to deal rows by or to probe with.
+
+    Equal rows have equal hashes in every process; unequal rows may have.
+    """
+    found: Hashes | None = None
+    for column in columns:
+        words = np.asarray(column)
+        words = (words if words.dtype == np.uint64 else words.astype(np.int64)).view(np.uint64)
+        found = words * _FIRST if found is None else (found ^ words) * _FIRST
+        found ^= found >> np.uint64(29)
+        found *= _SECOND
+        found ^= found >> np.uint64(32)
+    assert found is not None, "a key has a column"
+    return found
+
+
+def text_hashes(texts: pa.Array | pa.ChunkedArray) -> Hashes:
+    """Return a 64-bit hash of each text by its bytes, 0 for null: the same in every process."""
+    parts = []
+    for chunk in texts.chunks if isinstance(texts, pa.ChunkedArray) else [texts]:
+        if pa.types.is_dictionary(chunk.type):
+            codes = chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+            of_dictionary = np.append(text_hashes(chunk.dictionary), np.uint64(0))
+            parts.append(of_dictionary[codes])
+            continue
+        found = np.zeros(len(chunk), np.int64)
+        _, offsets, data = chunk.buffers()
+        if data is not None:
+            ends = np.frombuffer(offsets, np.int32, len(chunk) + 1, 4 * chunk.offset)
+            _hash_texts(np.frombuffer(data, np.uint8).copy(), ends.copy(), found)
+        if chunk.null_count:
+            found[~chunk.is_valid().to_numpy(zero_copy_only=False)] = 0
+        parts.append(hash_keys(found))
+    return np.concatenate(parts) if parts else np.empty(0, np.uint64)
+
+
+@kernel((array("uint8"), _I32S, _I64S))
+def _hash_texts(data: Any, ends: Any, found: Any) -> None:
+    """FNV-1a, a byte at a time, of 32 bits: wide enough with `hash_keys` behind it to deal by."""
+    for i in range(len(found)):
+        low, high = 0x811C9DC5, 0x1000193
+        for at in range(ends[i], ends[i + 1]):
+            byte = _long(data[at])
+            low = ((low ^ byte) * 0x01000193) & 0xFFFFFFFF
+            high = ((high + byte) * 0x0105A6B5) & 0xFFFFFFFF
+        found[i] = (high & 0x7FFFFFFF) << 32 | low
+
+
+# --- texts ----------------------------------------------------------------------------------
+
+
+def text_codes(texts: pa.Array | pa.ChunkedArray) -> tuple[Int32s, pa.Array]:
+    """Return the code of each text, -1 for null, and the texts by their codes."""
+    whole = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
+    if isinstance(whole, pa.ChunkedArray):  # of more than 2 GB
+        whole = pa.concat_arrays(whole.dictionary_encode().chunks)
+    coded = whole if pa.types.is_dictionary(whole.type) else whole.dictionary_encode()
+    codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return np.require(codes, np.int32, ["C", "W"]), coded.dictionary
+
+
+def decode_texts(codes: npt.ArrayLike, texts: pa.Array) -> pa.DictionaryArray:
+    """Return texts by their codes as a dictionary column; null where a code is negative."""
+    found = np.asarray(codes, np.int32)
+    return pa.DictionaryArray.from_arrays(pa.array(found, mask=found < 0), texts)
+
+
+# --- groups ---------------------------------------------------------------------------------
+
+
+def dense_ids(*columns: npt.ArrayLike) -> tuple[Int32s, int]:
+    """Return a number for each row, equal where all columns are, and how many numbers there are.
+
+    Numbers count from 0 in the order in which rows bring something new.
+    """
+    words = np.stack([np.asarray(column, np.int64) for column in columns])
+    rows = words.shape[1]
+    found = np.empty(rows, np.int32)
+    if rows == 0:
+        return found, 0
+    size = 1 << int(2 * rows - 1).bit_length()
+    hashes = (hash_keys(*words) & np.uint64(size - 1)).astype(np.int64)
+    firsts = np.empty(rows, np.int64)
+    table = np.full(size, -1, np.int32)
+    return found, _dense(words, hashes, table, firsts, found)
+
+
+@kernel(I64(_I64S_2, _I64S, _I32S, _I64S, _I32S))
+def _dense(words: Any, hashes: Any, table: Any, firsts: Any, found: Any) -> int:
+    count, last = 0, len(table) - 1
+    for i in range(len(found)):
+        at = hashes[i]
+        while True:
+            number = table[at]
+            if number < 0:
+                table[at] = count
+                firsts[count] = i
+                found[i] = count
+                count += 1
+                break
+            first, same = firsts[number], True
+            for column in range(len(words)):
+                if words[column, first] != words[column, i]:
+                    same = False
+                    break
+            if same:
+                found[i] = number
+                break
+            at = (at + 1) & last
+    return count
+
+
+def by_group(groups: npt.ArrayLike, count: int) -> tuple[Int64s, Int64s]:
+    """Return the rows group by group, and where each group begins, with where the last one ends."""
+    numbers = np.require(groups, np.int32, ["C", "W"])
+    starts = np.zeros(count + 1, np.int64)
+    np.cumsum(np.bincount(numbers, minlength=count), out=starts[1:])
+    rows = np.empty(len(numbers), np.int64)
+    _scatter(numbers, starts[:-1].copy(), rows)
+    return rows, starts
+
+
+@kernel((_I32S, _I64S, _I64S))
+def _scatter(groups: Any, at: Any, rows: Any) -> None:
+    for i in range(len(groups)):
+        rows[at[groups[i]]] = i
+        at[groups[i]] += 1
+
+
+def order_groups(
+    groups: npt.ArrayLike, count: int, *columns: npt.ArrayLike
+) -> tuple[Int64s, Int64s]:
+    """Return the rows group by group, each in the order of some columns, as `by_group` does."""
+    rows, starts = by_group(groups, count)
+    words = np.stack([np.asarray(column, np.int64) for column in columns])
+    _sort_groups(words, starts, rows, np.empty(len(rows), np.int64))
+    return rows, starts
+
+
+@kernel((_I64S_2, _I64S, _I64S, _I64S))
+def _sort_groups(words: Any, starts: Any, rows: Any, spare: Any) -> None:
+    """Merge sort, stable, from the bottom up; what is in order already costs one comparison."""
+    for group in range(len(starts) - 1):
+        start, stop = starts[group], starts[group + 1]
+        width = 1
+        while width < stop - start:
+            left = start
+            while left + width < stop:
+                middle, end = left + width, min(left + 2 * width, stop)
+                one, other = rows[middle - 1], rows[middle]
+                before = False
+                for column in range(len(words)):
+                    if words[column, other] != words[column, one]:
+                        before = words[column, other] < words[column, one]
+                        break
+                if before:
+                    for at in range(left, middle):
+                        spare[at] = rows[at]
+                    i, j, at = left, middle, left
+                    while i < middle and j < end:
+                        one, other = spare[i], rows[j]
+                        before = False
+                        for column in range(len(words)):
+                            if words[column, other] != words[column, one]:
+                                before = words[column, other] < words[column, one]
+                                break
+                        if before:
+                            rows[at] = other
+                            j += 1
+                        else:
+                            rows[at] = one
+                            i += 1
+                        at += 1
+                    while i < middle:
+                        rows[at] = spare[i]
+                        i += 1
+                        at += 1
+                left = left + 2 * width
+            width *= 2
+
+
+def first_of_groups(groups: npt.ArrayLike, count: int, *columns: npt.ArrayLike) -> Int32s:
+    """Return the row of each group that is first in the order of some columns, -1 of an empty one.
+
+    Rows whose group is negative belong to none.
+    """
+    words = np.stack([np.asarray(column, np.int64) for column in columns])
+    found = np.full(count, -1, np.int32)
+    _first(np.require(groups, np.int32, ["C", "W"]), words, found)
+    return found
+
+
+@kernel((_I32S, _I64S_2, _I32S))
+def _first(groups: Any, words: Any, found: Any) -> None:
+    for i in range(len(groups)):
+        if groups[i] < 0:
+            continue
+        first = found[groups[i]]
+        before = first < 0
+        if not before:
+            for column in range(len(words)):
+                if words[column, i] != words[column, first]:
+                    before = words[column, i] < words[column, first]
+                    break
+        if before:
+            found[groups[i]] = i

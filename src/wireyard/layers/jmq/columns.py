@@ -1,0 +1,193 @@
+"""The columnar engine of JMQ packets and GPackets: bronze columns in, tables of facts out.
+
+It makes the rows that the chain of scalar steps makes (``chain.py``), which is the reference and
+judges it. The phases, each with its key:
+
+1. ``connections`` (`follow_connections`), key: source and connection.
+2. ``transactions`` (`follow_transactions`), key: source, broker and transaction id.
+3. ``messages`` (`join_messages`), key: source and message.
+4. ``conversations`` (`match_replies`), key: source and where replies go.
+5. ``numbers`` (`find_gaps`), key: source, host and side.
+6. ``hops`` (`order_hops`, `stand_for_messages`), key: message, whatever the source.
+
+A phase takes tables of records, in any order, and gives the same rows for any partition by its
+key. `partition_keys` has a hash of the key of every record. Kernels follow what is frequent; login
+names, GPacket payloads and messages that several captures show go to the scalar code row by row.
+Caps are those of the chain, for each key.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from wireyard.layers.endpoints import connection_of
+from wireyard.layers.grouping import hash_keys, text_codes, text_hashes
+from wireyard.layers.jmq.facts import Delivery, Relay, Sending
+from wireyard.layers.jmq.follow import Followed, follow_connections, rows_table
+from wireyard.layers.jmq.hop_columns import (
+    FIRST_SEEN,
+    Seen,
+    order_hops,
+    records_of,
+    stand_for_messages,
+)
+from wireyard.layers.jmq.hops import HOP_STEPS, seen
+from wireyard.layers.jmq.message_columns import (
+    Ended,
+    Joined,
+    find_gaps,
+    follow_transactions,
+    join_messages,
+    match_replies,
+)
+from wireyard.layers.jmq.walk import NEEDED
+from wireyard.layers.steps import Chain, Found, Outcome, run_chain
+
+__all__ = [
+    "FACTS",
+    "FIRST_SEEN",
+    "KEYS",
+    "NEEDED",
+    "Derived",
+    "Ended",
+    "Followed",
+    "Joined",
+    "Seen",
+    "connection_keys",
+    "derive_columns",
+    "find_gaps",
+    "follow_connections",
+    "follow_transactions",
+    "hops_of_several",
+    "join_messages",
+    "match_replies",
+    "order_hops",
+    "partition_keys",
+    "records_of",
+    "stand_for_messages",
+]
+
+FACTS: Final = (
+    "deliveries", "transactions", "hops", "conversations", "sessions", "violations",
+)  # fmt: skip
+"""The tables that are made."""
+KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "transactions": ("source", "server", "transaction_id"),
+    "messages": ("source", "message_key"),
+    "conversations": ("source", "at"),
+    "numbers": ("source", "host", "from_client"),
+    "hops": ("message_key",),
+}
+"""By phase, the columns of its records that are its key."""
+
+
+class Derived(NamedTuple):
+    """What packets say.
+
+    Attributes
+    ----------
+    tables
+        By name, with the columns of ``wireyard.layers.tables``.
+    messages
+        The packet that stands for each message; see `stand_for_messages`.
+    dropped
+        How much caps made it forget.
+    """
+
+    tables: dict[str, pa.Table]
+    messages: pa.Table
+    dropped: Counter[str]
+
+
+def connection_keys(packets: pa.Table) -> Any:
+    """Return a 64-bit hash of the source and connection of each row.
+
+    Rows need `source`, `stream` and, where they have them, the endpoints.
+    """
+    names = ("source", "stream", "src_addr", "src_port", "dst_addr", "dst_port")
+    columns = [name for name in names if name in packets.column_names]
+    sources, streams = (text_codes(packets[name])[0] for name in ("source", "stream"))
+    both = sources.astype(np.int64) << 32 | streams
+    _, firsts, codes = np.unique(both, return_index=True, return_inverse=True)
+    rows = packets.select(columns).take(pa.array(firsts)).to_pylist()
+    keys = ["\0".join(connection_of(row)) for row in rows]
+    return text_hashes(pa.array(keys, pa.string()))[codes]
+
+
+def partition_keys(phase: str, records: pa.Table) -> Any:
+    """Return a 64-bit hash of the key of each record, for any phase behind the first."""
+    words = []
+    for name in KEYS[phase]:
+        column = records[name]
+        kind = column.type
+        is_text = pa.types.is_string(kind) or pa.types.is_dictionary(kind)
+        words.append(text_hashes(column) if is_text else _integers(column))
+    return hash_keys(*words)
+
+
+def _integers(column: pa.ChunkedArray) -> Any:
+    return column.cast(pa.int64()).fill_null(0).to_numpy()
+
+
+def derive_columns(
+    packets: Mapping[str, pa.Table], ended: Iterable[tuple[str, str]] = ()
+) -> Derived:
+    """Run all phases in memory.
+
+    Parameters
+    ----------
+    packets
+        By format (``jmq``, ``gpacket``), the columns `NEEDED` of its packets, stream by stream.
+    ended
+        Source and name of the streams that end with a FIN or a reset.
+    """
+    first = follow_connections(packets, ended)
+    after = follow_transactions(first.uses, first.sendings, first.deliveries)
+    records = after.sendings, after.deliveries, first.relays
+    joined = join_messages(*records)
+    conversations, forgotten = match_replies(joined.letters)
+    hops = order_hops(*records)
+    of_several = hops_of_several(records_of(*hops.records))
+    parts = [
+        first.facts,
+        after.facts,
+        {"deliveries": joined.deliveries, "conversations": conversations, "hops": hops.hops},
+        {"violations": find_gaps(first.runs)},
+        {table: rows_table(table, rows) for table, rows in of_several.tables.items()},
+    ]
+    tables = {table: _together(table, [part[table] for part in parts if table in part])
+              for table in FACTS}  # fmt: skip
+    dropped = first.dropped + forgotten + hops.dropped + of_several.dropped
+    return Derived(tables, stand_for_messages(*records), dropped)
+
+
+def hops_of_several(records: Iterable[Sending | Delivery | Relay]) -> Outcome:
+    """Run the scalar steps of ``hops.py`` over messages that several sources show."""
+    chain: Chain = {"records": _pass_on, **HOP_STEPS}
+    return run_chain(chain, (((), record) for record in records))  # type: ignore[misc]
+
+
+def _pass_on(records: Iterator[Any]) -> Iterator[Found]:
+    yield from map(seen, records)
+
+
+def _together(table: str, parts: list[pa.Table]) -> pa.Table:
+    """Return parts of a table as one; columns of text are dictionaries if all of theirs are."""
+    there = [part for part in parts if part.num_rows]
+    if len(there) < 2:
+        return there[0] if there else parts[0] if parts else rows_table(table, [])
+    columns = {}
+    for name in there[0].column_names:
+        chunks = [part[name] for part in there]
+        if len({chunk.type for chunk in chunks}) > 1:
+            plain = [
+                c.type.value_type if pa.types.is_dictionary(c.type) else c.type for c in chunks
+            ]
+            chunks = [chunk.cast(kind) for chunk, kind in zip(chunks, plain, strict=True)]
+        columns[name] = pa.chunked_array([piece for chunk in chunks for piece in chunk.chunks])
+    return pa.table(columns)

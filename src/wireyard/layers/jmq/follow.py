@@ -1,0 +1,626 @@
+"""First phase of the columnar engine, key: source and connection. Packets are followed.
+
+The kernel (``follow_kernels.py``) follows all connections; what it found becomes columns here:
+facts that are final, and records for the phases behind.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wireyard.accelerate import array, kernel
+from wireyard.formats.base import Row
+from wireyard.formats.gpacket.layout import LINK_VERSION
+from wireyard.formats.jmq.layout import FLAGS
+from wireyard.formats.message_id import message_id_text
+from wireyard.layers.endpoints import endpoint, endpoints_of
+from wireyard.layers.grouping import decode_texts, dense_ids, text_codes
+from wireyard.layers.jmq import follow_kernels as k
+from wireyard.layers.jmq.facts import RULES, Login, Place, Relay, properties_of, text
+from wireyard.layers.jmq.following import Following
+from wireyard.layers.jmq.packet_columns import (
+    GPACKET,
+    JMQ,
+    Frame,
+    rows_in_parts,
+)
+from wireyard.layers.jmq.receiver import DEAD_REASON
+from wireyard.layers.jmq.relays import MESSAGE_ACK, MESSAGE_DATA, relays
+from wireyard.layers.jmq.requests import OK
+from wireyard.layers.jmq.rows import session_row
+from wireyard.layers.jmq.session import user_of
+from wireyard.layers.jmq.walk import NEEDED
+from wireyard.layers.tables import TABLES
+from wireyard.schema import arrow_type
+
+__all__ = ["Followed", "fact_table", "follow_connections", "rows_table"]
+
+_RESENT: Final = FLAGS["I"] | FLAGS["R"]
+_NS_PER_MS: Final = 1_000_000
+_GPACKET_RULES: Final = ("sequence_back", "sequence_reused")
+_PARTS: Final = ("source", "stream", "src_addr", "src_port", "dst_addr", "dst_port")
+_I32S, _I64S, _I8S = array("int32"), array("int64"), array("int8")
+
+
+class Followed(NamedTuple):
+    """What the packets of connections say.
+
+    Attributes
+    ----------
+    facts
+        By table, rows that are final.
+    sendings, deliveries, relays, uses, runs
+        Records for the phases behind.
+    dropped
+        How many things caps made it forget.
+    """
+
+    facts: dict[str, pa.Table]
+    sendings: pa.Table
+    deliveries: pa.Table
+    relays: pa.Table
+    uses: pa.Table
+    runs: pa.Table
+    dropped: Counter[str]
+
+
+# --- tables ---------------------------------------------------------------------------------
+
+
+def fact_table(table: str, columns: Mapping[str, Any]) -> pa.Table:
+    """Return rows of a table of facts from the columns that there is something for.
+
+    Text may be dictionaries of text.
+    """
+    rows = len(next(iter(columns.values())))
+    arrays = []
+    for column in TABLES[table]:
+        found, kind = columns.get(column.name), arrow_type(column.kind)
+        if found is None:
+            found = pa.nulls(rows, kind)
+        elif not isinstance(found, pa.Array):
+            found = pa.array(found, kind)
+        elif not pa.types.is_dictionary(found.type):
+            found = found.cast(kind)
+        arrays.append(found)
+    return pa.table(arrays, [column.name for column in TABLES[table]])
+
+
+def rows_table(table: str, rows: Sequence[Row]) -> pa.Table:
+    """Return rows of a table of facts from rows of the scalar chain."""
+    return fact_table(
+        table,
+        {column.name: [row.get(column.name) for row in rows] for column in TABLES[table]},
+    )
+
+
+def _maybe(values: Any, there: Any) -> pa.Array:
+    return pa.array(values, mask=~np.asarray(there, bool))
+
+
+# --- the phase ------------------------------------------------------------------------------
+
+
+def follow_connections(
+    tables: Mapping[str, pa.Table], ended: Iterable[tuple[str, str]] = ()
+) -> Followed:
+    """Follow packets of whole connections.
+
+    Parameters
+    ----------
+    tables
+        By format (``jmq``, ``gpacket``), bronze columns of its packets: `NEEDED`, as far as the
+        format has them. The rows of a stream stand together, in the order of its bytes. Of
+        messages `properties` and `body` may be null; only why a message is dead is looked at.
+    ended
+        Source and name of the streams that end with a FIN or a reset.
+    """
+    return _Tables(Frame(tables), frozenset(ended)).run()
+
+
+class _Tables(Following):
+    """What was found, as tables."""
+
+    def run(self) -> Followed:
+        """Follow the packets, and make columns of what was found."""
+        self.follow()
+        facts: dict[str, list[pa.Table]] = {
+            "conversations": [self._conversations()],
+            "violations": [self._violations()],
+            "sessions": [self._sessions()],
+        }
+        gpackets = np.flatnonzero(self.frame.rows >= self._jmq_rows())
+        gpackets = gpackets[self.kind[gpackets] == k.SEEN]
+        facts["violations"].append(self._gpacket_violations(gpackets))
+        return Followed(
+            {table: pa.concat_tables(_alike(parts)) for table, parts in facts.items()},
+            self._sendings(),
+            self._deliveries(),
+            self._relays(gpackets),
+            self._uses(),
+            self._runs(),
+            self.dropped,
+        )
+
+    # --- columns of what was found ------------------------------------------------------------
+
+    def _place(self, places: Any, prefix: str = "") -> dict[str, Any]:
+        """Return columns of where packets are: the stream, offset, frame and time."""
+        frame, there = self.frame, places >= 0
+        at = np.where(there, places, 0)
+        if not there.any():
+            at, codes = np.zeros(len(places), np.int64), np.full(len(places), -1)
+            offset = stream_frame = ns = pa.nulls(len(places), pa.int64())
+        else:
+            codes = np.where(there, self.stream_code[frame.stream[at]], -1)
+            offset = _maybe(frame.offset[at], there)
+            stream_frame = _maybe(frame.frame[at], there & frame.has_frame[at])
+            ns = _maybe(frame.ns[at], there & frame.timed[at])
+        return {
+            f"{prefix}stream": decode_texts(codes, self.stream_texts),
+            f"{prefix}offset": offset,
+            f"{prefix}frame": stream_frame,
+            f"{prefix}ns": ns,
+        }
+
+    def _source(self, places: Any) -> pa.Array:
+        return decode_texts(self.source_code[self.frame.stream[places]], self.sources)
+
+    def _ends(self, places: Any) -> tuple[pa.Array, pa.Array]:
+        """Return the endpoints of the client and of the broker of some packets."""
+        of = self.connection[places]
+        return (
+            decode_texts(self.client[of], self.endpoint_texts),
+            decode_texts(self.server[of], self.endpoint_texts),
+        )
+
+    def _end(self, codes: Any) -> pa.Array:
+        """Return endpoints as rows have them; null for the other end of a raw stream."""
+        return decode_texts(np.where(codes == self.no_endpoint, -1, codes), self.endpoint_texts)
+
+    def _status(self, places: Any) -> tuple[Any, Any]:
+        """Return the status of replies, and where there is one."""
+        if len(self.control) == 0:
+            return np.zeros(len(places), np.int64), np.zeros(len(places), bool)
+        at = np.where(places >= 0, self.property[places], -1)
+        there = (at >= 0) & self.numbers.present["status"][at]
+        return np.where(there, self.q.status[at], 0), there
+
+    @cached_property
+    def _keys(self) -> tuple[Any, pa.Array]:
+        """Return the message of each packet that has one as a code, and their texts."""
+        rows = np.concatenate([self.sent, self.delivered])
+        return text_codes(self.frame.jmq("sys_message_id", rows))
+
+    def _sendings(self) -> pa.Table:
+        rows = self.sent
+        codes, keys = self._keys
+        client, server = self._ends(rows)
+        answer = self.p.answer[rows]
+        status, has_status = self._status(answer)
+        accepted = np.where(has_status & (status == OK), answer, -1)
+        transaction = self.p.transaction[rows]
+        return pa.table(
+            {
+                "message_key": decode_texts(codes[: len(rows)], keys),
+                "producer": client,
+                "server": server,
+                "client_id": self._client_ids(self.p.client_id[rows]),
+                **self._letter_texts(rows),
+                "transaction_id": _maybe(transaction, transaction != 0),
+                "status": _maybe(status, has_status),
+                "resent": (self.flags[rows] & _RESENT) != 0,
+                "source": self._source(rows),
+                **self._place(rows),
+                **self._place(accepted, "accepted_"),
+            }
+        )
+
+    def _letter_texts(self, rows: Any) -> dict[str, Any]:
+        """Return where messages go, and what ties replies to them, as far as that is needed."""
+        destination, reply_to, correlation = (
+            self.frame.texts(name, rows) for name in ("destination", "reply_to", "correlation_id")
+        )
+        asks = reply_to.is_valid().to_numpy(zero_copy_only=False)
+        chosen = pa.nulls(len(rows), pa.string())
+        if asks.any():
+            message_id = self.frame.texts("message_id", rows[asks])
+            places = np.where(asks, np.cumsum(asks) - 1, 0)
+            chosen = message_id.take(pa.array(places, mask=~asks))
+        return {
+            "destination": decode_texts(*text_codes(destination)),
+            "reply_to": decode_texts(*text_codes(reply_to)),
+            "correlation_id": correlation,
+            "message_id": chosen,
+        }
+
+    def _client_ids(self, codes: Any) -> pa.Array:
+        return decode_texts(codes, pa.array(self.client_ids, pa.string()))
+
+    def _deliveries(self) -> pa.Table:
+        rows, p = self.delivered, self.p
+        codes, keys = self._keys
+        client, server = self._ends(rows)
+        joined = p.joined[rows]
+        counts = self.frame.ints("delivery_count")[rows]
+        return pa.table(
+            {
+                "message_key": decode_texts(codes[len(self.sent) :], keys),
+                "producer": self._addresses(rows),
+                "consumer": client,
+                "server": server,
+                "consumer_id": self.consumer_id[rows],
+                "client_id": self._client_ids(p.client_id[rows]),
+                "subscription": decode_texts(
+                    p.subscription[rows], pa.array(self.subscriptions, pa.string())
+                ),
+                "redelivered": (self.flags[rows] & FLAGS["R"]) != 0,
+                "delivery_count": _maybe(counts, self.frame.valid("delivery_count")[rows]),
+                "state": decode_texts(p.state[rows], pa.array(k.DELIVERY_STATES, pa.string())),
+                "dead_reason": self._dead_reasons(rows),
+                **self._letter_texts(rows),
+                "transaction_id": _maybe(joined, joined != 0),
+                "resent": (self.flags[rows] & _RESENT) != 0,
+                "source": self._source(rows),
+                **self._place(rows),
+                **self._place(p.acknowledged[rows], "acknowledged_"),
+            }
+        )
+
+    def _addresses(self, rows: Any) -> pa.Array:
+        codes, texts = text_codes(self.frame.jmq("source_ip_text", rows))
+        ports = self.port[rows]
+        both, count = dense_ids(codes, ports)
+        first = np.zeros(count, np.int64)
+        first[both[::-1]] = np.arange(len(rows))[::-1]
+        hosts = texts.take(pa.array(codes[first])).to_pylist()
+        shown = [
+            endpoint(host.partition("(")[0], port)
+            for host, port in zip(hosts, ports[first].tolist(), strict=True)
+        ]
+        return decode_texts(both, pa.array(shown, pa.string()))
+
+    def _dead_reasons(self, rows: Any) -> pa.Array:
+        of_dead = np.flatnonzero(self.p.of_dead[rows])
+        found: dict[str, int] = {}
+        codes = np.full(len(rows), -1, np.int32)
+        dead = self.frame.python_rows(JMQ, rows[of_dead], ("properties",))
+        for at, row in zip(of_dead.tolist(), dead, strict=True):
+            reason = text(properties_of(row), DEAD_REASON)
+            if reason is not None:
+                codes[at] = found.setdefault(reason, len(found))
+        return decode_texts(codes, pa.array(list(found), pa.string()))
+
+    def _conversations(self) -> pa.Table:
+        """Return requests and their replies, as `conversation_row` does."""
+        rows = np.flatnonzero(self.p.asked)
+        answer = self.p.answer[rows]
+        client, server = self.client[self.connection[rows]], self.server[self.connection[rows]]
+        from_client = self.from_client[self.frame.stream[rows]] != 0
+        status, has_status = self._status(answer)
+        asked, replied = self._place(rows), self._place(answer, "r")
+        frame, there = self.frame, answer >= 0
+        at = np.where(there, answer, 0)
+        timed = there & frame.timed[at] & frame.timed[rows] if len(rows) else there
+        latency = (frame.ns[at] - frame.ns[rows]) // _NS_PER_MS if len(rows) else answer
+        names = text_codes(frame.jmq("packet_type_name", rows))
+        return fact_table(
+            "conversations",
+            {
+                "kind": decode_texts(np.zeros(len(rows)), pa.array(["control"])),
+                "request_key": _packet_keys(asked["stream"], asked["offset"]),
+                "reply_key": _packet_keys(replied["rstream"], replied["roffset"]),
+                "requester": self._end(np.where(from_client, client, server)),
+                "responder": self._end(np.where(from_client, server, client)),
+                "requested_ns": asked["ns"],
+                "replied_ns": replied["rns"],
+                "latency_ms": _maybe(latency, timed),
+                "status": _maybe(status, has_status),
+                "request": self._type_names(rows, *names, "{}"),
+                "requested_frame": asked["frame"],
+                "replied_frame": replied["rframe"],
+                "source": self._source(rows),
+                "stream": asked["stream"],
+                "offset": asked["offset"],
+            },
+        )
+
+    def _type_names(self, rows: Any, codes: Any, names: pa.Array, unnamed: str) -> pa.Array:
+        """Return the names of packet types, those without one by number."""
+        known: list[str] = names.to_pylist()
+        found = codes.copy()
+        for packet_type in np.unique(self.packet_type[rows[codes < 0]]).tolist():
+            found[(codes < 0) & (self.packet_type[rows] == packet_type)] = len(known)
+            known.append(unnamed.format(packet_type))
+        return decode_texts(found, pa.array(known, pa.string()))
+
+    def _violations(self) -> pa.Table:
+        rule, rows, block, times, client_id = self.breaches or _no_columns(5)
+        names = text_codes(self.frame.jmq("packet_type_name", rows))
+        shown = self._type_names(rows, *names, "packet type {}")
+        type_code, of_type = text_codes(shown)
+        both, count = dense_ids(rule, type_code, times)
+        first = np.zeros(count, np.int64)
+        first[both[::-1]] = np.arange(len(rows))[::-1]
+        rules, types = list(RULES), of_type.to_pylist()
+        told = [
+            f"{types[type_code[at]]}: {RULES[rules[rule[at]]]}"
+            + (f", {times[at]} times" if times[at] > 1 else "")
+            for at in first.tolist()
+        ]
+        where = self._place(rows)
+        return fact_table(
+            "violations",
+            {
+                "protocol": decode_texts(np.zeros(len(rows)), pa.array(["jms"])),
+                "rule": decode_texts(rule, pa.array(rules)),
+                "client": self._end(self.src[self.frame.stream[rows]]),
+                "message_key": self._keys_of_violations(rows, block),
+                "text": decode_texts(both, pa.array(told, pa.string())),
+                "client_id": self._client_ids(client_id),
+                "captured_ns": where["ns"],
+                "frame": where["frame"],
+                "source": self._source(rows),
+                "stream": where["stream"],
+                "offset": where["offset"],
+            },
+        )
+
+    def _keys_of_violations(self, rows: Any, block: Any) -> pa.Array:
+        own = np.flatnonzero(block == -1)
+        keys: list[str | None] = [None] * len(rows)
+        for part in rows_in_parts(own):
+            shown = self.frame.jmq("sys_message_id", rows[part]).to_pylist()
+            for at, key in zip(part.tolist(), shown, strict=True):
+                keys[at] = key
+        for at in np.flatnonzero(block >= 0).tolist():
+            _, timestamp, high, low, port, sequence = self.blocks.words[:, block[at]].tolist()
+            address = b"".join(half.to_bytes(8, "big", signed=True) for half in (high, low))
+            keys[at] = message_id_text(timestamp, address, port, sequence)
+        return pa.array(keys, pa.string())
+
+    def _sessions(self) -> pa.Table:
+        """Return a row for each connection; few enough to make them one by one."""
+        links, parts = self.links, []
+        active = np.flatnonzero(links.active)
+        for part in rows_in_parts(active):
+            users = part[links.user[part] >= 0]
+            logins = links.user[users]
+            rows = self.frame.python_rows(JMQ, logins, NEEDED)
+            user = {c: user_of(row) for c, row in zip(users.tolist(), rows, strict=True)}
+            found = [session_row(self._login(c, user.get(c))) for c in part.tolist()]
+            parts.append(rows_table("sessions", found))
+        return pa.concat_tables(parts or [rows_table("sessions", [])])
+
+    def _login(self, c: int, user: str | None) -> Login:
+        links = self.links
+        code, hello = int(links.client_id[c]), int(links.hello[c])
+        status, has_status = self._status(np.array([links.status[c]]))
+        login = Login(
+            self.endpoints[self.client[c]],
+            self.endpoints[self.server[c]],
+            self._python_place(int(links.opened[c])),
+            self._python_place(int(links.last[c])),
+        )
+        login.known = bool(links.login_known[c])
+        login.client_id = self.client_ids[code] if code >= 0 else None
+        login.user = user
+        login.status = int(status[0]) if has_status[0] else None
+        at = int(self.property[hello]) if hello >= 0 else -1
+        if at >= 0 and self.numbers.present["level"][at]:
+            login.protocol_level = int(self.numbers.values["level"][at])
+        login.ended_by = str(self.ended_by[c])
+        login.packets, login.size_bytes = int(links.packets[c]), int(links.size[c])
+        login.in_flight_sent = int(self.in_flight_sent[c])
+        login.in_flight_received = int(self.in_flight_received[c])
+        login.pauses, login.paused_ns = int(links.pauses[c]), int(links.paused_ns[c])
+        return login
+
+    def _python_place(self, row: int) -> Place:
+        frame = self.frame
+        stream = frame.streams[int(frame.stream[row])]
+        return Place(
+            stream["source"],
+            stream["stream"],
+            int(frame.offset[row]),
+            int(frame.frame[row]) if frame.has_frame[row] else None,
+            int(frame.ns[row]) if frame.timed[row] else None,
+        )
+
+    # --- records for transactions, numbers, brokers -------------------------------------------
+
+    def _uses(self) -> pa.Table:
+        rows, event, transaction, messages, client_id = self.used or _no_columns(5)
+        rows, event, transaction, messages, client_id = (
+            np.concatenate(pair)
+            for pair in zip(
+                (rows, event, transaction, messages, client_id), self._leaves(), strict=True
+            )
+        )
+        client, server = self._ends(rows)
+        return pa.table(
+            {
+                "server": server,
+                "transaction_id": transaction,
+                "event": decode_texts(event, pa.array(k.USE_EVENTS)),
+                "messages": messages,
+                "client": client,
+                "client_id": self._client_ids(client_id),
+                "order": np.arange(len(rows)),
+                "source": self._source(rows),
+                **self._place(rows),
+            }
+        )
+
+    def _leaves(self) -> tuple[Any, ...]:
+        """Return uses of transactions that connections began and did not end, at their ends."""
+        named, following, slots = self.transaction_key
+        of_slot = np.empty(self.transactions, np.int64)
+        numbers = self.numbers.values
+        at = self.control[np.concatenate([named, following])]
+        ids = np.concatenate(
+            [numbers["transaction"][named], numbers["next_transaction"][following]]
+        )
+        connection = np.empty(self.transactions, np.int64)
+        of_slot[slots], connection[slots] = ids, self.connection[at]
+        left = np.flatnonzero(self.held.begun)
+        left = left[~self.is_open[connection[left]]]
+        of = connection[left]
+        event = np.full(len(left), k.USE_EVENTS.index("leave"), np.int32)
+        nothing = np.zeros(len(left), np.int64)
+        return self.links.last[of], event, of_slot[left], nothing, self.links.client_id[of]
+
+    def _runs(self) -> pa.Table:
+        stream, start, stop, place = self.ran or _no_columns(4)
+        s = self.streams
+        over = np.flatnonzero(s.place >= 0)
+        streams = np.concatenate([stream, over, over])
+        kinds = np.zeros(len(streams), np.int8)
+        kinds[len(stream) + len(over) :] = 1
+        hosts = [row.get("src_addr") or endpoints_of(row)[0] for row in self.frame.streams]
+        rows = np.concatenate([place, s.place[over], s.place[over]])
+        return pa.table(
+            {
+                "kind": decode_texts(kinds, pa.array(["run", "span"])),
+                "host": decode_texts(*_codes(hosts, streams)),
+                "from_client": self.from_client[streams] != 0,
+                "sender": decode_texts(self.src[streams], self.endpoint_texts),
+                "start": np.concatenate([start, s.start[over], s.first[over]]),
+                "stop": np.concatenate([stop, s.stop[over], s.stop[over]]),
+                "source": self._source(rows),
+                **self._place(rows),
+            }
+        )
+
+    def _gpacket_violations(self, rows: Any) -> pa.Table:
+        count = len(self.frame.streams)
+        highest, broken = np.full(count, -1, np.int64), np.full(len(rows), -1, np.int8)
+        _number_gpackets(
+            self.frame.stream[rows], self.sequence[rows], self.timestamp[rows],
+            self.packet_type[rows], highest, broken,
+        )  # fmt: skip
+        at = np.flatnonzero(broken >= 0)
+        bad = rows[at]
+        where = self._place(bad)
+        rules = [_GPACKET_RULES[code] for code in broken[at].tolist()]
+        return fact_table(
+            "violations",
+            {
+                "protocol": pa.array(["jms"] * len(bad), pa.string()),
+                "rule": pa.array(rules, pa.string()),
+                "client": self._end(self.src[self.frame.stream[bad]]),
+                "text": pa.array(
+                    [
+                        f"GPacket {sequence}: {RULES[rule]}"
+                        for sequence, rule in zip(self.sequence[bad].tolist(), rules, strict=True)
+                    ],
+                    pa.string(),
+                ),
+                "captured_ns": where["ns"],
+                "frame": where["frame"],
+                "source": self._source(bad),
+                "stream": where["stream"],
+                "offset": where["offset"],
+            },
+        )
+
+    def _relays(self, gpackets: Any) -> pa.Table:
+        """Return the messages and acknowledgements between brokers, read one by one."""
+        types = self.packet_type[gpackets]
+        about = (types == MESSAGE_DATA) | (types == MESSAGE_ACK)
+        chosen = gpackets[about & (self.version[gpackets] != LINK_VERSION)]
+        names = (*_PARTS, "offset", "frame", "captured_ns", "version", "packet_type",
+                 "property_size", "properties", "payload")  # fmt: skip
+        parts = []
+        for part in rows_in_parts(chosen):
+            found = [
+                relay
+                for row in self.frame.python_rows(GPACKET, part, names)
+                for relay in relays(row)
+            ]
+            parts.append(_relay_table(found))
+        return pa.concat_tables(parts or [_relay_table([])])
+
+
+_RELAY: Final = pa.schema(
+    [
+        ("message_key", pa.string()),
+        ("consumer_id", pa.int64()),
+        ("broker", pa.string()),
+        ("sender", pa.string()),
+        ("receiver", pa.string()),
+        ("kind", pa.string()),
+        ("source", pa.string()),
+        ("stream", pa.string()),
+        ("offset", pa.int64()),
+        ("frame", pa.int64()),
+        ("ns", pa.int64()),
+    ]
+)
+
+
+def _relay_table(found: Sequence[Relay]) -> pa.Table:
+    rows = [
+        (one.message_key, one.consumer_id, one.broker, one.sender, one.receiver, one.kind,
+         *one.place)
+        for one in found
+    ]  # fmt: skip
+    columns = zip(*rows, strict=True) if rows else [()] * len(_RELAY)
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, _RELAY.types, strict=True)]
+    return pa.table(arrays, schema=_RELAY)
+
+
+@kernel((_I32S, _I64S, _I64S, _I32S, _I64S, _I8S))
+def _number_gpackets(
+    stream: Any, sequence: Any, timestamp: Any, packet_type: Any, highest: Any, broken: Any
+) -> None:
+    """Take the numbers of GPackets, stream by stream: `Numbers`."""
+    for i in range(len(stream)):
+        top = highest[stream[i]]
+        if top < 0 or sequence[i] > sequence[top]:
+            highest[stream[i]] = i
+        elif sequence[i] == sequence[top]:
+            if timestamp[i] != timestamp[top] or packet_type[i] != packet_type[top]:
+                broken[i] = 1
+        elif timestamp[i] > timestamp[top]:
+            broken[i] = 0
+
+
+def _no_columns(count: int) -> list[Any]:
+    return [np.empty(0, np.int64) for _ in range(count)]
+
+
+def _codes(texts: Sequence[str], places: Any) -> tuple[Any, pa.Array]:
+    codes, found = text_codes(pa.array(texts, pa.string()))
+    return codes[places], found
+
+
+def _packet_keys(streams: pa.Array, offsets: pa.Array) -> pa.Array:
+    """Return packets as keys of conversations, as `Place.key` does."""
+    return pc.binary_join_element_wise(streams.cast(pa.string()), offsets.cast(pa.string()), "@")
+
+
+def _alike(tables: Sequence[pa.Table]) -> list[pa.Table]:
+    """Return tables with the same types, to be put together."""
+    if all(table.schema == tables[0].schema for table in tables):
+        return list(tables)
+    return [table.cast(_plain_schema(table.schema)) for table in tables]
+
+
+def _plain_schema(schema: pa.Schema) -> pa.Schema:
+    return pa.schema(
+        [
+            (
+                field.name,
+                field.type.value_type if pa.types.is_dictionary(field.type) else field.type,
+            )
+            for field in schema
+        ]
+    )

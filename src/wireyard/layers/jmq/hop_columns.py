@@ -1,0 +1,391 @@
+"""The last phase of the columnar engine, key: message. When each message was seen where.
+
+What one clock has timed makes rows here. A message that several captures show needs clocks
+(``clocks.py``): its records are returned for the scalar steps of ``hops.py``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wireyard.accelerate import array, kernel
+from wireyard.layers.grouping import (
+    Int64s,
+    decode_texts,
+    dense_ids,
+    first_of_groups,
+    order_groups,
+    text_codes,
+)
+from wireyard.layers.jmq import hops as scalar
+from wireyard.layers.jmq.facts import Delivery, Place, Relay, Sending
+from wireyard.layers.jmq.follow import fact_table
+from wireyard.layers.jmq.hops import FOLLOWS, HOPS, OF_MESSAGE
+from wireyard.layers.jmq.message_columns import join_codes, moments_of, nullable
+from wireyard.layers.jmq.packet_columns import rank_of
+
+__all__ = ["FIRST_SEEN", "Seen", "order_hops", "records_of", "stand_for_messages"]
+
+_long: Final[Any] = np.int64
+_I32S, _I64S, _I8S = array("int32"), array("int64"), array("int8")
+_KINDS: Final = tuple(HOPS)
+_SENT, _ACCEPTED, _RELAYED, _DELIVERED, _ACKNOWLEDGED, _RELAY_ACKNOWLEDGED = (
+    _KINDS.index(kind)
+    for kind in ("sent", "accepted", "relayed", "delivered", "acknowledged", "relay_acknowledged")
+)
+_FOLLOWED: Final = np.array(
+    [[other in FOLLOWS[kind] for other in _KINDS] for kind in _KINDS], np.int8
+)
+_WHOLE: Final = np.array([kind in OF_MESSAGE for kind in _KINDS], np.int8)
+
+FIRST_SEEN: Final = ("sent", "delivered", "relayed", "relay_acknowledged")
+"""What a message's packet may be: the producer sends it, the broker delivers it, or only a GPacket
+shows it."""
+
+
+class Seen(NamedTuple):
+    """What a partition of messages says.
+
+    Attributes
+    ----------
+    hops
+        Rows of the table, of messages that one source has timed.
+    records
+        Sendings, deliveries and relays of all other messages.
+    dropped
+        How many sightings of messages that were seen too often are left out.
+    """
+
+    hops: pa.Table
+    records: tuple[pa.Table, pa.Table, pa.Table]
+    dropped: Counter[str]
+
+
+class _Sightings(NamedTuple):
+    """Messages seen once each; `order` columns are those of their records."""
+
+    message: Any
+    kind: Any
+    consumer: Int64s
+    has_consumer: Any
+    source: Any
+    stream: Any
+    offset: Int64s
+    frame: Int64s
+    has_frame: Any
+    ns: Int64s
+    timed: Any
+    sender: Any
+    receiver: Any
+    record: Any
+    """Number of the record that a sighting is of."""
+    second: Any
+    """Whether it is the later one of its record."""
+
+
+def order_hops(sendings: pa.Table, deliveries: pa.Table, relays: pa.Table) -> Seen:
+    """Put the sightings of each message in order: `_hops` and `_rows` of ``hops.py``."""
+    tables = sendings, deliveries, relays
+    codes, keys = join_codes(*(table["message_key"] for table in tables))
+    message = np.concatenate(codes)
+    sources, source_names = join_codes(*(table["source"] for table in tables))
+    found, texts = _sightings(tables, message, np.concatenate(sources))
+    several = _of_several_sources(found, len(keys))
+    records = tuple(
+        table.filter(pa.array(several[code])) for table, code in zip(tables, codes, strict=True)
+    )
+    chosen = ~several[found.message]
+    dropped: Counter[str] = Counter()
+    kept = np.flatnonzero(chosen)
+    counts = np.bincount(found.message[kept], minlength=len(keys))
+    if counts.max(initial=0) > scalar.MAX_SIGHTINGS:
+        kept, forgotten = _within_cap(
+            tables, found, kept, counts > scalar.MAX_SIGHTINGS, source_names
+        )
+        dropped["MAX_SIGHTINGS"] = forgotten
+    found = _Sightings(*(column[kept] for column in found))
+    rows = _rows(found, len(keys), keys, source_names, texts)
+    return Seen(rows, (records[0], records[1], records[2]), dropped)
+
+
+def _sightings(
+    tables: tuple[pa.Table, pa.Table, pa.Table], message: Any, source: Any
+) -> tuple[_Sightings, tuple[pa.Array, pa.Array]]:
+    sendings, deliveries, relays = tables
+    sizes = [table.num_rows for table in tables]
+    first = np.cumsum([0, *sizes])
+    sent, handed, brought = (np.arange(a, b) for a, b in pairwise(first))
+    accepted = np.flatnonzero(sendings["accepted_offset"].is_valid().to_numpy())
+    acknowledged = np.flatnonzero(deliveries["acknowledged_offset"].is_valid().to_numpy())
+    record = np.concatenate([sent, accepted, brought, handed, first[1] + acknowledged])
+    ends, names = join_codes(
+        sendings["producer"], sendings["server"], deliveries["consumer"], deliveries["server"],
+        relays["sender"], relays["receiver"],
+    )  # fmt: skip
+    streams, stream_names = join_codes(
+        sendings["stream"], sendings["accepted_stream"], relays["stream"], deliveries["stream"],
+        deliveries["acknowledged_stream"],
+    )  # fmt: skip
+    relay_kinds, kind_names = text_codes(relays["kind"])
+    of_name = np.array([*map(_KINDS.index, kind_names.to_pylist()), 0])
+    kinds = [
+        np.full(len(sent), _SENT), np.full(len(accepted), _ACCEPTED), of_name[relay_kinds],
+        np.full(len(handed), _DELIVERED), np.full(len(acknowledged), _ACKNOWLEDGED),
+    ]  # fmt: skip
+    at_relay, at_delivery = (nullable(t["consumer_id"])[0] for t in (relays, deliveries))
+    nobody = np.zeros(len(sent) + len(accepted), np.int64)
+
+    def numbers(name: str) -> tuple[Int64s, Any]:
+        parts = [
+            nullable(sendings[name]), _some(sendings[f"accepted_{name}"], accepted),
+            nullable(relays[name]), nullable(deliveries[name]),
+            _some(deliveries[f"acknowledged_{name}"], acknowledged),
+        ]  # fmt: skip
+        return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+
+    (offset, _), (frame, has_frame), (ns, timed) = map(numbers, ("offset", "frame", "ns"))
+    found = _Sightings(
+        message[record], np.concatenate(kinds).astype(np.int8),
+        np.concatenate([nobody, at_relay, at_delivery, at_delivery[acknowledged]]),
+        np.arange(len(record)) >= len(nobody), source[record],
+        np.concatenate([streams[0], streams[1][accepted], streams[2], streams[3],
+                        streams[4][acknowledged]]),
+        offset, frame, has_frame, ns, timed,
+        np.concatenate([ends[0], ends[1][accepted], ends[4], ends[3], ends[2][acknowledged]]),
+        np.concatenate([ends[1], ends[0][accepted], ends[5], ends[2], ends[3][acknowledged]]),
+        record,
+        np.concatenate([np.full(len(part), second) for part, second in zip(
+            (sent, accepted, brought, handed, acknowledged), (0, 1, 0, 0, 1), strict=True)]),
+    )  # fmt: skip
+    return found, (stream_names, names)
+
+
+def _some(column: pa.ChunkedArray, rows: Any) -> tuple[Int64s, Any]:
+    values, there = nullable(column)
+    return values[rows], there[rows]
+
+
+def _of_several_sources(found: _Sightings, messages: int) -> Any:
+    """Return which messages sources with different clocks have timed."""
+    timed = np.flatnonzero(found.timed)
+    several = np.zeros(messages, bool)
+    one = np.full(messages, -1, np.int64)
+    one[found.message[timed]] = found.source[timed]
+    several[found.message[timed][one[found.message[timed]] != found.source[timed]]] = True
+    return several
+
+
+def _within_cap(
+    tables: tuple[pa.Table, ...], found: _Sightings, kept: Any, above: Any, sources: pa.Array
+) -> tuple[Any, int]:
+    """Return what is kept of messages that were seen too often, and how much is not."""
+    many = kept[above[found.message[kept]]]
+    moments = [np.concatenate(parts) for parts in zip(*moments_of(*tables), strict=True)]
+    consumers = np.concatenate(
+        [np.zeros(tables[0].num_rows, np.int64)]
+        + [nullable(table["consumer_id"])[0] for table in tables[1:]]
+    )
+    of = found.record[many]
+    rank = rank_of(sources.to_pylist())[found.source[many]]
+    order = np.lexsort(
+        (found.second[many], of, consumers[of], *(part[of] for part in moments[::-1]), rank,
+         found.message[many])
+    )  # fmt: skip
+    in_order = many[order]
+    message = found.message[in_order]
+    begins = np.flatnonzero(np.diff(message, prepend=-1))
+    place = np.arange(len(message)) - np.repeat(begins, np.diff(begins, append=len(message)))
+    # Both sightings of a record are there, or none.
+    keep = place - found.second[in_order] < scalar.MAX_SIGHTINGS
+    rest = kept[~above[found.message[kept]]]
+    return np.concatenate([rest, in_order[keep]]), int((~keep).sum())
+
+
+def _rows(
+    found: _Sightings, messages: int, keys: pa.Array, sources: pa.Array,
+    texts: tuple[pa.Array, pa.Array],
+) -> pa.Table:  # fmt: skip
+    streams, ends = texts
+    rank = rank_of(streams.to_pylist())
+    order, starts = order_groups(
+        found.message, messages, ~found.timed, found.ns, found.kind, found.frame,
+        rank[found.stream] if len(rank) else found.stream, found.offset, found.consumer,
+    )  # fmt: skip
+    found = _Sightings(*(column[order] for column in found))
+    timed = found.timed.astype(np.int8)
+    consumer, consumers = dense_ids(found.message, timed, found.consumer, found.has_consumer)
+    count = len(order)
+    ordinal, follows = np.empty(count, np.int32), np.full(count, -1, np.int64)
+    _follow_hops(
+        starts, found.kind, timed, consumer, _FOLLOWED, _WHOLE,
+        np.full((len(_KINDS), consumers), -1, np.int64), ordinal, follows,
+    )  # fmt: skip
+    before = np.maximum(follows, 0)
+    known = (follows >= 0) & found.timed
+    took = found.ns - found.ns[before] if count else found.ns
+    unknown = np.where(found.timed, np.where(follows < 0, 0, -1), 1)
+    nobody = pc.index(ends, "").as_py()
+    zeros, untimed = np.zeros(count, np.int64), ~found.timed
+    return fact_table(
+        "hops",
+        {
+            "message_key": decode_texts(found.message, keys),
+            "hop": ordinal,
+            "kind": decode_texts(found.kind, pa.array(_KINDS)),
+            "sender": decode_texts(np.where(found.sender == nobody, -1, found.sender), ends),
+            "receiver": decode_texts(np.where(found.receiver == nobody, -1, found.receiver), ends),
+            "consumer_id": pa.array(found.consumer, mask=~found.has_consumer),
+            "captured_ns": pa.array(found.ns, mask=untimed),
+            "frame": pa.array(found.frame, mask=~found.has_frame),
+            "follows": pa.array(ordinal[before] if count else ordinal, mask=follows < 0),
+            "took_ns": pa.array(took, mask=~known),
+            "took_error_ns": pa.array(zeros, mask=~known),
+            "unknown": decode_texts(unknown, pa.array(["first", "untimed"])),
+            "clock_ahead_ns": pa.array(zeros, mask=untimed),
+            "clock_error_ns": pa.array(zeros, mask=untimed),
+            "source": decode_texts(found.source, sources),
+            "stream": decode_texts(found.stream, streams),
+            "offset": found.offset,
+        },
+    )
+
+
+@kernel(
+    (_I64S, _I8S, _I8S, _I32S, array("int8", 2), _I8S, array("int64", 2), _I32S, _I64S),
+)
+def _follow_hops(
+    starts: Any, kind: Any, timed: Any, consumer: Any, followed: Any, whole: Any, latest: Any,
+    ordinal: Any, follows: Any,
+) -> None:  # fmt: skip
+    """Count the hops of each message, and find the one that each follows from."""
+    kinds = len(whole)
+    for group in range(len(starts) - 1):
+        # Of the message, untimed and timed: the latest sending and its answer.
+        sent = _long(-1)
+        accepted = _long(-1)
+        was_timed = _long(-1)
+        for row in range(starts[group], starts[group + 1]):
+            if timed[row] != was_timed:
+                sent, accepted, was_timed = _long(-1), _long(-1), _long(timed[row])
+            ordinal[row] = row - starts[group] + 1
+            before = _long(-1)
+            for other in range(kinds):
+                if followed[kind[row], other]:
+                    if other == _SENT:
+                        before = max(before, sent)
+                    elif other == _ACCEPTED:
+                        before = max(before, accepted)
+                    else:
+                        before = max(before, latest[other, consumer[row]])
+            follows[row] = before
+            if kind[row] == _SENT:
+                sent = row
+            elif kind[row] == _ACCEPTED:
+                accepted = row
+            else:
+                latest[kind[row], consumer[row]] = row
+
+
+# --- messages -------------------------------------------------------------------------------
+
+
+def stand_for_messages(sendings: pa.Table, deliveries: pa.Table, relays: pa.Table) -> pa.Table:
+    """Return the packet that stands for each message, whatever the source.
+
+    Sendings go before deliveries, those not flagged I or R before those that are, then source and
+    time decide. `client_id` is the one that the connection had when it sent the message.
+
+    Returns
+    -------
+    messages
+        `message_key`, `first_seen` (one of `FIRST_SEEN`), `client_id`, `source`, `stream`,
+        `offset`.
+    """
+    tables = sendings, deliveries, relays
+    codes, keys = join_codes(*(table["message_key"] for table in tables))
+    sources, names = join_codes(*(table["source"] for table in tables))
+    rank = np.append(rank_of(names.to_pylist()), 0)
+    moments = [np.concatenate(parts) for parts in zip(*moments_of(*tables), strict=True)]
+    kinds, kind_names = text_codes(relays["kind"])
+    of_kind = np.array([*map(FIRST_SEEN.index, kind_names.to_pylist()), 0], np.int8)
+    seen = np.concatenate(
+        [np.zeros(len(codes[0]), np.int8), np.ones(len(codes[1]), np.int8), of_kind[kinds]]
+    )
+    resent = np.concatenate(
+        [table["resent"].to_numpy() for table in tables[:2]] + [np.zeros(len(codes[2]), bool)]
+    )
+    first = first_of_groups(
+        np.concatenate(codes), len(keys), seen, resent, rank[np.concatenate(sources)], *moments
+    )
+    chosen = np.flatnonzero(first >= 0)
+    rows = pa.array(first[chosen])
+    whole = pa.concat_tables(
+        [
+            pa.table(
+                {
+                    "client_id": table["client_id"].cast(pa.string())
+                    if table is sendings
+                    else pa.nulls(table.num_rows, pa.string()),
+                    **{name: table[name].cast(pa.string()) for name in ("source", "stream")},
+                    "offset": table["offset"],
+                }
+            )
+            for table in tables
+        ]
+    ).take(rows)
+    return pa.table(
+        {
+            "message_key": keys.take(pa.array(chosen)),
+            "first_seen": decode_texts(seen[first[chosen]], pa.array(FIRST_SEEN)),
+            **{name: whole[name] for name in whole.column_names},
+        }
+    )
+
+
+# --- messages of several sources ------------------------------------------------------------
+
+
+def records_of(
+    sendings: pa.Table, deliveries: pa.Table, relays: pa.Table
+) -> Iterator[Sending | Delivery | Relay]:
+    """Yield records as the scalar steps take them, few at a time in memory."""
+    for table, make in ((sendings, _sending), (deliveries, _delivery), (relays, _relay)):
+        for batch in table.to_batches(max_chunksize=4096):
+            yield from map(make, batch.to_pylist())
+
+
+def _place(row: dict[str, Any], prefix: str = "") -> Place:
+    names = ("stream", "offset", "frame", "ns")
+    return Place(row["source"], *(row[f"{prefix}{name}"] for name in names))
+
+
+def _sending(row: dict[str, Any]) -> Sending:
+    accepted = None if row["accepted_offset"] is None else _place(row, "accepted_")
+    return Sending(
+        row["message_key"], row["producer"], row["server"], row["client_id"], row["destination"],
+        row["reply_to"], row["correlation_id"], row["message_id"], row["transaction_id"],
+        _place(row), accepted, row["status"],
+    )  # fmt: skip
+
+
+def _delivery(row: dict[str, Any]) -> Delivery:
+    done = None if row["acknowledged_offset"] is None else _place(row, "acknowledged_")
+    return Delivery(
+        row["message_key"], row["producer"], row["destination"], row["consumer"], row["server"],
+        row["consumer_id"], row["client_id"], row["subscription"], row["redelivered"],
+        row["delivery_count"], _place(row), row["state"], acknowledged=done,
+    )  # fmt: skip
+
+
+def _relay(row: dict[str, Any]) -> Relay:
+    return Relay(
+        row["message_key"], row["consumer_id"], row["broker"], _place(row), row["sender"],
+        row["receiver"], row["kind"],
+    )  # fmt: skip

@@ -1,0 +1,633 @@
+"""The phases behind the first: transactions, messages, conversations and missing numbers.
+
+Each is a function of tables of records, and its key is that of the chain's step of the same name.
+Any partition by that key gives the same rows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wireyard.accelerate import I64, array, kernel
+from wireyard.layers.grouping import (
+    Int64s,
+    decode_texts,
+    dense_ids,
+    first_of_groups,
+    order_groups,
+    text_codes,
+)
+from wireyard.layers.jmq import conversations as scalar
+from wireyard.layers.jmq.conversations import TEMPORARY
+from wireyard.layers.jmq.delivery import DELIVERY, OUTCOMES
+from wireyard.layers.jmq.facts import RULES
+from wireyard.layers.jmq.follow import fact_table
+from wireyard.layers.jmq.follow_kernels import DELIVERY_STATES, USE_EVENTS
+from wireyard.layers.jmq.packet_columns import rank_of
+from wireyard.layers.jmq.requests import OK
+from wireyard.layers.jmq.transaction import TRANSACTION, TRANSACTION_OUTCOMES
+
+__all__ = [
+    "Ended",
+    "Joined",
+    "Moments",
+    "find_gaps",
+    "follow_transactions",
+    "join_codes",
+    "join_messages",
+    "match_replies",
+    "moments_of",
+    "nullable",
+]
+
+_long: Final[Any] = np.int64
+_I32S, _I64S, _I8S = array("int32"), array("int64"), array("int8")
+_I8S_2: Final = array("int8", 2)
+_NS_PER_MS: Final = 1_000_000
+
+# --- columns of records ---------------------------------------------------------------------
+
+
+def join_codes(*columns: pa.ChunkedArray) -> tuple[list[Any], pa.Array]:
+    """Return the codes of several columns of text, with the same texts for all."""
+    coded = []
+    for column in columns:
+        codes, texts = text_codes(column)
+        coded.append(decode_texts(codes, texts))
+    first = coded[0].dictionary
+    if any(not one.dictionary.equals(first) for one in coded[1:]):
+        whole = pa.chunked_array(coded).unify_dictionaries()
+        coded, first = whole.chunks, whole.chunk(0).dictionary
+    return [one.indices.fill_null(-1).to_numpy(zero_copy_only=False) for one in coded], first
+
+
+def nullable(column: pa.ChunkedArray) -> tuple[Int64s, Any]:
+    """Return numbers, 0 for null, and which are not null."""
+    there = column.is_valid().to_numpy() if column.null_count else np.ones(len(column), bool)
+    filled = column.fill_null(0) if column.null_count else column
+    return np.require(filled.to_numpy(), np.int64, ["C", "W"]), there
+
+
+class Moments(NamedTuple):
+    """Where records stand in the order of time, as `Place.moment` says."""
+
+    ns: Int64s
+    frame: Int64s
+    stream: Int64s
+    """Rank of the name of the stream."""
+    offset: Int64s
+
+
+def moments_of(*tables: pa.Table) -> list[Moments]:
+    """Return the moments of records; ranks of streams are those of all tables together."""
+    codes, names = join_codes(*(table["stream"] for table in tables))
+    rank = np.append(rank_of(names.to_pylist()), 0)
+    return [
+        Moments(
+            nullable(table["ns"])[0],
+            nullable(table["frame"])[0],
+            rank[code],
+            nullable(table["offset"])[0],
+        )
+        for table, code in zip(tables, codes, strict=True)
+    ]
+
+
+def _all(moments: list[Moments]) -> Moments:
+    return Moments(*map(np.concatenate, zip(*moments, strict=True)))
+
+
+def _take(column: pa.ChunkedArray, rows: Any, there: Any | None = None) -> pa.Array:
+    """Return values of some rows; null where `there` is not."""
+    if there is not None and not there.any():
+        return pa.nulls(len(rows), column.type)
+    at = pa.array(rows) if there is None else pa.array(rows, mask=~there)
+    found = column.take(at).combine_chunks()
+    return pa.concat_arrays(found.chunks) if isinstance(found, pa.ChunkedArray) else found
+
+
+def _texts(values: list[str], codes: Any) -> pa.Array:
+    return decode_texts(codes, pa.array(values, pa.string()))
+
+
+# --- transactions ---------------------------------------------------------------------------
+
+_STATES: Final = tuple(TRANSACTION)
+_OUTCOMES: Final = tuple(dict.fromkeys(TRANSACTION_OUTCOMES.values()))
+_OUTCOME_OF: Final = np.array(
+    [_OUTCOMES.index(TRANSACTION_OUTCOMES[state]) for state in _STATES], np.int8
+)
+_OPEN, _ROLLED_BACK = _OUTCOMES.index("open"), _OUTCOMES.index("rolled_back")
+_CELLS: Final = np.array(
+    [
+        [_STATES.index(row[e]) if e in row else -1 for e in USE_EVENTS]
+        for row in TRANSACTION.values()
+    ],
+    np.int8,
+)
+_COUNTS: Final = np.array(
+    [
+        [{"send": 1, "deny_send": -1}.get(event, 0) for event in USE_EVENTS],
+        [{"acknowledge": 1, "deny_acknowledge": -1}.get(event, 0) for event in USE_EVENTS],
+    ],
+    np.int8,
+)
+_START: Final = USE_EVENTS.index("start")
+_IN_TRANSACTION: Final = DELIVERY_STATES.index("in_transaction")
+_AFTER: Final = np.array(
+    [
+        DELIVERY_STATES.index(DELIVERY["in_transaction"].get(outcome, "in_transaction"))
+        for outcome in _OUTCOMES
+    ],
+    np.int32,
+)
+
+
+class Ended(NamedTuple):
+    """What a partition of transactions says: rows, and what was in them with how they ended."""
+
+    facts: dict[str, pa.Table]
+    sendings: pa.Table
+    deliveries: pa.Table
+
+
+def follow_transactions(uses: pa.Table, sendings: pa.Table, deliveries: pa.Table) -> Ended:
+    """Follow transactions, and tell what was in them how they ended.
+
+    Key: source, server and transaction id. Records without a transaction are returned as they are.
+
+    Returns
+    -------
+    ended
+        `sendings` with a column `rolled_back`, and `deliveries` whose `state` is final.
+    """
+    (of_use, of_sending, of_delivery), count = _transactions(uses, sendings, deliveries)
+    (moments,) = moments_of(uses)
+    order, starts = order_groups(of_use, count, *moments, nullable(uses["order"])[0])
+    events, names = text_codes(uses["event"])
+    event = np.array([*map(USE_EVENTS.index, names.to_pylist()), 0], np.int32)[events]
+    state = np.zeros(count, np.int8)
+    begun, ended = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
+    counted, refused = np.zeros((2, count), np.int64), np.zeros(len(events), np.int8)
+    _follow_uses(
+        order, starts, event, nullable(uses["messages"])[0], _CELLS, _OUTCOME_OF, _COUNTS, state,
+        begun, ended, counted, refused,
+    )  # fmt: skip
+    outcome = _OUTCOME_OF[state]
+    used = np.flatnonzero(np.diff(starts))
+    first = order[starts[used]] if len(used) else np.empty(0, np.int64)
+    facts = {
+        "transactions": _transaction_rows(
+            uses, first, outcome[used], begun[used], ended[used], counted[:, used]
+        ),
+        "violations": _over_rows(uses, np.flatnonzero(refused)),
+    }
+    rolled_back = np.zeros(len(of_sending), bool)
+    inside = of_sending >= 0
+    rolled_back[inside] = outcome[of_sending[inside]] == _ROLLED_BACK
+    return Ended(
+        facts,
+        sendings.append_column("rolled_back", pa.array(rolled_back)),
+        _ended_deliveries(deliveries, of_delivery, outcome),
+    )
+
+
+def _transactions(*tables: pa.Table) -> tuple[list[Any], int]:
+    """Return the transaction of each record as a number, -1 of none, and how many there are."""
+    sources, _ = join_codes(*(table["source"] for table in tables))
+    servers, _ = join_codes(*(table["server"] for table in tables))
+    numbers = [nullable(table["transaction_id"]) for table in tables]
+    chosen = [np.flatnonzero(there) for _, there in numbers]
+    found, count = dense_ids(
+        np.concatenate([code[rows] for code, rows in zip(sources, chosen, strict=True)]),
+        np.concatenate([code[rows] for code, rows in zip(servers, chosen, strict=True)]),
+        np.concatenate([value[rows] for (value, _), rows in zip(numbers, chosen, strict=True)]),
+    )
+    parts, at = [], 0
+    for table, rows in zip(tables, chosen, strict=True):
+        ids = np.full(table.num_rows, -1, np.int32)
+        ids[rows] = found[at : at + len(rows)]
+        at += len(rows)
+        parts.append(ids)
+    return parts, count
+
+
+def _ended_deliveries(deliveries: pa.Table, of: Any, outcome: Any) -> pa.Table:
+    codes, names = text_codes(deliveries["state"])
+    states = np.array([*map(DELIVERY_STATES.index, names.to_pylist()), -1], np.int32)[codes]
+    waits = (states == _IN_TRANSACTION) & (of >= 0)
+    states[waits] = _AFTER[outcome[of[waits]]]
+    at = deliveries.column_names.index("state")
+    return deliveries.set_column(at, "state", _texts(list(DELIVERY_STATES), states))
+
+
+def _transaction_rows(
+    uses: pa.Table, first: Any, outcome: Any, begun: Any, ended: Any, counted: Any
+) -> pa.Table:
+    def of(name: str, rows: Any) -> pa.Array:
+        return _take(uses[name], np.maximum(rows, 0), rows >= 0)
+
+    return fact_table(
+        "transactions",
+        {
+            "transaction_id": of("transaction_id", first),
+            "server": of("server", first),
+            "client": of("client", first),
+            "client_id": of("client_id", first),
+            "begun_ns": of("ns", begun),
+            "ended_ns": of("ns", ended),
+            "outcome": _texts(list(_OUTCOMES), outcome),
+            "sent": counted[0],
+            "acknowledged": counted[1],
+            "begun_frame": of("frame", begun),
+            "ended_frame": of("frame", ended),
+            **{name: of(name, first) for name in ("source", "stream", "offset")},
+        },
+    )
+
+
+def _over_rows(uses: pa.Table, rows: Any) -> pa.Table:
+    """Return uses of transactions behind their ends as violations."""
+    over = uses.take(pa.array(rows))
+    event, of_server = over["event"].cast(pa.string()), pa.scalar("start")
+    # What happens to a transaction its client asked for, but the broker chooses its id.
+    by_server = pc.equal(event, of_server)
+    ends = [over[name].cast(pa.string()) for name in ("server", "client")]
+    told = pc.binary_join_element_wise(
+        event, pa.scalar(" of "), over["transaction_id"].cast(pa.string()),
+        pa.scalar(f": {RULES['transaction_over']}"), "",
+    )  # fmt: skip
+    client = pc.if_else(by_server, *ends)
+    return fact_table(
+        "violations",
+        {
+            "protocol": _texts(["jms"], np.zeros(len(rows))),
+            "rule": _texts(["transaction_over"], np.zeros(len(rows))),
+            "client": _never_empty(_whole(client)),
+            "text": _whole(told),
+            "client_id": _whole(over["client_id"]),
+            "captured_ns": _whole(over["ns"]),
+            "frame": _whole(over["frame"]),
+            **{name: _whole(over[name]) for name in ("source", "stream", "offset")},
+        },
+    )
+
+
+def _whole(column: Any) -> pa.Array:
+    found = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return pa.concat_arrays(found.chunks) if isinstance(found, pa.ChunkedArray) else found
+
+
+@kernel(
+    (_I64S, _I64S, _I32S, _I64S, _I8S_2, _I8S, _I8S_2, _I8S, _I64S, _I64S, array("int64", 2),
+     _I8S),
+)  # fmt: skip
+def _follow_uses(
+    order: Any, starts: Any, event: Any, messages: Any, cells: Any, outcome_of: Any, counts: Any,
+    state: Any, begun: Any, ended: Any, counted: Any, refused: Any,
+) -> None:  # fmt: skip
+    """Take what was done with each transaction in the order of time: `Transaction`."""
+    for group in range(len(starts) - 1):
+        for at in range(starts[group], starts[group + 1]):
+            use = order[at]
+            now = state[group]
+            following = cells[now, event[use]]
+            if following < 0:
+                refused[use] = 1
+                continue
+            if event[use] == _START and begun[group] < 0:
+                begun[group] = use
+            for what in range(2):
+                counted[what, group] += counts[what, event[use]] * messages[use]
+            if following != now and outcome_of[following] != _OPEN:
+                ended[group] = use
+            state[group] = following
+
+
+# --- messages -------------------------------------------------------------------------------
+
+
+class Joined(NamedTuple):
+    """What a partition of messages says.
+
+    Attributes
+    ----------
+    deliveries
+        Rows of the table.
+    letters
+        Messages that ask for answers or may be one, to be partitioned by source and `at`.
+    """
+
+    deliveries: pa.Table
+    letters: pa.Table
+
+
+def join_messages(sendings: pa.Table, deliveries: pa.Table, relays: pa.Table) -> Joined:
+    """Tell deliveries who sent their message, and what brought it.
+
+    Key: source and message. Of several packets the first in the order of time counts.
+    """
+    relayed = relays.filter(pc.equal(relays["kind"].cast(pa.string()), "relayed"))
+    tables = sendings, deliveries, relayed
+    sources, _ = join_codes(*(table["source"] for table in tables))
+    keys, _ = join_codes(*(table["message_key"] for table in tables))
+    ends = np.cumsum([0, *(table.num_rows for table in tables)])
+    of, count = dense_ids(np.concatenate(sources), np.concatenate(keys))
+    of_sending, of_delivery, of_relay = (of[a:b] for a, b in pairwise(ends))
+    moments = moments_of(*tables)
+    sent = first_of_groups(of_sending, count, *moments[0])
+    delivered = first_of_groups(of_delivery, count, *moments[1])
+
+    brought = np.full(deliveries.num_rows, -1, np.int64)
+    if relayed.num_rows:
+        consumers = [nullable(table["consumer_id"])[0] for table in (deliveries, relayed)]
+        both, many = dense_ids(np.concatenate([of_delivery, of_relay]), np.concatenate(consumers))
+        first = first_of_groups(both[len(of_delivery) :], many, *moments[2])
+        brought = first[both[: len(of_delivery)]]
+    rows = _delivery_rows(sendings, deliveries, relayed, sent[of_delivery], brought)
+    alone = np.where(sent < 0, delivered, -1)
+    return Joined(rows, _letters(sendings, deliveries, sent[sent >= 0], alone[alone >= 0]))
+
+
+def _delivery_rows(
+    sendings: pa.Table, deliveries: pa.Table, relays: pa.Table, sent: Any, brought: Any
+) -> pa.Table:
+    def of(table: pa.Table, name: str, rows: Any) -> pa.Array:
+        return _take(table[name], np.maximum(rows, 0), rows >= 0)
+
+    own = {name: _whole(deliveries[name]) for name in deliveries.column_names}
+    state, states = text_codes(deliveries["state"])
+    names = states.to_pylist()
+    outcomes = list(dict.fromkeys(OUTCOMES.values()))
+    outcome = np.array([*(outcomes.index(OUTCOMES[name]) for name in names), -1])[state]
+    producer = own["producer"]
+    if (sent >= 0).any():
+        (of_sender, of_address), texts = join_codes(sendings["producer"], deliveries["producer"])
+        chosen = np.where(sent >= 0, of_sender[np.maximum(sent, 0)], of_address)
+        producer = decode_texts(chosen, texts)
+    return fact_table(
+        "deliveries",
+        {
+            **{
+                name: own[name]
+                for name in (
+                    "message_key", "destination", "consumer", "server", "consumer_id",
+                    "client_id", "subscription", "redelivered", "delivery_count", "dead_reason",
+                    "transaction_id", "acknowledged_ns", "acknowledged_frame", "source",
+                    "stream", "offset",
+                )
+            },
+            "protocol": _texts(["jms"], np.zeros(len(state))),
+            "producer": producer,
+            "producer_client_id": of(sendings, "client_id", sent),
+            "sent_ns": of(sendings, "ns", sent),
+            "sent_frame": of(sendings, "frame", sent),
+            "accepted_frame": of(sendings, "accepted_frame", sent),
+            "delivered_ns": own["ns"],
+            "delivered_frame": own["frame"],
+            "outcome": _texts(outcomes, outcome),
+            "verdict": decode_texts(state, states),
+            "via_broker": of(relays, "broker", brought),
+            "relayed_frame": of(relays, "frame", brought),
+        },
+    )  # fmt: skip
+
+
+_LETTER: Final = ("message_key", "producer", "destination", "reply_to", "correlation_id",
+                  "message_id", "source", "stream", "offset", "frame", "ns")  # fmt: skip
+
+
+def _letters(sendings: pa.Table, deliveries: pa.Table, sent: Any, alone: Any) -> pa.Table:
+    """Return the messages that ask for answers, and those that may be answers, one row each."""
+    status, has_status = nullable(sendings["status"])
+    rolled_back = sendings["rolled_back"].to_numpy()
+    counts = ~rolled_back & (~has_status | (status == OK))
+    parts = []
+    for table, rows in ((sendings, sent[counts[sent]]), (deliveries, alone)):
+        asks = table["reply_to"].is_valid().to_numpy()[rows]
+        answers = _may_answer(table)[rows]
+        for chosen, at, is_asking in ((asks, "reply_to", True), (answers, "destination", False)):
+            found = table.select(_LETTER).take(pa.array(rows[chosen]))
+            found = pa.table({name: found[name].cast(_plain(found[name])) for name in _LETTER})
+            found = found.append_column("at", found[at])
+            parts.append(found.append_column("asks", pa.array(np.full(len(found), is_asking))))
+    return pa.concat_tables(parts)
+
+
+def _plain(column: pa.ChunkedArray) -> pa.DataType:
+    kind = column.type
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _may_answer(table: pa.Table) -> Any:
+    """Return which messages can be the reply to another: `may_answer`."""
+    codes, names = text_codes(table["destination"])
+    temporary = [name.startswith(TEMPORARY) for name in names.to_pylist()]
+    correlates = table["correlation_id"].is_valid().to_numpy()
+    return (codes >= 0) & (correlates | np.array([*temporary, False], bool)[codes])
+
+
+# --- conversations --------------------------------------------------------------------------
+
+
+def match_replies(letters: pa.Table) -> tuple[pa.Table, Counter[str]]:
+    """Return requests with each of their replies; those without one alone: `conversations`.
+
+    Key: source and `at`, where the replies go.
+    """
+    sources, _ = text_codes(letters["source"])
+    places, names = text_codes(letters["at"])
+    of, count = dense_ids(sources, places)
+    (moments,) = moments_of(letters)
+    asks = letters["asks"].to_numpy().astype(np.int8)
+    order, starts = order_groups(of, count, *moments, asks)
+    is_temporary = np.array([*(name.startswith(TEMPORARY) for name in names.to_pylist()), False])
+    key, chosen, own = _correlations(letters, of)
+    slots = int(max(key.max(initial=-1), chosen.max(initial=-1), own.max(initial=-1))) + 1
+    answered = np.full(len(of), -1, np.int64)
+    replied = np.zeros(len(of), np.int64)
+    dropped = _match(
+        order, starts, asks, is_temporary[places].astype(np.int8), key, chosen, own,
+        np.full(slots, -1, np.int64), answered, replied, np.zeros(len(of), np.int64),
+        scalar.MAX_REMEMBERED,
+    )  # fmt: skip
+    replies = np.flatnonzero(answered >= 0)
+    alone = np.flatnonzero((asks != 0) & (replied == 0))
+    requests = np.concatenate([answered[replies], alone])
+    replies = np.concatenate([replies, np.full(len(alone), -1)])
+    return _conversation_rows(letters, requests, replies), Counter(
+        {"MAX_REMEMBERED": dropped} if dropped else {}
+    )
+
+
+def _correlations(letters: pa.Table, of: Any) -> tuple[Any, Any, Any]:
+    """Return the correlation ids of messages as numbers, each within its destination.
+
+    Returns
+    -------
+    key
+        JMSCorrelationID of each, -1 of none.
+    chosen, own
+        Of requests, what a reply may name: the id, and the same as `key`.
+    """
+    ids = pc.coalesce(letters["message_id"], letters["message_key"])
+    named = pc.binary_join_element_wise(pa.scalar("ID:"), ids, "")
+    (correlation, name), _ = join_codes(letters["correlation_id"], named)
+    asks = letters["asks"].to_numpy()
+    name = np.where(asks, name, -1)
+    both = np.concatenate([correlation, name])
+    numbers, _ = dense_ids(np.concatenate([of, of]), both)
+    numbers = np.where(both >= 0, numbers, -1).astype(np.int64)
+    key, chosen = numbers[: len(of)].copy(), numbers[len(of) :].copy()
+    return key, chosen, np.where(asks, key, -1)
+
+
+@kernel(
+    I64(_I64S, _I64S, _I8S, _I8S, _I64S, _I64S, _I64S, _I64S, _I64S, _I64S, _I64S, I64),
+)  # fmt: skip
+def _match(
+    order: Any, starts: Any, asks: Any, temporary: Any, key: Any, chosen: Any, own: Any,
+    latest: Any, answered: Any, replied: Any, requests: Any, most: int,
+) -> int:  # fmt: skip
+    """Give each reply its request: `_Requests`.
+
+    `latest` is the latest request by correlation id, `requests` those of a destination in order.
+    """
+    dropped = 0
+    for group in range(len(starts) - 1):
+        count, oldest, waiting, remembered = 0, 0, 0, 0
+        for at in range(starts[group], starts[group + 1]):
+            row = order[at]
+            if asks[row]:
+                requests[count] = row
+                count += 1
+                remembered += 1
+                latest[chosen[row]] = row
+                if own[row] >= 0:
+                    latest[own[row]] = row
+            else:
+                found = _long(-1)
+                if key[row] >= 0:
+                    found = latest[key[row]]
+                elif temporary[row]:
+                    while waiting < count and found < 0:
+                        if replied[requests[waiting]] == 0:
+                            found = requests[waiting]
+                        waiting += 1
+                if found >= 0:
+                    answered[row] = found
+                    replied[found] += 1
+                    remembered += 1
+            while remembered > most:
+                gone = requests[oldest]
+                oldest += 1
+                waiting = max(waiting, oldest)
+                remembered -= 1 + replied[gone]
+                dropped += replied[gone] == 0
+                if latest[chosen[gone]] == gone:
+                    latest[chosen[gone]] = -1
+                if own[gone] >= 0 and latest[own[gone]] == gone:
+                    latest[own[gone]] = -1
+    return dropped
+
+
+def _conversation_rows(letters: pa.Table, requests: Any, replies: Any) -> pa.Table:
+    there = replies >= 0
+
+    def of_reply(name: str) -> pa.Array:
+        return _take(letters[name], np.maximum(replies, 0), there)
+
+    asked = letters.take(pa.array(requests))
+    requested, timed = nullable(asked["ns"])
+    replied, reply_timed = nullable(letters["ns"])
+    at = np.maximum(replies, 0)
+    latency = requested
+    if len(requests):
+        timed = timed & there & reply_timed[at]
+        latency = (replied[at] - requested) // _NS_PER_MS
+    return fact_table(
+        "conversations",
+        {
+            "kind": _texts(["jms"], np.zeros(len(requests))),
+            "request_key": _whole(asked["message_key"]),
+            "reply_key": of_reply("message_key"),
+            "requester": _never_empty(_whole(asked["producer"])),
+            "responder": _never_empty(of_reply("producer")),
+            "requested_ns": _whole(asked["ns"]),
+            "replied_ns": of_reply("ns"),
+            "latency_ms": pa.array(latency, mask=~timed),
+            "request": pc.fill_null(_whole(asked["destination"]), ""),
+            "requested_frame": _whole(asked["frame"]),
+            "replied_frame": of_reply("frame"),
+            **{name: _whole(asked[name]) for name in ("source", "stream", "offset")},
+        },
+    )
+
+
+def _never_empty(texts: pa.Array) -> pa.Array:
+    return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+
+
+# --- numbers --------------------------------------------------------------------------------
+
+
+def find_gaps(runs: pa.Table) -> pa.Table:
+    """Return violations for numbers that are missing: `gaps`.
+
+    Key: source, host and `from_client`.
+    """
+    sources, _ = text_codes(runs["source"])
+    hosts, _ = text_codes(runs["host"])
+    of, count = dense_ids(sources, hosts, runs["from_client"].to_numpy())
+    (moments,) = moments_of(runs)
+    start, stop = nullable(runs["start"])[0].copy(), nullable(runs["stop"])[0].copy()
+    kinds, names = text_codes(runs["kind"])
+    span = np.array([*(name == "span" for name in names.to_pylist()), False])[kinds]
+    span = span.astype(np.int8)
+    order, starts = order_groups(of, count, start, span, *moments)
+    missing = np.full(len(of), 0, np.int64)
+    broken = np.zeros(len(of), np.int8)
+    _find_gaps(order, starts, start, stop, span, missing, broken)
+    at = np.flatnonzero(broken)
+    found = runs.take(pa.array(at))
+    told = [
+        f"numbers {f'{first} to {last - 1}' if last > first + 1 else first}"
+        " of this sender are in no packet that was seen"
+        for first, last in zip(missing[at].tolist(), start[at].tolist(), strict=True)
+    ]
+    return fact_table(
+        "violations",
+        {
+            "protocol": _texts(["jms"], np.zeros(len(at))),
+            "rule": _texts(["sequence_gap"], np.zeros(len(at))),
+            "client": _never_empty(_whole(found["sender"].cast(pa.string()))),
+            "text": pa.array(told, pa.string()),
+            "captured_ns": _whole(found["ns"]),
+            "frame": _whole(found["frame"]),
+            **{name: _whole(found[name]) for name in ("source", "stream", "offset")},
+        },
+    )
+
+
+@kernel((_I64S, _I64S, _I64S, _I64S, _I8S, _I64S, _I8S))
+def _find_gaps(
+    order: Any, starts: Any, start: Any, stop: Any, span: Any, missing: Any, broken: Any
+) -> None:
+    for group in range(len(starts) - 1):
+        begun, seen, reach = False, _long(0), _long(0)
+        for at in range(starts[group], starts[group + 1]):
+            run = order[at]
+            if span[run]:
+                reach = max(reach, stop[run])
+                continue
+            if not begun:
+                begun, seen, reach = True, start[run], start[run]
+            if start[run] > seen and reach > start[run]:
+                missing[run], broken[run] = seen, 1
+            seen = max(seen, stop[run])

@@ -1,0 +1,68 @@
+"""Tasks of the facts stage that take columns: to run them, and to write what they find."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pyarrow as pa
+
+from wireyard.spark.fact_rows import with_times
+from wireyard.spark.parts import PartFile
+from wireyard.spark.steps import FOUND
+from wireyard.spark.types import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["dropped_rows", "run_tasks", "write_tables"]
+
+
+def run_tasks(
+    spark: SparkSession, tasks: Sequence[Any], work: Callable[[Any], Iterable[Mapping[str, Any]]]
+) -> Iterator[Mapping[str, Any]]:
+    """Have Spark run tasks; yield the rows of `FOUND` that they return."""
+    if not tasks:
+        return
+    numbers = spark.range(0, len(tasks), 1, len(tasks))
+    do = partial(_work, tasks=tasks, work=work)
+    yield from numbers.mapInArrow(do, spark_schema(FOUND)).toArrow().to_pylist()
+
+
+def _work(
+    batches: Iterator[pa.RecordBatch],
+    tasks: Sequence[Any],
+    work: Callable[[Any], Iterable[Mapping[str, Any]]],
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for place in batch["id"].to_pylist():
+            yield pa.RecordBatch.from_pylist(list(map(dict, work(tasks[place]))), FOUND)
+
+
+def write_tables(
+    tables: Iterable[tuple[str, pa.Table]], staging: str
+) -> Iterator[Mapping[str, Any]]:
+    """Write rows of tables, a file a table; yield what was written."""
+    files: dict[str, tuple[str, PartFile, list[int]]] = {}
+    for name, table in tables:
+        if not table.num_rows:
+            continue
+        timed = table if name == "messages" else with_times(name, table)
+        if name not in files:
+            file = f"part-{uuid4().hex}.parquet"
+            files[name] = file, PartFile(f"{staging}/{name}/{file}", timed.schema), [0]
+        for batch in timed.to_batches():
+            files[name][1].write(batch)
+        files[name][2][0] += table.num_rows
+    for name, (file, part, rows) in files.items():
+        part.close()
+        yield {"kind": "fact", "name": name, "file": file, "things": rows[0]}
+
+
+def dropped_rows(dropped: Counter[str]) -> Iterator[Mapping[str, Any]]:
+    """Yield how many things caps made a task forget, as rows of `FOUND`."""
+    for cap, things in dropped.items():
+        yield {"kind": "dropped", "name": cap, "file": None, "things": things}

@@ -1,0 +1,112 @@
+"""The columnar engine against the chain: recordings, conversations at random, partitions, caps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import wireyard
+from tests.layers.jmq.conversation import conversation, conversations
+from tests.layers.jmq.judge import derive_in_parts, differences, packet_tables, texts_of
+from tests.layers.jmq.recorded import SCENARIOS, ended
+from wireyard.layers.jmq import columns
+
+BATCHES, CONVERSATIONS = 12, 40
+
+
+@pytest.mark.parametrize("seed", range(BATCHES))
+def test_conversations_at_random_are_the_same_rows(seed: int) -> None:
+    rows, ends = conversations(seed, CONVERSATIONS)
+    assert differences(packet_tables(rows), ends) == []
+
+
+@pytest.mark.parametrize(
+    ("cap", "most"),
+    [
+        ("requests.MAX_WAITING", 2),
+        ("consumers.MAX_HELD", 2),
+        ("consumers.MAX_CONSUMERS", 2),
+        ("flow.MAX_PAUSED", 1),
+        ("sender.MAX_TRANSACTIONS", 1),
+        ("conversations.MAX_REMEMBERED", 2),
+        ("hops.MAX_SIGHTINGS", 3),
+    ],
+)
+@pytest.mark.parametrize("seed", (3, 4))
+def test_caps_forget_the_same_things(
+    cap: str, most: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"wireyard.layers.jmq.{cap}", most)
+    rows, ends = conversations(seed, CONVERSATIONS)
+    tables = packet_tables(rows)
+    assert columns.derive_columns(tables, ends).dropped[cap.partition(".")[2]] > 0
+    assert differences(tables, ends) == []
+
+
+@pytest.mark.parametrize("parts", (1, 2, 7))
+def test_phases_give_the_same_rows_on_any_partition_by_their_keys(parts: int) -> None:
+    rows, ends = conversations(5, CONVERSATIONS)
+    tables = packet_tables(rows)
+    whole = texts_of(columns.derive_columns(tables, ends).tables, lambda table: table.to_pylist())
+    assert texts_of(derive_in_parts(tables, ends, parts), list) == whole
+
+
+def test_a_row_that_is_wrong_or_not_there_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge itself: it sees one row less, and one value that is not the chain's."""
+    rows, ends = conversations(8, 4)
+    tables = packet_tables(rows)
+    derive = columns.derive_columns
+
+    def spoiled(*given: Any) -> columns.Derived:
+        found = derive(*given)
+        hops = found.tables["hops"].slice(1)
+        wrong = pa.array([*hops["offset"].to_pylist()[:-1], -1], pa.int64())
+        place = hops.column_names.index("offset")
+        found.tables["hops"] = hops.set_column(place, "offset", wrong)
+        return found
+
+    monkeypatch.setattr(columns, "derive_columns", spoiled)
+    told = differences(tables, ends)
+    assert sum(one.startswith("hops: missing") for one in told) == 2
+    assert sum(one.startswith("hops: invented") for one in told) == 1
+
+
+def test_nothing_makes_empty_tables() -> None:
+    for tables in ({}, packet_tables(conversation(1, 1)[0][:0])):
+        found = columns.derive_columns(tables)
+        assert found.messages.num_rows == 0
+        assert {table: found.tables[table].num_rows for table in found.tables} == dict.fromkeys(
+            columns.FACTS, 0
+        )
+
+
+def test_gpackets_alone_are_the_same_rows() -> None:
+    rows = [row for row in conversations(6, CONVERSATIONS)[0] if row["format"] == "gpacket"]
+    assert rows and differences(packet_tables(rows)) == []
+
+
+def test_rows_of_streams_in_any_order_are_put_in_order() -> None:
+    rows, ends = conversations(7, 4)
+    tables = packet_tables(rows)
+    dice = np.random.default_rng(1)
+    mixed = {
+        name: table.take(pa.array(dice.permutation(table.num_rows)))
+        for name, table in tables.items()
+    }
+    found = (columns.derive_columns(each, ends).tables for each in (tables, mixed))
+    one, other = (texts_of(each, lambda table: table.to_pylist()) for each in found)
+    assert one == other
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_recordings_are_the_same_rows(shared: Path, scenario: str) -> None:
+    path = shared / "captures" / "openmq" / f"{scenario}.pcap"
+    if not path.is_file():
+        pytest.skip("no captures of Open MQ in the shared folder")
+    tables = {name: wireyard.read(str(path), name) for name in ("jmq", "gpacket")}
+    assert differences({n: t for n, t in tables.items() if t.num_rows}, ended(path)) == []
