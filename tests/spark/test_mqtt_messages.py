@@ -64,7 +64,7 @@ def test_a_resend_is_no_other_message(tmp_path: Path, spark: SparkSession) -> No
         ("a", "one"),
         ("b", "one"),
         ("b", "one"),
-        ("c", ""),
+        ("c", None),
     ]
 
 

@@ -377,13 +377,21 @@ def test_recorded_traffic(
         if path.stem.endswith("-c2b")
         for message in _told(examples, path.stem.removesuffix("-c2b"))
     ]
+    # A source is apart from others: what came again in another file counts there.
+    again = {
+        f"{row['stream']}@{row['offset']}"
+        for path in mqtt_traffic
+        if path.stem.endswith("-c2b")
+        for row in wireyard.read(path, "mqtt", columns=["stream", "offset", "dup"]).to_pylist()
+        if row["dup"]
+    }
     names = ("client_id", "destination", "qos", "retained", "body", "correlation_id", "reply_to")
     assert published == [
         (Path(row["stream"]).name, *(row[name] for name in names))
         for row in found.sort_by([("stream", "ascending"), ("offset", "ascending")]).to_pylist()
-        if row["protocol"] == "mqtt"
+        if row["protocol"] == "mqtt" and row["message_key"] not in again
     ]
-    assert found.num_rows == len(sent) + len(published)
+    assert found.num_rows == len(sent) + len(published) + len(again)
     assert sum(table(tmp_path / "lake", "destinations")["messages"].to_pylist()) == found.num_rows
     assert table(tmp_path / "lake", "quarantine").num_rows == 0
 

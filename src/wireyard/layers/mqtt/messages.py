@@ -67,7 +67,8 @@ def marks_of(sent: pa.Table, clients: Sequence[Client], wills: Sequence[Will]) -
     client = sent["client"].to_numpy()
     columns = [sent["file"], sent["row"], sent["topic"].cast(pa.string())]
     for name in ("endpoint", "client_id"):
-        texts = pa.array([getattr(one, name) for one in clients], pa.string())
+        # What is left to the broker, which names nobody either, is null.
+        texts = pa.array([getattr(one, name) or None for one in clients], pa.string())
         columns.append(texts.take(pa.array(client)))
     columns.append(pa.array(np.ones(sent.num_rows, np.bool_)))
     rows = [
