@@ -10,6 +10,7 @@ NAMES = (
     "gpacket",
     "mqtt",
     "captures",
+    "connections",
     "layers",
     "jmq_facts",
     "spark_source",

@@ -97,7 +97,7 @@ def scan(
     found = _open(source, format, decode_as, keylog)
     try:
         wanted = get_format(format) if format else found.one_format()
-        shown = {one.label: one for one in (wanted, *(stream.format for stream in found.streams))}
+        shown = {one.label: one for one in (wanted, *(stream.format for stream in found.readables))}
         plans = {
             label: make_plan(one, columns, where, mode, max_packet_bytes, captured=found.captured)
             for label, one in shown.items()
@@ -106,7 +106,7 @@ def scan(
         found.close()
         raise
     workers = threads or min(os.cpu_count() or 1, _MOST_THREADS)
-    streams = ((one.opened, plans[one.format.label]) for one in found.streams)
+    streams = ((one.opened, plans[one.format.label]) for one in found.readables)
     batches = scan_streams(streams, workers)
     return pa.RecordBatchReader.from_batches(plans[wanted.label].schema, batches)
 

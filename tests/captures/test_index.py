@@ -39,7 +39,7 @@ def index(folder: Path, paths: list[str], shares: int, piece_bytes: int) -> list
 def facts(capture: Capture) -> list[object]:
     """Return all there is to know of a capture but its streams and files."""
     names = [field.name for field in fields(capture)]
-    rest = set(names) - {"files", "streams", "guides", "damage", "unread_bytes"}
+    rest = set(names) - {"files", "table", "guides", "damage", "unread_bytes"}
     return [getattr(capture, name) for name in sorted(rest)]
 
 

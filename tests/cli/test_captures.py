@@ -81,6 +81,22 @@ def test_bytes_of_no_known_format_are_lost_data(run: Run, tmp_path: Path) -> Non
     assert "unknown format" not in told.stderr
 
 
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_a_capture_of_no_known_format_makes_no_table(run: Run, tmp_path: Path, kind: str) -> None:
+    path, table = tmp_path / "other.pcap", tmp_path / f"other.{kind}"
+    path.write_bytes(pcap(packets(both_ways(b"GET /", b"200 OK", (50001, 8884)))))
+    result = run("decode", str(path), "-w", str(table))
+    assert result.exit_code == 2
+    lost, problem = result.stderr.splitlines()
+    assert lost.startswith(f"wireyard: {path}: 2 streams, 11 bytes")
+    assert problem.startswith("wireyard: there is no stream of a known format, so no table")
+    assert not table.exists()
+    result = run("decode", str(path), "--format", "mqtt", "-w", str(table))
+    assert (result.exit_code, one_line(result).startswith(f"{path}: 2 streams")) == (1, True)
+    if kind == "parquet":
+        assert parquet.read_table(table).num_rows == 0
+
+
 @pytest.mark.parametrize(
     "words", [["decode"], ["flows"], ["flows", "--segments"], ["slice", "-w"]], ids=" ".join
 )

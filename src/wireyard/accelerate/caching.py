@@ -230,7 +230,11 @@ class KernelCache(caching.FunctionCache):
         )
 
     def find(self, signature: Any, target: Any) -> Any:
-        """Return the code for a signature, loaded, or None if it has to be compiled."""
+        """Return the code for a signature, loaded, or None if it has to be compiled.
+
+        Numba's own caches make its compiler ready first, which takes a quarter of a second; code
+        that is compiled already does not need it.
+        """
         found, origin = self._load_shipped(signature, target), "shipped"
         if found is None:
             found, origin = self._load_from(self._kept, signature, target), "kept"
@@ -256,7 +260,6 @@ class KernelCache(caching.FunctionCache):
 
     def _load_from(self, file: Any, signature: Any, target: Any) -> Any:
         try:
-            target.refresh()
             payload = file.load(self._index_key(signature, target.codegen()))  # type: ignore[no-untyped-call]
             return None if payload is None else self._impl.rebuild(target, payload)
         except Exception:  # a damaged file may break anywhere in unpickling
@@ -283,7 +286,6 @@ class KernelCache(caching.FunctionCache):
             made_from = self._made_from(signature, baseline)
             if not data.startswith(made_from):
                 return None
-            target.refresh()
             return self._impl.rebuild(target, pickle.loads(data[len(made_from) :]))
         except Exception:  # there is none, or it is damaged
             return None

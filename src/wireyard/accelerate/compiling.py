@@ -277,6 +277,7 @@ def _compile(kernels: Sequence[Any], ship_to: Path | None) -> int:
     whole = left = sum(_length(kernel.py_func) for kernel in kernels)
     done = 0
     if kernels:
+        cpu_target.target_context.refresh()  # once, and not in each process
         longest = _length(waiting[-1].py_func)
         _say(Progress(0, len(kernels), max(left / cores, longest) / _LENGTH_A_SECOND))
     while waiting or running:

@@ -107,6 +107,7 @@ def assign_formats(
     named: Format | None = None,
     guides: Sequence[Stream] = (),
     keys: KeyLog | None = None,
+    opened: Mapping[Endpoint, str] | None = None,
 ) -> list[Assigned]:
     """Tell the format of each stream, in the order of the streams.
 
@@ -120,6 +121,8 @@ def assign_formats(
         Streams whose format nobody asks for, and which may tell of that of others.
     keys
         The secrets of connections of TLS; without one they stay closed.
+    opened
+        The endpoints that clients of other streams opened, and in which format.
     """
     carriers = Carriers(KeyLog() if keys is None else keys)
     found = [*captured_connections(streams, carriers)]
@@ -127,6 +130,7 @@ def assign_formats(
     services: dict[Endpoint, str | None] = {}
     for one in (*found, *others):
         services |= one.services()
+    services |= opened or {}
     for one in (*found, *others):
         services |= one.opened()
     return [each for one in found for each in one.assigned(rules, services, named)]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from copy import copy
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from wireyard.captures.flows import FlowTable
+from wireyard.captures.flows import FlowTable, stream_name
 from wireyard.captures.stream import Content, Runs, Stream
 from wireyard.captures.tcp_kernels import NONE
 
-__all__ = ["Connections", "streams_of"]
+__all__ = ["Connections", "StreamTable"]
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -41,73 +43,117 @@ class Connections(NamedTuple):
     run_bounds: Ints
     runs: Runs
 
-    def stream(
-        self,
-        number: int,
-        way: int,
-        ordinal: int,
-        flows: FlowTable,
-        content: Content,
-        times_ns: Ints,
-    ) -> Stream:
-        """Return one side of a connection that is the `ordinal`-th of its endpoints.
 
-        `times_ns` are those of all runs.
-        """
-        side, other = 2 * number + way, 2 * number + 1 - way
-        endpoints = flows.endpoints(int(self.conversations[number]))
+class StreamTable(Sequence[Stream]):
+    """The streams of a capture that have bytes, as columns; a `Stream` is made when asked for.
+
+    They are in the order of the first packets of their connections, and of a connection the side
+    that sent its first packet comes first. A connection without bytes gives no stream, but counts
+    for the names of those after it.
+
+    Shapes: protocols, sides, connections, conversations, ordinals, rows (t).
+    """
+
+    def __init__(
+        self, protocols: Sequence[Connections], flows: FlowTable, content: Content
+    ) -> None:
+        self.found = protocols
+        self.flows, self.content = flows, content
+        self.times_ns = [content.times_of(each.runs.records) for each in protocols]
+        """Of each protocol the times of its runs."""
+        counts = [len(each.conversations) for each in protocols]
+        protocol = np.repeat(np.arange(len(protocols)), counts)
+        number = np.concatenate([np.arange(count) for count in counts])
+        first_record = np.concatenate([each.first_records for each in protocols])
+        conversation = np.concatenate([each.conversations for each in protocols])
+        ordinal = _ordinals(_endpoints(flows, conversation), first_record)
+        there = np.concatenate([each.sizes.reshape(-1, 2) for each in protocols]) > 0
+        order = np.argsort(first_record, kind="stable")
+        order = order[there[order].any(axis=1)]
+        first = np.concatenate([each.first_ways for each in protocols])[order]
+        ways = np.stack([first, 1 - first], axis=1)
+        kept = there[order[:, np.newaxis], ways]
+        places = np.broadcast_to(order[:, np.newaxis], kept.shape)[kept]
+        self.protocols: Ints = protocol[places]
+        """The place in `found` of each stream's protocol."""
+        self.sides: Ints = 2 * number[places] + ways[kept]
+        """The side of its protocol that each stream is."""
+        self.conversations: Ints = conversation[places]
+        self.ordinals: Ints = ordinal[places]
+        """Which of the connections of its endpoints that of a stream is, from 1 on."""
+        self.connections: Ints = places
+        """The same number for both streams of a connection, which follow each other."""
+
+    @cached_property
+    def sizes(self) -> Ints:
+        """Bytes of each stream with those in gaps."""
+        sizes = np.zeros(len(self), np.int64)
+        for protocol, each in enumerate(self.found):
+            own = self.protocols == protocol
+            sizes[own] = each.sizes[self.sides[own]]
+        return sizes
+
+    @property
+    def ways(self) -> Ints:
+        """Which end of its conversation each stream comes from."""
+        return self.sides & 1
+
+    def __len__(self) -> int:
+        return len(self.sides)
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return [self.stream(place) for place in range(*at.indices(len(self)))]
+        return self.stream(range(len(self))[at])
+
+    def keep(self, wanted: Flags) -> StreamTable:
+        """Return the table with only some of its streams."""
+        kept = copy(self)
+        for name in ("protocols", "sides", "conversations", "ordinals", "connections"):
+            setattr(kept, name, getattr(self, name)[wanted])
+        kept.__dict__.pop("sizes", None)
+        return kept
+
+    def stream(self, place: int) -> Stream:
+        """Return a stream by its place in the table."""
+        protocol, side = int(self.protocols[place]), int(self.sides[place])
+        found, times_ns = self.found[protocol], self.times_ns[protocol]
+        way, other = side & 1, side ^ 1
+        endpoints = self.flows.endpoints(int(self.conversations[place]))
         src, dst = endpoints[way], endpoints[1 - way]
-        closing, is_reset = int(self.closing_records[side]), bool(self.reset[side])
-        if self.reset[other] and not self.sizes[other]:  # It has no stream of its own to end.
-            theirs = int(self.closing_records[other])
+        closing, is_reset = int(found.closing_records[side]), bool(found.reset[side])
+        if found.reset[other] and not found.sizes[other]:  # It has no stream of its own to end.
+            theirs = int(found.closing_records[other])
             closing, is_reset = theirs if closing == NONE else min(closing, theirs), True
-        run = slice(int(self.run_bounds[side]), int(self.run_bounds[side + 1]))
+        run = slice(int(found.run_bounds[side]), int(found.run_bounds[side + 1]))
         return Stream(
-            name=f"{src}>{dst}" if ordinal == 1 else f"{src}>{dst}#{ordinal}",
-            protocol=self.protocol,
+            name=stream_name(src, dst, int(self.ordinals[place])),
+            protocol=found.protocol,
             src=src,
             dst=dst,
-            size=int(self.sizes[side]),
-            opened=bool(self.opened[side]),
-            begun=bool(self.begun[side]),
-            ended="rst" if is_reset else "fin" if self.finished[side] else None,
+            size=int(found.sizes[side]),
+            opened=bool(found.opened[side]),
+            begun=bool(found.begun[side]),
+            ended="rst" if is_reset else "fin" if found.finished[side] else None,
             closing_record=None if closing == NONE else closing,
-            runs=Runs(*(column[run] for column in self.runs)),
+            runs=Runs(*(column[run] for column in found.runs)),
             times_ns=times_ns[run],
-            content=content,
+            content=self.content,
         )
 
 
-def streams_of(
-    protocols: Sequence[Connections], flows: FlowTable, content: Content
-) -> Iterator[tuple[int, Stream]]:
-    """Yield the streams that have bytes, by the first packets of their connections.
-
-    Each comes with the number of its conversation. Of a connection the side that sent its first
-    packet comes first. A connection without bytes gives no stream, but counts for the names of
-    those after it.
-    """
-    counts = [len(found.conversations) for found in protocols]
-    protocol = np.repeat(np.arange(len(protocols)), counts)
-    number = np.concatenate([np.arange(count) for count in counts])
-    first_record = np.concatenate([found.first_records for found in protocols])
-    endpoints = flows.endpoint_pairs()[np.concatenate([found.conversations for found in protocols])]
-    ordinal = _ordinals(endpoints, first_record)
-    there = np.concatenate([found.sizes.reshape(-1, 2).any(axis=1) for found in protocols])
-    order = np.argsort(first_record, kind="stable")
-    times_ns = [content.times_of(found.runs.records) for found in protocols]
-    for place in order[there[order]].tolist():
-        found, at = protocols[protocol[place]], int(number[place])
-        times = times_ns[protocol[place]]
-        first = int(found.first_ways[at])
-        for way in (first, 1 - first):
-            if found.sizes[2 * at + way]:
-                stream = found.stream(at, way, int(ordinal[place]), flows, content, times)
-                yield int(found.conversations[at]), stream
+def _endpoints(flows: FlowTable, conversations: Ints) -> Ints:
+    """Return a number for each connection that those of the same endpoints share."""
+    protocols = flows.protocols()
+    if len(protocols) and (protocols == protocols[0]).all():
+        return conversations  # no two of one protocol have the same endpoints
+    return flows.endpoint_pairs()[conversations]
 
 
 def _ordinals(groups: Ints, times: Ints) -> Ints:
     """Return the place of each member in its group, from 1 on, in the order of their times."""
+    if not len(groups) or np.bincount(groups).max() == 1:
+        return np.ones(len(groups), np.int64)
     order = np.lexsort((times, groups))
     places = np.arange(len(order))
     begins = np.r_[True, np.diff(groups[order]) != 0][: len(order)]

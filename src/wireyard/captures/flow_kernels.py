@@ -10,17 +10,30 @@ from typing import Final
 
 import numpy as np
 
-from wireyard.accelerate import I64, array, kernel, piece
+from wireyard.accelerate import I64, TEXT, array, kernel, piece
 from wireyard.captures.layout import Unit
+from wireyard.memory import Bytes, put_leading, store_word
 
-__all__ = ["EMPTY", "Key", "fill_slots", "number_flows"]
+__all__ = [
+    "EMPTY",
+    "LONGEST_NAME",
+    "Key",
+    "fill_slots",
+    "number_flows",
+    "write_addresses",
+    "write_names",
+]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
+Shorts = np.ndarray[tuple[int], np.dtype[np.int32]]
 
 EMPTY: Final = -1
 _INTS: Final = array("int64")
 _GRID: Final = array("int64", 2)
+_SHORTS: Final = array("int32")
+LONGEST_NAME: Final = 2 * len("255.255.255.255:65535") + len(">#99999999")
+"""Bytes of the name of a stream over IPv4."""
 _MASK: Final = (1 << 63) - 1
 _FACTOR: Final = 0x1E3779B97F4A7C15
 
@@ -123,3 +136,64 @@ def fill_slots(keys: Grid, count: int, seed: int, slots: Ints) -> int:
         )
         slots[slot] = held
     return count
+
+
+@piece
+def put_address(out: Bytes, at: int, address: int) -> int:
+    """Write an IPv4 address and return the position after it."""
+    for shift in range(24, -8, -8):
+        at = put_leading(out, at, address >> shift & 0xFF)
+        store_word(out, at, 0x2E)
+        at += 1
+    return at - 1
+
+
+@piece
+def put_endpoint(out: Bytes, at: int, keys: Grid, conversation: int, more: int) -> int:
+    """Write the lesser endpoint of a conversation over IPv4, or the other one."""
+    ports = keys[conversation, Key.PORTS]
+    if more:
+        at = put_address(out, at, keys[conversation, Key.MORE_LOW])
+    else:
+        at = put_address(out, at, keys[conversation, Key.LESS_LOW])
+        ports >>= 16
+    store_word(out, at, 0x3A)
+    return put_leading(out, at + 1, ports & 0xFFFF)
+
+
+@kernel(I64(_GRID, _INTS, _INTS, _INTS, TEXT, _SHORTS))
+def write_names(
+    keys: Grid, conversations: Ints, ways: Ints, ordinals: Ints, out: Bytes, ends: Shorts
+) -> int:
+    """Write the names of streams over IPv4 one behind the other; return where the last one ends.
+
+    Shapes: conversations, ways, ordinals (t), ordinals below 10^8; out has `LONGEST_NAME` bytes for
+    each, and slack; ends (t + 1).
+    """
+    at = 0
+    for stream in range(len(conversations)):
+        ends[stream] = at
+        conversation, way = conversations[stream], ways[stream]
+        at = put_endpoint(out, at, keys, conversation, way)
+        store_word(out, at, 0x3E)
+        at = put_endpoint(out, at + 1, keys, conversation, 1 - way)
+        if ordinals[stream] > 1:
+            store_word(out, at, 0x23)
+            at = put_leading(out, at + 1, ordinals[stream])
+    ends[len(conversations)] = at
+    return at
+
+
+@kernel(I64(_GRID, _INTS, _INTS, TEXT, _SHORTS))
+def write_addresses(keys: Grid, conversations: Ints, ways: Ints, out: Bytes, ends: Shorts) -> int:
+    """Write the IPv4 addresses that streams come from; the rest as `write_names`."""
+    at = 0
+    for stream in range(len(conversations)):
+        ends[stream] = at
+        conversation = conversations[stream]
+        if ways[stream]:
+            at = put_address(out, at, keys[conversation, Key.MORE_LOW])
+        else:
+            at = put_address(out, at, keys[conversation, Key.LESS_LOW])
+    ends[len(conversations)] = at
+    return at

@@ -9,16 +9,31 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
-from wireyard.captures.flow_kernels import EMPTY, Key, fill_slots, number_flows
+from wireyard.captures.flow_kernels import (
+    EMPTY,
+    LONGEST_NAME,
+    Key,
+    fill_slots,
+    number_flows,
+    write_addresses,
+    write_names,
+)
+from wireyard.memory import SLACK
+from wireyard.schema import repeat_texts
 
-__all__ = ["Endpoint", "FlowTable"]
+__all__ = ["Endpoint", "FlowTable", "stream_name"]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
+Octets = np.ndarray[tuple[int], np.dtype[np.uint8]]
+Shorts = np.ndarray[tuple[int], np.dtype[np.int32]]
 Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _FIRST_SLOTS: Final = 1 << 12
+_OLD: Final = 4
+"""The IP version whose addresses kernels write."""
 _MOST_ADDRESSES: Final = 1 << 10
 _MASK: Final = (1 << 64) - 1
 _FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -120,6 +135,69 @@ class FlowTable:
             _endpoint(version, key[Key.LESS_HIGH], key[Key.LESS_LOW], ports >> 16),
             _endpoint(version, key[Key.MORE_HIGH], key[Key.MORE_LOW], ports & 0xFFFF),
         )
+
+    def unlike(self, conversations: Ints, ways: Ints) -> set[Endpoint]:
+        """Return the different endpoints among one side of each conversation."""
+        keys = self._keys[conversations]
+        lesser = ways == 0
+        high = np.where(lesser, keys[:, Key.LESS_HIGH], keys[:, Key.MORE_HIGH])
+        low = np.where(lesser, keys[:, Key.LESS_LOW], keys[:, Key.MORE_LOW])
+        version, port = keys[:, Key.PROTOCOL] >> 8, self.ports(conversations, ways)
+        old = version == _OLD
+        found = np.unique(low[old] << 16 | port[old]).tolist()
+        endpoints = {_endpoint(_OLD, 0, one >> 16, one & 0xFFFF) for one in found}
+        others = np.stack([version, high, low, port], axis=1)[~old].tolist()
+        return endpoints | {_endpoint(*one) for one in set(map(tuple, others))}
+
+    def names(self, conversations: Ints, ways: Ints, ordinals: Ints) -> pa.StringArray:
+        """Return the names of streams.
+
+        Shapes: all (t): the conversation of each, the end of it that the stream comes from, and
+        which of the connections of these endpoints it is of, from 1 on.
+        """
+        if self._old(conversations):
+            out, ends = self._room(len(conversations))
+            write_names(self._keys, conversations, ways, ordinals, out, ends)
+            return _texts(out, ends)
+        given = zip(conversations.tolist(), ways.tolist(), ordinals.tolist(), strict=True)
+        names = []
+        for conversation, way, ordinal in given:
+            both = self.endpoints(conversation)
+            names.append(stream_name(both[way], both[1 - way], ordinal))
+        return repeat_texts(names, [1] * len(names))
+
+    def addresses(self, conversations: Ints, ways: Ints) -> pa.StringArray:
+        """Return the address of one side of each conversation."""
+        if self._old(conversations):
+            out, ends = self._room(len(conversations))
+            write_addresses(self._keys, conversations, ways, out, ends)
+            return _texts(out, ends)
+        given = zip(conversations.tolist(), ways.tolist(), strict=True)
+        addresses = [self.endpoints(one)[way].address for one, way in given]
+        return repeat_texts(addresses, [1] * len(addresses))
+
+    def ports(self, conversations: Ints, ways: Ints) -> Ints:
+        """Return the port of one side of each conversation."""
+        ports: Ints = self._keys[conversations, Key.PORTS] >> np.where(ways, 0, 16) & 0xFFFF
+        return ports
+
+    def _old(self, conversations: Ints) -> bool:
+        """Tell whether conversations are all over IPv4."""
+        return bool((self._keys[conversations, Key.PROTOCOL] >> 8 == _OLD).all())
+
+    @staticmethod
+    def _room(count: int) -> tuple[Octets, Shorts]:
+        return np.empty(count * LONGEST_NAME + SLACK, np.uint8), np.empty(count + 1, np.int32)
+
+
+def stream_name(src: Endpoint, dst: Endpoint, ordinal: int) -> str:
+    """Return the name of a stream: of the second connection of its endpoints with ``#2``."""
+    return f"{src}>{dst}" if ordinal == 1 else f"{src}>{dst}#{ordinal}"
+
+
+def _texts(out: Octets, ends: Shorts) -> pa.StringArray:
+    text = out[: int(ends[-1])].copy()
+    return pa.StringArray.from_buffers(len(ends) - 1, pa.py_buffer(ends), pa.py_buffer(text))
 
 
 def _endpoint(version: int, high: int, low: int, port: int) -> Endpoint:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 import numpy as np
@@ -14,7 +16,7 @@ import numpy.typing as npt
 from wireyard.captures.magic import is_capture
 from wireyard.errors import SourceError, UsageError
 from wireyard.formats import Format, labels, sniff
-from wireyard.streams.blocks import DirectedStream
+from wireyard.streams.blocks import DirectedStream, each_stream
 from wireyard.streams.scan import OpenedStream, open_windows
 from wireyard.streams.source import Source
 
@@ -52,7 +54,8 @@ class Input:
     name: str
     captured: bool
     """Whether it is a capture, so that its rows have times, frames and endpoints."""
-    streams: Sequence[Readable]
+    readables: Sequence[Readable]
+    """Its streams in order; small ones that follow each other may be one `StreamBundle`."""
     unknown: Sequence[Assigned] = ()
     """The streams of a capture that have no format, and are no answer of a port mapper."""
     damage: str | None = None
@@ -66,6 +69,15 @@ class Input:
     problems: Sequence[str] = ()
     """Why some bytes inside TLS or WebSocket were not read, of streams that have a format."""
 
+    @cached_property
+    def streams(self) -> list[Readable]:
+        """Each of its streams by itself."""
+        return [
+            Readable(format, one)
+            for format, opened in self.readables
+            for one in each_stream([opened])
+        ]
+
     def one_format(self) -> Format:
         """Return the format of its streams, of which a table holds one.
 
@@ -74,9 +86,9 @@ class Input:
         UsageError
             There are several, or none.
         """
-        found = {stream.format.name for stream in self.streams}
+        found = {stream.format.name for stream in self.readables}
         if len(found) == 1:
-            return self.streams[0].format
+            return self.readables[0].format
         if found:
             raise UsageError(f"{self.name}: holds {' and '.join(sorted(found))}; name one of them")
         problem = f"no stream in it begins like any format{self._unknown()}"
@@ -93,7 +105,7 @@ class Input:
 
     def close(self) -> None:
         """Close the source."""
-        for one in self.streams:
+        for one in self.readables:
             one.opened.close()
 
     @property
@@ -246,6 +258,7 @@ def open_captures(
         describe_proxies,
         parse_decode_as,
     )
+    from wireyard.captures.bundled import find_plain
     from wireyard.captures.directed import CapturedStream
     from wireyard.captures.read import read_captures
     from wireyard.captures.tls_keys import embedded_secrets, read_key_logs
@@ -268,20 +281,38 @@ def open_captures(
         capture = read_captures(sources, share=share)
         files = capture.files
     keys = read_key_logs(keylog, lambda: embedded_secrets(files))
-    assigned = assign_formats(capture.streams, rules, named, capture.guides, keys)
+    table = capture.table
+    # What a caller says of ports, or of a dialect, is decided for each stream.
+    plain = None if rules or (named is not None and named.dialect) else find_plain(table)
+    places = np.arange(len(table)) if plain is None else np.flatnonzero(~plain.there)
+    streams = capture.streams if plain is None else [table.stream(at) for at in places.tolist()]
+    opened = {} if plain is None or not streams else plain.opened(table)
+    assigned = assign_formats(streams, rules, named, capture.guides, keys, opened)
     unknown = [each for each in assigned if each.format is None and each.port_mapper is None]
     wanted = [each for each in assigned if named is None or _is(named, each.format)]
+    together = plain is not None and (named is None or _is(named, plain.format))
     size = sum(each.stream.size for each in wanted)
+    if plain is not None and together:
+        size += int(table.sizes[plain.there].sum())
     name = name or capture.name
     tray = Tray()
+    carried = [each for each in wanted if each.stream.size]  # what is inside may be nothing
+    readables = [
+        Readable(each.format, CapturedStream(name, each.stream, each.context, size, tray))
+        for each in carried
+        if each.format is not None
+    ]
+    if plain is not None and together:
+        place_of = dict(zip((one.name for one in streams), places.tolist(), strict=True))
+        at = [place_of[each.captured.name] for each in carried if each.format is not None]
+        found = plain.readables(name, table, np.array(at, np.int64), tray, size)
+        placed = [(place, Readable(plain.format, one)) for place, one in found]
+        placed += zip(at, readables, strict=True)
+        readables = [one for _, one in sorted(placed, key=itemgetter(0))]
     return Input(
         name,
         True,
-        [
-            Readable(each.format, CapturedStream(name, each.stream, each.context, size, tray))
-            for each in wanted
-            if each.format is not None and each.stream.size  # what is inside may be nothing
-        ],
+        readables,
         unknown,
         f"{capture.damage}; {capture.unread_bytes} bytes are not read" if capture.damage else None,
         [*filter(None, (describe_unread(capture.unread), describe_proxies(assigned)))],

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from wireyard.captures.connections import Connections, streams_of
+from wireyard.captures.connections import Connections, StreamTable
 from wireyard.captures.files import CaptureFile
 from wireyard.captures.layout import Fate, Protocol
 from wireyard.captures.stream import Content, Stream
@@ -30,7 +31,7 @@ Bytes = npt.NDArray[np.uint8]
 OVERLAPS: Final = ("first", "last")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Capture:
     """A capture's streams, in the order of their first packets, and what became of everything.
 
@@ -46,7 +47,7 @@ class Capture:
     name: str
     files: list[Bytes]
     """The bytes of its files, in the order of their packets."""
-    streams: list[Stream]
+    table: StreamTable
     guides: list[Stream]
     """Streams of the share of others that are here for what they tell of these."""
     frames: dict[str, int]
@@ -56,6 +57,11 @@ class Capture:
     cut_bytes: int
     damage: WireError | None
     unread_bytes: int
+
+    @cached_property
+    def streams(self) -> list[Stream]:
+        """All streams of the table."""
+        return list(self.table)
 
 
 def read_capture(source: Source | OpenedStream, overlap: str = "first") -> Capture:
@@ -141,16 +147,17 @@ def put_together(
     of_tcp, of_udp = (_rows(units, protocols == one) for one in (Protocol.TCP, Protocol.UDP))
     tcp = reassemble(units.take(of_tcp), times_ns[of_tcp], len(flows), newest=newest)
     udp = gather(units.take(of_udp))
-    streams = list(streams_of((tcp.connections, udp), flows, content))
-    own = np.ones(len(flows), np.bool_)
+    table = StreamTable((tcp.connections, udp), flows, content)
+    guides: list[Stream] = []
     if share is not None:
-        own = flows.parts(0, share.of) == share.part
+        own = (flows.parts(0, share.of) == share.part)[table.conversations]
+        table, guides = table.keep(own), list(table.keep(~own))
     payload, tally = _account(tcp, udp), packets.tally
     return Capture(
         name,
         files,
-        [stream for conversation, stream in streams if own[conversation]],
-        [stream for conversation, stream in streams if not own[conversation]],
+        table,
+        guides,
         {
             fate.name.lower(): count
             for fate, count in zip(Fate, tally.fates.tolist(), strict=True)

@@ -29,8 +29,8 @@ def _read_batches(reading: OpenInput) -> Iterator[pa.RecordBatch]:
     selection = reading.selection
     redactor = Redactor(selection.format)
     names = [column.name for column in selection.columns]
-    for batch in read_parts(reading, selection.column_plan()):
-        shown = batch if selection.request.secrets else redactor.redact(batch)[0]
+    for _, batch in read_parts(reading, selection.column_plan):
+        shown = redactor.redact(batch)[0] if selection.redacts else batch
         yield shown.select(names)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -31,7 +31,7 @@ from wireyard.errors import UsageError
 from wireyard.formats import get_format
 
 if TYPE_CHECKING:
-    from wireyard.captures.inputs import Input
+    from wireyard.captures.inputs import Input, Readable
     from wireyard.cli.reading import Budget, OpenInput
     from wireyard.cli.selection import Request
     from wireyard.formats import Format
@@ -74,7 +74,7 @@ class _Job:
                 continue
             found = open_input(path, named, self.decode_as, self.keylog)
             with closing(found):
-                yield from self._read(found)
+                yield from self._read(found, named)
             for note in (*found.notes, *found.closed):
                 exits.note(f"{path}: {note}")
             if found.unread:
@@ -104,12 +104,16 @@ class _Job:
                 yield from live.readings()
         self.status = max(self.status, live.status)
 
-    def _read(self, found: Input) -> Generator[OpenInput]:
+    def _read(self, found: Input, named: Format | None) -> Generator[OpenInput]:
         """Yield the streams of an input that follow each other and have one format."""
         from wireyard.cli.reading import OpenInput
         from wireyard.cli.selection import Selection
 
-        for format, some in groupby(found.streams, key=attrgetter("format")):
+        groups: Iterable[tuple[Format, Iterable[Readable]]]
+        groups = groupby(found.readables, key=attrgetter("format"))
+        if self.one_format and named is not None and not found.readables:
+            groups = [(named, [])]  # a table without rows
+        for format, some in groups:
             if self.budget.spent:
                 return
             streams = [each.opened for each in some]
@@ -151,9 +155,15 @@ def _write_table(job: _Job, readings: Iterator[OpenInput], file: IO[bytes]) -> N
 def _write_jsonl(job: _Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
     from wireyard.cli.rows import read_rows
 
-    for reading, opened in _each_stream(readings):
-        for row in read_rows(reading, opened):
-            file.write(json_line(*reading.selection.shape(row)))
+    for reading in readings:
+        if reading.has_plain_columns:
+            from wireyard.cli.lines import write_lines  # with kernels
+
+            write_lines(reading, file)
+            continue
+        for opened in reading.wanted_streams():
+            for row in read_rows(reading, opened):
+                file.write(json_line(*reading.selection.shape(row)))
 
 
 def _each_stream(readings: Iterator[OpenInput]) -> Iterator[tuple[OpenInput, DirectedStream]]:

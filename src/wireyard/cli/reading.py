@@ -14,11 +14,12 @@ import pyarrow.compute as pc
 from wireyard.cli.faults import Faults
 from wireyard.cli.progress import Progress
 from wireyard.cli.selection import Selection
+from wireyard.java import storable
 from wireyard.streams.batches import BlockReader, Part
-from wireyard.streams.blocks import Block, DirectedStream
+from wireyard.streams.blocks import Block, DirectedStream, StreamBundle, each_stream
 from wireyard.streams.framer import GAP, MALFORMED, Framer
 from wireyard.streams.plan import Plan
-from wireyard.streams.scan import bundles, load_fast_path
+from wireyard.streams.scan import bundles, load_fast_path, parts_of
 
 __all__ = ["Budget", "OpenInput", "read_blocks", "read_parts"]
 
@@ -62,9 +63,25 @@ class OpenInput:
         """Whether the streams grow."""
         return self.framers is not None
 
+    @property
+    def has_plain_columns(self) -> bool:
+        """Whether its columns are compiled, and hold what is shown as the scalar reader has it."""
+        if self.live:  # a few rows at a time
+            return False
+        format, request = self.selection.format, self.selection.request
+        name = self.streams[0].name
+        return (
+            format.plain_text
+            and not request.nested
+            and request.mode != "dropmalformed"
+            and self.selection.shown_body is None
+            and storable(name) == name
+            and load_fast_path(format, max(one.bytes_ahead for one in self.streams)) is not None
+        )
+
     def wanted_streams(self) -> Iterator[DirectedStream]:
         """Yield the streams one by one, as long as rows are wanted."""
-        return takewhile(lambda _: not self.budget.spent, self.streams)
+        return takewhile(lambda _: not self.budget.spent, each_stream(self.streams))
 
 
 def read_blocks(
@@ -79,15 +96,13 @@ def read_blocks(
     DecodeError
         In mode ``failfast``: the first bad row.
     """
-    reader = _reader(reading, plan, opened.bytes_ahead)
-    for part in _parts(reading, opened, plan, reader):
-        yield part[1], _wanted(reading, reader, [part])
-        if reading.budget.spent:
-            return
+    yield from _read_stream(reading, opened, _reader(reading, plan, opened.bytes_ahead))
 
 
-def read_parts(reading: OpenInput, plan: Plan) -> Iterator[pa.RecordBatch]:
+def read_parts(reading: OpenInput, plan: Plan) -> Iterator[tuple[BlockReader, pa.RecordBatch]]:
     """Yield the rows that are wanted of all streams, those of small ones together.
+
+    Each batch comes with its reader, which has the blocks of its rows.
 
     Raises
     ------
@@ -96,18 +111,20 @@ def read_parts(reading: OpenInput, plan: Plan) -> Iterator[pa.RecordBatch]:
     """
     if reading.budget.limited:  # faults count up to the last row, which is in one block
         for opened in reading.wanted_streams():
-            yield from (batch for _, batch in read_blocks(reading, opened, plan))
+            reader = _reader(reading, plan, opened.bytes_ahead)
+            for _, batch in _read_stream(reading, opened, reader):
+                yield reader, batch
         return
     for together, _ in bundles((opened, plan) for opened in reading.streams):
         # What is ahead of a stream that grows is its own.
         size = (sum if reading.live else max)(opened.bytes_ahead for opened in together)
         reader = _reader(reading, plan, size)
-        parts = (part for opened in together for part in _parts(reading, opened, plan, reader))
-        if len(together) == 1:
-            yield from (_wanted(reading, reader, [part]) for part in parts)
+        parts = (part for opened in together for part in _parts(reading, opened, reader))
+        if len(together) == 1 and not isinstance(together[0], StreamBundle):
+            yield from ((reader, _wanted(reading, reader, [part])) for part in parts)
         else:
             for _, some in groupby(parts, key=lambda part: id(part[1].data)):
-                yield _wanted(reading, reader, list(some))
+                yield reader, _wanted(reading, reader, list(some))
 
 
 def _reader(reading: OpenInput, plan: Plan, size: int) -> BlockReader:
@@ -121,13 +138,21 @@ def _reader(reading: OpenInput, plan: Plan, size: int) -> BlockReader:
     return reader
 
 
-def _parts(
-    reading: OpenInput, opened: DirectedStream, plan: Plan, reader: BlockReader
-) -> Iterator[Part]:
+def _read_stream(
+    reading: OpenInput, opened: DirectedStream, reader: BlockReader
+) -> Iterator[tuple[Block, pa.RecordBatch]]:
+    """Yield the blocks of one stream as long as rows are wanted."""
+    for part in _parts(reading, opened, reader):
+        yield part[1], _wanted(reading, reader, [part])
+        if reading.budget.spent:
+            return
+
+
+def _parts(reading: OpenInput, opened: DirectedStream, reader: BlockReader) -> Iterator[Part]:
+    """Return the blocks of a stream, from where it was read to if it grows."""
     if reading.framers is None:
-        framer = plan.framer(context=opened.context)
-    else:
-        framer = reading.framers[id(opened)]
+        return parts_of(opened, reader.plan, reader.fast, reader.scanner)
+    framer = reading.framers[id(opened)]
     return ((opened, block) for block in opened.blocks(framer, reader.scanner))
 
 
@@ -140,8 +165,10 @@ def _wanted(reading: OpenInput, reader: BlockReader, parts: Sequence[Part]) -> p
     if plan.mode == "permissive":
         last = batch["offset"][-1].as_py() if budget.spent else sys.maxsize
         for opened, block in parts:
-            _count_odd(block, last, reading.faults[opened.stream])
-        _count_malformed(batch, parts, reading.faults)
+            if block.owners is None:  # else all rows are packets
+                _count_odd(block, last, reading.faults[opened.stream])
+        if reader.found_bad:
+            _count_malformed(batch, parts, reading.faults)
     reading.progress.add(sum(int(block.lengths.sum()) for _, block in parts))
     return batch
 
@@ -164,6 +191,7 @@ def _count_malformed(
     if pc.any(malformed).as_py():
         names = ["status", "offset", "length", "error"]
         rows = batch.filter(malformed)
-        streams = rows["stream"].to_pylist() if len(parts) > 1 else repeat(parts[0][0].stream)
+        several = len(parts) > 1 or parts[0][1].owners is not None
+        streams = rows["stream"].to_pylist() if several else repeat(parts[0][0].stream)
         for row, stream in zip(rows.select(names).to_pylist(), streams, strict=False):
             faults[stream].add(**row)

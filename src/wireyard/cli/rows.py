@@ -21,7 +21,7 @@ from wireyard.schema import CAPTURED
 from wireyard.streams.blocks import Block, DirectedStream
 from wireyard.streams.framer import MALFORMED, OK
 
-__all__ = ["read_rows"]
+__all__ = ["packet_of_row", "read_rows"]
 
 _PLACE = ("source", "stream", *(column.name for column in CAPTURED))
 
@@ -40,14 +40,14 @@ def read_rows(reading: OpenInput, opened: DirectedStream) -> Iterator[Row]:
     for block, batch in read_blocks(reading, opened, plan):
         rows = np.searchsorted(block.offsets, batch["offset"].to_numpy()).tolist()
         for number, place in zip(rows, batch.to_pylist(), strict=True):
-            row = {**common, **place, **_packet(block, number, place, selection)}
+            row = {**common, **place, **packet_of_row(block, number, place, selection)}
             yield _open_body(row, selection, faults)
             if selection.request.nested and place["status"] == OK:
                 context = int(block.contexts[number])
                 yield from _nested(row, block.view(number), context, selection)
 
 
-def _packet(block: Block, number: int, place: Row, selection: Selection) -> Row:
+def packet_of_row(block: Block, number: int, place: Row, selection: Selection) -> Row:
     """Return what the packet of a row says; nothing of what is no packet."""
     format = selection.format
     if place["status"] not in (OK, MALFORMED):

@@ -103,10 +103,23 @@ class Selection:
         captured = [column.name for column in CAPTURED] if self.captured else []
         return self._plan((*_ROW, *captured))
 
+    @property
+    def redacts(self) -> bool:
+        """Whether columns are shown that may have secrets, and these are to be taken out."""
+        shown = {column.name for column in self.columns}
+        return not (self.request.secrets or shown.isdisjoint(self.format.secret_columns))
+
+    @cached_property
+    def line_plan(self) -> Plan:
+        """The plan that reads the shown columns of rows that are written as text."""
+        names = [column.name for column in self.shown_columns]
+        return self._plan(tuple(dict.fromkeys((*names, "stream", *_ROW))))
+
+    @cached_property
     def column_plan(self) -> Plan:
-        """Return the plan that reads the columns, and those that show what in them is secret."""
+        """The plan that reads the columns, and those that show what in them is secret."""
         names = [column.name for column in self.columns]
-        if not self.request.secrets:
+        if self.redacts:
             names += [c.name for c in self.format.columns if c.kind not in _STRUCTURED]
         return self._plan(tuple(dict.fromkeys((*names, "stream", *_ROW))))
 

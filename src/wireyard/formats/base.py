@@ -160,6 +160,8 @@ class Format:
     """A row, the context of its dialect -> the context that its packet alone is read by."""
     redact: Callable[[Row], Row] = _same_row
     """A row -> the row without passwords."""
+    secret_columns: Sequence[str] = ()
+    """The columns that `redact` may change."""
     next_context: Callable[[View, int], int] = _same_context
     """A frame, its context -> the context of the frame after it. The frame may be cut short."""
     last_context: Callable[[int], int] = _same_context_at_end
@@ -178,6 +180,8 @@ class Format:
     context of the dialect -> the context that they are read by."""
     opens: Callable[[View], bool] = _never_opens
     """The first bytes of a stream -> whether they show that a client sends it to a server."""
+    plain_text: bool = False
+    """Whether columns hold text as packets do: UTF-8 without lone surrogates."""
     ports: Sequence[int] = ()
     """Where servers listen unless they are told otherwise."""
     in_datagrams: bool = False

@@ -24,7 +24,7 @@ from wireyard.spark.types import arrow_schema, check_schema
 from wireyard.spark.workers import settle
 from wireyard.streams.mapped import map_windows
 from wireyard.streams.plan import Condition, Plan, make_plan
-from wireyard.streams.scan import load_fast_path, open_windows, scan_stream
+from wireyard.streams.scan import load_fast_path, open_windows, scan_stream, scan_streams
 
 __all__ = ["FilteringReader", "Reader", "faults"]
 
@@ -108,6 +108,10 @@ class Reader(ask.DataSourceReader):
                 raise SourceError(f"{found.name}: {found.damage}")
             if found.problems and self._options.mode == "failfast":
                 raise SourceError(f"{found.name}: {found.problems[0]}")
+            if self._corrupt is None:
+                streams = ((opened, plan) for _, opened in found.readables)
+                yield from map(shape.fit, scan_streams(streams))
+                return
             for _, opened in found.streams:
                 assert isinstance(opened, CapturedStream)
                 bad_bytes = PieceBytes(opened.captured)

@@ -20,6 +20,7 @@ from wireyard.schema import (
     CAPTURED,
     COMMON,
     Repeated,
+    as_array,
     repeat_texts,
     rows_to_batch,
 )
@@ -29,6 +30,7 @@ from wireyard.streams.blocks import (
     DirectedStream,
     FrameScanner,
     Ints,
+    StreamBundle,
     join_blocks,
 )
 from wireyard.streams.framer import MALFORMED, OK
@@ -45,6 +47,8 @@ _MOST_RUNS = 8
 _Bad = dict[int, DecodeError | None]
 """Which rows of a block are no well-formed packets, and why."""
 _OFFSET = next(column for column in COMMON if column.name == "offset")
+_TIMES = ("captured_ns", "frame")
+"""The columns of captures that differ from row to row."""
 _OF_STREAMS = ("source", "stream")
 """The common columns that say of which stream a row is."""
 
@@ -61,11 +65,16 @@ class BlockReader:
     """
 
     def __init__(self, plan: Plan, fast: Any) -> None:
-        self.plan, self._fast = plan, fast
+        self.plan, self.fast = plan, fast
+        self.found_bad = False
+        """Whether what was read last has rows that are no well-formed packets."""
+        self.parts: Sequence[Part] = ()
+        """What was read last, with only the rows that the plan's conditions hold for."""
         self._repeated = Repeated()
         names = {column.name for column in plan.columns}
         self._of_streams = [name for name in _OF_STREAMS if name in names]
         self._captured = {one.name: one.kind for one in CAPTURED if one.name in names}
+        self._timed = not names.isdisjoint(_TIMES)
         given = {*self._of_streams, *self._captured}
         self._given_fields = [
             (place, field) for place, field in enumerate(plan.schema) if field.name in given
@@ -83,20 +92,26 @@ class BlockReader:
 
     def fits(self, plan: Plan, fast: Any) -> bool:
         """Tell whether a reader made of these would be no other."""
-        if fast is not self._fast:
+        if fast is not self.fast:
             return False
         # Whether two filters are the same, Arrow does not say.
         filtered = plan.expression is not None or self.plan.expression is not None
         return plan is self.plan or (not filtered and plan == self.plan)
+
+    def let_go(self) -> None:
+        """Let go of what was read last."""
+        self.parts = ()
+        if self._condition_reader is not None:
+            self._condition_reader.let_go()
 
     @property
     def scanner(self) -> FrameScanner | None:
         """What finds the frames for this reader alone; it may decode them while at it."""
         if self._condition_reader is not None:
             return self._condition_reader.scanner
-        if self._fast is None:
+        if self.fast is None:
             return None
-        found: FrameScanner = getattr(self._decoder, "scan_frames", self._fast.scan_frames)
+        found: FrameScanner = getattr(self._decoder, "scan_frames", self.fast.scan_frames)
         return found
 
     def read(self, parts: Sequence[Part]) -> list[pa.RecordBatch]:
@@ -109,6 +124,7 @@ class BlockReader:
         """
         if self._condition_reader is not None:
             parts = self._wanted(self._condition_reader, parts)
+        self.parts = parts
         block = join_blocks([each for _, each in parts])
         bad = {row: frame.error for row, frame in block.odd.items()}
         batches = self._decoded(block, bad)
@@ -117,6 +133,7 @@ class BlockReader:
         for number, batch in enumerate(batches):
             batches[number] = self._put_together(batch, given, start)
             start += batch.num_rows
+        self.found_bad = bool(bad)
         if not bad or self.plan.mode == "permissive":
             return batches
         if self.plan.mode == "failfast":
@@ -145,6 +162,15 @@ class BlockReader:
 
     def _given(self, parts: Sequence[Part]) -> dict[str, pa.Array]:
         """Return the columns that only the streams tell."""
+        if len(parts) > 1 and any(each.owners is not None for _, each in parts):
+            each_given = [self._given([part]) for part in parts]
+            return {
+                name: pa.concat_arrays([one[name] for one in each_given]) for name in each_given[0]
+            }
+        opened, block = parts[0]
+        if block.owners is not None:
+            assert isinstance(opened, StreamBundle)
+            return self._given_of_bundle(opened, block)
         counts = [len(each.offsets) for _, each in parts]
         given = {}
         for name in self._of_streams:
@@ -156,19 +182,30 @@ class BlockReader:
         known = [opened.columns(each) for opened, each in parts]
         for name, kind in self._captured.items():
             if name in known[0]:
-                values = np.concatenate([columns[name] for columns in known])
-                unknown = values == UNKNOWN
-                given[name] = pa.array(values, mask=unknown if unknown.any() else None)
+                given[name] = _known(np.concatenate([columns[name] for columns in known]))
             else:
                 same = [one.get(name) for one in constants]
                 given[name] = self._column(kind, same, counts)
         return given
 
+    def _given_of_bundle(self, bundle: StreamBundle, block: Block) -> dict[str, pa.Array]:
+        """Return the columns that only the streams of a bundle tell."""
+        source = storable(bundle.name)
+        known = bundle.columns(block) if self._timed else {}
+        return {
+            name: self._column("string", [source], [len(block.offsets)])
+            if name == "source"
+            else _known(known[name])
+            if name in known
+            else bundle.given(name, block)
+            for name in (*self._of_streams, *self._captured)
+        }
+
     def _wanted(self, reader: BlockReader, parts: Sequence[Part]) -> list[Part]:
         """Return the parts with only the rows that the plan's conditions hold for."""
         assert self.plan.expression is not None
         table = pa.Table.from_batches(reader.read(parts))
-        table = table.append_column("", pa.array(np.arange(table.num_rows)))
+        table = table.append_column("", as_array(np.arange(table.num_rows)))
         wanted: Ints = table.filter(self.plan.expression)[""].to_numpy()
         left, start = [], 0
         for opened, block in parts:
@@ -234,7 +271,7 @@ class BlockReader:
         if len(set(values)) == 1:
             return self._repeated.column(kind, values[0], sum(counts))
         if kind != "string":
-            return pa.array(np.repeat(np.array(values, kind), counts))
+            return as_array(np.repeat(np.array(values, kind), counts))
         return repeat_texts([str(value) for value in values], counts)
 
     def _raise_fault(self, parts: Sequence[Part], block: Block, bad: _Bad) -> None:
@@ -247,6 +284,12 @@ class BlockReader:
                 raise error
 
 
+def _known(values: Ints) -> pa.Array:
+    """Return a column of the source, null where it knows nothing."""
+    unknown = values == UNKNOWN
+    return pa.array(values, mask=unknown) if unknown.any() else as_array(values)
+
+
 def _in_order(batch: pa.RecordBatch, more: pa.RecordBatch, order: Ints) -> list[pa.RecordBatch]:
     """Return the rows of two batches, the second counting as behind the first, in an order.
 
@@ -255,7 +298,7 @@ def _in_order(batch: pa.RecordBatch, more: pa.RecordBatch, order: Ints) -> list[
     rows = batch.num_rows
     cuts = np.flatnonzero((np.diff(order) != 1) | (order[1:] == rows)) + 1
     if len(cuts) > _MOST_RUNS:
-        return [pa.concat_batches([batch, more]).take(pa.array(order))]
+        return [pa.concat_batches([batch, more]).take(as_array(order))]
     runs = []
     for start, stop in pairwise((0, *cuts.tolist(), len(order))):
         at = int(order[start])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from wireyard.streams.framer import OK, Frame, Framer
 from wireyard.streams.window import Window
@@ -17,8 +19,10 @@ __all__ = [
     "Block",
     "DirectedStream",
     "FrameScanner",
+    "StreamBundle",
     "cut_blocks",
     "cut_window",
+    "each_stream",
     "join_blocks",
 ]
 
@@ -40,7 +44,8 @@ class Block:
 
     Shapes: places, offsets, lengths, contexts (r). `odd` maps a row number to its frame; every
     other row is a framed packet and lies at its place in `data`. What begins before `data` does
-    has a negative place. Nothing at or after `stop` belongs to the rows.
+    has a negative place. Nothing at or after `stop` belongs to the rows. `owners` has, of several
+    streams that are read together, the place of the one that each row is of.
     """
 
     data: npt.NDArray[np.uint8]
@@ -50,6 +55,7 @@ class Block:
     lengths: Ints
     contexts: Ints
     odd: dict[int, Frame]
+    owners: Ints | None = None
 
     def view(self, row: int) -> memoryview:
         """Return the bytes of a framed packet."""
@@ -64,7 +70,8 @@ class Block:
             odd = {place: self.odd[row] for place, row in kept if row in self.odd}
         places, offsets = self.places[rows], self.offsets[rows]
         lengths, contexts = self.lengths[rows], self.contexts[rows]
-        return Block(self.data, self.stop, places, offsets, lengths, contexts, odd)
+        owners = None if self.owners is None else self.owners[rows]
+        return Block(self.data, self.stop, places, offsets, lengths, contexts, odd, owners)
 
 
 class DirectedStream(Protocol):
@@ -104,6 +111,52 @@ class DirectedStream(Protocol):
 
     def close(self) -> None:
         """Close the source, however far it was read."""
+
+
+class StreamBundle(ABC):
+    """Several small streams that are read together: a `DirectedStream` whose blocks have `owners`.
+
+    A class and no protocol: to ask each stream of a capture whether it has the methods of one would
+    take longer than to read it.
+    """
+
+    name: str
+    """The source, as rows name it."""
+
+    @abstractmethod
+    def columns(self, block: Block) -> Mapping[str, Ints]:
+        """Return what differs from row to row of a block and only the source knows, by column."""
+
+    @abstractmethod
+    def streams(self) -> Sequence[DirectedStream]:
+        """Return each stream by itself."""
+
+    @abstractmethod
+    def parts(
+        self,
+        fast: Any,
+        max_packet_bytes: int,
+        read: Callable[[DirectedStream], Iterator[Block]],
+    ) -> Iterator[tuple[DirectedStream, Block]]:
+        """Yield the blocks of the streams in order, each with the stream or the bundle it is of.
+
+        Parameters
+        ----------
+        fast
+            The compiled columns of the format; None to read each stream by itself.
+        read
+            Yields the blocks of a stream that is read by itself.
+        """
+
+    @abstractmethod
+    def given(self, name: str, block: Block) -> pa.Array:
+        """Return a column whose value all rows of a stream have in common."""
+
+
+def each_stream(streams: Iterable[DirectedStream]) -> Iterator[DirectedStream]:
+    """Yield streams, each of those that are read together by itself."""
+    for opened in streams:
+        yield from opened.streams() if isinstance(opened, StreamBundle) else (opened,)
 
 
 def cut_blocks(

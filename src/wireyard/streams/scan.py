@@ -17,7 +17,14 @@ import pyarrow as pa
 
 from wireyard.formats.base import Format
 from wireyard.streams.batches import BlockReader, Part
-from wireyard.streams.blocks import Block, DirectedStream, FrameScanner, Ints, cut_blocks
+from wireyard.streams.blocks import (
+    Block,
+    DirectedStream,
+    FrameScanner,
+    Ints,
+    StreamBundle,
+    cut_blocks,
+)
 from wireyard.streams.framer import Framer
 from wireyard.streams.plan import Plan
 from wireyard.streams.source import Source, compression, open_source
@@ -36,6 +43,7 @@ __all__ = [
     "bundles",
     "load_fast_path",
     "open_windows",
+    "parts_of",
     "scan_source",
     "scan_stream",
     "scan_streams",
@@ -180,10 +188,10 @@ def scan_streams(
 
     def turns() -> Iterator[Turn]:
         for together, plan in bundles(streams):
-            if len(together) > 1:
+            if len(together) > 1 or isinstance(together[0], StreamBundle):
                 fast = load_fast_path(plan.format, max(each.bytes_ahead for each in together))
                 scanner = readers.scanner(plan, fast)
-                parts = (_parts(opened, plan, scanner) for opened in together)
+                parts = (parts_of(opened, plan, fast, scanner) for opened in together)
                 yield plan, fast, chain.from_iterable(parts)
             else:
                 yield from _turns(together[0], plan, readers)
@@ -223,21 +231,31 @@ def _turns(
     if limit is not None:
         size = min(size, limit - (framer.position if framer else 0))
     fast = load_fast_path(plan.format, size)
-    for part in _parts(opened, plan, readers.scanner(plan, fast), framer, limit):
-        yield plan, fast, [part]
-
-
-def _parts(
-    opened: DirectedStream,
-    plan: Plan,
-    scanner: FrameScanner | None,
-    framer: Framer | None = None,
-    limit: int | None = None,
-) -> Iterator[Part]:
     framer = framer or plan.framer(context=opened.context)
     with closing(opened):
-        for block in opened.blocks(framer, scanner, limit):
-            yield opened, block
+        for block in opened.blocks(framer, readers.scanner(plan, fast), limit):
+            yield plan, fast, [(opened, block)]
+
+
+def parts_of(
+    opened: DirectedStream, plan: Plan, fast: Any, scanner: FrameScanner | None
+) -> Iterator[Part]:
+    """Yield the blocks of a stream, or of several that are read together.
+
+    Parameters
+    ----------
+    fast, scanner
+        The compiled columns of the format, and what finds frames; None to do without.
+    """
+
+    def read(one: DirectedStream) -> Iterator[Block]:
+        return one.blocks(plan.framer(context=one.context), scanner)
+
+    with closing(opened):
+        if isinstance(opened, StreamBundle):
+            yield from opened.parts(fast, plan.max_packet_bytes, read)
+        else:
+            yield from ((opened, block) for block in read(opened))
 
 
 class _Readers:
@@ -278,6 +296,8 @@ class _Readers:
 
     def leave(self) -> None:
         """Let the readers go: nobody reads with them any more."""
+        for reader in self._taken:
+            reader.let_go()
         self._idle.extend(self._taken)
 
     def scanner(self, plan: Plan, fast: Any) -> FrameScanner | None:

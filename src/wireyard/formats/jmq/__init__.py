@@ -29,6 +29,7 @@ FORMAT = Format(
     derived=DERIVED,
     annotate=annotate,
     redact=redact,
+    secret_columns=("body",),
     body_views={"text": body_text, "value": body_value},
     dialects=SHORT_OBJECTS,
 )

@@ -16,6 +16,7 @@ import numpy as np
 
 from wireyard.accelerate import piece
 from wireyard.formats.mqtt.layout import (
+    CONNECT,
     DISCONNECT,
     FIXED_FLAGS,
     PINGREQ,
@@ -23,8 +24,12 @@ from wireyard.formats.mqtt.layout import (
     PUBCOMP,
     PUBLISH,
     PUBREL,
+    SUBSCRIBE,
+    UNSUBACK,
+    UNSUBSCRIBE,
     VERSION_BITS,
 )
+from wireyard.formats.mqtt.session_kernels import body_at, keeps_rules, opened_version
 from wireyard.memory import Bytes, bit_column, load_u8, load_u16, load_word, place_of
 
 __all__ = [
@@ -43,6 +48,7 @@ __all__ = [
     "fill_numbers",
     "find_payloads",
     "find_topics",
+    "judge_others",
     "kind_of",
     "look_at_heads",
     "look_behind_topics",
@@ -117,8 +123,8 @@ def _first_byte(version: int, kind: int, flags: int) -> int:
         flags & 8,
         flags & 1,
         publish,
-        publish or (kind == PUBREL and version == 3),
-        numbered or (publish and flags & 6),
+        publish or (kind in (PUBREL, SUBSCRIBE, UNSUBSCRIBE) and version == 3),
+        numbered or SUBSCRIBE <= kind <= UNSUBACK or (publish and flags & 6),
         publish and version == 5,
         version,
     )
@@ -254,6 +260,31 @@ def find_payloads(block: Ints, rows: int) -> int:
         block[place_in(PAYLOAD_SIZE, slot)] = end - payload_at if shown else 0
         listed |= length if shown else 0
     return listed
+
+
+@piece
+def judge_others(
+    data: Bytes, contexts: Ints, block: Ints, said: Bytes, first_bytes: Ints, first: int, last: int
+) -> None:
+    """Make sure packets of those whose own fields no wanted column has, if they keep every rule."""
+    for number in range(first, last):
+        row = place_of(number)
+        slot = row & BLOCK_ROWS - 1
+        says = block[_SAID + slot]
+        if says & _SURE:
+            continue
+        start = block[_START + slot]
+        stop = start + block[_SIZE + slot]
+        version = contexts[row] & VERSION_BITS
+        if says & 0xFF == CONNECT << 4:
+            version = opened_version(data, start, stop)
+        elif not keeps_rules(data, start, stop, version):
+            continue
+        if version:
+            says = first_bytes[version << 8 | says & 0xFF] | _SURE
+            block[_SAID + slot] = says
+            block[_BYTES + slot] = load_u16(data, body_at(data, start, stop)) << 8
+            said[slot] = says >> _BITS_AT & 0x7F
 
 
 @piece

@@ -15,14 +15,15 @@ import pyarrow as pa
 
 from wireyard.arena import Arena, Shape, Source
 from wireyard.floor import floor
-from wireyard.formats.mqtt import block_kernels, kernels
-from wireyard.formats.mqtt.layout import PROPERTIES
+from wireyard.formats.mqtt import block_kernels, kernels, stream_kernels
+from wireyard.formats.mqtt.layout import COLUMNS, MAX_PACKET_BYTES, PROPERTIES
 from wireyard.formats.mqtt.property_kernels import LEAST_PROPERTY_BYTES, TEXT_BYTES_PER_BYTE
 from wireyard.formats.row_columns import fill_places, lay_out
 from wireyard.layout import Column
 from wireyard.memory import SLACK
+from wireyard.schema import as_array, repeat_texts
 
-__all__ = ["ColumnDecoder", "scan_frames"]
+__all__ = ["ColumnDecoder", "scan_frames", "sniff_heads", "walk_streams"]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
@@ -40,8 +41,9 @@ _SPARE = 1.125
 _NO_LIMITS = 0, 0, 0, 0
 _SCRATCH_STEP = 8 << 20
 _MOST_KEPT = 16 << 20
-_NAMES = pa.array(
-    [PROPERTIES[code].name if code in PROPERTIES else "" for code in range(max(PROPERTIES) + 1)]
+_NAMES = repeat_texts(
+    [PROPERTIES[code].name if code in PROPERTIES else "" for code in range(max(PROPERTIES) + 1)],
+    [1] * (max(PROPERTIES) + 1),
 )
 _NONE: Ints = np.empty(0, np.int64)
 _VALID = {
@@ -79,6 +81,8 @@ def _sources() -> dict[str, list[Source]]:
 
 
 _SOURCES = _sources()
+_OF_OTHERS = {column.name for column in COLUMNS} - _SOURCES.keys() - {"verdict"} | {"properties"}
+"""Columns with the own fields of packets that are not decoded here."""
 _SHAPES = {
     "i32": Shape(np.int32, 32, len(block_kernels.I32_FIELDS)),
     "i64": Shape(np.int64, 64, len(block_kernels.I64_FIELDS)),
@@ -110,6 +114,39 @@ def scan_frames(
     return starts[:count], sizes[:count], np.full(count + 1, context, np.int64)
 
 
+def sniff_heads(heads: Bytes, bounds: Ints) -> tuple[Bytes, Ints]:
+    """Return which `Side` each stream is by its first bytes, and the context that they show.
+
+    Shapes: bounds (t + 1), where in `heads` those of each stream are; the results (t). What is no
+    `Side.OTHER` is surely of this format; the context of a client's stream is that of its server's.
+    """
+    sides, contexts = np.empty(len(bounds) - 1, np.uint8), np.empty(len(bounds) - 1, np.int64)
+    stream_kernels.sniff_heads(heads, bounds, MAX_PACKET_BYTES, sides, contexts)
+    return sides, contexts
+
+
+def walk_streams(
+    data: Bytes,
+    bounds: Ints,
+    firsts: Ints,
+    followings: Ints,
+    begun: Bytes,
+    max_packet_bytes: int,
+) -> tuple[Frames, Ints]:
+    """Return the packets of streams that lie one behind the other, and the first row of each.
+
+    A stream that is not surely whole packets alone has no rows. The parameters are those of the
+    kernel.
+    """
+    most = int(bounds[-1] - bounds[0]) // _MIN_PACKET_BYTES + 1
+    starts, sizes, contexts = (np.empty(most, np.int64) for _ in range(3))
+    rows = np.empty(len(bounds), np.int64)
+    count = stream_kernels.walk_streams(
+        data, bounds, firsts, followings, begun, max_packet_bytes, starts, sizes, contexts, rows
+    )
+    return (starts[:count], sizes[:count], contexts[:count]), rows
+
+
 class ColumnDecoder:
     """Decode frames into chosen columns.
 
@@ -135,6 +172,7 @@ class ColumnDecoder:
         self._wanted = sum(kernels.WANT[group] for group in groups)
         self._filled = [group in groups for group in kernels.WANT]
         self._copies = "payloads" in groups
+        self._judged = names.isdisjoint(_OF_OTHERS)
         self._found = _NONE
         """The starts that `scan_frames` returned last."""
         self._decoded: Decoded | None = None
@@ -215,7 +253,7 @@ class ColumnDecoder:
         a["offsets"][:, 0] = 0
         rows = kernels.fill_rows(
             data, stop, starts, sizes, contexts, limits is None, *(limits or _NO_LIMITS),
-            self._wanted, a["i32"], a["i64"], a["block"][0], a["said"][0], a["bits"],
+            self._judged, self._wanted, a["i32"], a["i64"], a["block"][0], a["said"][0], a["bits"],
             a["rejected"][0], a["names"][0], scratch.topics, arena.rest, scratch.text,
             scratch.codes, scratch.offsets, a["offsets"], *kernels.TABLES, *floor(),
         )  # fmt: skip
@@ -232,7 +270,7 @@ class ColumnDecoder:
 def _put_properties(arena: Arena, scratch: _Scratch, entries: int) -> None:
     """Put the properties of every PUBLISH of 5.0; others that have some are rejected."""
     ends = scratch.offsets[: entries + 1]
-    _, name_ends, names = _NAMES.take(pa.array(scratch.codes[:entries])).buffers()
+    _, name_ends, names = _NAMES.take(as_array(scratch.codes[:entries])).buffers()
     arena.put("property name offsets", name_ends)
     arena.put("property names", names)
     arena.put("property offsets", ends)

@@ -3,8 +3,9 @@
 Rules of this file:
 
 1. A kernel answers only what it is sure of: PUBLISH, the four acknowledgements in two bytes,
-   PINGREQ, PINGRESP, DISCONNECT without a reason. Every other packet, the version of 1999, and
-   every broken rule is marked in `rejected`, and the scalar reader gives its row.
+   PINGREQ, PINGRESP, DISCONNECT without a reason; where none of their own columns is wanted, those
+   of ``session_kernels`` too. Every other packet, the version of 1999, and every broken rule is
+   marked in `rejected`, and the scalar reader gives its row.
 2. Nothing is read at or after `stop`; a length is compared with what is left before it is used.
 3. Each group of columns has a pass of its own over a block of rows; a group that nobody asked for
    costs nothing. A packet that is not sure has neither topic, properties nor payload.
@@ -32,6 +33,7 @@ from wireyard.formats.mqtt.block_kernels import (
     fill_numbers,
     find_payloads,
     find_topics,
+    judge_others,
     kind_of,
     look_at_heads,
     look_behind_topics,
@@ -267,9 +269,9 @@ def fill_no_properties(offsets: Grid32, first: int, last: int) -> None:
 
 @kernel(
     I64(
-        READ, I64, _INTS, _INTS, _INTS, BOOL, I64, I64, I64, I64, I64, _GRID32, _GRID64, _INTS,
-        TEXT, _GRID8, TEXT, TEXT, TEXT, TEXT, TEXT, _OFFSETS, _OFFSETS, _GRID32, _INTS, _INTS,
-        _INTS, _INTS, _INTS, I64,
+        READ, I64, _INTS, _INTS, _INTS, BOOL, I64, I64, I64, I64, BOOL, I64, _GRID32, _GRID64,
+        _INTS, TEXT, _GRID8, TEXT, TEXT, TEXT, TEXT, TEXT, _OFFSETS, _OFFSETS, _GRID32, _INTS,
+        _INTS, _INTS, _INTS, _INTS, I64,
     )
 )  # fmt: skip
 def fill_rows(
@@ -283,6 +285,7 @@ def fill_rows(
     last_start: int,
     max_packet_bytes: int,
     context: int,
+    judged: bool,
     wanted: int,
     i32: Grid32,
     i64: Grid64,
@@ -307,7 +310,8 @@ def fill_rows(
     """Fill the wanted columns of the packets at `starts`; return how many there are.
 
     If they are not `found` yet, that is done as by `scan_frames`, a block at a time: its bytes are
-    still in the cache when its columns are filled.
+    still in the cache when its columns are filled. With `judged`, packets that open and subscribe
+    are answered too, where no column has their own fields.
 
     Shapes: starts, sizes, contexts, rejected (r); i32, i64 (field, r); block (`BLOCK_SIZE`); said
     (`BLOCK_ROWS`); bits (`BITS`, r / 8); names, topics, payloads and the text of properties: their
@@ -331,6 +335,8 @@ def fill_rows(
         find_topics(block, last - first)
         look_behind_topics(data, block, last - first)
         listed = find_payloads(block, last - first)
+        if judged:
+            judge_others(data, contexts, block, said, first_bytes, first, last)
         fill_numbers(block, i32, i64, rejected, first, last)
         fill_bits(said, bits, first, last)
         if wanted & _NAMES_WANTED:

@@ -20,11 +20,11 @@ from wireyard.formats.mqtt.framing import frame_size, next_context
 from wireyard.formats.mqtt.layout import AUTH, FIXED_FLAGS, PUBLISH, VERSION_BITS
 from wireyard.formats.mqtt.packet import read_packet
 
-__all__ = ["LEAST_BITS", "PROOF_BITS", "confirm_start", "tell_context"]
+__all__ = ["LEAST_BITS", "PROOF_BITS", "TYPE_AND_LENGTH_BITS", "confirm_start", "tell_context"]
 
 PROOF_BITS: Final = 40
 LEAST_BITS: Final = 16
-_TYPE_AND_LENGTH_BITS: Final = 16
+TYPE_AND_LENGTH_BITS: Final = 16
 """Of a packet other than PUBLISH: its first byte, and a length that its fields fill exactly."""
 _PUBLISH_BITS: Final = 4
 _WORD_BITS: Final = 16
@@ -128,7 +128,7 @@ def _fixed_bits(values: dict[str, Any]) -> int:
     the highest bit of each byte of the topic.
     """
     if values["packet_type"] != PUBLISH:
-        return _TYPE_AND_LENGTH_BITS
+        return TYPE_AND_LENGTH_BITS
     spare_bits = _WORD_BITS - int(values["remaining_length"]).bit_length()
     return _PUBLISH_BITS + max(spare_bits, 0) + len(values["topic"])
 

@@ -1,0 +1,159 @@
+"""Streams that are read together give the rows that each gives by itself."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+import wireyard
+from tests.captures.connections import ACK, SYN, make_capture
+from tests.captures.make import ethernet, ipv4, packets, pcap, tcp
+from tests.fuzz import time_bound
+from wireyard.captures import bundled
+from wireyard.captures.bundled import BundledStreams
+from wireyard.captures.inputs import open_captures
+from wireyard.cli import main
+from wireyard.errors import WireError
+from wireyard.streams import scan
+from wireyard.streams.blocks import StreamBundle
+
+NARROW = ["stream", "frame", "captured_ns", "src_addr", "dst_port", "packet_type", "qos", "dup",
+          "topic", "packet_id", "status", "error", "version_in_force", "remaining_length",
+          "remaining_length_bytes", "verdict", "offset", "payload"]  # fmt: skip
+"""Columns that no packet has for itself alone."""
+REQUESTS: list[dict[str, Any]] = [
+    {},
+    {"columns": NARROW},
+    {"columns": ["dst_addr", "src_port", "client_id", "filters", "return_code"]},
+    {"columns": NARROW, "where": [("packet_type", "in", [1, 3, 9])]},
+    {"columns": ["source", "packet_type_name"], "mode": "dropmalformed"},
+    {"columns": ["topic"], "mode": "failfast"},
+    {"columns": NARROW, "max_packet_bytes": 100},
+    {"columns": NARROW, "threads": 2},
+]
+
+
+@contextmanager
+def reading(*, together: bool) -> Iterator[None]:
+    """Have streams read together by the compiled columns, or each by the scalar reader."""
+    kept = bundled.LEAST_STREAMS, scan._COLD_BYTES, scan._WARM_BYTES
+    least, enough = (1, 0) if together else (1 << 60, 1 << 60)
+    bundled.LEAST_STREAMS, scan._COLD_BYTES, scan._WARM_BYTES = least, enough, enough
+    try:
+        yield
+    finally:
+        bundled.LEAST_STREAMS, scan._COLD_BYTES, scan._WARM_BYTES = kept
+
+
+def read(source: Any, request: dict[str, Any], *, together: bool) -> pa.Table | str:
+    """Return the rows of a capture, or why there are none."""
+    try:
+        with reading(together=together), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return wireyard.read(source, "mqtt", **{"threads": 1, **request}).combine_chunks()
+    except WireError as error:
+        return f"{error} {getattr(error, '__notes__', ())}"
+
+
+def check(source: Any, request: dict[str, Any]) -> int:
+    """Assert that both ways to read a capture give the same; return how many rows."""
+    alone, together = (read(source, request, together=one) for one in (False, True))
+    if isinstance(alone, str) or isinstance(together, str):
+        assert alone == together
+        return 0
+    assert alone.schema == together.schema
+    if not alone.equals(together):
+        rows = zip(alone.to_pylist(), together.to_pylist(), strict=True)
+        assert not [pair for pair in rows if pair[0] != pair[1]][:3]
+    return int(alone.num_rows)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_connections(seed: int) -> None:
+    rows = 0
+    with time_bound():
+        for number in range(60):
+            rng = Random(seed << 32 | number)
+            data = make_capture(rng, rng.choice((1, 3, 8, 30)))
+            rows += check(data, REQUESTS[number % len(REQUESTS)])
+    assert rows > 1000
+
+
+def test_connections_without_damage_are_read_together() -> None:
+    found = open_captures([make_capture(Random(1), 600)])
+    bundles = [one for _, one in found.readables if isinstance(one, StreamBundle)]
+    assert sum(len(one.streams()) for one in bundles) > len(found.streams) / 4
+    names = [one.stream for _, one in found.streams]
+    assert len(set(names)) == len(names)
+
+
+def test_streams_taken_out_of_a_bundle_know_who_opened_them() -> None:
+    frames = []
+    for port in range(30000, 30000 + bundled.LEAST_STREAMS):
+        connect, connack = b"\x10\x0d\0\4MQTT\4\2\0\x3c\0\1c", b"\x20\2\0\0"
+        ways = ("10.0.0.1", "10.0.0.2"), ("10.0.0.2", "10.0.0.1")
+        shown = [(0, SYN, b"", 9), (1, SYN | ACK, b"", 49), (0, ACK, connect, 10)]
+        if port % 2:  # only the answer to the SYN was captured
+            del shown[0]
+        for way, flags, data, sequence in [*shown, (1, ACK, connack, 50)]:
+            ports = (1883, port) if way else (port, 1883)
+            acknowledgment = 10 if way else 50
+            segment = tcp(*ports, sequence, data, flags, acknowledgment)
+            frames.append(ethernet(ipv4(segment, 6, *ways[way])))
+    (only,) = open_captures([pcap(packets(frames))]).readables
+    assert isinstance(only.opened, BundledStreams)
+    alone = [one.captured for one in only.opened.streams()]
+    assert len(alone) == 2 * bundled.LEAST_STREAMS
+    assert [one.opened for one in alone] == [one.dst.port == 1883 for one in alone]
+    assert all(one.begun for one in alone)
+
+
+def test_recorded_captures(shared: Path) -> None:
+    paths = sorted((shared / "captures").rglob("*.pcap*"))
+    if not paths:
+        pytest.skip("no recorded captures here")
+    rows = sum(check(path, request) for path in paths for request in REQUESTS[1:3])
+    assert rows > 10_000
+
+
+def test_streams_keep_their_order_and_their_names() -> None:
+    data = make_capture(Random(7), 300)
+    want, got = (
+        read(data, {"columns": ["stream", "offset"]}, together=one) for one in (False, True)
+    )
+    assert isinstance(want, pa.Table) and isinstance(got, pa.Table)
+    assert want.to_pylist() == got.to_pylist()
+    assert any("#" in name for name in got["stream"].unique().to_pylist())
+    assert any("[" in name for name in got["stream"].unique().to_pylist())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--columns", "frame,captured_ns,src_addr,topic,packet_type,status,error,payload"],
+        ["--where", "packet_type in 1,3,8"],
+        ["--limit", "9"],
+        ["--body", "none", "--secrets"],
+    ],
+)
+def test_lines_written_from_columns(tmp_path: Path, options: list[str]) -> None:
+    path = tmp_path / "many.pcap"
+    for seed in range(6):
+        path.write_bytes(make_capture(Random(seed), 40))
+        arguments = ["decode", str(path), "--format", "mqtt", *options]
+        results = []
+        for together in (False, True):
+            with reading(together=together):
+                done = CliRunner().invoke(main, arguments, prog_name="wireyard")
+                results.append((done.stdout_bytes, done.stderr, done.exit_code))
+        assert results[0] == results[1]
+        assert len(results[0][0]) > 1000
