@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.formats.base import Row
-from wireyard.java import storable
-from wireyard.layers.tables import TABLES
+from wireyard.layers.tables import TABLES, text_array
 from wireyard.layout import Column
 from wireyard.schema import arrow_type
 
@@ -28,7 +27,8 @@ def fact_batch(table: str, rows: Sequence[Row]) -> pa.RecordBatch:
     arrays = []
     for column in TABLES[table]:
         values = _values(rows, column.name)
-        arrays.append(_array(values, arrow_type(column.kind)))
+        kind = arrow_type(column.kind)
+        arrays.append(text_array(values) if kind == pa.string() else pa.array(values, kind))
         if _is_moment(column):
             moments = [None if ns is None else ns // _NS_PER_US for ns in values]
             arrays.append(pa.array(moments, _AT))
@@ -80,10 +80,3 @@ def _schema_of(table: str) -> pa.Schema:
 
 def _is_moment(column: Column) -> bool:
     return "since 1970" in (column.unit or "")
-
-
-def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    try:
-        return pa.array(values, kind)
-    except UnicodeEncodeError:
-        return pa.array([text and storable(text) for text in values], kind)

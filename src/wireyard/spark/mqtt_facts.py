@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from wireyard.formats.base import Row
 from wireyard.formats.mqtt.layout import PUBLISH
+from wireyard.layers.grouping import text_codes
 from wireyard.layers.mqtt.columns import (
     TELLING,
     Evidences,
@@ -402,12 +403,9 @@ def _write_split(parts: Sequence[Part], of_stream: Ints, shared: _Shared) -> str
 
 def _count_topics(part: Part) -> Counter[str]:
     """Count packets by topic; one that may have a retained value is not to be divided."""
-    topics = part.packets["topic"].combine_chunks()
-    if isinstance(topics, pa.ChunkedArray):
-        topics = topics.chunk(0) if topics.num_chunks else pa.array([], topics.type)
-    texts = topics.dictionary.to_pylist()
-    counts = np.bincount(topics.indices.drop_null().to_numpy(), minlength=len(texts))
-    found = Counter(dict(zip(texts, counts.tolist(), strict=True)))
+    codes, texts = text_codes(part.packets["topic"])
+    counts = np.bincount(codes[codes >= 0], minlength=len(texts))
+    found = Counter(dict(zip(texts.to_pylist(), counts.tolist(), strict=True)))
     rows = part.rows
     retained = rows["topic"].cast(pa.string()).filter(pc.fill_null(rows["retain"], False))
     for topic in {*retained.to_pylist(), *rows["will_topic"].to_pylist()} - {None}:
@@ -473,10 +471,8 @@ def _by_topic(found: Clients, shared: _Shared) -> Iterator[list[pa.Table]]:
 
 def _topic_partitions(table: pa.Table, shared: _Shared) -> Ints:
     """Return the partition of each message: by its topic, and its payload if that is divided."""
-    topics = table["topic"].combine_chunks()
-    if isinstance(topics, pa.ChunkedArray):
-        topics = topics.chunk(0) if topics.num_chunks else pa.array([], topics.type)
-    texts, indices = topics.dictionary.to_pylist(), topics.indices.to_numpy()
+    indices, dictionary = text_codes(table["topic"])
+    texts = dictionary.to_pylist()
     of = np.array([_partition((text,), shared.partitions) for text in texts] or [0])
     is_divided = np.array([text in shared.divided for text in texts] or [False])
     content = np.where(is_divided[indices], table["content_0"].to_numpy(), 0)

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wireyard.layers.grouping import text_codes
 from wireyard.layers.mqtt import delivery_kernels as kernels
 from wireyard.layers.mqtt.conversations import reply_note, request_note
 from wireyard.layers.mqtt.delivery_kernels import (
@@ -330,13 +331,11 @@ class _Derivation:
         """Return the number of each row's topic among those of all brokers."""
         if not table.num_rows:
             return _NO_INTS
-        topics = table["topic"].unify_dictionaries().combine_chunks()
-        if isinstance(topics, pa.ChunkedArray):
-            topics = topics.chunk(0)
-        texts = topics.dictionary.to_pylist()
+        codes, dictionary = text_codes(table["topic"])
+        texts = dictionary.to_pylist()
         of_clients = _Numbers[tuple[str, str]]()
         brokers = np.array([of_clients[client[:2]] for client in self.clients.all], np.int64)
-        pairs = brokers[table["client"].to_numpy()] * len(texts) + topics.indices.to_numpy()
+        pairs = brokers[table["client"].to_numpy()] * len(texts) + codes
         unique, places = np.unique(pairs, return_inverse=True)
         numbers = [
             self.topics[*of_clients.all[pair // len(texts)], texts[pair % len(texts)]]

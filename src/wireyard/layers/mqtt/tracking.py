@@ -2,8 +2,8 @@
 
 Messages on their way, which are nearly all packets, are tracked by a kernel, a run of one
 connection's packets in one call. All others are given to an `Observer`, packet by packet: it has
-the connections, sessions and subscriptions, and asks the kernel's `RunTracker` for what an
-`Exchange` would know.
+the connections, sessions and subscriptions, and asks `_Tracker`, which runs the kernel, for
+what an `Exchange` would know.
 """
 
 from __future__ import annotations
