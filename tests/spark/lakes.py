@@ -11,8 +11,8 @@ import pyarrow.dataset as ds
 
 import wireyard
 from tests.make import item, items, long_item, packet
+from wireyard.layers.tables import FACTS
 from wireyard.schema import CAPTURED
-from wireyard.spark.facts import FACTS
 from wireyard.spark.inputs import list_inputs
 from wireyard.spark.job import Report, fill_lake
 from wireyard.spark.lake import Lake
@@ -35,7 +35,7 @@ __all__ = [
     "uncaptured",
 ]
 
-TABLES = {"packets_jmq", "messages", "destinations", "quarantine", "ledger", "streams", *FACTS}
+TABLES = {"packets_jmq", "quarantine", "ledger", "streams", *FACTS}
 NOON_MS = 1_700_000_040_000  # a whole minute
 HELLO, HELLO_REPLY = packet(packet_type=10), packet(packet_type=11)
 

@@ -18,9 +18,9 @@ from tests.make import item, items, packet
 from wireyard.cli import exits, main
 from wireyard.cli.spark_log import SparkLog
 from wireyard.errors import SourceError
+from wireyard.layers.tables import FACTS
 from wireyard.spark import sessions
 from wireyard.spark.lake import Lake, LakeError
-from wireyard.spark.silver import SILVER
 from wireyard.spark.stitching import LedgerError
 
 if TYPE_CHECKING:
@@ -236,4 +236,4 @@ def test_what_java_says_is_shown_when_something_broke(
 
 def test_help_names_every_table() -> None:
     text = wireyard_run("--help").stdout
-    assert all(table in text for table in ("packets_FORMAT", "quarantine", "ledger", *SILVER))
+    assert all(table in text for table in ("packets_FORMAT", "quarantine", "ledger", *FACTS))

@@ -43,7 +43,7 @@ def test_which_packets_are_messages(tmp_path: Path, spark: SparkSession) -> None
         broken=connect(4) + publish(4, first=0x36, topic="qos 3", packet_id=1),
     )
     assert [row["destination"] for row in found] == ["sent", "sent"]
-    assert {row["client_id"] for row in found} == {"one"}
+    assert {row["producer_client_id"] for row in found} == {"one"}
     assert len({row["message_key"] for row in found}) == 2
 
 
@@ -60,7 +60,7 @@ def test_a_resend_is_no_other_message(tmp_path: Path, spark: SparkSession) -> No
         b=connect(4, client="one") + again + alone,
         c=connect(4, client="") + again,
     )
-    assert [(Path(row["stream"]).stem, row["client_id"]) for row in found] == [
+    assert [(Path(row["stream"]).stem, row["producer_client_id"]) for row in found] == [
         ("a", "one"),
         ("b", "one"),
         ("b", "one"),
@@ -82,7 +82,7 @@ def test_an_alias_is_the_topic_it_stands_for(tmp_path: Path, spark: SparkSession
         + publish(5, topic="", properties=alias(2))
         + publish(5, topic="", properties=alias(3)),
     )
-    assert [(row["client_id"], row["destination"]) for row in found] == [
+    assert [(row["producer_client_id"], row["destination"]) for row in found] == [
         ("one", "first"),
         ("one", "second"),
         ("one", "first"),

@@ -66,7 +66,12 @@ def test_every_message_that_was_sent_is_found(lake: Path, told: list[dict[str, A
     messages = rows(lake, "messages")
     assert {row["protocol"] for row in messages} == {"rmp"}
     found = Counter(
-        (row["producer"], int(row["client_id"]), properties(row)["layer"], digest(row["body"]))
+        (
+            row["producer"],
+            int(row["producer_client_id"]),
+            properties(row)["layer"],
+            digest(row["body"]),
+        )
         for row in messages
     )
     sent = Counter(

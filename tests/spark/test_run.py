@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -31,8 +32,8 @@ from tests.spark.lakes import (
     table,
 )
 from wireyard.errors import SourceError
+from wireyard.layers.tables import FACTS
 from wireyard.spark import bronze, job, stitching
-from wireyard.spark.facts import FACTS
 from wireyard.spark.inputs import list_inputs
 from wireyard.spark.job import fill_lake
 from wireyard.spark.lake import Lake, LakeError
@@ -115,11 +116,14 @@ MESSAGE_COLUMNS = [
     "message_key",
     "protocol",
     "sent_ms",
+    "sent_ns",
     "sent_at",
     "captured_ns",
     "captured_at",
     "producer",
-    "client_id",
+    "client",
+    "producer_client_id",
+    "user",
     "destination",
     "destination_kind",
     "persistent",
@@ -144,7 +148,7 @@ MESSAGE_COLUMNS = [
 def test_messages_have_the_columns_of_the_contract(lake: Path) -> None:
     schema = table(lake, "messages").schema
     assert schema.names[: len(MESSAGE_COLUMNS)] == MESSAGE_COLUMNS
-    assert {"source", "stream", "offset", "length"} <= set(schema.names)
+    assert {"file", "frame", "source", "stream", "offset", "length"} <= set(schema.names)
     for name in schema.names:
         if name.endswith(("_ms", "_ns")):
             assert schema.field(name).type == pa.int64()
@@ -161,17 +165,24 @@ def test_a_message_seen_again_is_one_message(lake: Path, folder: Path) -> None:
 
 
 def test_destinations_count_messages_by_the_minute(lake: Path) -> None:
-    sizes = table(lake, "messages")["length"].to_pylist()
-    (row,) = table(lake, "destinations").to_pylist()
-    assert row.pop("minute_at").timestamp() * 1000 == NOON_MS
-    assert row == {
-        "destination": "orders",
-        "destination_kind": "queue",
-        "minute_ms": NOON_MS,
-        "messages": 23,
-        "bytes": sum(sizes),
-        "producers": 1,
-    }
+    sizes: Counter[str] = Counter()
+    messages: Counter[str] = Counter()
+    for one in table(lake, "messages").to_pylist():
+        sizes[one["source"]] += one["length"]
+        messages[one["source"]] += 1
+    found = table(lake, "destinations").to_pylist()
+    assert len(found) == len(sizes) > 1 and messages.total() == 23
+    for row in found:
+        assert row.pop("minute_at").timestamp() * 1000 == NOON_MS
+        assert row == {
+            "destination": "orders",
+            "destination_kind": "queue",
+            "minute_ms": NOON_MS,
+            "messages": messages[row["source"]],
+            "bytes": sizes[row["source"]],
+            "producers": 1,
+            "source": row["source"],
+        }
 
 
 def test_every_reader_sees_the_same(lake: Path, spark: SparkSession) -> None:
@@ -345,7 +356,7 @@ def test_a_full_disk_under_spark_is_one_line(
     def fail(rows: Any) -> Any:
         raise RuntimeError("java.io.IOException: No space left on device")
 
-    monkeypatch.setattr("wireyard.spark.tables.destinations", fail)
+    monkeypatch.setattr("wireyard.spark.facts.destinations", fail)
     with pytest.raises(LakeError, match=r"cannot be written \(No space left on device\)$"):
         run(tmp_path / "lake", spark, folder)
 
@@ -385,7 +396,15 @@ def test_recorded_traffic(
         for row in wireyard.read(path, "mqtt", columns=["stream", "offset", "dup"]).to_pylist()
         if row["dup"]
     }
-    names = ("client_id", "destination", "qos", "retained", "body", "correlation_id", "reply_to")
+    names = (
+        "producer_client_id",
+        "destination",
+        "qos",
+        "retained",
+        "body",
+        "correlation_id",
+        "reply_to",
+    )
     assert published == [
         (Path(row["stream"]).name, *(row[name] for name in names))
         for row in found.sort_by([("stream", "ascending"), ("offset", "ascending")]).to_pylist()

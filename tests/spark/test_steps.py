@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wireyard.layers.steps import Dropped, Fact, Found, Note
-from wireyard.spark.fact_rows import fact_batch
+from wireyard.layers.tables import fact_table, with_times
 from wireyard.spark.steps import NOTES, order_bytes, run_step, values_of
 
 NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -50,13 +50,14 @@ def test_values_are_those_of_arrow(values: list[Any], kind: pa.DataType) -> None
 
 def follow(records: Iterator[dict[str, Any]]) -> Iterator[Found]:
     for number, row in enumerate(records):
-        yield Fact("sessions", {"client": row["name"], "packets": number, "opened_ns": 1999})
+        yield Fact("sessions", {"client": row["name"], "packets": number, "opened_ns": 1999,
+                                "source": row["key"]})  # fmt: skip
         yield Note("later", (row["key"],), (-number,), [row["name"]])
         yield Dropped("MAX_NAMES", 2)
 
 
 def take(records: Iterator[list[str]]) -> Iterator[Found]:
-    yield Fact("violations", {"text": " ".join(name for (name,) in records)})
+    yield Fact("violations", {"text": " ".join(name for (name,) in records), "source": "s"})
 
 
 def run(batches: list[pa.RecordBatch], step: Any, packed: bool, staging: Path) -> list[Any]:
@@ -72,18 +73,18 @@ def test_facts_and_notes_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     # A key may go on in the next batch.
     batches = [pa.RecordBatch.from_pylist(rows[:2]), pa.RecordBatch.from_pylist(rows[2:])]
     fact, note, dropped = run(batches, follow, False, tmp_path)
-    assert (fact[0], fact[1], fact[3]) == ("fact", "sessions", 6)
+    assert (fact[0], fact[1], fact[3:]) == ("fact", "sessions", (6, ["a", "b"]))
     assert (note[0], note[1], note[3]) == ("note", "later", 6)
-    assert dropped == ("dropped", "MAX_NAMES", None, 12)
+    assert dropped == ("dropped", "MAX_NAMES", None, 12, None)
     sessions = pq.read_table(tmp_path / "sessions" / fact[2])
     assert sessions["client"].to_pylist() == ["a0", "a1", "a2", "b0", "b1", "b2"]
     assert sessions["packets"].to_pylist() == [0, 1, 2] * 2
     assert sessions["opened_at"].cast(pa.int64()).to_pylist() == [1] * 6
-    assert sessions.schema.equals(fact_batch("sessions", ()).schema)
+    assert sessions.schema.names == with_times("sessions", fact_table("sessions", ())).schema.names
     notes = pq.read_table(tmp_path / NOTES / note[2]).sort_by(
         [("key", "ascending"), ("order", "ascending")]
     )
-    ((kind, table, file, things),) = run(notes.to_batches(), take, True, tmp_path)
+    ((kind, table, file, things, _),) = run(notes.to_batches(), take, True, tmp_path)
     assert (kind, table, things) == ("fact", "violations", 2)
     texts = pq.read_table(tmp_path / "violations" / file)["text"].to_pylist()
     assert texts == ["a2 a1 a0", "b2 b1 b0"]
@@ -95,6 +96,6 @@ def test_nothing_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_text_that_arrow_cannot_have_is_spelled_out() -> None:
-    batch = fact_batch("sessions", [{"client": "a\udc80"}, {"client": None}, {"user": "ä"}])
+    batch = fact_table("sessions", [{"client": "a\udc80"}, {"client": None}, {"user": "ä"}])
     assert batch["client"].to_pylist() == ["a\\udc80", None, None]
     assert batch["user"].to_pylist() == [None, None, "ä"]

@@ -100,8 +100,8 @@ def test_a_message_by_its_topic_and_by_its_key(lake: Path) -> None:
 def test_as_json_lines(lake: Path) -> None:
     (line,) = trace(lake, "plant/7/state", "--out", "jsonl").stdout.splitlines()
     story = json.loads(line)
-    assert story["message"]["client_id"] == "sends"
-    assert {one["client_id"] for one in story["deliveries"]} == {"hears", "deaf"}
+    assert story["message"]["producer_client_id"] == "sends"
+    assert {one["consumer_client_id"] for one in story["deliveries"]} == {"hears", "deaf"}
 
 
 def test_what_is_not_there(lake: Path, tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def _told(story: Row) -> Iterator[str]:
 
 
 def _sender(message: Row) -> str:
-    client = f" (client {message['client_id']})" if message["client_id"] else ""
+    client = f" (client {message['producer_client_id']})" if message["producer_client_id"] else ""
     return f"by {message['producer'] or 'an unknown producer'}{client}"
 
 
@@ -222,7 +222,10 @@ def _taken(message: Row, deliveries: Iterable[Row]) -> Iterator[str]:
 
 def _consumer(one: Row) -> str:
     name = one["consumer"] or "no consumer"
-    known = [f"client {one['client_id']}" if one["client_id"] else None, one["subscription"]]
+    known = [
+        f"client {one['consumer_client_id']}" if one["consumer_client_id"] else None,
+        one["subscription"],
+    ]
     said = ", ".join(filter(None, known))
     return f"{name} ({said})" if said else name
 

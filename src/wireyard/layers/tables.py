@@ -6,8 +6,10 @@ Rules of this file:
 2. Every row leads back to bytes by ``source``, ``stream`` and ``offset``: those of the packet that
    proves it. Frames count from 1 in the capture; a raw stream has neither frames nor times.
 3. Endpoints are ``address:port`` text, an IPv6 address in brackets.
-4. Whoever writes a table puts a timestamp ``x_at`` beside every ``x_ns`` and ``x_ms``; the layers
-   count in whole nanoseconds.
+4. Whoever writes a table puts a timestamp ``x_at`` behind every moment ``x_ns`` or ``x_ms``, one
+   for both where there are both (`with_times`); the layers count in whole nanoseconds.
+5. A name means the same in every table: ``producer_client_id`` is the client id of who sent a
+   message, ``consumer_client_id`` that of who got it, ``client_id`` that of a connection.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from wireyard.java import storable
 from wireyard.layout import Column
@@ -25,7 +29,11 @@ from wireyard.schema import arrow_type
 __all__ = [
     "CONVERSATIONS",
     "DELIVERIES",
+    "DESTINATIONS",
+    "FACTS",
     "HOPS",
+    "MESSAGES",
+    "PRODUCERS",
     "RETAINED",
     "SESSIONS",
     "TABLES",
@@ -34,6 +42,7 @@ __all__ = [
     "as_fact_table",
     "fact_table",
     "text_array",
+    "with_times",
 ]
 
 _PROTOCOL: Final = Column("protocol", "string", "jms, mqtt or rmp")
@@ -42,6 +51,82 @@ _ROW: Final = (
     Column("stream", "string", "the directed stream of the packet that proves the row"),
     Column("offset", "int64", "where that packet begins in the stream", unit="bytes"),
 )
+
+_NS, _MS, _MS_OR_NEVER = "ns since 1970", "ms since 1970", "ms since 1970, 0 is never"
+
+MESSAGES: Final = (
+    Column("message_key", "string", "the message: its SysMessageID, or stream and offset"),
+    _PROTOCOL,
+    Column("sent_ms", "int64", "when it was sent, by the producer's clock; JMS only", unit=_MS),
+    Column("sent_ns", "int64", "when the producer's packet was captured", unit=_NS),
+    Column("captured_ns", "int64", "when the packet of this row was captured", unit=_NS),
+    Column(
+        "producer",
+        "string",
+        "endpoint that sent it, of JMS as its SysMessageID says; null where nothing tells whose an"
+        " MQTT stream is",
+    ),
+    Column("client", "string", "endpoint of the producer's connection, as sessions have it"),
+    Column(
+        "producer_client_id",
+        "string",
+        "client id that the connection had when it sent the message; of RMP the client's number",
+    ),
+    Column("user", "string", "user name of the producer's login"),
+    Column("destination", "string", "queue, topic or group that it was sent to"),
+    Column("destination_kind", "string", "queue, topic, temporary_queue, temporary_topic or group"),
+    Column("persistent", "bool", "whether the broker has to store it; JMS only"),
+    Column("qos", "int32", "quality of service that it was published with; MQTT only"),
+    Column("priority", "int32", "0 to 9; JMS only"),
+    Column("retained", "bool", "whether it was published with RETAIN; MQTT only"),
+    Column("expiration_ms", "int64", "when it expires; JMS only", unit=_MS_OR_NEVER),
+    Column("delivery_time_ms", "int64", "no delivery before; JMS only", unit=_MS_OR_NEVER),
+    Column("correlation_id", "string", "what ties a reply to its request"),
+    Column("reply_to", "string", "where replies go"),
+    Column("message_type", "string", "JMSType, content type of MQTT 5, or layer of RMP"),
+    Column("transaction_id", "int64", "transaction that it was sent in; JMS only"),
+    Column("body_kind", "string", "text, bytes, map, stream, object or message"),
+    Column("body_size", "int64", "bytes of the body on the wire", unit="bytes"),
+    Column("body", "binary", "the body as on the wire"),
+    Column("properties", "properties", "properties of the message, user properties of MQTT 5"),
+    Column("compressed", "bool", "whether the body is deflated (flag Z); JMS only"),
+    Column("producer_id", "int64", "id of the JMQ producer"),
+    Column(
+        "first_seen",
+        "string",
+        "sent; of JMS also delivered, relayed or relay_acknowledged, where nobody listened before;"
+        " null where nothing tells whose an MQTT stream is",
+    ),
+    Column("file", "string", "file of the frame"),
+    Column("frame", "int64", "frame of the packet"),
+    *_ROW,
+    Column("length", "int64", "bytes of the packet, of RMP of all its packets", unit="bytes"),
+)
+"""One row a message that a producer sent; seen again on other streams it is a delivery."""
+
+DESTINATIONS: Final = (
+    Column("destination", "string", "queue, topic or group"),
+    Column("destination_kind", "string", "as of its messages"),
+    Column(
+        "minute_ms",
+        "int64",
+        "when the minute began in which they were sent; null where nothing tells",
+        unit=_MS,
+    ),
+    Column("messages", "int64", "how many were sent"),
+    Column("bytes", "int64", "bytes of their packets", unit="bytes"),
+    Column("producers", "int64", "how many different ones sent them"),
+    Column("source", "string", "the source as it was given"),
+)
+"""One row a source, destination and minute."""
+
+PRODUCERS: Final = (
+    Column("producer", "string", "address and port, as SysMessageIDs have them"),
+    Column("first_ms", "int64", "when the first of its messages was sent", unit=_MS),
+    Column("last_ms", "int64", "when the last of them was sent", unit=_MS),
+    Column("source", "string", "the source as it was given"),
+)
+"""One row a source and producer whose JMS messages it shows."""
 
 DELIVERIES: Final = (
     Column(
@@ -57,7 +142,7 @@ DELIVERIES: Final = (
     Column("consumer", "string", "endpoint that the message was handed to, or should have been"),
     Column("server", "string", "endpoint of the broker that handed it over; JMS only"),
     Column("consumer_id", "int64", "JMQ consumer id, or MQTT subscription identifier"),
-    Column("client_id", "string", "client id of the consumer"),
+    Column("consumer_client_id", "string", "client id of the consumer"),
     Column("subscription", "string", "topic filter that matches, or durable subscription"),
     Column("qos", "int32", "quality of service that it was handed over with; MQTT only"),
     Column(
@@ -66,9 +151,9 @@ DELIVERIES: Final = (
         "handed over as the retained value; MQTT only; null where it depends on a subscription that"
         " was not captured",
     ),
-    Column("sent_ns", "int64", "when the producer sent it", unit="ns since 1970"),
-    Column("delivered_ns", "int64", "when it was handed over first", unit="ns since 1970"),
-    Column("acknowledged_ns", "int64", "when its delivery was complete", unit="ns since 1970"),
+    Column("sent_ns", "int64", "when the producer sent it", unit=_NS),
+    Column("delivered_ns", "int64", "when it was handed over first", unit=_NS),
+    Column("acknowledged_ns", "int64", "when its delivery was complete", unit=_NS),
     Column(
         "redelivered",
         "bool",
@@ -101,8 +186,8 @@ TRANSACTIONS: Final = (
     Column("server", "string", "endpoint of the broker"),
     Column("client", "string", "endpoint of the client"),
     Column("client_id", "string", "client id, if one was set"),
-    Column("begun_ns", "int64", "when it was begun", unit="ns since 1970"),
-    Column("ended_ns", "int64", "when it was ended", unit="ns since 1970"),
+    Column("begun_ns", "int64", "when it was begun", unit=_NS),
+    Column("ended_ns", "int64", "when it was ended", unit=_NS),
     Column("outcome", "string", "committed, rolled_back, prepared or open"),
     Column("sent", "int64", "messages sent in it"),
     Column("acknowledged", "int64", "messages acknowledged in it"),
@@ -123,7 +208,7 @@ HOPS: Final = (
     Column("sender", "string", "endpoint that the packet came from"),
     Column("receiver", "string", "endpoint that it went to"),
     Column("consumer_id", "int64", "consumer that it was for or from"),
-    Column("captured_ns", "int64", "when, by the clock of the source", unit="ns since 1970"),
+    Column("captured_ns", "int64", "when, by the clock of the source", unit=_NS),
     Column("frame", "int64", "frame of the packet"),
     Column("follows", "int32", "the hop that it follows from"),
     Column("took_ns", "int64", "time since then; null with the reason in unknown", unit="ns"),
@@ -147,8 +232,8 @@ CONVERSATIONS: Final = (
     Column("reply_key", "string", "the reply, null if none was seen"),
     Column("requester", "string", "endpoint that asked"),
     Column("responder", "string", "endpoint that answered"),
-    Column("requested_ns", "int64", "when it was asked", unit="ns since 1970"),
-    Column("replied_ns", "int64", "when it was answered", unit="ns since 1970"),
+    Column("requested_ns", "int64", "when it was asked", unit=_NS),
+    Column("replied_ns", "int64", "when it was answered", unit=_NS),
     Column("latency_ms", "int64", "from the one to the other, whole milliseconds", unit="ms"),
     Column("status", "int64", "status of the answer; null if there is none"),
     Column("request", "string", "what was asked: type of the packet, or topic of the message"),
@@ -168,9 +253,9 @@ SESSIONS: Final = (
         "opened_ns",
         "int64",
         "when the login was sent; null if it was not captured, MQTT",
-        unit="ns since 1970",
+        unit=_NS,
     ),
-    Column("closed_ns", "int64", "when the connection was over", unit="ns since 1970"),
+    Column("closed_ns", "int64", "when the connection was over", unit=_NS),
     Column("status", "int64", "code of the login's answer"),
     Column(
         "ended_by",
@@ -199,12 +284,12 @@ SESSIONS: Final = (
 
 RETAINED: Final = (
     Column("topic", "string", "topic that the value stands for"),
-    Column("from_ns", "int64", "from when on it was the value", unit="ns since 1970"),
-    Column("to_ns", "int64", "until when; null if it still is", unit="ns since 1970"),
+    Column("from_ns", "int64", "from when on it was the value", unit=_NS),
+    Column("to_ns", "int64", "until when; null if it still is", unit=_NS),
     Column("payload", "binary", "the value"),
     Column("qos", "int32", "quality of service it was published with"),
     Column("message_key", "string", "the message that set it"),
-    Column("client_id", "string", "client id of who set it"),
+    Column("producer_client_id", "string", "client id of who set it"),
     Column("ended_by", "string", "replaced, deleted, expired; null if it still stands"),
     Column("from_frame", "int64", "frame in which it was set"),
     *_ROW,
@@ -218,7 +303,7 @@ VIOLATIONS: Final = (
     Column("message_key", "string", "the message it was about, if any"),
     Column("text", "string", "what was done, in a sentence"),
     Column("client_id", "string", "client id of the connection"),
-    Column("captured_ns", "int64", "when", unit="ns since 1970"),
+    Column("captured_ns", "int64", "when", unit=_NS),
     Column("frame", "int64", "frame of the packet that broke it"),
     *_ROW,
 )
@@ -226,6 +311,9 @@ VIOLATIONS: Final = (
 
 TABLES: Final[Mapping[str, tuple[Column, ...]]] = MappingProxyType(
     {
+        "messages": MESSAGES,
+        "destinations": DESTINATIONS,
+        "producers": PRODUCERS,
         "deliveries": DELIVERIES,
         "transactions": TRANSACTIONS,
         "hops": HOPS,
@@ -236,6 +324,7 @@ TABLES: Final[Mapping[str, tuple[Column, ...]]] = MappingProxyType(
     }
 )
 """The columns of every table by its name."""
+FACTS: Final = tuple(TABLES)
 
 
 def fact_table(name: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
@@ -271,3 +360,60 @@ def text_array(texts: Sequence[str | None]) -> pa.Array:
         return pa.array(texts, pa.string())
     except UnicodeEncodeError:
         return pa.array([text and storable(text) for text in texts], pa.string())
+
+
+# --- timestamps -----------------------------------------------------------------------------
+
+_AT: Final = pa.timestamp("us", tz="UTC")
+_NS_PER_US, _US_PER_MS = 1000, 1000
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+"""The years 1 to 9999, which timestamps have."""
+
+
+def with_times(name: str, table: pa.Table) -> pa.Table:
+    """Return a part of a table with a timestamp ``x_at`` behind every moment ``x_ns`` or ``x_ms``.
+
+    Of both the timestamp is that of ``x_ns``, and of ``x_ms`` where that is null. Text is a
+    dictionary and its indices, in all parts.
+    """
+    arrays, fields = [], []
+    moments: dict[str, pa.Array] = {}
+    columns = TABLES[name]
+    for column, after in zip(columns, (*columns[1:], None), strict=True):
+        values = table[column.name]
+        if pa.types.is_string(values.type):
+            values = values.dictionary_encode()
+        elif not pa.types.is_dictionary(values.type):
+            values = values.cast(arrow_type(column.kind))
+        arrays.append(values)
+        fields.append(pa.field(column.name, values.type))
+        stem = _moment_of(column)
+        if stem is None:
+            continue
+        at = _from_ns(values) if column.name.endswith("_ns") else _from_ms(values, column)
+        moments[stem] = pc.coalesce(at, moments[stem]) if stem in moments else at
+        if after is None or _moment_of(after) != stem:
+            arrays.append(moments[stem])
+            fields.append(pa.field(f"{stem}_at", _AT))
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _moment_of(column: Column) -> str | None:
+    """Return the name of a moment without its unit, None of all other columns."""
+    return column.name.rpartition("_")[0] if "since 1970" in (column.unit or "") else None
+
+
+def _from_ns(values: pa.ChunkedArray) -> pa.Array:
+    """Return nanoseconds as the microseconds that they lie in, before 1970 too."""
+    missing = pc.is_null(values).to_numpy(zero_copy_only=False)
+    us = values.fill_null(0).to_numpy() // _NS_PER_US
+    return pa.array(us, mask=missing).cast(_AT)
+
+
+def _from_ms(values: pa.ChunkedArray, column: Column) -> pa.Array:
+    """Return milliseconds as microseconds, null where the number is no time."""
+    ms = values.fill_null(_LAST_MS + 1).to_numpy()
+    missing = (ms < _FIRST_MS) | (ms > _LAST_MS)
+    if column.unit == _MS_OR_NEVER:
+        missing |= ms == 0
+    return pa.array(np.where(missing, 0, ms) * _US_PER_MS, mask=missing).cast(_AT)

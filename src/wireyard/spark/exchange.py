@@ -10,15 +10,18 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, Final
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 
+from wireyard.layers.grouping import by_group
 from wireyard.spark.lake import writing
 from wireyard.streams.source import filesystem
 
-__all__ = ["EXCHANGE", "dump", "load", "read_part", "write_parts"]
+__all__ = ["EXCHANGE", "dump", "join_tables", "load", "read_part", "split_table", "write_parts"]
 
 EXCHANGE: Final = "exchange"
 """Where the files of a run are staged, beside its tables."""
@@ -57,6 +60,49 @@ def read_part(paths: Iterable[str], part: int) -> Iterator[list[pa.Table]]:
                 file.seek(place)
                 tables.append(pa.ipc.open_stream(file).read_all())
         yield tables
+
+
+_REPEATS: Final = 4
+
+
+def split_table(table: pa.Table, parts: Any, count: int) -> list[pa.Table]:
+    """Return the rows of each of `count` parts, in their order.
+
+    Text that does not repeat much is no dictionary in them: each part would have all of it.
+
+    Parameters
+    ----------
+    parts
+        The part of each row.
+    """
+    arrays = [
+        column.cast(column.type.value_type)
+        if pa.types.is_dictionary(column.type)
+        and _REPEATS * sum(len(chunk.dictionary) for chunk in column.chunks) > len(column)
+        else column
+        for column in table.columns
+    ]
+    plain = pa.table(arrays, table.column_names)
+    order, starts = by_group(np.asarray(parts, np.int32), count)
+    rows = plain.take(pa.array(order))
+    edges = starts.tolist()
+    return [rows.slice(a, b - a) for a, b in pairwise(edges)]
+
+
+def join_tables(tables: Iterable[pa.Table]) -> pa.Table:
+    """Return tables with the same columns as one; text is a dictionary if it is one in all."""
+    parts = list(tables)
+    if any(part.schema != parts[0].schema for part in parts):
+        parts = [part.cast(_plain(part.schema)) for part in parts]
+    return pa.concat_tables(parts)
+
+
+def _plain(schema: pa.Schema) -> pa.Schema:
+    kinds = [
+        (field.name, field.type.value_type if pa.types.is_dictionary(field.type) else field.type)
+        for field in schema
+    ]
+    return pa.schema(kinds)
 
 
 def dump(folder: str, thing: Any) -> str:

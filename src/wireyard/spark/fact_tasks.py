@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from wireyard.spark.fact_rows import with_times
+from wireyard.layers.tables import with_times
 from wireyard.spark.parts import PartFile
 from wireyard.spark.steps import FOUND
 from wireyard.spark.types import spark_schema
@@ -18,7 +19,7 @@ from wireyard.spark.types import spark_schema
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["dropped_rows", "run_tasks", "write_tables"]
+__all__ = ["dropped_rows", "note_file", "run_tasks", "write_tables"]
 
 
 def run_tasks(
@@ -46,20 +47,29 @@ def write_tables(
     tables: Iterable[tuple[str, pa.Table]], staging: str
 ) -> Iterator[Mapping[str, Any]]:
     """Write rows of tables, a file a table; yield what was written."""
-    files: dict[str, tuple[str, PartFile, list[int]]] = {}
+    files: dict[str, tuple[str, PartFile]] = {}
+    rows: Counter[str] = Counter()
+    sources: defaultdict[str, set[str]] = defaultdict(set)
     for name, table in tables:
         if not table.num_rows:
             continue
-        timed = table if name == "messages" else with_times(name, table)
+        timed = with_times(name, table)
         if name not in files:
             file = f"part-{uuid4().hex}.parquet"
-            files[name] = file, PartFile(f"{staging}/{name}/{file}", timed.schema), [0]
+            files[name] = file, PartFile(f"{staging}/{name}/{file}", timed.schema)
         for batch in timed.to_batches():
             files[name][1].write(batch)
-        files[name][2][0] += table.num_rows
-    for name, (file, part, rows) in files.items():
+        rows[name] += table.num_rows
+        sources[name].update(pc.unique(timed["source"]).to_pylist())
+    for name, (file, part) in files.items():
         part.close()
-        yield {"kind": "fact", "name": name, "file": file, "things": rows[0]}
+        found = {"file": file, "things": rows[name], "sources": sorted(sources[name])}
+        yield {"kind": "fact", "name": name, **found}
+
+
+def note_file(name: str, path: str) -> Mapping[str, Any]:
+    """Return a file for a later stage as a row of `FOUND`."""
+    return {"kind": "note", "name": name, "file": path, "things": 0}
 
 
 def dropped_rows(dropped: Counter[str]) -> Iterator[Mapping[str, Any]]:

@@ -1,123 +1,213 @@
-"""The tables that the layers make of packets: what became of messages, logins, requests.
+"""The tables that the layers make of packets: messages, what became of them, logins, requests.
 
-What sets and joins can say is Spark SQL: which packets there are, when each was complete, and which
-belong together. The layers have a state from packet to packet, so their steps
-(``wireyard.layers.steps``) run in Python: Spark deals what a step takes to tasks by its key, in its
-order, and a task goes through its keys one after the other. What follows it writes to files of its
-own, as the tasks of the bronze stage do; notes for a later step too, from which they are dealt
-anew. There is one Python call a task and step, and a task holds the state of one key and some
-thousand rows, however many packets there are.
+Every key of the layers begins with the source, but for JMS messages, which several captures may
+show. So facts are made of some inputs, and those of others stay as they are.
+
+MQTT and JMQ have columns (``spark.mqtt_facts``, ``spark.jmq_facts``). Of RMP, and of JMS messages
+that several inputs show, steps (``wireyard.layers.steps``) go through records: Spark deals what a
+step takes to tasks by its key, in its order, and a task goes through its keys one after the other.
+What follows it writes to files of its own, as the tasks of the bronze stage do; notes for a later
+step too, from which they are dealt anew. There is one Python call a task and step, and a task holds
+the state of one key and some thousand rows.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
-from wireyard.layers.jmq.chain import CHAIN as JMS
+from wireyard.formats import get_format
+from wireyard.layers.destinations import NEEDED as COUNTED
+from wireyard.layers.destinations import count_messages, destinations
+from wireyard.layers.jmq.hops import HOP_STEPS
+from wireyard.layers.rmp.chain import CHAIN as RMP
+from wireyard.layers.rmp.chain import tables as rmp_tables
+from wireyard.layers.rmp.observer import NEEDED as RMP_NEEDED
 from wireyard.layers.steps import Chain, Step
-from wireyard.spark.exchange import EXCHANGE
-from wireyard.spark.fact_rows import FACTS, fact_batch
-from wireyard.spark.jmq_facts import is_held, write_jmq_facts
+from wireyard.layers.tables import FACTS, TABLES, fact_table, with_times
+from wireyard.spark.exchange import EXCHANGE, dump, load
+from wireyard.spark.fact_tasks import dropped_rows, note_file, run_tasks, write_tables
+from wireyard.spark.jmq_facts import FORMATS as JMS_FORMATS
+from wireyard.spark.jmq_facts import write_jmq_facts
 from wireyard.spark.lake import Input, Lake, writing
 from wireyard.spark.mqtt_facts import mqtt_groups, write_mqtt_facts
-from wireyard.spark.parts import PartFile
+from wireyard.spark.parts import PartFile, measure, read_batches
 from wireyard.spark.steps import FOUND, NOTE, NOTES, run_step
 from wireyard.spark.streams import captured_streams
-from wireyard.spark.tables.message import MESSAGES
 from wireyard.spark.types import spark_schema
 from wireyard.spark.urls import literal
+from wireyard.streams.plan import make_plan
 from wireyard.streams.source import filesystem
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["FACTS", "FEW", "Layer", "write_facts"]
+__all__ = ["FEW", "Facts", "related_to", "write_empty", "write_facts"]
 
-JMS_FORMATS = ("jmq", "gpacket")
-FEW = 1 << 14
-"""Notes of a step that need no tasks: to start some takes longer than to go through them."""
+FEW: Final = 1 << 14
+"""Notes of a step, or RMP packets, that need no tasks: to start some takes longer than to go
+through them."""
+_FEW_BYTES: Final = 64 << 20
+_COUNTED_HERE: Final = 1 << 19
+"""Messages that are counted without tasks."""
+_BETWEEN: Final = "\0"
+"""Between the parts of a key: it is in no path, address or id."""
 
 _Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """What a task does with the rows that it is given, in their order."""
 
 
-@dataclass(frozen=True)
-class Layer:
-    """How the packets of some formats become rows of tables."""
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What was staged.
 
-    chain: Chain
-    rows: Callable[[Mapping[str, DataFrame], DataFrame], DataFrame | None]
-    """Packets by format, and what captures tell of their streams -> the rows that the first step
-    takes, with a `key` each; None if there are none."""
+    Attributes
+    ----------
+    files
+        By table, each file and the sources of its rows.
+    notes
+        What is to be said about them.
+    """
+
+    files: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
 
 def write_facts(
-    layers: Iterable[Layer],
-    packets: Mapping[str, DataFrame],
-    files: Mapping[str, Sequence[str]],
+    spark: SparkSession,
     lake: Lake,
+    files: Mapping[str, Sequence[str]],
     inputs: Collection[Input],
-) -> list[str]:
-    """Stage the tables of facts; return what is to be said about them.
+    staged: Mapping[str, Sequence[str]],
+) -> Facts:
+    """Stage the facts of some inputs.
 
     Parameters
     ----------
-    packets
-        By format, all packets that there will be after the commit.
     files
-        Where they are, by format.
+        Where their packets are, by format.
     inputs
-        The inputs that there will be, for what captures tell of their streams.
+        Them, with those that have JMS messages in common with them.
+    staged
+        Files of tables that are staged already.
     """
-    lake.make_staging([*FACTS, NOTES, EXCHANGE, "messages"])
-    streams = captured_streams(inputs)
-    told = next(iter(packets.values())).sparkSession.createDataFrame(streams)
-    stage = _Stage(lake)
-    found = lake.list_staged("messages")
-    spark, staging = next(iter(packets.values())).sparkSession, lake.staged("")
+    lake.make_staging([*FACTS, NOTES, EXCHANGE])
+    stage = _Stage(spark, lake)
+    staging, streams = lake.staged(""), captured_streams(inputs)
+    sources = [each.source for each in inputs]
+    closed = streams.filter(streams["ended"].is_valid())
+    ended = zip(*(closed[name].to_pylist() for name in ("source", "stream")), strict=True)
     jms = {name: files[name] for name in JMS_FORMATS if files.get(name)}
-    for layer in layers:
-        if layer.chain is JMS and (not jms or is_held(jms)):
-            continue
-        rows = layer.rows(packets, told)
-        if rows is not None:
-            stage.run(layer.chain, _in_order(rows, timed=len(streams) > 0))
-    if is_held(jms):
-        closed = streams.filter(streams["ended"].is_valid())
-        ended = zip(*(closed[name].to_pylist() for name in ("source", "stream")), strict=True)
-        stage.take(write_jmq_facts(spark, staging, jms, ended))
+    stage.take(write_jmq_facts(spark, staging, jms, sources, ended))
+    stage.run(HOP_STEPS)
+    rmp = files.get("rmp", ())
+    sizes = [measure(path) for path in rmp]
+    if sum(rows for rows, _ in sizes) <= FEW and sum(size for _, size in sizes) <= _FEW_BYTES:
+        stage.take(_write_rmp(rmp, sources, staging))
+    else:
+        (_, first), *later = RMP.items()
+        stage.take(stage.by_tasks(_rmp_rows(spark, rmp, sources), first, packed=False))
+        stage.run(dict(later))
     groups = mqtt_groups(files.get("mqtt", ()), inputs, streams)
     stage.take(write_mqtt_facts(spark, staging, groups))
-    stage.keep_messages(found)
-    return stage.finish()
+    return stage.finish(staged)
 
 
-def _in_order(rows: DataFrame, timed: bool) -> DataFrame:
-    """Deal rows to tasks by their key, and put those of each in the order of time.
+def related_to(lake: Lake, facts: Facts, changed: Collection[str]) -> set[str]:
+    """Return the inputs of a lake that may have JMS messages in common with staged ones.
 
-    A receiver reads a stream in order, so what was complete early waits for what is before it.
-    Where no packet is `timed`, the streams of a key go one behind the other. What is known of
-    streams has no offset and goes before all packets.
+    They show the same producer in spans that overlap, or are related in turn to one that does.
+
+    Parameters
+    ----------
+    changed
+        Inputs that the lake holds no more.
     """
-    dealt = rows.repartition("key")
-    order = ["stream", "offset"]
-    if timed:
-        before = Window.partitionBy("key", "stream").orderBy("offset")
-        before = before.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-        dealt = dealt.withColumn("reached", F.max(F.struct("captured_ns", "frame")).over(before))
-        order = ["reached", *order]
-    ordered = dealt.sortWithinPartitions("key", F.col("offset").isNotNull(), *order)
-    return ordered.drop("reached")
+    staged = [lake.staged("producers", file) for file in facts.files.get("producers", ())]
+    held = lake.paths("producers")
+    if not staged or not held:
+        return set()
+    spans = pa.concat_tables(map(_read, held)).select(["source", "producer", "first_ms", "last_ms"])
+    gone = pa.array(list(changed), pa.string())
+    waiting = pa.concat_tables(map(_read, staged)).select(spans.column_names)
+    left = spans.filter(pc.invert(pc.is_in(spans["source"], gone)))
+    found: set[str] = set()
+    while waiting.num_rows and left.num_rows:
+        pairs = left.join(waiting, "producer", join_type="inner", right_suffix="_of_other")
+        overlap = pc.and_(
+            pc.less_equal(pairs["first_ms"], pairs["last_ms_of_other"]),
+            pc.less_equal(pairs["first_ms_of_other"], pairs["last_ms"]),
+        )
+        sources = pc.unique(pairs.filter(overlap)["source"])
+        found.update(sources.to_pylist())
+        is_new = pc.is_in(left["source"], sources)
+        waiting, left = left.filter(is_new), left.filter(pc.invert(is_new))
+    return found
+
+
+def write_empty(lake: Lake, table: str) -> str:
+    """Stage a file of a table of facts without rows; return its name."""
+    return _write(lake, table, with_times(table, fact_table(table, ())))
+
+
+def _write(lake: Lake, table: str, rows: pa.Table) -> str:
+    name = f"part-{uuid4().hex}.parquet"
+    file = PartFile(lake.staged(table, name), rows.schema)
+    for batch in rows.to_batches() or [pa.RecordBatch.from_pylist([], rows.schema)]:
+        file.write(batch)
+    file.close()
+    return name
+
+
+def _read(path: str, columns: Sequence[str] | None = None) -> pa.Table:
+    system, inner = filesystem(path)
+    return pq.read_table(inner, filesystem=system, columns=columns)
+
+
+# --- rmp ------------------------------------------------------------------------------------
+
+
+def _rmp_rows(spark: SparkSession, files: Sequence[str], sources: Collection[str]) -> DataFrame:
+    """Return RMP packets with their keys, in the order of each stream.
+
+    A sender and its group are one stream.
+    """
+    schema = spark_schema(make_plan(get_format("rmp"), captured=True).schema)
+    rows = spark.read.schema(schema).parquet(*map(literal, files))
+    rows = rows.where(F.col("source").isin(*sources))
+    keyed = rows.select(*RMP_NEEDED, F.concat_ws(_BETWEEN, "source", "stream").alias("key"))
+    return keyed.repartition("key").sortWithinPartitions("key", "offset")
+
+
+def _write_rmp(
+    files: Sequence[str], sources: Collection[str], staging: str
+) -> Iterator[Mapping[str, Any]]:
+    """Write what a few RMP packets say."""
+    wanted = pa.array(sources, pa.string())
+    parts = [
+        table.filter(pc.is_in(table["source"].cast(pa.string()), wanted))
+        for path in files
+        for table in read_batches(path, RMP_NEEDED)
+    ]
+    if parts:
+        rows = [row for part in parts for row in part.to_pylist()]
+        found = rmp_tables(sorted(rows, key=itemgetter("source", "stream", "offset")))
+        made = ((name, fact_table(name, some)) for name, some in found.tables.items())
+        yield from write_tables(made, staging)
+        yield from dropped_rows(found.dropped)
+
+
+# --- steps ----------------------------------------------------------------------------------
 
 
 def _in_key_order(spark: SparkSession, notes: Iterable[str]) -> DataFrame:
@@ -127,10 +217,6 @@ def _in_key_order(spark: SparkSession, notes: Iterable[str]) -> DataFrame:
     return ordered.drop("order")
 
 
-def _by_tasks(rows: DataFrame, work: _Work) -> pa.Table:
-    return rows.mapInArrow(work, spark_schema(FOUND)).toArrow()
-
-
 def _here(notes: Iterable[str], work: _Work) -> pa.Table:
     """Go through a few notes in this process, in the order in which a task would get them."""
     rows = pa.concat_tables(map(_read, notes))
@@ -138,33 +224,36 @@ def _here(notes: Iterable[str], work: _Work) -> pa.Table:
     return pa.Table.from_batches(work(iter(ordered.to_batches())), FOUND)
 
 
-def _read(path: str) -> pa.Table:
-    system, inner = filesystem(path)
-    return pq.read_table(inner, filesystem=system)
-
-
 class _Stage:
-    """The steps of all layers, and the files that their tasks have written."""
+    """The files that tasks have written, and the steps that notes among them wait for."""
 
-    def __init__(self, lake: Lake) -> None:
+    def __init__(self, spark: SparkSession, lake: Lake) -> None:
+        self._spark = spark
         self._lake = lake
-        self._facts: defaultdict[str, list[str]] = defaultdict(list)
+        self._facts: defaultdict[str, dict[str, Sequence[str]]] = defaultdict(dict)
+        self._rows: Counter[str] = Counter()
         self._notes: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
         self._dropped: Counter[str] = Counter()
 
-    def run(self, chain: Chain, rows: DataFrame) -> None:
-        """Run the steps of a chain; the first takes `rows`."""
-        (_, first), *later = chain.items()
-        self.take(_by_tasks(rows, self._work(first, packed=False)).to_pylist())
-        for name, step in later:
-            work = self._work(step, packed=True)
+    def run(self, steps: Chain) -> None:
+        """Run steps over the notes for them."""
+        for name, step in steps.items():
             files = self._notes.pop(name, [])
             paths = [self._lake.staged(NOTES, file) for file, _ in files]
             if sum(things for _, things in files) > FEW:
-                self.take(_by_tasks(_in_key_order(rows.sparkSession, paths), work).to_pylist())
+                rows = _in_key_order(self._spark, paths)
+                self.take(self.by_tasks(rows, step, packed=True))
             elif files:
-                self.take(_here(paths, work).to_pylist())
+                self.take(_here(paths, self._work(step, packed=True)).to_pylist())
             self._delete(paths)
+
+    def by_tasks(self, rows: DataFrame, step: Step, *, packed: bool) -> list[Mapping[str, Any]]:
+        """Have Spark run a step; return what its tasks have written."""
+        work = self._work(step, packed=packed)
+        found: list[Mapping[str, Any]] = (
+            rows.mapInArrow(work, spark_schema(FOUND)).toArrow().to_pylist()
+        )
+        return found
 
     def _work(self, step: Step, *, packed: bool) -> _Work:
         return partial(run_step, step=step, packed=packed, staging=self._lake.staged(""))
@@ -172,40 +261,54 @@ class _Stage:
     def take(self, found: Iterable[Mapping[str, Any]]) -> None:
         """Take what tasks have written, rows of `FOUND`."""
         for one in found:
-            kind, name, file, things = (one[column] for column in FOUND.names)
+            kind, name, file, things = (one[column] for column in FOUND.names[:4])
             if kind == "fact":
-                self._facts[name].append(file)
+                self._facts[name][file] = one["sources"]
+                self._rows[name] += things
             elif kind == "note":
                 self._notes[name].append((file, things))
             else:
                 self._dropped[name] += things
 
-    def finish(self) -> list[str]:
-        """See to it that each table is what was written of it; return what is to be said."""
+    def finish(self, staged: Mapping[str, Sequence[str]]) -> Facts:
+        """See to it that each table is what was written of it; return what there is."""
+        self._count_destinations()
+        self._join_producers()
         for table in FACTS:
-            self._keep(table, self._facts[table] or [self._write_nothing(table)])
-        if not self._dropped:
-            return []
-        things = ", ".join(f"{many:,} above {cap}" for cap, many in sorted(self._dropped.items()))
-        return [f"facts: more was open at once than is remembered; forgotten: {things}"]
+            self._keep(table, {*self._facts[table], *staged.get(table, ())})
+        notes = []
+        if self._dropped:
+            caps = sorted(self._dropped.items())
+            things = ", ".join(f"{many:,} above {cap}" for cap, many in caps)
+            notes = [f"facts: more was open at once than is remembered; forgotten: {things}"]
+        return Facts(dict(self._facts), notes)
 
-    def keep_messages(self, found: Iterable[str]) -> None:
-        """See to it that there are the messages that were found before, and those of layers."""
-        names = {*found, *self._facts["messages"]}
-        if not names:
-            names.add(self._write(MESSAGES.empty_table(), "messages"))
-        self._keep("messages", names)
+    def _count_destinations(self) -> None:
+        """Write how much was sent where, from the messages that were written."""
+        paths = [self._lake.staged("messages", file) for file in self._facts["messages"]]
+        if self._rows["messages"] <= _COUNTED_HERE:
+            counts = [count_messages(_read(path, list(COUNTED))) for path in paths]
+        else:
+            work = partial(_count, staging=self._lake.staged(""))
+            counts = [load(one["file"]) for one in run_tasks(self._spark, paths, work)]
+        if counts:
+            self._add("destinations", destinations(counts))
 
-    def _write_nothing(self, table: str) -> str:
-        return self._write(pa.Table.from_batches([fact_batch(table, ())]), table)
+    def _join_producers(self) -> None:
+        """Write one row for each producer of a source, of whose messages tasks had a part each."""
+        paths = [self._lake.staged("producers", file) for file in self._facts.pop("producers", ())]
+        if paths:
+            rows = pa.concat_tables(map(_read, paths))
+            found = rows.group_by(["source", "producer"], use_threads=False).aggregate(
+                [("first_ms", "min"), ("last_ms", "max")]
+            )
+            names = {"first_ms": "first_ms_min", "last_ms": "last_ms_max"}
+            columns = [found[names.get(one.name, one.name)] for one in TABLES["producers"]]
+            self._add("producers", pa.table(columns, [one.name for one in TABLES["producers"]]))
 
-    def _write(self, rows: pa.Table, table: str) -> str:
-        name = f"part-{uuid4().hex}.parquet"
-        file = PartFile(self._lake.staged(table, name), rows.schema)
-        for batch in rows.to_batches() or [pa.RecordBatch.from_pylist([], rows.schema)]:
-            file.write(batch)
-        file.close()
-        return name
+    def _add(self, table: str, rows: pa.Table) -> None:
+        sources = sorted(pc.unique(rows["source"]).to_pylist())
+        self._facts[table][_write(self._lake, table, with_times(table, rows))] = sources
 
     def _keep(self, table: str, names: Collection[str]) -> None:
         """Delete what attempts have left that did not end, or that another one overtook."""
@@ -217,3 +320,8 @@ class _Stage:
             for path in paths:
                 system, inner = filesystem(path)
                 system.delete_file(inner)
+
+
+def _count(path: str, staging: str) -> Iterator[Mapping[str, Any]]:
+    """Write how many of the messages in a file were sent where."""
+    yield note_file("counts", dump(staging, count_messages(_read(path, list(COUNTED)))))

@@ -1,84 +1,342 @@
-"""The tables of facts of JMQ packets and GPackets in Spark, where one task can hold all packets.
+"""The tables of facts of JMQ packets and GPackets in Spark: few by a task, many by phases.
 
-A message may be seen in several inputs, and its hops are numbered over all of them, so there is
-one task; of more packets than it holds facts are made by steps over rows (``spark.facts``).
+A message may be seen in several inputs, and its hops are numbered over all of them, so inputs are
+taken together that have messages in common. Of as many packets as a task can hold one task makes
+all rows. More go through the phases of ``wireyard.layers.jmq.columns``, each a stage whose tasks
+take some of its keys: packets by connection, what was in transactions by transaction, messages by
+their id, requests by where their replies go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 
-from wireyard.layers.jmq.columns import NEEDED, derive_columns
-from wireyard.spark.fact_tasks import dropped_rows, run_tasks, write_tables
-from wireyard.streams.source import filesystem
+from wireyard.formats.jmq.layout import MESSAGE_TYPES
+from wireyard.layers.jmq.columns import (
+    NEEDED,
+    connection_keys,
+    derive_columns,
+    find_gaps,
+    follow_connections,
+    follow_transactions,
+    join_messages,
+    match_replies,
+    order_hops,
+    partition_keys,
+    producers_of,
+    records_of,
+    stand_for_messages,
+)
+from wireyard.layers.jmq.hops import seen
+from wireyard.layers.jmq.messages import NEEDED as MESSAGE_NEEDED
+from wireyard.layers.jmq.messages import message_table
+from wireyard.layers.jmq.packet_columns import GPACKET, JMQ, ROW_NUMBER
+from wireyard.layers.jmq.receiver import DEAD_REASON
+from wireyard.spark.exchange import join_tables, read_part, split_table, write_parts
+from wireyard.spark.fact_tasks import dropped_rows, note_file, run_tasks, write_tables
+from wireyard.spark.parts import measure, read_batches
+from wireyard.spark.steps import write_notes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["FEW", "MOST_PACKETS", "is_held", "write_jmq_facts"]
+__all__ = ["FEW", "FORMATS", "MOST_PACKETS", "write_jmq_facts"]
 
+FORMATS: Final = (JMQ, GPACKET)
 MOST_PACKETS: Final = 1 << 18
 """Packets that a task holds at once, about 1.5 kB each with all that is made of them."""
 FEW: Final = 1 << 14
 """Packets that need no task: to start one takes longer than to go through them."""
+_HELD_BATCHES: Final = 4
+"""Of a file that is split, what is held before it is written."""
+_FILE_BITS: Final = 40
+"""Of a row number: above them is the number of its file, below its place there."""
 
 Files = Mapping[str, Sequence[str]]
 """Where packets are, by format."""
+Written = Iterator[Mapping[str, Any]]
+"""What a task has written, as rows of `FOUND`."""
 
 
-def is_held(files: Files) -> bool:
-    """Tell whether one task can hold the packets of some files."""
-    return 0 < _count(files) <= MOST_PACKETS
+class _File(NamedTuple):
+    """A file of packets."""
 
-
-def _count(files: Files) -> int:
-    return sum(_rows_in(path) for paths in files.values() for path in paths)
-
-
-def _rows_in(path: str) -> int:
-    system, inner = filesystem(path)
-    with system.open_input_file(inner) as opened:
-        rows: int = pq.ParquetFile(opened).metadata.num_rows
-    return rows
+    number: int
+    format: str
+    path: str
 
 
 def write_jmq_facts(
-    spark: SparkSession, staging: str, files: Files, ended: Iterable[tuple[str, str]]
-) -> Iterator[Mapping[str, Any]]:
+    spark: SparkSession,
+    staging: str,
+    files: Files,
+    sources: Collection[str],
+    ended: Iterable[tuple[str, str]],
+) -> Written:
     """Stage the rows of all tables; yield what was written, as rows of `FOUND`.
 
     Parameters
     ----------
+    sources
+        The inputs that are wanted; files may have packets of others too.
     ended
         Source and name of the streams whose end the captures show.
     """
-    work = partial(_write, staging=staging, ended=tuple(ended))
-    if _count(files) <= FEW:
-        yield from work(files)
-    else:
-        yield from run_tasks(spark, [files], work)
+    named = [(name, path) for name in FORMATS for path in files.get(name, ())]
+    numbered = [_File(number, *one) for number, one in enumerate(named)]
+    job = _Job(staging, frozenset(sources), tuple(ended), len(numbered))
+    packets = sum(measure(one.path)[0] for one in numbered)
+    if packets > MOST_PACKETS:
+        yield from _write_by_phases(spark, job, numbered, -(-packets // (MOST_PACKETS // 2)))
+    elif packets > FEW:
+        yield from run_tasks(spark, [numbered], partial(_write_all, job=job))
+    elif packets:
+        yield from _write_all(numbered, job)
 
 
-def _write(
-    files: Files, staging: str, ended: Sequence[tuple[str, str]]
-) -> Iterator[Mapping[str, Any]]:
-    packets = {
-        name: pa.concat_tables([_read(path) for path in paths])
-        for name, paths in files.items()
-        if paths
+class _Job(NamedTuple):
+    """What all tasks share."""
+
+    staging: str
+    sources: frozenset[str]
+    ended: tuple[tuple[str, str], ...]
+    files: int
+    """How many files there are."""
+
+
+# --- packets --------------------------------------------------------------------------------
+
+
+def _packets(file: _File, sources: Collection[str]) -> Iterator[pa.Table]:
+    """Yield what is looked at of the packets of some inputs, with the numbers of their rows.
+
+    The body of a message says nothing, and of its properties only why it is dead.
+    """
+    first = file.number << _FILE_BITS
+    for table in read_batches(file.path, NEEDED):
+        numbers = np.arange(first, first + table.num_rows)
+        first += table.num_rows
+        table = table.append_column(ROW_NUMBER, pa.array(numbers))
+        table = table.filter(pc.is_in(table["source"].cast(pa.string()), _texts(sources)))
+        if file.format == JMQ:
+            is_message = pc.is_in(table["packet_type"], pa.array(MESSAGE_TYPES, pa.int32()))
+            table = _blanked(table, "body", is_message)
+            is_dead = _has_key(table["properties"], DEAD_REASON)
+            table = _blanked(table, "properties", pc.and_not(is_message, is_dead))
+        yield table
+
+
+def _texts(texts: Iterable[str]) -> pa.Array:
+    return pa.array(sorted(texts), pa.string())
+
+
+def _blanked(table: pa.Table, name: str, rows: pa.ChunkedArray) -> pa.Table:
+    """Return a table with nulls for some values of a column."""
+    blank = rows.fill_null(False).to_numpy()
+    places = pa.array(np.arange(table.num_rows), mask=blank)
+    at = table.schema.get_field_index(name)
+    return table.set_column(at, name, table[name].combine_chunks().take(places))
+
+
+def _has_key(maps: pa.ChunkedArray, key: str) -> pa.Array:
+    """Tell which maps have a key."""
+    found = np.zeros(len(maps), np.bool_)
+    first = 0
+    for chunk in maps.chunks:
+        ends = chunk.offsets.to_numpy()
+        keys = chunk.keys.slice(ends[0], ends[-1] - ends[0])
+        there = np.flatnonzero(pc.equal(keys, key).to_numpy(zero_copy_only=False)) + ends[0]
+        found[first + np.searchsorted(ends, there, side="right") - 1] = True
+        first += len(chunk)
+    return pa.array(found)
+
+
+# --- messages -------------------------------------------------------------------------------
+
+
+def _write_messages(file: _File, marks: pa.Table, staging: str) -> Written:
+    """Write the messages that packets of a file stand for."""
+    numbers = marks[ROW_NUMBER].to_numpy()
+    marks = marks.take(pa.array(np.argsort(numbers)))
+    rows = np.sort(numbers) & ((1 << _FILE_BITS) - 1)
+    yield from write_tables((("messages", one) for one in _messages(file, marks, rows)), staging)
+
+
+def _messages(file: _File, marks: pa.Table, rows: Any) -> Iterator[pa.Table]:
+    first = 0
+    for table in read_batches(file.path, MESSAGE_NEEDED) if len(rows) else ():
+        start, stop = np.searchsorted(rows, [first, first + table.num_rows]).tolist()
+        if stop > start:
+            packets = table.take(pa.array(rows[start:stop] - first))
+            yield message_table(packets, marks.slice(start, stop - start))
+        first += table.num_rows
+
+
+def _of_files(marks: pa.Table, files: int) -> list[pa.Table]:
+    """Return marks by the files that their rows are in."""
+    return split_table(marks, marks[ROW_NUMBER].to_numpy() >> _FILE_BITS, files)
+
+
+# --- one task -------------------------------------------------------------------------------
+
+
+def _write_all(files: Sequence[_File], job: _Job) -> Written:
+    """Write all that the packets of some files say."""
+    parts = {
+        name: [part for one in files if one.format == name for part in _packets(one, job.sources)]
+        for name in FORMATS
     }
-    found = derive_columns(packets, ended)
-    yield from write_tables(found.tables.items(), staging)
+    packets = {name: join_tables(some) for name, some in parts.items() if some}
+    del parts
+    found = derive_columns(packets, job.ended)
+    del packets
+    yield from write_tables(found.tables.items(), job.staging)
+    yield from write_tables([("producers", found.producers)], job.staging)
     yield from dropped_rows(found.dropped)
+    for file, marks in zip(files, _of_files(found.messages, job.files), strict=True):
+        yield from _write_messages(file, marks, job.staging)
 
 
-def _read(path: str) -> pa.Table:
-    system, inner = filesystem(path)
-    with system.open_input_file(inner) as opened:
-        file = pq.ParquetFile(opened)
-        return file.read([name for name in NEEDED if name in file.schema_arrow.names])
+# --- phases ---------------------------------------------------------------------------------
+
+_TRANSACTIONS, _MESSAGES, _RELAYS, _REQUESTS, _RUNS, _MARKS = _BETWEEN = (
+    "transactions", "messages", "relays", "requests", "runs", "marks",
+)  # fmt: skip
+"""Files between the stages, by what is in them."""
+
+
+def _write_by_phases(spark: SparkSession, job: _Job, files: Sequence[_File], count: int) -> Written:
+    """Run the phases one behind the other, each with so many tasks."""
+    between: dict[str, list[str]] = {name: [] for name in (*FORMATS, *_BETWEEN)}
+    numbers = range(count)
+
+    def run(tasks: Sequence[Any], work: Callable[..., Written], **more: Any) -> Written:
+        for one in run_tasks(spark, tasks, partial(work, job=job, count=count, **more)):
+            if one["kind"] == "note" and one["name"] in between:
+                between[one["name"]].append(one["file"])
+            else:
+                yield one
+
+    yield from run(files, _split)
+    yield from run(numbers, _follow, files={name: between[name] for name in FORMATS})
+    if between[_TRANSACTIONS]:
+        yield from run(numbers, _end_transactions, files=between[_TRANSACTIONS])
+    later = {name: between[name] for name in (_MESSAGES, _RELAYS)}
+    yield from run(numbers, _join, files=later)
+    later = {name: between[name] for name in (_REQUESTS, _RUNS)}
+    yield from run(numbers, _finish, files=later)
+    yield from run(files, _stand, files=between[_MARKS])
+
+
+def _split(file: _File, job: _Job, count: int) -> Written:
+    """Write the packets of a file by connection."""
+    held: list[list[pa.Table]] = []
+
+    def write() -> Mapping[str, Any]:
+        parts = ([pa.concat_tables(some)] for some in zip(*held, strict=True))
+        path = write_parts(job.staging, parts)
+        held.clear()
+        return note_file(file.format, path)
+
+    for table in _packets(file, job.sources):
+        held.append(split_table(table, _part(connection_keys(table), count), count))
+        if len(held) == _HELD_BATCHES:
+            yield write()
+    if held:
+        yield write()
+
+
+def _part(keys: Any, count: int) -> Any:
+    return keys % np.uint64(count)
+
+
+def _by_key(phase: str, count: int, *records: pa.Table) -> list[list[pa.Table]]:
+    """Return the tables for each task of a phase."""
+    parts = (
+        split_table(table, _part(partition_keys(phase, table), count), count) for table in records
+    )
+    return list(map(list, zip(*parts, strict=True)))
+
+
+def _read(files: Sequence[str], number: int) -> list[pa.Table]:
+    """Return the tables that all files have for a task, those of the same place together."""
+    return list(map(join_tables, zip(*read_part(files, number), strict=True)))
+
+
+def _follow(number: int, job: _Job, count: int, files: Files) -> Written:
+    """Follow some connections."""
+    packets = {name: _read(paths, number)[0] for name, paths in files.items() if paths}
+    found = follow_connections(packets, job.ended)
+    del packets
+    yield from write_tables(found.facts.items(), job.staging)
+    yield from dropped_rows(found.dropped)
+    inside, outside = zip(*map(_of_transactions, (found.sendings, found.deliveries)), strict=True)
+    if found.uses.num_rows or any(table.num_rows for table in inside):
+        parts = _by_key("transactions", count, found.uses, *inside)
+        yield note_file(_TRANSACTIONS, write_parts(job.staging, parts))
+    over = follow_transactions(found.uses.slice(0, 0), *outside)
+    parts = _by_key("hops", count, over.sendings, over.deliveries)
+    yield note_file(_MESSAGES, write_parts(job.staging, parts))
+    parts = _by_key("hops", count, found.relays)
+    yield note_file(_RELAYS, write_parts(job.staging, parts))
+    parts = _by_key("numbers", count, found.runs)
+    yield note_file(_RUNS, write_parts(job.staging, parts))
+
+
+def _of_transactions(records: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Return the records that belong to a transaction, and the others."""
+    inside = records["transaction_id"].is_valid()
+    return records.filter(inside), records.filter(pc.invert(inside))
+
+
+def _end_transactions(number: int, job: _Job, count: int, files: Sequence[str]) -> Written:
+    """Follow some transactions."""
+    found = follow_transactions(*_read(files, number))
+    yield from write_tables(found.facts.items(), job.staging)
+    parts = _by_key("hops", count, found.sendings, found.deliveries)
+    yield note_file(_MESSAGES, write_parts(job.staging, parts))
+
+
+def _join(number: int, job: _Job, count: int, files: Files) -> Written:
+    """Put together what is known of some messages."""
+    sendings, deliveries = _read(files[_MESSAGES], number)
+    (relays,) = _read(files[_RELAYS], number)
+    joined = join_messages(sendings, deliveries, relays)
+    hops = order_hops(sendings, deliveries, relays)
+    tables = {
+        "deliveries": joined.deliveries,
+        "hops": hops.hops,
+        "producers": producers_of(sendings, deliveries, relays),
+    }
+    yield from write_tables(tables.items(), job.staging)
+    yield from dropped_rows(hops.dropped)
+    yield from write_notes(map(seen, records_of(*hops.records)), job.staging)
+    yield note_file(
+        _REQUESTS,
+        write_parts(job.staging, _by_key("conversations", count, joined.letters)),
+    )
+    marks = stand_for_messages(sendings, deliveries, relays)
+    by_file = ([some] for some in _of_files(marks, job.files))
+    yield note_file(_MARKS, write_parts(job.staging, by_file))
+
+
+def _finish(number: int, job: _Job, count: int, files: Files) -> Written:
+    """Match requests with replies, and tell which packet numbers nobody saw."""
+    conversations, dropped = match_replies(*_read(files[_REQUESTS], number))
+    violations = find_gaps(*_read(files[_RUNS], number))
+    tables = {"conversations": conversations, "violations": violations}
+    yield from write_tables(tables.items(), job.staging)
+    yield from dropped_rows(dropped)
+
+
+def _stand(file: _File, job: _Job, count: int, files: Sequence[str]) -> Written:
+    """Write the messages among the packets of a file."""
+    marks = join_tables(chain.from_iterable(read_part(files, file.number)))
+    yield from _write_messages(file, marks, job.staging)

@@ -1,8 +1,9 @@
 """The main job: inputs in, a lake with what is new in them.
 
-One run is one commit. Bronze is written by tasks of ours and stitched on the driver; every table
-above it is made anew with Spark SQL from all of bronze, as it will be after the commit; then all of
-it becomes visible. A run that ends before has changed nothing.
+One run is one commit. Bronze is written by tasks of ours and stitched on the driver; the facts
+that follow from what is new are added to those of the inputs that stay, or take their place where
+both show the same JMS messages; then all of it becomes visible. A run that ends before has changed
+nothing.
 
 An input is known by its absolute path or URL, and unchanged if its size, time and the checksum of
 both ends are. One that has changed, or has grown, is read again as a whole, and its new rows take
@@ -25,9 +26,11 @@ from uuid import uuid4
 import pyarrow as pa
 
 from wireyard.formats import names as format_names
+from wireyard.layers.tables import FACTS
 from wireyard.spark import bronze
 from wireyard.spark.bronze import AnyPiece, Outcome, Piece, Settings, packets_table
 from wireyard.spark.dealing import deal
+from wireyard.spark.facts import Facts, related_to, write_empty, write_facts
 from wireyard.spark.indexing import (
     IndexedCapture,
     Walked,
@@ -38,8 +41,8 @@ from wireyard.spark.indexing import (
 from wireyard.spark.inputs import FoundInput
 from wireyard.spark.lake import Change, Input, Lake
 from wireyard.spark.parts import PartFile
+from wireyard.spark.reach import check_reach, reaching
 from wireyard.spark.replacing import drop_inputs
-from wireyard.spark.silver import SILVER, check_reach, write_silver
 from wireyard.spark.stitching import LEDGER, cut_inputs, make_ledger, stitch_input
 from wireyard.spark.streams import streams_table
 from wireyard.spark.types import spark_schema
@@ -137,11 +140,47 @@ def fill_lake(
     changed = [each.path for each in new if each.path in lake.inputs]
     report.replaced = len(changed)
     watch.stage("writing tables")
-    change = _with_added(drop_inputs(lake, changed), report.added)
-    packets = {name: _files_after(lake, change, packets_table(name)) for name in format_names()}
-    report.notes += write_silver(spark, lake, packets, _inputs_after(lake, change).values())
-    lake.commit(_with_rest(lake, change))
+    change = _with_added(drop_inputs(lake, changed, ()), report.added)
+    with reaching(lake):
+        facts = _write_facts(spark, lake, change, report.added)
+        if related := related_to(lake, facts, changed):
+            change = _with_added(drop_inputs(lake, changed, related), report.added)
+            inputs = _inputs_after(lake, change)
+            both = [*report.added, *(inputs[source] for source in sorted(related))]
+            facts = _write_facts(spark, lake, change, both)
+    report.notes += facts.notes
+    lake.commit(_with_rest(lake, _with_facts(change, facts)))
     return report
+
+
+def _write_facts(spark: SparkSession, lake: Lake, change: Change, inputs: Sequence[Input]) -> Facts:
+    """Stage the facts of some inputs, whose packets are in the lake or staged."""
+    files = {}
+    for name in format_names():
+        table = packets_table(name)
+        staged = {*change.append.get(table, ())}
+        wanted = dict.fromkeys(file for each in inputs for file in each.files.get(table, ()))
+        files[name] = [
+            lake.staged(table, file) if file in staged else f"{lake.root}/{table}/{file}"
+            for file in wanted
+        ]
+    return write_facts(spark, lake, files, inputs, change.append)
+
+
+def _with_facts(change: Change, facts: Facts) -> Change:
+    """Return the change with facts, each file known to the inputs whose rows it has."""
+    append = {table: list(names) for table, names in change.append.items()}
+    of_input: defaultdict[str, dict[str, list[str]]] = defaultdict(dict)
+    for table, files in facts.files.items():
+        append[table] = [*append.get(table, ()), *files]
+        for file, sources in files.items():
+            for source in sources:
+                of_input[source].setdefault(table, []).append(file)
+    inputs = [
+        replace(each, files={**each.files, **of_input.get(each.source, {})})
+        for each in change.inputs
+    ]
+    return replace(change, inputs=tuple(inputs), append=append)
 
 
 def _is_held(lake: Lake, found: FoundInput) -> bool:
@@ -342,6 +381,9 @@ def _with_rest(lake: Lake, change: Change) -> Change:
     append = dict(change.append)
     if not _files_after(lake, change, _QUARANTINE):
         append[_QUARANTINE] = [_write_table(lake, _QUARANTINE, bronze.QUARANTINE.empty_table())]
+    for table in FACTS:
+        if not _files_after(lake, change, table):
+            append[table] = [write_empty(lake, table)]
     inputs = _inputs_after(lake, change)
     rows = [
         {"source": each.source, "stream": one.stream, **one.counts}
@@ -349,8 +391,7 @@ def _with_rest(lake: Lake, change: Change) -> Change:
         for one in each.streams
     ]
     ledger = pa.Table.from_pylist(rows, _LEDGER_SCHEMA)
-    swapped = {table: lake.list_staged(table) for table in SILVER}
-    swapped["ledger"] = [_write_table(lake, "ledger", ledger)]
+    swapped = {"ledger": [_write_table(lake, "ledger", ledger)]}
     swapped["streams"] = [_write_table(lake, "streams", streams_table(inputs.values()))]
     return replace(change, append=append, replace=swapped)
 

@@ -50,7 +50,7 @@ from wireyard.streams.source import filesystem
 
 __all__ = ["Change", "Input", "Lake", "LakeError", "StreamLedger", "writing"]
 
-_RECORD_VERSION = 2
+_RECORD_VERSION = 3
 _STAGING, _COMMITS, _LOCK = "_staging", "_wireyard/commits", "_wireyard/lock"
 _PENDING, _DONE = ".pending", ".json"
 _HIDDEN = (".", "_")
@@ -159,14 +159,6 @@ class Lake:
             for table in tables:
                 self._fs.create_dir(self._path(_STAGING, self.run, table))
 
-    def sweep_staged(self, table: str) -> None:
-        """Delete the hidden files that other writers leave beside theirs."""
-        folder = fs.FileSelector(self._path(_STAGING, self.run, table))
-        with writing(self.url):
-            for info in self._fs.get_file_info(folder):
-                if info.base_name.startswith(_HIDDEN):
-                    self._fs.delete_file(info.path)
-
     def _path(self, *parts: str) -> str:
         return "/".join((self._root, *parts))
 
@@ -260,7 +252,8 @@ class Lake:
         with self._fs.open_input_stream(self._path(_COMMITS, name)) as file:
             record: dict[str, Any] = json.loads(file.read())
         if record["record"] != _RECORD_VERSION:
-            raise LakeError(f"{self.url}: was written by a newer wireyard")
+            age = "a newer" if record["record"] > _RECORD_VERSION else "an older"
+            raise LakeError(f"{self.url}: was written by {age} wireyard; name another folder")
         return record
 
     # --- what a store can do ------------------------------------------------------------------

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from wireyard.formats.base import Row
 from wireyard.formats.mqtt.layout import PUBLISH
@@ -35,7 +34,7 @@ from wireyard.layers.mqtt.columns import (
 from wireyard.layers.mqtt.delivery_columns import TopicKey, Will, deliver
 from wireyard.layers.mqtt.directions import OK, Stream
 from wireyard.layers.mqtt.messages import NEEDED as MESSAGE_NEEDED
-from wireyard.layers.mqtt.messages import marks_of, message_columns, unknown_marks
+from wireyard.layers.mqtt.messages import marks_of, message_table, unknown_marks
 from wireyard.layers.mqtt.packets import (
     NEEDED,
     Ints,
@@ -47,10 +46,9 @@ from wireyard.layers.mqtt.packets import (
 from wireyard.layers.mqtt.published import SENT, Clients
 from wireyard.layers.steps import Note
 from wireyard.spark.exchange import dump, load, read_part, write_parts
-from wireyard.spark.fact_tasks import dropped_rows, run_tasks, write_tables
+from wireyard.spark.fact_tasks import dropped_rows, note_file, run_tasks, write_tables
 from wireyard.spark.lake import Input, StreamLedger
-from wireyard.spark.tables.message import message_table
-from wireyard.streams.source import filesystem
+from wireyard.spark.parts import read_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,7 +59,6 @@ MOST_PACKETS: Final = 1 << 19
 """Packets that a task holds at once, at most about 500 bytes each with all that is made of them."""
 FEW: Final = 1 << 15
 """Packets that need no tasks: to start some takes longer than to go through them."""
-_BATCH_PACKETS: Final = 1 << 16
 _HELD_BATCHES: Final = 4
 """Of a file that is split, what is held before it is written."""
 _TABLE: Final = "packets_mqtt"
@@ -74,6 +71,8 @@ class Group:
     """Inputs that have files in common, and no others have."""
 
     files: tuple[str, ...]
+    sources: tuple[str, ...]
+    """Files may have packets of others too, which are none of this."""
     packets: int
     streams: tuple[Row, ...]
     """What captures tell of their streams: ``source, stream, begun, ended, ended_frame,
@@ -118,7 +117,7 @@ def mqtt_groups(files: Iterable[str], inputs: Iterable[Input], streams: pa.Table
         seen |= names.keys()
         packets = sum(_count(stream) for each in sources.values() for stream in each.streams)
         rows = tuple(row for source in sources for row in told[source])
-        groups.append(Group(tuple(paths[one] for one in names), packets, rows))
+        groups.append(Group(tuple(paths[one] for one in names), tuple(sources), packets, rows))
     return groups
 
 
@@ -157,14 +156,6 @@ def _dealt(groups: Iterable[Group]) -> list[list[Group]]:
 # --- files ----------------------------------------------------------------------------------
 
 
-def _batches(path: str, columns: Iterable[str]) -> Iterator[pa.Table]:
-    system, inner = filesystem(path)
-    with system.open_input_file(inner) as opened:
-        file = pq.ParquetFile(opened, read_dictionary=["source", "stream", "topic"])
-        for batch in file.iter_batches(_BATCH_PACKETS, columns=list(columns)):
-            yield pa.Table.from_batches([batch])
-
-
 def _all(tables: Mapping[str, Iterable[pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
     return ((name, part) for name, parts in tables.items() for part in parts)
 
@@ -179,7 +170,7 @@ def _write_small(groups: Iterable[Group], staging: str) -> Iterator[Mapping[str,
     for group in groups:
         evidence = Evidences()
         for path in group.files:
-            evidence.merge(_evidence(path))
+            evidence.merge(_evidence(path, group.sources))
         streams, secret = known_of(evidence, group.streams), new_secret()
         parts = [
             part
@@ -193,22 +184,32 @@ def _write_small(groups: Iterable[Group], staging: str) -> Iterator[Mapping[str,
         topics = matched.topics()
         deliveries = deliver(found.sent, found.delivered, topics, matched.clients, streams)
         rest = explain_rest(deliveries.notes, matched.links)
-        marks = marks_of(found.sent, found.clients, matched.wills)
+        marks = marks_of(found.sent, found.clients, matched.wills, found.links)
         tables += [*found.tables.items(), *_all(deliveries.tables), *_all(rest.tables)]
         for number, path in enumerate(group.files):
             mine = marks.filter(pc.equal(marks["file"], number))
-            tables += (("messages", table) for table in _messages(path, mine, streams))
+            tables += (
+                ("messages", table) for table in _messages(path, mine, streams, group.sources)
+            )
         for each in (found, matched, deliveries, rest):
             dropped += each.dropped
     yield from write_tables(tables, staging)
     yield from dropped_rows(dropped)
 
 
-def _unknown_marks(path: str, numbers: Mapping[Stream, int]) -> Iterator[pa.Table]:
+def _of_sources(table: pa.Table, sources: Sequence[str]) -> Any:
+    """Return which rows are of some inputs."""
+    wanted = pa.array(sources, pa.string())
+    return pc.is_in(table["source"].cast(pa.string()), wanted).to_numpy()
+
+
+def _unknown_marks(
+    path: str, numbers: Mapping[Stream, int], sources: Sequence[str]
+) -> Iterator[pa.Table]:
     """Yield marks of what was published on streams of which nobody knows the side."""
     first = 0
-    for table in _batches(path, ("source", "stream", "packet_type", "topic", "status")):
-        unknown = stream_numbers(table, numbers) < 0
+    for table in read_batches(path, ("source", "stream", "packet_type", "topic", "status")):
+        unknown = (stream_numbers(table, numbers) < 0) & _of_sources(table, sources)
         if unknown.any():
             is_publish = pc.fill_null(pc.equal(table["packet_type"], int(PUBLISH)), False)
             unknown &= is_publish.to_numpy(zero_copy_only=False)
@@ -217,10 +218,10 @@ def _unknown_marks(path: str, numbers: Mapping[Stream, int]) -> Iterator[pa.Tabl
         first += table.num_rows
 
 
-def _evidence(path: str) -> Evidences:
+def _evidence(path: str, sources: Sequence[str]) -> Evidences:
     found = Evidences()
-    for table in _batches(path, TELLING):
-        found.add(table)
+    for table in read_batches(path, TELLING):
+        found.add(table.filter(pa.array(_of_sources(table, sources))))
     return found
 
 
@@ -229,24 +230,25 @@ def _parts(
 ) -> Iterator[Part]:
     numbers = {(one.source, one.name): number for number, one in enumerate(streams)}
     first = 0
-    for table in _batches(path, NEEDED):
+    for table in read_batches(path, NEEDED):
         yield Part.of(table, numbers, secret, file, first)
         first += table.num_rows
 
 
-def _messages(path: str, marks: pa.Table, streams: Sequence[KnownStream]) -> Iterator[pa.Table]:
+def _messages(
+    path: str, marks: pa.Table, streams: Sequence[KnownStream], sources: Sequence[str]
+) -> Iterator[pa.Table]:
     """Yield the messages among the packets of a file, those too of which nobody knows the side."""
     numbers = {(one.source, one.name): number for number, one in enumerate(streams)}
-    marks = pa.concat_tables([marks, *_unknown_marks(path, numbers)])
+    marks = pa.concat_tables([marks, *_unknown_marks(path, numbers, sources)])
     marks = marks.sort_by("row")
     rows = marks["row"].to_numpy()
     first = 0
-    for table in _batches(path, MESSAGE_NEEDED) if len(rows) else ():
+    for table in read_batches(path, MESSAGE_NEEDED) if len(rows) else ():
         start, stop = np.searchsorted(rows, [first, first + table.num_rows]).tolist()
         if stop > start:
             packets = table.take(pa.array(rows[start:stop] - first))
-            columns = message_columns(packets, marks.slice(start, stop - start))
-            yield message_table(columns, stop - start)
+            yield message_table(packets, marks.slice(start, stop - start))
         first += table.num_rows
 
 
@@ -260,6 +262,7 @@ class _Shared:
     staging: str
     streams: str
     """Where they are written."""
+    sources: tuple[str, ...]
     secret: tuple[int, int]
     partitions: int
     files: int
@@ -279,12 +282,15 @@ class _Large:
         """Write the rows of all tables; yield what was written."""
         spark, files = self._spark, self._group.files
         evidence = Evidences()
-        for one in run_tasks(spark, files, partial(_write_evidence, staging=self._staging)):
+        sources = self._group.sources
+        evidence_of = partial(_write_evidence, sources=sources, staging=self._staging)
+        for one in run_tasks(spark, files, evidence_of):
             evidence.merge(load(one["file"]))
         streams = known_of(evidence, self._group.streams)
         shared = _Shared(
             self._staging,
             dump(self._staging, streams),
+            sources,
             new_secret(),
             self._partitions,
             len(files),
@@ -310,7 +316,9 @@ class _Large:
         yield from dropped_rows(sum((found.dropped for _, found, *_ in clients), matched.dropped))
         messages = [path for _, _, path, _ in clients]
         marks = [path for _, _, _, path in clients]
-        wills = dump(self._staging, matched.wills)
+        senders = {will.message.client for will in matched.wills}
+        links = [link for link in matched.links if link.client in senders]
+        wills = dump(self._staging, (matched.wills, links))
         work = partial(_write_messages, shared=shared, marks=marks, wills=wills)
         yield from run_tasks(spark, numbered, work)
         counts = [len(found.clients) for _, found, *_ in clients]
@@ -356,13 +364,9 @@ _CLIENTS, _NOTES, _PACKETS, _TOPICS = "clients", "notes", "packets", "topics"
 _WHOLE: Final = 1 << 62
 
 
-def _note_file(name: str, path: str) -> Mapping[str, Any]:
-    return {"kind": "note", "name": name, "file": path, "things": 0}
-
-
-def _write_evidence(path: str, staging: str) -> Iterator[Mapping[str, Any]]:
+def _write_evidence(path: str, sources: Sequence[str], staging: str) -> Iterator[Mapping[str, Any]]:
     """Write what the packets of a file show of the sides of streams."""
-    yield _note_file("evidence", dump(staging, _evidence(path)))
+    yield note_file("evidence", dump(staging, _evidence(path, sources)))
 
 
 @cache
@@ -382,11 +386,11 @@ def _split(task: tuple[int, str], shared: _Shared) -> Iterator[Mapping[str, Any]
         topics.update(_count_topics(part))
         held.append(part)
         if len(held) == _HELD_BATCHES:
-            yield _note_file(_PACKETS, _write_split(held, of_stream, shared))
+            yield note_file(_PACKETS, _write_split(held, of_stream, shared))
             held.clear()
     if held:
-        yield _note_file(_PACKETS, _write_split(held, of_stream, shared))
-    yield _note_file(_TOPICS, dump(shared.staging, topics))
+        yield note_file(_PACKETS, _write_split(held, of_stream, shared))
+    yield note_file(_TOPICS, dump(shared.staging, topics))
 
 
 def _write_split(parts: Sequence[Part], of_stream: Ints, shared: _Shared) -> str:
@@ -441,11 +445,11 @@ def _track(number: int, shared: _Shared, files: Sequence[str]) -> Iterator[Mappi
     # What the driver needs of messages is which topics there are.
     topics = found.sent.select(["client", "topic", "retain", "response_topic"])
     topics = topics.group_by(topics.column_names, use_threads=False).aggregate([])
-    marks = marks_of(found.sent, found.clients, ())
+    marks = marks_of(found.sent, found.clients, (), found.links)
     of_files = ([marks.filter(pc.equal(marks["file"], place))] for place in range(shared.files))
     marked = write_parts(shared.staging, of_files)
     small = replace(found, sent=topics, delivered=None, tables={})
-    yield _note_file(_CLIENTS, dump(shared.staging, (number, small, path, marked)))
+    yield note_file(_CLIENTS, dump(shared.staging, (number, small, path, marked)))
 
 
 def _write_messages(
@@ -453,10 +457,12 @@ def _write_messages(
 ) -> Iterator[Mapping[str, Any]]:
     """Write the messages among the packets of a file."""
     number, path = task
-    published = [will for will in load(wills) if will.file == number]
+    published, links = load(wills)
+    mine = [will for will in published if will.file == number]
     parts = [table for (table,) in read_part(marks, number)]
-    found = pa.concat_tables([*parts, marks_of(SENT.empty_table(), (), published)])
-    tables = (("messages", table) for table in _messages(path, found, _streams(shared.streams)))
+    found = pa.concat_tables([*parts, marks_of(SENT.empty_table(), (), mine, links)])
+    messages = _messages(path, found, _streams(shared.streams), shared.sources)
+    tables = (("messages", table) for table in messages)
     yield from write_tables(tables, shared.staging)
 
 
@@ -501,7 +507,7 @@ def _deliver(
     found = deliver(sent, delivered, topics, clients, streams)
     yield from write_tables(_all(found.tables), shared.staging)
     yield from dropped_rows(found.dropped)
-    yield _note_file(_NOTES, dump(shared.staging, found.notes))
+    yield note_file(_NOTES, dump(shared.staging, found.notes))
 
 
 def _renumbered(table: pa.Table, first: int) -> pa.Table:

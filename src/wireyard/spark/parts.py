@@ -8,8 +8,8 @@ zstandard takes 1.7 times as long for 7 % less; statistics are for what people f
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from wireyard.spark.lake import writing
 from wireyard.streams.source import filesystem
 
-__all__ = ["PartFile"]
+__all__ = ["PartFile", "measure", "read_batches"]
 
 _GROUP_BYTES = 32 << 20
 """One row group in memory. A task holds it as batches and, column by column, encoded."""
@@ -101,3 +101,37 @@ def _leaves(path: str, values: pa.Array) -> Iterator[tuple[str, pa.Array]]:
             yield from _leaves(f"{path}.{field.name}", inner)
     else:
         yield path, values
+
+
+# --- and read -------------------------------------------------------------------------------
+
+_BATCH_ROWS: Final = 1 << 16
+_REPEATING: Final = frozenset(
+    {
+        "source", "stream", "format", "status", "src_addr", "dst_addr", "topic", "destination",
+        "packet_type_name", "source_ip_text",
+    }
+)  # fmt: skip
+"""Text that is read as a dictionary and its indices."""
+
+
+def read_batches(path: str, columns: Iterable[str]) -> Iterator[pa.Table]:
+    """Yield the rows of a file, of those columns that it has; at most a row group at a time."""
+    wanted = list(columns)
+    system, inner = filesystem(path)
+    with system.open_input_file(inner) as opened:
+        there = set(pq.ParquetFile(opened).schema_arrow.names)
+        chosen = [name for name in wanted if name in there]
+        texts = [name for name in chosen if name in _REPEATING]
+        file = pq.ParquetFile(opened, read_dictionary=texts)
+        for batch in file.iter_batches(_BATCH_ROWS, columns=chosen):
+            yield pa.Table.from_batches([batch])
+
+
+def measure(path: str) -> tuple[int, int]:
+    """Return how many rows a file has, and about how many bytes they are in memory."""
+    system, inner = filesystem(path)
+    with system.open_input_file(inner) as opened:
+        found = pq.ParquetFile(opened).metadata
+        groups = (found.row_group(place) for place in range(found.num_row_groups))
+        return found.num_rows, sum(group.total_byte_size for group in groups)

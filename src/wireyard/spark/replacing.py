@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from wireyard.layers.tables import FACTS
 from wireyard.spark.lake import Change, Input, Lake
 from wireyard.spark.parts import PartFile
 from wireyard.streams.source import filesystem
@@ -17,7 +18,7 @@ from wireyard.streams.source import filesystem
 __all__ = ["drop_inputs"]
 
 
-def drop_inputs(lake: Lake, changed: Collection[str]) -> Change:
+def drop_inputs(lake: Lake, changed: Collection[str], related: Collection[str]) -> Change:
     """Stage what the lake's files are without some inputs; return the change that makes them so.
 
     Parameters
@@ -25,25 +26,33 @@ def drop_inputs(lake: Lake, changed: Collection[str]) -> Change:
     changed
         Sources that the lake holds. Files that others share with them are written anew without
         their rows, the rest goes.
+    related
+        Sources whose packets stay, and whose facts go.
     """
     remove: dict[str, list[str]] = {}
     append: dict[str, list[str]] = {}
     stays: dict[str, Input] = {}
     for table in list(lake.files):
-        for name in {name for one in changed for name in lake.inputs[one].files.get(table, ())}:
+        gone = {*changed, *related} if table in FACTS else set(changed)
+        for name in {name for one in gone for name in lake.inputs[one].files.get(table, ())}:
             remove.setdefault(table, []).append(name)
             sharers = [
                 stays.get(each.source, each)
                 for each in lake.inputs.values()
-                if name in each.files.get(table, ()) and each.source not in changed
+                if name in each.files.get(table, ()) and each.source not in gone
             ]
             if not sharers:
                 continue
-            new = _copy_without(lake, table, name, changed)
+            lake.make_staging([table])
+            new = _copy_without(lake, table, name, gone)
             append.setdefault(table, []).append(new)
             for each in sharers:
                 kept = [new if file == name else file for file in each.files[table]]
                 stays[each.source] = replace(each, files={**each.files, table: kept})
+    for one in related:
+        each = stays.get(one, lake.inputs[one])
+        kept_files = {table: names for table, names in each.files.items() if table not in FACTS}
+        stays[one] = replace(each, files=kept_files)
     return Change(tuple(stays.values()), remove, append)
 
 

@@ -18,21 +18,38 @@ import pyarrow as pa
 
 from wireyard.formats.base import Row
 from wireyard.layers.steps import Fact, Found, Note, Order, Step
-from wireyard.spark.fact_rows import fact_batch
+from wireyard.layers.tables import fact_table, with_times
 from wireyard.spark.parts import PartFile
 
-__all__ = ["BATCH_ROWS", "FOUND", "NOTE", "NOTES", "order_bytes", "run_step", "values_of"]
+__all__ = [
+    "BATCH_ROWS",
+    "FOUND",
+    "NOTE",
+    "NOTES",
+    "order_bytes",
+    "run_step",
+    "values_of",
+    "write_notes",
+]
 
 NOTES: Final = "notes"
 """Where the notes of a run are staged, beside its tables."""
 NOTE: Final = pa.schema([("key", pa.string()), ("order", pa.binary()), ("record", pa.binary())])
 """A note of a step; keys are equal where their texts are, and orders compare as their bytes do."""
 FOUND: Final = pa.schema(
-    [("kind", pa.string()), ("name", pa.string()), ("file", pa.string()), ("things", pa.int64())]
+    [
+        ("kind", pa.string()),
+        ("name", pa.string()),
+        ("file", pa.string()),
+        ("things", pa.int64()),
+        ("sources", pa.list_(pa.string())),
+    ]
 )
-"""What a task tells: a file by its table, or by the step that takes its notes, and how many things
-are in it; or how many a cap made it forget."""
+"""What a task tells: a file by its table, with the sources of its rows, or by the step that takes
+its notes, and how many things are in it; or how many a cap made it forget."""
 BATCH_ROWS: Final = 1 << 13
+_BATCH_BYTES: Final = 32 << 20
+"""Two of the longest messages of RMP."""
 _LOWEST: Final = 1 << 63
 """Added to a number of 64 bits, so that its bytes compare as it does."""
 
@@ -98,6 +115,14 @@ def _as_dicts(column: pa.Array) -> list[Any]:
     return values
 
 
+def write_notes(notes: Iterable[Note], staging: str) -> Iterator[Row]:
+    """Write notes for later steps; yield what was written."""
+    files = _Files(staging)
+    for note in notes:
+        files.add(note)
+    yield from files.close()
+
+
 # --- what is written ------------------------------------------------------------------------
 
 
@@ -121,7 +146,7 @@ class _Files:
             table, row = found
             file = self._facts.get(table)
             if file is None:
-                batch = partial(fact_batch, table)
+                batch = partial(_fact_batch, table)
                 file = self._facts[table] = _File(f"{self._staging}/{table}", batch)
             file.add(row)
         else:
@@ -131,7 +156,13 @@ class _Files:
         """Write what is held; return rows of `FOUND`."""
         kinds = {"fact": self._facts, "note": self._notes}
         written = [
-            {"kind": kind, "name": name, "file": file.close(), "things": file.things}
+            {
+                "kind": kind,
+                "name": name,
+                "file": file.close(),
+                "things": file.things,
+                "sources": sorted(file.sources),
+            }
             for kind, files in kinds.items()
             for name, file in files.items()
         ]
@@ -158,12 +189,18 @@ class _File:
         self._batch = batch
         self._file = PartFile(f"{folder}/{self._name}", batch([]).schema)
         self._held: list[Any] = []
+        self._held_bytes = 0
         self.things = 0
+        self.sources: set[str] = set()
+        """Those of its rows."""
 
     def add(self, one: Row | Note) -> None:
         self.things += 1
         self._held.append(one)
-        if len(self._held) == BATCH_ROWS:
+        if not isinstance(one, Note):
+            self.sources.add(one["source"])
+            self._held_bytes += len(one.get("body") or b"")
+        if len(self._held) == BATCH_ROWS or self._held_bytes > _BATCH_BYTES:
             self._write()
 
     def close(self) -> str:
@@ -174,7 +211,13 @@ class _File:
 
     def _write(self) -> None:
         self._file.write(self._batch(self._held))
-        self._held = []
+        self._held, self._held_bytes = [], 0
+
+
+def _fact_batch(table: str, rows: list[Row]) -> pa.RecordBatch:
+    whole = with_times(table, fact_table(table, rows))
+    (batch,) = whole.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], whole.schema)]
+    return batch
 
 
 def _note_batch(notes: list[Note]) -> pa.RecordBatch:

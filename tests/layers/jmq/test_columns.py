@@ -13,6 +13,7 @@ import wireyard
 from tests.layers.jmq.conversation import conversation, conversations
 from tests.layers.jmq.judge import derive_in_parts, differences, packet_tables, texts_of
 from tests.layers.jmq.recorded import SCENARIOS, ended
+from wireyard.layers.endpoints import connection_of
 from wireyard.layers.jmq import columns
 
 BATCHES, CONVERSATIONS = 12, 40
@@ -53,6 +54,28 @@ def test_phases_give_the_same_rows_on_any_partition_by_their_keys(parts: int) ->
     tables = packet_tables(rows)
     whole = texts_of(columns.derive_columns(tables, ends).tables, lambda table: table.to_pylist())
     assert texts_of(derive_in_parts(tables, ends, parts), list) == whole
+
+
+def test_streams_of_a_connection_have_one_key() -> None:
+    captured = {
+        "10.0.0.1:1>10.0.0.2:22": ("10.0.0.1", 1, "10.0.0.2", 22),
+        "10.0.0.2:22>10.0.0.1:1": ("10.0.0.2", 22, "10.0.0.1", 1),
+        "10.0.0.2:22>10.0.0.1:1#2": ("10.0.0.2", 22, "10.0.0.1", 1),
+        "10.0.0.1:1>10.0.0.2:22#2": ("10.0.0.1", 1, "10.0.0.2", 22),
+        "[fe80::1]:1>[fe80::2]:2": ("fe80::1", 1, "fe80::2", 2),
+        "[fe80::2]:2>[fe80::1]:1": ("fe80::2", 2, "fe80::1", 1),
+    }
+    bare = dict.fromkeys(("a>b", "b>a", "a>b#2", "b", ""), (None, None, None, None))
+    names = ("source", "stream", "src_addr", "src_port", "dst_addr", "dst_port")
+    rows = [
+        dict(zip(names, (source, name, *ends), strict=True))
+        for source in "xy"
+        for name, ends in (captured | bare).items()
+    ]
+    keys = columns.connection_keys(pa.Table.from_pylist(rows)).tolist()
+    wanted = list(map(connection_of, rows))
+    pairs = set(zip(keys, wanted, strict=True))
+    assert len(pairs) == len({key for key, _ in pairs}) == len(set(wanted)) == 2 * (3 + 5)
 
 
 def test_a_row_that_is_wrong_or_not_there_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ def test_a_delivery_tells_where_a_message_went() -> None:
     row = only(talk.tables()["deliveries"])
     assert row["message_key"] == sent["sys_message_id"] == delivered["sys_message_id"]
     assert (row["producer"], row["producer_client_id"]) == ("10.0.0.9:50000", "me")
-    assert (row["consumer"], row["client_id"]) == ("10.0.0.9:50000", "me")
+    assert (row["consumer"], row["consumer_client_id"]) == ("10.0.0.9:50000", "me")
     assert (row["server"], row["consumer_id"]) == ("10.0.0.1:7677", 7)
     assert (row["destination"], row["subscription"]) == ("q", "dur")
     assert (row["redelivered"], row["delivery_count"]) == (True, 2)

@@ -31,14 +31,14 @@ _OPEN: Final = {"in_flight", "queued", "undecided", "unaccepted"}
 _MOST_UNDECIDED: Final = 0.02
 _KNOWN: Final = {
     "deliveries": (
-        "client_id", "destination", "consumer", "consumer_id", "subscription", "qos", "retained",
-        "delivered_ns", "acknowledged_ns", "redelivered", "outcome",
+        "consumer_client_id", "destination", "consumer", "consumer_id", "subscription", "qos",
+        "retained", "delivered_ns", "acknowledged_ns", "redelivered", "outcome",
     ),
     "sessions": (
         "client", "server", "client_id", "user", "status", "version", "resumed", "keep_alive",
         "opened_ns", "in_flight_sent", "in_flight_received",
     ),
-    "retained": ("topic", "payload", "qos", "from_ns", "to_ns", "ended_by", "client_id"),
+    "retained": ("topic", "payload", "qos", "from_ns", "to_ns", "ended_by", "producer_client_id"),
     "conversations": ("requester", "replied_ns"),
 }  # fmt: skip
 """Columns that have what the whole recording says, or nothing."""
@@ -126,7 +126,7 @@ class Judge:
         for row in self.whole.tables["deliveries"]:
             if "delivered_frame" in row:
                 handed[row["stream"], row["offset"]] = row
-            others[row["message_key"], row["client_id"], row["verdict"]] += 1
+            others[row["message_key"], row["consumer_client_id"], row["verdict"]] += 1
             others[row["message_key"], row["verdict"]] += 1
         found = set()
         for row in self.part.tables["deliveries"]:
@@ -139,7 +139,7 @@ class Judge:
                     self.resent(row)
             elif row["verdict"] not in _OPEN and row["message_key"] not in self._resent:
                 # Of a refused message it may not be known who would have got it.
-                who = () if row["verdict"] == "refused" else (row["client_id"],)
+                who = () if row["verdict"] == "refused" else (row["consumer_client_id"],)
                 assert others[self.key(row["message_key"]), *who, row["verdict"]], row
         for row in self.part.rows:
             if row["packet_type"] == 3 and row["status"] == "ok":
@@ -163,7 +163,7 @@ class Judge:
             if true.get("redelivered")
             and (true["destination"], true["acknowledged_ns"])
             == (row["destination"], row["acknowledged_ns"])
-            and row["client_id"] in (None, true["client_id"])
+            and row["consumer_client_id"] in (None, true["consumer_client_id"])
         }
         assert verdicts & {"lost_ack", row["verdict"]} or row["verdict"] in _OPEN
 

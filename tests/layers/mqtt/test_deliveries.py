@@ -40,7 +40,7 @@ def test_one_of_three_is_not_forwarded(version: int, lost: int, same: bool) -> N
         "producer": "10.0.0.2:40001",
         "producer_client_id": "pub",
         "consumer": "10.0.0.2:40000",
-        "client_id": "sub",
+        "consumer_client_id": "sub",
         "consumer_id": None,
         "destination": "t/1",
         "subscription": "t/#",
@@ -213,7 +213,7 @@ def test_nobody_was_subscribed() -> None:
     capture = pair()
     capture.message("pub", "other", b"x", 1)
     (row,) = deliveries_of(capture)
-    assert (row["verdict"], row["client_id"], row["destination"]) == (
+    assert (row["verdict"], row["consumer_client_id"], row["destination"]) == (
         "no_subscriber", None, "other",
     )  # fmt: skip
 
@@ -341,7 +341,7 @@ def test_a_broker_that_stops_publishes_no_wills(is_served: bool, verdict: str) -
     capture.end("sub")
     capture.ping("other")
     (row,) = deliveries_of(capture)
-    assert (row["origin"], row["verdict"], row["client_id"]) == ("will", verdict, "sub")
+    assert (row["origin"], row["verdict"], row["consumer_client_id"]) == ("will", verdict, "sub")
 
 
 def test_nobody_is_blamed_for_silence() -> None:

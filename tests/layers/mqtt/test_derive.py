@@ -47,7 +47,7 @@ def test_a_shared_subscription_is_served_once() -> None:
     capture.ping("two")
     rows = {row["verdict"]: row for row in deliveries_of(capture)}
     assert rows.keys() == {"delivered", "not_forwarded"}
-    assert rows["delivered"]["client_id"] == "two"
+    assert rows["delivered"]["consumer_client_id"] == "two"
     assert {row["subscription"] for row in rows.values()} == {"$share/group/t"}
 
 
@@ -206,7 +206,7 @@ def test_what_still_comes_on_the_first_connection_counts_for_nothing() -> None:
     capture.rows.append(late | {"stream": first, "offset": 1000, "src_port": 40_002})
     capture.hand("twin", "t/1", b"x", 1, dup=True)
     tables = tables_of(capture)
-    rows = [row for row in tables["deliveries"] if row["client_id"] == "twin"]
+    rows = [row for row in tables["deliveries"] if row["consumer_client_id"] == "twin"]
     assert [(row["verdict"], row["delivery_count"]) for row in rows] == [("delivered", 2)]
     assert not tables["violations"]
 

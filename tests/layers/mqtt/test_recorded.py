@@ -145,8 +145,8 @@ def test_received(scenario: Scenario) -> None:
         retain = scenario.packets[row["stream"], row["offset"]]["retain"]
         assert retain or not row["retained"]
         content = row["destination"], payload.hex(), row["qos"], retain
-        ours[row["client_id"], *content] += row["delivery_count"]
-        ours_again[row["client_id"]] += row["delivery_count"] - 1
+        ours[row["consumer_client_id"], *content] += row["delivery_count"]
+        ours_again[row["consumer_client_id"]] += row["delivery_count"] - 1
     difference = ours - logged
     assert not logged - ours
     expected = NOT_HANDED_OVER.get(scenario.name)

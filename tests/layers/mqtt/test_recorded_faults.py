@@ -75,7 +75,7 @@ def test_one_delivery_taken_out_of_thousands_is_found(folder: Path, name: str, s
     subscriber = next(
         one for one in tables["sessions"] if one["client"] == f"127.0.0.1:{gone['dst_port']}"
     )
-    assert (row["destination"], row["client_id"], row["consumer"]) == (
+    assert (row["destination"], row["consumer_client_id"], row["consumer"]) == (
         gone["topic"], subscriber["client_id"], subscriber["client"],
     )  # fmt: skip
     sent = next(

@@ -110,7 +110,7 @@ def test_a_publisher_and_a_subscriber(folder: Path) -> None:
     assert (row["verdict"], row["destination"], row["subscription"]) == (
         "delivered", "test/topic", "test/topic",
     )  # fmt: skip
-    assert (row["producer_client_id"], row["client_id"]) == (
+    assert (row["producer_client_id"], row["consumer_client_id"]) == (
         "mosq-eCw9D14tQ5HCbVaRzn", "mosq-jAwkpCVk9MqvATBMXb",
     )  # fmt: skip
     assert (row["sent_frame"], row["accepted_frame"], row["delivered_frame"]) == (39, 41, 45)

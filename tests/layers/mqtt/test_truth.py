@@ -48,7 +48,7 @@ def what(row: Row) -> tuple[Any, ...]:
     """Return what a delivery is about: the packet it came in, or who did not get the message."""
     if "delivered_frame" in row:
         return row["stream"], row["offset"]
-    return row["message_key"], row["client_id"]
+    return row["message_key"], row["consumer_client_id"]
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -96,7 +96,7 @@ def test_every_delivery_of_a_busy_broker_is_known(shared: Path, tmp_path: Path, 
     )
     tables, dropped = derive_tables(in_order(wireyard.read(path, "mqtt").to_pylist()), ends(path))
     assert not dropped and not tables["violations"]
-    found = {(row["message_key"], row["client_id"]): row for row in tables["deliveries"]}
+    found = {(row["message_key"], row["consumer_client_id"]): row for row in tables["deliveries"]}
     assert len(found) == len(tables["deliveries"])
     verdicts = Counter[tuple[str, str]]()
     for line in truth.read_text().splitlines()[:-1]:

@@ -33,6 +33,7 @@ from wireyard.layers.jmq.hop_columns import (
     FIRST_SEEN,
     Seen,
     order_hops,
+    producers_of,
     records_of,
     stand_for_messages,
 )
@@ -68,6 +69,7 @@ __all__ = [
     "match_replies",
     "order_hops",
     "partition_keys",
+    "producers_of",
     "records_of",
     "stand_for_messages",
 ]
@@ -95,12 +97,15 @@ class Derived(NamedTuple):
         By name, with the columns of ``wireyard.layers.tables``.
     messages
         The packet that stands for each message; see `stand_for_messages`.
+    producers
+        Rows of the table of producers.
     dropped
         How much caps made it forget.
     """
 
     tables: dict[str, pa.Table]
     messages: pa.Table
+    producers: pa.Table
     dropped: Counter[str]
 
 
@@ -163,7 +168,7 @@ def derive_columns(
     tables = {table: _together(table, [part[table] for part in parts if table in part])
               for table in FACTS}  # fmt: skip
     dropped = first.dropped + forgotten + hops.dropped + of_several.dropped
-    return Derived(tables, stand_for_messages(*records), dropped)
+    return Derived(tables, stand_for_messages(*records), producers_of(*records), dropped)
 
 
 def hops_of_several(records: Iterable[Sending | Delivery | Relay]) -> Outcome:

@@ -28,6 +28,7 @@ from wireyard.layers.jmq.following import Following
 from wireyard.layers.jmq.packet_columns import (
     GPACKET,
     JMQ,
+    ROW_NUMBER,
     Frame,
     rows_in_parts,
 )
@@ -213,10 +214,12 @@ class _Tables(Following):
                 "producer": client,
                 "server": server,
                 "client_id": self._client_ids(self.p.client_id[rows]),
+                "user": self._users_of(rows),
                 **self._letter_texts(rows),
                 "transaction_id": _maybe(transaction, transaction != 0),
                 "status": _maybe(status, has_status),
                 "resent": (self.flags[rows] & _RESENT) != 0,
+                ROW_NUMBER: self.frame.row_number[rows],
                 "source": self._source(rows),
                 **self._place(rows),
                 **self._place(accepted, "accepted_"),
@@ -268,6 +271,7 @@ class _Tables(Following):
                 **self._letter_texts(rows),
                 "transaction_id": _maybe(joined, joined != 0),
                 "resent": (self.flags[rows] & _RESENT) != 0,
+                ROW_NUMBER: self.frame.row_number[rows],
                 "source": self._source(rows),
                 **self._place(rows),
                 **self._place(p.acknowledged[rows], "acknowledged_"),
@@ -388,16 +392,28 @@ class _Tables(Following):
 
     def _sessions(self) -> pa.Table:
         """Return a row for each connection; few enough to make them one by one."""
-        links, parts = self.links, []
-        active = np.flatnonzero(links.active)
+        parts = []
+        active = np.flatnonzero(self.links.active)
         for part in rows_in_parts(active):
-            users = part[links.user[part] >= 0]
-            logins = links.user[users]
-            rows = self.frame.python_rows(JMQ, logins, NEEDED)
-            user = {c: user_of(row) for c, row in zip(users.tolist(), rows, strict=True)}
-            found = [session_row(self._login(c, user.get(c))) for c in part.tolist()]
+            found = [session_row(self._login(c, self._users.get(c))) for c in part.tolist()]
             parts.append(rows_table("sessions", found))
         return pa.concat_tables(parts or [rows_table("sessions", [])])
+
+    @cached_property
+    def _users(self) -> dict[int, str | None]:
+        """Return the users of the connections whose logins were captured."""
+        logged_in = np.flatnonzero(self.links.user >= 0)
+        rows = self.frame.python_rows(JMQ, self.links.user[logged_in], NEEDED)
+        return {c: user_of(row) for c, row in zip(logged_in.tolist(), rows, strict=True)}
+
+    def _users_of(self, rows: Any) -> pa.Array:
+        """Return the user of the connection of each packet."""
+        names = [*{name for name in self._users.values() if name is not None}]
+        code = {name: at for at, name in enumerate(names)}
+        of = np.full(len(self.links.user), -1, np.int32)
+        for connection, name in self._users.items():
+            of[connection] = -1 if name is None else code[name]
+        return decode_texts(of[self.connection[rows]], pa.array(names, pa.string()))
 
     def _login(self, c: int, user: str | None) -> Login:
         links = self.links
@@ -540,9 +556,11 @@ class _Tables(Following):
                  "property_size", "properties", "payload")  # fmt: skip
         parts = []
         for part in rows_in_parts(chosen):
+            rows = self.frame.python_rows(GPACKET, part, names)
+            numbers = self.frame.row_number[part].tolist()
             found = [
-                relay
-                for row in self.frame.python_rows(GPACKET, part, names)
+                (relay, number)
+                for row, number in zip(rows, numbers, strict=True)
                 for relay in relays(row)
             ]
             parts.append(_relay_table(found))
@@ -562,15 +580,17 @@ _RELAY: Final = pa.schema(
         ("offset", pa.int64()),
         ("frame", pa.int64()),
         ("ns", pa.int64()),
+        (ROW_NUMBER, pa.int64()),
     ]
 )
 
 
-def _relay_table(found: Sequence[Relay]) -> pa.Table:
+def _relay_table(found: Sequence[tuple[Relay, int]]) -> pa.Table:
+    """Return relays as records, each with the number of its row."""
     rows = [
         (one.message_key, one.consumer_id, one.broker, one.sender, one.receiver, one.kind,
-         *one.place)
-        for one in found
+         *one.place, number)
+        for one, number in found
     ]  # fmt: skip
     columns = zip(*rows, strict=True) if rows else [()] * len(_RELAY)
     arrays = [pa.array(column, kind) for column, kind in zip(columns, _RELAY.types, strict=True)]

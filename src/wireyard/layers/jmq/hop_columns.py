@@ -29,7 +29,7 @@ from wireyard.layers.jmq.facts import Delivery, Place, Relay, Sending
 from wireyard.layers.jmq.follow import fact_table
 from wireyard.layers.jmq.hops import FOLLOWS, HOPS, OF_MESSAGE
 from wireyard.layers.jmq.message_columns import join_codes, moments_of, nullable
-from wireyard.layers.jmq.packet_columns import rank_of
+from wireyard.layers.jmq.packet_columns import ROW_NUMBER, rank_of
 
 __all__ = ["FIRST_SEEN", "Seen", "order_hops", "records_of", "stand_for_messages"]
 
@@ -300,13 +300,13 @@ def stand_for_messages(sendings: pa.Table, deliveries: pa.Table, relays: pa.Tabl
     """Return the packet that stands for each message, whatever the source.
 
     Sendings go before deliveries, those not flagged I or R before those that are, then source and
-    time decide. `client_id` is the one that the connection had when it sent the message.
+    time decide. Who sent it is what its connection had told by then.
 
     Returns
     -------
     messages
-        `message_key`, `first_seen` (one of `FIRST_SEEN`), `client_id`, `source`, `stream`,
-        `offset`.
+        `message_key`, `first_seen` (one of `FIRST_SEEN`), `client`, `producer_client_id`, `user`,
+        `ROW_NUMBER`.
     """
     tables = sendings, deliveries, relays
     codes, keys = join_codes(*(table["message_key"] for table in tables))
@@ -325,28 +325,57 @@ def stand_for_messages(sendings: pa.Table, deliveries: pa.Table, relays: pa.Tabl
         np.concatenate(codes), len(keys), seen, resent, rank[np.concatenate(sources)], *moments
     )
     chosen = np.flatnonzero(first >= 0)
-    rows = pa.array(first[chosen])
-    whole = pa.concat_tables(
-        [
-            pa.table(
-                {
-                    "client_id": table["client_id"].cast(pa.string())
-                    if table is sendings
-                    else pa.nulls(table.num_rows, pa.string()),
-                    **{name: table[name].cast(pa.string()) for name in ("source", "stream")},
-                    "offset": table["offset"],
-                }
-            )
-            for table in tables
-        ]
-    ).take(rows)
+    rows = first[chosen]
+    is_sent = rows < sendings.num_rows
+    sent = pa.array(np.where(is_sent, rows, 0), mask=~is_sent)
+    numbers = np.concatenate([table[ROW_NUMBER].to_numpy() for table in tables])
     return pa.table(
         {
             "message_key": keys.take(pa.array(chosen)),
-            "first_seen": decode_texts(seen[first[chosen]], pa.array(FIRST_SEEN)),
-            **{name: whole[name] for name in whole.column_names},
+            "first_seen": decode_texts(seen[rows], pa.array(FIRST_SEEN)),
+            **{
+                name: sendings[column].take(sent).cast(pa.string())
+                for name, column in _OF_SENDER.items()
+            },
+            ROW_NUMBER: numbers[rows],
         }
     )
+
+
+_OF_SENDER: Final = {"client": "producer", "producer_client_id": "client_id", "user": "user"}
+
+
+def producers_of(sendings: pa.Table, deliveries: pa.Table, relays: pa.Table) -> pa.Table:
+    """Return the producers of messages by source, with the span of what each has sent."""
+    keys = pa.concat_tables(
+        [
+            pa.table({name: table[name].cast(pa.string()) for name in ("source", "message_key")})
+            for table in (sendings, deliveries, relays)
+        ]
+    )
+    parts = pc.extract_regex(keys["message_key"], _KEY_PATTERN)
+    rows = pa.table(
+        {
+            "source": keys["source"],
+            "producer": pc.struct_field(parts, "producer"),
+            "ms": pc.struct_field(parts, "ms").cast(pa.int64()),
+        }
+    )
+    found = rows.group_by(["source", "producer"], use_threads=False).aggregate(
+        [("ms", "min"), ("ms", "max")]
+    )
+    columns = {
+        "source": found["source"],
+        "producer": found["producer"],
+        "first_ms": found["ms_min"],
+        "last_ms": found["ms_max"],
+    }
+    return fact_table("producers", {name: column.combine_chunks() for name, column in
+                                    columns.items()})  # fmt: skip
+
+
+_KEY_PATTERN: Final = r"^-?\d+-(?P<producer>[^-]*--?\d+)-(?P<ms>-?\d+)$"
+"""A SysMessageID as text: sequence, address, port, time."""
 
 
 # --- messages of several sources ------------------------------------------------------------

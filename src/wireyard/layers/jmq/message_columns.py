@@ -378,11 +378,12 @@ def _delivery_rows(
                 name: own[name]
                 for name in (
                     "message_key", "destination", "consumer", "server", "consumer_id",
-                    "client_id", "subscription", "redelivered", "delivery_count", "dead_reason",
+                    "subscription", "redelivered", "delivery_count", "dead_reason",
                     "transaction_id", "acknowledged_ns", "acknowledged_frame", "source",
                     "stream", "offset",
                 )
             },
+            "consumer_client_id": own["client_id"],
             "protocol": _texts(["jms"], np.zeros(len(state))),
             "producer": producer,
             "producer_client_id": of(sendings, "client_id", sent),

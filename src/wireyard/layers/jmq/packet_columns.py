@@ -25,6 +25,7 @@ __all__ = [
     "GPACKET",
     "JMQ",
     "NONE",
+    "ROW_NUMBER",
     "Frame",
     "Numbers",
     "rank_of",
@@ -36,6 +37,8 @@ __all__ = [
 ]
 
 JMQ, GPACKET = "jmq", "gpacket"
+ROW_NUMBER: Final = "row_number"
+"""Column of packets by which a caller finds a row again."""
 NONE: Final = np.iinfo(np.int64).min
 """A time that is not there, before all others."""
 _STREAM_COLUMNS: Final = (
@@ -55,12 +58,14 @@ class Frame:
     Parameters
     ----------
     tables
-        By format, the bronze columns of its packets.
+        By format, the bronze columns of its packets, and perhaps `ROW_NUMBER`.
 
     Attributes
     ----------
     rows
         Of the packet at each place: its row in the tables, those of GPackets behind those of JMQ.
+    row_number
+        By what callers find that row again: `ROW_NUMBER`, or `rows` where there is none.
     stream
         Code of its stream, an index into `streams`.
     """
@@ -84,6 +89,8 @@ class Frame:
         self.ns[~self.timed] = 0
         self.frame, self.offset = frame[self.rows], offset[self.rows]
         self.has_frame = self.valid("frame")
+        numbered = [ROW_NUMBER in table.column_names for table in self.tables.values()]
+        self.row_number = self.ints(ROW_NUMBER) if any(numbered) else self.rows
 
     # --- streams ------------------------------------------------------------------------------
 

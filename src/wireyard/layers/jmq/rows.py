@@ -27,7 +27,7 @@ def delivery_row(delivery: Delivery, sending: Sending | None, relay: Relay | Non
         "consumer": delivery.consumer,
         "server": delivery.server,
         "consumer_id": delivery.consumer_id,
-        "client_id": delivery.client_id,
+        "consumer_client_id": delivery.client_id,
         "subscription": delivery.subscription,
         "sent_ns": sent.ns if sent else None,
         "delivered_ns": place.ns,

@@ -978,7 +978,7 @@ def _delivery_table(
         "producer_client_id": _pick(producer, client_ids),
         "destination": _pick(topic, text_array([topic for _, _, topic in of.topics.all])),
         "consumer": _pick(consumer, endpoints),
-        "client_id": _pick(consumer, client_ids),
+        "consumer_client_id": _pick(consumer, client_ids),
         "consumer_id": _integers(_at(identifiers, sub), none_sub | (_at(identifiers, sub) < 0)),
         "subscription": _pick(sub, text_array([one.filter for one in found.subs])),
         "qos": _integers(qos, none_delivered),

@@ -7,7 +7,7 @@ and each will that was published. Here is what such a packet says.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -17,14 +17,15 @@ import pyarrow.compute as pc
 from wireyard.formats.mqtt.layout import CONNECT
 from wireyard.layers.mqtt.delivery_columns import Will
 from wireyard.layers.mqtt.packets import Ints
-from wireyard.layers.mqtt.records import Client
+from wireyard.layers.mqtt.records import Client, Link
+from wireyard.layers.tables import as_fact_table
 
-__all__ = ["MARKS", "NEEDED", "marks_of", "message_columns", "unknown_marks"]
+__all__ = ["MARKS", "NEEDED", "marks_of", "message_table", "unknown_marks"]
 
 NEEDED: Final = (
-    "source", "stream", "offset", "length", "captured_ns", "src_addr", "packet_type", "qos",
-    "retain", "payload", "payload_size", "properties", "will_payload", "will_qos", "will_retain",
-    "will_properties",
+    "source", "stream", "offset", "length", "captured_ns", "frame", "src_addr", "packet_type",
+    "qos", "retain", "payload", "payload_size", "properties", "will_payload", "will_qos",
+    "will_retain", "will_properties",
 )  # fmt: skip
 """Columns of MQTT packets that a message is made of."""
 MARKS: Final = pa.schema(
@@ -32,13 +33,15 @@ MARKS: Final = pa.schema(
         ("file", pa.int32()),
         ("row", pa.int64()),
         ("topic", pa.string()),
-        ("producer", pa.string()),
+        ("client", pa.string()),
         ("client_id", pa.string()),
+        ("user", pa.string()),
         ("is_sent", pa.bool_()),
     ]
 )
 """A packet that is a message: where its row is, its topic, whose it is, and whether a client is
 known to have sent it."""
+_ROW: Final = ("source", "stream", "offset", "length", "captured_ns", "frame")
 _ONCE: Final = {
     "correlation_data": "correlation_id",
     "response_topic": "reply_to",
@@ -52,7 +55,9 @@ _PROPERTIES: Final = pa.map_(
 )
 
 
-def marks_of(sent: pa.Table, clients: Sequence[Client], wills: Sequence[Will]) -> pa.Table:
+def marks_of(
+    sent: pa.Table, clients: Sequence[Client], wills: Sequence[Will], links: Iterable[Link]
+) -> pa.Table:
     """Return which packets are messages.
 
     Parameters
@@ -63,16 +68,23 @@ def marks_of(sent: pa.Table, clients: Sequence[Client], wills: Sequence[Will]) -
         Those that sent them, by number.
     wills
         Those that were published.
+    links
+        Connections, perhaps of others too.
     """
+    users = {link.client: link.user for link in links}
     client = sent["client"].to_numpy()
     columns = [sent["file"], sent["row"], sent["topic"].cast(pa.string())]
     for name in ("endpoint", "client_id"):
         # What is left to the broker, which names nobody either, is null.
         texts = pa.array([getattr(one, name) or None for one in clients], pa.string())
         columns.append(texts.take(pa.array(client)))
+    user = pa.array([users.get(one) for one in clients], pa.string())
+    columns.append(user.take(pa.array(client)))
     columns.append(pa.array(np.ones(sent.num_rows, np.bool_)))
     rows = [
-        (will.file, will.row, will.message.topic, *will.message.client[3:], True) for will in wills
+        (will.file, will.row, will.message.topic, *by[3:], users.get(by), True)
+        for will in wills
+        for by in (will.message.client,)
     ]
     more = [pa.array(values, kind) for values, kind in zip(zip(*rows, strict=True), MARKS.types)]  # noqa: B905
     marks = pa.Table.from_arrays(columns, schema=MARKS)
@@ -101,8 +113,8 @@ def unknown_marks(topics: pa.ChunkedArray, places: Ints, first: int) -> pa.Table
     return pa.Table.from_arrays(arrays, schema=MARKS)
 
 
-def message_columns(packets: pa.Table, marks: pa.Table) -> dict[str, Any]:
-    """Return the columns of messages that say something.
+def message_table(packets: pa.Table, marks: pa.Table) -> pa.Table:
+    """Return messages as a part of the table.
 
     Parameters
     ----------
@@ -126,12 +138,15 @@ def message_columns(packets: pa.Table, marks: pa.Table) -> dict[str, Any]:
     stream = packets["stream"].cast(pa.string())
     is_text = pc.fill_null(pc.equal(said.pop("payload_format_indicator"), _TEXT), False)
     count = packets.num_rows
-    return {
+    client = pc.if_else(packets["src_addr"].is_valid(), marks["client"], None)
+    known: dict[str, Any] = {
         "message_key": pc.binary_join_element_wise(stream, offsets, "@"),
         "protocol": _repeated("mqtt", count),
-        "captured_ns": packets["captured_ns"],
-        "producer": pc.if_else(packets["src_addr"].is_valid(), marks["producer"], None),
-        "client_id": marks["client_id"],
+        "sent_ns": pc.if_else(marks["is_sent"], packets["captured_ns"], None),
+        "producer": client,
+        "client": client,
+        "producer_client_id": marks["client_id"],
+        "user": marks["user"],
         "destination": marks["topic"],
         "destination_kind": _repeated("topic", count),
         "qos": either("qos", "will_qos"),
@@ -141,8 +156,10 @@ def message_columns(packets: pa.Table, marks: pa.Table) -> dict[str, Any]:
         "body_size": pc.binary_length(payload),
         "body": payload,
         "first_seen": pc.if_else(marks["is_sent"], "sent", None),
-        **{name: packets[name] for name in ("source", "stream", "offset", "length")},
+        "file": packets["source"],
+        **{name: packets[name] for name in _ROW},
     }
+    return as_fact_table("messages", known, count)
 
 
 def _repeated(text: str, count: int) -> pa.Array:

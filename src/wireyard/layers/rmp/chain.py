@@ -18,9 +18,9 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from wireyard.formats.base import Row
-from wireyard.formats.rmp.layout import LAYERS
 from wireyard.layers.endpoints import endpoint
 from wireyard.layers.rmp.breaches import Breach, Place
+from wireyard.layers.rmp.messages import layer_name, message_row
 from wireyard.layers.rmp.observer import Observer, Seen, observe
 from wireyard.layers.steps import Chain, Dropped, Fact, Found, Key, Note, Outcome, run_chain
 
@@ -57,7 +57,7 @@ def key_of(row: Row) -> Key:
 
 
 def tables(rows: Iterable[Row]) -> Outcome:
-    """Return what follows from RMP packets: rows of `conversations` and `violations`.
+    """Return what follows from RMP packets: rows of `messages`, `conversations`, `violations`.
 
     Parameters
     ----------
@@ -80,7 +80,9 @@ def _senders(rows: Iterator[Row]) -> Iterator[Found]:
     for found in observe(chain([first], packets), observer):
         if isinstance(found, Breach):
             yield Fact("violations", _violation(found, first))
-        elif first["src_addr"] is not None:
+            continue
+        yield Fact("messages", message_row(found, first))
+        if first["src_addr"] is not None:
             yield from _letters(found, first)
     for bound, messages in observer.forgotten.items():
         yield Dropped(bound, messages)
@@ -147,7 +149,6 @@ def _conversations(letters: Iterator[Letter]) -> Iterator[Found]:
 def _conversation(asked: Letter, reply: Letter | None) -> Fact:
     start, stop = asked.place.ns, reply.place.ns if reply else None
     latency_ms = None if start is None or stop is None else (stop - start) // _NS_PER_MS
-    layer = LAYERS.get(asked.layer, f"layer {asked.layer}") if asked.layer is not None else None
     return Fact(
         "conversations",
         {
@@ -159,7 +160,7 @@ def _conversation(asked: Letter, reply: Letter | None) -> Fact:
             "requested_ns": start,
             "replied_ns": stop,
             "latency_ms": latency_ms,
-            "request": layer,
+            "request": None if asked.layer is None else layer_name(asked.layer),
             "requested_frame": asked.place.frame,
             "replied_frame": reply.place.frame if reply else None,
             "source": asked.source,
@@ -170,4 +171,4 @@ def _conversation(asked: Letter, reply: Letter | None) -> Fact:
 
 
 CHAIN: Final[Chain] = MappingProxyType({"senders": _senders, _CONVERSATIONS: _conversations})
-"""RMP packets to `conversations` and `violations`."""
+"""RMP packets to `messages`, `conversations` and `violations`."""

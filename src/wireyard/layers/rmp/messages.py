@@ -1,0 +1,96 @@
+"""RMP messages as rows of the table of messages.
+
+The row is that of the message's first packet; `length` has the bytes of all of them, and the
+property `frames` their frames. A request and its replies have the same `correlation_id`: the
+process that asks, and the number of its message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from wireyard.formats.base import Row
+from wireyard.formats.rmp.layout import LAYERS
+from wireyard.layers.endpoints import endpoint
+from wireyard.layers.rmp.observer import Seen
+
+__all__ = ["layer_name", "message_row"]
+
+
+def message_row(message: Seen, packet: Row) -> Row:
+    """Return a whole message as a row of `MESSAGES`.
+
+    Parameters
+    ----------
+    packet
+        Any packet of its stream, for where that is.
+    """
+    fields, data, places = message
+    first = places[0]
+    producer = group = None
+    if packet["src_addr"] is not None:
+        producer = endpoint(packet["src_addr"], packet["src_port"])
+        group = endpoint(packet["dst_addr"], packet["dst_port"])
+    asks = fields.reply_requested
+    correlation = _called(fields.reply_source, fields.reply_message_number) or (
+        _called(producer, fields.message_number) if asks else None
+    )
+    said = {
+        "layer": ("integer", fields.layer),
+        "domain": ("integer", fields.domain),
+        "message_number": ("integer", fields.message_number),
+        "reply_requested": ("boolean", None if asks is None else str(asks).lower()),
+        "packets": ("integer", len(places)),
+        "frames": ("string", _ranges(place.frame for place in places if place.frame is not None)),
+    }
+    properties = {
+        name: {"type": kind, "value": str(value)}
+        for name, (kind, value) in said.items()
+        if value is not None
+    }
+    return {
+        "message_key": f"{packet['stream']}@{first.offset}",
+        "protocol": "rmp",
+        "sent_ns": first.ns,
+        "captured_ns": first.ns,
+        "producer": producer,
+        "client": producer,
+        "producer_client_id": None if fields.client is None else str(fields.client),
+        "destination": group,
+        "destination_kind": group and "group",
+        "correlation_id": correlation,
+        "message_type": layer_name(fields.layer),
+        "body_kind": "bytes",
+        "body_size": len(data),
+        "body": data,
+        "properties": list(properties.items()),
+        "first_seen": "sent",
+        "file": packet["source"],
+        "frame": first.frame,
+        "source": packet["source"],
+        "stream": packet["stream"],
+        "offset": first.offset,
+        "length": sum(place.length for place in places),
+    }
+
+
+def layer_name(layer: int | None) -> str:
+    """Return what the layer that a message is for is called."""
+    return "foreign" if layer is None else LAYERS.get(layer, f"layer {layer}")
+
+
+def _called(process: str | None, number: Any) -> str | None:
+    """Return what a reply calls a message by; null if it has no number."""
+    return None if process is None or number is None else f"{process}/{number}"
+
+
+def _ranges(numbers: Iterable[int]) -> str | None:
+    """Return numbers as text, those that follow each other as the first and the last: 3-7, 9."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ", ".join("-".join(map(str, part)) for part in parts) or None
