@@ -23,10 +23,12 @@ from benchmarks.spark_source import FOLDER, make_stream
 from wireyard.formats import get_format
 from wireyard.spark import session
 from wireyard.spark.bronze import Settings
+from wireyard.spark.bronze_stage import BronzeStage
 from wireyard.spark.inputs import list_inputs
-from wireyard.spark.job import SPLIT_BYTES, BronzeStage
+from wireyard.spark.job import SPLIT_BYTES
 from wireyard.spark.lake import Lake
 from wireyard.spark.parts import PartFile
+from wireyard.spark.running import Runner
 from wireyard.streams.plan import make_plan
 from wireyard.streams.scan import scan_source
 
@@ -72,7 +74,7 @@ def cases(spark: SparkSession, lake: Lake, path: str) -> dict[str, Callable[[], 
         write_ready, path=path, stop=found[0].size // tasks, folder=lake.staged("packets_jmq")
     )
     lake.make_staging(["packets_jmq"])
-    stage = BronzeStage(spark, lake, Settings(lake.staged("")), Unseen())
+    stage = BronzeStage(Runner(lambda: spark, lake), lake, Settings(lake.staged("")), Unseen())
     source = spark.read.format("wireyard").option("protocol", "jmq").load(path)
     return {
         "bronze stage": lambda: stage.read(found, SPLIT_BYTES),

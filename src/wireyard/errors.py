@@ -10,6 +10,7 @@ from __future__ import annotations
 __all__ = [
     "DecodeError",
     "EncodeError",
+    "LedgerError",
     "LimitExceeded",
     "Malformed",
     "SourceError",
@@ -30,6 +31,10 @@ class UsageError(WireError):
 
 class SourceError(WireError):
     """A source cannot be read or a target cannot be written; the text names it."""
+
+
+class LedgerError(WireError):
+    """The rows of a stream do not account for its bytes; nothing of the run is committed."""
 
 
 class DecodeError(WireError):

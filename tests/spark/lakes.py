@@ -14,8 +14,9 @@ from tests.make import item, items, long_item, packet
 from wireyard.layers.tables import FACTS
 from wireyard.schema import CAPTURED
 from wireyard.spark.inputs import list_inputs
-from wireyard.spark.job import Report, fill_lake
+from wireyard.spark.job import fill_lake
 from wireyard.spark.lake import Lake
+from wireyard.spark.report import Report
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,12 +63,14 @@ def run(
     spark: SparkSession | None,
     *inputs: Path,
     watch: Silent | None = None,
+    few_bytes: int = -1,
     **settings: Any,
 ) -> Report:
-    """Do one run over inputs."""
+    """Do one run over inputs; Spark reads them unless `few_bytes` says that this process does."""
     get_session: Callable[[], SparkSession] = no_session if spark is None else lambda: spark
     with Lake.open(str(lake)) as opened:
         found = list_inputs([str(path) for path in inputs], inside=str(lake)).inputs
+        settings["few_bytes"] = few_bytes
         return fill_lake(opened, found, get_session, watch or Silent(), **settings)
 
 

@@ -17,11 +17,10 @@ from click.testing import CliRunner, Result
 from tests.make import item, items, packet
 from wireyard.cli import exits, main
 from wireyard.cli.spark_log import SparkLog
-from wireyard.errors import SourceError
+from wireyard.errors import LedgerError, SourceError
 from wireyard.layers.tables import FACTS
 from wireyard.spark import sessions
 from wireyard.spark.lake import Lake, LakeError
-from wireyard.spark.stitching import LedgerError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

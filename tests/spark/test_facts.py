@@ -28,6 +28,7 @@ from wireyard.layers.tables import FACTS, TABLES
 from wireyard.spark import facts, jmq_facts, mqtt_facts
 from wireyard.spark.facts import write_facts
 from wireyard.spark.lake import Lake
+from wireyard.spark.running import Runner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -192,7 +193,9 @@ def staged(lake: Path, spark: SparkSession) -> tuple[dict[str, list[Row]], Seque
     """Run the stage anew over the packets of a lake; return its tables, and what was said."""
     with Lake.open(str(lake)) as opened:
         files = {name: opened.paths(f"packets_{name}") for name in ("jmq", "gpacket", "mqtt")}
-        found = write_facts(spark, opened, files, list(opened.inputs.values()), {})
+        found = write_facts(
+            Runner(lambda: spark, opened), opened, files, list(opened.inputs.values()), {}
+        )
         tables = {name: ds.dataset(opened.staged(name)).to_table() for name in FACTS}
     return {name: rows.to_pylist() for name, rows in tables.items()}, found.notes
 

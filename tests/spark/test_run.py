@@ -31,9 +31,9 @@ from tests.spark.lakes import (
     run,
     table,
 )
-from wireyard.errors import SourceError
+from wireyard.errors import LedgerError, SourceError
 from wireyard.layers.tables import FACTS
-from wireyard.spark import bronze, job, stitching
+from wireyard.spark import bronze, stitching
 from wireyard.spark.inputs import list_inputs
 from wireyard.spark.job import fill_lake
 from wireyard.spark.lake import Lake, LakeError
@@ -261,9 +261,8 @@ def test_wrong_guesses_are_repaired(tmp_path: Path, spark: SparkSession, split_b
 
 
 def test_cut_streams_and_whole_ones_in_one_run(
-    folder: Path, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, spark: SparkSession
 ) -> None:
-    monkeypatch.setattr(job, "_WAVE_PIECES", 3)
     run(tmp_path / "lake", spark, folder, split_bytes=900)
     packets_equal(tmp_path / "lake", [folder / name for name in STREAMS])
 
@@ -282,23 +281,22 @@ def by_value() -> Iterator[None]:
 def dies_once(marks: str, when: str, original: Any) -> Any:
     """Return `original` for tasks, whose first attempt dies before, in or after its work."""
 
-    def write_pieces(batches: Any, **given: Any) -> Any:
-        for batch in batches:
-            mark = os.path.join(marks, str(given["first"] + batch["id"][0].as_py()))
-            first = not os.path.exists(mark)
-            if first:
-                with open(mark, "w"):
-                    pass
-            if first and when == "before":
+    def write_task(task: Any, **given: Any) -> Any:
+        mark = os.path.join(marks, str(task[0]))
+        first = not os.path.exists(mark)
+        if first:
+            with open(mark, "w"):
+                pass
+        if first and when == "before":
+            os._exit(1)
+        for manifest in original(task, **given):
+            if first and when == "written":
                 os._exit(1)
-            for manifest in original(iter([batch]), **given):
-                if first and when == "written":
-                    os._exit(1)
-                yield manifest
-                if first and when == "said":
-                    os._exit(1)
+            yield manifest
+            if first and when == "said":
+                os._exit(1)
 
-    return write_pieces
+    return write_task
 
 
 @pytest.mark.usefixtures("by_value")
@@ -312,8 +310,8 @@ def test_attempts_that_are_killed_leave_nothing_double(
 ) -> None:
     marks = tmp_path / "marks"
     marks.mkdir()
-    dying = dies_once(str(marks), when, bronze.write_pieces)
-    monkeypatch.setattr(bronze, "write_pieces", dying)
+    dying = dies_once(str(marks), when, bronze.write_task)
+    monkeypatch.setattr(bronze, "write_task", dying)
     run(tmp_path / "lake", spark, folder, split_bytes=2000)
     assert len(list(marks.iterdir())) > 1
     packets_equal(tmp_path / "lake", [folder / name for name in STREAMS])
@@ -332,13 +330,13 @@ def test_a_run_that_fails_adds_nothing(
         found = list_inputs([str(path) for path in paths]).inputs
         paths[1].unlink()
         with pytest.raises(SourceError, match=r"client\.jmq: there is no such file"):
-            fill_lake(lake, found, lambda: spark, Silent())
+            fill_lake(lake, found, lambda: spark, Silent(), few_bytes=-1)
     assert parquet_files(tmp_path / "lake") == before
     monkeypatch.setattr(
         stitching, "LEDGER", ("bytes_read", "bytes_ok", "packets_ok", "packets_malformed")
     )
     monkeypatch.setattr(stitching, "_COUNTS", ("bytes_ok", "packets_ok", "packets_malformed"))
-    with pytest.raises(stitching.LedgerError, match="out of balance"):
+    with pytest.raises(LedgerError, match="out of balance"):
         run(tmp_path / "lake", spark, paths[2])
     assert parquet_files(tmp_path / "lake") == before
 
@@ -347,13 +345,13 @@ def test_a_lake_that_spark_does_not_reach(folder: Path, spark: SparkSession) -> 
     with Lake.open("memory://unreached") as lake:
         found = list_inputs([str(folder)]).inputs
         with pytest.raises(LakeError, match="Spark has no file system for such URLs"):
-            fill_lake(lake, found, lambda: spark, Silent())
+            fill_lake(lake, found, lambda: spark, Silent(), few_bytes=-1)
 
 
 def test_a_full_disk_under_spark_is_one_line(
     folder: Path, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(rows: Any) -> Any:
+    def fail(*_: Any) -> Any:
         raise RuntimeError("java.io.IOException: No space left on device")
 
     monkeypatch.setattr("wireyard.spark.facts.destinations", fail)

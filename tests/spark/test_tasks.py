@@ -18,7 +18,7 @@ from tests.spark.lakes import uncaptured
 from wireyard.formats import get_format
 from wireyard.formats.base import Format, Row
 from wireyard.spark import bronze
-from wireyard.spark.bronze import Outcome, Piece, Settings, write_pieces
+from wireyard.spark.bronze import Outcome, Piece, Settings, write_task
 from wireyard.spark.parts import PartFile
 from wireyard.streams.redaction import Redactor
 from wireyard.streams.split import TO_THE_END
@@ -34,8 +34,7 @@ def decode(folder: Path, pieces: list[Piece], **settings: Any) -> list[Outcome]:
     """Run a task here; what it stages is in `folder`."""
     for table in ("packets_jmq", "quarantine", bronze.DONE_MARKS):
         (folder / table).mkdir(parents=True, exist_ok=True)
-    batch = pa.RecordBatch.from_pydict({"id": [0]})
-    manifest = write_pieces(iter([batch]), [pieces], 7, Settings(str(folder), **settings))
+    manifest = write_task((7, pieces), Settings(str(folder), **settings))
     return [Outcome(**row) for batch in manifest for row in batch.to_pylist()]
 
 

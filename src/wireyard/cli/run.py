@@ -21,7 +21,7 @@ from wireyard.cli.options import (
     max_packet_option,
 )
 from wireyard.cli.output import open_output
-from wireyard.errors import UsageError
+from wireyard.errors import LedgerError, UsageError
 
 __all__ = ["command"]
 
@@ -93,7 +93,6 @@ def command(
     if find_spec("pyspark") is None:
         raise UsageError("run: Spark is not installed; pip install 'wireyard[spark]'")
     from wireyard.spark.lake import LakeError
-    from wireyard.spark.stitching import LedgerError
 
     settings = {
         "secrets": secrets,
@@ -124,8 +123,8 @@ def _fill(
     from wireyard.cli.summary import print_summary
     from wireyard.spark.files import absolute
     from wireyard.spark.inputs import list_inputs
-    from wireyard.spark.job import fill_lake
     from wireyard.spark.lake import Lake
+    from wireyard.spark.report import Report, new_inputs
     from wireyard.spark.sessions import session
 
     listing = list_inputs(inputs, format_name, inside=absolute(folder), rotated=rotated)
@@ -134,15 +133,24 @@ def _fill(
     with SparkLog() as log, Lake.open(folder) as lake, _Watch(quiet) as watch:
 
         def start() -> Any:  # Spark is named in its own room only
+            before = watch.name
+            watch.stage("starting Spark")
             if master is None or master.startswith("local"):
                 from wireyard.accelerate import load_kernels
 
                 # Not left to the workers: what they say of the time it takes is kept in the log.
                 load_kernels()
             with log.taking():
-                return session(master, app_name="wireyard run")
+                spark = session(master, app_name="wireyard run")
+            watch.stage(before)
+            return spark
 
-        report = fill_lake(lake, listing.inputs, start, watch, **settings)
+        if new_inputs(lake, listing.inputs):
+            from wireyard.spark.job import fill_lake
+
+            report = fill_lake(lake, listing.inputs, start, watch, **settings)
+        else:
+            report = Report(unchanged=len(listing.inputs))
     for text in report.notes:
         exits.note(text)
     if not quiet:
@@ -156,7 +164,7 @@ class _Watch:
     def __init__(self, quiet: bool) -> None:
         self._shown = not quiet and sys.stderr.isatty()
         self._held = ExitStack()
-        self._stage = ""
+        self.name = ""
         self._since = self._began = time.monotonic()
         self.reading_s = self.total_s = 0.0
 
@@ -189,9 +197,9 @@ class _Watch:
     def stage(self, name: str) -> None:
         """Show what is done next."""
         now = time.monotonic()
-        if self._stage.startswith("reading"):
+        if self.name.startswith("reading"):
             self.reading_s += now - self._since
-        self._stage, self._since = name, now
+        self.name, self._since = name, now
         self._progress.remove_task(self._task)
         self._task = self._progress.add_task(name, total=None, bytes="")
 

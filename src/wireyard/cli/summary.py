@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from wireyard.cli.tables import console_on, print_lines, printable
-from wireyard.spark.job import Report
 from wireyard.spark.lake import Input, Lake, StreamLedger
+from wireyard.spark.report import Report
 from wireyard.streams.source import filesystem
 
 __all__ = ["bytes_text", "print_summary"]
@@ -70,20 +70,22 @@ def _formats(inputs: Sequence[Input]) -> Table:
 def _destinations(lake: Lake) -> Table:
     """Return the destinations with the most messages."""
     kept = ["destination", "destination_kind", "messages", "bytes"]
-    found = pa.concat_tables(_read(lake, "destinations", kept))
-    totals = (
-        found.group_by(kept[:2])
-        .aggregate([("messages", "sum"), ("bytes", "sum")])
-        .sort_by([("messages_sum", "descending"), ("destination", "ascending")])
-    )
-    every = sum(found["messages"].to_pylist())
+    messages: Counter[tuple[str, str]] = Counter()
+    sizes: Counter[tuple[str, str]] = Counter()
+    # Not grouped by Arrow: to load what does that takes longer than all else here.
+    for part in _read(lake, "destinations", kept):
+        names, kinds, counts, lengths = (part[name].to_pylist() for name in kept)
+        for name, kind, count, length in zip(names, kinds, counts, lengths, strict=True):
+            messages[name or "", kind or ""] += count
+            sizes[name or "", kind or ""] += length
+    top = sorted(messages, key=lambda one: (-messages[one], one))
+    every = messages.total()
     table = _table(f"{_count(every, 'message')} to", "kind", "messages", "bytes")
     table.columns[1].justify = "left"
-    for row in totals.slice(0, _TOP).to_pylist():
-        name = printable(row["destination"] or "-")
-        kind = row["destination_kind"] or ""
-        table.add_row(Text(name), kind, f"{row['messages_sum']:,}", bytes_text(row["bytes_sum"]))
-    more = totals.num_rows - _TOP
+    for one in top[:_TOP]:
+        name, size = Text(printable(one[0] or "-")), bytes_text(sizes[one])
+        table.add_row(name, one[1], f"{messages[one]:,}", size)
+    more = len(top) - _TOP
     if more > 0:
         table.add_row(Text(f"and {_count(more, 'other')}", style="dim"))
     return table

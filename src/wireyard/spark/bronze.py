@@ -49,12 +49,14 @@ __all__ = [
     "HEADERS",
     "MANIFEST",
     "QUARANTINE",
+    "QUARANTINE_TABLE",
+    "STORE_RECORDS_TABLE",
     "AnyPiece",
     "Outcome",
     "Piece",
     "Settings",
     "packets_table",
-    "write_pieces",
+    "write_task",
 ]
 
 HEADERS = "headers"
@@ -66,6 +68,7 @@ QUARANTINE = pa.schema([*schema_of(COMMON), pa.field("first_bytes", pa.string())
 FAILURES: Mapping[str, type[WireError]] = {"read": SourceError, "write": LakeError}
 """Why a task has nothing to show. It says so instead of failing, so that Spark does not try a
 missing file or a full disk four times and bury the sentence in a traceback."""
+QUARANTINE_TABLE, STORE_RECORDS_TABLE = "quarantine", "store_records"
 _SHOWN_BYTES = 32
 _GUESS_BYTES = 64 << 10
 """Read to guess where a piece begins; more only if no header begins in it."""
@@ -171,25 +174,18 @@ def packets_table(format: str) -> str:
     return f"packets_{get_format(format).name}"
 
 
-def write_pieces(
-    batches: Iterator[pa.RecordBatch],
-    tasks: Sequence[Sequence[AnyPiece]],
-    first: int,
-    settings: Settings,
+def write_task(
+    task: tuple[int, Sequence[AnyPiece]], settings: Settings
 ) -> Iterator[pa.RecordBatch]:
-    """Decode the pieces of tasks and write them; yield their manifests. For `mapInArrow`.
+    """Decode the pieces of a task and write them; yield their manifest.
 
     Parameters
     ----------
-    batches
-        Which of the tasks: their places in `tasks`, in a column `id`.
-    first
-        Number that the first of them has in the run.
+    task
+        Its number in the run, and its pieces.
     """
-    for batch in batches:
-        for place in batch["id"].to_pylist():
-            outcomes = _write_task(first + place, tasks[place], settings)
-            yield pa.RecordBatch.from_pylist([asdict(one) for one in outcomes], MANIFEST)
+    outcomes = _write_task(*task, settings)
+    yield pa.RecordBatch.from_pylist([asdict(one) for one in outcomes], MANIFEST)
 
 
 def _write_task(number: int, pieces: Sequence[AnyPiece], settings: Settings) -> list[Outcome]:
@@ -260,7 +256,7 @@ class _Task:
                 outcome.end = outcome.bytes_gap = len(file.data)
             rows = pa.RecordBatch.from_pylist(list(record_rows(file)), STORE_RECORDS)
             if rows.num_rows:
-                self._file("store_records", STORE_RECORDS).write(rows)
+                self._file(STORE_RECORDS_TABLE, STORE_RECORDS).write(rows)
                 outcome.records_file = self._name
             yield outcome
 
@@ -323,7 +319,7 @@ class _Task:
         bad = bad[batch["error"].take(bad).is_valid().to_numpy(zero_copy_only=False)]
         if len(bad):
             rows = _quarantined(batch, bad, set(touched), bad_bytes)
-            self._file("quarantine", QUARANTINE).write(rows)
+            self._file(QUARANTINE_TABLE, QUARANTINE).write(rows)
             outcome.quarantine_file = self._name
 
     def _file(self, table: str, schema: pa.Schema) -> PartFile:

@@ -21,11 +21,22 @@ from wireyard.layers.grouping import by_group
 from wireyard.spark.lake import writing
 from wireyard.streams.source import filesystem
 
-__all__ = ["EXCHANGE", "dump", "join_tables", "load", "read_part", "split_table", "write_parts"]
+__all__ = [
+    "EXCHANGE",
+    "dump",
+    "dump_each",
+    "join_tables",
+    "load",
+    "load_one",
+    "read_part",
+    "split_table",
+    "write_parts",
+]
 
 EXCHANGE: Final = "exchange"
 """Where the files of a run are staged, beside its tables."""
 _FOOTER_BYTES: Final = 8
+_OFFSET_BYTES: Final = 8
 _OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4", unify_dictionaries=True)
 
 
@@ -119,3 +130,29 @@ def load(path: str) -> Any:
     system, inner = filesystem(path)
     with system.open_input_stream(inner) as file:
         return pickle.loads(file.read())
+
+
+def dump_each(folder: str, things: Iterable[Any]) -> str:
+    """Write things that are read one by one; return the file's path."""
+    path = f"{folder}/{EXCHANGE}/{uuid4().hex}.pickles"
+    system, inner = filesystem(path)
+    with writing(path), system.open_output_stream(inner) as file:
+        offsets = [0]
+        for thing in things:
+            file.write(pickle.dumps(thing, pickle.HIGHEST_PROTOCOL))
+            offsets.append(file.tell())
+        for offset in offsets:
+            file.write(offset.to_bytes(_OFFSET_BYTES, "big"))
+        file.write(offsets[-1].to_bytes(_FOOTER_BYTES, "big"))
+    return path
+
+
+def load_one(path: str, number: int) -> Any:
+    """Return one of the things that `dump_each` has written, and read no other."""
+    system, inner = filesystem(path)
+    with system.open_input_file(inner) as file:
+        index = int.from_bytes(file.read_at(_FOOTER_BYTES, file.size() - _FOOTER_BYTES), "big")
+        found = file.read_at(2 * _OFFSET_BYTES, index + number * _OFFSET_BYTES)
+        start = int.from_bytes(found[:_OFFSET_BYTES], "big")
+        stop = int.from_bytes(found[_OFFSET_BYTES:], "big")
+        return pickle.loads(file.read_at(stop - start, start))

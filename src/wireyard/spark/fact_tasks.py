@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -13,34 +13,27 @@ import pyarrow.compute as pc
 
 from wireyard.layers.tables import with_times
 from wireyard.spark.parts import PartFile
+from wireyard.spark.running import Runner
 from wireyard.spark.steps import FOUND
-from wireyard.spark.types import spark_schema
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 __all__ = ["dropped_rows", "note_file", "run_tasks", "write_tables"]
 
 
 def run_tasks(
-    spark: SparkSession, tasks: Sequence[Any], work: Callable[[Any], Iterable[Mapping[str, Any]]]
+    runner: Runner,
+    tasks: Sequence[Any],
+    work: Callable[[Any], Iterable[Mapping[str, Any]]],
+    *,
+    here: bool = False,
 ) -> Iterator[Mapping[str, Any]]:
-    """Have Spark run tasks; yield the rows of `FOUND` that they return."""
-    if not tasks:
-        return
-    numbers = spark.range(0, len(tasks), 1, len(tasks))
-    do = partial(_work, tasks=tasks, work=work)
-    yield from numbers.mapInArrow(do, spark_schema(FOUND)).toArrow().to_pylist()
+    """Run tasks; yield the rows of `FOUND` that they return."""
+    yield from runner.run(tasks, partial(_work, work=work), FOUND, here=here).to_pylist()
 
 
 def _work(
-    batches: Iterator[pa.RecordBatch],
-    tasks: Sequence[Any],
-    work: Callable[[Any], Iterable[Mapping[str, Any]]],
+    task: Any, work: Callable[[Any], Iterable[Mapping[str, Any]]]
 ) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        for place in batch["id"].to_pylist():
-            yield pa.RecordBatch.from_pylist(list(map(dict, work(tasks[place]))), FOUND)
+    yield pa.RecordBatch.from_pylist(list(map(dict, work(task))), FOUND)
 
 
 def write_tables(

@@ -42,6 +42,7 @@ from wireyard.spark.jmq_facts import write_jmq_facts
 from wireyard.spark.lake import Input, Lake, writing
 from wireyard.spark.mqtt_facts import mqtt_groups, write_mqtt_facts
 from wireyard.spark.parts import PartFile, measure, read_batches
+from wireyard.spark.running import Runner
 from wireyard.spark.steps import FOUND, NOTE, NOTES, run_step
 from wireyard.spark.streams import captured_streams
 from wireyard.spark.types import spark_schema
@@ -84,7 +85,7 @@ class Facts:
 
 
 def write_facts(
-    spark: SparkSession,
+    runner: Runner,
     lake: Lake,
     files: Mapping[str, Sequence[str]],
     inputs: Collection[Input],
@@ -102,13 +103,13 @@ def write_facts(
         Files of tables that are staged already.
     """
     lake.make_staging([*FACTS, NOTES, EXCHANGE])
-    stage = _Stage(spark, lake)
+    stage = _Stage(runner, lake)
     staging, streams = lake.staged(""), captured_streams(inputs)
     sources = [each.source for each in inputs]
     closed = streams.filter(streams["ended"].is_valid())
     ended = zip(*(closed[name].to_pylist() for name in ("source", "stream")), strict=True)
     jms = {name: files[name] for name in JMS_FORMATS if files.get(name)}
-    stage.take(write_jmq_facts(spark, staging, jms, sources, ended))
+    stage.take(write_jmq_facts(runner, staging, jms, sources, ended))
     stage.run(HOP_STEPS)
     rmp = files.get("rmp", ())
     sizes = [measure(path) for path in rmp]
@@ -116,10 +117,10 @@ def write_facts(
         stage.take(_write_rmp(rmp, sources, staging))
     else:
         (_, first), *later = RMP.items()
-        stage.take(stage.by_tasks(_rmp_rows(spark, rmp, sources), first, packed=False))
+        stage.take(stage.by_tasks(_rmp_rows(runner.spark, rmp, sources), first, packed=False))
         stage.run(dict(later))
     groups = mqtt_groups(files.get("mqtt", ()), inputs, streams)
-    stage.take(write_mqtt_facts(spark, staging, groups))
+    stage.take(write_mqtt_facts(runner, staging, groups))
     return stage.finish(staged)
 
 
@@ -227,8 +228,8 @@ def _here(notes: Iterable[str], work: _Work) -> pa.Table:
 class _Stage:
     """The files that tasks have written, and the steps that notes among them wait for."""
 
-    def __init__(self, spark: SparkSession, lake: Lake) -> None:
-        self._spark = spark
+    def __init__(self, runner: Runner, lake: Lake) -> None:
+        self._runner = runner
         self._lake = lake
         self._facts: defaultdict[str, dict[str, Sequence[str]]] = defaultdict(dict)
         self._rows: Counter[str] = Counter()
@@ -241,7 +242,7 @@ class _Stage:
             files = self._notes.pop(name, [])
             paths = [self._lake.staged(NOTES, file) for file, _ in files]
             if sum(things for _, things in files) > FEW:
-                rows = _in_key_order(self._spark, paths)
+                rows = _in_key_order(self._runner.spark, paths)
                 self.take(self.by_tasks(rows, step, packed=True))
             elif files:
                 self.take(_here(paths, self._work(step, packed=True)).to_pylist())
@@ -286,11 +287,9 @@ class _Stage:
     def _count_destinations(self) -> None:
         """Write how much was sent where, from the messages that were written."""
         paths = [self._lake.staged("messages", file) for file in self._facts["messages"]]
-        if self._rows["messages"] <= _COUNTED_HERE:
-            counts = [count_messages(_read(path, list(COUNTED))) for path in paths]
-        else:
-            work = partial(_count, staging=self._lake.staged(""))
-            counts = [load(one["file"]) for one in run_tasks(self._spark, paths, work)]
+        work = partial(_count, staging=self._lake.staged(""))
+        few = self._rows["messages"] <= _COUNTED_HERE
+        counts = [load(one["file"]) for one in run_tasks(self._runner, paths, work, here=few)]
         if counts:
             self._add("destinations", destinations(counts))
 

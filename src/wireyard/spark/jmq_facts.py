@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -42,10 +42,8 @@ from wireyard.layers.jmq.receiver import DEAD_REASON
 from wireyard.spark.exchange import join_tables, read_part, split_table, write_parts
 from wireyard.spark.fact_tasks import dropped_rows, note_file, run_tasks, write_tables
 from wireyard.spark.parts import measure, read_batches
+from wireyard.spark.running import Runner
 from wireyard.spark.steps import write_notes
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 __all__ = ["FEW", "FORMATS", "MOST_PACKETS", "write_jmq_facts"]
 
@@ -74,7 +72,7 @@ class _File(NamedTuple):
 
 
 def write_jmq_facts(
-    spark: SparkSession,
+    runner: Runner,
     staging: str,
     files: Files,
     sources: Collection[str],
@@ -94,11 +92,10 @@ def write_jmq_facts(
     job = _Job(staging, frozenset(sources), tuple(ended), len(numbered))
     packets = sum(measure(one.path)[0] for one in numbered)
     if packets > MOST_PACKETS:
-        yield from _write_by_phases(spark, job, numbered, -(-packets // (MOST_PACKETS // 2)))
-    elif packets > FEW:
-        yield from run_tasks(spark, [numbered], partial(_write_all, job=job))
+        yield from _write_by_phases(runner, job, numbered, -(-packets // (MOST_PACKETS // 2)))
     elif packets:
-        yield from _write_all(numbered, job)
+        work = partial(_write_all, job=job)
+        yield from run_tasks(runner, [numbered], work, here=packets <= FEW)
 
 
 class _Job(NamedTuple):
@@ -212,13 +209,13 @@ _TRANSACTIONS, _MESSAGES, _RELAYS, _REQUESTS, _RUNS, _MARKS = _BETWEEN = (
 """Files between the stages, by what is in them."""
 
 
-def _write_by_phases(spark: SparkSession, job: _Job, files: Sequence[_File], count: int) -> Written:
+def _write_by_phases(runner: Runner, job: _Job, files: Sequence[_File], count: int) -> Written:
     """Run the phases one behind the other, each with so many tasks."""
     between: dict[str, list[str]] = {name: [] for name in (*FORMATS, *_BETWEEN)}
     numbers = range(count)
 
     def run(tasks: Sequence[Any], work: Callable[..., Written], **more: Any) -> Written:
-        for one in run_tasks(spark, tasks, partial(work, job=job, count=count, **more)):
+        for one in run_tasks(runner, tasks, partial(work, job=job, count=count, **more)):
             if one["kind"] == "note" and one["name"] in between:
                 between[one["name"]].append(one["file"])
             else:

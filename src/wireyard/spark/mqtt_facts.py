@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -49,9 +49,7 @@ from wireyard.spark.exchange import dump, load, read_part, write_parts
 from wireyard.spark.fact_tasks import dropped_rows, note_file, run_tasks, write_tables
 from wireyard.spark.lake import Input, StreamLedger
 from wireyard.spark.parts import read_batches
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from wireyard.spark.running import Runner
 
 __all__ = ["FEW", "MOST_PACKETS", "Group", "mqtt_groups", "write_mqtt_facts"]
 
@@ -127,18 +125,15 @@ def _count(stream: StreamLedger) -> int:
 
 
 def write_mqtt_facts(
-    spark: SparkSession, staging: str, groups: Sequence[Group]
+    runner: Runner, staging: str, groups: Sequence[Group]
 ) -> Iterator[Mapping[str, Any]]:
     """Stage the rows of all tables; yield what was written, as rows of `FOUND`."""
     small = [group for group in groups if group.packets <= MOST_PACKETS]
-    if sum(group.packets for group in small) <= FEW:
-        yield from _write_small(small, staging)
-    else:
-        tasks = _dealt(small)
-        yield from run_tasks(spark, tasks, partial(_write_small, staging=staging))
+    few = sum(group.packets for group in small) <= FEW
+    yield from run_tasks(runner, _dealt(small), partial(_write_small, staging=staging), here=few)
     for group in groups:
         if group.packets > MOST_PACKETS:
-            yield from _Large(spark, staging, group).write()
+            yield from _Large(runner, staging, group).write()
 
 
 def _dealt(groups: Iterable[Group]) -> list[list[Group]]:
@@ -274,17 +269,17 @@ class _Shared:
 class _Large:
     """An input that is too large for a task."""
 
-    def __init__(self, spark: SparkSession, staging: str, group: Group) -> None:
-        self._spark, self._staging, self._group = spark, staging, group
+    def __init__(self, runner: Runner, staging: str, group: Group) -> None:
+        self._runner, self._staging, self._group = runner, staging, group
         self._partitions = -(-group.packets // (MOST_PACKETS // 2))
 
     def write(self) -> Iterator[Mapping[str, Any]]:
         """Write the rows of all tables; yield what was written."""
-        spark, files = self._spark, self._group.files
+        runner, files = self._runner, self._group.files
         evidence = Evidences()
         sources = self._group.sources
         evidence_of = partial(_write_evidence, sources=sources, staging=self._staging)
-        for one in run_tasks(spark, files, evidence_of):
+        for one in run_tasks(runner, files, evidence_of):
             evidence.merge(load(one["file"]))
         streams = known_of(evidence, self._group.streams)
         shared = _Shared(
@@ -298,14 +293,14 @@ class _Large:
         numbered = list(enumerate(files))
         packets: list[str] = []
         topics_of: Counter[str] = Counter()
-        for one in run_tasks(spark, numbered, partial(_split, shared=shared)):
+        for one in run_tasks(runner, numbered, partial(_split, shared=shared)):
             if one["name"] == _TOPICS:
                 topics_of.update(load(one["file"]))
             else:
                 packets.append(one["file"])
         shared = replace(shared, divided=_divided(topics_of, shared.partitions))
         numbers = range(self._partitions)
-        tracked = list(run_tasks(spark, numbers, partial(_track, shared=shared, files=packets)))
+        tracked = list(run_tasks(runner, numbers, partial(_track, shared=shared, files=packets)))
         yield from (one for one in tracked if one["kind"] == "fact")
         # In the order of partitions, by which clients are numbered.
         clients = sorted(
@@ -320,11 +315,11 @@ class _Large:
         links = [link for link in matched.links if link.client in senders]
         wills = dump(self._staging, (matched.wills, links))
         work = partial(_write_messages, shared=shared, marks=marks, wills=wills)
-        yield from run_tasks(spark, numbered, work)
+        yield from run_tasks(runner, numbered, work)
         counts = [len(found.clients) for _, found, *_ in clients]
         topics = self._write_topics(matched, counts, shared)
         tasks = list(zip(numbers, topics, strict=True))
-        delivered = list(run_tasks(spark, tasks, partial(_deliver, shared=shared, files=messages)))
+        delivered = list(run_tasks(runner, tasks, partial(_deliver, shared=shared, files=messages)))
         notes: list[Note] = []
         for one in delivered:
             if one["name"] == _NOTES:

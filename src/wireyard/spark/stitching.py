@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import MappingProxyType
 
-from wireyard.errors import WireError
+from wireyard.errors import LedgerError
 from wireyard.formats import get_format
 from wireyard.spark.bronze import AnyPiece, Outcome, Piece
 from wireyard.spark.captures import CapturePart, cut_capture
@@ -28,7 +28,6 @@ from wireyard.streams.window import windows_of_file
 
 __all__ = [
     "LEDGER",
-    "LedgerError",
     "Stitched",
     "cut_inputs",
     "make_ledger",
@@ -61,10 +60,6 @@ _CAPTURED_FACTS = (
 )
 """What a capture tells of a stream; null of others."""
 _COUNTS = LEDGER[1:]
-
-
-class LedgerError(WireError):
-    """The rows of a stream do not account for its bytes; nothing of the run is committed."""
 
 
 def cut_inputs(

@@ -1,0 +1,189 @@
+"""The bronze stage: inputs to tasks, and what became of their pieces to streams and ledgers.
+
+Tasks read the inputs and write what is in them (``wireyard.spark.bronze``); here they are cut, run,
+joined and, where a guess was wrong, repeated.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain
+from threading import Event, Thread
+from typing import Final
+
+from wireyard.formats import names as format_names
+from wireyard.spark import bronze
+from wireyard.spark.bronze import AnyPiece, Outcome, Piece, Settings, packets_table
+from wireyard.spark.dealing import deal
+from wireyard.spark.exchange import EXCHANGE
+from wireyard.spark.indexing import (
+    IndexedCapture,
+    Walked,
+    cut_headers,
+    index_of,
+    join_headers,
+)
+from wireyard.spark.inputs import FoundInput
+from wireyard.spark.lake import Input, Lake
+from wireyard.spark.report import Watch
+from wireyard.spark.running import Runner
+from wireyard.spark.stitching import cut_inputs, make_ledger, stitch_input
+
+__all__ = ["BronzeStage"]
+
+_POLL_S: Final = 0.2
+_EXPANSION: Final = 10
+"""What a compressed byte counts as."""
+_OPEN_BYTES: Final = 1 << 17
+"""What opening an input counts as."""
+
+
+class BronzeStage:
+    """The stage in which tasks read the inputs and write what is in them."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        lake: Lake,
+        settings: Settings,
+        watch: Watch,
+        decode_as: tuple[str, ...] = (),
+        keylog: tuple[str, ...] = (),
+        few_bytes: int = 0,
+    ) -> None:
+        self._runner = runner
+        self._few_bytes, self._here = few_bytes, False
+        self._lake = lake
+        self._settings = settings
+        self._watch = watch
+        self._decode_as, self._keylog = decode_as, keylog
+        self._tasks = 0
+        self.repaired = 0
+        self.notes: list[str] = []
+
+    def read(self, found: Sequence[FoundInput], split_bytes: int) -> list[Input]:
+        """Stage the rows of inputs; return the inputs as the lake will know them."""
+        named = {packets_table(each.format) for each in found if each.format}
+        held = set(map(packets_table, format_names())) if any(f.files for f in found) else set()
+        staged = [*sorted(named | held), bronze.QUARANTINE_TABLE, bronze.STORE_RECORDS_TABLE]
+        self._lake.make_staging([*staged, EXCHANGE, bronze.HEADERS, bronze.DONE_MARKS])
+        self._here = sum(map(_weight, found)) <= self._few_bytes
+        indexed = self._index(found, split_bytes)
+        self._watch.stage("reading")
+        tasks = cut_inputs(found, split_bytes, self._decode_as, indexed, self._keylog)
+        outcomes = self._run(tasks)
+        pieces = defaultdict(list)
+        for piece in chain.from_iterable(tasks):
+            if isinstance(piece, Piece):
+                pieces[piece.source].append(piece)
+        limit = self._settings.max_packet_bytes
+        stitched = {
+            source: stitch_input(each, {o.start: o for o in outcomes[source]}, limit)
+            for source, each in pieces.items()
+        }
+        kept = {source: each.kept for source, each in stitched.items()}
+        again = [[piece] for each in stitched.values() for piece in each.again]
+        self.repaired += len(again)
+        if again:
+            self._watch.stage("reading again where a packet lay in another")
+            for source, more in self._run(again).items():
+                kept[source] = sorted((*kept[source], *more), key=lambda each: each.end)
+        return [
+            self._of_capture(each, outcomes[each.path])
+            if each.files
+            else _as_input(each, [kept.get(each.path, [])])
+            for each in found
+        ]
+
+    def _index(self, found: Sequence[FoundInput], split_bytes: int) -> dict[str, IndexedCapture]:
+        """Have the headers of large captures read; return where they are."""
+        pieces = {each.path: cut for each in found if (cut := cut_headers(each, split_bytes))}
+        if not pieces:
+            return {}
+        self._watch.stage("reading headers of captures")
+        walked = _walked(self._run(deal(chain.from_iterable(pieces.values()), split_bytes)))
+        joined = {path: join_headers(cut, walked) for path, cut in pieces.items()}
+        again = [[piece] for each in joined.values() for piece in each.again]
+        self.repaired += len(again)
+        written = _walked(self._run(again)) if again else {}
+        indexed = {path: index_of(each, walked, written) for path, each in joined.items()}
+        self.notes += [f"{path}: {each.damage}" for path, each in indexed.items() if each.damage]
+        return indexed
+
+    def _of_capture(self, found: FoundInput, outcomes: Sequence[Outcome]) -> Input:
+        notes = dict.fromkeys(each.message for each in outcomes if each.message)
+        self.notes += [f"{found.path}: {note}" for note in notes]
+        return _as_input(found, [[each] for each in outcomes if each.stream])
+
+    def _run(self, tasks: Sequence[Sequence[AnyPiece]]) -> dict[str, list[Outcome]]:
+        """Run tasks; return what became of each source."""
+        outcomes: defaultdict[str, list[Outcome]] = defaultdict(list)
+        numbered = list(enumerate(tasks, self._tasks))
+        self._tasks += len(tasks)
+        work = partial(bronze.write_task, settings=self._settings)
+        with _marks_watched(self._lake, numbered, self._watch):
+            manifest = self._runner.run(numbered, work, bronze.MANIFEST, here=self._here)
+        for outcome in (Outcome(**row) for row in manifest.to_pylist()):
+            if outcome.failed is not None:
+                raise bronze.FAILURES[outcome.failed](outcome.message)
+            outcomes[outcome.source].append(outcome)
+        return outcomes
+
+
+@contextmanager
+def _marks_watched(
+    lake: Lake, tasks: Sequence[tuple[int, Sequence[AnyPiece]]], watch: Watch
+) -> Iterator[None]:
+    """Tell how many bytes are done, by the marks that tasks leave, while the caller waits."""
+    weights = {str(number): sum(piece.bytes for piece in task) for number, task in tasks}
+    total = sum(weights.values())
+    over = Event()
+
+    def look() -> None:
+        while not over.wait(_POLL_S):
+            marks = lake.list_staged(bronze.DONE_MARKS)
+            watch.at(sum(weights.get(mark, 0) for mark in marks), total)
+
+    thread = Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    watch.at(total, total)
+
+
+def _walked(outcomes: Mapping[str, Sequence[Outcome]]) -> dict[tuple[str, int], Walked]:
+    """Return what became of pieces of captures, by file and the start of the piece."""
+    return {
+        (source, each.start): Walked(
+            each.first, each.end, each.rows, each.index_context, each.index_file
+        )
+        for source, found in outcomes.items()
+        for each in found
+        if each.first is not None and each.index_context and each.index_file
+    }
+
+
+def _as_input(found: FoundInput, streams: Sequence[Sequence[Outcome]]) -> Input:
+    """Return an input of which there is, stream by stream, what became of its pieces."""
+    files: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    for each in chain.from_iterable(streams):
+        if each.packets_file and each.format:
+            files[packets_table(each.format)][each.packets_file] = None
+        if each.quarantine_file:
+            files[bronze.QUARANTINE_TABLE][each.quarantine_file] = None
+        if each.records_file:
+            files[bronze.STORE_RECORDS_TABLE][each.records_file] = None
+    ledgers = [make_ledger(found, outcomes) for outcomes in streams]
+    held = {table: list(names) for table, names in files.items()}
+    return Input(found.path, found.format, found.stamp, ledgers, held)
+
+
+def _weight(found: FoundInput) -> int:
+    """Return how many bytes an input counts as, where it is decided who reads it."""
+    return found.size * (_EXPANSION if found.compressed else 1) + _OPEN_BYTES

@@ -1,0 +1,50 @@
+"""What a run has to do, what it did, and who is told.
+
+Apart from the job, whose imports take longer than a run that has nothing to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from wireyard.spark.inputs import FoundInput
+from wireyard.spark.lake import Input, Lake
+
+__all__ = ["Report", "Watch", "new_inputs"]
+
+
+class Watch(Protocol):
+    """Who is told how far a run is."""
+
+    def stage(self, name: str) -> None:
+        """Hear what is done next."""
+
+    def at(self, done_bytes: int, total_bytes: int) -> None:
+        """Hear how many of the bytes to be read are in rows."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What a run did."""
+
+    added: list[Input] = field(default_factory=list)
+    """The inputs that were read, with their ledgers."""
+    replaced: int = 0
+    """How many of them were in the lake before, as they were then."""
+    unchanged: int = 0
+    repaired: int = 0
+    """How many pieces were decoded twice, because a packet lay in another at a cut."""
+    notes: list[str] = field(default_factory=list)
+    """What is to be said about inputs: damage, streams that nothing tells the format of."""
+
+
+def new_inputs(lake: Lake, found: Sequence[FoundInput]) -> list[FoundInput]:
+    """Return the inputs that a lake does not hold as they are now."""
+    return [each for each in found if not _is_held(lake, each)]
+
+
+def _is_held(lake: Lake, found: FoundInput) -> bool:
+    held = lake.inputs.get(found.path)
+    return held is not None and held.stamp == found.stamp and held.format == found.format

@@ -1,0 +1,97 @@
+"""Who runs a task changes nothing: Spark, or this process where there is little to do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from tests.spark.lakes import TABLES, run, table
+from wireyard.spark.exchange import EXCHANGE, dump_each, load_one
+from wireyard.spark.lake import Lake
+from wireyard.spark.running import Runner
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+TABLES_OF_ALL = {*TABLES, "packets_gpacket", "packets_mqtt", "packets_rmp", "store_records"}
+SQUARES = pa.schema([("number", pa.int64()), ("square", pa.int64())])
+
+
+def squares(number: int) -> Iterator[pa.RecordBatch]:
+    yield pa.RecordBatch.from_pylist([{"number": number, "square": number * number}], SQUARES)
+
+
+def sorted_rows(lake: Path, name: str) -> list[str]:
+    return sorted(str(row) for row in table(lake, name).to_pylist())
+
+
+def test_small_inputs_give_the_same_tables_without_spark(
+    examples: Path, tmp_path: Path, spark: SparkSession
+) -> None:
+    inputs = [examples / name for name in ("traffic", "traffic.pcap", "ring.pcap", "store/fs370")]
+    ports = ("udp.port==7078,rmp",)
+    run(tmp_path / "spark", spark, *inputs, decode_as=ports)
+    run(tmp_path / "here", spark, *inputs, decode_as=ports, few_bytes=1 << 30)
+    for name in TABLES_OF_ALL:
+        there = table(tmp_path / "spark", name)
+        assert there.num_rows or name in {"quarantine", "packets_gpacket"}, name
+        if name != "store_records":
+            assert there.schema.names == table(tmp_path / "here", name).schema.names
+        assert sorted_rows(tmp_path / "here", name) == sorted_rows(tmp_path / "spark", name), name
+
+
+def test_spark_starts_when_the_first_task_needs_it(tmp_path: Path, spark: SparkSession) -> None:
+    started: list[Any] = []
+
+    def start() -> SparkSession:
+        started.append(spark)
+        return spark
+
+    with Lake.open(str(tmp_path / "lake")) as lake:
+        lake.make_staging([EXCHANGE])
+        runner = Runner(start, lake)
+        here = runner.run(range(3), squares, SQUARES, here=True)
+        assert runner.run([], squares, SQUARES).num_rows == 0
+        assert not started
+        by_spark = runner.run(range(3), squares, SQUARES)
+        runner.run([1], squares, SQUARES)
+        assert len(started) == 1
+    assert by_spark.sort_by("number").equals(here)
+    assert here["square"].to_pylist() == [0, 1, 4]
+
+
+def test_a_task_reads_its_own_input_alone(tmp_path: Path) -> None:
+    (tmp_path / EXCHANGE).mkdir()
+    things = [b"", b"one", {"two": 2}]
+    path = dump_each(str(tmp_path), things)
+    assert [load_one(path, number) for number in range(3)] == things
+    data = bytearray(Path(path).read_bytes())
+    data[data.index(b"one")] ^= 0xFF
+    Path(path).write_bytes(data)
+    assert load_one(path, 2) == {"two": 2}
+
+
+def test_a_run_that_has_nothing_to_do_loads_neither_spark_nor_kernels(
+    examples: Path, tmp_path: Path, spark: SparkSession
+) -> None:
+    lake = tmp_path / "lake"
+    run(lake, spark, examples / "traffic", few_bytes=1 << 30)
+    command = [sys.executable, "-X", "importtime", "-m", "wireyard", "run"]
+    done = subprocess.run(
+        [*command, str(examples / "traffic"), "--lake", str(lake)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith("nothing new: 28 inputs in the lake already")
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "wireyard.spark.lake" in loaded
+    assert not loaded & {"pyspark", "numba", "pandas", "wireyard.spark.bronze"}
