@@ -63,7 +63,14 @@ What is in quarantine is reported and no error; bytes that are nowhere are (exit
 )
 @click.argument("inputs", metavar="INPUT...", nargs=-1, type=PATH)
 @click.option("--lake", type=PATH, metavar="DIR", required=True, help="Where the tables are.")
-@click.option("--master", metavar="URL", help="Spark to run on; this machine if not given.")
+@click.option(
+    "--master",
+    metavar="URL",
+    help="Spark to run on; this machine if not given, without Spark where there is little to read.",
+)
+@click.option(
+    "--conf", metavar="KEY=VALUE", multiple=True, help="A setting of Spark; can be given again."
+)
 @format_option("by the first bytes of each file")
 @decode_as_option
 @keylog_option
@@ -79,6 +86,7 @@ def command(
     inputs: tuple[str, ...],
     lake: str,
     master: str | None,
+    conf: tuple[str, ...],
     format_name: str | None,
     decode_as: tuple[str, ...],
     keylog: tuple[str, ...],
@@ -94,14 +102,17 @@ def command(
         raise UsageError("run: Spark is not installed; pip install 'wireyard[spark]'")
     from wireyard.spark.lake import LakeError
 
-    settings = {
+    spark_settings = _settings_of(conf)
+    settings: dict[str, Any] = {
         "secrets": secrets,
         "max_packet_bytes": max_packet_bytes,
         "decode_as": decode_as,
         "keylog": keylog,
     }
+    if master is not None:
+        settings["few_bytes"] = -1
     try:
-        _fill(inputs, lake, master, format_name, rotated, quiet, settings)
+        _fill(inputs, lake, master, spark_settings, format_name, rotated, quiet, settings)
     except LakeError as error:
         raise exits.CannotWrite(str(error)) from None
     except LedgerError as error:
@@ -110,10 +121,22 @@ def command(
     return exits.DONE
 
 
+def _settings_of(conf: tuple[str, ...]) -> dict[str, str]:
+    """Return settings of Spark as they were given, KEY=VALUE."""
+    found = {}
+    for each in conf:
+        key, sign, value = each.partition("=")
+        if not sign or not key.startswith("spark."):
+            raise UsageError(f"--conf {each}: is no setting of Spark, as in spark.driver.memory=4g")
+        found[key] = value
+    return found
+
+
 def _fill(
     inputs: tuple[str, ...],
     folder: str,
     master: str | None,
+    conf: dict[str, str],
     format_name: str | None,
     rotated: bool,
     quiet: bool,
@@ -141,7 +164,7 @@ def _fill(
                 # Not left to the workers: what they say of the time it takes is kept in the log.
                 load_kernels()
             with log.taking():
-                spark = session(master, app_name="wireyard run")
+                spark = session(master, app_name="wireyard run", **conf)
             watch.stage(before)
             return spark
 

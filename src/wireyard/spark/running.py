@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from wireyard.spark.exchange import dump_each, load_one
+from wireyard.spark.executors import check_executors, is_elsewhere
 from wireyard.spark.lake import Lake
 from wireyard.spark.reach import check_reach
 
@@ -47,11 +48,15 @@ class Runner:
         Raises
         ------
         LakeError
-            Spark does not reach the lake.
+            Spark, or its executors, do not reach the lake.
+        SourceError
+            Executors cannot run our tasks.
         """
         spark = self._get_session()
         if "://" in self._lake.root:
             check_reach(spark, self._lake)
+        if is_elsewhere(spark):
+            check_executors(spark, self._lake)
         return spark
 
     def run(

@@ -84,8 +84,12 @@ def session(master: str | None = None, app_name: str = "wireyard", **conf: Any) 
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has started Java
         check_java()
         master = _with_attempts(master or "local[*]")
+    if python := conf.get("spark.pyspark.python"):
+        os.environ["PYSPARK_PYTHON"] = python  # which is what Spark takes from a Python driver
     if master is not None:
         builder = builder.master(master)
+        # The Python that runs us has wireyard; the one that executors find first may not.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         if master.startswith("local"):
             settings |= _local_settings()
     with _startup_on_path():
@@ -129,11 +133,9 @@ def _with_attempts(master: str) -> str:
 
 def _local_settings() -> dict[str, str]:
     """Return the settings of a local session, and set what only the environment can say."""
-    # Workers run the Python that runs us; another one might not have wireyard.
-    python = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", LOCAL_SETTINGS["spark.driver.bindAddress"])
     settings = {**LOCAL_SETTINGS, "spark.driver.memory": f"{_driver_gigabytes()}g"}
-    if _can_import(python, _DAEMON):
+    if _can_import(os.environ["PYSPARK_PYTHON"], _DAEMON):
         settings["spark.python.daemon.module"] = _DAEMON
     return settings
 

@@ -1,0 +1,184 @@
+"""A cluster: executors without a folder in common that are killed, and what they lack.
+
+``WIREYARD_CLUSTER_KILLS`` is how often an executor and a Python worker are killed (1), each time at
+a random moment.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.spark.cluster import CONF, kill_one, pids, standalone
+from tests.spark.lakes import HELLO, HELLO_REPLY, message, run, table
+from wireyard.spark.executors import explained, make_archive
+from wireyard.spark.facts import FACTS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+KILLS = int(os.environ.get("WIREYARD_CLUSTER_KILLS", "1"))
+MESSAGES = 20_000
+SPLIT_BYTES = 128 << 10
+ROOT = Path(__file__).parents[2]
+BASE_PYTHON = sys._base_executable  # type: ignore[attr-defined]  # without an environment
+VICTIMS = ("CoarseGrainedExecutorBackend", "pyspark.daemon")
+TABLES = ("packets_jmq", "messages", "destinations", "quarantine", "ledger", "streams", *FACTS)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cluster") / "daemons"
+
+
+@pytest.fixture(scope="module")
+def master(folder: Path) -> Iterator[str]:
+    with standalone(folder) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def streams(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Return streams of some megabytes, and a few small ones."""
+    large = tmp_path_factory.mktemp("streams") / "large.jmq"
+    large.write_bytes(HELLO + b"".join(map(message, range(MESSAGES))) + b"noise")
+    small = [large.with_name(f"{number}.jmq") for number in range(5)]
+    for number, path in enumerate(small):
+        path.write_bytes(HELLO_REPLY + message(number, consumer_id=5))
+    return [large, *small]
+
+
+def rows(lake: Path, name: str) -> list[str]:
+    return sorted(map(str, table(lake, name).to_pylist()))
+
+
+@pytest.fixture(scope="module")
+def expected(
+    streams: list[Path], spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[str]]:
+    """Return the tables of a run on this machine."""
+    lake = tmp_path_factory.mktemp("lakes") / "lake"
+    run(lake, spark, *streams, few_bytes=1 << 30)
+    return {name: rows(lake, name) for name in TABLES}
+
+
+def test_executors_and_workers_that_are_killed_change_nothing(
+    master: str, folder: Path, streams: list[Path], expected: dict[str, list[str]], tmp_path: Path
+) -> None:
+    chance = random.Random(KILLS)
+    killed = dict.fromkeys(VICTIMS, 0)
+    for attempt in range(2 * KILLS + 3):
+        if min(killed.values()) >= KILLS:
+            break
+        lake = tmp_path / f"lake{attempt}"
+        command = [sys.executable, "-m", "tests.spark.cluster_job", master, str(SPLIT_BYTES)]
+        with subprocess.Popen(
+            [*command, str(lake), *map(str, streams)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as job:
+            assert job.stdout is not None
+            for victim in VICTIMS:
+                while job.poll() is None and not list(lake.glob("_staging/*/done/*")):
+                    time.sleep(0.05)
+                time.sleep(chance.random() / 2)
+                if job.poll() is None:
+                    killed[victim] += kill_one(pids(folder, victim), chance.randrange(9))
+            said = job.stdout.read()
+        assert job.returncode == 0, said
+        assert {name: rows(lake, name) for name in TABLES} == expected
+        assert not list(lake.glob("_staging/*"))
+    assert min(killed.values()) >= KILLS, killed
+
+
+def wireyard_run(master: str, lake: Path, *options: str, **environ: str) -> tuple[int, str]:
+    """Run the command on the cluster; return its status and what it wrote to standard error."""
+    conf = [part for item in CONF.items() for part in ("--conf", "=".join(item))]
+    done = subprocess.run(
+        [sys.executable, "-m", "wireyard", "run", str(ROOT / "examples/traffic/shop-c2b.jmq"),
+         "--lake", str(lake), "--master", master, *conf, *options],
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    return done.returncode, done.stderr
+
+
+def test_a_package_that_executors_lack_is_said_in_one_line(master: str, tmp_path: Path) -> None:
+    # The same Python without its packages.
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {BASE_PYTHON} -S "$@"\n')
+    python.chmod(0o755)
+    status, error = wireyard_run(
+        master, tmp_path / "lake", "--conf", f"spark.pyspark.python={python}"
+    )
+    assert status == 3
+    (line,) = error.splitlines()
+    assert line.startswith("wireyard: Spark's executors: the Python there has no module ")
+    assert "--conf spark.archives" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('IOException: Cannot run program "/nowhere/python3": error=2', "no /nowhere/python3"),
+        ("ModuleNotFoundError: No module named 'numba'", "no module numba"),
+        ("[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than", "3.9"),
+        ("[PACKAGE_NOT_INSTALLED] PyArrow >= 18.0.0 must be installed", "no module PyArrow"),
+    ],
+)
+def test_what_spark_fails_with_is_one_line(text: str, said: str) -> None:
+    line = str(explained(RuntimeError(f"Job aborted.\n  at org.apache.spark\n{text}\n  at x")))
+    assert said in line
+    assert "\n" not in line
+
+
+@pytest.mark.skipif(KILLS < 2, reason="executors compile what is sent; set WIREYARD_CLUSTER_KILLS")
+def test_wireyard_is_sent_to_executors_that_have_none(
+    master: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    python = tmp_path / "python"
+    site = Path(os.path.dirname(pytest.__file__)).parent
+    # Packages of the environment but wireyard, which an editable installation has by a path file.
+    python.write_text(
+        f'#!/bin/sh\nexport PYTHONPATH="$PYTHONPATH:{site}"\nexec {BASE_PYTHON} -S "$@"\n'
+    )
+    python.chmod(0o755)
+    status, error = wireyard_run(master, lake, "--conf", f"spark.pyspark.python={python}")
+    assert status == 0, error
+    run(tmp_path / "here", spark, ROOT / "examples/traffic/shop-c2b.jmq", few_bytes=1 << 30)
+    assert rows(lake, "packets_jmq") == rows(tmp_path / "here", "packets_jmq")
+
+
+def test_the_archive_is_a_package_that_runs(tmp_path: Path) -> None:
+    archive = make_archive()
+    with zipfile.ZipFile(archive) as opened:
+        names = opened.namelist()
+    assert "wireyard/__init__.py" in names
+    assert not any("__pycache__" in name for name in names)
+    code = "import wireyard.spark.bronze as found; print(found.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": archive},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert re.search(r"wireyard\.zip.wireyard.spark.bronze\.py", done.stdout)
