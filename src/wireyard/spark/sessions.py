@@ -86,10 +86,10 @@ def session(master: str | None = None, app_name: str = "wireyard", **conf: Any) 
         master = _with_attempts(master or "local[*]")
     if python := conf.get("spark.pyspark.python"):
         os.environ["PYSPARK_PYTHON"] = python  # which is what Spark takes from a Python driver
+    # The Python that runs us has wireyard; the one that executors find first may not.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master is not None:
         builder = builder.master(master)
-        # The Python that runs us has wireyard; the one that executors find first may not.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         if master.startswith("local"):
             settings |= _local_settings()
     with _startup_on_path():
