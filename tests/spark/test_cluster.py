@@ -21,8 +21,8 @@ import pytest
 
 from tests.spark.cluster import CONF, kill_one, pids, standalone
 from tests.spark.lakes import HELLO, HELLO_REPLY, message, run, table
+from wireyard.layers.tables import FACTS
 from wireyard.spark.executors import explained, make_archive
-from wireyard.spark.facts import FACTS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

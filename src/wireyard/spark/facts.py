@@ -24,7 +24,6 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from wireyard.formats import get_format
 from wireyard.layers.destinations import NEEDED as COUNTED
@@ -45,7 +44,6 @@ from wireyard.spark.parts import PartFile, measure, read_batches
 from wireyard.spark.running import Runner
 from wireyard.spark.steps import FOUND, NOTE, NOTES, run_step
 from wireyard.spark.streams import captured_streams
-from wireyard.spark.types import spark_schema
 from wireyard.spark.urls import literal
 from wireyard.streams.plan import make_plan
 from wireyard.streams.source import filesystem
@@ -183,6 +181,10 @@ def _rmp_rows(spark: SparkSession, files: Sequence[str], sources: Collection[str
 
     A sender and its group are one stream.
     """
+    from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+
+    from wireyard.spark.types import spark_schema
+
     schema = spark_schema(make_plan(get_format("rmp"), captured=True).schema)
     rows = spark.read.schema(schema).parquet(*map(literal, files))
     rows = rows.where(F.col("source").isin(*sources))
@@ -213,6 +215,8 @@ def _write_rmp(
 
 def _in_key_order(spark: SparkSession, notes: Iterable[str]) -> DataFrame:
     """Deal the notes in files to tasks by their key, and put those of each in their order."""
+    from wireyard.spark.types import spark_schema
+
     rows = spark.read.schema(spark_schema(NOTE)).parquet(*map(literal, notes))
     ordered = rows.repartition("key").sortWithinPartitions("key", "order")
     return ordered.drop("order")
@@ -250,6 +254,8 @@ class _Stage:
 
     def by_tasks(self, rows: DataFrame, step: Step, *, packed: bool) -> list[Mapping[str, Any]]:
         """Have Spark run a step; return what its tasks have written."""
+        from wireyard.spark.types import spark_schema
+
         work = self._work(step, packed=packed)
         found: list[Mapping[str, Any]] = (
             rows.mapInArrow(work, spark_schema(FOUND)).toArrow().to_pylist()
@@ -287,10 +293,10 @@ class _Stage:
     def _count_destinations(self) -> None:
         """Write how much was sent where, from the messages that were written."""
         paths = [self._lake.staged("messages", file) for file in self._facts["messages"]]
+        here = self._rows["messages"] <= _COUNTED_HERE
         work = partial(_count, staging=self._lake.staged(""))
-        few = self._rows["messages"] <= _COUNTED_HERE
-        counts = [load(one["file"]) for one in run_tasks(self._runner, paths, work, here=few)]
-        if counts:
+        found = run_tasks(self._runner, paths, work, here=here)
+        if counts := [load(one["file"]) for one in found]:
             self._add("destinations", destinations(counts))
 
     def _join_producers(self) -> None:

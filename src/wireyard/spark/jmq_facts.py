@@ -50,8 +50,8 @@ __all__ = ["FEW", "FORMATS", "MOST_PACKETS", "write_jmq_facts"]
 FORMATS: Final = (JMQ, GPACKET)
 MOST_PACKETS: Final = 1 << 18
 """Packets that a task holds at once, about 1.5 kB each with all that is made of them."""
-FEW: Final = 1 << 14
-"""Packets that need no task: to start one takes longer than to go through them."""
+FEW: Final = 1 << 17
+"""Packets that need no task: to start Spark for one takes longer than to go through them."""
 _HELD_BATCHES: Final = 4
 """Of a file that is split, what is held before it is written."""
 _FILE_BITS: Final = 40

@@ -55,8 +55,8 @@ __all__ = ["FEW", "MOST_PACKETS", "Group", "mqtt_groups", "write_mqtt_facts"]
 
 MOST_PACKETS: Final = 1 << 19
 """Packets that a task holds at once, at most about 500 bytes each with all that is made of them."""
-FEW: Final = 1 << 15
-"""Packets that need no tasks: to start some takes longer than to go through them."""
+FEW: Final = 1 << 18
+"""Packets that need no tasks: to start Spark for some takes longer than to go through them."""
 _HELD_BATCHES: Final = 4
 """Of a file that is split, what is held before it is written."""
 _TABLE: Final = "packets_mqtt"
@@ -129,8 +129,9 @@ def write_mqtt_facts(
 ) -> Iterator[Mapping[str, Any]]:
     """Stage the rows of all tables; yield what was written, as rows of `FOUND`."""
     small = [group for group in groups if group.packets <= MOST_PACKETS]
-    few = sum(group.packets for group in small) <= FEW
-    yield from run_tasks(runner, _dealt(small), partial(_write_small, staging=staging), here=few)
+    here = sum(group.packets for group in small) <= FEW
+    work = partial(_write_small, staging=staging)
+    yield from run_tasks(runner, _dealt(small), work, here=here)
     for group in groups:
         if group.packets > MOST_PACKETS:
             yield from _Large(runner, staging, group).write()
