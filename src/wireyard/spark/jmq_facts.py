@@ -92,7 +92,7 @@ def write_jmq_facts(
     job = _Job(staging, frozenset(sources), tuple(ended), len(numbered))
     packets = sum(measure(one.path)[0] for one in numbered)
     if packets > MOST_PACKETS:
-        yield from _write_by_phases(runner, job, numbered, -(-packets // (MOST_PACKETS // 2)))
+        yield from _write_by_phases(runner, job, numbered, -(-packets // (MOST_PACKETS // 4)))
     elif packets:
         work = partial(_write_all, job=job)
         yield from run_tasks(runner, [numbered], work, here=packets <= FEW)
@@ -237,7 +237,7 @@ def _split(file: _File, job: _Job, count: int) -> Written:
     held: list[list[pa.Table]] = []
 
     def write() -> Mapping[str, Any]:
-        parts = ([pa.concat_tables(some)] for some in zip(*held, strict=True))
+        parts = ([join_tables(some)] for some in zip(*held, strict=True))
         path = write_parts(job.staging, parts)
         held.clear()
         return note_file(file.format, path)

@@ -272,7 +272,7 @@ class _Large:
 
     def __init__(self, runner: Runner, staging: str, group: Group) -> None:
         self._runner, self._staging, self._group = runner, staging, group
-        self._partitions = -(-group.packets // (MOST_PACKETS // 2))
+        self._partitions = -(-group.packets // (MOST_PACKETS // 3))
 
     def write(self) -> Iterator[Mapping[str, Any]]:
         """Write the rows of all tables; yield what was written."""

@@ -105,7 +105,7 @@ def _leaves(path: str, values: pa.Array) -> Iterator[tuple[str, pa.Array]]:
 
 # --- and read -------------------------------------------------------------------------------
 
-_BATCH_ROWS: Final = 1 << 16
+_BATCH_ROWS: Final = 1 << 15
 _REPEATING: Final = frozenset(
     {
         "source", "stream", "format", "status", "src_addr", "dst_addr", "topic", "destination",

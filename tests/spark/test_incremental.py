@@ -1,0 +1,127 @@
+"""What a run leaves alone: tables after several runs are those of one run over all inputs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from tests.formats.mqtt.make import connack, connect, publish
+from tests.make import item, items, long_item
+from tests.spark import lakes
+from tests.spark.lakes import HELLO, HELLO_REPLY, message, table
+from wireyard.layers.tables import FACTS
+from wireyard.spark import facts
+from wireyard.spark.job import FEW_BYTES
+
+DELIVERED = items(item(11, (1).to_bytes(4, "big")), long_item(9, 7), item(1, "orders"))
+
+
+def run(lake: Path, *paths: Path) -> None:
+    """Do one run, in this process."""
+    lakes.run(lake, None, *paths, few_bytes=FEW_BYTES)
+
+
+def mqtt(name: str) -> bytes:
+    return connect(4, client=name) + publish(4, topic=name, payload=b"x") * 3
+
+
+def inputs(folder: Path) -> list[Path]:
+    """Write small inputs, which share files where one run reads them."""
+    folder.mkdir()
+    contents = {
+        "one.mqtt": mqtt("one"),
+        "two.mqtt": mqtt("two"),
+        "broker.mqtt": connack(4) + publish(4, topic="three"),
+        "sent.jmq": HELLO + b"".join(message(number) for number in range(5)),
+        "got.jmq": HELLO_REPLY + b"".join(message(n, items=DELIVERED) for n in range(3, 9)),
+        "later.jmq": HELLO + b"".join(message(number) for number in range(50, 55)),
+    }
+    for name, data in contents.items():
+        (folder / name).write_bytes(data)
+    return [folder / name for name in contents]
+
+
+def rows(lake: Path) -> dict[str, list[str]]:
+    return {name: sorted(map(repr, table(lake, name).to_pylist())) for name in FACTS}
+
+
+def files(lake: Path, names: Iterable[str] = FACTS) -> set[str]:
+    return {path.name for name in names for path in (lake / name).glob("*.parquet")}
+
+
+def test_inputs_one_by_one_and_at_once_are_the_same_tables(tmp_path: Path) -> None:
+    paths = inputs(tmp_path / "in")
+    run(tmp_path / "once", *paths)
+    for path in paths:
+        run(tmp_path / "one-by-one", path)
+    found = rows(tmp_path / "one-by-one")
+    assert found == rows(tmp_path / "once")
+    # Three were sent and seen again elsewhere, two sent only, three delivered only, five later.
+    sent = [row for row in found["messages"] if "'protocol': 'jms'" in row]
+    assert len(sent) == 9 + 5
+
+
+def test_what_is_new_leaves_other_facts_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = inputs(tmp_path / "in")
+    run(tmp_path / "lake", *(path for path in paths if path.name != "one.mqtt"))
+    before = files(tmp_path / "lake")
+    read: list[str] = []
+    write_facts = facts.write_facts
+
+    def seen(runner, lake, of, *given):  # type: ignore[no-untyped-def]
+        read.extend(each.source for each in given[0])
+        return write_facts(runner, lake, of, *given)
+
+    monkeypatch.setattr("wireyard.spark.job.write_facts", seen)
+    run(tmp_path / "lake", paths[0])
+    assert read == [str(paths[0])]
+    assert before < files(tmp_path / "lake")
+
+
+def test_what_shows_the_same_messages_is_made_anew(tmp_path: Path) -> None:
+    paths = {path.name: path for path in inputs(tmp_path / "in")}
+    order = ("later.jmq", "got.jmq", "sent.jmq")
+    for name in order[:2]:
+        run(tmp_path / "lake", paths[name])
+    kept = {
+        row["message_key"]: row["first_seen"]
+        for row in table(tmp_path / "lake", "messages").to_pylist()
+    }
+    assert sorted(kept.values()) == ["delivered"] * 6 + ["sent"] * 5
+    run(tmp_path / "lake", paths["sent.jmq"])
+    run(tmp_path / "once", *(paths[name] for name in order))
+    assert rows(tmp_path / "lake") == rows(tmp_path / "once")
+
+
+def test_an_input_that_changed_takes_its_facts_along(tmp_path: Path) -> None:
+    paths = {path.name: path for path in inputs(tmp_path / "in")}
+    run(tmp_path / "lake", *paths.values())
+    paths["two.mqtt"].write_bytes(mqtt("other"))
+    paths["sent.jmq"].write_bytes(HELLO + message(4) + message(70))
+    run(tmp_path / "lake", *paths.values())
+    run(tmp_path / "once", *paths.values())
+    found = rows(tmp_path / "lake")
+    assert found == rows(tmp_path / "once")
+    assert not any("'two'" in row for row in found["messages"])
+
+
+@pytest.mark.shared
+def test_captures_of_several_points(tmp_path: Path, shared: Path) -> None:
+    """Hops over captures that come to the lake one after the other."""
+    recorded = shared / "captures" / "openmq"
+    if not recorded.is_dir():
+        pytest.skip("no captures of Open MQ in the shared folder")
+    paths = []
+    for name in ("cluster", "transactions", "requests"):
+        paths.append(Path(shutil.copy(recorded / f"{name}.pcap", tmp_path)))
+    paths.append(Path(shutil.copy(recorded / "cluster.pcap", tmp_path / "again.pcap")))
+    run(tmp_path / "once", *paths)
+    for path in paths:
+        run(tmp_path / "lake", path)
+    found, expected = rows(tmp_path / "lake"), rows(tmp_path / "once")
+    assert found == expected and len(found["hops"]) > 100
