@@ -36,7 +36,8 @@ ALLOWED = {
     "warm": {"accelerate"},
     "spark": STREAMS | {"api", "captures", "layers", "spark"},
     "net": STREAMS | {"layers", "net"},
-    "report": {"report"},
+    "answers": STREAMS | {"answers", "captures", "layers"},
+    "report": {"answers", "errors", "formats", "report"},
 }
 """Room to the rooms it may import; `cli`, `__main__` and the lazy `__init__` may import all."""
 ANY = {"cli", "__init__", "__main__"}
@@ -44,6 +45,7 @@ ANY = {"cli", "__init__", "__main__"}
 ONLY_IN = {
     "pyspark": {"spark"},
     "pandas": {"spark"},
+    "duckdb": {"answers"},
     "asyncio": {"net"},
     "click": {"cli"},
     "rich": {"cli", "spark"},

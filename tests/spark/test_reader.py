@@ -21,8 +21,8 @@ from pyspark.sql.types import (
 )
 
 from tests.spark.rows import BAD, GOOD, MALFORMED, STREAM, plain, read
+from wireyard.captures.quarantine import MAX_CORRUPT_BYTES
 from wireyard.errors import SourceError, UsageError, WireError
-from wireyard.spark import rows as shapes
 from wireyard.spark.reader import FilteringReader, Reader
 from wireyard.spark.source import WireyardSource
 from wireyard.spark.tasks import Piece
@@ -214,11 +214,11 @@ def test_the_option_adds_the_column(stream: Path) -> None:
 
 def test_long_garbage_is_cut(tmp_path: Path) -> None:
     path = tmp_path / "stream.jmq"
-    path.write_bytes(GOOD[0] + b"?" * (shapes.MAX_CORRUPT_BYTES + 1))
+    path.write_bytes(GOOD[0] + b"?" * (MAX_CORRUPT_BYTES + 1))
     found = table(reader_of(path, columns="length", columnNameOfCorruptRecord="bad")).to_pylist()
     assert found[1] == {
-        "length": shapes.MAX_CORRUPT_BYTES + 1,
-        "bad": b"?" * shapes.MAX_CORRUPT_BYTES,
+        "length": MAX_CORRUPT_BYTES + 1,
+        "bad": b"?" * MAX_CORRUPT_BYTES,
     }
 
 

@@ -15,6 +15,7 @@ import pytest
 import wireyard
 from tests.make import item, items, packet, section, text
 from tests.spark.lakes import uncaptured
+from wireyard.captures.quarantine import QUARANTINE
 from wireyard.formats import get_format
 from wireyard.formats.base import Format, Row
 from wireyard.spark import bronze
@@ -76,7 +77,7 @@ def test_the_quarantine_has_what_is_no_packet(tmp_path: Path) -> None:
     decode(tmp_path / "out", [whole(path)])
     every = staged(tmp_path / "out")
     rows = staged(tmp_path / "out", "quarantine")
-    assert rows.schema.equals(bronze.QUARANTINE)
+    assert rows.schema.equals(QUARANTINE)
     assert rows["status"].to_pylist() == ["malformed", "garbage", "tail"]
     wanted = every.filter(pa.compute.not_equal(every["status"], "ok")).select(
         rows.schema.names[:-1]

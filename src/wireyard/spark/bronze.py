@@ -19,20 +19,20 @@ import pyarrow.compute as pc
 
 from wireyard.captures.directed import CapturedStream
 from wireyard.captures.inputs import open_captures
+from wireyard.captures.quarantine import QUARANTINE, BadBytes, PieceBytes, quarantined
 from wireyard.captures.stores.read import read_store
 from wireyard.captures.stores.rows import SCHEMA as STORE_RECORDS
 from wireyard.captures.stores.rows import record_rows
 from wireyard.captures.stores.stream import StoreStream
 from wireyard.captures.stream import Stream
+from wireyard.captures.stream_table import describe_stream
 from wireyard.errors import SourceError, WireError
 from wireyard.formats import get_format
 from wireyard.formats.base import Format
-from wireyard.schema import COMMON, schema_of
 from wireyard.spark.captures import CapturePart
 from wireyard.spark.indexing import HeaderPiece, write_headers
 from wireyard.spark.lake import LakeError, writing
 from wireyard.spark.parts import PartFile
-from wireyard.spark.rows import BadBytes, PieceBytes
 from wireyard.spark.snapshot import open_snapshot
 from wireyard.streams.framer import MALFORMED, OK, Framer
 from wireyard.streams.mapped import map_windows
@@ -48,7 +48,6 @@ __all__ = [
     "FAILURES",
     "HEADERS",
     "MANIFEST",
-    "QUARANTINE",
     "QUARANTINE_TABLE",
     "STORE_RECORDS_TABLE",
     "AnyPiece",
@@ -63,13 +62,10 @@ HEADERS = "headers"
 """Staged folder of the headers of captures."""
 DONE_MARKS = "done"
 """Staged folder where each task that is done leaves an empty file named by its number."""
-QUARANTINE = pa.schema([*schema_of(COMMON), pa.field("first_bytes", pa.string())])
-"""Every row that is no well-formed packet; `first_bytes` are its first bytes in hex."""
 FAILURES: Mapping[str, type[WireError]] = {"read": SourceError, "write": LakeError}
 """Why a task has nothing to show. It says so instead of failing, so that Spark does not try a
 missing file or a full disk four times and bury the sentence in a traceback."""
 QUARANTINE_TABLE, STORE_RECORDS_TABLE = "quarantine", "store_records"
-_SHOWN_BYTES = 32
 _GUESS_BYTES = 64 << 10
 """Read to guess where a piece begins; more only if no header begins in it."""
 
@@ -241,7 +237,8 @@ class _Task:
         for format, opened in found.streams:
             assert isinstance(opened, CapturedStream)
             outcome = self._write_stream(part, format, opened, opened.captured)
-            _describe(opened.captured, outcome)
+            for name, value in describe_stream(opened.captured).items():
+                setattr(outcome, name, int(value) if isinstance(value, bool) else value)
             yield outcome
 
     def _write_stored(self, part: CapturePart) -> Iterator[Outcome]:
@@ -318,7 +315,7 @@ class _Task:
         # What lies between the packets of a store is no row of a stream either.
         bad = bad[batch["error"].take(bad).is_valid().to_numpy(zero_copy_only=False)]
         if len(bad):
-            rows = _quarantined(batch, bad, set(touched), bad_bytes)
+            rows = quarantined(batch, bad, set(touched), bad_bytes)
             self._file(QUARANTINE_TABLE, QUARANTINE).write(rows)
             outcome.quarantine_file = self._name
 
@@ -327,17 +324,6 @@ class _Task:
             path = f"{self._settings.staging}/{table}/{self._name}"
             self._files[table] = PartFile(path, schema)
         return self._files[table]
-
-
-def _describe(stream: Stream, outcome: Outcome) -> None:
-    """Note what a capture tells of a stream apart from its bytes."""
-    outcome.transport = stream.protocol
-    outcome.src_addr, outcome.src_port = stream.src.address, stream.src.port
-    outcome.dst_addr, outcome.dst_port = stream.dst.address, stream.dst.port
-    outcome.opened, outcome.begun = int(stream.opened), int(stream.begun)
-    outcome.ended = stream.ended
-    outcome.first_ns, outcome.last_ns = stream.span_ns or (None, None)
-    outcome.ended_frame, outcome.ended_ns = stream.closed or (None, None)
 
 
 def _batches(
@@ -379,17 +365,3 @@ def _count(batch: pa.RecordBatch, outcome: Outcome) -> Any:
         bucket = f"bytes_{status}"
         setattr(outcome, bucket, getattr(outcome, bucket) + int(lengths[row]))
     return bad
-
-
-def _quarantined(
-    batch: pa.RecordBatch, bad: Any, secret: set[int], bad_bytes: BadBytes | PieceBytes
-) -> pa.RecordBatch:
-    """Return the rows that are no packets, with the bytes they begin with."""
-    rows = batch.select(QUARANTINE.names[:-1]).take(pa.array(bad))
-    places = zip(bad, rows["offset"].to_pylist(), rows["length"].to_pylist(), strict=True)
-    shown = [
-        None if row in secret else bad_bytes.read(offset, min(length, _SHOWN_BYTES)).hex()
-        for row, offset, length in places
-    ]
-    columns = [*rows.columns, pa.array(shown, pa.string())]
-    return pa.RecordBatch.from_arrays(columns, schema=QUARANTINE)

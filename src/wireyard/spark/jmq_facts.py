@@ -18,11 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wireyard.formats.jmq.layout import MESSAGE_TYPES
 from wireyard.layers.jmq.columns import (
-    NEEDED,
     connection_keys,
-    derive_columns,
     find_gaps,
     follow_connections,
     follow_transactions,
@@ -34,11 +31,15 @@ from wireyard.layers.jmq.columns import (
     records_of,
     stand_for_messages,
 )
+from wireyard.layers.jmq.files import (
+    PacketFile,
+    derive_files,
+    file_numbers,
+    messages_of,
+    packets_of,
+)
 from wireyard.layers.jmq.hops import seen
-from wireyard.layers.jmq.messages import NEEDED as MESSAGE_NEEDED
-from wireyard.layers.jmq.messages import message_table
-from wireyard.layers.jmq.packet_columns import GPACKET, JMQ, ROW_NUMBER
-from wireyard.layers.jmq.receiver import DEAD_REASON
+from wireyard.layers.jmq.packet_columns import GPACKET, JMQ
 from wireyard.spark.exchange import join_tables, read_part, split_table, write_parts
 from wireyard.spark.fact_tasks import dropped_rows, note_file, run_tasks, write_tables
 from wireyard.spark.parts import measure, read_batches
@@ -54,8 +55,6 @@ FEW: Final = 1 << 17
 """Packets that need no task: to start Spark for one takes longer than to go through them."""
 _HELD_BATCHES: Final = 4
 """Of a file that is split, what is held before it is written."""
-_FILE_BITS: Final = 40
-"""Of a row number: above them is the number of its file, below its place there."""
 
 Files = Mapping[str, Sequence[str]]
 """Where packets are, by format."""
@@ -111,74 +110,20 @@ class _Job(NamedTuple):
 # --- packets --------------------------------------------------------------------------------
 
 
-def _packets(file: _File, sources: Collection[str]) -> Iterator[pa.Table]:
-    """Yield what is looked at of the packets of some inputs, with the numbers of their rows.
-
-    The body of a message says nothing, and of its properties only why it is dead.
-    """
-    first = file.number << _FILE_BITS
-    for table in read_batches(file.path, NEEDED):
-        numbers = np.arange(first, first + table.num_rows)
-        first += table.num_rows
-        table = table.append_column(ROW_NUMBER, pa.array(numbers))
-        table = table.filter(pc.is_in(table["source"].cast(pa.string()), _texts(sources)))
-        if file.format == JMQ:
-            is_message = pc.is_in(table["packet_type"], pa.array(MESSAGE_TYPES, pa.int32()))
-            table = _blanked(table, "body", is_message)
-            is_dead = _has_key(table["properties"], DEAD_REASON)
-            table = _blanked(table, "properties", pc.and_not(is_message, is_dead))
-        yield table
-
-
-def _texts(texts: Iterable[str]) -> pa.Array:
-    return pa.array(sorted(texts), pa.string())
-
-
-def _blanked(table: pa.Table, name: str, rows: pa.ChunkedArray) -> pa.Table:
-    """Return a table with nulls for some values of a column."""
-    blank = rows.fill_null(False).to_numpy()
-    places = pa.array(np.arange(table.num_rows), mask=blank)
-    at = table.schema.get_field_index(name)
-    return table.set_column(at, name, table[name].combine_chunks().take(places))
-
-
-def _has_key(maps: pa.ChunkedArray, key: str) -> pa.Array:
-    """Tell which maps have a key."""
-    found = np.zeros(len(maps), np.bool_)
-    first = 0
-    for chunk in maps.chunks:
-        ends = chunk.offsets.to_numpy()
-        keys = chunk.keys.slice(ends[0], ends[-1] - ends[0])
-        there = np.flatnonzero(pc.equal(keys, key).to_numpy(zero_copy_only=False)) + ends[0]
-        found[first + np.searchsorted(ends, there, side="right") - 1] = True
-        first += len(chunk)
-    return pa.array(found)
-
-
-# --- messages -------------------------------------------------------------------------------
+def _opened(file: _File) -> PacketFile:
+    """Return a file to be read by its columns."""
+    return PacketFile(file.number, file.format, partial(read_batches, file.path))
 
 
 def _write_messages(file: _File, marks: pa.Table, staging: str) -> Written:
     """Write the messages that packets of a file stand for."""
-    numbers = marks[ROW_NUMBER].to_numpy()
-    marks = marks.take(pa.array(np.argsort(numbers)))
-    rows = np.sort(numbers) & ((1 << _FILE_BITS) - 1)
-    yield from write_tables((("messages", one) for one in _messages(file, marks, rows)), staging)
-
-
-def _messages(file: _File, marks: pa.Table, rows: Any) -> Iterator[pa.Table]:
-    first = 0
-    for table in read_batches(file.path, MESSAGE_NEEDED) if len(rows) else ():
-        start, stop = np.searchsorted(rows, [first, first + table.num_rows]).tolist()
-        if stop > start:
-            packets = table.take(pa.array(rows[start:stop] - first))
-            yield message_table(packets, marks.slice(start, stop - start))
-        first += table.num_rows
+    messages = messages_of(_opened(file), marks)
+    yield from write_tables((("messages", one) for one in messages), staging)
 
 
 def _of_files(marks: pa.Table, files: int) -> list[pa.Table]:
     """Return marks by the files that their rows are in."""
-    return split_table(marks, marks[ROW_NUMBER].to_numpy() >> _FILE_BITS, files)
+    return split_table(marks, file_numbers(marks), files)
 
 
 # --- one task -------------------------------------------------------------------------------
@@ -186,19 +131,9 @@ def _of_files(marks: pa.Table, files: int) -> list[pa.Table]:
 
 def _write_all(files: Sequence[_File], job: _Job) -> Written:
     """Write all that the packets of some files say."""
-    parts = {
-        name: [part for one in files if one.format == name for part in _packets(one, job.sources)]
-        for name in FORMATS
-    }
-    packets = {name: join_tables(some) for name, some in parts.items() if some}
-    del parts
-    found = derive_columns(packets, job.ended)
-    del packets
-    yield from write_tables(found.tables.items(), job.staging)
-    yield from write_tables([("producers", found.producers)], job.staging)
+    found = derive_files(list(map(_opened, files)), job.sources, job.ended)
+    yield from write_tables(found.tables, job.staging)
     yield from dropped_rows(found.dropped)
-    for file, marks in zip(files, _of_files(found.messages, job.files), strict=True):
-        yield from _write_messages(file, marks, job.staging)
 
 
 # --- phases ---------------------------------------------------------------------------------
@@ -242,7 +177,7 @@ def _split(file: _File, job: _Job, count: int) -> Written:
         held.clear()
         return note_file(file.format, path)
 
-    for table in _packets(file, job.sources):
+    for table in packets_of(_opened(file), job.sources):
         held.append(split_table(table, _part(connection_keys(table), count), count))
         if len(held) == _HELD_BATCHES:
             yield write()

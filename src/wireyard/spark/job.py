@@ -21,9 +21,11 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from wireyard.captures.quarantine import QUARANTINE
+from wireyard.captures.stream_table import LEDGER_TABLE
 from wireyard.formats import names as format_names
 from wireyard.layers.tables import FACTS
-from wireyard.spark.bronze import QUARANTINE, QUARANTINE_TABLE, Settings, packets_table
+from wireyard.spark.bronze import QUARANTINE_TABLE, Settings, packets_table
 from wireyard.spark.bronze_stage import BronzeStage
 from wireyard.spark.facts import Facts, related_to, write_empty, write_facts
 from wireyard.spark.inputs import FoundInput
@@ -33,7 +35,6 @@ from wireyard.spark.reach import reaching
 from wireyard.spark.replacing import drop_inputs
 from wireyard.spark.report import Report, Watch, new_inputs
 from wireyard.spark.running import Runner
-from wireyard.spark.stitching import LEDGER
 from wireyard.spark.streams import streams_table
 
 if TYPE_CHECKING:
@@ -45,9 +46,6 @@ SPLIT_BYTES = 64 << 20
 """What one task reads: starting one costs as much as decoding 8 MB."""
 FEW_BYTES = SPLIT_BYTES
 """Inputs that this process reads itself, in less time than Spark takes to start."""
-_LEDGER_SCHEMA = pa.schema(
-    [("source", pa.string()), ("stream", pa.string()), *((name, pa.int64()) for name in LEDGER)]
-)
 
 
 def fill_lake(
@@ -184,7 +182,7 @@ def _with_rest(lake: Lake, change: Change) -> Change:
         for each in sorted(inputs.values(), key=lambda each: each.source)
         for one in each.streams
     ]
-    ledger = pa.Table.from_pylist(rows, _LEDGER_SCHEMA)
+    ledger = pa.Table.from_pylist(rows, LEDGER_TABLE)
     swapped = {"ledger": [_write_table(lake, "ledger", ledger)]}
     swapped["streams"] = [_write_table(lake, "streams", streams_table(inputs.values()))]
     return replace(change, append=append, replace=swapped)

@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -20,29 +21,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.formats.base import Row
-from wireyard.formats.mqtt.layout import PUBLISH
 from wireyard.layers.grouping import text_codes
-from wireyard.layers.mqtt.columns import (
-    TELLING,
-    Evidences,
-    Matched,
-    explain_rest,
-    known_of,
-    match,
-    track,
-)
+from wireyard.layers.mqtt.columns import Evidences, Matched, explain_rest, known_of, match, track
 from wireyard.layers.mqtt.delivery_columns import TopicKey, Will, deliver
-from wireyard.layers.mqtt.directions import OK, Stream
-from wireyard.layers.mqtt.messages import NEEDED as MESSAGE_NEEDED
-from wireyard.layers.mqtt.messages import marks_of, message_table, unknown_marks
-from wireyard.layers.mqtt.packets import (
-    NEEDED,
-    Ints,
-    KnownStream,
-    Part,
-    new_secret,
-    stream_numbers,
+from wireyard.layers.mqtt.files import (
+    Batches,
+    derive_files,
+    evidence_of,
+    messages_of,
+    parts_of,
 )
+from wireyard.layers.mqtt.messages import marks_of
+from wireyard.layers.mqtt.packets import Ints, KnownStream, Part, new_secret
 from wireyard.layers.mqtt.published import SENT, Clients
 from wireyard.layers.steps import Note
 from wireyard.spark.exchange import dump, load, read_part, write_parts
@@ -152,6 +142,11 @@ def _dealt(groups: Iterable[Group]) -> list[list[Group]]:
 # --- files ----------------------------------------------------------------------------------
 
 
+def _packets_of(path: str) -> Batches:
+    """Return the packets of a file, to be read again and again by their columns."""
+    return partial(read_batches, path)
+
+
 def _all(tables: Mapping[str, Iterable[pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
     return ((name, part) for name, parts in tables.items() for part in parts)
 
@@ -161,91 +156,11 @@ def _all(tables: Mapping[str, Iterable[pa.Table]]) -> Iterator[tuple[str, pa.Tab
 
 def _write_small(groups: Iterable[Group], staging: str) -> Iterator[Mapping[str, Any]]:
     """Write the rows of some small inputs; yield what was written."""
-    tables: list[tuple[str, pa.Table]] = []
-    dropped: Counter[str] = Counter()
-    for group in groups:
-        evidence = Evidences()
-        for path in group.files:
-            evidence.merge(_evidence(path, group.sources))
-        streams, secret = known_of(evidence, group.streams), new_secret()
-        parts = [
-            part
-            for number, path in enumerate(group.files)
-            for part in _parts(path, streams, secret, number)
-        ]
-        if not parts:
-            continue
-        found = track(parts, streams, secret)
-        matched = match([found])
-        topics = matched.topics()
-        deliveries = deliver(found.sent, found.delivered, topics, matched.clients, streams)
-        rest = explain_rest(deliveries.notes, matched.links)
-        marks = marks_of(found.sent, found.clients, matched.wills, found.links)
-        tables += [*found.tables.items(), *_all(deliveries.tables), *_all(rest.tables)]
-        for number, path in enumerate(group.files):
-            mine = marks.filter(pc.equal(marks["file"], number))
-            tables += (
-                ("messages", table) for table in _messages(path, mine, streams, group.sources)
-            )
-        for each in (found, matched, deliveries, rest):
-            dropped += each.dropped
-    yield from write_tables(tables, staging)
-    yield from dropped_rows(dropped)
-
-
-def _of_sources(table: pa.Table, sources: Sequence[str]) -> Any:
-    """Return which rows are of some inputs."""
-    wanted = pa.array(sources, pa.string())
-    return pc.is_in(table["source"].cast(pa.string()), wanted).to_numpy()
-
-
-def _unknown_marks(
-    path: str, numbers: Mapping[Stream, int], sources: Sequence[str]
-) -> Iterator[pa.Table]:
-    """Yield marks of what was published on streams of which nobody knows the side."""
-    first = 0
-    for table in read_batches(path, ("source", "stream", "packet_type", "topic", "status")):
-        unknown = (stream_numbers(table, numbers) < 0) & _of_sources(table, sources)
-        if unknown.any():
-            is_publish = pc.fill_null(pc.equal(table["packet_type"], int(PUBLISH)), False)
-            unknown &= is_publish.to_numpy(zero_copy_only=False)
-            unknown &= pc.equal(table["status"], OK).to_numpy(zero_copy_only=False)
-            yield unknown_marks(table["topic"], np.flatnonzero(unknown), first)
-        first += table.num_rows
-
-
-def _evidence(path: str, sources: Sequence[str]) -> Evidences:
-    found = Evidences()
-    for table in read_batches(path, TELLING):
-        found.add(table.filter(pa.array(_of_sources(table, sources))))
-    return found
-
-
-def _parts(
-    path: str, streams: Sequence[KnownStream], secret: tuple[int, int], file: int
-) -> Iterator[Part]:
-    numbers = {(one.source, one.name): number for number, one in enumerate(streams)}
-    first = 0
-    for table in read_batches(path, NEEDED):
-        yield Part.of(table, numbers, secret, file, first)
-        first += table.num_rows
-
-
-def _messages(
-    path: str, marks: pa.Table, streams: Sequence[KnownStream], sources: Sequence[str]
-) -> Iterator[pa.Table]:
-    """Yield the messages among the packets of a file, those too of which nobody knows the side."""
-    numbers = {(one.source, one.name): number for number, one in enumerate(streams)}
-    marks = pa.concat_tables([marks, *_unknown_marks(path, numbers, sources)])
-    marks = marks.sort_by("row")
-    rows = marks["row"].to_numpy()
-    first = 0
-    for table in read_batches(path, MESSAGE_NEEDED) if len(rows) else ():
-        start, stop = np.searchsorted(rows, [first, first + table.num_rows]).tolist()
-        if stop > start:
-            packets = table.take(pa.array(rows[start:stop] - first))
-            yield message_table(packets, marks.slice(start, stop - start))
-        first += table.num_rows
+    found = [
+        derive_files(list(map(_packets_of, one.files)), one.streams, one.sources) for one in groups
+    ]
+    yield from write_tables(chain.from_iterable(one.tables for one in found), staging)
+    yield from dropped_rows(sum((one.dropped for one in found), Counter()))
 
 
 # --- a large input --------------------------------------------------------------------------
@@ -362,7 +277,7 @@ _WHOLE: Final = 1 << 62
 
 def _write_evidence(path: str, sources: Sequence[str], staging: str) -> Iterator[Mapping[str, Any]]:
     """Write what the packets of a file show of the sides of streams."""
-    yield note_file("evidence", dump(staging, _evidence(path, sources)))
+    yield note_file("evidence", dump(staging, evidence_of(_packets_of(path), sources)))
 
 
 @cache
@@ -378,7 +293,7 @@ def _split(task: tuple[int, str], shared: _Shared) -> Iterator[Mapping[str, Any]
     of_stream = np.array([_partition(one.key, shared.partitions) for one in streams])
     topics: Counter[str] = Counter()
     held: list[Part] = []
-    for part in _parts(path, streams, shared.secret, number):
+    for part in parts_of(_packets_of(path), streams, shared.secret, number):
         topics.update(_count_topics(part))
         held.append(part)
         if len(held) == _HELD_BATCHES:
@@ -457,7 +372,7 @@ def _write_messages(
     mine = [will for will in published if will.file == number]
     parts = [table for (table,) in read_part(marks, number)]
     found = pa.concat_tables([*parts, marks_of(SENT.empty_table(), (), mine, links)])
-    messages = _messages(path, found, _streams(shared.streams), shared.sources)
+    messages = messages_of(_packets_of(path), found, _streams(shared.streams), shared.sources)
     tables = (("messages", table) for table in messages)
     yield from write_tables(tables, shared.staging)
 

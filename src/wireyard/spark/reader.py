@@ -11,13 +11,14 @@ from pyspark.sql import datasource as ask
 from pyspark.sql.types import StructType
 
 from wireyard.captures.inputs import open_captures
+from wireyard.captures.quarantine import BadBytes, PieceBytes
 from wireyard.errors import DecodeError, SourceError, UsageError, WireError
 from wireyard.formats import get_format
 from wireyard.schema import pick_columns
 from wireyard.spark.captures import CapturePart, find_captures
 from wireyard.spark.files import is_missing, list_files
 from wireyard.spark.options import Options
-from wireyard.spark.rows import BAD_ROW_COLUMNS, BadBytes, PieceBytes, Shape
+from wireyard.spark.rows import BAD_ROW_COLUMNS, Shape
 from wireyard.spark.source import format_of
 from wireyard.spark.tasks import Piece, deal_out
 from wireyard.spark.types import arrow_schema, check_schema

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import MappingProxyType
 
+from wireyard.captures.stream_table import LEDGER
 from wireyard.errors import LedgerError
 from wireyard.formats import get_format
 from wireyard.spark.bronze import AnyPiece, Outcome, Piece
@@ -27,23 +28,12 @@ from wireyard.streams.split import TO_THE_END, Segment, cut_evenly, stitch, walk
 from wireyard.streams.window import windows_of_file
 
 __all__ = [
-    "LEDGER",
     "Stitched",
     "cut_inputs",
     "make_ledger",
     "stitch_input",
 ]
 
-LEDGER = (
-    "bytes_read",
-    "bytes_ok",
-    "bytes_malformed",
-    "bytes_garbage",
-    "bytes_tail",
-    "packets_ok",
-    "packets_malformed",
-)
-"""What the ledger says of a stream; the first is the sum of the other bytes, always."""
 _CAPTURED_FACTS = (
     "transport",
     "src_addr",

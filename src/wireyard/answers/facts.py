@@ -1,0 +1,100 @@
+"""Packets to what follows from them, by the code that fills a lake: messages, deliveries, ..."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain
+
+import pyarrow as pa
+
+from wireyard.answers.spool import Spool
+from wireyard.formats.base import Row
+from wireyard.layers.destinations import NEEDED as COUNTED
+from wireyard.layers.destinations import count_messages, destinations
+from wireyard.layers.jmq import files as jmq_files
+from wireyard.layers.jmq.packet_columns import GPACKET, JMQ
+from wireyard.layers.mqtt import files as mqtt_files
+from wireyard.layers.rmp.chain import tables as rmp_tables
+from wireyard.layers.rmp.observer import NEEDED as RMP_NEEDED
+from wireyard.layers.tables import fact_table, with_times
+
+__all__ = ["derive_facts"]
+
+_Made = tuple[Iterable[tuple[str, pa.Table]], Counter[str]]
+
+
+def derive_facts(spool: Spool, streams: Iterable[Row]) -> Counter[str]:
+    """Make the tables of facts of the packets in a spool, in the spool.
+
+    Parameters
+    ----------
+    streams
+        Rows of the table ``streams``.
+
+    Returns
+    -------
+    How much was left out, by the cap that it was above.
+
+    Limits
+    ------
+    What is held of packets is in memory, without payloads: about 500 bytes for one of MQTT, for one
+    source after the other, and 1.5 kB for one of JMQ, for all of them.
+    """
+    dropped: Counter[str] = Counter()
+    counts: list[pa.Table] = []
+    rows = list(streams)
+    for tables, forgotten in chain(_mqtt(spool, rows), _jmq(spool, rows), _rmp(spool)):
+        for name, table in tables:
+            if not table.num_rows:
+                continue
+            spool.write(name, _as_text(with_times(name, table)))
+            if name == "messages":
+                counts.append(count_messages(table.select(COUNTED)))
+        dropped += forgotten
+    if counts:
+        spool.write("destinations", _as_text(with_times("destinations", destinations(counts))))
+    spool.close()
+    return dropped
+
+
+def _as_text(table: pa.Table) -> pa.Table:
+    """Return a table whose columns of text are text: in parts they may be, or dictionaries."""
+    fields = [
+        pa.field(field.name, field.type.value_type)
+        if pa.types.is_dictionary(field.type)
+        else pa.field(field.name, field.type)
+        for field in table.schema
+    ]
+    return table.cast(pa.schema(fields))
+
+
+def _mqtt(spool: Spool, streams: Sequence[Row]) -> Iterator[_Made]:
+    """Yield what follows from each source with MQTT; no two have to do with each other."""
+    for source in spool.parts("packets_mqtt"):
+        told = [row for row in streams if row["source"] == source and row["transport"]]
+        file = partial(spool.batches, "packets_mqtt", source)
+        yield mqtt_files.derive_files([file], told, [source])
+
+
+def _jmq(spool: Spool, streams: Sequence[Row]) -> Iterator[_Made]:
+    """Yield what follows from all sources with JMQ: a message may be in several."""
+    parts = [(name, part) for name in (JMQ, GPACKET) for part in spool.parts(f"packets_{name}")]
+    files = [
+        jmq_files.PacketFile(number, name, partial(spool.batches, f"packets_{name}", part))
+        for number, (name, part) in enumerate(parts)
+    ]
+    if files:
+        ended = [(row["source"], row["stream"]) for row in streams if row["ended"]]
+        yield jmq_files.derive_files(files, {part for _, part in parts}, ended)
+
+
+def _rmp(spool: Spool) -> Iterator[_Made]:
+    for source in spool.parts("packets_rmp"):
+        batches = spool.batches("packets_rmp", source, RMP_NEEDED)
+        found = rmp_tables(chain.from_iterable(table.to_pylist() for table in batches))
+        yield (
+            ((name, fact_table(name, rows)) for name, rows in found.tables.items()),
+            found.dropped,
+        )

@@ -1,0 +1,269 @@
+"""Tables to be asked with SQL: those of a lake, or the same ones made of inputs.
+
+What a query may do is read the tables. DuckDB runs with its configuration locked: no extension is
+loaded or fetched, no file is read but those of the tables, nothing is written; and a query is one
+statement that selects.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from wireyard.answers.facts import derive_facts
+from wireyard.answers.reading import Reading, read_inputs
+from wireyard.answers.spool import Spool
+from wireyard.captures.quarantine import QUARANTINE
+from wireyard.captures.stores.rows import SCHEMA as STORE_RECORDS
+from wireyard.captures.stream_table import LEDGER_TABLE, STREAMS, streams_table
+from wireyard.errors import SourceError, UsageError
+from wireyard.formats import get_format, names
+from wireyard.layers.tables import FACTS, fact_table, with_times
+from wireyard.streams.plan import make_plan
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+__all__ = ["Tables", "is_lake", "open_tables"]
+
+_SCHEMAS: Final[Mapping[str, pa.Schema]] = {
+    "ledger": LEDGER_TABLE,
+    "streams": STREAMS,
+    "quarantine": QUARANTINE,
+    "store_records": STORE_RECORDS,
+    **{f"packets_{name}": make_plan(get_format(name), captured=True).schema for name in names()},
+    **{name: with_times(name, fact_table(name, ())).schema for name in FACTS},
+}
+"""The tables that there are even where there is nothing for them."""
+_LAKE_MARK: Final = "_wireyard"
+
+
+class Tables:
+    """The tables of some inputs, or of a lake, in DuckDB.
+
+    Attributes
+    ----------
+    names
+        The tables that there are, in the order of their names.
+    connection
+        DuckDB with the tables that queries named so far; its configuration is locked.
+    notes
+        What is to be said about inputs: damage, bytes that are in no row, what caps left out.
+    lake
+        Whether they are those of a lake.
+    """
+
+    names: tuple[str, ...]
+    lake: bool
+
+    def __init__(self, folder: str) -> None:
+        self.notes: list[str] = []
+        self.connection = _connect(folder)
+        self._defined: set[str] = set()
+
+    def sql(
+        self, query: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None
+    ) -> pa.Table:
+        """Return what a query selects.
+
+        Parameters
+        ----------
+        query
+            One statement of DuckDB's SQL that selects.
+        parameters
+            Values for ``?`` or ``$1``, or by name for ``$name``.
+
+        Raises
+        ------
+        UsageError
+            It is no such statement, names a table or column that there is not, or fails.
+        """
+        import duckdb
+
+        for name in self.names:
+            if name not in self._defined and re.search(rf"\b{name}\b", query, re.IGNORECASE):
+                self._define(name)
+                self._defined.add(name)
+        try:
+            statements = self.connection.extract_statements(query)
+            if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+                raise UsageError("a query is one statement that selects")
+            found = self.connection.sql(query, params=parameters)
+            if found is None:
+                raise UsageError("a query is one statement that selects")
+            return found.to_arrow_table()
+        except duckdb.Error as error:
+            raise UsageError(self._reason(error)) from None
+
+    def _reason(self, error: Exception) -> str:
+        """Return what DuckDB says in a line, with the tables where it misses one."""
+        text, _, _ = str(error).partition("\nLINE ")
+        text = " ".join(text.split())
+        unknown = re.search(r"Table with name (\S+) does not exist", text)
+        if unknown:
+            return f"there is no table {unknown[1]}; there are {', '.join(self.names)}"
+        return f"SQL: {text}"
+
+    def _define(self, name: str) -> None:
+        """Make the view of a table."""
+        files = self._files(name)
+        if not files:
+            self.connection.register(name, _SCHEMAS[name].empty_table())
+            return
+        listed = ", ".join(f"'{path.replace(chr(39), chr(39) * 2)}'" for path in files)
+        self.connection.execute(
+            f"CREATE VIEW {name} AS SELECT * FROM read_parquet([{listed}], union_by_name = true)"
+        )
+
+    def _files(self, name: str) -> list[str]:
+        """Return the Parquet files of a table."""
+        raise NotImplementedError
+
+
+class _LakeTables(Tables):
+    """The tables of a lake in a local folder."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        self.lake = True
+        self._paths = {
+            entry.name: sorted(
+                each.path for each in os.scandir(entry.path) if each.name.endswith(".parquet")
+            )
+            for entry in os.scandir(folder)
+            if entry.is_dir() and not entry.name.startswith((".", "_"))
+        }
+        there = (name for name, paths in self._paths.items() if paths)
+        self.names = tuple(sorted({*_SCHEMAS, *there}))
+
+    def _files(self, name: str) -> list[str]:
+        return self._paths.get(name, [])
+
+
+class _InputTables(Tables):
+    """The tables that are made of inputs: packets when one is asked for, facts when one of them is.
+
+    Parameters
+    ----------
+    spool
+        Where they go.
+    read
+        Arguments of `read_inputs`.
+    """
+
+    def __init__(self, spool: Spool, inputs: Sequence[str], **read: Any) -> None:
+        super().__init__(spool.folder)
+        self.lake = False
+        self._spool, self._inputs, self._read = spool, inputs, read
+        self.names = tuple(sorted(_SCHEMAS))
+
+    @cached_property
+    def _reading(self) -> Reading:
+        found = read_inputs(self._inputs, self._spool, **self._read)
+        self.notes += found.notes
+        rows = [
+            {"source": source, "stream": stream, **row}
+            for (source, stream), row in sorted(found.streams.items())
+        ]
+        self._spool.write("streams", streams_table(rows))
+        self._spool.write("ledger", pa.Table.from_pylist(rows, LEDGER_TABLE))
+        self._spool.close()
+        return found
+
+    @cached_property
+    def _facts(self) -> None:
+        streams = self._reading.streams
+        rows = (
+            {"source": source, "stream": stream, "transport": None, "ended": None, **row}
+            for (source, stream), row in streams.items()
+        )
+        dropped = derive_facts(self._spool, rows)
+        self.notes += [
+            f"{things:,} things above {cap} were left out of tables"
+            for cap, things in sorted(dropped.items())
+        ]
+
+    def _files(self, name: str) -> list[str]:
+        _ = self._facts if name in FACTS else self._reading
+        return self._spool.paths(name)
+
+
+@contextmanager
+def open_tables(
+    inputs: Sequence[str],
+    *,
+    format: str | None = None,
+    decode_as: Sequence[str] = (),
+    keylog: Sequence[str] = (),
+) -> Iterator[Tables]:
+    """Open the tables of a lake, or of captures, streams and stores, to be asked with SQL.
+
+    The tables have the columns of a lake's. Those of inputs are made when a query first names one,
+    and are in a temporary folder until the context is left.
+
+    Parameters
+    ----------
+    inputs
+        A lake; or captures, streams, stores, and folders of them.
+    format
+        Format of bare streams, and of which streams of captures are wanted; by the first bytes if
+        None.
+    decode_as
+        What ports of captures are for, as in ``tcp.port==1884,mqtt``.
+    keylog
+        Key logs with the secrets of captures' TLS connections.
+
+    Raises
+    ------
+    SourceError
+        An input is not there. One that cannot be read raises it at the first query.
+    UsageError
+        DuckDB is not installed; a lake beside other inputs.
+
+    Examples
+    --------
+    >>> from wireyard.answers import open_tables
+    >>> with open_tables(["examples/traffic.pcap"]) as tables:  # doctest: +SKIP
+    ...     tables.sql("SELECT destination, count(*) FROM messages GROUP BY ALL")
+    """
+    lakes = [path for path in inputs if is_lake(path)]
+    if lakes:
+        if len(inputs) > 1:
+            raise UsageError(f"{lakes[0]}: is a lake, which is asked alone")
+        yield _LakeTables(lakes[0])
+        return
+    for path in inputs:
+        if "://" not in path and path != "-" and not os.path.exists(path):
+            raise SourceError(f"{path}: there is no such file or folder")
+    with TemporaryDirectory(prefix="wireyard-") as folder:
+        yield _InputTables(Spool(folder), inputs, format=format, decode_as=decode_as, keylog=keylog)
+
+
+def is_lake(path: str) -> bool:
+    """Tell whether a path leads to the folder of a lake."""
+    return os.path.isdir(os.path.join(path, _LAKE_MARK))
+
+
+def _connect(folder: str) -> DuckDBPyConnection:
+    """Open DuckDB so that it reads the files in one folder, and touches nothing else."""
+    try:
+        import duckdb
+    except ImportError:
+        raise UsageError("DuckDB is not installed; pip install 'wireyard[sql]'") from None
+    connection = duckdb.connect(
+        ":memory:",
+        config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"},
+    )
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET allowed_directories = [$1]", [os.path.abspath(folder)])
+    connection.execute("SET temp_directory = ''")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+    return connection

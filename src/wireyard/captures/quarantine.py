@@ -1,0 +1,103 @@
+"""Rows that are no packets, and the bytes that they begin with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from wireyard.schema import COMMON, schema_of
+from wireyard.streams.source import Reading, open_source, reading
+
+if TYPE_CHECKING:
+    from wireyard.captures.stores.stream import StoreStream
+    from wireyard.captures.stream import Stream
+
+__all__ = ["MAX_CORRUPT_BYTES", "QUARANTINE", "BadBytes", "PieceBytes", "quarantined"]
+
+QUARANTINE: Final = pa.schema([*schema_of(COMMON), pa.field("first_bytes", pa.string())])
+"""Every row that is no well-formed packet; `first_bytes` are its first bytes in hex."""
+_SHOWN_BYTES: Final = 32
+MAX_CORRUPT_BYTES = 64 << 10
+"""What is shown of a bad row. A stretch of garbage may be as long as the file, and Spark holds
+rows in memory; offset and length lead to the rest."""
+_SKIP_BYTES = 1 << 20
+
+
+class BadBytes:
+    """The bytes of bad rows, read a second time in the order of the rows."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file: Reading | None = None
+        self._position = 0
+        self._seeks = False
+
+    def read(self, start: int, length: int) -> bytes:
+        """Return up to `MAX_CORRUPT_BYTES` of the row at offset `start` of the stream."""
+        if self._file is None:
+            _, self._file, size = open_source(self._path)
+            self._seeks = size is not None  # what is compressed is only read forward
+        with reading(self._path):
+            if self._seeks:
+                self._file.seek(start)
+                self._position = start
+            while self._position < start and self._take(min(start - self._position, _SKIP_BYTES)):
+                pass
+            data = b""
+            wanted = min(length, MAX_CORRUPT_BYTES)
+            while len(data) < wanted and (more := self._take(wanted - len(data))):
+                data += more
+        return data
+
+    def close(self) -> None:
+        """Close the file, if it was needed."""
+        if self._file is not None:
+            self._file.close()
+
+    def _take(self, count: int) -> bytes:
+        assert self._file is not None
+        data = self._file.read(count)
+        self._position += len(data)
+        return data
+
+
+class PieceBytes:
+    """The bytes of bad rows of a stream that is there in pieces."""
+
+    def __init__(self, stream: Stream | StoreStream) -> None:
+        self._stream = stream
+        self._pieces = stream.pieces
+
+    def read(self, start: int, length: int) -> bytes:
+        """Return up to `MAX_CORRUPT_BYTES` of the row at offset `start`; none of a gap."""
+        at = int(np.searchsorted(self._pieces[:, 0], start, "right")) - 1
+        stop = start + min(length, MAX_CORRUPT_BYTES)
+        if at < 0 or stop > self._pieces[at, 1]:
+            return b""
+        return self._stream.read(start, stop).tobytes()
+
+
+def quarantined(
+    batch: pa.RecordBatch, bad: Any, secret: set[int], bad_bytes: BadBytes | PieceBytes
+) -> pa.RecordBatch:
+    """Return rows that are no packets, with the bytes they begin with.
+
+    Parameters
+    ----------
+    batch
+        Rows of one stream.
+    bad
+        Places of those that are no packets.
+    secret
+        Places of rows that had a password, whose bytes are not shown.
+    """
+    rows = batch.select(QUARANTINE.names[:-1]).take(pa.array(bad))
+    places = zip(bad, rows["offset"].to_pylist(), rows["length"].to_pylist(), strict=True)
+    shown = [
+        None if row in secret else bad_bytes.read(offset, min(length, _SHOWN_BYTES)).hex()
+        for row, offset, length in places
+    ]
+    columns = [*rows.columns, pa.array(shown, pa.string())]
+    return pa.RecordBatch.from_arrays(columns, schema=QUARANTINE)

@@ -1,0 +1,97 @@
+"""The tables of all streams, `streams` and `ledger`: what each is, and where its bytes went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import pyarrow as pa
+
+from wireyard.captures.stream import Stream
+from wireyard.formats.base import Row
+
+__all__ = ["LEDGER", "LEDGER_TABLE", "STREAMS", "describe_stream", "streams_table"]
+
+_TIME: Final = pa.timestamp("us", tz="UTC")
+_NS_PER_US: Final = 1000
+STREAMS: Final = pa.schema(
+    [
+        ("source", pa.string()),
+        ("stream", pa.string()),
+        ("format", pa.string()),
+        ("transport", pa.string()),
+        ("src_addr", pa.string()),
+        ("src_port", pa.int32()),
+        ("dst_addr", pa.string()),
+        ("dst_port", pa.int32()),
+        ("bytes_read", pa.int64()),
+        ("bytes_gap", pa.int64()),
+        ("opened", pa.bool_()),
+        ("begun", pa.bool_()),
+        ("ended", pa.string()),
+        *(
+            (f"{name}_{unit}", kind)
+            for name in ("ended", "first", "last")
+            for unit, kind in (("ns", pa.int64()), ("at", _TIME))
+        ),
+        ("ended_frame", pa.int64()),
+    ]
+)
+"""The table ``streams``. `opened`: whether the capture shows that its sender opened the connection;
+`begun`: whether the capture shows the first byte; `ended`: ``fin``,
+``rst``, or null where it shows no end."""
+LEDGER: Final = (
+    "bytes_read",
+    "bytes_ok",
+    "bytes_malformed",
+    "bytes_garbage",
+    "bytes_tail",
+    "packets_ok",
+    "packets_malformed",
+)
+"""What the ledger says of a stream; the first is the sum of the other bytes, always."""
+LEDGER_TABLE: Final = pa.schema(
+    [("source", pa.string()), ("stream", pa.string()), *((name, pa.int64()) for name in LEDGER)]
+)
+"""The table ``ledger``."""
+
+
+def describe_stream(stream: Stream) -> dict[str, Any]:
+    """Return what a capture tells of a stream apart from its bytes, by columns of `STREAMS`."""
+    first_ns, last_ns = stream.span_ns or (None, None)
+    ended_frame, ended_ns = stream.closed or (None, None)
+    return {
+        "transport": stream.protocol,
+        "src_addr": stream.src.address,
+        "src_port": stream.src.port,
+        "dst_addr": stream.dst.address,
+        "dst_port": stream.dst.port,
+        "opened": stream.opened,
+        "begun": stream.begun,
+        "ended": stream.ended,
+        "first_ns": first_ns,
+        "last_ns": last_ns,
+        "ended_frame": ended_frame,
+        "ended_ns": ended_ns,
+    }
+
+
+def streams_table(streams: Iterable[Row]) -> pa.Table:
+    """Return streams as a table.
+
+    Parameters
+    ----------
+    streams
+        Columns of `STREAMS`, without the timestamps; what is left out is null.
+    """
+    rows = []
+    for stream in streams:
+        row = dict(stream)
+        for name in ("opened", "begun"):
+            flag = row.get(name)
+            row[name] = None if flag is None else bool(flag)
+        for name in ("ended", "first", "last"):
+            time_ns = row.get(f"{name}_ns")
+            row[f"{name}_at"] = None if time_ns is None else time_ns // _NS_PER_US
+        rows.append(row)
+    return pa.Table.from_pylist(rows, STREAMS)

@@ -1,0 +1,162 @@
+"""The tables that follow from MQTT packets in files, each read batch by batch, as often as needed.
+
+What is held of packets is what ``columns`` takes of them; payloads are held a batch at a time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wireyard.formats.base import Row
+from wireyard.formats.mqtt.layout import PUBLISH
+from wireyard.layers.mqtt.columns import TELLING, Evidences, explain_rest, known_of, match, track
+from wireyard.layers.mqtt.delivery_columns import deliver
+from wireyard.layers.mqtt.directions import OK, Stream
+from wireyard.layers.mqtt.messages import NEEDED as MESSAGE_NEEDED
+from wireyard.layers.mqtt.messages import marks_of, message_table, unknown_marks
+from wireyard.layers.mqtt.packets import NEEDED, KnownStream, Part, new_secret, stream_numbers
+
+__all__ = [
+    "Batches",
+    "DerivedFiles",
+    "derive_files",
+    "evidence_of",
+    "messages_of",
+    "parts_of",
+]
+
+Batches = Callable[[Sequence[str]], Iterable[pa.Table]]
+"""Columns -> those of the packets of a file, in tables of some rows in order."""
+
+
+class DerivedFiles(NamedTuple):
+    """The tables that follow from some files."""
+
+    tables: Iterator[tuple[str, pa.Table]]
+    """Parts of tables by name, with the columns of ``wireyard.layers.tables``; those of `messages`
+    are made while they are iterated."""
+    dropped: Counter[str]
+    """How much was left out of them, by the cap that it was above."""
+
+
+def derive_files(
+    files: Sequence[Batches], told: Sequence[Row], sources: Sequence[str]
+) -> DerivedFiles:
+    """Return the tables of the packets of some inputs.
+
+    Parameters
+    ----------
+    files
+        Those that have packets of theirs.
+    told
+        What captures tell of their streams: ``source, stream, opened, begun, ended, ended_frame,
+        ended_ns``.
+    sources
+        The inputs; files may have packets of others too.
+    """
+    evidence = Evidences()
+    for file in files:
+        evidence.merge(evidence_of(file, sources))
+    streams, secret = known_of(evidence, told), new_secret()
+    parts = [
+        part
+        for number, file in enumerate(files)
+        for part in parts_of(file, streams, secret, number)
+    ]
+    if not parts:
+        return DerivedFiles(iter(()), Counter())
+    found = track(parts, streams, secret)
+    matched = match([found])
+    deliveries = deliver(found.sent, found.delivered, matched.topics(), matched.clients, streams)
+    rest = explain_rest(deliveries.notes, matched.links)
+    marks = marks_of(found.sent, found.clients, matched.wills, found.links)
+    messages = (
+        ("messages", table)
+        for number, file in enumerate(files)
+        for table in messages_of(
+            file, marks.filter(pc.equal(marks["file"], number)), streams, sources
+        )
+    )
+    tables = chain(found.tables.items(), _all(deliveries.tables), _all(rest.tables), messages)
+    dropped = sum((each.dropped for each in (found, matched, deliveries, rest)), Counter[str]())
+    return DerivedFiles(tables, dropped)
+
+
+def _all(tables: Mapping[str, Iterable[pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
+    return ((name, part) for name, parts in tables.items() for part in parts)
+
+
+def _of_sources(table: pa.Table, sources: Sequence[str]) -> Any:
+    """Return which rows are of some inputs."""
+    wanted = pa.array(sources, pa.string())
+    return pc.is_in(table["source"].cast(pa.string()), wanted).to_numpy()
+
+
+def evidence_of(file: Batches, sources: Sequence[str]) -> Evidences:
+    """Return what the packets of some inputs show of the sides of streams."""
+    found = Evidences()
+    for table in file(TELLING):
+        found.add(table.filter(pa.array(_of_sources(table, sources))))
+    return found
+
+
+def parts_of(
+    file: Batches, streams: Sequence[KnownStream], secret: tuple[int, int], number: int
+) -> Iterator[Part]:
+    """Yield the packets of known streams as columns for `track`.
+
+    Parameters
+    ----------
+    number
+        That of the file, which rows of messages are found by.
+    """
+    numbers = {(one.source, one.name): place for place, one in enumerate(streams)}
+    first = 0
+    for table in file(NEEDED):
+        yield Part.of(table, numbers, secret, number, first)
+        first += table.num_rows
+
+
+def messages_of(
+    file: Batches, marks: pa.Table, streams: Sequence[KnownStream], sources: Sequence[str]
+) -> Iterator[pa.Table]:
+    """Yield the messages among the packets of a file, those too of which nobody knows the side.
+
+    Parameters
+    ----------
+    marks
+        Which packets of the file are messages, with the columns of `MARKS`.
+    """
+    numbers = {(one.source, one.name): number for number, one in enumerate(streams)}
+    marks = pa.concat_tables([marks, *_unknown_marks(file, numbers, sources)])
+    marks = marks.sort_by("row")
+    rows = marks["row"].to_numpy()
+    first = 0
+    for table in file(MESSAGE_NEEDED) if len(rows) else ():
+        start, stop = np.searchsorted(rows, [first, first + table.num_rows]).tolist()
+        if stop > start:
+            packets = table.take(pa.array(rows[start:stop] - first))
+            yield message_table(packets, marks.slice(start, stop - start))
+        first += table.num_rows
+
+
+def _unknown_marks(
+    file: Batches, numbers: Mapping[Stream, int], sources: Sequence[str]
+) -> Iterator[pa.Table]:
+    """Yield marks of what was published on streams of which nobody knows the side."""
+    first = 0
+    for table in file(("source", "stream", "packet_type", "topic", "status")):
+        unknown = (stream_numbers(table, numbers) < 0) & _of_sources(table, sources)
+        if unknown.any():
+            is_publish = pc.fill_null(pc.equal(table["packet_type"], int(PUBLISH)), False)
+            unknown &= is_publish.to_numpy(zero_copy_only=False)
+            unknown &= pc.equal(table["status"], OK).to_numpy(zero_copy_only=False)
+            yield unknown_marks(table["topic"], np.flatnonzero(unknown), first)
+        first += table.num_rows
