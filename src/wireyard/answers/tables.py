@@ -42,6 +42,8 @@ _SCHEMAS: Final[Mapping[str, pa.Schema]] = {
     **{name: with_times(name, fact_table(name, ())).schema for name in FACTS},
 }
 """The tables that there are even where there is nothing for them."""
+_SUM: Final = pa.decimal128(38, 0)
+"""What DuckDB gives for the sum of integers."""
 _LAKE_MARK: Final = "_wireyard"
 
 
@@ -98,7 +100,7 @@ class Tables:
             found = self.connection.sql(query, params=parameters)
             if found is None:
                 raise UsageError("a query is one statement that selects")
-            return found.to_arrow_table()
+            return _with_integers(_named_once(found.to_arrow_table()))
         except duckdb.Error as error:
             raise UsageError(self._reason(error)) from None
 
@@ -125,6 +127,30 @@ class Tables:
     def _files(self, name: str) -> list[str]:
         """Return the Parquet files of a table."""
         raise NotImplementedError
+
+
+def _named_once(table: pa.Table) -> pa.Table:
+    """Return a table in which columns of the same name have numbers behind it from the second."""
+    found: list[str] = []
+    for name in table.column_names:
+        number, unique = 0, name
+        while unique in found:
+            number += 1
+            unique = f"{name}_{number}"
+        found.append(unique)
+    return table.rename_columns(found)
+
+
+def _with_integers(table: pa.Table) -> pa.Table:
+    """Return a table whose sums of integers are integers of 64 bits, where they fit."""
+    for place, field in enumerate(table.schema):
+        if field.type == _SUM:
+            try:
+                numbers = table[field.name].cast(pa.int64())
+            except pa.ArrowInvalid:
+                continue
+            table = table.set_column(place, field.name, numbers)
+    return table
 
 
 class _LakeTables(Tables):

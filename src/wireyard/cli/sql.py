@@ -1,0 +1,195 @@
+"""``wireyard sql``."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Callable, Mapping
+from pathlib import PurePath
+from types import MappingProxyType
+from typing import IO, TYPE_CHECKING, Final
+
+import click
+
+from wireyard.cli import exits
+from wireyard.cli.answers import opened_tables
+from wireyard.cli.options import (
+    PATH,
+    decode_as_option,
+    examples,
+    format_option,
+    keylog_option,
+)
+from wireyard.cli.output import open_output, to_terminal
+from wireyard.errors import UsageError
+from wireyard.layout import Column
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from wireyard.answers import Tables
+
+__all__ = ["command"]
+
+_LINE: Final = 80
+_BATCH_ROWS: Final = 1 << 12
+
+
+@click.command(
+    "sql",
+    epilog=examples(
+        "wireyard sql examples/traffic.pcap",
+        "wireyard sql examples/traffic.pcap 'SELECT verdict, count(*) FROM deliveries GROUP BY 1'",
+        "wireyard sql lake 'FROM destinations ORDER BY bytes DESC LIMIT 10' -w top.parquet",
+        "wireyard sql a.pcap b.pcap 'SELECT * FROM sessions WHERE ended_by = $$dropped$$'",
+    ),
+)
+@click.argument("inputs", metavar="INPUT|LAKE... [QUERY]", nargs=-1, required=True, type=PATH)
+@format_option("by the first bytes of each stream")
+@decode_as_option
+@keylog_option
+@click.option(
+    "--out",
+    type=click.Choice(["table", "jsonl", "parquet"]),
+    help="By the ending of the -w file if not given; without one a table on a terminal, else"
+    " jsonl.",
+)
+@click.option("-w", "--write", type=PATH, metavar="FILE", help="Write there, whole or not at all.")
+def command(
+    inputs: tuple[str, ...],
+    format_name: str | None,
+    decode_as: tuple[str, ...],
+    keylog: tuple[str, ...],
+    out: str | None,
+    write: str | None,
+) -> int:
+    """Ask captures, streams, stores or a lake with SQL.
+
+    QUERY is one SELECT in DuckDB's SQL; without one the tables are listed, with their rows and
+    columns. The tables are those of a lake: of captures, streams and stores they are made in a
+    temporary folder while the command runs. The word offset, a column of all tables, is quoted
+    in SQL: "offset". A query reads the tables and nothing else: no file, no network.
+    """
+    *paths, last = inputs
+    is_query = any(char.isspace() for char in last) and not os.path.exists(last)
+    query = last if is_query else None
+    paths = paths if is_query else [*inputs]
+    if not paths:
+        raise UsageError("sql: name an INPUT or a LAKE before the query")
+    kind = _kind_of(write, out)
+    with opened_tables(paths, format_name, decode_as, keylog) as tables:
+        if query is not None:
+            found = tables.sql(query)
+            with open_output(write, binary=kind == "parquet") as file:
+                _WRITERS[kind](found, file)
+        else:
+            found = _listing(tables)
+            with open_output(write, binary=kind == "parquet") as file:
+                (_write_listing if kind == "table" else _WRITERS[kind])(found, file)
+    return exits.DONE
+
+
+_ENDINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "": "jsonl",
+        ".jsonl": "jsonl",
+        ".ndjson": "jsonl",
+        ".parquet": "parquet",
+        ".txt": "table",
+    }
+)
+
+
+def _kind_of(write: str | None, out: str | None) -> str:
+    """Return the kind of output.
+
+    Raises
+    ------
+    UsageError
+        A name with an ending that is of no kind.
+    """
+    if out is not None:
+        return out
+    if to_terminal(write):
+        return "table"
+    suffix = PurePath(write or "").suffix.lower()
+    if suffix not in _ENDINGS:
+        known = ", ".join(filter(None, _ENDINGS))
+        raise UsageError(
+            f"-w {write}: '{suffix}' is the ending of no output; there are {known}, or --out says"
+            " what it is"
+        )
+    return _ENDINGS[suffix]
+
+
+# --- tables ---------------------------------------------------------------------------------
+
+
+def _listing(tables: Tables) -> pa.Table:
+    """Return the tables there are, with their rows, and their columns with types."""
+    import pyarrow as pa
+
+    rows = []
+    for name in tables.names:
+        count = tables.sql(f"SELECT count(*) AS rows FROM {name}")["rows"][0].as_py()
+        columns = tables.sql(f"SELECT column_name, column_type FROM (DESCRIBE {name})").to_pylist()
+        texts = [f"{one['column_name']} {one['column_type']}" for one in columns]
+        rows.append({"table": name, "rows": count, "columns": texts})
+    return pa.Table.from_pylist(rows)
+
+
+def _write_listing(found: pa.Table, file: IO[bytes]) -> None:
+    for row in found.to_pylist():
+        names = ", ".join(text.partition(" ")[0] for text in row["columns"])
+        indent = " " * 4
+        lines = textwrap.fill(names, _LINE, initial_indent=indent, subsequent_indent=indent)
+        file.write(f"{row['table']}  {row['rows']:,} rows\n{lines}\n".encode())
+
+
+def _write_table(found: pa.Table, file: IO[bytes]) -> None:
+    from wireyard.cli.jsonl import json_value
+    from wireyard.cli.tables import console_on, write_table
+
+    columns = [Column(field.name, _shown_kind(field.type), "") for field in found.schema]
+    rows = (
+        {
+            name: value if isinstance(value, bytes | bool | None) else json_value(value)
+            for name, value in row.items()
+        }
+        for batch in found.to_batches(_BATCH_ROWS)
+        for row in batch.to_pylist()
+    )
+    with console_on(file) as console:
+        write_table(rows, columns, console, chosen=True)
+
+
+def _shown_kind(kind: pa.DataType) -> str:
+    """Return the kind of column that is shown as values of an Arrow type are."""
+    import pyarrow as pa
+
+    if pa.types.is_binary(kind):
+        return "binary"
+    if pa.types.is_boolean(kind):
+        return "bool"
+    return "int64" if pa.types.is_integer(kind) else "string"
+
+
+def _write_jsonl(found: pa.Table, file: IO[bytes]) -> None:
+    from wireyard.cli.jsonl import json_line, json_value
+
+    columns = [Column(field.name, "json", "") for field in found.schema]
+    for batch in found.to_batches(_BATCH_ROWS):
+        for row in batch.to_pylist():
+            file.write(json_line(json_value(row), columns))
+
+
+def _write_parquet(found: pa.Table, file: IO[bytes]) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    parquet.write_table(found, pa.PythonFile(file, mode="w"), compression="zstd")
+
+
+_WRITERS: Mapping[str, Callable[[pa.Table, IO[bytes]], None]] = MappingProxyType(
+    {"table": _write_table, "jsonl": _write_jsonl, "parquet": _write_parquet}
+)

@@ -1,0 +1,129 @@
+"""``wireyard sql``: what is asked, and how the answer is written."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.cli.results import Run, one_line, rows_of
+from tests.make import packet
+
+CAPTURE = Path(__file__).parents[2] / "examples" / "traffic.pcap"
+VERDICTS = "SELECT verdict, count(*) AS deliveries FROM deliveries GROUP BY 1 ORDER BY 2 DESC, 1"
+
+
+def test_an_answer_is_json_lines(run: Run) -> None:
+    rows = rows_of(run("sql", CAPTURE, VERDICTS))
+    assert rows[0] == {"verdict": "acknowledged", "deliveries": 100}
+    assert sum(row["deliveries"] for row in rows) == 227
+
+
+def test_values_are_exact(run: Run) -> None:
+    query = (
+        "SELECT 'é' AS text, 9223372036854775807 AS big, sum(x) AS sum, 1.5 AS half, NULL AS none,"
+        " 'ab'::BLOB AS bytes, {'a': [1, 2]} AS nested,"
+        " TIMESTAMPTZ '2026-01-02 03:04:05.678+01' AS time FROM (VALUES (1::BIGINT), (2)) v(x)"
+    )
+    assert rows_of(run("sql", CAPTURE, query)) == [
+        {
+            "text": "é",
+            "big": 2**63 - 1,
+            "sum": 3,
+            "half": "1.5",
+            "none": None,
+            "bytes": "6162",
+            "nested": {"a": [1, 2]},
+            "time": "2026-01-02T02:04:05.678Z",
+        }
+    ]
+
+
+def test_columns_of_one_name_are_numbered(run: Run) -> None:
+    query = "SELECT 1 AS a, 2 AS a, 3 AS a_1 FROM ledger LIMIT 1"
+    assert rows_of(run("sql", CAPTURE, query)) == [{"a": 1, "a_1": 2, "a_1_1": 3}]
+
+
+def test_a_table_for_people(run: Run) -> None:
+    lines = run("sql", CAPTURE, VERDICTS, "--out", "table").stdout.splitlines()
+    assert lines[0].split() == ["verdict", "deliveries"]
+    assert lines[1].split() == ["acknowledged", "100"]
+
+
+def test_terminals_are_not_moved(run: Run) -> None:
+    shown = run("sql", CAPTURE, "SELECT chr(27) || '[2J' AS x", "--out", "table").stdout
+    assert "\x1b" not in shown
+    assert r"\x1b[2J" in shown
+
+
+def test_the_ending_decides(run: Run, tmp_path: Path) -> None:
+    run("sql", CAPTURE, VERDICTS, "-w", tmp_path / "x.parquet")
+    assert pq.read_table(tmp_path / "x.parquet").num_rows == 8
+    run("sql", CAPTURE, VERDICTS, "-w", tmp_path / "x.jsonl")
+    lines = (tmp_path / "x.jsonl").read_text().splitlines()
+    assert json.loads(lines[0])["deliveries"] == 100
+    refused = run("sql", CAPTURE, VERDICTS, "-w", tmp_path / "x.xlsx")
+    assert refused.exit_code == 2
+    assert "'.xlsx' is the ending of no output; there are .jsonl" in one_line(refused)
+    assert not (tmp_path / "x.xlsx").exists()
+
+
+def test_without_a_query_the_tables_are_listed(run: Run) -> None:
+    tables = {row["table"]: row for row in rows_of(run("sql", CAPTURE))}
+    assert tables["packets_jmq"]["rows"] == 882
+    assert "bytes_read BIGINT" in tables["ledger"]["columns"]
+    shown = run("sql", CAPTURE, "--out", "table").stdout
+    assert "packets_jmq  882 rows\n    source, stream, offset, length," in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("query", "problem"),
+    [
+        ("SELECT * FROM nowhere", "there is no table nowhere; there are conversations, deliveries"),
+        ("DROP TABLE streams", "a query is one statement that selects"),
+        ("SELECT * FROM read_text('/etc/hosts')", "Cannot access file"),
+        ("SELECT\nFROM", "SQL: Parser Error"),
+    ],
+)
+def test_mistakes_are_one_line(run: Run, query: str, problem: str) -> None:
+    refused = run("sql", CAPTURE, query)
+    assert refused.exit_code == 2
+    assert problem in one_line(refused)
+
+
+def test_inputs_that_cannot_be_read(run: Run) -> None:
+    missing = run("sql", "nowhere.pcap", "SELECT 1")
+    assert (missing.exit_code, one_line(missing)) == (
+        3,
+        "nowhere.pcap: there is no such file or folder",
+    )
+    nothing = run("sql", "SELECT 1")
+    assert nothing.exit_code == 2
+    assert "name an INPUT or a LAKE" in one_line(nothing)
+
+
+def test_a_file_that_is_called_like_a_query(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "from here.jmq"
+    path.write_bytes(packet() * 2)
+    assert rows_of(run("sql", path, "FROM ledger SELECT packets_ok"))[0]["packets_ok"] == 2
+    assert {row["table"]: row["rows"] for row in rows_of(run("sql", path))}["packets_jmq"] == 2
+
+
+def test_what_was_not_read_is_said(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "cut.pcap"
+    path.write_bytes(CAPTURE.read_bytes()[:-100])
+    result = run("sql", path, "SELECT count(*) AS n FROM streams")
+    assert result.exit_code == 0
+    assert rows_of(result)[0]["n"] == 28
+    assert "are not read" in result.stderr
+
+
+def test_without_duckdb(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    refused = run("sql", CAPTURE, "SELECT 1")
+    assert refused.exit_code == 2
+    assert "pip install 'wireyard[sql]'" in one_line(refused)
