@@ -37,7 +37,7 @@ ALLOWED = {
     "spark": STREAMS | {"api", "captures", "layers", "spark"},
     "net": STREAMS | {"layers", "net"},
     "answers": STREAMS | {"answers", "captures", "layers"},
-    "report": {"answers", "errors", "formats", "report"},
+    "report": {"answers", "errors", "formats", "layers", "report"},
 }
 """Room to the rooms it may import; `cli`, `__main__` and the lazy `__init__` may import all."""
 ANY = {"cli", "__init__", "__main__"}
@@ -51,6 +51,7 @@ ONLY_IN = {
     "rich": {"cli", "spark"},
     "altair": {"report"},
     "jinja2": {"report"},
+    "vl_convert": {"report"},
     "fsspec": {"streams"},
 }
 """Packages that have one room; whoever else wants what they do asks that room."""

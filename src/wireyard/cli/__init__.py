@@ -25,6 +25,7 @@ COMMANDS = {
     "run": "Read captures, streams and stores into a lake of Parquet tables with Spark.",
     "trace": "Tell what became of a message, or of the messages to a destination.",
     "sql": "Ask captures, streams, stores or a lake with SQL.",
+    "report": "Write a page about captures, streams, stores or a lake.",
     "check-splits": "Prove that every way to cut a stream gives the same packets.",
     "dissector": "Print dissectors for Wireshark and tshark as one Lua script.",
     "flows": "List the conversations of a capture: who, in which format, how much, when.",

@@ -1,0 +1,99 @@
+"""The bytes behind rows: a source is opened once more, and the packets at offsets are found."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+from wireyard.captures.inputs import Readable, open_input
+from wireyard.errors import WireError
+from wireyard.formats import Format, get_format
+from wireyard.formats.base import Annotation
+from wireyard.streams.framer import GAP, Framer
+
+__all__ = ["MOST_BYTES", "Evidence", "Place", "find_evidence"]
+
+MOST_BYTES: Final = 1 << 20
+"""Of a packet; of a larger one the first are shown."""
+
+Place = tuple[str, str, int]
+"""Source, stream and offset of a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The bytes of a row and what they mean."""
+
+    format: Format
+    size: int
+    data: bytes
+    """Up to `MOST_BYTES` of them."""
+    marks: Sequence[Annotation]
+    """What the bytes of a packet mean, in order; none of bytes that are no packet."""
+    hidden: Collection[str]
+    """Fields whose bytes are not to be shown, because a password is in them."""
+
+
+def find_evidence(
+    places: Collection[Place],
+    *,
+    format: str | None = None,
+    decode_as: Sequence[str] = (),
+    keylog: Sequence[str] = (),
+) -> dict[Place, Evidence]:
+    """Return the bytes at some places, as far as their sources are still there.
+
+    Parameters
+    ----------
+    format, decode_as, keylog
+        Those that the sources were opened with.
+    """
+    wanted: dict[str, dict[str, set[int]]] = {}
+    for source, stream, offset in places:
+        wanted.setdefault(source, {}).setdefault(stream, set()).add(offset)
+    found: dict[Place, Evidence] = {}
+    named = get_format(format) if format else None
+    for source, streams in wanted.items():
+        try:
+            opened = open_input(source, named, decode_as, keylog)
+            with closing(opened):
+                for one in opened.streams:
+                    offsets = streams.get(one.opened.stream, set())
+                    for offset, evidence in _in_stream(one, offsets):
+                        found[source, one.opened.stream, offset] = evidence
+        except (WireError, OSError):
+            continue  # who reads the rows sees that there are no bytes
+    return found
+
+
+def _in_stream(one: Readable, offsets: Collection[int]) -> Iterator[tuple[int, Evidence]]:
+    """Yield the rows of a stream that begin at some offsets."""
+    left = set(offsets)
+    if not left:
+        return
+    framer = Framer(one.format, None, context=one.opened.context)
+    for block in one.opened.blocks(framer, None):
+        starts: Mapping[int, int] = {at: row for row, at in enumerate(block.offsets.tolist())}
+        for offset in sorted(left & starts.keys()):
+            row = starts[offset]
+            size, place = int(block.lengths[row]), int(block.places[row])
+            odd = block.odd.get(row)
+            data = block.data[max(place, 0) : place + min(size, MOST_BYTES)].tobytes()
+            if odd is not None and odd.status == GAP:
+                data = b""
+            is_packet = odd is None or odd.status not in ("garbage", GAP)
+            yield offset, _evidence(one.format, size, data, int(block.contexts[row]), is_packet)
+        left -= starts.keys()
+        if not left:
+            return
+
+
+def _evidence(format: Format, size: int, data: bytes, context: int, is_packet: bool) -> Evidence:
+    if not is_packet or len(data) < size:
+        return Evidence(format, size, data, (), ())
+    row, _ = format.read_row(data, context)
+    shown = format.redact(row)
+    hidden = {name for name, value in row.items() if shown.get(name) is not value}
+    return Evidence(format, size, data, format.annotate(data, context), hidden)

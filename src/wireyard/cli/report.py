@@ -1,0 +1,64 @@
+"""``wireyard report``."""
+
+from __future__ import annotations
+
+import click
+
+from wireyard.cli import exits
+from wireyard.cli.answers import opened_tables
+from wireyard.cli.options import (
+    PATH,
+    decode_as_option,
+    examples,
+    format_option,
+)
+from wireyard.cli.output import open_output
+
+__all__ = ["command"]
+
+
+@click.command(
+    "report",
+    epilog=examples(
+        "wireyard report examples/traffic.pcap -o report.html",
+        "wireyard report lake -o report.html",
+    ),
+)
+@click.argument("inputs", metavar="INPUT|LAKE...", nargs=-1, required=True, type=PATH)
+@click.option(
+    "-o",
+    "--output",
+    type=PATH,
+    metavar="FILE",
+    required=True,
+    help="Where the page goes, whole or not at all; - is standard output.",
+)
+@format_option("by the first bytes of each stream")
+@decode_as_option
+@click.option(
+    "--keylog",
+    multiple=True,
+    type=PATH,
+    metavar="FILE",
+    help="A key log with the secrets of a capture's TLS connections.",
+)
+def command(
+    inputs: tuple[str, ...],
+    output: str,
+    format_name: str | None,
+    decode_as: tuple[str, ...],
+    keylog: tuple[str, ...],
+) -> int:
+    """Write a page about captures, streams, stores or a lake.
+
+    One file of HTML without scripts that loads nothing: what needs attention and the bytes that
+    prove it, what was sent over time, who talks to whom, latencies, deliveries, sessions, retained
+    values. Each number has its query, and 'wireyard sql' gives the same.
+    """
+    from wireyard.report import build_report
+
+    with opened_tables(inputs, format_name, decode_as, keylog) as tables:
+        page = build_report(tables, inputs, format=format_name, decode_as=decode_as, keylog=keylog)
+    with open_output(output, binary=False) as file:
+        file.write(page.encode())
+    return exits.DONE

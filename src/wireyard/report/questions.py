@@ -1,0 +1,363 @@
+"""The questions of the page: each is one query, whose answer is all that a part of it shows.
+
+Rules of this file:
+
+1. A query is complete: it names no view of ours, so that ``wireyard sql`` gives the same rows.
+2. It counts in the database and returns some hundred rows at most; where it cuts, a column ``of``
+   says how many there are, or a row without a name has the others.
+3. Its order is total and no aggregate is approximate, so that it gives the same rows each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from wireyard.formats import names
+
+if TYPE_CHECKING:
+    from wireyard.answers import Tables
+
+__all__ = ["BAD_VERDICTS", "Answer", "ask_all", "bucket_ns"]
+
+Row = Mapping[str, Any]
+_MOST_BUCKETS: Final = 96
+_NS_PER_S: Final = 10**9
+_WIDTHS_NS: Final = (
+    *(unit * many for unit in (10**6, 10**7, 10**8) for many in (1, 2, 5)),
+    *(_NS_PER_S * many for many in (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800)),
+    *(3600 * _NS_PER_S * many for many in (1, 2, 3, 6, 12, 24, 48, 168, 720, 8760)),
+)
+"""The widths that intervals of time have."""
+_ENDS: Final = 12
+"""Producers, destinations and consumers in the graph; the others are one."""
+_RANKED: Final = 15
+_SESSIONS: Final = 40
+_RETAINED: Final = 30
+_SHOWN_BYTES: Final = 48
+
+BAD_VERDICTS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        "mqtt": MappingProxyType(
+            {
+                "not_forwarded": "bad",
+                "discarded": "bad",
+                "refused": "bad",
+                "refused_by_client": "bad",
+                "abandoned": "bad",
+                "unaccepted": "bad",
+                "too_large": "bad",
+                "expired": "bad",
+                "duplicate": "warn",
+                "in_flight": "warn",
+                "queued": "warn",
+                "offline": "warn",
+                "no_subscriber": "warn",
+                "lost_ack": "warn",
+                "undecided": "unknown",
+            }
+        ),
+        "jms": MappingProxyType(
+            {
+                "dead": "bad",
+                "expired": "bad",
+                "left": "bad",
+                "unconfirmed": "bad",
+                "dying": "bad",
+                "expiring": "bad",
+                "declining": "bad",
+                "rolled_back": "warn",
+                "returned_seen": "warn",
+                "returned_unseen": "warn",
+                "held": "warn",
+                "in_transaction": "warn",
+                "acknowledging": "unknown",
+                "joining": "unknown",
+            }
+        ),
+    }
+)
+"""By protocol, how bad the verdicts are that are not good."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A query and its rows."""
+
+    name: str
+    sql: str
+    rows: Sequence[Row] = field(repr=False)
+
+    def __bool__(self) -> bool:
+        return bool(self.rows)
+
+    @property
+    def of(self) -> int:
+        """How many rows there would be, had the query not cut them."""
+        return int(self.rows[0]["of"]) if self.rows and "of" in self.rows[0] else len(self.rows)
+
+
+def bucket_ns(first_ns: int | None, last_ns: int | None) -> int:
+    """Return the width of the intervals that a span is cut into, `_MOST_BUCKETS` at most."""
+    span = 0 if first_ns is None or last_ns is None else last_ns - first_ns
+    return next((width for width in _WIDTHS_NS if span < width * _MOST_BUCKETS), _WIDTHS_NS[-1])
+
+
+def ask_all(tables: Tables) -> dict[str, Answer]:
+    """Ask all questions; return the answers by their names."""
+    found: dict[str, Answer] = {}
+
+    def ask(name: str, sql: str) -> Answer:
+        text = "\n".join(line.rstrip() for line in sql.strip().splitlines())
+        found[name] = Answer(name, text, tables.sql(text).to_pylist())
+        return found[name]
+
+    overview = ask("overview", _OVERVIEW).rows[0]
+    width = bucket_ns(overview["first_ns"], overview["last_ns"])
+    for name, sql in _questions(width):
+        ask(name, sql)
+    return found
+
+
+_OVERVIEW: Final = """
+SELECT (SELECT min(first_ns) FROM streams) AS first_ns,
+       (SELECT max(last_ns) FROM streams) AS last_ns,
+       (SELECT count(DISTINCT source) FROM streams) AS inputs,
+       (SELECT count(*) FROM streams) AS streams,
+       (SELECT sum(bytes_read) FROM ledger) AS bytes_read,
+       (SELECT sum(packets_ok + packets_malformed) FROM ledger) AS packets,
+       (SELECT count(*) FROM sessions) AS sessions,
+       (SELECT count(*) FROM messages) AS messages,
+       (SELECT count(DISTINCT destination) FROM messages) AS destinations,
+       (SELECT count(*) FROM deliveries) AS deliveries,
+       (SELECT count(*) FROM deliveries WHERE delivered_ns IS NOT NULL) AS delivered,
+       (SELECT sum(bytes_read - bytes_ok - bytes_malformed - bytes_garbage - bytes_tail)
+          FROM ledger) AS bytes_nowhere
+"""
+_FORMATS: Final = """
+SELECT split_part(format, '/', 1) AS format, count(*) AS streams,
+       sum(packets_ok) AS packets, sum(packets_malformed) AS malformed,
+       sum(ledger.bytes_read) AS bytes_read, sum(bytes_ok) AS bytes_ok,
+       sum(bytes_malformed) AS bytes_malformed, sum(bytes_garbage) AS bytes_garbage,
+       sum(bytes_tail) AS bytes_tail, sum(bytes_gap) AS bytes_gap
+  FROM ledger JOIN streams USING (source, stream)
+ WHERE format IS NOT NULL
+ GROUP BY 1 ORDER BY bytes_read DESC, 1
+"""
+_LATENCY_NS: Final = "delivered_ns - sent_ns"
+_QUEUED: Final = f"{_LATENCY_NS} >= 0 AND retained IS NOT TRUE"
+"""Deliveries that took what the broker took; a retained value waits for a subscriber."""
+
+
+def _questions(width: int) -> Iterator[tuple[str, str]]:
+    """Yield the queries by their names.
+
+    Parameters
+    ----------
+    width
+        Of an interval of time, in nanoseconds.
+    """
+    yield "formats", _FORMATS
+    yield "verdicts", _VERDICTS
+    yield "violations", _VIOLATIONS
+    yield "quarantined", _QUARANTINED
+    yield "ended", _ENDED
+    yield "unanswered", _UNANSWERED
+    per_format = "\nUNION ALL\n".join(
+        f"SELECT '{name}' AS format, captured_ns // {width} * {width} AS from_ns,\n"
+        f"       count(*) AS packets, sum(length) AS bytes\n"
+        f"  FROM packets_{name} WHERE status = 'ok' AND captured_ns IS NOT NULL GROUP BY ALL"
+        for name in names()
+    )
+    yield "rates", f"SELECT * FROM (\n{per_format}\n) ORDER BY from_ns, format"
+    yield (
+        "flow",
+        f"""
+SELECT from_ns, sum(sent) AS sent, sum(delivered) AS delivered FROM (
+  SELECT captured_ns // {width} * {width} AS from_ns, count(*) AS sent, 0 AS delivered
+    FROM messages WHERE captured_ns IS NOT NULL GROUP BY 1
+  UNION ALL
+  SELECT delivered_ns // {width} * {width}, 0, count(*)
+    FROM deliveries WHERE delivered_ns IS NOT NULL GROUP BY 1
+) GROUP BY 1 ORDER BY 1
+""",
+    )
+    yield (
+        "sizes",
+        """
+SELECT protocol, CAST(floor(log2(greatest(body_size, 1))) AS INTEGER) AS power,
+       count(*) AS messages
+  FROM messages WHERE body_size IS NOT NULL GROUP BY ALL ORDER BY ALL
+""",
+    )
+    yield (
+        "producers",
+        f"""
+WITH sent AS (
+  SELECT coalesce(client_id, producer, 'unknown') AS client,
+         coalesce(destination, 'unknown') AS destination, count(*) AS messages
+    FROM messages GROUP BY ALL
+), clients AS (
+  SELECT client FROM sent GROUP BY 1 ORDER BY sum(messages) DESC, 1 LIMIT {_ENDS}
+), destinations AS (
+  SELECT destination FROM sent GROUP BY 1 ORDER BY sum(messages) DESC, 1 LIMIT {_ENDS}
+)
+SELECT CASE WHEN client IN (FROM clients) THEN client END AS client,
+       CASE WHEN destination IN (FROM destinations) THEN destination END AS destination,
+       sum(messages) AS messages, count(DISTINCT client) AS clients,
+       count(DISTINCT destination) AS destinations
+  FROM sent GROUP BY ALL ORDER BY messages DESC, 1, 2
+""",
+    )
+    yield (
+        "consumers",
+        f"""
+WITH handed AS (
+  SELECT coalesce(client_id, consumer, 'unknown') AS client,
+         coalesce(destination, 'unknown') AS destination, count(*) AS deliveries
+    FROM deliveries WHERE delivered_ns IS NOT NULL OR delivered_frame IS NOT NULL GROUP BY ALL
+), clients AS (
+  SELECT client FROM handed GROUP BY 1 ORDER BY sum(deliveries) DESC, 1 LIMIT {_ENDS}
+), destinations AS (
+  SELECT coalesce(destination, 'unknown') FROM messages
+   GROUP BY 1 ORDER BY count(*) DESC, 1 LIMIT {_ENDS}
+)
+SELECT CASE WHEN destination IN (FROM destinations) THEN destination END AS destination,
+       CASE WHEN client IN (FROM clients) THEN client END AS client,
+       sum(deliveries) AS deliveries, count(DISTINCT client) AS clients,
+       count(DISTINCT destination) AS destinations
+  FROM handed GROUP BY ALL ORDER BY deliveries DESC, 1, 2
+""",
+    )
+    yield (
+        "destinations",
+        f"""
+SELECT destination, destination_kind AS kind, count(*) AS messages, sum(length) AS bytes,
+       count(*) OVER () AS of
+  FROM messages GROUP BY ALL ORDER BY messages DESC, bytes DESC, 1, 2 LIMIT {_RANKED}
+""",
+    )
+    yield (
+        "clients",
+        f"""
+SELECT client, sum(sent) AS sent, sum(bytes) AS bytes_sent, sum(received) AS received,
+       count(*) OVER () AS of
+  FROM (
+    SELECT coalesce(client_id, producer) AS client, count(*) AS sent, sum(length) AS bytes,
+           0 AS received
+      FROM messages GROUP BY 1
+    UNION ALL
+    SELECT coalesce(client_id, consumer), 0, 0, count(*)
+      FROM deliveries WHERE delivered_ns IS NOT NULL OR delivered_frame IS NOT NULL GROUP BY 1
+  ) WHERE client IS NOT NULL
+ GROUP BY 1 ORDER BY sum(sent) + sum(received) DESC, 1 LIMIT {_RANKED}
+""",
+    )
+    yield (
+        "delays",
+        f"""
+SELECT protocol, CAST(floor(log10(greatest({_LATENCY_NS}, 1)) * 5) AS INTEGER) AS step,
+       count(*) AS deliveries
+  FROM deliveries WHERE {_QUEUED} GROUP BY ALL ORDER BY ALL
+""",
+    )
+    yield (
+        "slowest",
+        f"""
+WITH busiest AS (
+  SELECT destination FROM deliveries WHERE {_QUEUED}
+   GROUP BY 1 ORDER BY count(*) DESC, 1 LIMIT {_RANKED}
+), taken AS (
+  SELECT destination, count(*) AS deliveries,
+         quantile_disc({_LATENCY_NS}, [0.5, 0.9, 0.99, 1.0]) AS ns
+    FROM deliveries WHERE {_QUEUED} AND destination IN (FROM busiest) GROUP BY 1
+)
+SELECT destination, deliveries, ns[1] AS p50_ns, ns[2] AS p90_ns, ns[3] AS p99_ns, ns[4] AS max_ns,
+       (SELECT count(DISTINCT destination) FROM deliveries WHERE {_QUEUED}) AS of
+  FROM taken ORDER BY p99_ns DESC, 1
+""",
+    )
+    yield (
+        "sessions",
+        f"""
+SELECT coalesce(nullif(client_id, ''), client) AS client, client AS endpoint, user, protocol,
+       opened_ns, closed_ns, ended_by, packets, bytes, opened_frame, closed_frame, source,
+       count(*) OVER () AS of
+  FROM sessions
+ ORDER BY ended_by IN ('dropped', 'refused', 'server') DESC NULLS LAST, packets DESC, opened_ns,
+          source, stream LIMIT {_SESSIONS}
+""",
+    )
+    yield (
+        "retained",
+        f"""
+SELECT topic, array_slice(payload, 1, {_SHOWN_BYTES}) AS begins, octet_length(payload) AS bytes,
+       from_ns, qos, client_id AS client, from_frame AS frame, source, count(*) OVER () AS of
+  FROM retained WHERE ended_by IS NULL ORDER BY from_ns DESC NULLS LAST, topic, source
+ LIMIT {_RETAINED}
+""",
+    )
+
+
+_PROOF: Final = """min(struct_pack(ns := coalesce(sent_ns, delivered_ns), source := source,
+           stream := stream, at := "offset", frame := coalesce(delivered_frame, sent_frame)))"""
+_VERDICTS: Final = f"""
+WITH found AS (
+  SELECT protocol, verdict, count(*) AS deliveries, count(DISTINCT destination) AS destinations,
+         {_PROOF} AS first
+    FROM deliveries GROUP BY ALL
+)
+SELECT protocol, verdict, deliveries, destinations, first.ns AS first_ns, first.source AS source,
+       first.stream AS stream, first.at AS at, first.frame AS frame
+  FROM found ORDER BY deliveries DESC, 1, 2
+"""
+_VIOLATIONS: Final = """
+WITH found AS (
+  SELECT protocol, rule, count(*) AS violations, count(DISTINCT client) AS clients,
+         min(struct_pack(ns := captured_ns, source := source, stream := stream, at := "offset",
+             frame := frame, text := text, client := coalesce(client_id, client))) AS first
+    FROM violations GROUP BY ALL
+)
+SELECT protocol, rule, violations, clients, first.text AS text, first.client AS client,
+       first.ns AS first_ns, first.source AS source, first.stream AS stream, first.at AS at,
+       first.frame AS frame, count(*) OVER () AS of
+  FROM found ORDER BY violations DESC, 1, 2 LIMIT 12
+"""
+_QUARANTINED: Final = """
+WITH found AS (
+  SELECT split_part(format, '/', 1) AS format, status, error.code AS code, error.field AS field,
+         count(*) AS rows, sum(length) AS bytes,
+         min(struct_pack(source := source, stream := stream, at := "offset",
+             message := error.message)) AS first
+    FROM quarantine GROUP BY ALL
+)
+SELECT format, status, code, field, rows, bytes, first.message AS message,
+       first.source AS source, first.stream AS stream, first.at AS at, count(*) OVER () AS of
+  FROM found ORDER BY rows DESC, 1, 2, 3, 4 LIMIT 12
+"""
+_ENDED: Final = """
+WITH found AS (
+  SELECT protocol, ended_by, count(*) AS sessions,
+         count(DISTINCT coalesce(client_id, client)) AS clients,
+         min(struct_pack(ns := closed_ns, source := source, stream := stream, at := "offset",
+             frame := closed_frame, client := coalesce(nullif(client_id, ''), client))) AS first
+    FROM sessions GROUP BY ALL
+)
+SELECT protocol, ended_by, sessions, clients, first.client AS client, first.ns AS first_ns,
+       first.source AS source, first.stream AS stream, first.at AS at, first.frame AS frame
+  FROM found ORDER BY sessions DESC, 1, 2
+"""
+_UNANSWERED: Final = """
+WITH found AS (
+  SELECT kind, count(*) AS requests,
+         min(struct_pack(ns := requested_ns, source := source, stream := stream, at := "offset",
+             frame := requested_frame, request := request)) AS first
+    FROM conversations WHERE reply_key IS NULL AND replied_ns IS NULL AND replied_frame IS NULL
+   GROUP BY ALL
+)
+SELECT kind, requests, first.request AS request, first.ns AS first_ns, first.source AS source,
+       first.stream AS stream, first.at AS at, first.frame AS frame
+  FROM found ORDER BY requests DESC, 1
+"""

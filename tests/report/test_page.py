@@ -1,0 +1,204 @@
+"""The page: every number is what its query gives, and nothing on it runs or loads anything."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.results import Run, one_line, rows_of
+from tests.make import item, items, packet
+from tests.report.pages import Page, read_page
+from wireyard.answers import open_tables
+from wireyard.report import build_report
+from wireyard.report.questions import ask_all, bucket_ns
+from wireyard.report.text import (
+    bytes_text,
+    clipped,
+    moment_text,
+    payload_text,
+    shown,
+    span_text,
+)
+
+CAPTURE = str(Path(__file__).parents[2] / "examples" / "traffic.pcap")
+HOSTILE = "<script>alert(1)</script>&\"'\u202e{{7*7}}"
+
+
+def report(*inputs: str, format: str | None = None) -> str:
+    with open_tables(inputs, format=format) as tables:
+        return build_report(tables, inputs, format=format)
+
+
+@pytest.fixture(scope="module")
+def html() -> str:
+    return report(CAPTURE)
+
+
+@pytest.fixture(scope="module")
+def page(html: str) -> Page:
+    return read_page(html)
+
+
+def publish(topic: bytes, payload: bytes, retain: bool = False) -> bytes:
+    body = struct.pack(">H", len(topic)) + topic + payload
+    assert len(body) < 128
+    return bytes([0x31 if retain else 0x30, len(body)]) + body
+
+
+def login(client: bytes, password: bytes = b"") -> bytes:
+    user = b"\x00\x01u" + struct.pack(">H", len(password)) + password if password else b""
+    flags = 0xC2 if password else 0x02
+    body = b"\x00\x04MQTT\x04" + bytes([flags]) + b"\x00\x3c"
+    body += struct.pack(">H", len(client)) + client + user
+    return bytes([0x10, len(body)]) + body
+
+
+def test_every_number_is_what_its_query_gives(page: Page, run: Run) -> None:
+    compared = 0
+    with open_tables([CAPTURE]) as tables:
+        assert page.queries.keys() == ask_all(tables).keys()
+        for name, sql in page.queries.items():
+            rows = [json.loads(_value_of(row)) for row in tables.sql(sql).to_pylist()]
+            for (query, row, column), value in page.values.items():
+                if query == name:
+                    assert rows[row][column] == value, (name, row, column)
+                    compared += 1
+    assert compared == len(page.values) > 1000
+    for name in ("overview", "retained"):
+        (first, *_) = rows_of(run("sql", CAPTURE, page.queries[name]))
+        for (query, row, column), value in page.values.items():
+            if (query, row) == (name, 0):
+                assert first[column] == value
+
+
+def _value_of(row: dict[str, object]) -> str:
+    return json.dumps(row, default=bytes.hex)
+
+
+def test_numbers_are_shown_as_they_are(page: Page) -> None:
+    assert page.values["overview", 0, "packets"] == 1183
+    assert page.shown["overview", 0, "packets"] == "1,183"
+    assert page.shown["overview", 0, "bytes_read"] == "221 kB"
+    assert page.shown["overview", 0, "first_ns"] == "2026-11-21T20:22:35.865Z"
+    for (_, _, column), value in page.values.items():
+        if column in ("messages", "deliveries", "packets", "rows", "sent", "received"):
+            assert isinstance(value, int)
+
+
+def test_what_is_cut_says_so(html: str, page: Page) -> None:
+    assert page.values["destinations", 14, "messages"]
+    assert re.search(r"Destinations by messages, 15 of \d+", html)
+
+
+def test_a_page_loads_and_runs_nothing(html: str, page: Page) -> None:
+    assert not {"script", "link", "img", "iframe", "object", "embed", "form"} & page.tags.keys()
+    for tag, several in page.tags.items():
+        for attributes in several:
+            assert not any(name.startswith("on") for name in attributes), tag
+            for name in ("href", "src", "xlink:href"):
+                assert (attributes.get(name) or "#").startswith("#"), tag
+    urls = set(re.findall(r"https?://[^\"'\s<>]*", html))
+    assert urls == {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+    assert "@import" not in html
+    assert "url(" not in html
+    (policy,) = [one for one in page.tags["meta"] if one.get("http-equiv")]
+    assert (policy["content"] or "").startswith("default-src 'none'; style-src")
+
+
+def test_hostile_topics_and_payloads_are_text(tmp_path: Path) -> None:
+    path = tmp_path / "hostile<b>.mqtt"
+    topic = HOSTILE.encode()
+    path.write_bytes(
+        login(topic)
+        + publish(topic, b"<img src=x onerror=alert(1)>", retain=True)
+        + publish(topic, b"</script><!--")
+        + b"\x00\x00<svg onload=alert(1)>"
+    )
+    html = report(str(path), format="mqtt")
+    page = read_page(html)
+    assert "<script" not in html
+    assert "<img" not in html
+    assert "hostile<b>" not in html
+    assert "\u202e" not in page.text.replace(page.values["destinations", 0, "destination"], "")
+    assert "<script>alert(1)</script>" in page.text
+    assert "49" not in page.shown["destinations", 0, "destination"]
+    assert page.values["destinations", 0, "destination"] == HOSTILE
+    assert not any("onload" in tag for several in page.tags.values() for tag in several)
+
+
+def test_no_password_is_on_a_page(tmp_path: Path) -> None:
+    path = tmp_path / "login.mqtt"
+    # Two logins: the second is a violation, whose bytes are shown.
+    path.write_bytes(login(b"a", b"very-secret") * 2 + b"\xf0\x00")
+    html = report(str(path), format="mqtt")
+    assert "very-secret" not in html
+    assert b"very-secret".hex() not in html.replace(" ", "")
+    assert b"very-sec".hex(" ") not in html
+
+
+def test_bytes_of_what_is_broken_are_annotated(tmp_path: Path) -> None:
+    path = tmp_path / "damaged.jmq"
+    path.write_bytes(packet() + packet(items=items(item(1, "x", length=600))) + b"no packet")
+    page = read_page(report(str(path)))
+    assert page.values["quarantined", 0, "rows"] == 1
+    assert "The bytes of the first: jmq" in page.text
+    assert "magic" in page.text
+    assert "6e 6f 20 70" in page.text  # no p
+
+
+def test_nothing_to_say(tmp_path: Path) -> None:
+    path = tmp_path / "quiet.jmq"
+    path.write_bytes(packet(packet_type=10))
+    page = read_page(report(str(path)))
+    assert "Nothing that needs attention" in page.text
+    assert "no times" in page.text
+    assert page.values["overview", 0, "packets"] == 1
+    assert not page.tags["svg"]
+
+
+def test_intervals_are_few_and_round() -> None:
+    assert bucket_ns(None, None) == 10**6
+    for span in (0, 1, 10**9, 73 * 10**9, 86_400 * 10**9, 10**17):
+        assert span / bucket_ns(0, span) < 97
+    assert bucket_ns(0, 73 * 10**9) == 10**9
+
+
+def test_texts() -> None:
+    assert bytes_text(0) == "0 B"
+    assert bytes_text(999) == "999 B"
+    assert bytes_text(12_345) == "12.3 kB"
+    assert bytes_text(1_234_567_890) == "1.2 GB"
+    assert span_text(0) == "0"
+    assert span_text(1_500) == "1.5 µs"
+    assert span_text(60 * 10**9) == "1 min"
+    assert moment_text(1_700_000_000_123_999_999) == "2023-11-14T22:13:20.123Z"
+    assert moment_text(10**21) == f"{10**21} ns"
+    assert clipped("a" * 30 + "b" * 30, 10) == "aaa…bbbbbb"
+    assert shown("a\u202eb\x1b") == "a\\u202eb\\x1b"
+    assert payload_text("24 €".encode()) == "24 €"
+    assert payload_text("24 €".encode()[:-1]) == "24 "
+    assert payload_text(b"\xff\xfe") == "0xfffe"
+    assert payload_text(b"") == ""
+
+
+def test_the_command_writes_a_page(run: Run, tmp_path: Path) -> None:
+    assert run("report", CAPTURE, "-o", tmp_path / "r.html").exit_code == 0
+    page = read_page((tmp_path / "r.html").read_text())
+    assert page.values["overview", 0, "packets"] == 1183
+    missing = run("report", "nowhere.pcap", "-o", tmp_path / "x.html")
+    assert missing.exit_code == 3
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_what_is_missing_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wireyard.report.page.find_spec", lambda name: None)
+    refused = run("report", CAPTURE, "-o", "-")
+    assert refused.exit_code == 2
+    assert "pip install 'wireyard[report]'" in one_line(refused)
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    assert "pip install 'wireyard[sql]'" in one_line(run("report", CAPTURE, "-o", "-"))
