@@ -58,7 +58,31 @@ names the first place.
 bits, bytes are lowercase hexadecimal, what a row does not have is null. Properties are
 `{name: {type, value}}`; floats that JSON has no number for are `"NaN"`, `"Infinity"` and
 `"-Infinity"`. Passwords are left out unless `--secrets` asks for them. `encode` takes these lines
-back: for well-formed packets it returns the bytes they came from.
+back: for well-formed packets it returns the bytes they came from. `json` is the same as one array.
+
+## CSV
+
+`decode --out csv`, or a file called `.csv`, is a header and a record for each row (RFC 4180, UTF-8,
+lines end with LF):
+
+- Text is in quotes and may hold line breaks; nothing between two commas is null, `""` is empty
+  text.
+- Times are ISO 8601 in UTC, with all digits: `captured_ns` as `2026-11-21T20:22:39.816169000Z`,
+  times of JMQ and GPacket (ms since 1970) as `2026-11-21T20:22:39.816Z`. 0, which means never,
+  stays `0`, and a number that no calendar has stays a number.
+- Payloads are text where they are UTF-8 without control characters (tab and line breaks may be
+  there), else `0x` and hexadecimal, which no spreadsheet takes for a number. `--payload hex` and
+  `--payload base64` give back every byte; `hash` is SHA-256, `none` leaves the column out.
+  `--payload-bytes N` cuts payloads, and says so: `abc...[1997 bytes cut]`. Other columns of bytes
+  are hexadecimal.
+- Lists, structures and properties are JSON.
+- Cells hold what was sent, so a spreadsheet may take one that begins with `=`, `+`, `-` or `@` for
+  a formula, and run it. **For a spreadsheet add `--spreadsheet`**: such text, unless it is a
+  number, gets an apostrophe in front, and a byte order mark tells that the file is UTF-8. On a
+  terminal control characters are shown as escapes.
+
+A table (CSV, Arrow, Parquet) has one format: the rows of a capture with several go to a file each,
+`x.mqtt.csv` and `x.jmq.csv` for `-w x.csv`, and standard error names them.
 """
 
 

@@ -251,7 +251,7 @@ def test_columns_hold_bodies_as_bytes(run: Run, stream: Path, tmp_path: Path) ->
     target = tmp_path / "out.parquet"
     result = run("decode", stream, "-w", target, "--body", "text")
     assert (result.exit_code, target.exists()) == (2, False)
-    assert one_line(result).startswith("--body text is for table and jsonl")
+    assert one_line(result).startswith("--payload text is for text; parquet holds bytes")
 
 
 # --- secrets --------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from wireyard.cli import exits
 __all__ = ["COMMANDS", "main"]
 
 COMMANDS = {
-    "decode": "Show packets as a table, JSON Lines, Arrow or Parquet.",
+    "decode": "Show packets as a table, CSV, JSON Lines, Arrow or Parquet.",
     "inspect": "Show what every byte of one packet means.",
     "encode": "Turn JSON Lines, as decode prints them, back into packets.",
     "convert": "Convert JMQ packets to GPackets, and back.",

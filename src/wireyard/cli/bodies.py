@@ -13,7 +13,7 @@ from wireyard.errors import UsageError
 from wireyard.formats import Format
 from wireyard.formats.base import Row
 
-__all__ = ["CHOICES", "body_view"]
+__all__ = ["CHOICES", "body_view", "cut_note"]
 
 _OF_BYTES: Mapping[str, Callable[[bytes], str]] = MappingProxyType(
     {
@@ -26,8 +26,13 @@ CHOICES = (*_OF_BYTES, "text", "value", "none")
 """``hash`` is SHA-256; ``text`` and ``value`` open what the format knows how to open."""
 
 
-def body_view(format: Format, choice: str) -> Callable[[Row], Any]:
-    """Return what makes a row's body into the value to show.
+def cut_note(count: int) -> str:
+    """Return what stands behind a payload of which `count` bytes were cut."""
+    return f"...[{count} byte{'s' * (count != 1)} cut]"
+
+
+def body_view(format: Format, choice: str, most_bytes: int | None = None) -> Callable[[Row], Any]:
+    """Return what makes a row's body into the value to show, cut after `most_bytes`.
 
     Raises
     ------
@@ -36,8 +41,24 @@ def body_view(format: Format, choice: str) -> Callable[[Row], Any]:
     """
     if choice in _OF_BYTES:
         name, show = format.body, _OF_BYTES[choice]
-        return lambda row: None if row.get(name) is None else show(row[name])
+        most = None if choice == "hash" else most_bytes
+        return lambda row: None if row.get(name) is None else _cut(row[name], most, show)
     if choice not in format.body_views:
-        raise UsageError(f"--body {choice}: {format.name} has no such view of a body")
+        raise UsageError(f"--payload {choice}: {format.name} has no such view of a payload")
     open_body = format.body_views[choice]
-    return lambda row: json_value(open_body(row))
+    return lambda row: _cut_value(json_value(open_body(row)), most_bytes)
+
+
+def _cut(data: bytes, most: int | None, show: Callable[[bytes], str]) -> str:
+    if most is None or len(data) <= most:
+        return show(data)
+    return show(data[:most]) + cut_note(len(data) - most)
+
+
+def _cut_value(value: Any, most: int | None) -> Any:
+    """Return a value cut if it is text; what has structure stays whole."""
+    if not isinstance(value, str) or most is None:
+        return value
+    return _cut(
+        value.encode("utf-8", "surrogatepass"), most, lambda data: data.decode(errors="ignore")
+    )

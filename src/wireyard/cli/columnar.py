@@ -1,19 +1,23 @@
-"""Rows as Arrow and Parquet, in bounded memory and with no secret in them."""
+"""Rows as tables: CSV, Arrow and Parquet, in bounded memory and with no secret in them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import chain, islice
-from typing import IO
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import PurePath
+from typing import IO, Protocol
 
 import pyarrow as pa
 
+from wireyard.cli.csv import PAYLOAD_TEXTS, CsvWriter
+from wireyard.cli.output import open_output, to_terminal
 from wireyard.cli.reading import OpenInput, read_parts
+from wireyard.cli.selection import Selection
 from wireyard.errors import UsageError
 from wireyard.schema import schema_of
 from wireyard.streams.redaction import Redactor
 
-__all__ = ["read_tables", "write_arrow", "write_parquet"]
+__all__ = ["Tables", "read_batches"]
 
 _ROW_GROUP_BYTES = 16 << 20
 """Large enough that a reader of one column has long runs to read, small enough to be held thrice
@@ -24,8 +28,14 @@ _COPIED_BATCHES = 4
 """Batches, each of a window of the stream, whose memory is held whole at a time."""
 
 
-def _read_batches(reading: OpenInput) -> Iterator[pa.RecordBatch]:
-    """Yield the selected rows and columns of an input."""
+def read_batches(reading: OpenInput) -> Iterator[pa.RecordBatch]:
+    """Yield the selected rows and columns of an input.
+
+    Raises
+    ------
+    DecodeError
+        In mode ``failfast``: the first bad row.
+    """
     selection = reading.selection
     redactor = Redactor(selection.format)
     names = [column.name for column in selection.columns]
@@ -34,75 +44,170 @@ def _read_batches(reading: OpenInput) -> Iterator[pa.RecordBatch]:
         yield shown.select(names)
 
 
-def read_tables(
-    readings: Iterator[OpenInput],
-) -> tuple[Iterator[pa.RecordBatch], pa.Schema]:
-    """Return the rows of several inputs as batches of one schema, and the schema.
+class Tables:
+    """The tables of one call, a file for each format if there are several.
+
+    Parameters
+    ----------
+    path
+        Where the rows go; None and ``-`` are standard output, which takes one table. ``x.csv``
+        gets the rows if all are of one format, else ``x.mqtt.csv`` those of MQTT and so on.
+    kind
+        ``csv``, ``arrow`` or ``parquet``.
+    """
+
+    def __init__(self, path: str | None, kind: str) -> None:
+        self._path, self._kind = path, kind
+        self._open: dict[str, tuple[pa.Schema, _Writer]] = {}
+
+    def write(self, readings: Iterable[OpenInput]) -> dict[str, str]:
+        """Write all rows, and return the formats of the files if there are several, by name.
+
+        Raises
+        ------
+        DecodeError
+            In mode ``failfast``: the first bad row.
+        UsageError
+            There is no stream of any format; several formats for one table; payloads shown in a
+            way that the kind of table has none for.
+        """
+        with ExitStack() as files:
+            for reading in readings:
+                name = reading.selection.format.name
+                schema, writer = self._open.get(name) or self._add(name, reading.selection, files)
+                if schema_of(reading.selection.columns) != schema:
+                    raise UsageError(
+                        f"{reading.streams[0].name}: one table takes captures or streams, not"
+                        " both: their columns differ"
+                    )
+                for batch in read_batches(reading):
+                    writer.write(batch)
+            if not self._open:
+                raise UsageError(
+                    "there is no stream of a known format, so no table; --format makes one"
+                )
+        several = len(self._open) > 1
+        return {self._name_of(name): name for name in self._open} if several else {}
+
+    def _add(self, name: str, selection: Selection, files: ExitStack) -> tuple[pa.Schema, _Writer]:
+        """Open the table of a format."""
+        _check_request(selection, self._kind)
+        local = self._path not in (None, "-") and "://" not in str(self._path)
+        if self._open and not local:
+            formats = f"{next(iter(self._open))} and {name}"
+            raise UsageError(
+                f"one table has one format, here are {formats}; --format names one, and"
+                f" -w FILE.{self._kind} writes a file for each"
+            )
+        opened = open_output(self._path, binary=self._kind != "csv", final=self._final(name))
+        file = files.enter_context(opened)
+        schema = schema_of(selection.columns)
+        writer = self._writer(schema, file, selection)
+        files.enter_context(closing(writer))
+        self._open[name] = schema, writer
+        return schema, writer
+
+    def _writer(self, schema: pa.Schema, file: IO[bytes], selection: Selection) -> _Writer:
+        if self._kind == "arrow":
+            return _ArrowWriter(schema, file)
+        if self._kind == "parquet":
+            return _ParquetWriter(schema, file)
+        request = selection.request
+        return CsvWriter(
+            schema,
+            file,
+            selection.payload if selection.payload in PAYLOAD_TEXTS else "text",
+            payload_bytes=request.payload_bytes,
+            times=selection.times,
+            spreadsheet=request.spreadsheet,
+            terminal=to_terminal(self._path),
+        )
+
+    def _final(self, name: str) -> Callable[[], str]:
+        return lambda: self._name_of(name) if len(self._open) > 1 else str(self._path)
+
+    def _name_of(self, name: str) -> str:
+        """Return the name of the file of a format where there are several."""
+        path = PurePath(str(self._path))
+        return str(path.with_name(f"{path.stem}.{name}{path.suffix}"))
+
+
+def _check_request(selection: Selection, kind: str) -> None:
+    """Refuse what a kind of table cannot show.
 
     Raises
     ------
-    DecodeError
-        While reading, in mode ``failfast``: the first bad row.
     UsageError
-        Bodies are to be shown otherwise than as bytes, or nested packets. While reading: a stream
-        of another format than the first. There is no stream of any format.
+        Payloads to be shown in a way that the kind has none for, or nested packets.
     """
-    first = next(readings, None)
-    if first is None:
-        raise UsageError("there is no stream of a known format, so no table; --format makes one")
-    if first.selection.shown_body is not None:
-        choice = first.selection.request.body
-        raise UsageError(f"--body {choice} is for table and jsonl; these tables hold bytes")
-
-    if first.selection.request.nested:
+    choice = selection.payload
+    if kind == "csv" and choice not in (*PAYLOAD_TEXTS, "none"):
+        raise UsageError(f"--payload {choice} is for table and jsonl; csv has text and bytes")
+    if kind != "csv" and selection.shown_body is not None:
+        raise UsageError(f"--payload {choice} is for text; {kind} holds bytes")
+    if selection.request.nested:
         raise UsageError("--nested is for table and jsonl; a table holds packets of one format")
 
-    def batches() -> Iterator[pa.RecordBatch]:
-        for reading in chain([first], readings):
-            format, wanted = reading.selection.format, first.selection.format
-            if format != wanted:
-                other = f"{wanted.name}, but {reading.streams[0].name} {format.name}"
-                raise UsageError(f"one table has one format; the first stream is {other}")
-            yield from _read_batches(reading)
 
-    return batches(), schema_of(first.selection.columns)
+class _Writer(Protocol):
+    """Writes batches of one schema."""
+
+    def write(self, batch: pa.RecordBatch) -> None: ...
+
+    def close(self) -> None: ...
 
 
-def write_arrow(batches: Iterable[pa.RecordBatch], schema: pa.Schema, file: IO[bytes]) -> None:
-    """Write batches as an Arrow IPC stream."""
-    with pa.ipc.new_stream(pa.PythonFile(file, mode="w"), schema) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
+class _ArrowWriter:
+    """Writes an Arrow IPC stream."""
+
+    def __init__(self, schema: pa.Schema, file: IO[bytes]) -> None:
+        self._writer = pa.ipc.new_stream(pa.PythonFile(file, mode="w"), schema)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch)
+
+    def close(self) -> None:
+        self._writer.close()
 
 
-def write_parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema, file: IO[bytes]) -> None:
-    """Write batches as a Parquet file of one schema, row groups of `_ROW_GROUP_BYTES` in memory."""
-    from pyarrow import parquet
+class _ParquetWriter:
+    """Writes a Parquet file, row groups of `_ROW_GROUP_BYTES` in memory."""
 
-    sink = pa.PythonFile(file, mode="w")
-    with parquet.ParquetWriter(sink, schema, compression="zstd") as writer:
-        for table in _gathered(batches, schema):
-            writer.write_table(table, row_group_size=table.num_rows)
+    def __init__(self, schema: pa.Schema, file: IO[bytes]) -> None:
+        from pyarrow import parquet
 
+        sink = pa.PythonFile(file, mode="w")
+        self._schema = schema
+        self._writer = parquet.ParquetWriter(sink, schema, compression="zstd")
+        self._batches: list[pa.RecordBatch] = []
+        self._held: list[pa.Table] = []
+        self._held_bytes = 0
 
-def _gathered(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yield the rows of batches as tables of one row group each."""
-    held: list[pa.Table] = []
-    held_bytes = 0
-    for table in _copied(batches, schema):
-        held.append(table)
-        held_bytes += table.nbytes
-        if len(held) == _MOST_HELD:  # each has more memory than its rows if these are few
-            held = [pa.concat_tables(held).combine_chunks()]
-        if held_bytes >= _ROW_GROUP_BYTES:
-            yield pa.concat_tables(held)
-            held, held_bytes = [], 0
-    if held:
-        yield pa.concat_tables(held)
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._batches.append(batch)
+        if len(self._batches) == _COPIED_BATCHES:
+            self._copy()
+        if self._held_bytes >= _ROW_GROUP_BYTES:
+            self._write_group()
 
+    def close(self) -> None:
+        self._copy()
+        self._write_group()
+        self._writer.close()
 
-def _copied(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Copy batches a few at a time: the columns of one share memory with those not selected."""
-    batches = iter(batches)
-    while some := list(islice(batches, _COPIED_BATCHES)):
-        yield pa.Table.from_batches(some, schema).combine_chunks()
+    def _copy(self) -> None:
+        """Copy batches a few at a time: their columns share memory with those not selected."""
+        if not self._batches:
+            return
+        table = pa.Table.from_batches(self._batches, self._schema).combine_chunks()
+        self._batches = []
+        self._held.append(table)
+        self._held_bytes += table.nbytes
+        if len(self._held) == _MOST_HELD:  # each has more memory than its rows if these are few
+            self._held = [pa.concat_tables(self._held).combine_chunks()]
+
+    def _write_group(self) -> None:
+        if self._held_bytes:
+            table = pa.concat_tables(self._held)
+            self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
+        self._held, self._held_bytes = [], 0

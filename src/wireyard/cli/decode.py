@@ -9,13 +9,13 @@ from itertools import groupby
 from operator import attrgetter
 from pathlib import PurePath
 from types import MappingProxyType
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import click
 
 from wireyard.cli import exits
 from wireyard.cli.bodies import CHOICES
-from wireyard.cli.jsonl import json_line
+from wireyard.cli.jsonl import JsonArray, json_line
 from wireyard.cli.options import (
     PATH,
     decode_as_option,
@@ -28,7 +28,7 @@ from wireyard.cli.options import (
 from wireyard.cli.output import open_output, to_terminal
 from wireyard.cli.progress import Progress
 from wireyard.errors import UsageError
-from wireyard.formats import get_format
+from wireyard.formats import get_format, names
 
 if TYPE_CHECKING:
     from wireyard.captures.inputs import Input, Readable
@@ -39,7 +39,17 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_BY_SUFFIX = {".parquet": "parquet", ".arrow": "arrow", ".arrows": "arrow"}
+_BY_SUFFIX = {
+    "": "jsonl",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "json",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+    ".txt": "table",
+}
 
 
 @dataclass
@@ -56,8 +66,10 @@ class _Job:
     max_packet_bytes: int | None
     follows: bool
     """Whether files are read on while they grow."""
+    tables: bool
+    """Whether columns are written, which there are even without a row."""
     one_format: bool
-    """Whether the rows of all inputs have to be of one format."""
+    """Whether the rows of streams that grow have to be of one format."""
     status: int = field(default=exits.DONE)
 
     def readings(self) -> Generator[OpenInput]:
@@ -111,7 +123,7 @@ class _Job:
 
         groups: Iterable[tuple[Format, Iterable[Readable]]]
         groups = groupby(found.readables, key=attrgetter("format"))
-        if self.one_format and named is not None and not found.readables:
+        if self.tables and named is not None and not found.readables:
             groups = [(named, [])]  # a table without rows
         for format, some in groups:
             if self.budget.spent:
@@ -172,27 +184,39 @@ def _each_stream(readings: Iterator[OpenInput]) -> Iterator[tuple[OpenInput, Dir
             yield reading, opened
 
 
-def _write_arrow(job: _Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
-    from wireyard.cli.columnar import read_tables, write_arrow
-
-    write_arrow(*read_tables(readings), file)
-
-
-def _write_parquet(job: _Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
-    from wireyard.cli.columnar import read_tables, write_parquet
-
-    write_parquet(*read_tables(readings), file)
+def _write_json(job: _Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
+    with closing(JsonArray(file)) as array:
+        _write_jsonl(job, readings, cast(IO[bytes], array))
 
 
 _WRITERS: Mapping[str, Callable[[_Job, Iterator[OpenInput], IO[bytes]], None]] = MappingProxyType(
-    {
-        "table": _write_table,
-        "jsonl": _write_jsonl,
-        "arrow": _write_arrow,
-        "parquet": _write_parquet,
-    }
+    {"table": _write_table, "jsonl": _write_jsonl, "json": _write_json}
 )
-_BINARY = ("arrow", "parquet")
+_TABLES = ("csv", "arrow", "parquet")
+_SEEN = ("table", "csv", "jsonl", "json")
+"""What is text, and so progress would be among it on a terminal."""
+
+
+def _kind_of(write: str | None, out: str | None) -> str:
+    """Return the kind of output.
+
+    Raises
+    ------
+    UsageError
+        A name with an ending that is of no kind.
+    """
+    if out is not None:
+        return out
+    if to_terminal(write):
+        return "table"
+    suffix = PurePath(write or "").suffix.lower()
+    if suffix in _BY_SUFFIX:
+        return _BY_SUFFIX[suffix]
+    known = ", ".join(filter(None, _BY_SUFFIX))
+    problem = f"'{suffix}' is the ending of no output; there are {known}, or --out says what it is"
+    if suffix[1:] in names():
+        problem = f"{suffix} files hold packets, which 'wireyard encode' writes from JSON Lines"
+    raise UsageError(f"-w {write}: {problem}")
 
 
 @click.command(
@@ -212,10 +236,18 @@ _BINARY = ("arrow", "parquet")
 @keylog_option
 @click.option(
     "--out",
-    type=click.Choice(list(_WRITERS)),
-    help="A table on a terminal, else by the name of the -w file, else jsonl.",
+    type=click.Choice(["table", "csv", "jsonl", "json", "arrow", "parquet"]),
+    help="By the ending of the -w file if not given; without one a table on a terminal, else"
+    " jsonl.",
 )
-@click.option("-w", "--write", type=PATH, metavar="FILE", help="Write there, whole or not at all.")
+@click.option(
+    "-w",
+    "--write",
+    type=PATH,
+    metavar="FILE",
+    help="Write there, whole or not at all; a table of several formats to a file each, as in"
+    " x.mqtt.csv.",
+)
 @click.option(
     "--columns",
     callback=split_names,
@@ -237,11 +269,22 @@ _BINARY = ("arrow", "parquet")
     " them out, failfast stops at the first.",
 )
 @click.option(
+    "--payload",
     "--body",
     type=click.Choice(CHOICES),
-    default="hex",
-    show_default=True,
-    help="How bodies are shown; text and value open them, hash is SHA-256.",
+    help="How payloads are shown: csv as text where they are text, else 0x and hexadecimal; other"
+    " outputs as hex. In those text and value open them; hash is SHA-256.",
+)
+@click.option(
+    "--payload-bytes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Cut payloads after N bytes, and say in them how many were cut.",
+)
+@click.option(
+    "--spreadsheet",
+    is_flag=True,
+    help="CSV for a spreadsheet: a byte order mark, and ' before text that would be a formula.",
 )
 @click.option("--secrets", is_flag=True, help="Show passwords, which are left out otherwise.")
 @click.option(
@@ -267,7 +310,7 @@ def command(
     follow: bool,
     **request: Any,
 ) -> int:
-    """Show packets as a table, JSON Lines, Arrow or Parquet.
+    """Show packets as a table, CSV, JSON Lines, Arrow or Parquet.
 
     FILE is a path, a URL, or - for standard input; gzip and zstandard are opened by their
     content. Rows come in stream order and cover every byte: what is no packet is a row that says
@@ -286,13 +329,22 @@ def command(
         raise UsageError("decode: standard input can be read once only")
     if follow and (len(paths) > 1 or paths == ("-",)):
         raise UsageError("decode: --follow takes one FILE, or a pattern in quotes")
-    people = to_terminal(write)
-    suffix = PurePath(write or "").suffix.lower()
-    kind = out or ("table" if people else _BY_SUFFIX.get(suffix, "jsonl"))
-    shows_progress = not (people and kind not in _BINARY)
-    wanted = Request(**request), Budget(limit)
-    live = request["max_packet_bytes"], follow, kind in _BINARY
-    job = _Job(paths, format_name, decode_as, keylog, *wanted, shows_progress, *live)
-    with open_output(write, binary=kind in _BINARY) as file, closing(job.readings()) as readings:
-        _WRITERS[kind](job, readings, file)
+    kind = _kind_of(write, out)
+    if request["spreadsheet"] and kind != "csv":
+        raise UsageError("decode: --spreadsheet is for csv")
+    wanted = Request(**request, csv=kind == "csv"), Budget(limit)
+    shows_progress = not (to_terminal(write) and kind in _SEEN)
+    live = request["max_packet_bytes"], follow
+    tables = kind in _TABLES
+    shape = tables, tables and write in (None, "-")
+    job = _Job(paths, format_name, decode_as, keylog, *wanted, shows_progress, *live, *shape)
+    with closing(job.readings()) as readings:
+        if tables:
+            from wireyard.cli.columnar import Tables
+
+            for name, format in Tables(write, kind).write(readings).items():
+                exits.note(f"{name}: the rows of {format}")
+        else:
+            with open_output(write, binary=False) as file:
+                _WRITERS[kind](job, readings, file)
     return job.status

@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from types import MappingProxyType
-from typing import Any
+from typing import IO, Any
 
 from wireyard.errors import EncodeError
 from wireyard.formats.base import Row
 from wireyard.layout import Column
 
-__all__ = ["json_line", "json_value", "row_of"]
+__all__ = ["JsonArray", "json_line", "json_text", "json_value", "row_of"]
 
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029]")
@@ -44,12 +44,34 @@ def json_line(row: Row, columns: Sequence[Column]) -> bytes:
         value = row.get(column.name)
         write = _WRITERS.get(column.kind)
         values[column.name] = value if value is None or write is None else write(value)
-    text = _JSON.encode(values)
-    if not text.isascii():
-        text = _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     # Only lone surrogates, which Java text may have, are left for the error handler; what it
     # makes of them is JSON's own escape.
-    return text.encode("utf-8", "backslashreplace") + b"\n"
+    return json_text(values).encode("utf-8", "backslashreplace") + b"\n"
+
+
+def json_text(value: Any) -> str:
+    """Return a value of plain JSON as text on one line that moves no cursor."""
+    text = _JSON.encode(value)
+    return text if text.isascii() else _UNSAFE.sub(lambda at: f"\\u{ord(at[0]):04x}", text)
+
+
+class JsonArray:
+    """A file that takes whole lines of JSON Lines, and writes them to another as one array."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._between = b"[\n"
+
+    def write(self, lines: bytes | memoryview) -> None:
+        """Write lines, all of them whole."""
+        text = bytes(lines)
+        if text:
+            self._file.write(self._between + text[:-1].replace(b"\n", b",\n"))
+            self._between = b",\n"
+
+    def close(self) -> None:
+        """End the array; the other file is not ours to close."""
+        self._file.write(b"\n]\n" if self._between == b",\n" else b"[]\n")
 
 
 def json_value(value: Any) -> Any:

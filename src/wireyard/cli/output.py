@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO
 
@@ -19,8 +19,12 @@ def to_terminal(path: str | None) -> bool:
 
 
 @contextmanager
-def open_output(path: str | None, *, binary: bool) -> Iterator[IO[bytes]]:
+def open_output(
+    path: str | None, *, binary: bool, final: Callable[[], str] | None = None
+) -> Iterator[IO[bytes]]:
     """Open a path or URL for writing; None and ``-`` are standard output.
+
+    `final` returns the name that a local file gets when all was written; `path` if None.
 
     Raises
     ------
@@ -40,7 +44,7 @@ def open_output(path: str | None, *, binary: bool) -> Iterator[IO[bytes]]:
     assert path is not None
     reading: SourceError | None = None
     try:
-        with whole_file(path) as file:
+        with whole_file(path, final) as file:
             try:
                 yield file
             except SourceError as error:

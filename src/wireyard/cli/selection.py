@@ -27,6 +27,10 @@ _STRUCTURED = ("binary", "items", "properties", "int32s", "filters", "name_value
 """Kinds of columns that never decide about another column."""
 
 
+_TIMES = {"ns": "ns", "ms since epoch": "ms"}
+"""Units of columns that are times since 1970, as CSV has them."""
+
+
 @dataclass(frozen=True)
 class Request:
     """The options of the command line, before there is a format to check them against."""
@@ -34,10 +38,14 @@ class Request:
     columns: tuple[str, ...] | None
     where: tuple[str, ...]
     mode: str
-    body: str
+    payload: str | None
+    payload_bytes: int | None
     secrets: bool
     nested: bool
+    spreadsheet: bool
     max_packet_bytes: int | None
+    csv: bool
+    """Whether rows are written as CSV, which shows payloads as text unless told otherwise."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +57,21 @@ class Selection:
     captured: bool
     """Whether the stream is of a capture, so that rows have its columns."""
 
+    @property
+    def payload(self) -> str:
+        """How payloads are shown."""
+        return self.request.payload or ("text" if self.request.csv else "hex")
+
+    @property
+    def times(self) -> dict[str, str]:
+        """The shown columns that are times since 1970, each with its unit."""
+        return {c.name: _TIMES[c.unit] for c in self.columns if c.unit in _TIMES}
+
     @cached_property
     def columns(self) -> tuple[Column, ...]:
         """The columns to show."""
         columns = pick_columns(self.format, self.request.columns, captured=self.captured)
-        return tuple(c for c in columns if self.request.body != "none" or not self._is_body(c))
+        return tuple(c for c in columns if self.payload != "none" or not self._is_body(c))
 
     @cached_property
     def shown_columns(self) -> tuple[Column, ...]:
@@ -92,10 +110,11 @@ class Selection:
 
     @cached_property
     def _view(self) -> Callable[[Row], Any] | None:
-        choice = self.request.body
-        if choice in ("hex", "none") or not any(map(self._is_body, self.columns)):
+        choice, most_bytes = self.payload, self.request.payload_bytes
+        as_bytes = choice == "none" or (choice == "hex" and most_bytes is None)
+        if as_bytes or self.request.csv or not any(map(self._is_body, self.columns)):
             return None
-        return body_view(self.format, choice)
+        return body_view(self.format, choice, most_bytes)
 
     @cached_property
     def row_plan(self) -> Plan:

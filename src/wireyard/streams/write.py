@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import IO, cast
 
@@ -17,6 +17,9 @@ from wireyard.streams.framer import OK
 from wireyard.streams.source import filesystem
 
 __all__ = ["encode_columns", "encode_rows", "whole_file", "write_stream"]
+
+_PARTS = count()
+"""Numbers the files that are being written, of which several may get the same name."""
 
 
 def encode_columns(batch: pa.RecordBatch, format: Format) -> bytes:
@@ -62,8 +65,13 @@ def _rows(batch: pa.RecordBatch, format: Format) -> Iterator[Row]:
 
 
 @contextmanager
-def whole_file(path: str) -> Iterator[IO[bytes]]:
+def whole_file(path: str, final: Callable[[], str] | None = None) -> Iterator[IO[bytes]]:
     """Open a file that appears under its name only when everything in it was written.
+
+    Parameters
+    ----------
+    final
+        Returns the name that a local file appears under, when all was written; `path` if None.
 
     Raises
     ------
@@ -81,11 +89,11 @@ def whole_file(path: str) -> Iterator[IO[bytes]]:
             with Path(path).open("wb") as device:
                 yield device
             return
-        part = Path(path).with_name(f".{Path(path).name}.{os.getpid()}.part")
+        part = Path(path).with_name(f".{Path(path).name}.{os.getpid()}-{next(_PARTS)}.part")
         try:
             with part.open("wb") as file:
                 yield file
-            part.replace(path)
+            part.replace(final() if final else path)
         except BaseException:
             with suppress(OSError):
                 part.unlink()

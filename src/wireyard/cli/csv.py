@@ -1,0 +1,291 @@
+"""Arrow batches as CSV (RFC 4180), a column at a time.
+
+Lines end with LF. Text is quoted and may hold line breaks; null is an empty cell, and empty text is
+``""``. Times are ISO 8601 in UTC, nested values JSON, payloads as `payload` has it, other bytes
+hexadecimal.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+from wireyard.cli.bodies import cut_note
+from wireyard.cli.jsonl import json_text
+
+__all__ = ["PAYLOADS", "PAYLOAD_TEXTS", "CsvWriter", "write_csv"]
+
+PAYLOADS = ("payload", "will_payload", "body", "data")
+"""The columns of bytes that hold what a message carries."""
+
+_HEX = np.array([f"{byte:02x}".encode() for byte in range(256)], "S2").view(np.uint16)
+_CONTROL = "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
+"""Characters that no text holds: all controls but tab and line breaks."""
+_UNSEEN = "[\x00-\x1f\x7f-\x9f]"
+"""Characters that move the cursor of a terminal, or do more to it."""
+_FORMULA = "^[=+\\-@\t\r]"
+_NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_YEAR_1, _YEAR_10000 = -62_135_596_800, 253_402_300_800  # seconds since 1970
+_IN_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+class CsvWriter:
+    """Writes batches of one schema as CSV; what is held is one batch.
+
+    Parameters
+    ----------
+    schema
+        The schema of the batches.
+    file
+        Where the text is written, as UTF-8.
+    payload
+        How payloads are shown: a key of `PAYLOAD_TEXTS`.
+    payload_bytes
+        Payloads are cut after so many bytes, and say how many were cut; None to cut none.
+    times
+        The columns of integers that are times since 1970, each with its unit: ``ms`` or ``ns``.
+    spreadsheet
+        Whether the file begins with a byte order mark, and text that a spreadsheet would take for
+        a formula gets an apostrophe before it.
+    terminal
+        Whether the text goes to a terminal, so that control characters are shown as escapes.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        file: IO[bytes],
+        payload: str = "text",
+        *,
+        payload_bytes: int | None = None,
+        times: Mapping[str, str] = MappingProxyType({}),
+        spreadsheet: bool = False,
+        terminal: bool = False,
+    ) -> None:
+        self._file = file
+        self._payload, self._payload_bytes = PAYLOAD_TEXTS[payload], payload_bytes
+        self._times, self._spreadsheet, self._terminal = times, spreadsheet, terminal
+        head = pa.table([pa.array([], pa.string())] * len(schema), names=schema.names)
+        if spreadsheet:
+            file.write("\ufeff".encode())
+        csv.write_csv(head, pa.PythonFile(file, mode="w"))
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write the rows of a batch."""
+        columns = [self._cells(*one) for one in zip(batch.schema.names, batch.columns, strict=True)]
+        cells = pa.table(columns, names=[str(number) for number in range(len(columns))])
+        options = csv.WriteOptions(include_header=False)
+        csv.write_csv(cells, pa.PythonFile(self._file, mode="w"), options)
+
+    def close(self) -> None:
+        """End the file; nothing is left to write."""
+
+    def _cells(self, name: str, values: pa.Array) -> pa.Array:
+        """Return a column as text, numbers or truth values."""
+        kind = values.type
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            show = self._payload if name in PAYLOADS else _hex_texts
+            cut = self._payload_bytes if name in PAYLOADS else None
+            return self._guarded(_binary_texts(values, show, cut))
+        if pa.types.is_timestamp(kind):
+            return _time_texts(values.cast(pa.int64()), kind.unit)
+        if name in self._times and pa.types.is_int64(kind):
+            return _time_texts(values, self._times[name])
+        if pa.types.is_nested(kind):
+            return self._guarded(_json_texts(values))
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            return self._guarded(values)
+        number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        return values if number or pa.types.is_boolean(kind) else values.cast(pa.string())
+
+    def _guarded(self, texts: pa.Array) -> pa.Array:
+        """Return texts so that neither a spreadsheet nor a terminal runs them."""
+        if self._terminal and pc.any(pc.match_substring_regex(texts, _UNSEEN)).as_py():
+            from wireyard.cli.tables import printable  # loads rich
+
+            shown = [None if text is None else printable(text) for text in texts.to_pylist()]
+            texts = pa.array(shown, texts.type)
+        if not self._spreadsheet:
+            return texts
+        formula = pc.match_substring_regex(texts, _FORMULA)
+        formula = pc.and_not(formula, pc.match_substring_regex(texts, _NUMBER))
+        return pc.if_else(formula, _join("'", texts), _join(texts))
+
+
+def write_csv(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, file: IO[bytes], **how: Any
+) -> None:
+    """Write batches as CSV; `how` are the parameters of `CsvWriter`."""
+    writer = CsvWriter(schema, file, **how)
+    for batch in batches:
+        writer.write(batch)
+
+
+# --- bytes ----------------------------------------------------------------------------------
+
+
+def _binary_texts(
+    values: pa.Array, show: Callable[[pa.Array], pa.Array], most: int | None
+) -> pa.Array:
+    """Return bytes as texts, cut after `most` bytes with a note of how many were cut."""
+    values = values.cast(pa.large_binary())
+    long = pc.fill_null(pc.greater(pc.binary_length(values), most), False)
+    if most is None or show is _hash_texts or not pc.any(long).as_py():
+        return show(values)
+    kept, notes = [], []
+    for data in values.filter(long).to_pylist():
+        stop = most
+        while show is _plain_texts and stop > max(most - 3, 0) and data[stop] & 0xC0 == 0x80:
+            stop -= 1  # into no character
+        kept.append(data[:stop])
+        notes.append(cut_note(len(data) - stop))
+    texts = show(pc.replace_with_mask(values, long, pa.array(kept, pa.large_binary())))
+    noted = _join(texts.filter(long), pa.array(notes))
+    return pc.replace_with_mask(texts, long, noted)
+
+
+def _parts(values: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return the offsets of large binaries, from 0, and their bytes."""
+    _, offsets, data = values.buffers()
+    bounds = np.frombuffer(offsets, np.int64)[values.offset : values.offset + len(values) + 1]
+    held = np.frombuffer(data or b"", np.uint8)[bounds[0] : bounds[-1]]
+    return bounds - bounds[0], held
+
+
+def _with_nulls(texts: pa.Array, values: pa.Array) -> pa.Array:
+    if not values.null_count:
+        return texts
+    return pc.if_else(values.is_valid(), texts, pa.scalar(None, texts.type))
+
+
+def _hex_texts(values: pa.Array) -> pa.Array:
+    """Return bytes as hexadecimal."""
+    bounds, data = _parts(values.cast(pa.large_binary()))
+    buffers = [None, pa.py_buffer(2 * bounds), pa.py_buffer(_HEX[data])]
+    return _with_nulls(pa.Array.from_buffers(pa.large_string(), len(values), buffers), values)
+
+
+def _each(show: Callable[[bytes], str]) -> Callable[[pa.Array], pa.Array]:
+    def texts(values: pa.Array) -> pa.Array:
+        shown = [None if one is None else show(one) for one in values.to_pylist()]
+        return pa.array(shown, pa.large_string())
+
+    return texts
+
+
+_base64_texts = _each(lambda data: base64.b64encode(data).decode("ascii"))
+_hash_texts = _each(lambda data: hashlib.sha256(data).hexdigest())
+
+
+def _plain_texts(values: pa.Array) -> pa.Array:
+    """Return bytes as text where they are text, else as ``0x`` and hexadecimal."""
+    bounds, data = _parts(values)
+    high = np.concatenate([[0], np.cumsum(data > 0x7F)])[bounds]
+    binary = np.zeros(len(values), np.bool_)
+    for row in np.flatnonzero(high[1:] > high[:-1]).tolist():
+        try:
+            data[bounds[row] : bounds[row + 1]].tobytes().decode()
+        except UnicodeDecodeError:
+            binary[row] = True
+    some = pa.array(binary)
+    texts = pc.if_else(some, pa.scalar(b"", pa.large_binary()), values).cast(pa.large_string())
+    some = pc.or_(some, pc.fill_null(pc.match_substring_regex(texts, _CONTROL), False))
+    if not pc.any(some).as_py():
+        return texts
+    shown = _join("0x", _hex_texts(values.filter(some)))
+    return pc.replace_with_mask(texts, some, shown)
+
+
+PAYLOAD_TEXTS: Mapping[str, Callable[[pa.Array], pa.Array]] = MappingProxyType(
+    {"text": _plain_texts, "hex": _hex_texts, "base64": _base64_texts, "hash": _hash_texts}
+)
+"""How payloads are shown, by name; ``hash`` is SHA-256. The bytes come back from ``hex`` and
+``base64``."""
+
+
+# --- times and nested values ----------------------------------------------------------------
+
+
+def _time_texts(values: pa.Array, unit: str) -> pa.Array:
+    """Return times since 1970 as ISO 8601 in UTC; 0 and what no calendar has stay numbers."""
+    many = _IN_SECOND[unit]
+    # An int64 of a finer unit reaches neither bound, nor would the bound fit.
+    first, last = (max(min(year * many, 2**63 - 1), -(2**63)) for year in (_YEAR_1, _YEAR_10000))
+    dated = pc.and_(pc.greater_equal(values, first), pc.less(values, last))
+    dated = pc.and_(dated, pc.not_equal(values, 0))
+    moments = pc.if_else(dated, values, 0).cast(pa.timestamp(unit))
+    texts = pc.replace_substring(moments.cast(pa.string()), " ", "T")
+    return pc.if_else(dated, _join(texts, "Z"), values.cast(pa.large_string()))
+
+
+def _json_texts(values: pa.Array) -> pa.Array:
+    """Return nested values as compact JSON, null where they are null."""
+    return _with_nulls(_as_json(values), values)
+
+
+def _as_json(values: pa.Array) -> pa.Array:
+    """Return values as JSON texts, ``null`` where they are null."""
+    kind = values.type
+    if pa.types.is_struct(kind):
+        texts = _struct_json(values)
+    elif pa.types.is_map(kind):
+        entry = _join(_as_json(values.keys), ":", _as_json(values.items))
+        texts = _joined(values, entry, "{", "}")
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        texts = _joined(values, _as_json(values.values), "[", "]")
+    elif pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        texts = values.cast(pa.string())
+    elif pa.types.is_floating(kind):
+        finite = pc.is_finite(values)
+        texts = values.cast(pa.large_string())
+        texts = pc.if_else(finite, texts, _join('"', texts, '"'))
+    elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        texts = _join('"', _hex_texts(values), '"')
+    elif pa.types.is_timestamp(kind):
+        texts = _join('"', _time_texts(values.cast(pa.int64()), kind.unit), '"')
+    else:
+        texts = _quoted(values.cast(pa.string()))
+    return pc.fill_null(_with_nulls(texts.cast(pa.large_string()), values), "null")
+
+
+def _join(*parts: Any) -> pa.Array:
+    """Return texts, of which some may be the same in all rows, one behind the other."""
+    large = [
+        pa.scalar(one, pa.large_string()) if isinstance(one, str) else one.cast(pa.large_string())
+        for one in (*parts, "")
+    ]
+    return pc.binary_join_element_wise(*large)
+
+
+def _struct_json(values: pa.Array) -> pa.Array:
+    if not values.type.num_fields:
+        return pa.array(["{}"] * len(values), pa.large_string())
+    pieces: list[Any] = []
+    for place, field in enumerate(values.type):
+        pieces += ["," if place else "{", f"{json_text(field.name)}:"]
+        # `flatten` hides what stands under a null.
+        pieces.append(_as_json(values.field(place)))
+    return _join(*pieces, "}")
+
+
+def _joined(values: pa.Array, items: pa.Array, opening: str, closing: str) -> pa.Array:
+    """Return lists of JSON texts, `items` those of all, as one text a list."""
+    offsets = pc.cast(values.offsets, pa.int64())
+    lists = pa.LargeListArray.from_arrays(offsets, items)
+    return _join(opening, pc.binary_join(lists, pa.scalar(",", pa.large_string())), closing)
+
+
+def _quoted(texts: pa.Array) -> pa.Array:
+    """Return texts as JSON strings."""
+    if pc.any(pc.match_substring_regex(texts, '[\x00-\x1f"\\\\\x7f-\x9f\u2028\u2029]')).as_py():
+        shown = [None if text is None else json_text(text) for text in texts.to_pylist()]
+        return pa.array(shown, pa.large_string())
+    return _join('"', texts, '"')
