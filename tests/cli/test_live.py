@@ -130,8 +130,7 @@ def test_an_interrupt_writes_what_was_read(suffix: str, tmp_path: Path) -> None:
     target = tmp_path / f"rows.{suffix}"
     with reading("-", "-w", target, "--columns", "offset") as reader:
         reader.write(HEAD + BEGIN + sent(0) + sent(1))
-        part = tmp_path / f".{target.name}.{reader.process.pid}.part"
-        while not part.exists():
+        while not list(tmp_path.glob(f".{target.name}.{reader.process.pid}-*.part")):
             time.sleep(0.01)
         time.sleep(0.5)
         assert reader.interrupt() == (0, "")
@@ -188,16 +187,27 @@ def test_a_pipe_that_begins_like_no_format() -> None:
     assert status == 2 and notes.startswith("wireyard: -: begins like no format (68 65 6c")
 
 
+def test_rows_of_other_formats_go_to_a_file_of_their_own(tmp_path: Path) -> None:
+    frames = [*both_ways(packet(), b"", (40001, 1998)), *both_ways(connect(1), b"", (40000, 1883))]
+    with reading("-", "-w", tmp_path / "rows.parquet") as reader:
+        reader.write(pcap(packets(frames)))
+        assert reader.process.stdin is not None
+        reader.process.stdin.close()
+        status, notes = reader.end()
+    assert status == 0 and "rows.jmq.parquet: the rows of jmq" in notes
+    for name in ("jmq", "mqtt"):
+        assert pq.read_table(tmp_path / f"rows.{name}.parquet").num_rows == 1
+
+
 def test_rows_of_other_formats_are_told_not_lost(tmp_path: Path) -> None:
     frames = [*both_ways(packet(), b"", (40001, 1998)), *both_ways(connect(1), b"", (40000, 1883))]
-    target = tmp_path / "rows.parquet"
-    with reading("-", "-w", target) as reader:
+    with reading("-", "--out", "csv", "--columns", "offset") as reader:
         reader.write(pcap(packets(frames)))
         assert reader.process.stdin is not None
         reader.process.stdin.close()
         status, notes = reader.end()
     assert status == 1 and "1 streams of" in notes and "are not in a table of" in notes
-    assert pq.read_table(target).num_rows == 1
+    assert reader.line() == '"offset"\n' and reader.line() == "0\n"
 
 
 # --- files that grow ------------------------------------------------------------------------

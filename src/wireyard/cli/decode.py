@@ -111,7 +111,8 @@ class _Job:
                 stop=stop,
             )
             wanted = self.request, self.budget, self.shows_progress
-            live = LiveReading(following, named, *wanted, flush_output, self.one_format)
+            shape = self.tables, self.one_format
+            live = LiveReading(following, named, *wanted, flush_output, *shape)
             with closing(following):
                 yield from live.readings()
         self.status = max(self.status, live.status)

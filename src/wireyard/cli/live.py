@@ -63,8 +63,10 @@ class LiveReading:
     ----------
     flush
         Called before reading waits: whoever looks sees all rows there are.
+    tables
+        Whether columns are written, which there are even without a row.
     one_format
-        Whether all rows have to be of the first format, as in a table of columns.
+        Whether all rows have to be of the first format, as in one table of columns.
     """
 
     following: Following
@@ -73,6 +75,7 @@ class LiveReading:
     budget: Budget
     shows_progress: bool
     flush: Callable[[], None]
+    tables: bool
     one_format: bool
     status: int = field(default=exits.DONE)
 
@@ -107,7 +110,7 @@ class LiveReading:
                 break
             if len(faults) > _MOST_FAULTY:
                 self._tell_faults(faults)
-        if self.one_format and self.named is not None and not selections:
+        if self.tables and self.named is not None and not selections:
             selection = Selection(self.named, self.request, self.following.captured)
             yield OpenInput([], selection, self.budget, progress, faults, {}, readers)
         progress.end()
