@@ -65,9 +65,11 @@ def test_the_ending_decides(run: Run, tmp_path: Path) -> None:
     run("sql", CAPTURE, VERDICTS, "-w", tmp_path / "x.jsonl")
     lines = (tmp_path / "x.jsonl").read_text().splitlines()
     assert json.loads(lines[0])["deliveries"] == 100
+    run("sql", CAPTURE, VERDICTS, "-w", tmp_path / "x.csv")
+    assert (tmp_path / "x.csv").read_text().startswith('"verdict","deliveries"\n"acknowledged",100')
     refused = run("sql", CAPTURE, VERDICTS, "-w", tmp_path / "x.xlsx")
     assert refused.exit_code == 2
-    assert "'.xlsx' is the ending of no output; there are .jsonl" in one_line(refused)
+    assert "'.xlsx' is the ending of no output; there are .csv" in one_line(refused)
     assert not (tmp_path / "x.xlsx").exists()
 
 

@@ -7,7 +7,6 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
-from pathlib import PurePath
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -25,10 +24,10 @@ from wireyard.cli.options import (
     max_packet_option,
     split_names,
 )
-from wireyard.cli.output import open_output, to_terminal
+from wireyard.cli.output import kind_of, open_output, to_terminal
 from wireyard.cli.progress import Progress
 from wireyard.errors import UsageError
-from wireyard.formats import get_format, names
+from wireyard.formats import get_format
 
 if TYPE_CHECKING:
     from wireyard.captures.inputs import Input, Readable
@@ -38,18 +37,6 @@ if TYPE_CHECKING:
     from wireyard.streams.blocks import DirectedStream
 
 __all__ = ["command"]
-
-_BY_SUFFIX = {
-    "": "jsonl",
-    ".csv": "csv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "json",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-    ".arrows": "arrow",
-    ".txt": "table",
-}
 
 
 @dataclass
@@ -193,31 +180,10 @@ def _write_json(job: _Job, readings: Iterator[OpenInput], file: IO[bytes]) -> No
 _WRITERS: Mapping[str, Callable[[_Job, Iterator[OpenInput], IO[bytes]], None]] = MappingProxyType(
     {"table": _write_table, "jsonl": _write_jsonl, "json": _write_json}
 )
+_KINDS = ("table", "csv", "jsonl", "json", "arrow", "parquet")
 _TABLES = ("csv", "arrow", "parquet")
 _SEEN = ("table", "csv", "jsonl", "json")
 """What is text, and so progress would be among it on a terminal."""
-
-
-def _kind_of(write: str | None, out: str | None) -> str:
-    """Return the kind of output.
-
-    Raises
-    ------
-    UsageError
-        A name with an ending that is of no kind.
-    """
-    if out is not None:
-        return out
-    if to_terminal(write):
-        return "table"
-    suffix = PurePath(write or "").suffix.lower()
-    if suffix in _BY_SUFFIX:
-        return _BY_SUFFIX[suffix]
-    known = ", ".join(filter(None, _BY_SUFFIX))
-    problem = f"'{suffix}' is the ending of no output; there are {known}, or --out says what it is"
-    if suffix[1:] in names():
-        problem = f"{suffix} files hold packets, which 'wireyard encode' writes from JSON Lines"
-    raise UsageError(f"-w {write}: {problem}")
 
 
 @click.command(
@@ -237,7 +203,7 @@ def _kind_of(write: str | None, out: str | None) -> str:
 @keylog_option
 @click.option(
     "--out",
-    type=click.Choice(["table", "csv", "jsonl", "json", "arrow", "parquet"]),
+    type=click.Choice(_KINDS),
     help="By the ending of the -w file if not given; without one a table on a terminal, else"
     " jsonl.",
 )
@@ -330,7 +296,7 @@ def command(
         raise UsageError("decode: standard input can be read once only")
     if follow and (len(paths) > 1 or paths == ("-",)):
         raise UsageError("decode: --follow takes one FILE, or a pattern in quotes")
-    kind = _kind_of(write, out)
+    kind = kind_of(write, out, _KINDS)
     if request["spreadsheet"] and kind != "csv":
         raise UsageError("decode: --spreadsheet is for csv")
     wanted = Request(**request, csv=kind == "csv"), Budget(limit)

@@ -3,19 +3,61 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import PurePath
+from types import MappingProxyType
 from typing import IO
 
 from wireyard.cli.exits import CannotWrite
 from wireyard.errors import SourceError, UsageError
+from wireyard.formats import names
 
-__all__ = ["open_output", "to_terminal"]
+__all__ = ["kind_of", "open_output", "to_terminal"]
+
+
+_ENDINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "": "jsonl",
+        ".csv": "csv",
+        ".jsonl": "jsonl",
+        ".ndjson": "jsonl",
+        ".json": "json",
+        ".parquet": "parquet",
+        ".arrow": "arrow",
+        ".arrows": "arrow",
+        ".txt": "table",
+    }
+)
+"""The kinds of output by the endings of file names."""
 
 
 def to_terminal(path: str | None) -> bool:
     """Tell whether what is written to `path` is read by a person as it comes."""
     return path in (None, "-") and sys.stdout.isatty()
+
+
+def kind_of(write: str | None, out: str | None, kinds: Collection[str]) -> str:
+    """Return the kind of output: the one that was named, else by the ending of the file's name.
+
+    Raises
+    ------
+    UsageError
+        A name with an ending that is of none of the kinds.
+    """
+    if out is not None:
+        return out
+    if to_terminal(write):
+        return "table"
+    suffix = PurePath(write or "").suffix.lower()
+    endings = {ending: kind for ending, kind in _ENDINGS.items() if kind in kinds}
+    if suffix in endings:
+        return endings[suffix]
+    known = ", ".join(filter(None, endings))
+    problem = f"'{suffix}' is the ending of no output; there are {known}, or --out says what it is"
+    if suffix[1:] in names():
+        problem = f"{suffix} files hold packets, which 'wireyard encode' writes from JSON Lines"
+    raise UsageError(f"-w {write}: {problem}")
 
 
 @contextmanager

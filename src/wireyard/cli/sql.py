@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import textwrap
 from collections.abc import Callable, Mapping
-from pathlib import PurePath
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Final
 
@@ -20,7 +19,7 @@ from wireyard.cli.options import (
     format_option,
     keylog_option,
 )
-from wireyard.cli.output import open_output, to_terminal
+from wireyard.cli.output import kind_of, open_output
 from wireyard.errors import UsageError
 from wireyard.layout import Column
 
@@ -40,7 +39,7 @@ _BATCH_ROWS: Final = 1 << 12
     epilog=examples(
         "wireyard sql examples/traffic.pcap",
         "wireyard sql examples/traffic.pcap 'SELECT verdict, count(*) FROM deliveries GROUP BY 1'",
-        "wireyard sql lake 'FROM destinations ORDER BY bytes DESC LIMIT 10' -w top.parquet",
+        "wireyard sql lake 'FROM destinations ORDER BY bytes DESC LIMIT 10' -w top.csv",
         "wireyard sql a.pcap b.pcap 'SELECT * FROM sessions WHERE ended_by = $$dropped$$'",
     ),
 )
@@ -50,7 +49,7 @@ _BATCH_ROWS: Final = 1 << 12
 @keylog_option
 @click.option(
     "--out",
-    type=click.Choice(["table", "jsonl", "parquet"]),
+    type=click.Choice(["table", "csv", "jsonl", "parquet"]),
     help="By the ending of the -w file if not given; without one a table on a terminal, else"
     " jsonl.",
 )
@@ -76,7 +75,7 @@ def command(
     paths = paths if is_query else [*inputs]
     if not paths:
         raise UsageError("sql: name an INPUT or a LAKE before the query")
-    kind = _kind_of(write, out)
+    kind = kind_of(write, out, _WRITERS)
     with opened_tables(paths, format_name, decode_as, keylog) as tables:
         if query is not None:
             found = tables.sql(query)
@@ -87,39 +86,6 @@ def command(
             with open_output(write, binary=kind == "parquet") as file:
                 (_write_listing if kind == "table" else _WRITERS[kind])(found, file)
     return exits.DONE
-
-
-_ENDINGS: Mapping[str, str] = MappingProxyType(
-    {
-        "": "jsonl",
-        ".jsonl": "jsonl",
-        ".ndjson": "jsonl",
-        ".parquet": "parquet",
-        ".txt": "table",
-    }
-)
-
-
-def _kind_of(write: str | None, out: str | None) -> str:
-    """Return the kind of output.
-
-    Raises
-    ------
-    UsageError
-        A name with an ending that is of no kind.
-    """
-    if out is not None:
-        return out
-    if to_terminal(write):
-        return "table"
-    suffix = PurePath(write or "").suffix.lower()
-    if suffix not in _ENDINGS:
-        known = ", ".join(filter(None, _ENDINGS))
-        raise UsageError(
-            f"-w {write}: '{suffix}' is the ending of no output; there are {known}, or --out says"
-            " what it is"
-        )
-    return _ENDINGS[suffix]
 
 
 # --- tables ---------------------------------------------------------------------------------
@@ -183,6 +149,12 @@ def _write_jsonl(found: pa.Table, file: IO[bytes]) -> None:
             file.write(json_line(json_value(row), columns))
 
 
+def _write_csv(found: pa.Table, file: IO[bytes]) -> None:
+    from wireyard.cli.csv import write_csv
+
+    write_csv(found.to_batches(_BATCH_ROWS), found.schema, file)
+
+
 def _write_parquet(found: pa.Table, file: IO[bytes]) -> None:
     import pyarrow as pa
     from pyarrow import parquet
@@ -191,5 +163,5 @@ def _write_parquet(found: pa.Table, file: IO[bytes]) -> None:
 
 
 _WRITERS: Mapping[str, Callable[[pa.Table, IO[bytes]], None]] = MappingProxyType(
-    {"table": _write_table, "jsonl": _write_jsonl, "parquet": _write_parquet}
+    {"table": _write_table, "csv": _write_csv, "jsonl": _write_jsonl, "parquet": _write_parquet}
 )
