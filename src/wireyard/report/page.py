@@ -159,13 +159,13 @@ def _findings(answers: Mapping[str, Answer], command: str) -> Iterator[Finding]:
             number, "rows", what, _where(row), _place(row),
             asking("SELECT * FROM quarantine WHERE " + _equal(row, "status", "error.code=code")),
         )  # fmt: skip
-    for number, row in enumerate(answers["verdicts"].rows):
+    for number, row in enumerate(answers["failed"].rows):
         severity = _severity(row["protocol"], row["verdict"])
         if severity not in _SEVERITIES:
             continue
         meaning = _MEANINGS.get(row["protocol"], {}).get(row["verdict"], "")
         yield Finding(
-            severity, f"{row['protocol']} deliveries: {_words(row['verdict'])}", "verdicts",
+            severity, f"{row['protocol']} deliveries: {_words(row['verdict'])}", "failed",
             number, "deliveries", meaning, _where(row), _place(row),
             asking("SELECT * FROM deliveries WHERE " + _equal(row, "protocol", "verdict")),
         )  # fmt: skip

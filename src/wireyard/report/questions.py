@@ -122,17 +122,20 @@ def ask_all(tables: Tables) -> dict[str, Answer]:
 
 
 _OVERVIEW: Final = """
-SELECT (SELECT min(first_ns) FROM streams) AS first_ns,
-       (SELECT max(last_ns) FROM streams) AS last_ns,
-       (SELECT count(DISTINCT source) FROM streams) AS inputs,
-       (SELECT count(*) FROM streams) AS streams,
+WITH destinations AS (SELECT destination, count(*) AS messages FROM messages GROUP BY 1),
+inputs AS (SELECT source, min(first_ns) AS first_ns, max(last_ns) AS last_ns, count(*) AS streams
+             FROM streams GROUP BY 1)
+SELECT (SELECT min(first_ns) FROM inputs) AS first_ns,
+       (SELECT max(last_ns) FROM inputs) AS last_ns,
+       (SELECT count(*) FROM inputs) AS inputs,
+       coalesce((SELECT sum(streams) FROM inputs), 0) AS streams,
        (SELECT sum(bytes_read) FROM ledger) AS bytes_read,
        (SELECT sum(packets_ok + packets_malformed) FROM ledger) AS packets,
        (SELECT count(*) FROM sessions) AS sessions,
-       (SELECT count(*) FROM messages) AS messages,
-       (SELECT count(DISTINCT destination) FROM messages) AS destinations,
+       coalesce((SELECT sum(messages) FROM destinations), 0) AS messages,
+       (SELECT count(destination) FROM destinations) AS destinations,
        (SELECT count(*) FROM deliveries) AS deliveries,
-       (SELECT count(*) FROM deliveries WHERE delivered_ns IS NOT NULL) AS delivered,
+       (SELECT count(delivered_ns) FROM deliveries) AS delivered,
        (SELECT sum(bytes_read - bytes_ok - bytes_malformed - bytes_garbage - bytes_tail)
           FROM ledger) AS bytes_nowhere
 """
@@ -161,6 +164,7 @@ def _questions(width: int) -> Iterator[tuple[str, str]]:
     """
     yield "formats", _FORMATS
     yield "verdicts", _VERDICTS
+    yield "failed", _FAILED
     yield "violations", _VIOLATIONS
     yield "quarantined", _QUARANTINED
     yield "ended", _ENDED
@@ -266,16 +270,17 @@ SELECT protocol, CAST(floor(log10(greatest({_LATENCY_NS}, 1)) * 5) AS INTEGER) A
     yield (
         "slowest",
         f"""
-WITH busiest AS (
-  SELECT destination FROM deliveries WHERE {_QUEUED}
-   GROUP BY 1 ORDER BY count(*) DESC, 1 LIMIT {_RANKED}
+WITH counts AS MATERIALIZED (
+  SELECT destination, count(*) AS deliveries FROM deliveries WHERE {_QUEUED} GROUP BY 1
+), busiest AS (
+  SELECT destination FROM counts ORDER BY deliveries DESC, 1 LIMIT {_RANKED}
 ), taken AS (
   SELECT destination, count(*) AS deliveries,
          quantile_disc({_LATENCY_NS}, [0.5, 0.9, 0.99, 1.0]) AS ns
     FROM deliveries WHERE {_QUEUED} AND destination IN (FROM busiest) GROUP BY 1
 )
 SELECT destination, deliveries, ns[1] AS p50_ns, ns[2] AS p90_ns, ns[3] AS p99_ns, ns[4] AS max_ns,
-       (SELECT count(DISTINCT destination) FROM deliveries WHERE {_QUEUED}) AS of
+       (SELECT count(*) FROM counts) AS of
   FROM taken ORDER BY p99_ns DESC, 1
 """,
     )
@@ -301,15 +306,23 @@ SELECT topic, array_slice(payload, 1, {_SHOWN_BYTES}) AS begins, octet_length(pa
     )
 
 
-_PROOF: Final = """min(struct_pack(ns := coalesce(sent_ns, delivered_ns), source := source,
-           stream := stream, at := "offset", frame := coalesce(delivered_frame, sent_frame)))"""
-_VERDICTS: Final = f"""
+_VERDICTS: Final = """
 WITH found AS (
-  SELECT protocol, verdict, count(*) AS deliveries, count(DISTINCT destination) AS destinations,
-         {_PROOF} AS first
-    FROM deliveries GROUP BY ALL
+  SELECT protocol, verdict, destination, count(*) AS deliveries FROM deliveries GROUP BY ALL
 )
-SELECT protocol, verdict, deliveries, destinations, first.ns AS first_ns, first.source AS source,
+SELECT protocol, verdict, sum(deliveries) AS deliveries, count(destination) AS destinations
+  FROM found GROUP BY ALL ORDER BY deliveries DESC, 1, 2
+"""
+_BAD: Final = ", ".join(f"'{name}'" for verdicts in BAD_VERDICTS.values() for name in verdicts)
+_FAILED: Final = f"""
+WITH found AS (
+  SELECT protocol, verdict, count(*) AS deliveries,
+         min(struct_pack(ns := coalesce(sent_ns, delivered_ns), source := source,
+             stream := stream, at := "offset",
+             frame := coalesce(delivered_frame, sent_frame))) AS first
+    FROM deliveries WHERE verdict IN ({_BAD}) GROUP BY ALL
+)
+SELECT protocol, verdict, deliveries, first.ns AS first_ns, first.source AS source,
        first.stream AS stream, first.at AS at, first.frame AS frame
   FROM found ORDER BY deliveries DESC, 1, 2
 """
