@@ -12,6 +12,7 @@ from wireyard.errors import WireError
 from wireyard.formats import Format, get_format
 from wireyard.formats.base import Annotation
 from wireyard.streams.framer import GAP, Framer
+from wireyard.streams.scan import load_fast_path
 
 __all__ = ["MOST_BYTES", "Evidence", "Place", "find_evidence"]
 
@@ -74,7 +75,8 @@ def _in_stream(one: Readable, offsets: Collection[int]) -> Iterator[tuple[int, E
     if not left:
         return
     framer = Framer(one.format, None, context=one.opened.context)
-    for block in one.opened.blocks(framer, None):
+    fast = load_fast_path(one.format, one.opened.bytes_ahead)
+    for block in one.opened.blocks(framer, fast.scan_frames if fast else None):
         starts: Mapping[int, int] = {at: row for row, at in enumerate(block.offsets.tolist())}
         for offset in sorted(left & starts.keys()):
             row = starts[offset]

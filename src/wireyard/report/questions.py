@@ -200,7 +200,7 @@ SELECT protocol, CAST(floor(log2(greatest(body_size, 1))) AS INTEGER) AS power,
         "producers",
         f"""
 WITH sent AS (
-  SELECT coalesce(client_id, producer, 'unknown') AS client,
+  SELECT coalesce(producer_client_id, client, producer, 'unknown') AS client,
          coalesce(destination, 'unknown') AS destination, count(*) AS messages
     FROM messages GROUP BY ALL
 ), clients AS (
@@ -219,7 +219,7 @@ SELECT CASE WHEN client IN (FROM clients) THEN client END AS client,
         "consumers",
         f"""
 WITH handed AS (
-  SELECT coalesce(client_id, consumer, 'unknown') AS client,
+  SELECT coalesce(consumer_client_id, consumer, 'unknown') AS client,
          coalesce(destination, 'unknown') AS destination, count(*) AS deliveries
     FROM deliveries WHERE delivered_ns IS NOT NULL OR delivered_frame IS NOT NULL GROUP BY ALL
 ), clients AS (
@@ -249,11 +249,12 @@ SELECT destination, destination_kind AS kind, count(*) AS messages, sum(length) 
 SELECT client, sum(sent) AS sent, sum(bytes) AS bytes_sent, sum(received) AS received,
        count(*) OVER () AS of
   FROM (
-    SELECT coalesce(client_id, producer) AS client, count(*) AS sent, sum(length) AS bytes,
+    SELECT coalesce(producer_client_id, client, producer) AS client, count(*) AS sent,
+           sum(length) AS bytes,
            0 AS received
       FROM messages GROUP BY 1
     UNION ALL
-    SELECT coalesce(client_id, consumer), 0, 0, count(*)
+    SELECT coalesce(consumer_client_id, consumer), 0, 0, count(*)
       FROM deliveries WHERE delivered_ns IS NOT NULL OR delivered_frame IS NOT NULL GROUP BY 1
   ) WHERE client IS NOT NULL
  GROUP BY 1 ORDER BY sum(sent) + sum(received) DESC, 1 LIMIT {_RANKED}
@@ -299,7 +300,8 @@ SELECT coalesce(nullif(client_id, ''), client) AS client, client AS endpoint, us
         "retained",
         f"""
 SELECT topic, array_slice(payload, 1, {_SHOWN_BYTES}) AS begins, octet_length(payload) AS bytes,
-       from_ns, qos, client_id AS client, from_frame AS frame, source, count(*) OVER () AS of
+       from_ns, qos, producer_client_id AS client, from_frame AS frame, source,
+       count(*) OVER () AS of
   FROM retained WHERE ended_by IS NULL ORDER BY from_ns DESC NULLS LAST, topic, source
  LIMIT {_RETAINED}
 """,
