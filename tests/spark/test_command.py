@@ -96,7 +96,7 @@ def test_a_run_and_another(stream: Path, asked: list[str | None]) -> None:
     shown = re.sub(r"\d+\.\d s|[\d.]+ k?B/s", "#", result.stdout)
     shown = re.sub(r" {2,}", "  ", shown)
     assert shown.startswith("2 inputs read, ")
-    assert "in # (#); # with Spark's start and all tables\n" in shown
+    assert "in # (#); # with all tables\n" in shown
     assert "jmq  2  11  " in shown
     assert "\n5 messages to  kind  messages  bytes\norders  queue  5  " in shown
     size = 2 * len(STREAM) - 5

@@ -45,7 +45,7 @@ def _done(report: Report, reading_s: float, total_s: float) -> str:
     speed = f"{bytes_text(read / max(reading_s, 1e-3))}/s"
     parts = [
         f"{_count(len(report.added), 'input')} read, {bytes_text(read)} in {reading_s:.1f} s"
-        f" ({speed}); {total_s:.1f} s with Spark's start and all tables"
+        f" ({speed}); {total_s:.1f} s with all tables"
     ]
     if report.replaced:
         parts.append(f"{report.replaced} of them replaced, because they had changed")
