@@ -146,9 +146,7 @@ def test_a_dialect_is_part_of_the_name() -> None:
     assert (row["version_in_force"], row["payload"]) == (4, b"\0x")
     with pytest.raises(wireyard.UsageError, match=r"no dialect '6'.*mqtt/5\.0"):
         wireyard.read(middle, "mqtt/6")
-    with pytest.raises(
-        wireyard.UsageError, match=r"'format' says what to take it for: jmq, .*mqtt/5\.0"
-    ):
+    with pytest.raises(wireyard.UnknownFormat, match=r"format=NAME, says.*: jmq, .*mqtt/5\.0"):
         wireyard.read(middle)
 
 

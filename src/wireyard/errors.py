@@ -15,6 +15,7 @@ __all__ = [
     "Malformed",
     "SourceError",
     "Truncated",
+    "UnknownFormat",
     "UnsupportedVersion",
     "UsageError",
     "WireError",
@@ -27,6 +28,10 @@ class WireError(Exception):
 
 class UsageError(WireError):
     """The caller asked for something that does not exist: a format, a column, an option."""
+
+
+class UnknownFormat(UsageError):
+    """Bytes that begin like no known format, and nobody named one."""
 
 
 class SourceError(WireError):

@@ -103,9 +103,16 @@ def pcap(
 
 def one_way(pieces: list[tuple[int, bytes]], port: int = 40000, server: int = 1883) -> bytes:
     """Return a capture of a client's direction: pieces of its stream at their offsets."""
+    return pcap(packets(one_way_frames(pieces, port, server)))
+
+
+def one_way_frames(
+    pieces: list[tuple[int, bytes]], port: int = 40000, server: int = 1883
+) -> list[bytes]:
+    """Return the frames of a client's direction: pieces of its stream at their offsets."""
     segments = [tcp(port, server, 999, flags=SYN)]
     segments += [tcp(port, server, 1000 + at, data) for at, data in pieces]
-    return pcap(packets(ethernet(ipv4(segment)) for segment in segments))
+    return [ethernet(ipv4(segment)) for segment in segments]
 
 
 def both_ways(client: bytes, server: bytes, ports: tuple[int, int] = (40000, 1999)) -> list[bytes]:

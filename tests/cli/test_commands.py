@@ -12,9 +12,11 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 
-from tests.cli.results import Run
+from tests.captures.make import pcap
+from tests.cli.results import Run, one_line
 from wireyard.cli import COMMANDS, main
-from wireyard.formats import labels, names
+from wireyard.formats import get_format, labels, names
+from wireyard.schema import pick_columns
 
 HEAVY = ("pyspark", "numba")
 
@@ -84,11 +86,13 @@ def test_formats_are_listed(run: Run) -> None:
 @pytest.mark.parametrize("name", names())
 def test_columns_of_a_format_are_those_of_decode(name: str, run: Run, tmp_path: Path) -> None:
     lines = run("formats", name).stdout.splitlines()
-    columns = [line.split()[0] for line in lines if not line.startswith(" ")]
-    empty = tmp_path / "empty"
-    empty.touch()
+    assert lines[-1] == "Conditions take columns of the kinds bool, int32, int64, string."
+    columns = [line.split()[0] for line in lines[:-2] if not line.startswith(" ")]
+    assert columns == [one.name for one in pick_columns(get_format(name), None, captured=True)]
+    empty = tmp_path / "empty.pcap"
+    empty.write_bytes(pcap([]))
     result = run("decode", empty, "--format", name, "--columns", ",".join(columns))
-    assert (result.exit_code, result.stderr) == (0, "")
+    assert (result.exit_code, one_line(result)) == (0, f"{empty}: holds no stream of {name}")
     assert columns[:3] == ["source", "stream", "offset"]
 
 

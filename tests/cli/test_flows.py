@@ -119,14 +119,17 @@ def test_every_captured_byte_is_accounted_for(run: Run, capture: Path) -> None:
 
 
 def test_other_commands_lead_here(run: Run, capture: Path) -> None:
-    result = run("inspect", capture)
-    assert result.exit_code == 2
-    assert one_line(result) == f"{capture}: is a capture; 'wireyard decode' reads what is in it"
+    for command in ("convert", "check-splits"):
+        result = run(command, capture)
+        assert result.exit_code == 2
+        wanted = f"{capture}: is a capture, not one stream; 'wireyard decode' reads what is in it"
+        assert one_line(result) == wanted
 
 
 def test_what_is_no_capture_is_one_line(run: Run, stream: Path, tmp_path: Path) -> None:
     result = run("flows", stream)
     assert result.exit_code == 3 and "begins like no capture" in one_line(result)
+    assert one_line(result).endswith("; it begins like jmq, which 'wireyard decode' reads")
     assert run("flows", tmp_path / "nothing").exit_code == 3
 
 

@@ -9,9 +9,14 @@ from random import Random
 
 import pytest
 
-from tests.cli.results import LOGIN, Run, one_line
+import wireyard
+from tests.captures.make import one_way_frames, packets, pcap
+from tests.cli.results import LOGIN, Run, one_line, rows_of
 from tests.make import packet, variety
 from tests.mutations import damaged_stream
+from wireyard import mqtt
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 FIELD = re.compile(r"^ *(\d+)  ((?:[0-9a-f]{2} )*[0-9a-f]{2}) ")
 MORE = re.compile(r"^ {8}((?:[0-9a-f]{2} )*[0-9a-f]{2})(?: |$)")
@@ -155,3 +160,112 @@ def test_no_stream_is_too_damaged(seed: int, run: Run, tmp_path: Path) -> None:
         if not result.stdout.startswith("jmq bytes that belong"):
             assert shown_bytes(result.stdout) == path.read_bytes()[at:stop]
         at, more = stop, found is not None
+
+
+# --- captures and stores --------------------------------------------------------------------
+
+
+def accounts(text: str) -> dict[str, list[str]]:
+    """Return the numbers of each stream that an account has."""
+    lines = [line.split() for line in text.splitlines()]
+    return {words[0]: words[1:] for words in lines if words and words[0].count(":") == 2}
+
+
+def test_the_bytes_of_a_capture_add_up(run: Run, tmp_path: Path) -> None:
+    connect, publish = wireyard.encode(mqtt.Connect(client_id="c")), bytes.fromhex("3003000174")
+    frames = [*one_way_frames([(0, connect), (len(connect) + 9, publish), (50, b"\xff")], 40000)]
+    frames += one_way_frames([(0, b"hello")], 40001, 4000)
+    path = tmp_path / "a.pcap"
+    path.write_bytes(pcap(packets(frames)))
+    result = run("inspect", path)
+    found = accounts(result.stdout)
+    known, unknown = found.values()
+    assert unknown == ["unknown", "0", "5", "0", "5"]
+    gap = 9 + 50 - (len(connect) + 9 + len(publish))
+    sent = len(connect) + len(publish)
+    assert known == ["mqtt", str(sent), "1", str(gap), str(sent + 1 + gap)]
+    line = result.stdout.splitlines()[-1]
+    assert line.startswith(f"balances: {sent} in messages + 6 undecoded + {gap} in gaps = ")
+    assert result.exit_code == 1 and "unknown format" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["traffic.pcap", "points/broker.pcap", "encrypted/mqtt.pcap"])
+def test_the_account_of_a_capture_is_that_of_its_rows(name: str, run: Run) -> None:
+    words: list[object] = [EXAMPLES / name]
+    if "mqtt" in name:
+        words += ["--keylog", EXAMPLES / "encrypted" / "mqtt.keys"]
+    result = run("inspect", *words)
+    assert "\nbalances: " in result.stdout
+    sizes: dict[str, int] = {}
+    for row in rows_of(run("decode", *words, "--columns", "stream,status,length")):
+        assert row["status"] == "ok"
+        sizes[row["stream"]] = sizes.get(row["stream"], 0) + row["length"]
+    for stream, (format, sent, undecoded, gaps, payload) in accounts(result.stdout).items():
+        if format in ("portmapper", "tls"):
+            assert sent == gaps == "0" and undecoded == payload
+        else:
+            assert [sent, undecoded, gaps, payload] == [str(sizes[stream]), "0", "0", sent]
+
+
+def test_an_account_that_does_not_add_up_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wireyard.captures.accounts._payload_bytes", lambda stream: 1)
+    result = run("inspect", EXAMPLES / "traffic.pcap")
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[-1].startswith("does not balance: 220,998 in messages + ")
+
+
+def test_a_frame_shows_the_packets_that_it_brought(run: Run) -> None:
+    path = EXAMPLES / "traffic.pcap"
+    rows = rows_of(run("decode", path, "--columns", "stream,offset,length,frame,format"))
+    for frame in sorted({row["frame"] for row in rows})[::50]:
+        result = run("inspect", path, "--frame", frame)
+        titles = [line for line in result.stdout.splitlines() if " packet at offset " in line]
+        for row in rows:
+            if row["frame"] == frame:
+                place = f"{row['offset']} ({row['offset']:#x}), {row['length']} bytes"
+                assert f"{row['format']} packet at offset {place}" in titles
+        assert result.exit_code == 0
+
+
+def test_a_packet_in_two_frames_is_shown_for_both(run: Run, tmp_path: Path) -> None:
+    connect = wireyard.encode(mqtt.Connect(client_id="client"))
+    path = tmp_path / "a.pcap"
+    parts = [(0, connect[:9]), (9, connect[9:] + b"\xc0\x00")]
+    path.write_bytes(pcap(packets(one_way_frames(parts, 40000))))
+    frames = {row["frame"] for row in rows_of(run("decode", path))}
+    first, second = (run("inspect", path, "--frame", max(frames) - at).stdout for at in (1, 0))
+    title = f"mqtt packet at offset 0 (0x0), {len(connect)} bytes"
+    assert title in first and title in second
+    assert "PINGREQ" in second and "PINGREQ" not in first
+    stream = rows_of(run("decode", path))[0]["stream"]
+    result = run("inspect", path, "--stream", stream, "--at", len(connect))
+    assert result.stdout.splitlines()[-1] == f"previous: --stream '{stream}' --at 0, the last"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["traffic.pcap", "--frame", "1"], "--frame 1: brought no byte of a stream of a known"),
+        (["traffic.pcap", "--at", "1"], "has several streams; --stream names one"),
+        (["traffic.pcap", "--stream", "x"], "has no such stream of a known format"),
+        (["traffic/shop-c2b.jmq", "--frame", "1"], "has no frames, it is no capture"),
+        (["store", "--stream", "x"], "has no such stream of a known format"),
+    ],
+)
+def test_what_is_not_there_to_inspect(words: list[str], said: str, run: Run) -> None:
+    result = run("inspect", EXAMPLES / words[0], *words[1:])
+    assert result.exit_code == 2 and said in one_line(result)
+
+
+def test_a_store_has_an_account_too(run: Run) -> None:
+    result = run("inspect", EXAMPLES / "store")
+    assert (result.exit_code, result.stderr) == (0, "")
+    total = result.stdout.splitlines()[-1]
+    assert total.startswith("balances: ") and total.endswith("bytes in files")
+    result = run("inspect", EXAMPLES / "store", "--stream", "fs370/message/Qorders/vrfile")
+    assert result.exit_code == 0 and "gap at offset 0" in result.stdout
+    for command in ("convert", "check-splits"):
+        for path in (EXAMPLES / "store", EXAMPLES / "store/fs370/message/Qorders/vrfile"):
+            result = run(command, path)
+            assert (result.exit_code, result.stdout) == (2, "")
+            assert "is a file store, not one stream; 'wireyard decode' reads" in one_line(result)

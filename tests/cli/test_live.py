@@ -184,7 +184,7 @@ def test_a_pipe_that_begins_like_no_format() -> None:
         assert reader.process.stdin is not None
         reader.process.stdin.close()
         status, notes = reader.end()
-    assert status == 2 and notes.startswith("wireyard: -: begins like no format (68 65 6c")
+    assert status == 1 and notes.startswith("wireyard: -: begins like no format (68 65 6c")
 
 
 def test_rows_of_other_formats_go_to_a_file_of_their_own(tmp_path: Path) -> None:

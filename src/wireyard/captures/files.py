@@ -15,6 +15,7 @@ from wireyard.captures import magic, pcap, pcapng
 from wireyard.captures.layout import MAX_RECORD_BYTES
 from wireyard.captures.records import NO_TIME, Context, Records
 from wireyard.errors import SourceError, WireError
+from wireyard.formats import sniff
 from wireyard.streams.mapped import map_bytes
 from wireyard.streams.scan import OpenedStream, open_windows
 from wireyard.streams.source import Source
@@ -26,6 +27,7 @@ Bytes = npt.NDArray[np.uint8]
 MAX_CAPTURE_BYTES: Final = 1 << 34
 """A capture is held in memory if its file cannot be mapped, with about a third more for columns."""
 _SHOWN_BYTES: Final = 16
+_SNIFFED_BYTES: Final = 1 << 16
 
 
 class Extent(NamedTuple):
@@ -55,8 +57,11 @@ def read_records(data: Bytes, name: str, extent: Extent | None = None) -> Iterat
         return pcap.read_records(data, *part)
     if head[:4] == magic.PCAPNG:
         return pcapng.read_records(data, *part)
-    shown = f"begins like no capture ({head.hex(' ')})" if head else "is empty, so no capture"
-    raise SourceError(f"{name}: {shown}")
+    if not head:
+        raise SourceError(f"{name}: is empty, so no capture")
+    found = sniff(data[:_SNIFFED_BYTES].tobytes())
+    what = f"; it begins like {found.name}, which 'wireyard decode' reads" if found else ""
+    raise SourceError(f"{name}: begins like no capture ({head.hex(' ')}){what}")
 
 
 def find_record(data: Bytes, start: int, stop: int, context: Context) -> int | None:

@@ -163,6 +163,7 @@ class Following:
             capture.proxies,
             damage="; ".join(self._damage) or None,
             problems=[*capture.problems, *_losses(capture)],
+            keyed=capture.has_keys,
         )
 
     def close(self) -> None:

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from wireyard.captures.magic import is_capture
-from wireyard.errors import SourceError, UsageError
-from wireyard.formats import Format, labels, sniff
+from wireyard.errors import SourceError, UnknownFormat, UsageError
+from wireyard.formats import Format, names, sniff
 from wireyard.streams.blocks import DirectedStream, each_stream
 from wireyard.streams.scan import OpenedStream, open_windows
 from wireyard.streams.source import Source
@@ -29,6 +29,7 @@ __all__ = [
     "Readable",
     "begins_store",
     "describe_unknown",
+    "name_the_format",
     "no_format",
     "open_captures",
     "open_input",
@@ -66,6 +67,8 @@ class Input:
     """The bytes of the files of a capture."""
     closed: Sequence[str] = ()
     """What carries streams that were not opened: TLS without its keys, HTTP."""
+    port_mapper: Sequence[Assigned] = ()
+    """The streams of a capture that are of a connection to a port mapper."""
     problems: Sequence[str] = ()
     """Why some bytes inside TLS or WebSocket were not read, of streams that have a format."""
 
@@ -90,9 +93,10 @@ class Input:
         if len(found) == 1:
             return self.readables[0].format
         if found:
-            raise UsageError(f"{self.name}: holds {' and '.join(sorted(found))}; name one of them")
+            held = " and ".join(sorted(found))
+            raise UsageError(f"{self.name}: holds {held}; name one of them, as format")
         problem = f"no stream in it begins like any format{self._unknown()}"
-        raise UsageError("; ".join([f"{self.name}: {problem}", *self.closed]))
+        raise UnknownFormat("; ".join([f"{self.name}: {problem}", *self.closed]))
 
     @property
     def unread(self) -> str | None:
@@ -212,15 +216,19 @@ def no_format(name: str, head: bytes) -> NoReturn:
     ------
     SourceError
         It is empty.
-    UsageError
+    UnknownFormat
         It is not.
     """
     if not head:
-        raise SourceError(f"{name}: is empty; 'format' says what to take it for")
+        raise SourceError(f"{name}: is empty; {name_the_format()}")
     shown = head[:_SHOWN_BYTES].hex(" ")
-    known = ", ".join(labels())
-    problem = f"begins like no format ({shown}); 'format' says what to take it for: {known}"
-    raise UsageError(f"{name}: {problem}")
+    raise UnknownFormat(f"{name}: begins like no format ({shown}); {name_the_format()}")
+
+
+def name_the_format() -> str:
+    """Return what to do about bytes that begin like no format."""
+    known = f"{', '.join(names())} or a dialect such as mqtt/5.0"
+    return f"--format NAME, in Python format=NAME, says what it is: {known}"
 
 
 def open_captures(
@@ -289,6 +297,7 @@ def open_captures(
     opened = {} if plain is None or not streams else plain.opened(table)
     assigned = assign_formats(streams, rules, named, capture.guides, keys, opened)
     unknown = [each for each in assigned if each.format is None and each.port_mapper is None]
+    mappers = [each for each in assigned if each.format is None and each.port_mapper is not None]
     wanted = [each for each in assigned if named is None or _is(named, each.format)]
     together = plain is not None and (named is None or _is(named, plain.format))
     size = sum(each.stream.size for each in wanted)
@@ -317,7 +326,8 @@ def open_captures(
         f"{capture.damage}; {capture.unread_bytes} bytes are not read" if capture.damage else None,
         [*filter(None, (describe_unread(capture.unread), describe_proxies(assigned)))],
         capture.files,
-        list(_describe_closed(unknown)),
+        list(_describe_closed(unknown, bool(keylog))),
+        mappers,
         _problems(wanted),
     )
 
@@ -329,6 +339,8 @@ def describe_unknown(
     proxies: Mapping[tuple[str, int], int],
     damage: str | None,
     problems: Sequence[str],
+    *,
+    keyed: bool,
 ) -> Input:
     """Return what is said of a capture at its end, as an input without streams.
 
@@ -338,16 +350,18 @@ def describe_unknown(
         Those of the input.
     endings, proxies
         What `name_unread` and `count_proxies` take.
+    keyed
+        Whether there are key logs.
     """
     from wireyard.captures.assignment import count_proxies
     from wireyard.captures.unread import describe_unread, name_unread
 
     notes = [*filter(None, (describe_unread(name_unread(endings)), count_proxies(proxies)))]
-    closed = list(_describe_closed(unknown))
+    closed = list(_describe_closed(unknown, keyed))
     return Input(name, True, [], unknown, damage, notes, closed=closed, problems=problems)
 
 
-def _describe_closed(unknown: Sequence[Assigned]) -> Iterator[str]:
+def _describe_closed(unknown: Sequence[Assigned], keyed: bool) -> Iterator[str]:
     """Yield what carries streams that were not opened, or not to the end, and how to open it."""
     # A handshake of TLS that failed, and nothing else, has nothing that was not read.
     carried = [
@@ -364,7 +378,7 @@ def _describe_closed(unknown: Sequence[Assigned]) -> Iterator[str]:
     size = sum(each.captured.size for each in carried)
     why = f" ({reason})" if reason else ""
     yield f"{len(carried)} streams, {size} bytes, are {shown}{why}"
-    if any(each.closed and each.carriers[-1].name == "tls" for each in carried):
+    if not keyed and any(each.closed and each.carriers[-1].name == "tls" for each in carried):
         yield "a key log opens TLS: --keylog FILE"
 
 

@@ -204,6 +204,11 @@ class LiveCapture:
         self._tray = Tray()
 
     @property
+    def has_keys(self) -> bool:
+        """Whether there are secrets of TLS connections."""
+        return len(self._keys) > 0
+
+    @property
     def tally_endings(self) -> Counter[int]:
         """The packets that are neither TCP nor UDP; see `Tally`."""
         return self._packets.tally.endings

@@ -19,7 +19,7 @@ __all__ = ["COMMANDS", "main"]
 
 COMMANDS = {
     "decode": "Show packets as a table, CSV, JSON Lines, Arrow or Parquet.",
-    "inspect": "Show what every byte of one packet means.",
+    "inspect": "Show what every byte of a packet means, or of a capture where each byte went.",
     "encode": "Turn JSON Lines, as decode prints them, back into packets.",
     "convert": "Convert JMQ packets to GPackets, and back.",
     "run": "Read captures, streams and stores into a lake of Parquet tables with Spark.",

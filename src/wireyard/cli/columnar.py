@@ -13,7 +13,7 @@ from wireyard.cli.csv import PAYLOAD_TEXTS, CsvWriter
 from wireyard.cli.output import open_output, to_terminal
 from wireyard.cli.reading import OpenInput, read_parts
 from wireyard.cli.selection import Selection
-from wireyard.errors import UsageError
+from wireyard.errors import UnknownFormat, UsageError
 from wireyard.schema import schema_of
 from wireyard.streams.redaction import Redactor
 
@@ -67,8 +67,10 @@ class Tables:
         ------
         DecodeError
             In mode ``failfast``: the first bad row.
+        UnknownFormat
+            There is no stream of any format.
         UsageError
-            There is no stream of any format; several formats for one table; payloads shown in a
+            Several formats for one table; payloads shown in a
             way that the kind of table has none for.
         """
         with ExitStack() as files:
@@ -83,8 +85,9 @@ class Tables:
                 for batch in read_batches(reading):
                     writer.write(batch)
             if not self._open:
-                raise UsageError(
-                    "there is no stream of a known format, so no table; --format makes one"
+                raise UnknownFormat(
+                    "there is no stream of a known format, so no table; --format NAME makes one"
+                    " without rows"
                 )
         several = len(self._open) > 1
         return {self._name_of(name): name for name in self._open} if several else {}

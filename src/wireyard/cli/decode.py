@@ -111,6 +111,9 @@ class _Job:
 
         groups: Iterable[tuple[Format, Iterable[Readable]]]
         groups = groupby(found.readables, key=attrgetter("format"))
+        told = found.closed or found.unread or found.damage
+        if named is not None and not found.readables and not told:
+            exits.note(f"{found.name}: holds no stream of {named.name}")
         if self.tables and named is not None and not found.readables:
             groups = [(named, [])]  # a table without rows
         for format, some in groups:

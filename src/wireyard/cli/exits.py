@@ -7,7 +7,14 @@ import sys
 
 import click
 
-from wireyard.errors import DecodeError, EncodeError, SourceError, UsageError, WireError
+from wireyard.errors import (
+    DecodeError,
+    EncodeError,
+    SourceError,
+    UnknownFormat,
+    UsageError,
+    WireError,
+)
 
 __all__ = [
     "CANNOT_READ",
@@ -34,6 +41,7 @@ _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (SourceError, CANNOT_READ),
     (EncodeError, CANNOT_READ),  # a row that says what no packet can say
     (DecodeError, DATA_LOST),
+    (UnknownFormat, DATA_LOST),
     (UsageError, USAGE),
 )
 

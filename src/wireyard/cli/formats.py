@@ -36,10 +36,16 @@ def command(name: str | None) -> int:
         if found is None:
             print_lines(console, _table([(one, _doc(get_format(one))) for one in labels()]))
             return exits.DONE
-        from wireyard.schema import pick_columns
+        from wireyard.schema import CAPTURED, pick_columns
+        from wireyard.streams.plan import FILTERED_KINDS
 
-        rows = [(c.name, c.kind, c.doc, c.unit or "") for c in pick_columns(found, None)]
+        rows = [
+            (c.name, c.kind, f"{c.doc}; captures only" if c in CAPTURED else c.doc, c.unit or "")
+            for c in pick_columns(found, None, captured=True)
+        ]
         print_lines(console, _table(rows))
+        kinds = ", ".join(FILTERED_KINDS)
+        console.print(f"\nConditions take columns of the kinds {kinds}.", soft_wrap=True)
     return exits.DONE
 
 

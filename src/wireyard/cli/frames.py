@@ -1,16 +1,20 @@
-"""Finding the packet, or what else there is, at an offset of a stream."""
+"""Finding the packets, or what else there is, at offsets of a stream or in a captured frame."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
+from wireyard.captures.directed import CapturedStream
 from wireyard.errors import DecodeError, SourceError, UsageError
 from wireyard.formats import Format
-from wireyard.streams.blocks import Block, cut_blocks
-from wireyard.streams.framer import MALFORMED, OK, Framer
+from wireyard.streams.blocks import Block, DirectedStream
+from wireyard.streams.framer import GAP, MALFORMED, OK, Framer
 from wireyard.streams.scan import OpenedStream, load_fast_path
 
-__all__ = ["FoundFrame", "find_frame"]
+__all__ = ["FoundFrame", "find_frame", "find_frames", "offsets_in"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +34,9 @@ class FoundFrame:
 
 
 def find_frame(
-    opened: OpenedStream, format: Format, at: int, max_packet_bytes: int | None
+    opened: DirectedStream, format: Format, at: int, max_packet_bytes: int | None
 ) -> FoundFrame:
     """Return the row of a stream that holds the byte at offset `at`.
-
-    The stream is walked from its beginning: what lies before a byte decides what it is part of.
 
     Raises
     ------
@@ -43,38 +45,72 @@ def find_frame(
     UsageError
         There is no such offset.
     """
-    fast = load_fast_path(format, opened.bytes_ahead)
-    framer = Framer(format, max_packet_bytes)
-    last: Block | None = None
-    previous: int | None = None
-    for block in cut_blocks(opened.windows, framer, fast.scan_frames if fast else None, at + 1):
-        if len(block.offsets) > 1:
-            previous = int(block.offsets[-2])
-        elif last is not None:
-            previous = int(last.offsets[-1])
-        last = block
-    if last is None:
-        if at < 0:
-            raise UsageError(f"--at {at}: offsets count from the start of the stream, from 0")
+    if at < 0:
+        raise UsageError(f"--at {at}: offsets count from the start of the stream, from 0")
+    limit = max_packet_bytes or format.max_packet_bytes
+    framer = Framer(format, limit, context=opened.context)
+    for found in _find(opened, format, at, at + 1, framer):
+        return found
+    if not framer.position:
         raise SourceError(f"{opened.name}: is empty")
-    if at >= framer.position:
-        raise UsageError(f"--at {at}: {opened.name} has {framer.position} bytes")
-    return _frame(opened, format, last, previous)
+    raise UsageError(f"--at {at}: {opened.stream} has {framer.position} bytes")
 
 
-def _frame(opened: OpenedStream, format: Format, block: Block, previous: int | None) -> FoundFrame:
-    start = int(block.offsets[-1])
-    stop = start + int(block.lengths[-1])
-    place = int(block.places[-1])
+def find_frames(
+    opened: DirectedStream, format: Format, start: int, stop: int, max_packet_bytes: int | None
+) -> Iterator[FoundFrame]:
+    """Yield the rows of a stream that have some of the bytes ``[start, stop)``."""
+    limit = max_packet_bytes or format.max_packet_bytes
+    return _find(opened, format, start, stop, Framer(format, limit, context=opened.context))
+
+
+def offsets_in(opened: CapturedStream, frame: int) -> list[tuple[int, int]]:
+    """Return the parts of a stream, start and stop, that a captured frame brought, from 1 on."""
+    captured = opened.captured
+    completing = [number for number, of in captured.content.fragments.items() if frame - 1 in of]
+    runs = captured.runs
+    places = np.flatnonzero(np.isin(runs.records, [frame - 1, *completing]))
+    starts = runs.offsets[places]
+    return list(zip(starts.tolist(), (starts + runs.lengths[places]).tolist(), strict=True))
+
+
+def _find(
+    opened: DirectedStream, format: Format, start: int, stop: int, framer: Framer
+) -> Iterator[FoundFrame]:
+    """Yield the rows that have some of the bytes ``[start, stop)``.
+
+    The stream is walked from its beginning: what lies before a byte decides what it is part of.
+    """
+    fast = load_fast_path(format, opened.bytes_ahead)
+    previous: int | None = None
+    for block in opened.blocks(framer, fast.scan_frames if fast else None, stop):
+        offsets = block.offsets.tolist()
+        for row in np.flatnonzero(block.offsets + block.lengths > start).tolist():
+            if offsets[row] < stop:
+                before = offsets[row - 1] if row else previous
+                yield _frame(opened, format, block, row, before)
+        previous = offsets[-1]
+
+
+def _frame(
+    opened: DirectedStream, format: Format, block: Block, row: int, previous: int | None
+) -> FoundFrame:
+    start = int(block.offsets[row])
+    stop = start + int(block.lengths[row])
+    place = int(block.places[row])
     end = place + stop - start
     data = block.data[max(place, 0) : end].tobytes()
-    context = int(block.contexts[-1])
-    odd = block.odd.get(len(block.offsets) - 1)
+    context = int(block.contexts[row])
+    odd = block.odd.get(row)
     if odd is not None:
         status, error = odd.status, odd.error
+        data = b"" if status == GAP else data  # nobody saw them
     else:
         _, error = format.read_row(data, context)
         status = MALFORMED if error else OK
-    following = next(opened.rest, None)
-    more = end < block.stop or (following is not None and len(following.view) > 0)
+    if isinstance(opened, OpenedStream):  # whose size nobody may know
+        following = next(opened.rest, None) if end == block.stop else None
+        more = end < block.stop or (following is not None and len(following.view) > 0)
+    else:
+        more = opened.size is not None and stop < opened.size
     return FoundFrame(start, stop, status, context, error, data, previous, more)

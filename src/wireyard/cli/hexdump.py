@@ -13,7 +13,7 @@ from wireyard.cli.frames import FoundFrame
 from wireyard.cli.tables import print_lines, printable
 from wireyard.formats import Format
 from wireyard.formats.base import Annotation
-from wireyard.streams.framer import GARBAGE, OK
+from wireyard.streams.framer import GAP, GARBAGE, OK, TAIL
 
 __all__ = ["show_frame"]
 
@@ -23,13 +23,27 @@ _MOST_LINES = 16
 _FIELD_WIDTH = 20
 _STYLES = ("cyan", "green", "yellow", "magenta", "bright_blue")
 _HIDDEN = "--"
-_KINDS = {OK: "packet", GARBAGE: "bytes that belong to no packet", "tail": "unfinished packet"}
+_KINDS = {
+    OK: "packet",
+    GARBAGE: "bytes that belong to no packet",
+    TAIL: "unfinished packet",
+    GAP: "gap",
+}
 
 
 def show_frame(
-    frame: FoundFrame, format: Format, console: Console, *, whole: bool, secrets: bool
+    frame: FoundFrame,
+    format: Format,
+    console: Console,
+    *,
+    whole: bool,
+    secrets: bool,
+    stream: str | None = None,
 ) -> None:
-    """Print a frame: of a packet every field, of anything else the bytes."""
+    """Print a frame: of a packet every field, of anything else the bytes.
+
+    `stream` is the name of its stream where the input has several.
+    """
     most = len(frame.data) if whole else _MOST_LINES
     kind = _KINDS.get(frame.status, f"{frame.status} packet")
     size = frame.stop - frame.start
@@ -37,7 +51,9 @@ def show_frame(
     console.print(Text(title, "bold"))
     if frame.error:
         console.print(Text(printable(str(frame.error)), "red"))
-    if frame.status == GARBAGE:
+    if frame.status == GAP:
+        console.print(Text("their bytes are not in the input", "dim"))
+    elif frame.status == GARBAGE:
         skipped = size - len(frame.data)
         print_lines(console, _dump(frame.data, skipped, most))
     else:
@@ -47,7 +63,7 @@ def show_frame(
         for spec, group in groupby(styled, key=lambda pair: pair[0].spec):
             console.print(Text(f"\n{spec}", "dim"))
             print_lines(console, _section(frame.data, list(group), hidden, most))
-    console.print(_neighbours(frame))
+    console.print(_neighbours(frame, stream), soft_wrap=True)
 
 
 def _cycle(count: int) -> Iterator[str]:
@@ -109,7 +125,8 @@ def _dump(data: bytes, skipped: int, most: int) -> Table:
     return table
 
 
-def _neighbours(frame: FoundFrame) -> Text:
-    before = "the first" if frame.previous is None else f"previous: --at {frame.previous}"
-    after = f"next: --at {frame.stop}" if frame.has_next else "the last"
+def _neighbours(frame: FoundFrame, stream: str | None) -> Text:
+    at = "--at" if stream is None else f"--stream '{printable(stream)}' --at"
+    before = "the first" if frame.previous is None else f"previous: {at} {frame.previous}"
+    after = f"next: {at} {frame.stop}" if frame.has_next else "the last"
     return Text(f"\n{before}, {after}", "dim")

@@ -23,17 +23,23 @@ def open_one(path: str, format_name: str | None) -> Iterator[tuple[Format, Opene
     ------
     SourceError
         It cannot be read, or is empty and nothing says what it would hold.
+    UnknownFormat
+        First bytes of no format.
     UsageError
-        An unknown format, first bytes of none, or a capture.
+        An unknown format, a capture or a store.
     """
     from wireyard.captures.inputs import open_input
     from wireyard.streams.scan import OpenedStream
 
     found = open_input(path, get_format(format_name) if format_name else None)
-    if found.captured:
-        raise UsageError(f"{found.name}: is a capture; 'wireyard decode' reads what is in it")
-    [(format, opened)] = found.streams
-    assert isinstance(opened, OpenedStream)
+    opened = found.readables[0].opened if len(found.readables) == 1 else None
+    if not isinstance(opened, OpenedStream):
+        kind = "capture" if found.captured else "file store"
+        found.close()
+        raise UsageError(
+            f"{found.name}: is a {kind}, not one stream; 'wireyard decode' reads what is in it"
+        )
+    format = found.readables[0].format
     # The windows close the file; somebody may stop before the last one.
     with closing(opened):
         yield format, opened

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from wireyard.captures.inputs import begins_store, shown_format
+from wireyard.captures.inputs import begins_store, name_the_format, shown_format
 from wireyard.captures.magic import is_capture
-from wireyard.errors import SourceError, UsageError
-from wireyard.formats import get_format, labels
+from wireyard.errors import SourceError, UnknownFormat
+from wireyard.formats import get_format
 from wireyard.spark.files import FoundFile, absolute, list_files
 from wireyard.spark.options import Options
 from wireyard.streams.source import filesystem, open_source, reading
@@ -73,7 +73,7 @@ def list_inputs(
     ------
     SourceError
         There is nothing at a path, or a file cannot be read.
-    UsageError
+    UnknownFormat
         A file named by itself begins like no format. In a folder such a file is left out.
     """
     named = get_format(format).label if format else None
@@ -87,7 +87,7 @@ def list_inputs(
     left_out = [each for each in looked_at if isinstance(each, str)]
     for file, each in zip(kept, looked_at, strict=True):
         if isinstance(each, str) and file.path in roots:
-            raise UsageError(f"{each}; 'format' says what to take it for: {', '.join(labels())}")
+            raise UnknownFormat(f"{each}; {name_the_format()}")
     inputs = [each for each in looked_at if isinstance(each, FoundInput)]
     return Listing(_joined(inputs) if rotated else inputs, left_out)
 

@@ -16,7 +16,7 @@ from wireyard.layout import Column
 from wireyard.schema import pick_columns, schema_of
 from wireyard.streams.framer import Framer
 
-__all__ = ["MODES", "Condition", "Plan", "make_plan"]
+__all__ = ["FILTERED_KINDS", "MODES", "Condition", "Plan", "make_plan"]
 
 MODES = ("permissive", "dropmalformed", "failfast")
 """Bad rows are kept with their error, left out, or end the read."""
@@ -33,7 +33,8 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     ">=": operator.ge,
     "in": lambda expression, values: expression.isin(list(values)),
 }
-_FILTERED_KINDS: dict[str, type] = {"bool": bool, "int32": int, "int64": int, "string": str}
+FILTERED_KINDS: dict[str, type] = {"bool": bool, "int32": int, "int64": int, "string": str}
+"""The kinds of columns that conditions take, and what a value is in Python."""
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
@@ -112,7 +113,7 @@ def make_plan(
 
 
 def _check_condition(name: str, kind: str, sign: str, value: Any) -> None:
-    wanted = _FILTERED_KINDS.get(kind)
+    wanted = FILTERED_KINDS.get(kind)
     if wanted is None:
         raise UsageError(f"'{name}' cannot be filtered by; it is {kind}")
     if sign not in _OPERATORS:

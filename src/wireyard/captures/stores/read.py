@@ -92,7 +92,8 @@ def read_store(path: str | os.PathLike[str]) -> Store:
     source = os.fspath(path)
     places = _places(source) if os.path.isdir(source) else [_single_place(source)]
     if not places:
-        raise SourceError(f"{source}: is a folder, and no file store of Open MQ")
+        problem = "is a folder, and no file store of Open MQ; 'wireyard run' reads all in a folder"
+        raise SourceError(f"{source}: {problem}")
     return Store(source, tuple(places))
 
 
@@ -102,7 +103,8 @@ def _single_place(source: str) -> _Place:
         head = file.peek(HEAD_BYTES)
         if not is_store_file(head):
             shown = head[:_SHOWN_BYTES].hex(" ")
-            raise SourceError(f"{name}: begins like no file of a store ({shown})")
+            what = "; 'wireyard decode' reads captures and streams"
+            raise SourceError(f"{name}: begins like no file of a store ({shown}){what}")
         data = b"".join(_chunks(file, name))
     path = Path(os.path.abspath(source))
     kind = kind_of_place(path.parent.name, path.name)
