@@ -83,6 +83,23 @@ lines end with LF):
 
 A table (CSV, Arrow, Parquet) has one format: the rows of a capture with several go to a file each,
 `x.mqtt.csv` and `x.jmq.csv` for `-w x.csv`, and standard error names them.
+
+## Conditions
+
+`--where` of `decode` and `slice`, and `where=` in Python, take comparisons with AND, OR, NOT and
+parentheses; NOT binds closest, then AND:
+
+    topic == plant/7/state OR (qos > 0 AND NOT retain == true)
+    destination in orders, 'a, b' and payload_size >= 0x100
+
+A comparison is COLUMN, one of `== != < <= > >= in`, VALUE. A value is text as it is, up to AND, OR
+or a parenthesis that closes, or in quotes of either kind; several with commas between them after
+`in`. `wireyard formats NAME` lists the columns.
+
+- A row that has no value in the column matches neither a comparison nor its opposite, as in SQL. A
+  format that does not have the column has no value in any row, so `--format` is never needed.
+- `topic` and `destination` stand for each other where a format has only one of them.
+- What is wrong is named with its place: `condition 'topic == a AND', character 15: ...`.
 """
 
 

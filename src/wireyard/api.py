@@ -17,7 +17,7 @@ from wireyard.errors import UsageError
 from wireyard.formats import Format, get_format, titles
 from wireyard.streams.decoder import decode_blocks
 from wireyard.streams.framer import Framer
-from wireyard.streams.plan import Condition, Plan, make_plan
+from wireyard.streams.plan import Plan, Where, make_plan
 from wireyard.streams.scan import scan_streams
 from wireyard.streams.source import Source
 from wireyard.streams.write import write_stream
@@ -40,7 +40,7 @@ def scan(
     columns: Sequence[str] | None = None,
     mode: str = "permissive",
     *,
-    where: Sequence[Condition] = (),
+    where: Where = (),
     decode_as: Sequence[str] = (),
     keylog: KeyLogs = (),
     max_packet_bytes: int | None = None,
@@ -62,8 +62,10 @@ def scan(
         ``permissive`` keeps bad rows with their `error`, ``dropmalformed`` leaves them out,
         ``failfast`` raises the first.
     where
-        Conditions that all have to hold, such as ``("packet_type", "in", [1, 2])`` or
-        ``("timestamp", ">=", 0)``. They are decided before properties and bodies are read.
+        A condition as text, such as ``"topic == a/b OR (qos > 0 AND NOT retain == true)"``, or
+        several that all have to hold, each as text or as ``("packet_type", "in", [1, 2])``. They
+        are decided before properties and bodies are read. ``topic`` and ``destination`` stand for
+        each other where a format has only one.
     decode_as
         What ports of a capture are for where nothing else tells, as in ``tcp.port==1884,mqtt``.
     keylog
@@ -117,7 +119,7 @@ def read(
     columns: Sequence[str] | None = None,
     mode: str = "permissive",
     *,
-    where: Sequence[Condition] = (),
+    where: Where = (),
     decode_as: Sequence[str] = (),
     keylog: KeyLogs = (),
     max_packet_bytes: int | None = None,
@@ -143,7 +145,7 @@ def follow(
     columns: Sequence[str] | None = None,
     mode: str = "permissive",
     *,
-    where: Sequence[Condition] = (),
+    where: Where = (),
     decode_as: Sequence[str] = (),
     keylog: KeyLogs = (),
     max_packet_bytes: int | None = None,

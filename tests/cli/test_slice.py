@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+import wireyard
 from tests.captures.make import (
+    ACK,
     BEGAN_NS,
+    SYN,
     Packet,
     both_ways,
     enhanced,
@@ -21,7 +24,10 @@ from tests.captures.make import (
     tcp,
 )
 from tests.captures.test_directed import CONNECT, PUBLISH
-from tests.cli.results import Run, one_line
+from tests.cli.results import Run, one_line, rows_of
+from wireyard import mqtt
+
+TRAFFIC = Path(__file__).parents[2] / "examples" / "traffic.pcap"
 
 OTHER = bytes.fromhex("300600026c6c686f")
 """Topic ll, payload ho."""
@@ -98,6 +104,81 @@ def test_bad_requests(run: Run, tmp_path: Path) -> None:
     assert nothing.exit_code == 2 and "no stream of it is known" in one_line(nothing)
     assert not out.exists()
     wrong = run("slice", path, "-d", "tcp.port==1999,mqtt", "--where", "colour == red", "-w", out)
-    assert wrong.exit_code == 2 and "no column 'colour'" in one_line(wrong)
+    assert wrong.exit_code == 2 and "a column 'colour'" in one_line(wrong)
     path.write_bytes(CONNECT)
     assert run("slice", path, "-w", out).exit_code == 3
+
+
+# --- whole connections, and conditions of several formats -----------------------------------
+
+
+def test_a_client_is_all_frames_of_its_connections(run: Run, tmp_path: Path) -> None:
+    connect, other = (wireyard.encode(mqtt.Connect(client_id=one)) for one in ("me", "you"))
+    publish = wireyard.encode(mqtt.Publish(topic="t", payload="x"))
+    ports = (40000, 1883)
+    first = both_ways(connect, b"\x20\x02\x00\x00", ports)
+    ack = ethernet(ipv4(tcp(40000, 1883, 1000 + len(connect), b"", ACK, 504)))
+    again = [*first[:1], *first]  # the SYN sent twice
+    stranger = both_ways(other, b"\x20\x02\x00\x00", (40001, 1883))
+    # The same ports once more: another connection, of somebody else.
+    reused = [
+        ethernet(ipv4(tcp(40000, 1883, 9_000_000, flags=SYN))),
+        ethernet(ipv4(tcp(40000, 1883, 9_000_001, other + publish))),
+    ]
+    frames = [*again, *stranger, ack, *reused]
+    packets = [Packet(data, BEGAN_NS + 1000 * number) for number, data in enumerate(frames)]
+    path, out = tmp_path / "in.pcap", tmp_path / "out.pcap"
+    path.write_bytes(pcap(packets))
+    result = run("slice", path, "--client", "me", "-w", out)
+    assert result.exit_code == 0
+    assert out.read_bytes() == pcap([*packets[:5], packets[9]])
+    run("slice", path, "--client", "you", "-w", out)
+    assert out.read_bytes() == pcap([*packets[5:9], *packets[10:]])
+    run("slice", path, "--client", "you", "--where", "topic == t", "-w", out)
+    assert out.read_bytes() == pcap(packets[11:])
+    run("slice", path, "--client", "10.0.0.1:40001", "-w", out)
+    assert out.read_bytes() == pcap(packets[5:9])
+    run("slice", path, "--client", "me", "--client", "you", "-w", out)
+    assert out.read_bytes() == path.read_bytes()
+    nobody = run("slice", path, "--client", "nobody", "-w", out)
+    assert nobody.exit_code == 2 and "shows no client of this id" in one_line(nobody)
+
+
+def test_the_slice_of_a_client_holds_its_rows_whole(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out.pcap"
+    whole = rows_of(run("decode", TRAFFIC, "--format", "mqtt"))
+    ports = {row["src_port"] for row in whole if row["client_id"] == "stock-1"}
+    assert run("slice", TRAFFIC, "--client", "stock-1", "-w", out).exit_code == 0
+    kept = ("stream", "offset", "length", "status", "topic", "payload", "captured_ns")
+    wanted = [row for row in whole if {row["src_port"], row["dst_port"]} & ports]
+    found = rows_of(run("decode", out))
+    assert [[row[name] for name in kept] for row in found] == [
+        [row[name] for name in kept] for row in wanted
+    ]
+    assert len(found) > 10
+    flags = [row["flags"] for row in rows_of(run("flows", out, "--segments"))]
+    assert "S" in flags and "SA" in flags and any("F" in one or "R" in one for one in flags)
+
+
+def test_a_condition_applies_to_formats_with_the_column(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out.pcap"
+    for where, formats in (
+        ("qos == 1", {"mqtt"}),
+        ("destination == shop.orders", {"jmq"}),
+        ("destination == shop.orders OR (topic == shop/notes AND NOT qos == 0)", {"jmq"}),
+        ("topic in shop.orders, shop/answers/office", {"jmq", "mqtt"}),
+    ):
+        rows = rows_of(run("decode", TRAFFIC, "--where", where))
+        assert {row["format"] for row in rows} == formats
+        frames = {row["frame"] for row in rows}
+        result = run("slice", TRAFFIC, "--where", where, "-w", out)
+        assert result.exit_code == 0
+        assert int(one_line(result).split()[0]) >= len(frames)
+    target = tmp_path / "x.csv"
+    result = run("decode", TRAFFIC, "--where", "qos == 1", "-w", target)
+    assert (result.exit_code, result.stderr, target.exists()) == (0, "", True)
+    for command in (["decode"], ["slice", "-w", out]):
+        wrong = run(*command, TRAFFIC, "--where", "domain == 1")
+        assert wrong.exit_code == 2
+        assert "--where domain == 1: " in one_line(wrong)
+        assert one_line(wrong).endswith("rows have no such column")

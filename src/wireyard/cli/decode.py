@@ -17,6 +17,7 @@ from wireyard.cli.bodies import CHOICES
 from wireyard.cli.jsonl import JsonArray, json_line
 from wireyard.cli.options import (
     PATH,
+    WHERE_HELP,
     decode_as_option,
     examples,
     format_option,
@@ -58,6 +59,8 @@ class _Job:
     one_format: bool
     """Whether the rows of streams that grow have to be of one format."""
     status: int = field(default=exits.DONE)
+    matchless: dict[str, bool] = field(default_factory=dict)
+    """The formats that were found, and whether they have no column of the conditions."""
 
     def readings(self) -> Generator[OpenInput]:
         """Yield the inputs one after the other; what was wrong with one is printed after it."""
@@ -82,6 +85,10 @@ class _Job:
             if found.damage:
                 exits.note(f"{path}: {found.damage}")
                 self.status = exits.DATA_LOST
+        if self.matchless and all(self.matchless.values()):
+            conditions = " ".join(self.request.where)
+            known = " and ".join(self.matchless)
+            raise UsageError(f"--where {conditions}: {known} rows have no such column")
 
     def _follow(self, path: str, named: Format | None) -> Generator[OpenInput]:
         """Yield the streams of an input whenever they have grown."""
@@ -124,6 +131,9 @@ class _Job:
             size = None if None in sizes else sum(filter(None, sizes))
             progress = Progress(found.name, size, self.shows_progress)
             selection = Selection(format, self.request, found.captured)
+            self.matchless[format.name] = selection.matches_nothing
+            if selection.matches_nothing:
+                continue
             reading = OpenInput(streams, selection, self.budget, progress)
             yield reading
             progress.end()
@@ -228,7 +238,7 @@ _SEEN = ("table", "csv", "jsonl", "json")
     "--where",
     multiple=True,
     metavar="CONDITION",
-    help="Only such rows: COLUMN, one of == != < <= > >= in, VALUE. All conditions have to hold.",
+    help=WHERE_HELP.format("Only such rows"),
 )
 @click.option(
     "--mode",
@@ -302,7 +312,7 @@ def command(
     kind = kind_of(write, out, _KINDS)
     if request["spreadsheet"] and kind != "csv":
         raise UsageError("decode: --spreadsheet is for csv")
-    wanted = Request(**request, csv=kind == "csv"), Budget(limit)
+    wanted = Request(**request, lenient=format_name is None, csv=kind == "csv"), Budget(limit)
     shows_progress = not (to_terminal(write) and kind in _SEEN)
     live = request["max_packet_bytes"], follow
     tables = kind in _TABLES

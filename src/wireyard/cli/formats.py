@@ -37,7 +37,7 @@ def command(name: str | None) -> int:
             print_lines(console, _table([(one, _doc(get_format(one))) for one in labels()]))
             return exits.DONE
         from wireyard.schema import CAPTURED, pick_columns
-        from wireyard.streams.plan import FILTERED_KINDS
+        from wireyard.streams.conditions import FILTERED_KINDS
 
         rows = [
             (c.name, c.kind, f"{c.doc}; captures only" if c in CAPTURED else c.doc, c.unit or "")

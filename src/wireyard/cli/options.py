@@ -12,6 +12,7 @@ from wireyard.formats import labels
 
 __all__ = [
     "PATH",
+    "WHERE_HELP",
     "complete_format",
     "decode_as_option",
     "examples",
@@ -25,6 +26,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 PATH = click.Path(allow_dash=True, path_type=str)
 """A path, a URL or ``-``; completed as a path, and not looked at before it is opened."""
+
+
+WHERE_HELP = (
+    "{}: COLUMN, one of == != < <= > >= in, VALUE; with AND, OR, NOT and parentheses. Of several"
+    " all have to hold. Rows of a format without the column do not match; topic and destination"
+    " stand for each other."
+)
 
 
 def examples(*lines: str) -> str:

@@ -8,11 +8,11 @@ from functools import cached_property
 from typing import Any
 
 from wireyard.cli.bodies import body_view
-from wireyard.cli.where import parse_conditions
 from wireyard.formats import Format, get_format
 from wireyard.formats.base import Row
 from wireyard.layout import Column
 from wireyard.schema import CAPTURED, COMMON, pick_columns
+from wireyard.streams.conditions import bind, parse
 from wireyard.streams.plan import Plan, make_plan
 
 __all__ = ["PARENT", "Request", "Selection"]
@@ -44,6 +44,8 @@ class Request:
     nested: bool
     spreadsheet: bool
     max_packet_bytes: int | None
+    lenient: bool
+    """Whether conditions may be on columns that other formats have."""
     csv: bool
     """Whether rows are written as CSV, which shows payloads as text unless told otherwise."""
 
@@ -144,6 +146,13 @@ class Selection:
 
     def _plan(self, names: tuple[str, ...]) -> Plan:
         request, captured = self.request, self.captured
-        where = parse_conditions(self.format, request.where, captured=captured)
-        limit = request.max_packet_bytes
-        return make_plan(self.format, names, where, request.mode, limit, captured=captured)
+        where, limit = request.where, request.max_packet_bytes
+        how = {"captured": captured, "lenient": request.lenient}
+        return make_plan(self.format, names, where, request.mode, limit, **how)
+
+    @cached_property
+    def matches_nothing(self) -> bool:
+        """Whether the format has none of the columns of the conditions."""
+        request = self.request
+        wanted = parse(request.where)
+        return bind(wanted, self.format, captured=self.captured, lenient=request.lenient).never

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -9,6 +10,7 @@ import click
 from wireyard.cli import exits
 from wireyard.cli.options import (
     PATH,
+    WHERE_HELP,
     decode_as_option,
     examples,
     format_option,
@@ -20,7 +22,7 @@ from wireyard.errors import UsageError
 from wireyard.formats import get_format
 
 if TYPE_CHECKING:
-    from wireyard.captures.inputs import Input
+    from wireyard.captures.inputs import Readable
 
 __all__ = ["command"]
 
@@ -31,7 +33,8 @@ _ROW = ("offset", "length", "status")
     "slice",
     epilog=examples(
         "wireyard slice traffic.pcap --where 'topic == plant/7/state' -w plant7.pcap",
-        "wireyard slice traffic.pcap --format jmq --where 'status != ok' -w broken.pcap",
+        "wireyard slice traffic.pcap --where 'destination == orders OR qos == 2' -w some.pcap",
+        "wireyard slice traffic.pcap --client till -w till.pcap",
     ),
 )
 @click.argument("files", metavar="INPUT...", nargs=-1, required=True, type=PATH)
@@ -39,8 +42,15 @@ _ROW = ("offset", "length", "status")
     "--where",
     multiple=True,
     metavar="CONDITION",
-    help="Only the frames of such rows: COLUMN, one of == != < <= > >= in, VALUE. All conditions"
-    " have to hold.",
+    help=WHERE_HELP.format("Only the frames of such rows"),
+)
+@click.option(
+    "--client",
+    "clients",
+    multiple=True,
+    metavar="ID",
+    help="All frames of this client's connections, both directions, with all that TCP sent; a"
+    " client id, or ADDRESS:PORT. With --where only the frames of rows among those.",
 )
 @click.option(
     "-w", "--write", type=PATH, metavar="FILE", required=True, help="Write the capture there."
@@ -52,6 +62,7 @@ _ROW = ("offset", "length", "status")
 def command(
     files: tuple[str, ...],
     where: tuple[str, ...],
+    clients: tuple[str, ...],
     write: str,
     format_name: str | None,
     decode_as: tuple[str, ...],
@@ -62,14 +73,28 @@ def command(
 
     INPUT is a pcap or pcapng file; several are pieces of one capture, in any order. Every frame
     that brought some byte of a row that matches is written, byte for byte as it was captured, in
-    the format of its file, so that any other tool shows what the row was made from.
+    the format of its file, so that any other tool shows what the row was made from. --client takes
+    whole connections, from the first SYN to the last ACK.
     """
     from wireyard.captures.inputs import open_captures
     from wireyard.captures.slicing import slice_captures
 
     named = get_format(format_name) if format_name else None
     found = open_captures(files, named, decode_as, keylog=keylog)
-    wanted = _packets_of(found, where, max_packet_bytes)
+    if not found.streams:
+        raise UsageError(f"{found.name}: no stream of it is known; --decode-as says what they are")
+    streams: Sequence[Readable] = found.streams
+    if clients:
+        from wireyard.captures.clients import frames_of_connections, streams_of_clients
+
+        streams = streams_of_clients(found, clients)
+        if not streams:
+            shown = " or ".join(clients)
+            raise UsageError(f"--client {shown}: {found.name} shows no client of this id")
+    if clients and not where:
+        wanted = frames_of_connections(found, streams)
+    else:
+        wanted = _packets_of(streams, where, named is None, max_packet_bytes)
     parts = slice_captures(found.files, wanted)
     with open_output(write, binary=True) as target:
         for part in parts:
@@ -83,19 +108,32 @@ def command(
     return exits.DONE
 
 
-def _packets_of(found: Input, where: tuple[str, ...], max_packet_bytes: int | None) -> set[int]:
+def _packets_of(
+    streams: Sequence[Readable],
+    where: tuple[str, ...],
+    lenient: bool,
+    max_packet_bytes: int | None,
+) -> set[int]:
     from wireyard.captures.directed import CapturedStream
-    from wireyard.cli.where import parse_conditions
+    from wireyard.streams.conditions import bind, parse
     from wireyard.streams.plan import make_plan
     from wireyard.streams.scan import scan_stream
 
-    if not found.streams:
-        raise UsageError(f"{found.name}: no stream of it is known; --decode-as says what they are")
     wanted: set[int] = set()
-    for format, opened in found.streams:
+    tree = parse(where)
+    never = True
+    for format, opened in streams:
         assert isinstance(opened, CapturedStream)
-        conditions = parse_conditions(format, where, captured=True)
-        plan = make_plan(format, _ROW, conditions, max_packet_bytes=max_packet_bytes, captured=True)
+        if bind(tree, format, captured=True, lenient=lenient).never:
+            continue
+        never = False
+        limit = max_packet_bytes
+        plan = make_plan(
+            *(format, _ROW, where), max_packet_bytes=limit, captured=True, lenient=lenient
+        )
         for rows in scan_stream(opened, plan):
             wanted |= opened.packets_of(rows)
+    if never:
+        known = " and ".join(sorted({format.name for format, _ in streams}))
+        raise UsageError(f"--where {' '.join(where)}: {known} rows have no such column")
     return wanted

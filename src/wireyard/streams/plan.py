@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,28 +12,13 @@ from wireyard.errors import UsageError
 from wireyard.formats.base import Format
 from wireyard.layout import Column
 from wireyard.schema import pick_columns, schema_of
+from wireyard.streams.conditions import Condition, Where, bind, parse
 from wireyard.streams.framer import Framer
 
-__all__ = ["FILTERED_KINDS", "MODES", "Condition", "Plan", "make_plan"]
+__all__ = ["MODES", "Condition", "Plan", "Where", "make_plan"]
 
 MODES = ("permissive", "dropmalformed", "failfast")
 """Bad rows are kept with their error, left out, or end the read."""
-
-Condition = tuple[str, str, Any]
-"""Column, operator (``== != < <= > >= in``), value."""
-
-_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "in": lambda expression, values: expression.isin(list(values)),
-}
-FILTERED_KINDS: dict[str, type] = {"bool": bool, "int32": int, "int64": int, "string": str}
-"""The kinds of columns that conditions take, and what a value is in Python."""
-_INT64 = range(-(1 << 63), 1 << 63)
 
 
 @dataclass(frozen=True)
@@ -74,13 +57,16 @@ class Plan:
 def make_plan(
     format: Format,
     columns: Sequence[str] | None = None,
-    where: Sequence[Condition] = (),
+    where: Where = (),
     mode: str = "permissive",
     max_packet_bytes: int | None = None,
     *,
     captured: bool = False,
+    lenient: bool = False,
 ) -> Plan:
     """Check a request and return it as a plan; `captured` with the columns of captures.
+
+    Where `lenient`, conditions may be on columns that other formats have.
 
     Raises
     ------
@@ -92,34 +78,12 @@ def make_plan(
     if mode.lower() not in MODES:
         raise UsageError(f"unknown mode '{mode}'; there are: {', '.join(MODES)}")
     picked = pick_columns(format, columns, captured=captured)
-    expression: pc.Expression | None = None
-    if isinstance(where, str):
-        raise UsageError("a filter is a list of (column, operator, value)")
-    names = list(dict.fromkeys(name for name, _, _ in where))
-    condition_columns = pick_columns(format, names, captured=captured) if names else ()
-    kinds = {column.name: column.kind for column in condition_columns}
-    for name, sign, value in where:
-        _check_condition(name, kinds[name], sign, value)
-        term = _OPERATORS[sign](pc.field(name), value)
-        expression = term if expression is None else expression & term
+    wanted = bind(parse(where), format, captured=captured, lenient=lenient)
     return Plan(
         format,
         picked,
-        condition_columns,
-        expression,
+        wanted.columns,
+        wanted.expression,
         mode.lower(),
         max_packet_bytes or format.max_packet_bytes,
     )
-
-
-def _check_condition(name: str, kind: str, sign: str, value: Any) -> None:
-    wanted = FILTERED_KINDS.get(kind)
-    if wanted is None:
-        raise UsageError(f"'{name}' cannot be filtered by; it is {kind}")
-    if sign not in _OPERATORS:
-        raise UsageError(f"unknown operator '{sign}'; there are: {', '.join(_OPERATORS)}")
-    if sign == "in" and (isinstance(value, str) or not isinstance(value, Collection)):
-        raise UsageError(f"'{name}' in takes a list of values, not {value!r:.60}")
-    for one in value if sign == "in" else (value,):
-        if type(one) is not wanted or (wanted is int and one not in _INT64):
-            raise UsageError(f"'{name}' is {kind}; it cannot be compared with {one!r:.60}")

@@ -1,0 +1,128 @@
+"""Which connections of a capture a client has, and all frames of those."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from wireyard.captures.directed import CapturedStream
+from wireyard.captures.files import CaptureFile
+from wireyard.captures.inputs import Input, Readable
+from wireyard.captures.segment_columns import segment_schema
+from wireyard.captures.segments import scan_files
+from wireyard.errors import SourceError
+from wireyard.formats import Format
+from wireyard.streams.conditions import Condition
+from wireyard.streams.plan import make_plan
+from wireyard.streams.scan import scan_stream
+
+__all__ = ["frames_of_connections", "streams_of_clients"]
+
+_LOGINS: dict[str, tuple[Condition, tuple[str, ...]]] = {
+    "mqtt": (("packet_type", "in", (1, 2)), ("client_id", "properties")),
+    "jmq": (("packet_type", "==", 50), ("properties",)),
+}
+"""By format: the packets that name a client (CONNECT, CONNACK, SET_CLIENTID), and their columns."""
+_NAMES = ("assigned_client_identifier", "JMQClientID")
+_SYN, _ACK = 0x02, 0x10
+
+
+def streams_of_clients(found: Input, clients: Collection[str]) -> list[Readable]:
+    """Return both directions of all connections of clients.
+
+    Parameters
+    ----------
+    clients
+        Client ids, of MQTT also assigned ones, or endpoints as in ``10.0.0.1:40000``.
+    """
+    wanted = set()
+    for format, opened in found.streams:
+        assert isinstance(opened, CapturedStream)
+        ends = {str(opened.captured.src), str(opened.captured.dst)}
+        if not ends.isdisjoint(clients) or not _names(format, opened).isdisjoint(clients):
+            wanted.add(opened.captured.connection)
+    return [
+        one
+        for one in found.streams
+        if isinstance(one.opened, CapturedStream) and one.opened.captured.connection in wanted
+    ]
+
+
+def _names(format: Format, opened: CapturedStream) -> set[str]:
+    """Return the client ids that a stream says."""
+    if format.name not in _LOGINS:
+        return set()
+    where, columns = _LOGINS[format.name]
+    found: set[str] = set()
+    for batch in scan_stream(opened, make_plan(format, columns, [where])):
+        for row in batch.to_pylist():
+            found.update(filter(None, [row.get("client_id")]))
+            for key, value in _pairs(row["properties"]):
+                if key in _NAMES:
+                    found.add(value)
+    return found
+
+
+def _pairs(properties: Iterable[Any] | None) -> Iterator[tuple[str, str]]:
+    """Yield names and values of properties, which are pairs in MQTT and a map in JMQ."""
+    for entry in properties or ():
+        if isinstance(entry, dict):
+            yield entry["name"], entry["value"]
+        else:
+            yield entry[0], entry[1]["value"]
+
+
+def frames_of_connections(found: Input, streams: Iterable[Readable]) -> set[int]:
+    """Return the numbers, from 0 on, of all frames of the connections that streams are of.
+
+    Those of the handshake, acknowledgements, what was sent again, and the end are among them. Where
+    the same ports were used again, a connection begins with its SYN.
+    """
+    wanted: dict[str, list[CapturedStream]] = defaultdict(list)
+    frames: set[int] = set()
+    for _, opened in streams:
+        assert isinstance(opened, CapturedStream)
+        one = opened.captured
+        wanted[f"{one.src}>{one.dst}"].append(opened)
+        wanted[f"{one.dst}>{one.src}"].append(opened)
+        # Fragments are no rows of their own below.
+        frames |= one.packets_of(one.runs.offsets, one.runs.stops)
+    rows = _segments_of(found, wanted)
+    for flow, (numbers, begins) in rows.items():
+        reverse = ">".join(flow.split(">")[::-1])
+        syns = np.unique([*begins, *rows.get(reverse, ([], []))[1]])
+        for opened in wanted[flow]:
+            records = opened.captured.runs.records
+            if not len(records):
+                continue
+            before = syns[syns <= records[0]]
+            after = syns[syns > records[-1]]
+            first = before[-1] if len(before) else -1
+            last = after[0] if len(after) else np.inf
+            frames.update(number for number in numbers if first <= number < last)
+    return frames
+
+
+def _segments_of(found: Input, flows: Collection[str]) -> dict[str, tuple[list[int], list[int]]]:
+    """Return the frames of flows, from 0 on, and those of them that begin a connection.
+
+    A SYN that is sent again, with the same sequence number, begins none.
+    """
+    columns = ["frame", "flow", "seq", "bit_flags"]
+    files = [CaptureFile.open(data.data) for data in found.files]
+    rows: dict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    last_seq: dict[str, int] = {}
+    with suppress(SourceError):  # damage is told by who opened the capture
+        for batch in scan_files(files, found.name, segment_schema(columns)):
+            for frame, flow, seq, flags in zip(*batch.to_pydict().values(), strict=True):
+                if flow not in flows:
+                    continue
+                rows[flow][0].append(frame - 1)
+                if (flags or 0) & (_SYN | _ACK) == _SYN and last_seq.get(flow) != seq:
+                    rows[flow][1].append(frame - 1)
+                    last_seq[flow] = seq
+    return rows
