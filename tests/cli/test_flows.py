@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests.captures.make import (
     ACK,
@@ -24,6 +25,7 @@ from tests.captures.make import (
 )
 from tests.cli.results import Run, one_line, rows_of
 from tests.make import packet
+from wireyard.cli import main
 
 SECOND_NS = 1_000_000_000
 
@@ -85,13 +87,14 @@ def test_a_table_for_people(run: Run, capture: Path) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     head, connection, datagrams, _, ledger = result.stdout.splitlines()
     assert head.split() == [
-        *("client", "server", "format", "packets", "bytes", "gaps", "seconds", "first"),
+        *("first", "client", "server", "format", "packets", "bytes", "gaps", "seconds"),
     ]
     assert connection.split() == [
+        "2023-11-14T22:13:22.123Z",
         *(f"{CLIENT}:1234", f"{SERVER}:7676", "jmq", "3", "/", "1", "432", "/", "72", "1"),
-        *("2.000", "2023-11-14T22:13:22.123456000Z"),
+        "2.000",
     ]
-    assert datagrams.split()[2] == "udp"
+    assert datagrams.split()[3] == "udp"
     assert ledger.split()[1:3] == ["captured", "bytes"]
 
 
@@ -175,3 +178,48 @@ def test_segments_of_a_damaged_capture(run: Run, capture: Path) -> None:
     result = run("flows", capture, "--segments")
     assert result.exit_code == 1 and len(result.stdout.splitlines()) == 7
     assert "3 bytes are not read" in one_line(result)
+
+
+# --- on a terminal --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["traffic.pcap", "encrypted/mqtt.pcap", "ring.pcap"])
+@pytest.mark.parametrize("width", ["80", "100", "160"])
+def test_a_table_fits_with_ports_and_bytes_kept(name: str, width: str, run: Run) -> None:
+    path = Path(__file__).parents[2] / "examples" / name
+    rows = rows_of(run("flows", path, "--out", "jsonl"))
+    env = {"COLUMNS": width}
+    shown = CliRunner().invoke(main, ["flows", str(path), "--out", "table"], env=env)
+    lines = shown.stdout.splitlines()
+    table = lines[1 : 1 + len(rows)]
+    assert all(len(line) <= int(width) for line in table)
+    for line, row in zip(table, rows, strict=True):
+        assert [row["client"], row["server"]] == [word for word in line.split() if ":" in word][
+            line.startswith("20") :
+        ][:2]
+        assert f"{row['bytes_sent']} / {row['bytes_received']}" in line
+    assert "first" in lines[0] or width != "160"
+
+
+@pytest.mark.parametrize("by", ["bytes", "packets", "time"])
+def test_conversations_are_sorted(by: str, run: Run) -> None:
+    path = Path(__file__).parents[2] / "examples" / "traffic.pcap"
+    rows = rows_of(run("flows", path, "--out", "jsonl", "--sort", by))
+    plain = rows_of(run("flows", path, "--out", "jsonl"))
+    keys = {
+        "bytes": lambda row: row["bytes_sent"] + row["bytes_received"],
+        "packets": lambda row: (row["packets_sent"] or 0) + (row["packets_received"] or 0),
+        "time": lambda row: row["last_ns"] - row["first_ns"],
+    }
+    assert rows == sorted(plain, key=keys[by], reverse=True) != plain
+
+
+def test_times_and_frames_come_first_in_tables_of_captures(run: Run) -> None:
+    path = Path(__file__).parents[2] / "examples" / "traffic.pcap"
+    lines = run("decode", path, "--out", "table", "--format", "mqtt").stdout.splitlines()
+    row = rows_of(run("decode", path, "--format", "mqtt", "--limit", 1))[0]
+    assert lines[0] == row["stream"]
+    assert lines[1].split()[:4] == ["captured_ns", "frame", "length", "packet_type_name"]
+    assert lines[1].split()[4] == "topic" or "topic" not in lines[1]
+    time, frame = lines[2].split()[:2]
+    assert frame == str(row["frame"]) and time == "2026-11-21T20:22:35.865Z"

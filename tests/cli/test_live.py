@@ -159,8 +159,8 @@ def test_a_table_is_printed_as_rows_come() -> None:
     with reading("-", "--out", "table") as reader:
         reader.write(HEAD + BEGIN)
         assert reader.line() == "10.0.0.1:40000>10.0.0.2:1883\n"
-        assert reader.line().split()[:2] == ["offset", "length"]
-        assert reader.line().split()[:3] == ["0", str(len(connect(1))), "CONNECT"]
+        assert reader.line().split()[:3] == ["captured_ns", "frame", "length"]
+        assert reader.line().split()[2:4] == [str(len(connect(1))), "CONNECT"]
         reader.write(sent(0))
         assert "PUBLISH" in reader.line() + reader.line()
         assert reader.interrupt() == (0, "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -53,11 +53,20 @@ class Conversation:
     ended: str | None
 
 
+_SORTS: Mapping[str, Callable[[Conversation], int]] = {
+    "bytes": lambda one: one.bytes_sent + one.bytes_received,
+    "packets": lambda one: (one.packets_sent or 0) + (one.packets_received or 0),
+    "time": lambda one: (one.last_ns or 0) - (one.first_ns or 0),
+}
+"""What conversations are sorted by, the largest first."""
+
+
 @click.command(
     "flows",
     epilog=examples(
         "wireyard flows traffic.pcap",
         "wireyard flows traffic.pcapng.gz --out jsonl",
+        "wireyard flows traffic.pcap --sort bytes",
         "wireyard flows traffic.pcap --segments | jq 'select(.window == 0)'",
     ),
 )
@@ -68,11 +77,17 @@ class Conversation:
     is_flag=True,
     help="Every TCP segment and UDP datagram as it was captured, without its payload, instead.",
 )
+@click.option(
+    "--sort",
+    type=click.Choice(list(_SORTS)),
+    help="Most bytes or packets first, or longest; in the order of their beginnings if not given.",
+)
 @decode_as_option
 @keylog_option
 def command(
     file: str,
     out: str | None,
+    sort: str | None,
     segments: bool,
     decode_as: tuple[str, ...],
     keylog: tuple[str, ...],
@@ -83,7 +98,8 @@ def command(
     their content. A conversation is a TCP connection, or all datagrams between two UDP endpoints;
     sent is what the side says that spoke first. Packets are counted where the format is
     known. Bytes are those that TCP or UDP carried; what the capture never saw of them are gaps.
-    TLS, WebSocket and HTTP are named with what their handshakes show.
+    TLS, WebSocket and HTTP are named with what their handshakes show. A narrow terminal shows
+    fewer columns, jsonl has all.
     """
     kind = out or ("table" if to_terminal(None) else "jsonl")
     if segments:
@@ -97,6 +113,8 @@ def command(
     keys = read_key_logs(keylog, lambda: embedded_secrets(capture.files))
     assigned = assign_formats(capture.streams, rules, keys=keys)
     found = list(_conversations(assigned))
+    if sort is not None:
+        found.sort(key=_SORTS[sort], reverse=True)
     with open_output(None, binary=False) as target:
         if kind == "jsonl":
             for one in found:
@@ -105,7 +123,7 @@ def command(
             from wireyard.cli.tables import console_on, print_lines
 
             with console_on(target) as console:
-                print_lines(console, _table(found))
+                print_lines(console, _table(found, console.width))
                 console.print()
                 console.print(_ledger(capture), soft_wrap=True)
     _note_unread(file, capture.unread)
@@ -217,38 +235,47 @@ def _count(side: Assigned | None, format: Format | None) -> int | None:
     return sum(len(block.offsets) - len(block.odd) for block in blocks)
 
 
-def _table(found: Iterable[Conversation]) -> Table:
+_LEFT = ("first", "client", "server", "format", "carried by")
+_KEPT = ("client", "server", "format", "bytes", "packets", "gaps", "seconds", "first", "carried by")
+"""The columns of the table, the ones first that stay where there is no room for all."""
+
+
+def _table(found: Sequence[Conversation], width: int) -> Table:
+    """Return conversations as a table of the columns that there is room for."""
+    from rich.cells import cell_len
     from rich.table import Table
 
-    from wireyard.cli.tables import printable
-
+    rows = [_cells(one) for one in found]
+    shown, left = set[str](), width
+    for name in _KEPT:
+        widest = max((cell_len(row[name]) for row in rows), default=0)
+        needed = max(widest, len(name)) + (2 if shown else 0)
+        if name in _KEPT[:4] or (widest and needed <= left):
+            shown.add(name)
+            left -= needed
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for name in ("client", "server", "format"):
-        table.add_column(name, no_wrap=True)
-    for name in ("packets", "bytes", "gaps", "seconds"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("first", no_wrap=True)
-    found = list(found)
-    if any(one.carriers for one in found):
-        table.add_column("carried by", no_wrap=True)
-    for one in found:
-        counted = one.packets_sent is not None
-        packets = f"{one.packets_sent} / {one.packets_received}" if counted else ""
-        table.add_row(
-            printable(one.client),
-            printable(one.server),
-            one.format or one.transport,
-            packets,
-            f"{one.bytes_sent} / {one.bytes_received}",
-            str(one.gaps) if one.gaps else "",
-            *_when(one),
-            *((printable(", in ".join(map(str, one.carriers[::-1]))),) if one.carriers else ()),
-        )
+    names = [name for name in _cells(found[0]) if name in shown] if found else []
+    for name in names:
+        table.add_column(name, justify="left" if name in _LEFT else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(row[name] for name in names))
     return table
 
 
-def _when(one: Conversation) -> tuple[str, str]:
-    """Return how long a conversation took, and when it began, where the capture says so."""
-    if one.first_ns is None or one.last_ns is None:
-        return "", ""
-    return f"{(one.last_ns - one.first_ns) / 1e9:.3f}", moment(one.first_ns)
+def _cells(one: Conversation) -> dict[str, str]:
+    """Return the cells of a conversation, in the order of the columns."""
+    from wireyard.cli.tables import printable
+
+    known = one.first_ns is not None and one.last_ns is not None
+    counted = one.packets_sent is not None
+    return {
+        "first": moment(one.first_ns, 3) if one.first_ns is not None else "",
+        "client": printable(one.client),
+        "server": printable(one.server),
+        "format": one.format or one.transport,
+        "packets": f"{one.packets_sent} / {one.packets_received}" if counted else "",
+        "bytes": f"{one.bytes_sent} / {one.bytes_received}",
+        "gaps": str(one.gaps) if one.gaps else "",
+        "seconds": f"{((one.last_ns or 0) - (one.first_ns or 0)) / 1e9:.3f}" if known else "",
+        "carried by": printable(", in ".join(map(str, one.carriers[::-1]))),
+    }

@@ -1,18 +1,21 @@
-"""How far a reading came, in bytes: one line on standard error while results go elsewhere."""
+"""How far a reading came: a bar on standard error while results go elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
 
 __all__ = ["Progress"]
 
 _EVERY_S = 0.2
-_MB = 1_000_000
 
 
 class Progress:
-    """A line that is written over and over; silent unless standard error is a terminal.
+    """A bar with bytes done and time left; silent unless standard error is a terminal.
 
     Parameters
     ----------
@@ -29,24 +32,41 @@ class Progress:
         self._size = size
         self._wanted = wanted and sys.stderr.isatty()
         self._done = 0
-        self._next = time.monotonic() + _EVERY_S
-        self._shown = False
+        self._began = time.monotonic()
+        self._next = self._began + _EVERY_S
+        self._bars: Bars | None = None
 
     def add(self, size: int) -> None:
         """Show that `size` more bytes are done."""
         self._done += size
         if not self._wanted or time.monotonic() < self._next:
             return
-        text = f"{self._name}: {self._done / _MB:,.0f} MB"
-        if self._size:
-            text += f" of {self._size / _MB:,.0f}, {self._done / self._size:.0%}"
-        sys.stderr.write(f"\r\x1b[K{text}")
-        sys.stderr.flush()
+        if self._bars is None:
+            self._bars = self._start()
+        self._bars.update(self._bars.task_ids[0], completed=self._done)
+        self._bars.refresh()
         self._next = time.monotonic() + _EVERY_S
-        self._shown = True
 
     def end(self) -> None:
         """Clear the line."""
-        if self._shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+        if self._bars is not None:
+            self._bars.stop()
+
+    def _start(self) -> Bars:
+        # What is read in no time does without all this.
+        from rich import progress
+        from rich.console import Console
+        from rich.markup import escape
+
+        columns = (
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.DownloadColumn(),
+            progress.TransferSpeedColumn(),
+            progress.TimeRemainingColumn(compact=True),
+        )
+        console = Console(stderr=True)
+        bars = progress.Progress(*columns, console=console, transient=True, auto_refresh=False)
+        bars.start()
+        bars.add_task(escape(f"reading {self._name}"), total=self._size)
+        return bars

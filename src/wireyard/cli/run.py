@@ -181,13 +181,21 @@ def _fill(
             print_summary(target, lake, report, watch.reading_s, watch.total_s)
 
 
+_SHARES = {"starting Spark": 10, "reading headers": 5, "reading": 50, "writing tables": 35}
+"""How much of a run each stage takes, in percent and roughly; the longest name that fits counts."""
+
+
 class _Watch:
-    """Shows on standard error how far the run is, if a person looks on; and takes the time."""
+    """Shows on standard error how far the run is, if a person looks on; and takes the time.
+
+    One bar is for the whole run: a stage has its share of it, and reading goes by bytes.
+    """
 
     def __init__(self, quiet: bool) -> None:
         self._shown = not quiet and sys.stderr.isatty()
         self._held = ExitStack()
         self.name = ""
+        self._at = self._start = self._share = 0.0
         self._since = self._began = time.monotonic()
         self.reading_s = self.total_s = 0.0
 
@@ -202,14 +210,16 @@ class _Watch:
         columns = (
             progress.TextColumn("{task.description}"),
             progress.BarColumn(),
+            progress.TaskProgressColumn(),
             progress.TextColumn("{task.fields[bytes]}"),
             progress.TimeElapsedColumn(),
+            progress.TextColumn("{task.fields[left]}"),
         )
         line = progress.Progress(
             *columns, console=Console(file=file), transient=True, disable=not self._shown
         )
         self._progress = self._held.enter_context(line)
-        self._task = self._progress.add_task("", total=None, bytes="")
+        self._task = self._progress.add_task("", total=100, bytes="", left="")
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -223,12 +233,34 @@ class _Watch:
         if self.name.startswith("reading"):
             self.reading_s += now - self._since
         self.name, self._since = name, now
-        self._progress.remove_task(self._task)
-        self._task = self._progress.add_task(name, total=None, bytes="")
+        self._start, self._share = self._reach(name)
+        self._show(name, 0.0, "")
 
     def at(self, done_bytes: int, total_bytes: int) -> None:
         """Show how many of the bytes to be read are in rows."""
         from wireyard.cli.summary import bytes_text
 
         text = f"{bytes_text(done_bytes)} of {bytes_text(total_bytes)}"
-        self._progress.update(self._task, completed=done_bytes, total=total_bytes, bytes=text)
+        self._show(self.name, done_bytes / max(total_bytes, 1), text)
+
+    def _reach(self, name: str) -> tuple[float, float]:
+        """Return where a stage begins on the bar, and its share.
+
+        The bar never goes back.
+        """
+        start = 0
+        fitting = [one for one in _SHARES if name.startswith(one)]
+        stage = max(fitting, key=len, default="")
+        for one, share in _SHARES.items():
+            if one == stage:
+                begins = max(start, self._at)
+                return begins, max(start + share - begins, 0.0)
+            start += share
+        return self._at, 0.0
+
+    def _show(self, name: str, part: float, text: str) -> None:
+        at = self._at = self._start + part * self._share
+        elapsed = time.monotonic() - self._began
+        left = elapsed * (100 - at) / at if at >= 1 else None
+        shown = f"about {left:,.0f} s left" if left is not None and part else ""
+        self._progress.update(self._task, description=name, completed=at, bytes=text, left=shown)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import IO
+from typing import IO, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,13 +28,14 @@ def print_summary(
     """Print the summary of a run."""
     inputs = list(lake.inputs.values())
     with console_on(file) as console:
-        console.print(Text(_done(report, reading_s, total_s), style="bold"), soft_wrap=True)
+        done = Text(_done(report, reading_s, total_s), style="bold")
+        console.print(done, soft_wrap=not console.is_terminal)
         for table in (_formats(inputs), _destinations(lake)):
             console.print()
             print_lines(console, table)
         console.print()
         for line in (_balance(inputs), _quarantine(inputs), _place(lake)):
-            console.print(line, soft_wrap=True)
+            console.print(line, soft_wrap=not console.is_terminal)
 
 
 def _done(report: Report, reading_s: float, total_s: float) -> str:
@@ -127,7 +128,9 @@ def _place(lake: Lake) -> Text:
 def _table(*names: str) -> Table:
     table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")
     for place, name in enumerate(names):
-        table.add_column(name, justify="right" if place else "left", no_wrap=True)
+        # Names are folded where a line has no room for them, numbers never.
+        justify: Literal["left", "right"] = "right" if place else "left"
+        table.add_column(name, justify=justify, no_wrap=bool(place), overflow="fold")
     return table
 
 

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wireyard.cli.jsonl import json_value
+from wireyard.cli.moments import moment
 from wireyard.formats.base import Row
 from wireyard.layout import Column
 from wireyard.streams.framer import OK
@@ -31,6 +32,8 @@ _OFFSET_DIGITS = 9  # offsets grow: this much is a gigabyte
 _PIPED_WIDTH = 120
 _STRUCTURED = ("properties", "name_values", "filters", "json", "binary")
 _PLACE = ("offset", "length")
+_PLACE_CAPTURED = ("captured_ns", "frame", "length")
+"""What comes first: where a packet is in its stream, or when it was captured and in which frame."""
 _OF_STREAM = ("source", "stream", "src_addr", "dst_addr", "format", "status")
 """Columns that say what the heading of a stream says, or are the same in all rows of a table."""
 _SHOWN_BYTES = 16
@@ -146,11 +149,14 @@ class LiveTables:
 
 def _telling(columns: Sequence[Column], sample: Sequence[Row]) -> list[Column]:
     """Choose the place, the text that differs between rows, then what has structure."""
-    place = [column for column in columns if column.name in _PLACE]
+    captured = any(column.name == "captured_ns" for column in columns)
+    first_ones = _PLACE_CAPTURED if captured else _PLACE
+    place = [column for name in first_ones for column in columns if column.name == name]
     texts = [column for column in columns if column.kind == "string" and _differs(column, sample)]
     first = next((c for c in columns if c.kind == "string" and c.name.endswith("_name")), None)
     if first is not None and first not in texts:
         texts.insert(0, first)
+    texts.sort(key=lambda one: (one is not first, one.name not in ("topic", "destination")))
     rest = [column for column in columns if column.kind in _STRUCTURED and _differs(column, sample)]
     return [*place, *texts, *reversed(rest)]
 
@@ -202,8 +208,8 @@ def _table(
 ) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=header)
     for column, width in zip(columns, widths, strict=True):
-        number = column.kind in ("int32", "int64", "offset")
-        style = "cyan" if column.name in _PLACE else None
+        number = column.kind in ("int32", "int64", "offset") and column.name != "captured_ns"
+        style = "cyan" if column.name in (*_PLACE, *_PLACE_CAPTURED) else None
         table.add_column(
             column.name,
             # A number is never cut: a later one may be longer than all that were looked at.
@@ -246,4 +252,6 @@ _CELLS: Mapping[str, Callable[[Any], str]] = MappingProxyType(
 
 def _cell(column: Column, row: Row) -> str:
     value = row.get(column.name)
+    if column.name == "captured_ns" and value is not None:
+        return moment(value, 3)
     return "" if value is None else printable(_CELLS.get(column.kind, str)(value))
