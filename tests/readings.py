@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from wireyard.formats import get_format
 from wireyard.formats.base import Annotation, Format, Row
+from wireyard.formats.rows import rows_to_batch
 from wireyard.layout import Column
-from wireyard.schema import rows_to_batch
 from wireyard.streams import scan
 from wireyard.streams.decoder import Decoded, Decoder
 from wireyard.streams.framer import Frame, Framer

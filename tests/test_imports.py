@@ -25,7 +25,7 @@ ALLOWED = {
     "memory": {"accelerate"},
     "decimals": {"accelerate", "memory"},
     "arena": {"accelerate"},
-    "schema": {*BYTES, "formats"},
+    "schema": BYTES,
     "formats": BYTES | COLUMNS | {"formats"},
     "streams": STREAMS,
     "captures": STREAMS | {"captures"},

@@ -1,4 +1,4 @@
-"""Column kinds as Arrow types, and rows as Arrow batches.
+"""Column kinds as Arrow types.
 
 Only types that every engine takes: signed integers, 32-bit offsets, no unions, dictionaries or
 views. The columns every row has come first, then the format's own.
@@ -6,7 +6,6 @@ views. The columns every row has come first, then the format's own.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from operator import mul
 from typing import Any
@@ -16,9 +15,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from wireyard.errors import UsageError
-from wireyard.formats.base import Format, Row
-from wireyard.formats.property_rows import property_text
-from wireyard.java import storable
 from wireyard.layout import Column
 
 __all__ = [
@@ -28,9 +24,7 @@ __all__ = [
     "arrow_type",
     "as_array",
     "choose_columns",
-    "pick_columns",
     "repeat_texts",
-    "rows_to_batch",
     "schema_of",
 ]
 
@@ -93,20 +87,6 @@ _TYPES: Mapping[str, pa.DataType] = {
 def arrow_type(kind: str) -> pa.DataType:
     """Return the Arrow type of a column kind."""
     return _TYPES[kind]
-
-
-def pick_columns(
-    format: Format, columns: Sequence[str] | None, *, captured: bool = False
-) -> tuple[Column, ...]:
-    """Return the columns called `columns` in that order, or all; `captured` with those of captures.
-
-    Raises
-    ------
-    UsageError
-        A name that is no column of the format, or one given twice.
-    """
-    common = (*COMMON, *CAPTURED) if captured else COMMON
-    return choose_columns(format.name, (*common, *format.columns), columns)
 
 
 def choose_columns(
@@ -179,40 +159,3 @@ def as_array(values: npt.NDArray[Any]) -> pa.Array:
 def schema_of(columns: Iterable[Column]) -> pa.Schema:
     """Return `columns` as an Arrow schema."""
     return pa.schema([pa.field(column.name, arrow_type(column.kind)) for column in columns])
-
-
-def rows_to_batch(columns: Sequence[Column], rows: Sequence[Row]) -> pa.RecordBatch:
-    """Return rows as a batch; a value a row does not have is null."""
-    arrays = [pa.array(_values(column, rows), type=arrow_type(column.kind)) for column in columns]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns))
-
-
-def _values(column: Column, rows: Sequence[Row]) -> list[Any]:
-    values = [row.get(column.name) for row in rows]
-    if column.kind == "string":
-        return [None if value is None else storable(value) for value in values]
-    if column.kind == "properties":
-        return [None if value is None else _property_entries(value) for value in values]
-    if column.kind == "name_values":
-        return [None if value is None else _named_texts(value) for value in values]
-    return values
-
-
-def _property_entries(properties: Mapping[str, tuple[str, Any]]) -> list[tuple[str, Row]]:
-    return [
-        (storable(name), {"type": kind, "value": storable(property_text(kind, value))})
-        for name, (kind, value) in properties.items()
-    ]
-
-
-def _named_texts(entries: Sequence[Row]) -> list[Row]:
-    return [{"name": entry["name"], "value": _value_text(entry["value"])} for entry in entries]
-
-
-def _value_text(value: Any) -> str | None:
-    """Return a value of any kind as text: bytes in hexadecimal, several values as a JSON array."""
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, bytes):
-        return value.hex()
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, list) else str(value)

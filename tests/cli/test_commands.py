@@ -16,7 +16,7 @@ from tests.captures.make import pcap
 from tests.cli.results import Run, one_line
 from wireyard.cli import COMMANDS, main
 from wireyard.formats import get_format, labels, names
-from wireyard.schema import pick_columns
+from wireyard.formats.rows import pick_columns
 
 HEAVY = ("pyspark", "numba")
 

@@ -20,7 +20,7 @@ from tests.cli.results import LOGIN, Run, one_line, rows_of
 from tests.make import ALL_TYPES, item, items, packet, section, variety
 from tests.mutations import damaged_stream
 from wireyard.formats import get_format
-from wireyard.schema import pick_columns
+from wireyard.formats.rows import pick_columns
 
 COLUMNS = [column.name for column in pick_columns(get_format("jmq"), None)]
 

@@ -16,7 +16,7 @@ from tools import generate_docs
 from wireyard.cli import COMMANDS
 from wireyard.formats import get_format, names
 from wireyard.formats.jmq.layout import FLAGS, HEADERS, ITEMS, PACKET_TYPES
-from wireyard.schema import pick_columns
+from wireyard.formats.rows import pick_columns
 
 
 def test_documents_are_up_to_date() -> None:

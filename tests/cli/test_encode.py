@@ -21,7 +21,7 @@ from wireyard.formats.gpacket import packet as gpacket
 from wireyard.formats.jmq import packet as jmq
 from wireyard.formats.mqtt.control import CONTROL_PACKETS, Connect, Publish, Subscribe
 from wireyard.formats.rmp import packet as rmp
-from wireyard.schema import pick_columns
+from wireyard.formats.rows import pick_columns
 
 JMQ = get_format("jmq")
 

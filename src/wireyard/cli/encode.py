@@ -20,8 +20,9 @@ from wireyard.cli.selection import PARENT
 from wireyard.errors import EncodeError, SourceError, UsageError
 from wireyard.formats import Format, get_format, names
 from wireyard.formats.base import Row
+from wireyard.formats.rows import pick_columns
 from wireyard.layout import Column
-from wireyard.schema import COMMON, pick_columns
+from wireyard.schema import COMMON
 from wireyard.streams.source import Reading, open_source, reading
 
 __all__ = ["command"]

@@ -36,7 +36,8 @@ def command(name: str | None) -> int:
         if found is None:
             print_lines(console, _table([(one, _doc(get_format(one))) for one in labels()]))
             return exits.DONE
-        from wireyard.schema import CAPTURED, pick_columns
+        from wireyard.formats.rows import pick_columns
+        from wireyard.schema import CAPTURED
         from wireyard.streams.conditions import FILTERED_KINDS
 
         rows = [

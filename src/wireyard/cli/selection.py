@@ -10,8 +10,9 @@ from typing import Any
 from wireyard.cli.bodies import body_view
 from wireyard.formats import Format, get_format
 from wireyard.formats.base import Row
+from wireyard.formats.rows import pick_columns
 from wireyard.layout import Column
-from wireyard.schema import CAPTURED, COMMON, pick_columns
+from wireyard.schema import CAPTURED, COMMON
 from wireyard.streams.conditions import bind, parse
 from wireyard.streams.plan import Plan, make_plan
 

@@ -14,7 +14,7 @@ from wireyard.captures.inputs import open_captures
 from wireyard.captures.quarantine import BadBytes, PieceBytes
 from wireyard.errors import DecodeError, SourceError, UsageError, WireError
 from wireyard.formats import get_format
-from wireyard.schema import pick_columns
+from wireyard.formats.rows import pick_columns
 from wireyard.spark.captures import CapturePart, find_captures
 from wireyard.spark.files import is_missing, list_files
 from wireyard.spark.options import Options

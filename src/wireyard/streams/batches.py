@@ -15,15 +15,9 @@ import pyarrow as pa
 
 from wireyard.errors import DecodeError
 from wireyard.formats.base import Row
+from wireyard.formats.rows import rows_to_batch
 from wireyard.java import storable
-from wireyard.schema import (
-    CAPTURED,
-    COMMON,
-    Repeated,
-    as_array,
-    repeat_texts,
-    rows_to_batch,
-)
+from wireyard.schema import CAPTURED, COMMON, Repeated, as_array, repeat_texts
 from wireyard.streams.blocks import (
     UNKNOWN,
     Block,

@@ -26,8 +26,9 @@ import pyarrow.compute as pc
 from wireyard.errors import UsageError
 from wireyard.formats import get_format, names
 from wireyard.formats.base import Format
+from wireyard.formats.rows import pick_columns
 from wireyard.layout import Column
-from wireyard.schema import CAPTURED, COMMON, pick_columns
+from wireyard.schema import CAPTURED, COMMON
 
 __all__ = [
     "ALIASES",

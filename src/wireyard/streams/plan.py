@@ -10,8 +10,9 @@ import pyarrow.compute as pc
 
 from wireyard.errors import UsageError
 from wireyard.formats.base import Format
+from wireyard.formats.rows import pick_columns
 from wireyard.layout import Column
-from wireyard.schema import pick_columns, schema_of
+from wireyard.schema import schema_of
 from wireyard.streams.conditions import Condition, Where, bind, parse
 from wireyard.streams.framer import Framer
 

@@ -32,7 +32,7 @@ from wireyard.formats.mqtt.control import CONTROL_PACKETS, Packet, PingReq, Publ
 from wireyard.formats.mqtt.filters import Filter
 from wireyard.formats.mqtt.layout import COLUMNS, MSB_FIRST, PROPERTIES
 from wireyard.formats.mqtt.properties import Property
-from wireyard.schema import rows_to_batch
+from wireyard.formats.rows import rows_to_batch
 
 MQTT = get_format("mqtt")
 IGNORED = [data for version in (2, 3) for data in with_ignored_bits(version)]

@@ -19,7 +19,8 @@ from wireyard.errors import DecodeError
 from wireyard.formats import get_format
 from wireyard.formats.mqtt.layout import PROPERTIES
 from wireyard.formats.mqtt.packet import read_row
-from wireyard.schema import COMMON, rows_to_batch
+from wireyard.formats.rows import rows_to_batch
+from wireyard.schema import COMMON
 from wireyard.streams.decoder import Decoder
 
 MQTT = get_format("mqtt")

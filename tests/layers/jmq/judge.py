@@ -13,12 +13,13 @@ import pyarrow as pa
 
 from wireyard.formats import get_format
 from wireyard.formats.base import Row
+from wireyard.formats.rows import rows_to_batch
 from wireyard.layers.endpoints import connection_of
 from wireyard.layers.jmq import columns
 from wireyard.layers.jmq.chain import CHAIN
 from wireyard.layers.steps import Outcome, run_chain
 from wireyard.layers.tables import TABLES
-from wireyard.schema import CAPTURED, COMMON, rows_to_batch
+from wireyard.schema import CAPTURED, COMMON
 
 Tables = Mapping[str, pa.Table]
 Ended = Collection[tuple[str, str]]

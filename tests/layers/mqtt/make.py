@@ -13,13 +13,14 @@ from tests.layers.dealing import run_dealt
 from wireyard.formats.mqtt import FORMAT, layout
 from wireyard.formats.mqtt.control import CONTROL_PACKETS
 from wireyard.formats.mqtt.filters import Filter
+from wireyard.formats.rows import rows_to_batch
 from wireyard.layers.mqtt.columns import derive_columns
 from wireyard.layers.mqtt.deliveries import VERDICTS
 from wireyard.layers.mqtt.derive import CHAIN, derive_tables
 from wireyard.layers.mqtt.directions import known_streams, sides_of
 from wireyard.layers.steps import Key
 from wireyard.layers.tables import TABLES
-from wireyard.schema import CAPTURED, COMMON, rows_to_batch
+from wireyard.schema import CAPTURED, COMMON
 
 __all__ = [
     "MS", "Capture", "dealt", "deliveries_of", "pair", "tables_of", "unordered", "verdicts_of",

@@ -6,9 +6,10 @@ from typing import Any, Final
 
 from tests.layers.mqtt.make import MS, Capture, deliveries_of, pair, tables_of, verdicts_of
 from wireyard.formats.mqtt import FORMAT, layout
+from wireyard.formats.rows import rows_to_batch
 from wireyard.layers.mqtt.derive import derive_tables
 from wireyard.layers.mqtt.directions import in_order
-from wireyard.schema import COMMON, rows_to_batch
+from wireyard.schema import COMMON
 
 Row = dict[str, Any]
 EXPIRY: Final = "session_expiry_interval"
