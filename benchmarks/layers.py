@@ -1,4 +1,5 @@
-"""The state machines of the layers, each alone, and every step of their chains, on one core.
+"""Facts beside bronze on all cores, then the state machines of the layers, each alone, and every
+step of their chains, on one core.
 
 An event is what a machine takes: a packet, or for the later steps of a chain a note. What a look-up
 in a table of one cell takes in the same run is the measure that carries over: a machine in Python
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import facts
 from benchmarks.layer_traffic import PAYLOAD, jmq_packets, mqtt_packets, rmp_packets
 from benchmarks.packets import best_seconds
 from tests.layers.rmp import make as rmp
@@ -271,6 +273,7 @@ def again(case: Case) -> Case:
 
 def main() -> None:
     """Measure and print one table."""
+    facts.main()
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     packets = jmq_packets()
     cases = {"rows, a look-up for each": again(look_up(packets))}
