@@ -10,7 +10,14 @@ from wireyard.layers.mqtt.deliveries import VERDICTS
 from wireyard.layers.mqtt.directions import EVIDENCE
 from wireyard.layers.mqtt.flow_tables import FACTS, RECEIVER, SENDER, UNASKED, Cell
 from wireyard.layers.mqtt.rules import RULES
-from wireyard.layers.tables import CONVERSATIONS, DELIVERIES, RETAINED, SESSIONS, VIOLATIONS
+from wireyard.layers.tables import (
+    CONVERSATIONS,
+    DELIVERIES,
+    LATENCIES,
+    RETAINED,
+    SESSIONS,
+    VIOLATIONS,
+)
 
 __all__ = ["mqtt_page", "state_diagram"]
 
@@ -136,6 +143,7 @@ def mqtt_page() -> Iterator[str]:
         (RETAINED, "retained"),
         (VIOLATIONS, "violations"),
         (CONVERSATIONS, "conversations"),
+        (LATENCIES, "latencies"),
     ):
         yield from (f"## Columns of `{name}`", "")
         rows = ((f"`{one.name}`", one.kind, one.doc) for one in columns)

@@ -15,6 +15,8 @@ from wireyard.layers.destinations import NEEDED as COUNTED
 from wireyard.layers.destinations import count_messages, destinations
 from wireyard.layers.jmq import files as jmq_files
 from wireyard.layers.jmq.packet_columns import GPACKET, JMQ
+from wireyard.layers.latencies import DELAYS, delayed, latencies
+from wireyard.layers.latencies import NEEDED as LATENCY_NEEDED
 from wireyard.layers.mqtt import files as mqtt_files
 from wireyard.layers.rmp.chain import tables as rmp_tables
 from wireyard.layers.rmp.observer import NEEDED as RMP_NEEDED
@@ -44,6 +46,8 @@ def derive_facts(spool: Spool, streams: Iterable[Row]) -> Counter[str]:
     """
     dropped: Counter[str] = Counter()
     counts: list[pa.Table] = []
+    handed: list[pa.Table] = []
+    delays = [fact_table("messages", ()).select(DELAYS)]
     rows = list(streams)
     for tables, forgotten in chain(_mqtt(spool, rows), _jmq(spool, rows), _rmp(spool)):
         for name, table in tables:
@@ -52,9 +56,15 @@ def derive_facts(spool: Spool, streams: Iterable[Row]) -> Counter[str]:
             spool.write(name, _as_text(with_times(name, table)))
             if name == "messages":
                 counts.append(count_messages(table.select(COUNTED)))
+                delays.append(_as_text(delayed(table)))
+            elif name == "deliveries":
+                handed.append(table.select(LATENCY_NEEDED))
         dropped += forgotten
     if counts:
         spool.write("destinations", _as_text(with_times("destinations", destinations(counts))))
+    late = pa.concat_tables(delays)
+    for table in handed:
+        spool.write("latencies", _as_text(with_times("latencies", latencies(table, late))))
     spool.close()
     return dropped
 

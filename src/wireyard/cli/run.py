@@ -38,6 +38,7 @@ DIR/packets_FORMAT   every row of every stream, as decode shows them
 DIR/messages         one row a message that was sent
 DIR/destinations     messages, bytes and producers by destination and minute
 DIR/deliveries       one row a message and consumer: what became of it, and the frames that prove it
+DIR/latencies        one row a message handed over: time in queue, and to its acknowledgement
 DIR/hops             one row each time that a JMS message was seen, and what the hop took
 DIR/sessions, transactions, conversations, retained, violations
 DIR/quarantine       every row that is no well-formed packet, and why

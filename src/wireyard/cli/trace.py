@@ -3,46 +3,58 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from wireyard.cli import exits
+from wireyard.cli.blocks import columns, field, ms_text, wrapped
 from wireyard.cli.moments import moment
 from wireyard.cli.options import PATH, examples
 from wireyard.cli.output import open_output
-from wireyard.errors import SourceError, UsageError
+from wireyard.cli.tables import printable
+from wireyard.errors import UsageError
 
 if TYPE_CHECKING:
-    import pyarrow.compute as pc
-
+    from wireyard.answers.trace import Trace
     from wireyard.formats.base import Row
 
 __all__ = ["command"]
 
-_WILDCARDS = frozenset("+#")
 _MOST_MESSAGES = 10
+_COLUMNS = (2, 18, 20, 12, 13, 15)
+"""Widths of the lines of consumers: margin, verdict, consumer, delay, acknowledged, frames."""
+_AGAIN = "R"
+"""The margin of what was handed over before, after the flag of JMQ packets."""
+_WORST = (2, 18, 11, 16, 16, 17)
+"""Widths of the worst deliveries: margin, verdict, time in queue, consumer, destination, frame."""
+_PREVIEW_BYTES = 48
 
 
 @click.command(
     "trace",
     epilog=examples(
-        "wireyard trace lake orders",
+        "wireyard trace traffic.pcap plant/7/state",
         "wireyard trace lake 'plant/7/#' --limit 3",
+        "wireyard trace lake orders --verdict rolled_back --all",
         "wireyard trace lake '127.0.0.1:40000>127.0.0.1:1883@19'",
     ),
 )
-@click.argument("lake", type=PATH)
-@click.argument("message", metavar="MESSAGE|TOPIC")
+@click.argument("input", type=PATH)
+@click.argument("message", metavar="MESSAGE|TOPIC|CLIENT")
+@click.option("--verdict", metavar="VERDICT", help="Only messages with such a delivery.")
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
     default=_MOST_MESSAGES,
     show_default=True,
     metavar="N",
-    help="Stop after N messages.",
+    help="Show N messages; the summary is of all.",
 )
+@click.option("--all", "every", is_flag=True, help="A line for every consumer that has it, too.")
 @click.option(
     "--hops",
     is_flag=True,
@@ -53,144 +65,149 @@ _MOST_MESSAGES = 10
     type=click.Choice(["text", "jsonl"]),
     default="text",
     show_default=True,
-    help="In words, or the rows of the tables as JSON Lines.",
+    help="A picture, or the rows of the tables as JSON Lines.",
 )
-def command(lake: str, message: str, limit: int, hops: bool, out: str) -> int:
-    """Tell what became of a message, or of the messages to a destination.
+def command(
+    input: str,
+    message: str,
+    verdict: str | None,
+    limit: int,
+    every: bool,
+    hops: bool,
+    out: str,
+) -> int:
+    """Show what became of a message, or of the messages of a topic or a client.
 
-    MESSAGE is a key as the tables have it: a JMS message id, or stream and offset of an MQTT or
-    RMP message. TOPIC is a queue, a topic or a group; + and # stand for levels of a topic. Who sent
-    it, whether the broker took it, and for every consumer and matching subscriber what happened,
-    with the frames that prove it.
+    INPUT is a lake, or a capture, a stream or a store. MESSAGE is a key as the tables have it: a
+    JMS message id, or stream and offset of an MQTT or RMP message. TOPIC is a queue, a topic or a
+    group; + and # stand for levels of a topic. CLIENT is a client id or an endpoint, of a producer
+    or a consumer. Of several messages a summary comes first. Each is shown with who sent it,
+    whether the broker took it, and for every consumer and matching subscriber the verdict, how long
+    it waited, how long the acknowledgement took, and the frames that prove it; R marks what had
+    been handed over before. What is bad comes first.
     """
-    found = _Lake(lake)
-    stories = [found.story(one) for one in found.messages(message, limit + 1)]
-    if not stories:
-        raise UsageError(f"{lake}: no message is called '{message}', and none was sent there")
-    with open_output(None, binary=False) as target:
-        for story in stories[:limit]:
-            if out == "jsonl":
-                text = json.dumps(story, default=_plain, ensure_ascii=False)
-            else:
-                lines = [*_told(story), *(map(_hop, story["hops"]) if hops else ())]
-                text = "\n".join(lines) + "\n"
-            target.write(text.encode() + b"\n")
-    if len(stories) > limit:
-        exits.note(f"there are more messages; --limit shows more than {limit}")
+    from wireyard.answers import open_tables
+    from wireyard.answers.trace import VERDICTS, find_messages
+
+    if verdict is not None and verdict not in VERDICTS:
+        raise UsageError(f"--verdict: '{verdict}' is none of {', '.join(sorted(VERDICTS))}")
+    with open_tables([input]) as tables, open_output(None, binary=False) as target:
+        found = find_messages(tables, message, verdict=verdict, limit=limit)
+        if out == "jsonl":
+            lines: Iterable[str] = (_json_line(story) for story in found.stories)
+        else:
+            lines = _picture(found, message, every=every, hops=hops)
+        for line in lines:
+            target.write(f"{line}\n".encode())
+    if found.messages > len(found.stories):
+        exits.note(f"{len(found.stories)} of {found.messages:,} messages; --limit N shows more")
     return exits.DONE
 
 
-class _Lake:
-    """The tables of a lake that tell of messages."""
-
-    def __init__(self, url: str) -> None:
-        import pyarrow.dataset as ds
-
-        from wireyard.streams.source import filesystem, reading
-
-        system, inner = filesystem(url)
-        with reading(url):
-            try:
-                self._tables = {
-                    name: ds.dataset(f"{inner}/{name}", filesystem=system, format="parquet")
-                    for name in ("messages", "deliveries", "hops", "conversations", "retained")
-                }
-            except FileNotFoundError:
-                raise SourceError(f"{url}: is no lake that 'wireyard run' has filled") from None
-
-    def messages(self, asked: str, limit: int) -> list[Row]:
-        """Return the messages of a key or to a destination, in the order they were sent."""
-        import pyarrow.compute as pc
-
-        from wireyard.layers.mqtt.topics import matches
-
-        destination = pc.field("destination")
-        wanted = (pc.field("message_key") == asked) | (destination == asked)
-        if not _WILDCARDS.isdisjoint(asked):
-            names = self._tables["messages"].to_table(columns=["destination"])["destination"]
-            fitting = [name for name in names.unique().to_pylist() if name and matches(asked, name)]
-            wanted |= destination.isin(fitting)
-        order = ["captured_ns", "sent_ms", "source", "stream", "offset"]
-        found = self._tables["messages"].to_table(filter=wanted)
-        sorted_by = [(name, "ascending") for name in order]
-        rows: list[Row] = found.sort_by(sorted_by).slice(0, limit).to_pylist()
-        return rows
-
-    def story(self, message: Row) -> Row:
-        """Return a message with its deliveries, hops, replies, and times as a retained value.
-
-        `requests` are those that it answers.
-        """
-        import pyarrow.compute as pc
-
-        key, own = message["message_key"], pc.field("source") == message["source"]
-        # A JMS message has its name wherever it is seen; another is named by its place.
-        of_key = pc.field("message_key") == key
-        here = of_key if message["protocol"] == "jms" else of_key & own
-        return {
-            "message": message,
-            "deliveries": self._rows("deliveries", here, "delivered_frame"),
-            "hops": self._rows("hops", of_key, "hop"),
-            "replies": self._rows("conversations", (pc.field("request_key") == key) & own),
-            "requests": self._rows("conversations", (pc.field("reply_key") == key) & own),
-            "retained": self._rows("retained", of_key & own, "from_frame"),
-        }
-
-    def _rows(self, table: str, wanted: pc.Expression, order: str = "requested_frame") -> list[Row]:
-        found = self._tables[table].to_table(filter=wanted)
-        rows: list[Row] = found.sort_by([(order, "ascending")]).to_pylist()
-        return rows
+def _json_line(story: Row) -> str:
+    return json.dumps(story, default=_plain_value, ensure_ascii=False)
 
 
-def _plain(value: Any) -> str:
+def _plain_value(value: Any) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
-# --- in plain words -------------------------------------------------------------------------
+# --- the summary ----------------------------------------------------------------------------
 
 
-def _told(story: Row) -> Iterator[str]:
+def _picture(found: Trace, asked: str, *, every: bool, hops: bool) -> Iterator[str]:
+    if found.messages > 1:
+        yield from _summary(found, asked)
+    for place, story in enumerate(found.stories):
+        if place or found.messages > 1:
+            yield ""
+        yield from _block(story, every=every)
+        if hops:
+            for one in story["hops"]:
+                yield from wrapped(_hop(one), 2)
+
+
+def _summary(found: Trace, asked: str) -> Iterator[str]:
+    where = f", {found.destinations:,} destinations" if found.destinations > 1 else ""
+    yield f"{found.messages:,} messages for {printable(asked)}{where}"
+    if found.first_ns is not None and found.last_ns is not None:
+        yield from field("sent", f"{moment(found.first_ns)} to {moment(found.last_ns)}")
+    counted = [f"{count:,} {verdict}" for verdict, count in found.verdicts.items()]
+    yield from field("deliveries", ", ".join(counted) or "none was seen")
+    if found.unseen:
+        yield from field(
+            "besides", f"{found.unseen:,} deliveries of messages whose sending was not captured"
+        )
+    if found.timed:
+        said = f"p50 {ms_text(found.p50_ns)}, p99 {ms_text(found.p99_ns)}"
+        yield from field("in queue", f"{said} of {found.timed:,} deliveries")
+    if found.worst:
+        yield columns(_WORST, "", "worst", "in queue", "consumer", "destination", "frame")
+    for one in found.worst:
+        place = PurePath(one["source"]).name
+        frame = place if one["frame"] is None else f"{one['frame']} {place}"
+        cells = (
+            one["verdict"],
+            ms_text(one["queue_ns"]),
+            _consumer(one),
+            one["destination"] or "-",
+        )
+        yield columns(_WORST, "", *cells, frame)
+
+
+# --- a message ------------------------------------------------------------------------------
+
+
+def _block(story: Row, *, every: bool) -> Iterator[str]:
+    from wireyard.answers.trace import GOOD
+
     message, deliveries = story["message"], story["deliveries"]
-    yield f"message {message['message_key']}"
-    yield f"  sent {_when(message['captured_ns'], message['sent_ms'])} {_sender(message)}"
-    yield f"  to {_destination(message)}: {_content(message)}"
+    yield from field("message", message["message_key"], indent=0)
+    kind = (message["destination_kind"] or "destination").replace("_", " ").rpartition(" ")[2]
+    yield from field(kind, message["destination"] or "unknown")
+    yield from field("sent", f"{_when(message)} by {_sender(message, deliveries)}")
+    frame = "" if message["frame"] is None else f"frame {message['frame']} of "
+    yield from field("in", f"{frame}{message['file'] or message['source']}")
+    yield from field("content", _content(message))
+    yield from field("payload", _preview(message["body"]))
     if message["protocol"] == "rmp":
-        yield f"  {_packets(message)}"
-        yield "  for every member of the group: no capture shows who took it"
-    else:
-        yield from _taken(message, deliveries)
-        for one in deliveries:
-            yield f"  {_consumer(one)}: {_delivery(one)}"
-        if not deliveries:
-            yield "  nobody was seen to whom it went"
+        yield from field("packets", _packets(message))
+        yield from field("consumers", "every member of the group: no capture shows who took it")
+        return
+    accepted = sorted({one["accepted_frame"] for one in deliveries} - {None})
+    if accepted:
+        yield from field("accepted", f"by the broker, as frame {accepted[0]} shows")
     for request in story["requests"]:
-        yield f"  it answers {request['request_key']}{_frame(request['requested_frame'])}"
+        yield from field("answers", f"{request['request_key']}{_frame(request['requested_frame'])}")
     for reply in story["replies"]:
-        if reply["reply_key"] is None:
-            yield "  it asked for a reply, and none was seen"
-        else:
-            took = "" if reply["latency_ms"] is None else f" after {reply['latency_ms']} ms"
-            yield f"  answered{took} by {reply['reply_key']}{_frame(reply['replied_frame'])}"
+        yield from field("reply", _reply(reply))
     for value in story["retained"]:
-        until = "still the value" if value["ended_by"] is None else value["ended_by"]
         end = "" if value["to_ns"] is None else f" {moment(value['to_ns'])}"
-        yield f"  retained as the value of its topic; {until}{end}"
+        yield from field("retained", f"{value['ended_by'] or 'still the value of its topic'}{end}")
+    if not deliveries:
+        yield from field("consumers", "none was seen that it went to")
+        return
+    yield columns(_COLUMNS, "", "verdict", "consumer", "in queue", "acknowledged", "frames")
+    bad = [one for one in deliveries if one["verdict"] not in GOOD]
+    good = [one for one in deliveries if one["verdict"] in GOOD]
+    for one in bad:
+        yield from _bad(one, message["source"])
+    for _, same in groupby(good, key=lambda one: one["verdict"]):
+        yield from _good(list(same), message["source"], every=every)
 
 
-def _sender(message: Row) -> str:
-    client = f" (client {message['producer_client_id']})" if message["producer_client_id"] else ""
-    return f"by {message['producer'] or 'an unknown producer'}{client}"
-
-
-def _destination(message: Row) -> str:
-    kind = (message["destination_kind"] or "").replace("_", " ")
-    return " ".join(filter(None, (kind, message["destination"] or "an unknown destination")))
+def _sender(message: Row, deliveries: Sequence[Row]) -> str:
+    endpoint = message["client"] or message["producer"] or "an unknown producer"
+    client_id = message["producer_client_id"]
+    who = endpoint if client_id is None else f"{client_id} ({endpoint})"
+    if any(one["origin"] == "will" for one in deliveries):
+        return f"{who}, as the will of a connection that then broke"
+    return who
 
 
 def _content(message: Row) -> str:
-    parts = [f"{message['body_size'] or 0} bytes of {message['body_kind']}"]
-    if message["qos"] is not None:
-        parts.append(f"QoS {message['qos']}")
+    parts = [] if message["qos"] is None else [f"QoS {message['qos']}"]
+    parts.append(message["body_kind"] or "bytes")
     if message["persistent"]:
         parts.append("persistent")
     if message["retained"]:
@@ -198,6 +215,39 @@ def _content(message: Row) -> str:
     if message["transaction_id"]:
         parts.append(f"in transaction {message['transaction_id']}")
     return ", ".join(parts)
+
+
+def _preview(body: bytes | None) -> str:
+    """Return the first bytes as text if they are text, else as hex, and how many there are."""
+    if not body:
+        return "empty"
+    shown = body[:_PREVIEW_BYTES]
+    try:
+        # A character that the preview ends in the middle of is left out.
+        text = shown.decode() if len(body) <= len(shown) else _whole_text(shown)
+    except UnicodeDecodeError:
+        text = ""
+    if text and all(char.isprintable() or char in "\t\r\n" for char in text):
+        return f"{text}{_cut(len(body), len(text.encode()))}"
+    shown = body[: _PREVIEW_BYTES // 2]
+    return f"hex {shown.hex(' ', -4)}{_cut(len(body), len(shown))}"
+
+
+def _whole_text(start: bytes) -> str:
+    try:
+        return start.decode()
+    except UnicodeDecodeError as error:
+        if error.reason != "unexpected end of data":
+            raise
+        return start[: error.start].decode()
+
+
+def _cut(size: int, shown: int) -> str:
+    return (
+        f" ({size:,} bytes)"
+        if shown == size
+        else f" ... ({size - shown:,} of {size:,} bytes not shown)"
+    )
 
 
 def _packets(message: Row) -> str:
@@ -211,64 +261,98 @@ def _packets(message: Row) -> str:
     return f"{', '.join(parts)}; {count} packet{'s' * (count > 1)}{where}"
 
 
-def _taken(message: Row, deliveries: Iterable[Row]) -> Iterator[str]:
-    frames = {(one["sent_frame"], one["accepted_frame"]) for one in deliveries}
-    for sent, accepted in frames:
-        if accepted is not None:
-            yield f"  sent in frame {sent}; frame {accepted} shows that the broker had it"
-        elif sent is not None:
-            yield f"  sent in frame {sent}"
+def _reply(reply: Row) -> str:
+    if reply["reply_key"] is None:
+        return "asked for, and none was seen"
+    took = "" if reply["latency_ms"] is None else f" after {reply['latency_ms']} ms"
+    return f"{reply['reply_key']}{took}{_frame(reply['replied_frame'])}"
+
+
+# --- its consumers --------------------------------------------------------------------------
+
+
+def _bad(one: Row, source: str) -> Iterator[str]:
+    from wireyard.answers.trace import VERDICTS
+
+    yield _line(one)
+    said = VERDICTS.get(one["verdict"], "")
+    if one["subscription"]:
+        said += f"; subscribed to {one['subscription']}{_frame(one['subscribed_frame'])}"
+    if one["dead_reason"]:
+        said += f"; {one['dead_reason']}"
+    yield from wrapped(said, _COLUMNS[0] + _COLUMNS[1])
+    yield from _elsewhere(one, source)
+
+
+def _good(same: Sequence[Row], source: str, *, every: bool) -> Iterator[str]:
+    if every or len(same) == 1:
+        for one in same:
+            yield _line(one)
+            yield from _elsewhere(one, source)
+        return
+    times = [one["queue_ns"] for one in same if one["queue_ns"] is not None]
+    between = f", {ms_text(min(times), unit=False)} to {ms_text(max(times))}" if times else ""
+    yield f"  {len(same)} {same[0]['verdict']}{between}"
+
+
+def _elsewhere(one: Row, source: str) -> Iterator[str]:
+    if one["source"] != source:
+        yield from wrapped(f"in {one['source']}", _COLUMNS[0] + _COLUMNS[1])
+
+
+def _line(one: Row) -> str:
+    frames = [one[f"{what}_frame"] for what in ("relayed", "delivered", "acknowledged")]
+    shown = " ".join(str(frame) for frame in frames if frame is not None)
+    margin = _AGAIN if one["redelivered"] else ""
+    said = (one["verdict"], _consumer(one), _delay(one), _acknowledged(one), shown or "-")
+    return columns(_COLUMNS, margin, *said)
+
+
+def _delay(one: Row) -> str:
+    if one["delivered_ns"] is None and one["delivered_frame"] is None:
+        return "-"
+    if one["retained"]:
+        return "retained"
+    if one["origin"] == "will":
+        return "will"
+    return ms_text(one["queue_ns"])
+
+
+def _acknowledged(one: Row) -> str:
+    """Return how long the acknowledgement took; at QoS 0 there is none to claim."""
+    if one["qos"] == 0 and one["protocol"] == "mqtt" and one["acknowledged_frame"] is None:
+        return "QoS 0: none"
+    if one["delivered_frame"] is None and one["delivered_ns"] is None:
+        return "-"
+    if one["acknowledged_ns"] is None or one["delivered_ns"] is None:
+        return "no" if one["acknowledged_frame"] is None else "yes"
+    return f"+{ms_text(one['acknowledged_ns'] - one['delivered_ns'])}"
 
 
 def _consumer(one: Row) -> str:
-    name = one["consumer"] or "no consumer"
-    known = [
-        f"client {one['consumer_client_id']}" if one["consumer_client_id"] else None,
-        one["subscription"],
-    ]
-    said = ", ".join(filter(None, known))
-    return f"{name} ({said})" if said else name
-
-
-def _delivery(one: Row) -> str:
-    from wireyard.layers.jmq.delivery import VERDICTS as JMS
-    from wireyard.layers.mqtt.deliveries import VERDICTS as MQTT
-
-    parts = []
-    if one["relayed_frame"] is not None:
-        parts.append(f"relayed by {one['via_broker']}{_frame(one['relayed_frame'])}")
-    if one["delivered_frame"] is not None or one["delivered_ns"] is not None:
-        again = " again" if one["redelivered"] else ""
-        after = _after(one["sent_ns"], one["delivered_ns"])
-        parts.append(f"handed over{again}{after}{_frame(one['delivered_frame'])}")
-    if one["acknowledged_ns"] is not None or one["acknowledged_frame"] is not None:
-        after = _after(one["delivered_ns"], one["acknowledged_ns"])
-        parts.append(f"acknowledged{after}{_frame(one['acknowledged_frame'])}")
-    words = (JMS if one["protocol"] == "jms" else MQTT).get(one["verdict"], one["verdict"])
-    return f"{', '.join(parts)}: {words}" if parts else words
+    return one["consumer_client_id"] or one["consumer"] or "-"
 
 
 def _hop(one: Row) -> str:
     took = ""
     if one["took_ns"] is not None:
-        error = f" (± {one['took_error_ns'] / 1e6:,.1f} ms)" if one["took_error_ns"] else ""
-        took = f", {one['took_ns'] / 1e6:,.1f} ms{error} after hop {one['follows']}"
+        error = f" (± {ms_text(one['took_error_ns'])})" if one["took_error_ns"] else ""
+        took = f", {ms_text(one['took_ns'])}{error} after hop {one['follows']}"
     ends = " to ".join(filter(None, (one["sender"], one["receiver"])))
     kind = one["kind"].replace("_", " ")
-    return f"  hop {one['hop']}: {kind}, {ends}{took}{_frame(one['frame'])} of {one['source']}"
+    name = PurePath(one["source"]).name
+    return f"hop {one['hop']}: {kind}, {ends}{took}{_frame(one['frame'])} of {name}"
+
+
+# --- text -----------------------------------------------------------------------------------
+
+
+def _when(message: Row) -> str:
+    if message["captured_ns"] is not None:
+        return moment(message["captured_ns"])
+    sent_ms = message["sent_ms"]
+    return "at an unknown time" if sent_ms is None else moment(sent_ms * 1_000_000)
 
 
 def _frame(number: int | None) -> str:
     return "" if number is None else f" in frame {number}"
-
-
-def _after(start_ns: int | None, stop_ns: int | None) -> str:
-    if start_ns is None or stop_ns is None:
-        return ""
-    return f" {(stop_ns - start_ns) / 1e6:,.1f} ms later"
-
-
-def _when(captured_ns: int | None, sent_ms: int | None) -> str:
-    if captured_ns is not None:
-        return moment(captured_ns)
-    return "at an unknown time" if sent_ms is None else moment(sent_ms * 1_000_000)

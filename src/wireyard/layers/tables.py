@@ -32,6 +32,7 @@ __all__ = [
     "DESTINATIONS",
     "FACTS",
     "HOPS",
+    "LATENCIES",
     "MESSAGES",
     "PRODUCERS",
     "RETAINED",
@@ -181,6 +182,35 @@ DELIVERIES: Final = (
 )
 """One row a message handed to a consumer; of MQTT one for every matching subscriber at least."""
 
+_OF_DELIVERIES: Final = {column.name: column for column in DELIVERIES}
+LATENCIES: Final = (
+    *(
+        _OF_DELIVERIES[name]
+        for name in (
+            "message_key", "protocol", "origin", "destination", "producer_client_id", "consumer",
+            "consumer_client_id", "subscription", "qos", "verdict", "sent_ns", "delivered_ns",
+            "acknowledged_ns",
+        )
+    ),
+    Column(
+        "queue_ns",
+        "int64",
+        "time in queue: from when it was sent, or was to be delivered at the earliest (JMS), to"
+        " when it was handed over first; null of wills and retained values, and where a time is"
+        " missing",
+        unit="ns",
+    ),
+    Column(
+        "acknowledge_ns",
+        "int64",
+        "from when it was handed over first to when its delivery was complete",
+        unit="ns",
+    ),
+    _OF_DELIVERIES["delivered_frame"],
+    *_ROW,
+)  # fmt: skip
+"""One row a message that was handed over, if there are times."""
+
 TRANSACTIONS: Final = (
     Column("transaction_id", "int64", "id that the broker gave"),
     Column("server", "string", "endpoint of the broker"),
@@ -315,6 +345,7 @@ TABLES: Final[Mapping[str, tuple[Column, ...]]] = MappingProxyType(
         "destinations": DESTINATIONS,
         "producers": PRODUCERS,
         "deliveries": DELIVERIES,
+        "latencies": LATENCIES,
         "transactions": TRANSACTIONS,
         "hops": HOPS,
         "conversations": CONVERSATIONS,

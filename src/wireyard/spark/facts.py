@@ -29,6 +29,8 @@ from wireyard.formats import get_format
 from wireyard.layers.destinations import NEEDED as COUNTED
 from wireyard.layers.destinations import count_messages, destinations
 from wireyard.layers.jmq.hops import HOP_STEPS
+from wireyard.layers.latencies import DELAYS, delayed, latencies
+from wireyard.layers.latencies import NEEDED as LATENCY_NEEDED
 from wireyard.layers.rmp.chain import CHAIN as RMP
 from wireyard.layers.rmp.chain import tables as rmp_tables
 from wireyard.layers.rmp.observer import NEEDED as RMP_NEEDED
@@ -280,6 +282,7 @@ class _Stage:
     def finish(self, staged: Mapping[str, Sequence[str]]) -> Facts:
         """See to it that each table is what was written of it; return what there is."""
         self._count_destinations()
+        self._measure_latencies()
         self._join_producers()
         for table in FACTS:
             self._keep(table, {*self._facts[table], *staged.get(table, ())})
@@ -298,6 +301,17 @@ class _Stage:
         found = run_tasks(self._runner, paths, work, here=here)
         if counts := [load(one["file"]) for one in found]:
             self._add("destinations", destinations(counts))
+
+    def _measure_latencies(self) -> None:
+        """Write how long messages waited, from the deliveries that were written, file by file."""
+        paths = [self._lake.staged("deliveries", file) for file in self._facts["deliveries"]]
+        sent = [self._lake.staged("messages", file) for file in self._facts["messages"]]
+        work = partial(_measure, delays=_delays(sent), staging=self._lake.staged(""))
+        if self._rows["deliveries"] <= _COUNTED_HERE:
+            for path in paths:
+                self.take(work(path))
+        else:
+            self.take(run_tasks(self._spark, paths, work))
 
     def _join_producers(self) -> None:
         """Write one row for each producer of a source, of whose messages tasks had a part each."""
@@ -325,6 +339,24 @@ class _Stage:
             for path in paths:
                 system, inner = filesystem(path)
                 system.delete_file(inner)
+
+
+def _delays(paths: Iterable[str]) -> pa.Table:
+    """Return the delivery delays of messages; statistics of the files tell where there is none."""
+    parts = [fact_table("messages", ()).select(DELAYS)]
+    for path in paths:
+        system, inner = filesystem(path)
+        found = pq.read_table(
+            inner, filesystem=system, columns=list(DELAYS), filters=[(DELAYS[1], ">", 0)]
+        )
+        parts.append(delayed(found).cast(parts[0].schema))
+    return pa.concat_tables(parts)
+
+
+def _measure(path: str, delays: pa.Table, staging: str) -> Iterator[Mapping[str, Any]]:
+    """Write how long the messages in a file of deliveries waited."""
+    parts = (latencies(table, delays) for table in read_batches(path, LATENCY_NEEDED))
+    yield from write_tables((("latencies", part) for part in parts), staging)
 
 
 def _count(path: str, staging: str) -> Iterator[Mapping[str, Any]]:

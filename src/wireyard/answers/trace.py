@@ -1,0 +1,228 @@
+"""Where messages went: what the tables say of each message that was asked for, and of all."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from wireyard.errors import UsageError
+from wireyard.layers.jmq.delivery import VERDICTS as JMS_VERDICTS
+from wireyard.layers.latencies import delayed, queue_times
+from wireyard.layers.mqtt.deliveries import VERDICTS as MQTT_VERDICTS
+from wireyard.layers.mqtt.topics import matches
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from wireyard.answers import Tables
+
+__all__ = ["GOOD", "VERDICTS", "WORST_FIRST", "Trace", "find_messages"]
+
+Row = dict[str, Any]
+
+VERDICTS: Final[Mapping[str, str]] = MappingProxyType({**JMS_VERDICTS, **MQTT_VERDICTS})
+"""Where a message went, as seen from one consumer; both protocols together."""
+GOOD: Final = ("delivered", "acknowledged", "committed", "no_ack_wanted", "browsed")
+"""The verdicts of a message that its consumer is done with."""
+WORST_FIRST: Final = (
+    "not_forwarded", "unaccepted", "refused", "refused_by_client", "too_large", "dead", "discarded",
+    "expired", "abandoned", "left", "rolled_back", "unconfirmed", "returned_seen",
+    "returned_unseen", "declining", "dying", "expiring", "offline", "no_subscriber", "duplicate",
+    "lost_ack", "queued", "in_flight", "in_transaction", "joining", "acknowledging", "held",
+    "undecided", *GOOD,
+)  # fmt: skip
+"""All verdicts, those that need attention most first."""
+
+_WILDCARDS: Final = frozenset("+#")
+_WORST: Final = 10
+_HERE: Final = "d.message_key = m.message_key AND (m.protocol = 'jms' OR d.source = m.source)"
+"""A JMS message has its key wherever it is seen; another is named by its place in its source."""
+_RANK: Final = f"list_position({list(WORST_FIRST)!r}, verdict)"
+_TRACED: Final = f"""
+WITH of_consumer AS (
+  SELECT DISTINCT if(protocol = 'jms', '', source) AS home, message_key
+  FROM deliveries
+  WHERE consumer_client_id = $asked OR consumer = $asked
+), of_verdict AS (
+  SELECT DISTINCT if(protocol = 'jms', '', source) AS home, message_key
+  FROM deliveries
+  WHERE verdict = $verdict
+), traced AS (
+  SELECT *, if(protocol = 'jms', '', source) AS home
+  FROM messages
+  WHERE (
+      $asked IN (message_key, destination, producer_client_id, producer, client)
+      OR list_contains($topics::VARCHAR[], destination)
+      OR (home, message_key) IN (SELECT (home, message_key) FROM of_consumer)
+    )
+    AND (
+      $verdict::VARCHAR IS NULL
+      OR (home, message_key) IN (SELECT (home, message_key) FROM of_verdict)
+    )
+), either AS (
+  SELECT d.verdict, d.destination, d.consumer, d.consumer_client_id, d.queue_ns, d.sent_ns,
+    d.delivered_frame AS frame, d.source, d.stream, d."offset"
+  FROM traced m JOIN latencies d ON {_HERE}
+  UNION ALL
+  SELECT d.verdict, d.destination, d.consumer, d.consumer_client_id, NULL, d.sent_ns,
+    coalesce(d.sent_frame, m.frame), d.source, d.stream, d."offset"
+  FROM traced m JOIN deliveries d ON {_HERE}
+  WHERE d.delivered_ns IS NULL
+), handed AS (
+  SELECT *, {_RANK} AS rank FROM either
+)
+"""
+_COUNTS: Final = """
+SELECT
+  (SELECT count(*) FROM traced) AS messages,
+  (SELECT min(captured_ns) FROM traced) AS first_ns,
+  (SELECT max(captured_ns) FROM traced) AS last_ns,
+  (SELECT count(DISTINCT destination) FROM traced) AS destinations,
+  (
+    SELECT count(*) FROM deliveries
+    WHERE message_key IS NULL
+      AND (destination = $asked OR list_contains($topics::VARCHAR[], destination)
+        OR consumer_client_id = $asked OR consumer = $asked)
+      AND ($verdict::VARCHAR IS NULL OR verdict = $verdict)
+  ) AS unseen,
+  quantile_cont(queue_ns, 0.5) AS p50_ns,
+  quantile_cont(queue_ns, 0.99) AS p99_ns,
+  count(queue_ns) AS timed
+FROM handed
+"""
+_VERDICTS: Final = "SELECT verdict, count(*) AS n FROM handed GROUP BY verdict, rank ORDER BY rank"
+_WORST_ONES: Final = f"""
+SELECT verdict, destination, consumer, consumer_client_id, queue_ns, source, frame
+FROM handed
+ORDER BY least(rank, {len(WORST_FIRST) - len(GOOD) + 1}), queue_ns DESC NULLS LAST,
+  sent_ns, source, stream, "offset", consumer
+LIMIT {_WORST}
+"""
+_MESSAGES: Final = """
+SELECT * EXCLUDE (home) FROM traced
+ORDER BY captured_ns, sent_ms, source, stream, "offset"
+LIMIT $limit
+"""
+_OF_KEYS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "deliveries": f"""
+            SELECT m.home, d.*
+            FROM chosen m JOIN deliveries d ON {_HERE}
+            ORDER BY {_RANK}, d.delivered_ns, d.delivered_frame, d.consumer, d.subscription""",
+        "hops": """
+            SELECT m.home, d.* FROM chosen m JOIN hops d USING (message_key) ORDER BY d.hop""",
+        "replies": """
+            SELECT m.home, m.message_key, d.* FROM chosen m JOIN conversations d
+            ON d.request_key = m.message_key AND d.source = m.source ORDER BY d.requested_frame""",
+        "requests": """
+            SELECT m.home, m.message_key, d.* FROM chosen m JOIN conversations d
+            ON d.reply_key = m.message_key AND d.source = m.source ORDER BY d.requested_frame""",
+        "retained": """
+            SELECT m.home, d.* FROM chosen m JOIN retained d
+            ON d.message_key = m.message_key AND d.source = m.source ORDER BY d.from_frame""",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Messages that were asked for, and what became of them."""
+
+    messages: int
+    """How many there are, of which `stories` has the first."""
+    destinations: int
+    first_ns: int | None
+    last_ns: int | None
+    unseen: int
+    """Deliveries of messages that nobody was seen to send, which have no key."""
+    verdicts: dict[str, int]
+    """Deliveries by verdict, the worst first."""
+    timed: int
+    """Deliveries whose time in queue is known, which `p50_ns` and `p99_ns` are of."""
+    p50_ns: float | None
+    p99_ns: float | None
+    worst: list[Row]
+    """The worst deliveries: those with a verdict that is not good, then the slowest."""
+    stories: list[Row]
+    """A message with its deliveries, hops, replies, requests that it answers, and times as a
+    retained value, each a row of its table; deliveries have their `queue_ns`, worst first."""
+
+
+def find_messages(tables: Tables, asked: str, *, verdict: str | None, limit: int) -> Trace:
+    """Find the messages of a key, to a destination, or from or to a client.
+
+    Parameters
+    ----------
+    asked
+        A message key, a destination, a topic filter, a client id or an endpoint.
+    verdict
+        Only messages that have a delivery with this verdict.
+    limit
+        How many stories to read.
+
+    Raises
+    ------
+    UsageError
+        There is no such message.
+    """
+    given = {"asked": asked, "topics": _topics(tables, asked), "verdict": verdict}
+    (counts,) = tables.sql(_TRACED + _COUNTS, given).to_pylist()
+    if not counts["messages"]:
+        raise UsageError(_nothing(asked, verdict, counts["unseen"]))
+    verdicts = tables.sql(_TRACED + _VERDICTS, given).to_pylist()
+    worst = tables.sql(_TRACED + _WORST_ONES, given).to_pylist()
+    messages = tables.sql(_TRACED + _MESSAGES, {**given, "limit": limit})
+    return Trace(
+        **counts,
+        verdicts={row["verdict"]: row["n"] for row in verdicts},
+        worst=worst,
+        stories=_stories(tables, messages),
+    )
+
+
+def _topics(tables: Tables, asked: str) -> list[str]:
+    """Return the destinations that a topic filter matches; none if it is no filter."""
+    if _WILDCARDS.isdisjoint(asked):
+        return []
+    names = tables.sql("SELECT DISTINCT destination FROM messages WHERE destination IS NOT NULL")
+    return [name for name in names["destination"].to_pylist() if matches(asked, name)]
+
+
+def _nothing(asked: str, verdict: str | None, unseen: int) -> str:
+    what = f"no message with the verdict '{verdict}'" if verdict else "no message"
+    said = f"{what} has the key '{asked}', was sent to it, or came from or went to such a client"
+    if unseen:
+        said += f"; {unseen} were handed over there, but who sent them was not captured"
+    return said
+
+
+def _stories(tables: Tables, found: pa.Table) -> list[Row]:
+    """Return what the tables say of messages, a query a table."""
+    messages = found.to_pylist()
+    homes = ["" if row["protocol"] == "jms" else row["source"] for row in messages]
+    names = ("source", "message_key", "protocol")
+    given = {"home": homes} | {name: [row[name] for row in messages] for name in names}
+    lists = ", ".join(f"unnest(${name}::VARCHAR[]) AS {name}" for name in given)
+    rows = {
+        name: tables.sql(f"WITH chosen AS (SELECT {lists}) {query}", given)
+        for name, query in _OF_KEYS.items()
+    }
+    deliveries = rows["deliveries"]
+    times = queue_times(deliveries, delayed(found))
+    rows["deliveries"] = deliveries.append_column("queue_ns", times)
+    grouped = {name: _grouped(table.to_pylist()) for name, table in rows.items()}
+    keys = [(home, row["message_key"]) for home, row in zip(homes, messages, strict=True)]
+    return [
+        {"message": message, **{name: of_key.get(key, []) for name, of_key in grouped.items()}}
+        for key, message in zip(keys, messages, strict=True)
+    ]
+
+
+def _grouped(rows: list[Row]) -> dict[tuple[str, str], list[Row]]:
+    grouped = defaultdict(list)
+    for row in rows:
+        grouped[row.pop("home"), row["message_key"]].append(row)
+    return grouped

@@ -1,0 +1,50 @@
+"""Text for people in lines of 80 columns: names and values, and columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from textwrap import wrap
+
+from wireyard.cli.tables import printable
+
+__all__ = ["WIDTH", "columns", "field", "ms_text", "wrapped"]
+
+WIDTH = 80
+_INDENT = 13
+"""Where the value of a field begins."""
+
+
+def field(name: str, value: str, indent: int = 2) -> Iterator[str]:
+    """Yield a name and its value, which goes on below itself."""
+    lines = list(wrapped(value, _INDENT)) or [""]
+    label = " " * indent + name
+    yield f"{label:<{_INDENT}}{lines[0].strip()}".rstrip()
+    yield from lines[1:]
+
+
+def wrapped(text: str, indent: int) -> Iterator[str]:
+    """Yield text from the wire in lines that are indented."""
+    for line in wrap(printable(text), WIDTH - indent, break_on_hyphens=False):
+        yield f"{' ' * indent}{line}"
+
+
+def columns(widths: Sequence[int], *cells: str) -> str:
+    """Return texts in columns, each cut to its own; a negative width is of one to the right."""
+    shown = []
+    for place, (text, width) in enumerate(zip(cells, widths, strict=True), 1):
+        room = abs(width) - (place < len(widths))  # a space before the next
+        cell = _cut(text, room)
+        shown.append(f"{cell:>{room}} " if width < 0 else f"{cell:<{abs(width)}}")
+    return "".join(shown).rstrip()
+
+
+def _cut(text: str, width: int) -> str:
+    shown = printable(text)
+    return shown if len(shown) <= width else f"{shown[: width - 2]}.."
+
+
+def ms_text(time_ns: float | None, *, unit: bool = True) -> str:
+    """Return a time in milliseconds, to a tenth."""
+    if time_ns is None:
+        return "-"
+    return f"{time_ns / 1e6:,.1f}{' ms' if unit else ''}"
