@@ -31,7 +31,7 @@ def count(tables: Tables, table: str) -> int:
 
 def test_a_capture_gives_the_tables_of_a_lake() -> None:
     with open_tables([str(CAPTURE)]) as tables:
-        assert set(tables.names) == FACTS | READ
+        assert set(tables.names) == FACTS | READ | {"latencies"}
         assert not tables.lake
         assert count(tables, "packets_jmq") == 882
         assert count(tables, "packets_mqtt") == 301

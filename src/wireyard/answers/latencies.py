@@ -1,0 +1,139 @@
+"""How long messages waited: percentiles by destination and consumer, and slow consumers by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from wireyard.answers import Tables
+
+__all__ = [
+    "DENIED",
+    "ENDS",
+    "FEWEST",
+    "SLOWER",
+    "SLOWER_TIMES",
+    "WAITING",
+    "Latencies",
+    "measure_latencies",
+]
+
+Row = dict[str, Any]
+
+SLOWER_TIMES: Final = 2
+SLOWER_NS: Final = 1_000_000
+FEWEST: Final = 5
+"""A consumer is slower than its peers if its median is above theirs by this factor and this much,
+of this many deliveries at least: less than a millisecond is how tasks of one machine are scheduled,
+and the median of a few deliveries is one of them."""
+
+_NAME: Final = "coalesce(consumer_client_id, consumer)"
+
+ENDS: Final = "SELECT source, max(last_ns) AS end_ns FROM streams GROUP BY source"
+"""When each capture ended."""
+DENIED: Final = """
+SELECT s.source, s.stream, s."offset", s.frame, s.destination, s.src_addr, s.src_port,
+  r.frame AS reply_frame, r.captured_ns, r.properties['JMQStatus'].value AS status,
+  r.properties['JMQReason'].value AS reason
+FROM packets_jmq r JOIN packets_jmq s
+ON s.source = r.source AND s.consumer_id = r.consumer_id
+  AND s.src_addr = r.dst_addr AND s.src_port = r.dst_port
+  AND s.dst_addr = r.src_addr AND s.dst_port = r.src_port
+WHERE r.packet_type = 9 AND r.properties['JMQStatus'].value <> '200'
+  AND s.packet_type BETWEEN 1 AND 6
+"""
+"""Messages that an Open MQ broker did not take: SEND_REPLY with another status than 200."""
+WAITING: Final = f"""
+SELECT d.source, d.destination, d.message_key, 'queued' AS state,
+  coalesce(d.consumer_client_id, d.consumer) AS name, d.sent_ns AS since_ns, d.sent_frame AS frame
+FROM deliveries d
+WHERE d.verdict = 'queued' AND d.sent_ns IS NOT NULL
+UNION ALL
+SELECT d.source, d.destination, d.message_key, 'unacknowledged',
+  coalesce(d.consumer_client_id, d.consumer), d.delivered_ns, d.delivered_frame
+FROM deliveries d
+WHERE d.outcome = 'unacknowledged' AND d.delivered_ns IS NOT NULL
+  AND d.verdict IN ('in_flight', 'held', 'in_transaction')
+UNION ALL
+SELECT m.source, m.destination, m.message_key, 'no consumer', NULL, m.captured_ns, m.frame
+FROM messages m JOIN ({ENDS}) e ON e.source = m.source
+LEFT JOIN transactions t ON t.source = m.source AND t.transaction_id = m.transaction_id
+WHERE m.protocol = 'jms' AND m.captured_ns IS NOT NULL AND m.first_seen = 'sent'
+  AND m.destination_kind IN ('queue', 'temporary_queue') AND m.destination <> '__JMQAdmin'
+  AND NOT EXISTS (FROM deliveries d WHERE d.message_key = m.message_key)
+  AND (t.outcome IS NULL OR t.outcome = 'committed')
+  AND NOT (m.expiration_ms > 0 AND m.expiration_ms < e.end_ns // 1000000)
+  AND (m.source, m.stream, m."offset") NOT IN (SELECT (source, stream, "offset") FROM ({DENIED}))
+"""
+
+"""What was still waiting when its capture ended: for a consumer that is away (`queued`), for an
+acknowledgement, or in a JMS queue for any consumer. Not there is what the broker refused, what was
+rolled back or expired, and what goes to the broker itself (``__JMQAdmin``)."""
+
+_BY: Final = """
+SELECT {name} AS name, count(*) AS deliveries,
+  quantile_cont(queue_ns, 0.5) AS p50_ns, quantile_cont(queue_ns, 0.9) AS p90_ns,
+  quantile_cont(queue_ns, 0.99) AS p99_ns, max(queue_ns) AS longest_ns,
+  quantile_cont(acknowledge_ns, 0.5) AS acknowledge_p50_ns,
+  quantile_cont(acknowledge_ns, 0.99) AS acknowledge_p99_ns
+FROM latencies
+WHERE {name} IS NOT NULL
+GROUP BY 1
+HAVING count(queue_ns) + count(acknowledge_ns) > 0
+ORDER BY greatest(p50_ns, acknowledge_p50_ns) DESC, name
+"""
+SLOWER: Final = f"""
+WITH one AS (
+  SELECT destination, {_NAME} AS name, 'in queue' AS what, queue_ns AS took_ns FROM latencies
+  UNION ALL
+  SELECT destination, {_NAME}, 'to acknowledge', acknowledge_ns FROM latencies
+), each AS (
+  SELECT destination, name, what, count(took_ns) AS deliveries,
+    quantile_cont(took_ns, 0.5) AS median_ns
+  FROM one
+  WHERE name IS NOT NULL AND took_ns IS NOT NULL
+  GROUP BY ALL
+)
+SELECT * FROM (
+  SELECT e.name, e.destination, e.what, e.deliveries, e.median_ns,
+    count(*) AS peers, quantile_cont(p.median_ns, 0.5) AS peers_ns
+  FROM each e JOIN each p
+  ON p.destination = e.destination AND p.what = e.what AND p.name <> e.name
+  WHERE e.deliveries >= {FEWEST} AND p.deliveries >= {FEWEST}
+  GROUP BY ALL
+)
+WHERE median_ns >= {SLOWER_TIMES} * peers_ns AND median_ns - peers_ns >= {SLOWER_NS}
+ORDER BY median_ns - peers_ns DESC, name, destination, what
+"""
+_OLDEST: Final = f"""
+SELECT w.destination AS name, w.state, count(*) AS messages,
+  max(e.end_ns - w.since_ns) AS oldest_ns,
+  min(w.since_ns) AS since_ns, arg_min(w.frame, w.since_ns) AS frame,
+  arg_min(w.source, w.since_ns) AS source
+FROM ({WAITING}) w JOIN ({ENDS}) e USING (source)
+GROUP BY ALL
+ORDER BY oldest_ns DESC, name
+"""
+
+
+@dataclass(frozen=True)
+class Latencies:
+    """How long messages waited; rows with times in nanoseconds, the slowest first."""
+
+    slower: list[Row]
+    """Consumers that are slower than the other consumers of a destination."""
+    waiting: list[Row]
+    """By destination, what was still waiting when its capture ended."""
+    destinations: list[Row]
+    consumers: list[Row]
+
+
+def measure_latencies(tables: Tables) -> Latencies:
+    """Measure how long messages waited."""
+    return Latencies(
+        slower=tables.sql(SLOWER).to_pylist(),
+        waiting=tables.sql(_OLDEST).to_pylist(),
+        destinations=tables.sql(_BY.format(name="destination")).to_pylist(),
+        consumers=tables.sql(_BY.format(name=_NAME)).to_pylist(),
+    )

@@ -1,0 +1,132 @@
+"""``wireyard slow``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+import click
+
+from wireyard.cli import exits
+from wireyard.cli.blocks import columns, ms_text
+from wireyard.cli.options import PATH, examples
+from wireyard.cli.output import open_output
+
+if TYPE_CHECKING:
+    from wireyard.answers.latencies import Latencies
+    from wireyard.formats.base import Row
+
+__all__ = ["command"]
+
+_MOST_LINES = 10
+_SLOWER = (2, 21, 19, 15, -11, -12)
+_WAITING = (2, 22, 15, -9, -13, 19)
+_TIMES = (2, 21, -8, -8, -8, -8, -9, -8, -8)
+
+
+@click.command(
+    "slow",
+    epilog=examples(
+        "wireyard slow traffic.pcap",
+        "wireyard slow lake --limit 50",
+        "wireyard slow lake --out jsonl | jq 'select(.table == \"slower\")'",
+    ),
+)
+@click.argument("input", type=PATH)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=_MOST_LINES,
+    show_default=True,
+    metavar="N",
+    help="Show the N slowest of each kind.",
+)
+@click.option(
+    "--out",
+    type=click.Choice(["text", "jsonl"]),
+    default="text",
+    show_default=True,
+    help="In columns, or all rows as JSON Lines with times in nanoseconds.",
+)
+def command(input: str, limit: int, out: str) -> int:
+    """Show which consumers are slow, and how long messages waited.
+
+    INPUT is a lake, or a capture, a stream or a store. A consumer is slow if the median of its
+    deliveries is twice that of the other consumers of a destination at least, and a millisecond
+    more: of the time in queue, from when a message was sent to when it was handed over, or of the
+    time from there to its acknowledgement. Then follow the messages that were still waiting when
+    the capture ended, and percentiles by destination and by consumer, milliseconds, slowest first.
+
+    Every delivery with both times is a row of the table ``latencies``, for questions of your own.
+    """
+    from wireyard.answers import open_tables
+    from wireyard.answers.latencies import measure_latencies
+
+    with open_tables([input]) as tables, open_output(None, binary=False) as target:
+        found = measure_latencies(tables)
+        lines = _json_lines(found) if out == "jsonl" else _text(found, limit)
+        for line in lines:
+            target.write(f"{line}\n".encode())
+    return exits.DONE
+
+
+def _json_lines(found: Latencies) -> Iterator[str]:
+    for table, rows in asdict(found).items():
+        for row in rows:
+            yield json.dumps({"table": table, **row}, ensure_ascii=False)
+
+
+def _text(found: Latencies, limit: int) -> Iterator[str]:
+    if not found.destinations and not found.waiting:
+        yield "no message was seen both sent and handed over"
+        return
+    yield from _slower(found.slower, limit)
+    yield ""
+    yield from _waiting(found.waiting, limit)
+    for name, rows in (("destination", found.destinations), ("consumer", found.consumers)):
+        yield ""
+        yield from _times(name, rows, limit)
+
+
+def _slower(rows: Sequence[Row], limit: int) -> Iterator[str]:
+    if not rows:
+        yield "no consumer is slower than its peers"
+        return
+    yield "slower than their peers"
+    yield columns(_SLOWER, "", "consumer", "destination", "median", "its own", "its peers'")
+    for row in rows[:limit]:
+        own, peers = ms_text(row["median_ns"]), ms_text(row["peers_ns"])
+        yield columns(_SLOWER, "", row["name"], row["destination"], row["what"], own, peers)
+    yield from _rest(rows, limit)
+
+
+def _waiting(rows: Sequence[Row], limit: int) -> Iterator[str]:
+    if not rows:
+        yield "nothing was waiting at the end"
+        return
+    yield "still waiting at the end"
+    yield columns(_WAITING, "", "destination", "for", "messages", "oldest", "frame")
+    for row in rows[:limit]:
+        frame = "" if row["frame"] is None else f"{row['frame']} "
+        cells = (row["name"] or "-", row["state"], f"{row['messages']:,}")
+        oldest, place = ms_text(row["oldest_ns"]), PurePath(row["source"]).name
+        yield columns(_WAITING, "", *cells, oldest, f"{frame}{place}")
+    yield from _rest(rows, limit)
+
+
+def _times(name: str, rows: Sequence[Row], limit: int) -> Iterator[str]:
+    yield f"{'by ' + name:<31}{'in queue':<33}to acknowledge"
+    yield columns(_TIMES, "", name, "number", "p50", "p90", "p99", "longest", "p50", "p99")
+    shown = ("p50_ns", "p90_ns", "p99_ns", "longest_ns", "acknowledge_p50_ns", "acknowledge_p99_ns")
+    for row in rows[:limit]:
+        times = (ms_text(row[column], unit=False) for column in shown)
+        yield columns(_TIMES, "", row["name"], f"{row['deliveries']:,}", *times)
+    yield from _rest(rows, limit)
+
+
+def _rest(rows: Sequence[Row], limit: int) -> Iterator[str]:
+    if len(rows) > limit:
+        yield f"  and {len(rows) - limit:,} others"
