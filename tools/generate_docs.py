@@ -18,6 +18,7 @@ from tools.format_pages import format_page, markdown
 from tools.jmq_layer_page import jmq_page
 from tools.layer_pages import mqtt_page
 from tools.rmp_layer_page import rmp_page
+from tools.symptoms_page import symptoms_page
 from wireyard.cli import main as cli
 from wireyard.formats import names
 from wireyard.layers.port import TERSE
@@ -157,6 +158,7 @@ DOCUMENTS: dict[str, Callable[[], Iterator[str]]] = {
     "layers/jmq.md": jmq_page,
     "layers/mqtt.md": mqtt_page,
     "layers/rmp.md": rmp_page,
+    "symptoms.md": symptoms_page,
 }
 
 

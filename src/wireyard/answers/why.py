@@ -1,0 +1,88 @@
+"""What is stuck, lost or broken: the findings of the table of symptoms, worst first."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wireyard.answers.symptoms import SEVERITIES, SYMPTOMS, Symptom
+
+if TYPE_CHECKING:
+    from wireyard.answers import Tables
+
+__all__ = ["Finding", "find_symptoms"]
+
+_OF_ROW = ("destination", "client", "count", "source", "frame", "stream", "offset")
+_NOUNS = ("message", "time", "login", "connection", "subscription", "piece")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is wrong, with its proof.
+
+    The proof is a packet: its frame in the capture, and where it begins in its stream; or a stored
+    record, which has no frame.
+    """
+
+    symptom: str
+    severity: str
+    subject: str
+    """What it is about: a destination, or a client where it is about none."""
+    destination: str | None
+    client: str | None
+    count: int
+    text: str
+    source: str
+    frame: int | None
+    stream: str
+    offset: int
+    next: str
+    """A command that shows more."""
+
+
+def find_symptoms(tables: Tables, asked: str | None, *, shown_as: str) -> list[Finding]:
+    """Find what is wrong, worst first.
+
+    Parameters
+    ----------
+    asked
+        Only what is about this destination or client.
+    shown_as
+        The input as commands name it.
+    """
+    found = [
+        finding
+        for symptom in SYMPTOMS
+        for finding in _findings(tables, symptom, shown_as)
+        if asked is None or asked in (finding.destination, finding.client)
+    ]
+    order = {symptom.code: place for place, symptom in enumerate(SYMPTOMS)}
+    return sorted(
+        found,
+        key=lambda one: (
+            SEVERITIES.index(one.severity), -one.count, order[one.symptom], one.subject,
+            one.client or "", one.source,
+        ),
+    )  # fmt: skip
+
+
+def _findings(tables: Tables, symptom: Symptom, shown_as: str) -> Iterator[Finding]:
+    for row in tables.sql(symptom.query).to_pylist():
+        subject = row["destination"] or row["client"] or row["source"]
+        words = {**row, "subject": subject, "input": shown_as}
+        quoted = {name: shlex.quote(str(value)) for name, value in words.items()}
+        yield Finding(
+            symptom=symptom.code,
+            severity=symptom.severity,
+            subject=subject,
+            text=symptom.text.format(**words, **_counted(row["count"])),
+            next=symptom.next.format(**quoted),
+            **{name: row[name] for name in _OF_ROW},
+        )
+
+
+def _counted(count: int) -> dict[str, str]:
+    """Return a count with each noun, by the plural."""
+    return {f"{noun}s": f"{count:,} {noun}{'s' * (count != 1)}" for noun in _NOUNS}

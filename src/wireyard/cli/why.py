@@ -1,0 +1,98 @@
+"""``wireyard why``."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from wireyard.cli import exits
+from wireyard.cli.blocks import wrapped
+from wireyard.cli.options import PATH, examples
+from wireyard.cli.output import open_output
+from wireyard.cli.tables import printable
+
+if TYPE_CHECKING:
+    from wireyard.answers.why import Finding
+
+__all__ = ["command"]
+
+_MOST_FINDINGS = 20
+_INDENT = 9
+
+
+@click.command(
+    "why",
+    epilog=examples(
+        "wireyard why traffic.pcap",
+        "wireyard why lake shop.orders",
+        "wireyard why /var/imq/instances/imqbroker/fs370",
+        "wireyard why lake --out jsonl | jq 'select(.severity == \"lost\")'",
+    ),
+)
+@click.argument("input", type=PATH)
+@click.argument("subject", required=False, metavar="[DESTINATION|CLIENT]")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=_MOST_FINDINGS,
+    show_default=True,
+    metavar="N",
+    help="Show the N worst.",
+)
+@click.option(
+    "--out",
+    type=click.Choice(["text", "jsonl"]),
+    default="text",
+    show_default=True,
+    help="In words, or all findings as JSON Lines.",
+)
+def command(input: str, subject: str | None, limit: int, out: str) -> int:
+    """Show what is stuck, lost or broken, worst first, each with its proof.
+
+    INPUT is a lake, or a capture, a stream or a store; DESTINATION and CLIENT, a client id or an
+    endpoint, narrow it down. Each finding is a symptom, its destination and client, what happened
+    how often, a frame or a stored record that proves it, and a command that shows more. Nothing is
+    concluded from what a capture does not show, and of a bare stream, which has no times, nothing.
+    """
+    from wireyard.answers import open_tables
+    from wireyard.answers.why import find_symptoms
+
+    with open_tables([input]) as tables, open_output(None, binary=False) as target:
+        found = find_symptoms(tables, subject, shown_as=input)
+        lines = map(_json_line, found) if out == "jsonl" else _text(found, limit)
+        for line in lines:
+            target.write(f"{line}\n".encode())
+    return exits.DONE
+
+
+def _json_line(one: Finding) -> str:
+    return json.dumps(asdict(one), ensure_ascii=False)
+
+
+def _text(found: Sequence[Finding], limit: int) -> Iterator[str]:
+    if not found:
+        yield "nothing is stuck, lost or broken, as far as this shows"
+        return
+    counts = Counter(one.severity for one in found)
+    said = ", ".join(f"{count} {severity}" for severity, count in counts.items())
+    yield f"{len(found)} finding{'s' * (len(found) > 1)}, worst first: {said}"
+    for one in found[:limit]:
+        yield ""
+        about = " for ".join(filter(None, (one.destination, one.client))) or one.subject
+        yield f"{one.severity:<{_INDENT}}{one.symptom}: {printable(about)}"
+        yield from wrapped(one.text, _INDENT)
+        yield f"{'':{_INDENT}}proof: {printable(_proof(one))}"
+        yield f"{'':{_INDENT}}next: {printable(one.next)}"
+    if len(found) > limit:
+        yield f"and {len(found) - limit:,} others; --limit N shows more"
+
+
+def _proof(one: Finding) -> str:
+    if one.frame is not None:
+        return f"frame {one.frame} of {one.source}"
+    return f"offset {one.offset} of {one.stream} in {one.source}"

@@ -1,0 +1,212 @@
+"""``wireyard why``: each symptom in its recording, nothing in healthy ones."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.answers.talks import Talk, puback
+from tests.formats.mqtt.make import packet
+from wireyard.answers import open_tables
+from wireyard.answers.symptoms import SEVERITIES, SYMPTOMS
+from wireyard.cli import main
+
+ROOT = Path(__file__).parents[2]
+RECORDED = ROOT / "examples" / "symptoms"
+SHARED = ROOT.parent / "shared" / "captures"
+NAMED = {
+    "jms-consumer_paused": ["consumer_paused"],
+    "jms-dead": ["dead_messages"],
+    "jms-expired": ["expired_unseen"],
+    "jms-given_back": ["given_back"],
+    "jms-healthy": [],
+    "jms-no_consumer": ["no_consumer"],
+    "jms-over_limit": ["over_limit"],
+    "jms-producer_paused": ["producer_paused"],
+    "jms-refused": ["login_refused"],
+    "jms-selector": ["selector_matches_nothing"],
+    "jms-slow_consumer": ["slow_consumer"],
+    "jms-unacknowledged": ["never_acknowledged", "dropped"],
+    "mqtt-expired": ["expired", "dropped"],
+    "mqtt-healthy": [],
+    "mqtt-keep_alive_missed": ["keep_alive_missed"],
+    "mqtt-login_refused": ["login_refused"],
+    "mqtt-not_forwarded": ["not_forwarded"],
+    "mqtt-publish_refused": ["publish_refused"],
+    "mqtt-queued_away": ["queued_away"],
+    "mqtt-retained_unread": ["retained_unread"],
+    "mqtt-session_expired": ["discarded", "session_expired", "dropped"],
+    "mqtt-taken_over": ["taken_over"],
+    "mqtt-too_large": ["too_large"],
+    "mqtt-unacknowledged": ["unacknowledged"],
+    "mqtt-window_full": ["window_full", "rule_broken"],
+}
+"""What is named in each recording. The broker of the last one had more in flight than its client
+had asked for; where a client was to be away, or vanished, its connection was dropped."""
+HEALTHY = (
+    "mosquitto/bulk-v4.pcap.gz", "mosquitto/bulk-v5.pcap.gz", "mosquitto/qos-v3.pcap.gz",
+    "mosquitto/qos-v4.pcap.gz", "mosquitto/qos-v5.pcap.gz", "mosquitto/splits-v4.pcap",
+    "mosquitto/splits-v5.pcap", "openmq/bodies.pcap", "openmq/pubsub.pcap", "openmq/requests.pcap",
+    "openmq/bulk.pcap",
+)  # fmt: skip
+
+
+def why(*words: object) -> Result:
+    return CliRunner().invoke(
+        main, ["why", *map(str, words)], catch_exceptions=False, prog_name="wireyard"
+    )
+
+
+def findings(*words: object) -> list[dict[str, Any]]:
+    done = why(*words, "--out", "jsonl")
+    assert done.exit_code == 0, done.stderr
+    return list(map(json.loads, done.stdout.splitlines()))
+
+
+def test_every_recording_is_looked_at() -> None:
+    assert {path.stem for path in RECORDED.glob("*.pcap")} == set(NAMED)
+    codes = [symptom.code for symptom in SYMPTOMS]
+    assert len(set(codes)) == len(codes)
+    assert {symptom.severity for symptom in SYMPTOMS} == set(SEVERITIES)
+    assert {code for named in NAMED.values() for code in named} <= set(codes)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_recording_shows_its_symptom_and_no_other(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    path = f"examples/symptoms/{name}.pcap"
+    found = findings(path)
+    assert [one["symptom"] for one in found] == NAMED[name]
+    assert (why(path).stdout == "nothing is stuck, lost or broken, as far as this shows\n") == (
+        not found
+    )
+    for one in found:
+        assert one["source"].endswith(path) and one["frame"] > 0
+        program, *words = shlex.split(one["next"])
+        done = CliRunner().invoke(main, words, prog_name="wireyard")
+        assert (program, done.exit_code) == ("wireyard", 0), (one["next"], done.stderr)
+        assert len(done.stdout) > 100
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_nothing_is_named_in_healthy_recordings(name: str) -> None:
+    path = SHARED / name
+    if not path.exists():
+        pytest.skip("the recordings are not beside this checkout")
+    assert findings(path) == []
+
+
+def test_the_proof_is_the_packet_itself() -> None:
+    (one,) = findings(RECORDED / "mqtt-not_forwarded.pcap")
+    with open_tables([one["source"]]) as tables:
+        (row,) = tables.sql(
+            'SELECT * FROM packets_mqtt WHERE frame = $frame AND stream = $stream AND "offset" = $at',
+            {"frame": one["frame"], "stream": one["stream"], "at": one["offset"]},
+        ).to_pylist()
+    assert (row["packet_type_name"], row["topic"]) == ("PUBLISH", "plant/state")
+
+
+def test_a_destination_or_a_client_narrows_it_down() -> None:
+    path = RECORDED / "mqtt-session_expired.pcap"
+    every = findings(path)
+    assert findings(path, "gets") == every
+    assert [one["symptom"] for one in findings(path, "plant/state")] == ["discarded"]
+    assert findings(path, "somebody else") == []
+
+
+def test_a_store_shows_who_holds_what() -> None:
+    found = findings(ROOT / "examples" / "store" / "fs370")
+    assert {one["symptom"] for one in found} == {"stored", "stored_unacknowledged"}
+    assert all(one["frame"] is None and Path(one["source"]).exists() for one in found)
+    assert "proof: offset " in why(ROOT / "examples" / "store" / "fs370").stdout
+
+
+def test_of_bare_streams_nothing_is_said() -> None:
+    assert findings(ROOT / "examples" / "traffic" / "shop-b2c.jmq") == []
+
+
+def test_what_the_example_shows() -> None:
+    found = findings(ROOT / "examples" / "traffic.pcap")
+    assert [(one["severity"], one["symptom"], one["subject"], one["count"]) for one in found] == [
+        ("lost", "expired_unseen", "shop.quotes", 3),
+        ("lost", "not_forwarded", "shop/prices/apples", 1),
+        ("lost", "expired", "shop/till/3/display", 1),
+        ("stuck", "never_acknowledged", "shop.payments", 2),
+        ("refused", "login_refused", "127.0.0.1:53162", 1),
+        ("refused", "login_refused", "stranger", 1),
+        ("cut", "dropped", "shelf", 1),
+        ("cut", "dropped", "till", 1),
+        ("slow", "slow_consumer", "shop.alerts", 5),
+        ("odd", "given_back", "shop.orders", 3),
+        ("odd", "duplicate", "shop/sales/0", 1),
+        ("odd", "duplicate", "shop/sales/0", 1),
+    ]
+
+
+# --- symptoms without a recording of their own ----------------------------------------------
+
+
+def both() -> Talk:
+    talk = Talk()
+    talk.login(1, 5001, "gets")
+    talk.login(2, 5002, "sends")
+    return talk
+
+
+def test_a_publisher_whom_nobody_answers(tmp_path: Path) -> None:
+    talk = both()
+    for number in range(1, 4):
+        talk.say(10 * number, 5002, _publish(number), up=True)
+    talk.end(3000, 5002, reset=True)
+    found = {one["symptom"]: one for one in findings(talk.write(tmp_path / "in.pcap"))}
+    assert found["unaccepted"]["client"] == "sends" and found["unaccepted"]["count"] == 3
+
+
+def test_a_refused_subscription(tmp_path: Path) -> None:
+    talk = both()
+    talk.say(10, 5001, packet(0x82, b"\0\x05\0\x01a\1"), up=True)
+    talk.say(11, 5001, packet(0x90, b"\0\x05\x80"), up=False)
+    (one,) = findings(talk.write(tmp_path / "in.pcap"))
+    assert (one["symptom"], one["client"]) == ("subscription_refused", "gets")
+    assert one["text"] == "1 subscription refused by the broker, with code 128"
+
+
+def test_a_copy_too_many(tmp_path: Path) -> None:
+    talk = both()
+    talk.subscribe(5, 5001, "plant/state")
+    talk.publish(10, 5002, "plant/state", b"once", 1)
+    talk.deliver(11, 5001, "plant/state", b"once", 1)
+    talk.deliver(12, 5001, "plant/state", b"once", 2)
+    (one,) = findings(talk.write(tmp_path / "in.pcap"))
+    assert (one["symptom"], one["client"]) == ("duplicate", "gets")
+
+
+def test_what_is_no_packet(tmp_path: Path) -> None:
+    talk = both()
+    talk.say(10, 5002, b"\xff\xff\xff\xff\xff no packet", up=True)
+    codes = {one["symptom"] for one in findings(talk.write(tmp_path / "in.pcap"))}
+    assert "malformed" in codes
+
+
+def _publish(number: int) -> bytes:
+    return packet(0x32, b"\0\x01a" + number.to_bytes(2, "big") + b"x")
+
+
+def test_an_acknowledgement_with_an_error(tmp_path: Path) -> None:
+    talk = Talk()
+    talk.login(1, 5001, "gets", version=5)
+    talk.login(2, 5002, "sends")
+    talk.subscribe(5, 5001, "a", version=5)
+    talk.say(10, 5002, _publish(1), up=True)
+    talk.say(10.1, 5002, puback(1), up=False)
+    talk.say(11, 5001, packet(0x32, b"\0\x01a\0\x01\0x"), up=False)
+    talk.say(12, 5001, puback(1, b"\x83"), up=True)
+    (one,) = findings(talk.write(tmp_path / "in.pcap"))
+    assert (one["symptom"], one["client"]) == ("refused_by_client", "gets")
