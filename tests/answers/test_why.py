@@ -107,7 +107,8 @@ def test_the_proof_is_the_packet_itself() -> None:
     (one,) = findings(RECORDED / "mqtt-not_forwarded.pcap")
     with open_tables([one["source"]]) as tables:
         (row,) = tables.sql(
-            'SELECT * FROM packets_mqtt WHERE frame = $frame AND stream = $stream AND "offset" = $at',
+            "SELECT * FROM packets_mqtt"
+            ' WHERE frame = $frame AND stream = $stream AND "offset" = $at',
             {"frame": one["frame"], "stream": one["stream"], "at": one["offset"]},
         ).to_pylist()
     assert (row["packet_type_name"], row["topic"]) == ("PUBLISH", "plant/state")

@@ -307,11 +307,8 @@ class _Stage:
         paths = [self._lake.staged("deliveries", file) for file in self._facts["deliveries"]]
         sent = [self._lake.staged("messages", file) for file in self._facts["messages"]]
         work = partial(_measure, delays=_delays(sent), staging=self._lake.staged(""))
-        if self._rows["deliveries"] <= _COUNTED_HERE:
-            for path in paths:
-                self.take(work(path))
-        else:
-            self.take(run_tasks(self._spark, paths, work))
+        here = self._rows["deliveries"] <= _COUNTED_HERE
+        self.take(run_tasks(self._runner, paths, work, here=here))
 
     def _join_producers(self) -> None:
         """Write one row for each producer of a source, of whose messages tasks had a part each."""
