@@ -172,7 +172,7 @@ def sessions(answer: Answer, first_ns: int, last_ns: int) -> str:
         rows.append(
             {
                 "row": number,
-                "client": clipped(row["client"] or row["endpoint"], 22),
+                "client": clipped(row["client"] or row["endpoint"] or "unknown", 22),
                 "from": start / _NS_PER_MS,
                 "to": max(stop, start + least) / _NS_PER_MS,
                 "ended": row["ended_by"] or "unknown",

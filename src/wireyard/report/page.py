@@ -9,9 +9,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from importlib.util import find_spec
+from threading import Timer
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+
 from wireyard.answers.evidence import Evidence, Place, find_evidence
+from wireyard.answers.symptoms import SYMPTOMS
+from wireyard.answers.why import Finding, find_symptoms
 from wireyard.errors import UsageError
 from wireyard.layers.jmq.delivery import VERDICTS as JMS_VERDICTS
 from wireyard.layers.mqtt.deliveries import VERDICTS as MQTT_VERDICTS
@@ -29,8 +35,10 @@ _HEX_BYTES: Final = 8
 _HEX_LINES: Final = 6
 _MOST_MARKS: Final = 24
 _NEEDED: Final = ("jinja2", "altair", "vl_convert")
-_SHELL: Final = frozenset('"$`\\!')
-_SEVERITIES: Final = ("bad", "warn")
+_ITS_INPUT: Final = "@its-input@"
+"""Stands for an input in commands until it is known which."""
+_SYMPTOMS_S: Final = 10.0
+"""How long symptoms are looked for; of 20 million messages some take longer than the whole page."""
 _MEANINGS: Final = {"mqtt": MQTT_VERDICTS, "jms": JMS_VERDICTS}
 _MOMENTS: Final = frozenset({"first_ns", "last_ns", "from_ns", "opened_ns", "closed_ns"})
 _SPANS: Final = frozenset({"p50_ns", "p90_ns", "p99_ns", "max_ns"})
@@ -47,22 +55,23 @@ class ReportError(UsageError):
 
 
 @dataclass(frozen=True)
-class Finding:
-    """Something that needs attention, with its proof."""
+class Shown:
+    """A finding as the page shows it."""
 
+    kind: str
     severity: str
     title: str
+    text: str
     query: str
     """The answer that says so."""
     row: int
     column: str
     """Where in it the number of things is."""
-    meaning: str
     where: str
-    """Where the first of them is."""
-    place: Place | None
+    """Where the proof is."""
+    place: Place
     command: str
-    """What shows all of them."""
+    """What shows more."""
 
 
 def build_report(
@@ -97,12 +106,12 @@ def build_report(
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     answers = ask_all(tables)
-    opened = _options(format, decode_as, keylog)
-    command = " ".join(["wireyard sql", *map(shlex.quote, inputs), *opened])
-    findings = sorted(_findings(answers, command), key=lambda one: _SEVERITIES.index(one.severity))
+    opened = [*map(shlex.quote, inputs), *_options(format, decode_as, keylog)]
+    findings, symptoms = _find(tables, answers["quarantined"], inputs)
+    answers |= symptoms.answers
     shown = findings[:_MOST_FINDINGS]
     evidence = find_evidence(
-        {one.place for one in shown if one.place},
+        {one.place for one in shown if None not in one.place},
         format=format,
         decode_as=decode_as,
         keylog=keylog,
@@ -119,9 +128,12 @@ def build_report(
     return page.render(
         answers=answers,
         charts=_charts(answers),
-        command=command,
+        command=" ".join(["wireyard sql", *opened]),
         findings=shown,
         all_findings=len(findings),
+        symptoms=symptoms,
+        all_symptoms=len(SYMPTOMS),
+        why=f"wireyard why {shlex.quote(inputs[0]) if len(inputs) == 1 else 'INPUT'}",
         dumps={place: _dump(found) for place, found in evidence.items()},
         inputs=[text.clipped(one, 60) for one in inputs],
         meanings=_MEANINGS,
@@ -144,61 +156,105 @@ def _options(format: str | None, decode_as: Sequence[str], keylog: Sequence[str]
 # --- what needs attention -------------------------------------------------------------------
 
 
-def _findings(answers: Mapping[str, Answer], command: str) -> Iterator[Finding]:
-    """Yield what needs attention, of each kind the most frequent first."""
+class _Symptoms:
+    """Tables that are asked for symptoms: the answers are kept, in an order that is total.
 
-    def asking(sql: str) -> str:
-        # In double quotes where the shell takes nothing else in it for its own.
-        plain = not _SHELL.intersection(sql) and text.shown(sql) == sql
-        return f'{command} "{sql}"' if plain else f"{command} {shlex.quote(sql)}"
+    Symptoms are looked for as long as there is time; what is left then is found in nothing.
+    """
 
-    for number, row in enumerate(answers["quarantined"].rows):
-        what = text.shown(row["message"] or f"{row['status']} bytes")
-        yield Finding(
-            "bad", f"{row['format']}: {row['status']} bytes in the quarantine", "quarantined",
-            number, "rows", what, _where(row), _place(row),
-            asking("SELECT * FROM quarantine WHERE " + _equal(row, "status", "error.code=code")),
-        )  # fmt: skip
-    for number, row in enumerate(answers["failed"].rows):
-        severity = _severity(row["protocol"], row["verdict"])
-        if severity not in _SEVERITIES:
-            continue
-        meaning = _MEANINGS.get(row["protocol"], {}).get(row["verdict"], "")
-        yield Finding(
-            severity, f"{row['protocol']} deliveries: {_words(row['verdict'])}", "failed",
-            number, "deliveries", meaning, _where(row), _place(row),
-            asking("SELECT * FROM deliveries WHERE " + _equal(row, "protocol", "verdict")),
-        )  # fmt: skip
-    for number, row in enumerate(answers["ended"].rows):
-        if row["ended_by"] not in ("dropped", "refused"):
-            continue
-        meaning = {
-            "dropped": "the connection ended without a goodbye",
-            "refused": "the broker refused the login",
-        }[row["ended_by"]]
-        who = f"; the first was {text.clipped(row['client'] or 'unknown', 40)}"
-        yield Finding(
-            "warn", f"{row['protocol']} sessions: {row['ended_by']}", "ended", number, "sessions",
-            meaning + who, _where(row), _place(row),
-            asking("SELECT * FROM sessions WHERE " + _equal(row, "protocol", "ended_by")),
-        )  # fmt: skip
-    for number, row in enumerate(answers["violations"].rows):
-        yield Finding(
-            "warn", f"{row['protocol']}: {text.shown(row['rule'] or 'rule')} violated",
-            "violations", number, "violations", text.shown(row["text"] or ""), _where(row),
-            _place(row),
-            asking("SELECT * FROM violations WHERE " + _equal(row, "protocol", "rule")),
-        )  # fmt: skip
-    for number, row in enumerate(answers["unanswered"].rows):
-        meaning = f"no reply was seen; the first was {text.clipped(row['request'] or '', 40)}"
-        yield Finding(
-            "warn", f"{row['kind']} requests without a reply", "unanswered", number, "requests",
-            meaning, _where(row), _place(row),
-            asking(
-                "SELECT * FROM conversations WHERE reply_key IS NULL AND replied_ns IS NULL AND "
-                + _equal(row, "kind")
-            ),
-        )  # fmt: skip
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._waiting = iter(SYMPTOMS)
+        self._until = monotonic() + _SYMPTOMS_S
+        self.answers: dict[str, Answer] = {}
+        self.left: list[str] = []
+
+    def sql(self, query: str) -> pa.Table:
+        """Return what a query for the next symptom finds."""
+        symptom = next(self._waiting)
+        text = f"FROM (\n{query.strip()}\n) ORDER BY destination, client, source, stream"
+        rest = self._until - monotonic()
+        timer = Timer(max(rest, 0), self._tables.connection.interrupt)
+        timer.start()
+        try:
+            found = self._tables.sql(text) if rest > 0 else None
+        except UsageError:
+            if monotonic() < self._until:
+                raise
+            found = None  # it was interrupted
+        finally:
+            timer.cancel()
+        if found is None:
+            self.left.append(symptom.code)
+            return pa.table({})
+        if found.num_rows:
+            self.answers[symptom.code] = Answer(symptom.code, text, found.to_pylist())
+        return found
+
+    def row_of(self, finding: Finding) -> int:
+        """Return which row of its answer a finding is made of."""
+        names = ("destination", "client", "source", "stream", "frame", "offset", "count")
+        wanted = [getattr(finding, name) for name in names]
+        rows = self.answers[finding.symptom].rows
+        return next(
+            place for place, row in enumerate(rows) if [row[name] for name in names] == wanted
+        )
+
+
+def _find(
+    tables: Tables, quarantined: Answer, inputs: Sequence[str]
+) -> tuple[list[Shown], _Symptoms]:
+    """Return what is wrong, the worst first, as the page shows it.
+
+    Commands that take one input are given the one, of several the one that has the proof.
+    """
+    symptoms = _Symptoms(tables)
+    given = inputs[0] if len(inputs) == 1 else _ITS_INPUT
+    found = [
+        Shown(
+            kind=finding.symptom.replace("_", " "),
+            severity=finding.severity,
+            title=text.clipped(finding.subject, _MOST_CELL),
+            text=text.shown(finding.text),
+            query=finding.symptom,
+            row=symptoms.row_of(finding),
+            column="count",
+            where=_where(finding),
+            place=(finding.source, finding.stream, finding.offset),
+            command=text.shown(finding.next.replace(_ITS_INPUT, shlex.quote(finding.source or ""))),
+        )
+        for finding in find_symptoms(symptoms, None, shown_as=given)  # type: ignore[arg-type]
+    ]
+    if "malformed" not in symptoms.answers:  # as of bare streams, which symptoms leave out
+        found[:0] = _broken(quarantined, " ".join(map(shlex.quote, inputs)))
+    return found, symptoms
+
+
+def _broken(quarantined: Answer, inputs: str) -> Iterator[Shown]:
+    """Yield what is in the quarantine."""
+    for number, row in enumerate(quarantined.rows):
+        what = row["message"] or "bytes that belong to no packet"
+        sql = f"FROM quarantine WHERE status = '{row['status']}'"
+        yield Shown(
+            kind=f"{row['status']} bytes",
+            severity="lost",
+            title=text.clipped(f"{row['format']} {row['field'] or ''}".strip(), _MOST_CELL),
+            text=text.shown(what),
+            query="quarantined",
+            row=number,
+            column="rows",
+            where=f"{text.clipped(row['source'], 60)}, {text.clipped(row['stream'], 60)}"
+            f" at {row['at']}",
+            place=(row["source"], row["stream"], row["at"]),
+            command=f'wireyard sql {inputs} "{sql}"',
+        )
+
+
+def _where(finding: Finding) -> str:
+    if finding.frame is not None:
+        return f"{text.clipped(finding.source or '', 60)}, frame {finding.frame}"
+    stream = text.clipped(finding.stream or "", 60)
+    return f"{text.clipped(finding.source or '', 60)}, {stream} at {finding.offset}"
 
 
 def _severity(protocol: str | None, verdict: str | None) -> str:
@@ -206,33 +262,6 @@ def _severity(protocol: str | None, verdict: str | None) -> str:
     if verdict is None:
         return "unknown"
     return BAD_VERDICTS.get(protocol or "", {}).get(verdict, "good")
-
-
-def _words(verdict: str | None) -> str:
-    return (verdict or "unknown").replace("_", " ")
-
-
-def _equal(row: Mapping[str, Any], *columns: str) -> str:
-    """Return the condition that columns have the values of a row."""
-    parts = []
-    for column in columns:
-        name, _, key = column.partition("=")
-        value = row[key or name]
-        quoted = "'" + str(value).replace("'", "''") + "'"
-        parts.append(f"{name} IS NULL" if value is None else f"{name} = {quoted}")
-    return " AND ".join(parts)
-
-
-def _where(row: Mapping[str, Any]) -> str:
-    frame = row.get("frame")
-    at = f"frame {frame}" if frame is not None else f"{row['stream']} at {row['at']}"
-    return f"{text.clipped(row['source'], 60)}, {at}"
-
-
-def _place(row: Mapping[str, Any]) -> Place | None:
-    if row["source"] is None or row["stream"] is None or row["at"] is None:
-        return None
-    return row["source"], row["stream"], row["at"]
 
 
 # --- values ---------------------------------------------------------------------------------

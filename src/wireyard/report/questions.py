@@ -164,11 +164,9 @@ def _questions(width: int) -> Iterator[tuple[str, str]]:
     """
     yield "formats", _FORMATS
     yield "verdicts", _VERDICTS
-    yield "failed", _FAILED
     yield "violations", _VIOLATIONS
     yield "quarantined", _QUARANTINED
     yield "ended", _ENDED
-    yield "unanswered", _UNANSWERED
     per_format = "\nUNION ALL\n".join(
         f"SELECT '{name}' AS format, captured_ns // {width} * {width} AS from_ns,\n"
         f"       count(*) AS packets, sum(length) AS bytes\n"
@@ -315,19 +313,6 @@ WITH found AS (
 SELECT protocol, verdict, sum(deliveries) AS deliveries, count(destination) AS destinations
   FROM found GROUP BY ALL ORDER BY deliveries DESC, 1, 2
 """
-_BAD: Final = ", ".join(f"'{name}'" for verdicts in BAD_VERDICTS.values() for name in verdicts)
-_FAILED: Final = f"""
-WITH found AS (
-  SELECT protocol, verdict, count(*) AS deliveries,
-         min(struct_pack(ns := coalesce(sent_ns, delivered_ns), source := source,
-             stream := stream, at := "offset",
-             frame := coalesce(delivered_frame, sent_frame))) AS first
-    FROM deliveries WHERE verdict IN ({_BAD}) GROUP BY ALL
-)
-SELECT protocol, verdict, deliveries, first.ns AS first_ns, first.source AS source,
-       first.stream AS stream, first.at AS at, first.frame AS frame
-  FROM found ORDER BY deliveries DESC, 1, 2
-"""
 _VIOLATIONS: Final = """
 WITH found AS (
   SELECT protocol, rule, count(*) AS violations, count(DISTINCT client) AS clients,
@@ -363,16 +348,4 @@ WITH found AS (
 SELECT protocol, ended_by, sessions, clients, first.client AS client, first.ns AS first_ns,
        first.source AS source, first.stream AS stream, first.at AS at, first.frame AS frame
   FROM found ORDER BY sessions DESC, 1, 2
-"""
-_UNANSWERED: Final = """
-WITH found AS (
-  SELECT kind, count(*) AS requests,
-         min(struct_pack(ns := requested_ns, source := source, stream := stream, at := "offset",
-             frame := requested_frame, request := request)) AS first
-    FROM conversations WHERE reply_key IS NULL AND replied_ns IS NULL AND replied_frame IS NULL
-   GROUP BY ALL
-)
-SELECT kind, requests, first.request AS request, first.ns AS first_ns, first.source AS source,
-       first.stream AS stream, first.at AS at, first.frame AS frame
-  FROM found ORDER BY requests DESC, 1
 """
