@@ -26,7 +26,7 @@ def test_everything_here_works(run: Run, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("wireyard.spark.check_java", lambda: "Java 17.0.1", raising=False)
     result = run("doctor")
     assert result.exit_code == 0
-    assert result.stdout.splitlines()[-1] == "wireyard works, Spark too"
+    assert result.stdout.splitlines()[-1] == "wireyard works, all of it"
     assert set(states(result.stdout).values()) == {"ok"}
     assert f"pyarrow   {metadata.version('pyarrow')}" in result.stdout
 
@@ -39,7 +39,7 @@ def test_no_java_is_said_with_what_to_type(run: Run, monkeypatch: pytest.MonkeyP
     result = run("doctor")
     assert (result.exit_code, states(result.stdout)["Java"]) == (0, "without")
     assert "install one" in result.stdout
-    assert result.stdout.splitlines()[-1] == "wireyard works; Spark does not yet"
+    assert result.stdout.splitlines()[-1] == "wireyard works, without what is named above"
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,8 @@ def test_no_java_is_said_with_what_to_type(run: Run, monkeypatch: pytest.MonkeyP
         ("pyspark", "4.10.0", "ok"),
         ("pandas", "3.0.0", "without"),
         ("numba", None, "missing"),
+        ("duckdb", None, "without"),
+        ("jinja2", None, "without"),
     ],
 )
 def test_packages_are_judged(
@@ -70,7 +72,8 @@ def test_packages_are_judged(
 
     monkeypatch.setattr(metadata, "version", pretend)
     result = run("doctor")
-    assert states(result.stdout)[package] == state
+    finding = {"duckdb": "SQL", "jinja2": "report"}.get(package, package)
+    assert states(result.stdout)[finding] == state
     assert result.exit_code == (3 if state == "missing" else 0)
     assert ("pip install" in result.stdout) is (state != "ok")
 

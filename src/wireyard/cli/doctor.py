@@ -56,7 +56,7 @@ def command() -> int:
     """Say what is installed, what is missing, and what to type.
 
     Kernels that did not come compiled are compiled, so that no other command waits for them. The
-    exit status is 0 when everything but Spark works.
+    exit status is 0 when all works that is in every install.
     """
     from rich.text import Text
 
@@ -82,7 +82,7 @@ def command() -> int:
         if needed:
             console.print(Text("wireyard cannot work before that is done", "bold red"))
         elif optional:
-            console.print(Text("wireyard works; Spark does not yet", "bold yellow"))
+            console.print(Text("wireyard works, without what is named above", "bold yellow"))
         else:
-            console.print(Text("wireyard works, Spark too", "bold green"))
+            console.print(Text("wireyard works, all of it", "bold green"))
     return exits.CANNOT_READ if needed else exits.DONE
