@@ -90,7 +90,7 @@ class Client:
 
 
 async def healthy(port: int) -> None:
-    """A subscriber gets what a publisher sends, and acknowledges it."""
+    """Have a subscriber get what a publisher sends, and acknowledge it."""
     gets, sends = await Client(port).connect("gets"), await Client(port).connect("sends")
     await gets.subscribe()
     for number in range(1, 6):
@@ -101,7 +101,7 @@ async def healthy(port: int) -> None:
 
 
 async def window_full(port: int) -> None:
-    """A subscriber with a window of two acknowledges late."""
+    """Have a subscriber with a window of two acknowledge late."""
     gets = await Client(port, 5).connect("gets", properties={"receive_maximum": 2})
     sends = await Client(port, 5).connect("sends")
     await gets.subscribe()
@@ -115,7 +115,7 @@ async def window_full(port: int) -> None:
 
 
 async def queued_away(port: int) -> None:
-    """A subscriber with a session is away and does not come back."""
+    """Have a subscriber with a session go away and not come back."""
     gets, sends = Client(port), await Client(port).connect("sends")
     await gets.connect("gets", clean_start=False)
     await gets.subscribe()
@@ -127,13 +127,13 @@ async def queued_away(port: int) -> None:
 
 
 async def taken_over(port: int) -> None:
-    """A second client comes with the id of the first."""
+    """Have a second client come with the id of the first."""
     await Client(port).connect("twin")
     await (await Client(port).connect("twin")).leave()
 
 
 async def session_expired(port: int) -> None:
-    """A client with messages waiting comes back when its session is over."""
+    """Have a client for which messages wait come back when its session is over."""
     gets, sends = Client(port, 5), await Client(port, 5).connect("sends")
     await gets.connect("gets", properties={"session_expiry_interval": 1})
     await gets.subscribe()
@@ -147,12 +147,12 @@ async def session_expired(port: int) -> None:
 
 
 async def login_refused(port: int) -> None:
-    """A client has a wrong password."""
+    """Have a client log in with a wrong password."""
     await Client(port).connect("stranger", username="guest", password="wrong")
 
 
 async def publish_refused(port: int) -> None:
-    """A client publishes where the access list forbids it."""
+    """Have a client publish where the access list forbids it."""
     login = {"username": "guest", "password": PASSWORD}
     sends = await Client(port, 5).connect("sends", **login)
     await sends.publish("not for you", "secret/state")
@@ -160,7 +160,7 @@ async def publish_refused(port: int) -> None:
 
 
 async def not_forwarded(port: int) -> None:
-    """The broker takes a message that the access list keeps from its subscriber."""
+    """Have the broker take a message that the access list keeps from its subscriber."""
     login = {"username": "guest", "password": PASSWORD}
     gets = await Client(port).connect("gets", **login)
     sends = await Client(port).connect("sends", **login)
@@ -172,7 +172,7 @@ async def not_forwarded(port: int) -> None:
 
 
 async def unacknowledged(port: int) -> None:
-    """A subscriber never acknowledges."""
+    """Have a subscriber never acknowledge."""
     gets, sends = await Client(port).connect("gets"), await Client(port).connect("sends")
     await gets.subscribe()
     for number in range(1, 4):
@@ -182,13 +182,13 @@ async def unacknowledged(port: int) -> None:
 
 
 async def keep_alive_missed(port: int) -> None:
-    """A client that announced a keep-alive of a second is silent."""
+    """Have a client that announced a keep-alive of a second be silent."""
     await Client(port).connect("silent", keep_alive=1)
     await asyncio.sleep(8)  # mosquitto looks every few seconds
 
 
 async def retained_unread(port: int) -> None:
-    """A value is retained that nobody subscribes to."""
+    """Have a value retained that nobody subscribes to."""
     sends = await Client(port).connect("sends")
     await sends.publish("nobody asks", "plant/forgotten", retain=True)
     await asyncio.sleep(QUIET_S)
@@ -196,7 +196,7 @@ async def retained_unread(port: int) -> None:
 
 
 async def too_large(port: int) -> None:
-    """A message is above what its subscriber accepts."""
+    """Have a message be above what its subscriber accepts."""
     gets = await Client(port, 5).connect("gets", properties={"maximum_packet_size": 40})
     sends = await Client(port, 5).connect("sends")
     await gets.subscribe()
@@ -208,7 +208,7 @@ async def too_large(port: int) -> None:
 
 
 async def expired(port: int) -> None:
-    """A message is older than its expiry when its subscriber comes back."""
+    """Have a message be older than its expiry when its subscriber comes back."""
     gets, sends = Client(port, 5), await Client(port, 5).connect("sends")
     session = {"properties": {"session_expiry_interval": 60}}
     await gets.connect("gets", **session)

@@ -282,7 +282,7 @@ WHERE p.packet_type IN (19, 52) AND p.properties['JMQSize'].value = '0'
 """,
     "JMQProducerID",
 )
-"""A producer waits behind the last message it may send (flags C and F), or was told to stop."""
+"""A producer waits behind the last message that it may send (flags C and F), or had to stop."""
 _CONSUMER_PAUSED: Final = _paused(
     f"""
 SELECT p.destination, p.dst_addr || ':' || p.dst_port AS client, {_MARK}, {_TO_SENDER},
