@@ -124,7 +124,7 @@ def _picture(found: Trace, asked: str, *, every: bool, hops: bool) -> Iterator[s
         yield from _block(story, every=every)
         if hops:
             for one in story["hops"]:
-                yield from wrapped(_hop(one), 2)
+                yield from field(f"hop {one['hop']}", _hop(one))
 
 
 def _summary(found: Trace, asked: str) -> Iterator[str]:
@@ -341,7 +341,7 @@ def _hop(one: Row) -> str:
     ends = " to ".join(filter(None, (one["sender"], one["receiver"])))
     kind = one["kind"].replace("_", " ")
     name = PurePath(one["source"]).name
-    return f"hop {one['hop']}: {kind}, {ends}{took}{_frame(one['frame'])} of {name}"
+    return f"{kind}, {ends}{took}{_frame(one['frame'])} of {name}"
 
 
 # --- text -----------------------------------------------------------------------------------
