@@ -80,6 +80,14 @@ What is in quarantine is reported and no error; bytes that are nowhere are (exit
     is_flag=True,
     help="All captures in a folder are one that went on in a new file again and again.",
 )
+@click.option(
+    "--by-content",
+    is_flag=True,
+    help="Know copies of a file by all of its bytes, and read them once; links are known anyway.",
+)
+@click.option(
+    "--skip-missing", is_flag=True, help="Leave out files that are gone before they are read."
+)
 @click.option("--secrets", is_flag=True, help="Keep passwords, which are left out otherwise.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no summary.")
 @max_packet_option
@@ -92,6 +100,8 @@ def command(
     decode_as: tuple[str, ...],
     keylog: tuple[str, ...],
     rotated: bool,
+    by_content: bool,
+    skip_missing: bool,
     secrets: bool,
     quiet: bool,
     max_packet_bytes: int | None,
@@ -104,7 +114,9 @@ def command(
     from wireyard.spark.lake import LakeError
 
     spark_settings = _settings_of(conf)
+    how = {"rotated": rotated, "by_content": by_content, "skip_missing": skip_missing}
     settings: dict[str, Any] = {
+        "skip_missing": skip_missing,
         "secrets": secrets,
         "max_packet_bytes": max_packet_bytes,
         "decode_as": decode_as,
@@ -113,7 +125,7 @@ def command(
     if master is not None:
         settings["few_bytes"] = -1
     try:
-        _fill(inputs, lake, master, spark_settings, format_name, rotated, quiet, settings)
+        _fill(inputs, lake, master, spark_settings, format_name, how, quiet, settings)
     except LakeError as error:
         raise exits.CannotWrite(str(error)) from None
     except LedgerError as error:
@@ -139,7 +151,7 @@ def _fill(
     master: str | None,
     conf: dict[str, str],
     format_name: str | None,
-    rotated: bool,
+    how: dict[str, bool],
     quiet: bool,
     settings: dict[str, Any],
 ) -> None:
@@ -151,7 +163,7 @@ def _fill(
     from wireyard.spark.report import Report, new_inputs
     from wireyard.spark.sessions import session
 
-    listing = list_inputs(inputs, format_name, inside=absolute(folder), rotated=rotated)
+    listing = list_inputs(inputs, format_name, inside=absolute(folder), **how)
     for text in listing.left_out:
         exits.note(f"left out: {text}")
     with SparkLog() as log, Lake.open(folder) as lake, _Watch(quiet) as watch:
@@ -169,12 +181,13 @@ def _fill(
             watch.stage(before)
             return spark
 
-        if new_inputs(lake, listing.inputs):
+        new, again = new_inputs(lake, listing.inputs)
+        if new:
             from wireyard.spark.job import fill_lake
 
             report = fill_lake(lake, listing.inputs, start, watch, **settings)
         else:
-            report = Report(unchanged=len(listing.inputs))
+            report = Report(unchanged=len(listing.inputs) - len(again), notes=again)
     for text in report.notes:
         exits.note(text)
     if not quiet:

@@ -30,6 +30,7 @@ from wireyard.errors import SourceError, WireError
 from wireyard.formats import get_format
 from wireyard.formats.base import Format
 from wireyard.spark.captures import CapturePart
+from wireyard.spark.files import is_missing
 from wireyard.spark.indexing import HeaderPiece, write_headers
 from wireyard.spark.lake import LakeError, writing
 from wireyard.spark.parts import PartFile
@@ -46,6 +47,7 @@ from wireyard.streams.window import windows_of_file
 __all__ = [
     "DONE_MARKS",
     "FAILURES",
+    "GONE",
     "HEADERS",
     "MANIFEST",
     "QUARANTINE_TABLE",
@@ -66,6 +68,8 @@ FAILURES: Mapping[str, type[WireError]] = {"read": SourceError, "write": LakeErr
 """Why a task has nothing to show. It says so instead of failing, so that Spark does not try a
 missing file or a full disk four times and bury the sentence in a traceback."""
 QUARANTINE_TABLE, STORE_RECORDS_TABLE = "quarantine", "store_records"
+GONE = "gone"
+"""Of an outcome: the source was there when the run began."""
 _GUESS_BYTES = 64 << 10
 """Read to guess where a piece begins; more only if no header begins in it."""
 
@@ -79,6 +83,8 @@ class Settings:
     secrets: bool = False
     """Whether passwords stay in the rows."""
     max_packet_bytes: int | None = None
+    skip_missing: bool = False
+    """Whether an input that is gone is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +144,7 @@ class Outcome:
     records_file: str | None = None
     """Where the records of a store are."""
     failed: str | None = None
-    """One of `FAILURES`."""
+    """One of `FAILURES`, or `GONE`: then this is all that there is of the source."""
     transport: str | None = None
     src_addr: str | None = None
     src_port: int | None = None
@@ -187,7 +193,7 @@ def write_task(
 def _write_task(number: int, pieces: Sequence[AnyPiece], settings: Settings) -> list[Outcome]:
     task = _Task(number, settings)
     try:
-        outcomes = [outcome for piece in pieces for outcome in task.write(piece)]
+        outcomes = [outcome for piece in pieces for outcome in task.write_or_skip(piece)]
         task.close()
     except tuple(FAILURES.values()) as error:
         failed = next(name for name, kind in FAILURES.items() if isinstance(error, kind))
@@ -204,6 +210,21 @@ class _Task:
         self._name = f"part-{number:05d}-{uuid4().hex}.parquet"
         self._files: dict[str, PartFile] = {}
         self._redactors: dict[str, Redactor] = {}
+        self._writes = 0
+
+    def write_or_skip(self, piece: AnyPiece) -> list[Outcome]:
+        """Write a piece, or tell that its source is gone, if that is no failure."""
+        before = self._writes
+        try:
+            return list(self.write(piece))
+        except SourceError:
+            files = piece.files if isinstance(piece, CapturePart) else (piece.source,)
+            # What was written of it could not be told from the rows of others.
+            if not self._settings.skip_missing or self._writes > before:
+                raise
+            if not any(map(is_missing, files)):
+                raise
+            return [Outcome(piece.source, 0, 0, failed=GONE)]
 
     def write(self, piece: AnyPiece) -> Iterator[Outcome]:
         """Decode a piece and write its rows; yield what became of each of its streams."""
@@ -320,6 +341,7 @@ class _Task:
             outcome.quarantine_file = self._name
 
     def _file(self, table: str, schema: pa.Schema) -> PartFile:
+        self._writes += 1
         if table not in self._files:
             path = f"{self._settings.staging}/{table}/{self._name}"
             self._files[table] = PartFile(path, schema)

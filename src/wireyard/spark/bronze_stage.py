@@ -14,19 +14,22 @@ from itertools import chain
 from threading import Event, Thread
 from typing import Final
 
+from wireyard.errors import SourceError
 from wireyard.formats import names as format_names
 from wireyard.spark import bronze
 from wireyard.spark.bronze import AnyPiece, Outcome, Piece, Settings, packets_table
 from wireyard.spark.dealing import deal
 from wireyard.spark.exchange import EXCHANGE
+from wireyard.spark.files import is_missing
 from wireyard.spark.indexing import (
+    HeaderPiece,
     IndexedCapture,
     Walked,
     cut_headers,
     index_of,
     join_headers,
 )
-from wireyard.spark.inputs import FoundInput
+from wireyard.spark.inputs import MISSING, FoundInput
 from wireyard.spark.lake import Input, Lake
 from wireyard.spark.report import Watch
 from wireyard.spark.running import Runner
@@ -61,6 +64,7 @@ class BronzeStage:
         self._watch = watch
         self._decode_as, self._keylog = decode_as, keylog
         self._tasks = 0
+        self._gone: set[str] = set()
         self.repaired = 0
         self.notes: list[str] = []
 
@@ -75,9 +79,10 @@ class BronzeStage:
         self._watch.stage("reading")
         tasks = cut_inputs(found, split_bytes, self._decode_as, indexed, self._keylog)
         outcomes = self._run(tasks)
+        found = [each for each in found if each.path not in self._gone]
         pieces = defaultdict(list)
         for piece in chain.from_iterable(tasks):
-            if isinstance(piece, Piece):
+            if isinstance(piece, Piece) and piece.source not in self._gone:
                 pieces[piece.source].append(piece)
         limit = self._settings.max_packet_bytes
         stitched = {
@@ -90,28 +95,43 @@ class BronzeStage:
         if again:
             self._watch.stage("reading again where a packet lay in another")
             for source, more in self._run(again).items():
-                kept[source] = sorted((*kept[source], *more), key=lambda each: each.end)
+                if source not in self._gone:
+                    kept[source] = sorted((*kept[source], *more), key=lambda each: each.end)
+        self.notes += [f"left out: {path}: {MISSING}" for path in sorted(self._gone)]
         return [
             self._of_capture(each, outcomes[each.path])
             if each.files
             else _as_input(each, [kept.get(each.path, [])])
             for each in found
+            if each.path not in self._gone
         ]
 
     def _index(self, found: Sequence[FoundInput], split_bytes: int) -> dict[str, IndexedCapture]:
         """Have the headers of large captures read; return where they are."""
-        pieces = {each.path: cut for each in found if (cut := cut_headers(each, split_bytes))}
+        pieces = {each.path: cut for each in found if (cut := self._cut(each, split_bytes))}
         if not pieces:
             return {}
         self._watch.stage("reading headers of captures")
         walked = _walked(self._run(deal(chain.from_iterable(pieces.values()), split_bytes)))
-        joined = {path: join_headers(cut, walked) for path, cut in pieces.items()}
+        joined = {
+            path: join_headers(cut, walked)
+            for path, cut in pieces.items()
+            if self._gone.isdisjoint({path, *(piece.source for piece in cut)})
+        }
         again = [[piece] for each in joined.values() for piece in each.again]
         self.repaired += len(again)
         written = _walked(self._run(again)) if again else {}
         indexed = {path: index_of(each, walked, written) for path, each in joined.items()}
         self.notes += [f"{path}: {each.damage}" for path, each in indexed.items() if each.damage]
         return indexed
+
+    def _cut(self, found: FoundInput, split_bytes: int) -> list[HeaderPiece]:
+        try:
+            return cut_headers(found, split_bytes)
+        except SourceError:
+            if not self._settings.skip_missing or not any(map(is_missing, found.files)):
+                raise
+            return []  # which the task that reads it meets too
 
     def _of_capture(self, found: FoundInput, outcomes: Sequence[Outcome]) -> Input:
         notes = dict.fromkeys(each.message for each in outcomes if each.message)
@@ -127,7 +147,9 @@ class BronzeStage:
         with _marks_watched(self._lake, numbered, self._watch):
             manifest = self._runner.run(numbered, work, bronze.MANIFEST, here=self._here)
         for outcome in (Outcome(**row) for row in manifest.to_pylist()):
-            if outcome.failed is not None:
+            if outcome.failed == bronze.GONE:
+                self._gone.add(outcome.source)
+            elif outcome.failed is not None:
                 raise bronze.FAILURES[outcome.failed](outcome.message)
             outcomes[outcome.source].append(outcome)
         return outcomes

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -154,11 +155,39 @@ def _descend(system: fs.FileSystem, folder: str, names: list[str]) -> Iterator[f
 def _inside(folder: str, recursive: bool) -> Iterator[tuple[str, fs.FileInfo]]:
     """Yield the files in a folder that nobody hid; hidden is what Spark takes for it."""
     system, inner = filesystem(folder)
-    for info in system.get_file_info(fs.FileSelector(inner, recursive=recursive)):
+    if recursive and isinstance(system, fs.LocalFileSystem):
+        listed = _walk(system, inner)
+    else:
+        listed = iter(system.get_file_info(fs.FileSelector(inner, recursive=recursive)))
+    for info in listed:
         below = _below(inner, info)
         hidden = any(part.startswith(_HIDDEN) for part in below.split("/"))
         if info.type == fs.FileType.File and not hidden:
             yield _join(folder, below), info
+
+
+def _walk(system: fs.LocalFileSystem, root: str) -> Iterator[fs.FileInfo]:
+    """Yield all that is below a local folder, each folder once, under its shortest name.
+
+    Links may lead to a folder from several places, and to one that they are in.
+    """
+    waiting = deque([root])
+    seen = {_identity(root)}
+    while waiting:
+        found = system.get_file_info(fs.FileSelector(waiting.popleft()))
+        for info in sorted(found, key=lambda info: str(info.path)):
+            if info.type == fs.FileType.Directory:
+                identity = _identity(info.path)
+                if identity in seen:
+                    continue
+                seen.add(identity)
+                waiting.append(info.path)
+            yield info
+
+
+def _identity(path: str) -> tuple[int, int]:
+    found = os.stat(path)
+    return found.st_dev, found.st_ino
 
 
 def _below(folder: str, info: fs.FileInfo) -> str:

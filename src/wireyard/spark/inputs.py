@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import sha256
 from typing import Any
+
+import pyarrow as pa
+from pyarrow import fs
 
 from wireyard.captures.inputs import begins_store, name_the_format, shown_format
 from wireyard.captures.magic import is_capture
 from wireyard.errors import SourceError, UnknownFormat
 from wireyard.formats import get_format
-from wireyard.spark.files import FoundFile, absolute, list_files
+from wireyard.spark.files import FoundFile, absolute, is_missing, list_files
 from wireyard.spark.options import Options
 from wireyard.streams.source import filesystem, open_source, reading
 
-__all__ = ["FoundInput", "Listing", "list_inputs"]
+__all__ = [
+    "MISSING",
+    "FoundInput",
+    "Listing",
+    "distinct",
+    "identity_of",
+    "is_as_it_was",
+    "list_inputs",
+]
 
 _SNIFFED_BYTES = 1 << 16
 _EDGE_BYTES = 64 << 10
+_READ_BYTES = 1 << 20
 _SHOWN_BYTES = 16
+MISSING = "is not there any more"
+_STATE = ("size", "modified_ns", "edges_crc32")
+"""What a stamp always has, but that of several files; it has those of each of them."""
 _THREADS = 8  # what is waited for is mostly a store's answer
 
 
@@ -36,7 +53,8 @@ class FoundInput:
     """Its name with the dialect; None where there is nothing to read, or a capture of any."""
     compressed: bool
     stamp: dict[str, Any]
-    """Size, time and the checksum of both ends: if these are as they were, so is the file."""
+    """Size, time and the checksum of both ends: if these are as they were, so is the file. Of a
+    local file its device and inode too, and the checksum of all of it if that was asked for."""
     files: tuple[str, ...] = ()
     """The files of a capture, or of a store one file; none of a bare stream."""
     stored: bool = False
@@ -57,6 +75,8 @@ def list_inputs(
     inside: str | None = None,
     *,
     rotated: bool = False,
+    by_content: bool = False,
+    skip_missing: bool = False,
 ) -> Listing:
     """Find and look at every file that the paths stand for, folders in folders too.
 
@@ -68,6 +88,10 @@ def list_inputs(
         A folder, the lake, whose files are no inputs.
     rotated
         Whether all captures in a folder are one, that went on in a new file again and again.
+    by_content
+        Whether all of each file is read for its checksum, by which copies are known.
+    skip_missing
+        Whether a file that is gone before it was looked at is left out.
 
     Raises
     ------
@@ -83,13 +107,59 @@ def list_inputs(
     if not kept:
         raise SourceError(f"{', '.join(paths)}: no file to read there")
     with ThreadPoolExecutor(_THREADS) as pool:
-        looked_at = list(pool.map(partial(_look_at, named=named), kept))
+        look = partial(_look_at, named=named, by_content=by_content, skip_missing=skip_missing)
+        looked_at = list(pool.map(look, kept))
     left_out = [each for each in looked_at if isinstance(each, str)]
     for file, each in zip(kept, looked_at, strict=True):
-        if isinstance(each, str) and file.path in roots:
+        if isinstance(each, str) and file.path in roots and not each.endswith(MISSING):
             raise UnknownFormat(f"{each}; {name_the_format()}")
     inputs = [each for each in looked_at if isinstance(each, FoundInput)]
-    return Listing(_joined(inputs) if rotated else inputs, left_out)
+    if rotated:
+        inputs, again = distinct(inputs, {})
+        inputs, left_out = _joined(inputs), left_out + again
+    return Listing(inputs, left_out)
+
+
+def distinct(
+    found: Iterable[FoundInput], known: Mapping[Hashable, str]
+) -> tuple[list[FoundInput], list[str]]:
+    """Return inputs without those that are others under another name, and a note on each of these.
+
+    Parameters
+    ----------
+    known
+        Names of inputs by their identity, besides those that are found.
+    """
+    names = dict(known)
+    kept, again = [], []
+    for each in sorted(found, key=lambda one: (one.path.count("/"), one.path)):
+        identity = identity_of(each.stamp)
+        if identity is not None and identity in names:
+            again.append(f"{each.path}: is the same as {names[identity]}")
+            continue
+        if identity is not None:
+            names[identity] = each.path
+        kept.append(each)
+    return sorted(kept, key=lambda one: one.path), again
+
+
+def identity_of(stamp: Mapping[str, Any]) -> Hashable:
+    """Return what the stamps of all names of the same bytes have in common; None if nothing."""
+    if content := stamp.get("content_sha256"):
+        return str(content)
+    if file := stamp.get("file"):
+        return (*file, *(stamp[name] for name in _STATE))
+    return None
+
+
+def is_as_it_was(stamp: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Tell whether an input is as it was when it had another stamp."""
+    if "files" in stamp or "files" in before:
+        now, then = (one.get("files", ()) for one in (stamp, before))
+        return len(now) == len(then) and all(map(is_as_it_was, now, then))
+    if "content_sha256" in stamp and "content_sha256" in before:
+        return bool(stamp["content_sha256"] == before["content_sha256"])
+    return all(stamp.get(name) == before.get(name) for name in _STATE)
 
 
 def _joined(inputs: Sequence[FoundInput]) -> list[FoundInput]:
@@ -110,14 +180,25 @@ def _joined(inputs: Sequence[FoundInput]) -> list[FoundInput]:
     return list(joined.values())
 
 
-def _look_at(file: FoundFile, named: str | None) -> FoundInput | str:
+def _look_at(
+    file: FoundFile, named: str | None, by_content: bool, skip_missing: bool
+) -> FoundInput | str:
     """Return a file as an input, or why it is none."""
+    try:
+        return _looked_at(file, named, by_content)
+    except SourceError:
+        if skip_missing and is_missing(file.path):
+            return f"{file.path}: {MISSING}"
+        raise
+
+
+def _looked_at(file: FoundFile, named: str | None, by_content: bool) -> FoundInput | str:
     _, opened, known_size = open_source(file.path)
     head = b""
     with opened, reading(file.path):
         while len(head) < _SNIFFED_BYTES and (more := opened.read(_SNIFFED_BYTES - len(head))):
             head += more
-    stamp = _stamp(file)
+    stamp = _stamp(file, by_content)
     if is_capture(head):
         compressed = known_size is None
         return FoundInput(file.path, file.size, named, compressed, stamp, (file.path,))
@@ -131,11 +212,27 @@ def _look_at(file: FoundFile, named: str | None) -> FoundInput | str:
     return FoundInput(file.path, file.size, found if head else None, known_size is None, stamp)
 
 
-def _stamp(file: FoundFile) -> dict[str, Any]:
+def _stamp(file: FoundFile, by_content: bool) -> dict[str, Any]:
     system, inner = filesystem(file.path)
     with reading(file.path), system.open_input_file(inner) as opened:
         edges = zlib.crc32(opened.read(min(_EDGE_BYTES, file.size)))
         opened.seek(max(file.size - _EDGE_BYTES, 0))
         edges = zlib.crc32(opened.read(min(_EDGE_BYTES, file.size)), edges)
         modified_ns = system.get_file_info(inner).mtime_ns
-    return {"size": file.size, "modified_ns": modified_ns, "edges_crc32": edges}
+        found = {"size": file.size, "modified_ns": modified_ns, "edges_crc32": edges}
+        if isinstance(system, fs.LocalFileSystem):
+            inode = os.stat(inner)
+            found["file"] = [inode.st_dev, inode.st_ino]
+        if by_content:
+            found["content_sha256"] = _checksum(opened, file.size)
+    return found
+
+
+def _checksum(file: pa.NativeFile, size: int) -> str:
+    """Return the checksum of the first bytes of a file."""
+    checksum = sha256()
+    file.seek(0)
+    while size and (data := file.read(min(size, _READ_BYTES))):
+        checksum.update(data)
+        size -= len(data)
+    return checksum.hexdigest()

@@ -60,6 +60,7 @@ def fill_lake(
     decode_as: tuple[str, ...] = (),
     keylog: tuple[str, ...] = (),
     few_bytes: int = FEW_BYTES,
+    skip_missing: bool = False,
 ) -> Report:
     """Read what the lake does not hold yet, and commit it.
 
@@ -79,6 +80,8 @@ def fill_lake(
         Key logs with the secrets of TLS connections, where every task can read them.
     few_bytes
         Inputs that this process reads itself.
+    skip_missing
+        Whether inputs that are gone when they are read are left out.
 
     Raises
     ------
@@ -89,15 +92,16 @@ def fill_lake(
     LedgerError
         The rows of a stream do not account for its bytes.
     """
-    new = new_inputs(lake, found)
-    report = Report(unchanged=len(found) - len(new))
+    new, again = new_inputs(lake, found)
+    report = Report(unchanged=len(found) - len(new) - len(again), notes=again)
     if not new:
         return report
     runner = Runner(get_session, lake)
-    settings = Settings(lake.staged(""), secrets, max_packet_bytes)
+    settings = Settings(lake.staged(""), secrets, max_packet_bytes, skip_missing)
     stage = BronzeStage(runner, lake, settings, watch, decode_as, keylog, few_bytes)
     report.added = stage.read(new, split_bytes)
-    report.repaired, report.notes = stage.repaired, stage.notes
+    report.repaired = stage.repaired
+    report.notes += stage.notes
     changed = [each.path for each in new if each.path in lake.inputs]
     report.replaced = len(changed)
     watch.stage("writing tables")

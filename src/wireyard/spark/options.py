@@ -137,6 +137,12 @@ def read_options(given: Mapping[str, str]) -> Options:
     UsageError
         An option that does not exist, or a value that it cannot have.
     """
+    if {"provider", "location"} <= given.keys():  # which a catalog adds to those of a table
+        raise UsageError(
+            "CREATE TABLE: Spark keeps no options of a table whose source is written in Python, so"
+            " the table could not be read; CREATE TEMPORARY VIEW ... USING wireyard OPTIONS keeps"
+            " them"
+        )
     values: dict[str, Any] = {}
     for key, text in given.items():
         name = _BY_KEY.get(key.lower())

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from wireyard.spark.inputs import FoundInput
+from wireyard.spark.inputs import FoundInput, distinct, identity_of, is_as_it_was
 from wireyard.spark.lake import Input, Lake
 
 __all__ = ["Report", "Watch", "new_inputs"]
@@ -40,11 +40,23 @@ class Report:
     """What is to be said about inputs: damage, streams that nothing tells the format of."""
 
 
-def new_inputs(lake: Lake, found: Sequence[FoundInput]) -> list[FoundInput]:
-    """Return the inputs that a lake does not hold as they are now."""
-    return [each for each in found if not _is_held(lake, each)]
+def new_inputs(lake: Lake, found: Sequence[FoundInput]) -> tuple[list[FoundInput], list[str]]:
+    """Return the inputs that a lake does not hold as they are now, and notes on the others.
+
+    A file that the lake holds by another name, or that is there by two, is read once.
+    """
+    new = [each for each in found if not _is_held(lake, each)]
+    changed = {each.path for each in new}
+    known = {
+        identity: each.source
+        for each in lake.inputs.values()
+        if each.source not in changed and (identity := identity_of(each.stamp)) is not None
+    }
+    return distinct(new, known)
 
 
 def _is_held(lake: Lake, found: FoundInput) -> bool:
     held = lake.inputs.get(found.path)
-    return held is not None and held.stamp == found.stamp and held.format == found.format
+    return (
+        held is not None and is_as_it_was(found.stamp, held.stamp) and held.format == found.format
+    )
