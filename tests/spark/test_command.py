@@ -202,7 +202,7 @@ def test_how_a_run_that_fails_ends(
         raise error
 
     monkeypatch.setattr(sessions, "session", fail)
-    result = wireyard_run(stream, "--lake", tmp_path / "lake")
+    result = wireyard_run(stream, "--lake", tmp_path / "lake", "--master", "local[2]")
     assert result.exit_code == status
     (line,) = result.stderr.splitlines()
     assert said in line
