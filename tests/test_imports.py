@@ -30,8 +30,9 @@ ALLOWED = {
     "streams": STREAMS,
     "captures": STREAMS | {"captures"},
     **{face: {"formats"} for face in ("jmq", "gpacket", "mqtt", "rmp")},
+    "payloads": STREAMS | {"payloads"},
     "layers": BYTES | {"accelerate", "formats", "layers", "schema"},
-    "api": STREAMS | {"captures"},
+    "api": STREAMS | {"captures", "payloads"},
     "dissector": BYTES | {"formats"},
     "warm": {"accelerate"},
     "spark": STREAMS | {"api", "captures", "layers", "spark"},
@@ -53,6 +54,7 @@ ONLY_IN = {
     "jinja2": {"report"},
     "vl_convert": {"report"},
     "fsspec": {"streams"},
+    "google": {"payloads"},
 }
 """Packages that have one room; whoever else wants what they do asks that room."""
 

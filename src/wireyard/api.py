@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
@@ -22,10 +22,15 @@ from wireyard.streams.scan import scan_streams
 from wireyard.streams.source import Source
 from wireyard.streams.write import write_stream
 
+if TYPE_CHECKING:
+    from wireyard.payloads import Decoder
+    from wireyard.payloads.columns import PayloadColumns
+
 __all__ = ["decode", "encode", "follow", "formats", "packets", "read", "scan", "segments", "write"]
 
 _MOST_THREADS = 8
 
+Payloads: TypeAlias = "Mapping[str, str | Decoder | Callable[[bytes, str], Any]] | Sequence[str]"
 KeyLogs: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
@@ -41,6 +46,7 @@ def scan(
     mode: str = "permissive",
     *,
     where: Where = (),
+    payload: Payloads = (),
     decode_as: Sequence[str] = (),
     keylog: KeyLogs = (),
     max_packet_bytes: int | None = None,
@@ -66,6 +72,9 @@ def scan(
         several that all have to hold, each as text or as ``("packet_type", "in", [1, 2])``. They
         are decided before properties and bodies are read. ``topic`` and ``destination`` stand for
         each other where a format has only one.
+    payload
+        By which rules payloads are opened, such as ``{"plant/#": "json"}``; a decoder may be a
+        function of bytes and topic. What they carry is in further columns (docs/payloads.md).
     decode_as
         What ports of a capture are for where nothing else tells, as in ``tcp.port==1884,mqtt``.
     keylog
@@ -99,9 +108,13 @@ def scan(
     found = _open(source, format, decode_as, keylog)
     try:
         wanted = get_format(format) if format else found.one_format()
+        opener = _opener(wanted, payload)
+        names = columns
+        if opener is not None and columns is not None:
+            names = list(dict.fromkeys([*columns, *opener.needed]))
         shown = {one.label: one for one in (wanted, *(stream.format for stream in found.readables))}
         plans = {
-            label: make_plan(one, columns, where, mode, max_packet_bytes, captured=found.captured)
+            label: make_plan(one, names, where, mode, max_packet_bytes, captured=found.captured)
             for label, one in shown.items()
         }
     except BaseException:
@@ -110,7 +123,23 @@ def scan(
     workers = threads or min(os.cpu_count() or 1, _MOST_THREADS)
     streams = ((one.opened, plans[one.format.label]) for one in found.readables)
     batches = scan_streams(streams, workers)
-    return pa.RecordBatchReader.from_batches(plans[wanted.label].schema, batches)
+    schema = plans[wanted.label].schema
+    if opener is None:
+        return pa.RecordBatchReader.from_batches(schema, batches)
+    kept = [*(columns if columns is not None else schema.names), *(f.name for f in opener.fields)]
+    whole = pa.schema([*schema, *opener.fields])
+    schema = pa.schema([whole.field(name) for name in kept])
+    opened = (opener.extend(batch).select(kept) for batch in batches)
+    return pa.RecordBatchReader.from_batches(schema, opened)
+
+
+def _opener(format: Format, payload: Payloads) -> PayloadColumns | None:
+    if not payload:
+        return None
+    from wireyard.payloads import parse_rules
+    from wireyard.payloads.columns import PayloadColumns
+
+    return PayloadColumns(format, parse_rules(payload))
 
 
 def read(
@@ -120,6 +149,7 @@ def read(
     mode: str = "permissive",
     *,
     where: Where = (),
+    payload: Payloads = (),
     decode_as: Sequence[str] = (),
     keylog: KeyLogs = (),
     max_packet_bytes: int | None = None,
@@ -132,6 +162,7 @@ def read(
         columns,
         mode,
         where=where,
+        payload=payload,
         decode_as=decode_as,
         keylog=keylog,
         max_packet_bytes=max_packet_bytes,

@@ -14,7 +14,6 @@ from wireyard.cli.output import open_output, to_terminal
 from wireyard.cli.reading import OpenInput, read_parts
 from wireyard.cli.selection import Selection
 from wireyard.errors import UnknownFormat, UsageError
-from wireyard.schema import schema_of
 from wireyard.streams.redaction import Redactor
 
 __all__ = ["Tables", "read_batches"]
@@ -41,7 +40,10 @@ def read_batches(reading: OpenInput) -> Iterator[pa.RecordBatch]:
     names = [column.name for column in selection.columns]
     for _, batch in read_parts(reading, selection.column_plan):
         shown = redactor.redact(batch)[0] if selection.redacts else batch
-        yield shown.select(names)
+        if selection.opener is None:
+            yield shown.select(names)
+        else:
+            yield selection.opener.extend(shown).select(selection.schema.names)
 
 
 class Tables:
@@ -81,7 +83,7 @@ class Tables:
                     continue
                 name = reading.selection.format.name
                 schema, writer = self._open.get(name) or self._add(name, reading.selection, files)
-                if schema_of(reading.selection.columns) != schema:
+                if reading.selection.schema != schema:
                     raise UsageError(
                         f"{reading.streams[0].name}: one table takes captures or streams, not"
                         " both: their columns differ"
@@ -108,7 +110,7 @@ class Tables:
             )
         opened = open_output(self._path, binary=self._kind != "csv", final=self._final(name))
         file = files.enter_context(opened)
-        schema = schema_of(selection.columns)
+        schema = selection.schema
         writer = self._writer(schema, file, selection)
         files.enter_context(closing(writer))
         self._open[name] = schema, writer

@@ -155,13 +155,13 @@ def _write_table(job: _Job, readings: Iterator[OpenInput], file: IO[bytes]) -> N
     with console_on(file) as console:
         for reading, opened in _each_stream(readings):
             if reading.live:
-                columns = reading.selection.shown_columns
+                columns = reading.selection.table_columns
                 heading = opened.stream if reading.selection.captured else None
                 live.write(heading, read_rows(reading, opened), columns, console, chosen=chosen)
                 continue
             if len(job.paths) > 1 or reading.selection.captured:
                 console.print(Text(printable(opened.stream), "bold"), soft_wrap=True)
-            columns = reading.selection.shown_columns
+            columns = reading.selection.table_columns
             write_table(read_rows(reading, opened), columns, console, chosen=chosen)
 
 
@@ -199,12 +199,37 @@ _SEEN = ("table", "csv", "jsonl", "json")
 """What is text, and so progress would be among it on a terminal."""
 
 
+def _payload_request(given: tuple[str, ...]) -> dict[str, Any]:
+    """Return how payloads are shown, and the rules by which they are opened.
+
+    Raises
+    ------
+    UsageError
+        Neither a way to show them nor a rule, or two ways.
+    """
+    rules = [one for one in given if "=" in one]
+    ways = [one for one in given if "=" not in one]
+    for way in ways:
+        if way not in CHOICES:
+            known = ", ".join(CHOICES)
+            raise UsageError(f"--payload {way}: is none of {known}, nor a rule FILTER=DECODER")
+    if len(ways) > 1:
+        raise UsageError(f"--payload {' and '.join(ways)}: payloads are shown in one way")
+    chosen = ways[0] if ways else None
+    if not rules:
+        return {"payload": chosen, "rules": ()}
+    from wireyard.payloads import parse_rules
+
+    return {"payload": chosen, "rules": parse_rules(rules)}
+
+
 @click.command(
     "decode",
     epilog=examples(
         "wireyard decode traffic.jmq --columns offset,packet_type_name,destination",
         "wireyard decode traffic.jmq --where 'packet_type in 1,2' --body text | jq -r .body",
         "wireyard decode *.jmq -w packets.parquet",
+        "wireyard decode traffic.pcap --payload 'plant/#=json' -w plant.parquet",
         "tcpdump -U -w - port 1883 | wireyard decode -",
         "wireyard decode --follow 'traffic.pcap*'",
     ),
@@ -251,9 +276,13 @@ _SEEN = ("table", "csv", "jsonl", "json")
 @click.option(
     "--payload",
     "--body",
-    type=click.Choice(CHOICES),
-    help="How payloads are shown: csv as text where they are text, else 0x and hexadecimal; other"
-    " outputs as hex. In those text and value open them; hash is SHA-256.",
+    "payloads",
+    multiple=True,
+    metavar="HOW|RULE",
+    help=f"How payloads are shown, one of {', '.join(CHOICES)}: csv as text where they are text,"
+    " else 0x and hexadecimal; other outputs as hex. In those text and value open them; hash is"
+    " SHA-256. Or a rule, FILTER=DECODER as in 'plant/#=json', by which they are opened; the first"
+    " of several that fits counts.",
 )
 @click.option(
     "--payload-bytes",
@@ -288,6 +317,7 @@ def command(
     write: str | None,
     limit: int | None,
     follow: bool,
+    payloads: tuple[str, ...],
     **request: Any,
 ) -> int:
     """Show packets as a table, CSV, JSON Lines, Arrow or Parquet.
@@ -312,6 +342,7 @@ def command(
     kind = kind_of(write, out, _KINDS)
     if request["spreadsheet"] and kind != "csv":
         raise UsageError("decode: --spreadsheet is for csv")
+    request |= _payload_request(payloads)
     wanted = Request(**request, lenient=format_name is None, csv=kind == "csv"), Budget(limit)
     shows_progress = not (to_terminal(write) and kind in _SEEN)
     live = request["max_packet_bytes"], follow

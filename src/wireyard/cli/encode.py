@@ -22,6 +22,7 @@ from wireyard.formats import Format, get_format, names
 from wireyard.formats.base import Row
 from wireyard.formats.rows import pick_columns
 from wireyard.layout import Column
+from wireyard.payloads.columns import ROW_COLUMNS
 from wireyard.schema import COMMON
 from wireyard.streams.source import Reading, open_source, reading
 
@@ -164,6 +165,8 @@ def _row(line: bytes, format_name: str | None) -> tuple[Format, Row]:
     if not isinstance(name, str):
         raise _NoRow("the row has no 'format'; name it with --format")
     format, columns = _format(name)
+    for opened in ROW_COLUMNS:  # follow from the payload
+        values.pop(opened.name, None)
     return format, row_of(values, columns)
 
 

@@ -75,6 +75,7 @@ class OpenInput:
             and not request.nested
             and request.mode != "dropmalformed"
             and self.selection.shown_body is None
+            and self.selection.opener is None
             and storable(name) == name
             and load_fast_path(format, max(one.bytes_ahead for one in self.streams)) is not None
         )

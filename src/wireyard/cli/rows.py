@@ -41,6 +41,8 @@ def read_rows(reading: OpenInput, opened: DirectedStream) -> Iterator[Row]:
         rows = np.searchsorted(block.offsets, batch["offset"].to_numpy()).tolist()
         for number, place in zip(rows, batch.to_pylist(), strict=True):
             row = {**common, **place, **packet_of_row(block, number, place, selection)}
+            if selection.opener is not None:
+                row |= selection.opener.open(row)
             yield _open_body(row, selection, faults)
             if selection.request.nested and place["status"] == OK:
                 context = int(block.contexts[number])

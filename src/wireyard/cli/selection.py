@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from wireyard.cli.bodies import body_view
 from wireyard.formats import Format, get_format
 from wireyard.formats.base import Row
 from wireyard.formats.rows import pick_columns
 from wireyard.layout import Column
-from wireyard.schema import CAPTURED, COMMON
+from wireyard.schema import CAPTURED, COMMON, schema_of
 from wireyard.streams.conditions import bind, parse
 from wireyard.streams.plan import Plan, make_plan
+
+if TYPE_CHECKING:
+    from wireyard.payloads import Rule
+    from wireyard.payloads.columns import PayloadColumns
 
 __all__ = ["PARENT", "Request", "Selection"]
 
@@ -40,6 +46,8 @@ class Request:
     where: tuple[str, ...]
     mode: str
     payload: str | None
+    rules: tuple[Rule, ...]
+    """By which payloads are opened."""
     payload_bytes: int | None
     secrets: bool
     nested: bool
@@ -71,6 +79,23 @@ class Selection:
         return {c.name: _TIMES[c.unit] for c in self.columns if c.unit in _TIMES}
 
     @cached_property
+    def opener(self) -> PayloadColumns | None:
+        """What opens payloads; None without rules."""
+        if not self.request.rules:
+            return None
+        from wireyard.payloads.columns import PayloadColumns
+
+        return PayloadColumns(self.format, self.request.rules)
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns of tables, those of opened payloads last."""
+        schema = schema_of(self.columns)
+        for field in self.opener.fields if self.opener else ():
+            schema = schema.append(field)
+        return schema
+
+    @cached_property
     def columns(self) -> tuple[Column, ...]:
         """The columns to show."""
         columns = pick_columns(self.format, self.request.columns, captured=self.captured)
@@ -90,6 +115,24 @@ class Selection:
 
     def shape(self, row: Row) -> tuple[Row, tuple[Column, ...]]:
         """Return a row and the columns to show of it: packets of other names have their own."""
+        row, columns = self._shape(row)
+        return row, (*columns, *self._row_columns)
+
+    @property
+    def _row_columns(self) -> tuple[Column, ...]:
+        """The columns of opened payloads in rows."""
+        if self.opener is None:
+            return ()
+        from wireyard.payloads.columns import ROW_COLUMNS
+
+        return ROW_COLUMNS
+
+    @property
+    def table_columns(self) -> tuple[Column, ...]:
+        """The columns to show in a table for people."""
+        return (*self.shown_columns, *self._row_columns)
+
+    def _shape(self, row: Row) -> tuple[Row, tuple[Column, ...]]:
         if self.request.columns is not None:
             return row, self.shown_columns
         if PARENT.name in row:
@@ -143,6 +186,7 @@ class Selection:
         names = [column.name for column in self.columns]
         if self.redacts:
             names += [c.name for c in self.format.columns if c.kind not in _STRUCTURED]
+        names += self.opener.needed if self.opener else []
         return self._plan(tuple(dict.fromkeys((*names, "stream", *_ROW))))
 
     def _plan(self, names: tuple[str, ...]) -> Plan:
