@@ -201,3 +201,20 @@ def test_options_that_say_nothing(given: list[str], said: str, stream: Path) -> 
     result = run("decode", stream, *words)
     assert (result.exit_code, result.stdout) == (2, "")
     assert said in result.stderr
+
+
+def test_a_schema_takes_the_name_of_no_other_column(stream: Path) -> None:
+    kind = pa.struct([("n", pa.int64())])
+    payloads.register("size", lambda data, topic: {"n": 1}, kind)
+    payloads.register("json", lambda data, topic: {"n": 2}, kind)
+    try:
+        table = wireyard.read(str(stream), payload={"plant/1": "size", "plant/2": "json"})
+    finally:
+        payloads.decoders._REGISTERED.pop("json")
+    assert len(set(table.column_names)) == len(table.column_names)
+    assert table["payload_size_"].to_pylist()[1] == {"n": 1}
+    assert table["payload_json_"].to_pylist()[2] == {"n": 2}
+    payloads.register("other", lambda data, topic: {}, pa.struct([("m", pa.int64())]))
+    other = payloads.Decoder("other", lambda data, topic: {}, kind)
+    with pytest.raises(UsageError, match="two schemas 'other'"):
+        wireyard.read(str(stream), payload={"plant/1": "other", "plant/2": other})

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from wireyard.errors import UsageError
 from wireyard.formats.base import Format, Row
 from wireyard.layout import Column
 from wireyard.payloads.decoders import PayloadError
@@ -46,12 +47,19 @@ class PayloadColumns:
         self._rules = rules if self._destination is not None else ()
         self._by_properties = "properties" in own and any(rule.properties for rule in self._rules)
         self._choices: dict[str, list[Rule]] = {}
-        typed = {
-            rule.decoder.name: rule.decoder.type
-            for rule in self._rules
-            if rule.decoder.type is not None
-        }
-        self._typed = {name: (f"payload_{_word(name)}", kind) for name, kind in typed.items()}
+        taken = {*own, *(column.name for column in OPENED)}
+        self._typed: dict[str, tuple[str, pa.DataType]] = {}
+        for decoder in dict.fromkeys(rule.decoder.name for rule in self._rules):
+            kinds = {rule.decoder.type for rule in self._rules if rule.decoder.name == decoder}
+            if len(kinds) > 1:
+                raise UsageError(f"payload rules name two schemas '{decoder}'; rows hold one")
+            (kind,) = kinds
+            if kind is not None:
+                column = f"payload_{_word(decoder)}"
+                while column in taken:
+                    column += "_"
+                taken.add(column)
+                self._typed[decoder] = column, kind
         self.fields = [
             *(pa.field(column.name, pa.string()) for column in OPENED),
             *(pa.field(name, kind) for name, kind in self._typed.values()),
