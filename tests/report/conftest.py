@@ -1,7 +1,20 @@
-"""The command line of the tests of commands."""
+"""The command line of the tests of commands, and time for symptoms on slow machines."""
 
 from __future__ import annotations
 
-from tests.cli.conftest import run
+from collections.abc import Iterator
 
-__all__ = ["run"]
+import pytest
+
+from tests.cli.conftest import run
+from wireyard.report import page
+
+__all__ = ["patient", "run"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient() -> Iterator[None]:
+    """Look for all symptoms, however long that takes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page, "_SYMPTOMS_S", 600.0)
+        yield
