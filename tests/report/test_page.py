@@ -8,13 +8,15 @@ import struct
 import sys
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from tests.cli.results import Run, one_line, rows_of
 from tests.make import item, items, packet
 from tests.report.pages import Page, read_page
 from wireyard.answers import open_tables
-from wireyard.report import build_report
+from wireyard.report import build_report, questions
+from wireyard.report.charts import graph
 from wireyard.report.questions import ask_all, bucket_ns
 from wireyard.report.text import (
     bytes_text,
@@ -188,6 +190,37 @@ def test_nothing_to_say(tmp_path: Path) -> None:
     assert "no times" in page.text
     assert page.values["overview", 0, "packets"] == 1
     assert not page.tags["svg"]
+
+
+def test_five_hundred_clients_are_twelve_and_the_others() -> None:
+    connection = duckdb.connect(":memory:")
+    connection.execute(
+        "CREATE TABLE messages AS SELECT 'client' || (i % 500) AS producer_client_id,"
+        " NULL AS client, NULL AS producer, 'topic' || (i % 40) AS destination"
+        " FROM range(9999) numbers(i)"
+    )
+    connection.execute(
+        "CREATE TABLE deliveries AS SELECT destination, producer_client_id AS consumer_client_id,"
+        " NULL AS consumer, 1 AS delivered_ns, 1 AS delivered_frame FROM messages"
+    )
+    asked = dict(questions._questions(1))
+    producers, consumers = (
+        questions.Answer(
+            name, asked[name], connection.sql(asked[name]).to_arrow_table().to_pylist()
+        )
+        for name, sql in asked.items()
+        if name in ("producers", "consumers")
+    )
+    assert sum(row["messages"] for row in producers.rows) == 9999
+    assert len({row["client"] for row in producers.rows}) == 13
+    assert len({row["destination"] for row in producers.rows}) == 13
+    (others,) = [
+        row for row in producers.rows if row["client"] is None and row["destination"] is None
+    ]
+    assert (others["clients"], others["destinations"]) == (488, 28)
+    svg = graph(producers, consumers)
+    assert svg.count(">all other clients<") == 2
+    assert len(svg) < 500_000
 
 
 def test_intervals_are_few_and_round() -> None:
