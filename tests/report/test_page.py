@@ -15,8 +15,10 @@ from tests.cli.results import Run, one_line, rows_of
 from tests.make import item, items, packet
 from tests.report.pages import Page, read_page
 from wireyard.answers import open_tables
+from wireyard.answers.evidence import find_evidence
 from wireyard.report import build_report, questions
 from wireyard.report.charts import graph
+from wireyard.report.page import _dump
 from wireyard.report.questions import ask_all, bucket_ns
 from wireyard.report.text import (
     bytes_text,
@@ -162,6 +164,17 @@ def test_no_password_is_on_a_page(tmp_path: Path) -> None:
     assert b"very-sec".hex(" ") not in html
 
 
+def test_no_password_is_in_bytes_that_are_shown(tmp_path: Path) -> None:
+    path = str(tmp_path / "login.mqtt")
+    Path(path).write_bytes(login(b"a", b"very-secret"))
+    (found,) = find_evidence([(path, path, 0)], format="mqtt").values()
+    lines = _dump(found).lines
+    assert [line.field for line in lines if line.hex.startswith("--")] == ["password"]
+    assert b"very".hex(" ") not in str(lines)
+    assert "very-secret" not in str(lines)
+    assert find_evidence([(path, path, 5), ("nowhere.pcap", "x", 0)], format="mqtt") == {}
+
+
 def test_bytes_of_what_is_broken_are_annotated(tmp_path: Path) -> None:
     path = tmp_path / "damaged.jmq"
     path.write_bytes(packet() + packet(items=items(item(1, "x", length=600))) + b"no packet")
@@ -171,6 +184,24 @@ def test_bytes_of_what_is_broken_are_annotated(tmp_path: Path) -> None:
     assert "FROM quarantine WHERE status = " in page.text
     assert "magic" in page.text
     assert "6e 6f 20 70" in page.text  # no p
+
+
+def test_a_capture_without_packets(tmp_path: Path) -> None:
+    path = tmp_path / "empty.pcap"
+    path.write_bytes(Path(CAPTURE).read_bytes()[:24])
+    page = read_page(report(str(path)))
+    assert page.values["overview", 0, "bytes_read"] == 0
+    assert "ledger balances" in page.text
+    assert "Nothing is stuck, lost or broken" in page.text
+
+
+def test_messages_of_a_ring() -> None:
+    ring = str(Path(CAPTURE).parent / "ring.pcap")
+    with open_tables([ring], decode_as=["udp.port==7078,rmp"]) as tables:
+        page = read_page(build_report(tables, [ring], decode_as=["udp.port==7078,rmp"]))
+    assert page.values["overview", 0, "messages"] > 0
+    assert "-d udp.port==7078,rmp" in page.text
+    assert page.values["formats", 0, "format"] == "rmp"
 
 
 def test_captures_and_streams_together() -> None:

@@ -129,15 +129,17 @@ SELECT (SELECT min(first_ns) FROM inputs) AS first_ns,
        (SELECT max(last_ns) FROM inputs) AS last_ns,
        (SELECT count(*) FROM inputs) AS inputs,
        coalesce((SELECT sum(streams) FROM inputs), 0) AS streams,
-       (SELECT sum(bytes_read) FROM ledger) AS bytes_read,
-       (SELECT sum(packets_ok + packets_malformed) FROM ledger) AS packets,
+       coalesce((SELECT sum(bytes_read) FROM ledger), 0) AS bytes_read,
+       coalesce((SELECT sum(packets_ok + packets_malformed) FROM ledger), 0) AS packets,
        (SELECT count(*) FROM sessions) AS sessions,
        coalesce((SELECT sum(messages) FROM destinations), 0) AS messages,
        (SELECT count(destination) FROM destinations) AS destinations,
        (SELECT count(*) FROM deliveries) AS deliveries,
        (SELECT count(delivered_ns) FROM deliveries) AS delivered,
-       (SELECT sum(bytes_read - bytes_ok - bytes_malformed - bytes_garbage - bytes_tail)
-          FROM ledger) AS bytes_nowhere
+       coalesce((
+         SELECT sum(bytes_read - bytes_ok - bytes_malformed - bytes_garbage - bytes_tail)
+           FROM ledger
+       ), 0) AS bytes_nowhere
 """
 _FORMATS: Final = """
 SELECT split_part(format, '/', 1) AS format, count(*) AS streams,
