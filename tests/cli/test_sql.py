@@ -42,6 +42,24 @@ def test_values_are_exact(run: Run) -> None:
     ]
 
 
+@pytest.mark.parametrize("out", ["jsonl", "csv", "table", "parquet"])
+def test_every_output_has_every_type(run: Run, tmp_path: Path, out: str) -> None:
+    query = (
+        "SELECT DATE '2026-01-02' AS day, TIME '01:02:03' AS time, INTERVAL 1 DAY AS span,"
+        " uuid() AS id, [INTERVAL 2 DAY] AS spans, 'NaN'::DOUBLE AS none, [DATE '2026-01-02'] AS l,"
+        " 9223372036854775808::HUGEINT AS big, TIMESTAMP '2026-01-02 03:04:05' AS local,"
+        " MAP {'a': 1} AS m, '101'::BIT AS bits, 'a'::ENUM ('a', 'b') AS one, {'x': 'y'} AS s"
+    )
+    path = tmp_path / "x"
+    result = run("sql", CAPTURE, query, "--out", out, "-w", path)
+    assert (result.exit_code, result.stderr) == (0, "")
+    if out == "jsonl":
+        row = json.loads(path.read_text())
+        assert (row["day"], row["time"], row["span"]) == ("2026-01-02", "01:02:03", "1 day")
+        assert (row["none"], row["l"], row["big"]) == ("NaN", ["2026-01-02"], str(2**63))
+        assert (row["bits"], row["one"], row["s"]) == ("101", "a", {"x": "y"})
+
+
 def test_columns_of_one_name_are_numbered(run: Run) -> None:
     query = "SELECT 1 AS a, 2 AS a, 3 AS a_1 FROM ledger LIMIT 1"
     assert rows_of(run("sql", CAPTURE, query)) == [{"a": 1, "a_1": 2, "a_1_1": 3}]

@@ -29,7 +29,7 @@ from wireyard.layers.tables import FACTS, fact_table, with_times
 from wireyard.streams.plan import make_plan
 
 if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
+    from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
 __all__ = ["Tables", "is_lake", "open_tables"]
 
@@ -44,6 +44,8 @@ _SCHEMAS: Final[Mapping[str, pa.Schema]] = {
 """The tables that there are even where there is nothing for them."""
 _SUM: Final = pa.decimal128(38, 0)
 """What DuckDB gives for the sum of integers."""
+_NOT_PLAIN: Final = re.compile(r"\b(INTERVAL|(?<!WITH )TIME|TIMETZ|UUID|BIT|UNION|VARIANT)\b")
+"""DuckDB's types that not every output has."""
 _LAKE_MARK: Final = "_wireyard"
 
 
@@ -100,7 +102,7 @@ class Tables:
             found = self.connection.sql(query, params=parameters)
             if found is None:
                 raise UsageError("a query is one statement that selects")
-            return _with_integers(_named_once(found.to_arrow_table()))
+            return _with_integers(_named_once(_plain(found).to_arrow_table()))
         except duckdb.Error as error:
             raise UsageError(self._reason(error)) from None
 
@@ -127,6 +129,18 @@ class Tables:
     def _files(self, name: str) -> list[str]:
         """Return the Parquet files of a table."""
         raise NotImplementedError
+
+
+def _plain(found: DuckDBPyRelation) -> DuckDBPyRelation:
+    """Return what was found with text for what CSV, JSON or Parquet have no type for."""
+    if not any(_NOT_PLAIN.search(str(kind)) for kind in found.types):
+        return found
+    columns = []
+    for place, (name, kind) in enumerate(zip(found.columns, found.types, strict=True), 1):
+        value = f"#{place}::VARCHAR" if _NOT_PLAIN.search(str(kind)) else f"#{place}"
+        quoted = name.replace('"', '""')
+        columns.append(f'{value} AS "{quoted}"')
+    return found.project(", ".join(columns))
 
 
 def _named_once(table: pa.Table) -> pa.Table:

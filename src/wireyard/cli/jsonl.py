@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from types import MappingProxyType
 from typing import IO, Any
@@ -89,6 +89,8 @@ def json_value(value: Any) -> Any:
             return [[json_value(key), json_value(item)] for key, item in value.items()]
         case datetime():
             return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        case date():
+            return value.isoformat()
         case Decimal():
             return str(value)
         case _:
