@@ -35,9 +35,10 @@ ALLOWED = {
     "api": STREAMS | {"captures", "payloads"},
     "dissector": BYTES | {"formats"},
     "warm": {"accelerate"},
-    "spark": STREAMS | {"api", "captures", "layers", "spark"},
+    "lake": STREAMS | {"captures", "lake"},
+    "spark": STREAMS | {"api", "captures", "lake", "layers", "spark"},
     "net": STREAMS | {"layers", "net"},
-    "answers": STREAMS | {"answers", "captures", "layers"},
+    "answers": STREAMS | {"answers", "captures", "lake", "layers"},
     "report": {"answers", "errors", "formats", "layers", "report"},
 }
 """Room to the rooms it may import; `cli`, `__main__` and the lazy `__init__` may import all."""

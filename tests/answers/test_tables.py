@@ -11,6 +11,7 @@ import pytest
 from tests.make import item, items, packet
 from wireyard.answers import Tables, open_tables
 from wireyard.errors import SourceError, UsageError
+from wireyard.spark.lake import Change, Lake
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CAPTURE = EXAMPLES / "traffic.pcap"
@@ -156,12 +157,11 @@ def test_no_password_gets_into_a_table(tmp_path: Path) -> None:
 
 
 def test_a_lake_is_read_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "_wireyard").mkdir()
-    (tmp_path / "_staging").mkdir()
-    with open_tables([str(CAPTURE)]) as tables:
+    with open_tables([str(CAPTURE)]) as tables, Lake.open(str(tmp_path)) as made:
+        made.make_staging(tables.names)
         for name in tables.names:
-            (tmp_path / name).mkdir()
-            pq.write_table(tables.sql(f"FROM {name}"), tmp_path / name / "it's one.parquet")
+            pq.write_table(tables.sql(f"FROM {name}"), made.staged(name, "it's one.parquet"))
+        made.commit(Change(append={name: ["it's one.parquet"] for name in tables.names}))
         expected = {name: count(tables, name) for name in tables.names}
     with open_tables([str(tmp_path)]) as lake:
         assert lake.lake

@@ -5,41 +5,41 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from functools import partial
+from itertools import combinations
 from pathlib import Path
+from threading import Condition, Thread
+from typing import Any
 from uuid import uuid4
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from wireyard.spark import swap
-from wireyard.spark.lake import Change, Input, Lake, LakeError, StreamLedger
-from wireyard.streams.source import filesystem
+from wireyard.errors import SourceError
+from wireyard.lake import LakeSnapshot, read_lake
+from wireyard.spark import lake as lakes
+from wireyard.spark.lake import (
+    RETENTION,
+    Change,
+    Input,
+    Lake,
+    LakeError,
+    StreamLedger,
+)
+from wireyard.streams.source import create_file, filesystem
 
 ROOT = Path(__file__).resolve().parents[2]
 BEFORE = {"grown": ["a", "b", "c"], "swapped": ["old1", "old2"]}
 AFTER = {"grown": ["a", "c", "d", "e"], "swapped": ["new1", "new2", "new3"]}
-STEPS = 7  # before and after each of: a file goes, two come, a swap, the record, the staging
-
-
-class Killed(Exception):
-    """What the tests put in the place of a crash."""
-
-
-class Dying(Lake):
-    """A lake whose run is killed after some of the steps of a commit."""
-
-    left = sys.maxsize
-
-    def _take(self, step: Callable[[], None]) -> None:
-        if self.left == 0:
-            raise Killed
-        self.left -= 1
-        step()
+NOTHING = {"grown": list[str](), "swapped": list[str]()}
 
 
 def stage(lake: Lake, table: str, names: Sequence[str]) -> list[str]:
@@ -51,27 +51,29 @@ def stage(lake: Lake, table: str, names: Sequence[str]) -> list[str]:
     return [f"{name}.parquet" for name in names]
 
 
-def one_ledger(stream: str, size: int) -> StreamLedger:
-    return StreamLedger(stream, "jmq", {"bytes_read": size})
-
-
 def first_commit(lake: Lake) -> None:
     grown = stage(lake, "grown", BEFORE["grown"])
     swapped = stage(lake, "swapped", BEFORE["swapped"])
-    entry = Input("/in/a", "jmq", {"size": 1}, [one_ledger("/in/a", 1)], {"grown": grown[:1]})
-    lake.commit(Change((entry,), append={"grown": grown}, replace={"swapped": swapped}))
+    entry = Input("/in/a", "jmq", {"size": 1}, [], {"grown": grown[:1]})
+    lake.commit(Change((entry,), append={"grown": grown, "swapped": swapped}))
+
+
+def second_change(lake: Lake) -> Change:
+    grown = stage(lake, "grown", ["d", "e"])
+    swapped = stage(lake, "swapped", AFTER["swapped"])
+    entry = Input("/in/d", "jmq", {"size": 2}, [], {"grown": grown})
+    gone = {"grown": ["b.parquet"], "swapped": list(lake.files["swapped"])}
+    return Change((entry,), gone, {"grown": grown, "swapped": swapped})
 
 
 def second_commit(lake: Lake) -> None:
-    grown = stage(lake, "grown", ["d", "e"])
-    swapped = stage(lake, "swapped", AFTER["swapped"])
-    entry = Input("/in/d", "jmq", {"size": 2}, [one_ledger("/in/d", 2)], {"grown": grown})
-    change = Change((entry,), {"grown": ["b.parquet"]}, {"grown": grown}, {"swapped": swapped})
-    lake.commit(change)
+    lake.commit(second_change(lake))
 
 
-def seen(folder: Path, table: str) -> list[str]:
+def in_folder(folder: Path, table: str) -> list[str]:
     """Return what plain readers of a table see, which has to be the same for all of them."""
+    if not (folder / table).is_dir():
+        return []
     by_arrow = sorted(ds.dataset(folder / table).to_table()["name"].to_pylist())
     by_duckdb = duckdb.execute(
         f"SELECT name FROM '{folder}/{table}/*.parquet' ORDER BY name"
@@ -80,76 +82,208 @@ def seen(folder: Path, table: str) -> list[str]:
     return by_arrow
 
 
-def held(url: str, table: str) -> list[str]:
-    """Return the rows in a folder of any store."""
-    system, path = filesystem(f"{url}/{table}")
-    found = ds.dataset(path, filesystem=system, format="parquet")
-    return sorted(found.to_table()["name"].to_pylist()) if found.files else []
+def folders(folder: Path) -> dict[str, list[str]]:
+    return {table: in_folder(folder, table) for table in AFTER}
 
 
-@pytest.fixture(params=["one step", "two renames"])
-def swapping(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Swap folders as Linux can, and as other systems have to."""
-    if request.param == "two renames":
-        monkeypatch.setattr(swap, "_exchange", lambda one, other: False)
+def names(snapshot: LakeSnapshot) -> dict[str, list[str]]:
+    return {table: sorted(snapshot.read(table)["name"].to_pylist()) for table in AFTER}
 
 
-@pytest.mark.usefixtures("swapping")
+def recorded(url: str) -> dict[str, list[str]]:
+    """Return what readers of records see."""
+    try:
+        return names(read_lake(url))
+    except SourceError:
+        return NOTHING
+
+
+def data_files(lake: Path) -> set[str]:
+    return {path.stem for path in (lake / "_wireyard" / "data").rglob("*.parquet")}
+
+
+# --- commits --------------------------------------------------------------------------------
+
+
 def test_commits_are_seen_and_remembered(tmp_path: Path) -> None:
     for commit, state in ((first_commit, BEFORE), (second_commit, AFTER)):
         with Lake.open(str(tmp_path)) as lake:
             commit(lake)
-        assert {table: seen(tmp_path, table) for table in state} == state
+        assert folders(tmp_path) == recorded(str(tmp_path)) == state
     with Lake.open(str(tmp_path)) as lake:
         assert lake.commits == 2
         assert set(lake.inputs) == {"/in/a", "/in/d"}
         assert lake.inputs["/in/d"].files == {"grown": ["d.parquet", "e.parquet"]}
+        assert lake.inputs["/in/d"].stamp == {"size": 2}
         assert sorted(Path(path).stem for path in lake.paths("grown")) == AFTER["grown"]
         assert all(Path(path).is_file() for table in AFTER for path in lake.paths(table))
+        (file,) = (one for one in lake.record.tables["grown"] if one.name == "d.parquet")
+        assert (file.rows, file.bytes) == (1, Path(lake.path_of("grown", file)).stat().st_size)
 
 
-@pytest.mark.usefixtures("swapping")
-@pytest.mark.parametrize("steps", range(STEPS))
-def test_a_run_killed_in_its_commit_is_finished_by_the_next(tmp_path: Path, steps: int) -> None:
+def test_an_input_that_is_forgotten(tmp_path: Path) -> None:
     with Lake.open(str(tmp_path)) as lake:
         first_commit(lake)
-    Dying.left = sys.maxsize
-    with Dying.open(str(tmp_path)) as dying:
-        Dying.left = steps
-        if steps == STEPS - 1:
-            second_commit(dying)  # there are no more steps than we kill after
-        else:
-            with pytest.raises(Killed):
-                second_commit(dying)
-    grown, swapped = seen(tmp_path, "grown"), seen(tmp_path, "swapped")
-    assert len(set(grown)) == len(grown)
-    assert set(grown) <= {*BEFORE["grown"], *AFTER["grown"]}
-    assert ("b" in grown) is (steps == 0)
-    assert swapped in (BEFORE["swapped"], AFTER["swapped"])
     with Lake.open(str(tmp_path)) as lake:
-        assert {table: seen(tmp_path, table) for table in AFTER} == AFTER
-        assert (lake.commits, len(lake.inputs)) == (2, 2)
-    assert not list((tmp_path / "_staging").rglob("*"))
+        lake.commit(Change(remove={"grown": ["a.parquet"]}, forget=frozenset({"/in/a"})))
+    assert recorded(str(tmp_path))["grown"] == ["b", "c"]
+    assert not read_lake(str(tmp_path)).inputs
 
 
-def test_a_killed_repair_is_repaired_too(tmp_path: Path) -> None:
+def test_every_engine_reads_the_folders(tmp_path: Path) -> None:
+    import polars
+
     with Lake.open(str(tmp_path)) as lake:
         first_commit(lake)
-    Dying.left = sys.maxsize
-    with Dying.open(str(tmp_path)) as dying:
-        Dying.left = 1
-        with pytest.raises(Killed):
-            second_commit(dying)
-    for steps in range(STEPS):
-        Dying.left = steps
-        try:
-            with Dying.open(str(tmp_path)):
-                break
-        except Killed:
-            continue
+    found = polars.read_parquet(tmp_path / "grown" / "*.parquet")
+    assert sorted(found["name"].to_list()) == BEFORE["grown"]
+    both = duckdb.execute(f"SELECT name FROM read_parquet('{tmp_path}/*/*.parquet')").fetchall()
+    assert len(both) == 5
+
+
+# --- crashes --------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """What the tests put in the place of a crash."""
+
+
+@contextmanager
+def killed_before(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Have this process die before a call that changes a folder; nothing it tries after counts."""
+    calls: list[str] = []
+
+    def counted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def do(*given: Any, **named: Any) -> Any:
+            if len(calls) >= step:
+                raise Killed
+            calls.append(name)
+            return call(*given, **named)
+
+        return do
+
+    with monkeypatch.context() as patched:
+        for name in ("link", "unlink", "rename", "replace", "symlink", "mkdir"):
+            patched.setattr(os, name, counted(name, getattr(os, name)))
+        patched.setattr(Lake, "_discard", lambda lake: None)
+        yield calls
+
+
+def test_a_run_killed_in_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before every single call: readers see one commit, and the next run finishes it."""
+    reached = set()
+    for step in range(100):
+        folder = tmp_path / str(step)
+        with Lake.open(str(folder)) as lake:
+            first_commit(lake)
+        began = read_lake(str(folder))
+        with suppress(Killed), Lake.open(str(folder)) as lake:
+            change = second_change(lake)
+            with killed_before(step, monkeypatch) as calls:
+                lake.commit(change)
+        by_record, by_folder = recorded(str(folder)), folders(folder)
+        assert by_record in (BEFORE, AFTER)
+        assert by_folder in (BEFORE, by_record)
+        reached.add((by_record == AFTER, by_folder == AFTER))
+        assert names(began) == BEFORE
+        with Lake.open(str(folder)) as lake:
+            assert lake.commits == (2 if by_record == AFTER else 1)
+        assert folders(folder) == recorded(str(folder)) == by_record
+        hidden = [path for path in folder.rglob(".*") if path.name != ".."]
+        assert not hidden
+        if len(calls) < step:
+            break
     else:
-        pytest.fail("the commit was never finished")
-    assert {table: seen(tmp_path, table) for table in AFTER} == AFTER
+        pytest.fail("a commit has no end")
+    assert reached == {(False, False), (True, False), (True, True)}
+
+
+def test_a_killed_opening_is_finished_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Lake.open(str(tmp_path)) as lake:
+        first_commit(lake)
+    with pytest.raises(Killed), Lake.open(str(tmp_path)) as lake:
+        change = second_change(lake)
+        with killed_before(4, monkeypatch) as calls:
+            lake.commit(change)
+    assert calls == ["mkdir", "link", "unlink", "mkdir"]
+    assert (recorded(str(tmp_path)), folders(tmp_path)) == (AFTER, BEFORE)
+    for step in range(100):
+        with (
+            suppress(Killed),
+            killed_before(step, monkeypatch) as calls,
+            Lake.open(str(tmp_path)),
+        ):
+            pass
+        assert folders(tmp_path) in (BEFORE, AFTER)
+        if len(calls) < step:
+            break
+    assert folders(tmp_path) == AFTER
+
+
+def commit_for_ever(url: str) -> None:
+    """Commit again and again: a number that grows, a row of it, and all rows so far."""
+    while True:
+        with Lake.open(url) as lake:
+            number = lake.commits + 1
+            for table in ("latest", "all"):
+                lake.make_staging([table])
+                rows = pa.table({"number": [number]})
+                pq.write_table(rows, lake.staged(table, f"{uuid4().hex}.parquet"))
+            new = {table: lake.list_staged(table) for table in ("latest", "all")}
+            lake.commit(Change(remove={"latest": lake.files.get("latest", [])}, append=new))
+
+
+_KILLING = """
+import os, random, signal, sys, time
+import tests.spark.test_lake as here
+random.seed(17)
+for _ in range(int(sys.argv[2])):
+    child = os.fork()
+    if not child:
+        here.commit_for_ever(sys.argv[1])
+    time.sleep(random.uniform(0.05, 0.25))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+"""
+
+
+def test_a_reader_between_kills(tmp_path: Path) -> None:
+    """24 runs are killed at random moments, while readers of both kinds look on."""
+    lake = tmp_path / "lake"
+    program = [sys.executable, "-c", _KILLING, str(lake), "24"]
+    process = subprocess.Popen(program, cwd=ROOT)
+    seen_commits = set()
+    while process.poll() is None:
+        with suppress(SourceError):
+            snapshot = read_lake(str(lake))
+            view = lake / "_wireyard" / "views" / f"{snapshot.commits:08d}"
+            time.sleep(0.02)  # and commits go on
+            assert_one_commit(snapshot.commits, snapshot.read)
+            seen_commits.add(snapshot.commits)
+            if view.exists():
+                assert_one_commit(snapshot.commits, partial(in_view, view))
+        newest = Path(os.path.realpath(lake / "_wireyard" / "newest"))
+        if newest.is_dir():
+            number = int(newest.name)
+            assert_one_commit(number, partial(in_view, newest))
+    assert process.returncode == 0
+    assert len(seen_commits) > 5
+    with Lake.open(str(lake)) as opened:
+        assert_one_commit(opened.commits, opened.read)
+        assert data_files(lake) == {
+            Path(file.name).stem
+            for table in ("latest", "all")
+            for file in opened.record.tables[table]
+        } | {Path(each.file.name).stem for each in opened.record.removed}
+
+
+def in_view(view: Path, table: str) -> pa.Table:
+    return ds.dataset(view / table).to_table()
+
+
+def assert_one_commit(number: int, read: Callable[[str], pa.Table]) -> None:
+    assert read("latest")["number"].to_pylist() == [number]
+    assert sorted(read("all")["number"].to_pylist()) == list(range(1, number + 1))
 
 
 def test_a_run_killed_before_its_commit_leaves_nothing(tmp_path: Path) -> None:
@@ -163,11 +297,11 @@ def test_a_run_killed_before_its_commit_leaves_nothing(tmp_path: Path) -> None:
     )
     killed = subprocess.run([sys.executable, "-c", program, tmp_path], cwd=ROOT, check=False)
     assert killed.returncode == -9
-    assert list((tmp_path / "_staging").rglob("*.parquet"))
-    assert {table: seen(tmp_path, table) for table in BEFORE} == BEFORE
+    assert "d" in data_files(tmp_path)
+    assert folders(tmp_path) == BEFORE
     with Lake.open(str(tmp_path)):
-        assert not list((tmp_path / "_staging").rglob("*.parquet"))
-    assert {table: seen(tmp_path, table) for table in BEFORE} == BEFORE
+        assert "d" not in data_files(tmp_path)
+    assert folders(tmp_path) == BEFORE
 
 
 def test_what_was_staged_and_not_committed_is_deleted(tmp_path: Path) -> None:
@@ -175,6 +309,72 @@ def test_what_was_staged_and_not_committed_is_deleted(tmp_path: Path) -> None:
         stage(lake, "grown", ["a"])
         raise ZeroDivisionError
     assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_only_one_creates_a_file(tmp_path: Path) -> None:
+    path = str(tmp_path / "file")
+    create_file(path, b"one")
+    with pytest.raises(FileExistsError):
+        create_file(path, b"other")
+    assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"one"]
+
+
+# --- readers of older commits ---------------------------------------------------------------
+
+
+def test_a_reader_keeps_its_commit(tmp_path: Path) -> None:
+    with Lake.open(str(tmp_path)) as lake:
+        first_commit(lake)
+    reader = read_lake(str(tmp_path))
+    listed = {table: reader.dataset(table) for table in BEFORE}
+    resolved = Path(os.path.realpath(tmp_path / "swapped"))
+    by_folder = ds.dataset(resolved)
+    with Lake.open(str(tmp_path)) as lake:
+        second_commit(lake)
+    with Lake.open(str(tmp_path)):
+        pass
+    assert names(reader) == BEFORE
+    assert {name: sorted(one.to_table()["name"].to_pylist()) for name, one in listed.items()} == (
+        BEFORE
+    )
+    assert sorted(by_folder.to_table()["name"].to_pylist()) == BEFORE["swapped"]
+    assert names(read_lake(str(tmp_path), 1)) == BEFORE
+
+
+def test_older_commits_expire(tmp_path: Path) -> None:
+    with Lake.open(str(tmp_path)) as lake:
+        first_commit(lake)
+        second_commit(lake)
+        lake.expire(RETENTION)
+    assert {"b", "old1", "old2"} <= data_files(tmp_path)
+    with Lake.open(str(tmp_path)) as lake:
+        lake.expire(timedelta(0))
+        lake.expire(timedelta(0))
+    assert data_files(tmp_path) == {*AFTER["grown"], *AFTER["swapped"]}
+    assert [path.name for path in (tmp_path / "_wireyard" / "views").iterdir()] == ["00000002"]
+    assert folders(tmp_path) == recorded(str(tmp_path)) == AFTER
+    with pytest.raises(SourceError, match=r"has no commit 1, or no longer$"):
+        read_lake(str(tmp_path), 1)
+
+
+# --- object stores --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[None]:
+    """Have an S3 server on loopback for a while."""
+    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    with pytest.MonkeyPatch.context() as patched:
+        host, port = server.get_host_and_port()
+        patched.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        patched.setenv("AWS_ACCESS_KEY_ID", "testing")
+        patched.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+        patched.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        system, _ = filesystem("s3://bucket?allow_bucket_creation=true")
+        system.create_dir("bucket")
+        yield
+    server.stop()
 
 
 @pytest.fixture
@@ -187,22 +387,194 @@ def memory_url() -> Iterator[str]:
     fsspec.filesystem("memory").rm(f"/{name}", recursive=True)
 
 
-@pytest.mark.parametrize("steps", range(12))
-def test_a_store_without_rename_is_finished_too(memory_url: str, steps: int) -> None:
+@pytest.mark.parametrize("after", [False, True])
+def test_a_store_has_whole_commits(memory_url: str, after: bool) -> None:
+    class Dying(Lake):
+        def _take(self, step: Callable[[], None]) -> None:
+            if after:
+                step()
+            raise Killed
+
+        def _discard(self) -> None:
+            pass
+
     with Lake.open(memory_url) as lake:
         first_commit(lake)
-    Dying.left = sys.maxsize
-    with Dying.open(memory_url) as dying:
-        Dying.left = steps
-        with suppress(Killed):
-            second_commit(dying)
-    names = held(memory_url, "swapped")
-    assert len(set(names)) == len(names)
-    # Old files go before new ones come, so there is never a row of both.
-    assert set(names) <= set(BEFORE["swapped"]) or set(names) <= set(AFTER["swapped"])
+    with suppress(Killed), Dying.open(memory_url) as dying:
+        second_commit(dying)
+    assert recorded(memory_url) == (AFTER if after else BEFORE)
     with Lake.open(memory_url) as lake:
-        assert {table: held(memory_url, table) for table in AFTER} == AFTER
-        assert lake.commits == 2
+        assert lake.commits == 1 + after
+        assert names(lake) == (AFTER if after else BEFORE)
+
+
+def staged_files(url: str) -> set[str]:
+    from pyarrow import fs
+
+    system, inner = filesystem(f"{url}/_wireyard/data")
+    found = system.get_file_info(fs.FileSelector(inner, recursive=True, allow_not_found=True))
+    return {info.base_name for info in found if info.base_name.endswith(".parquet")}
+
+
+@pytest.mark.usefixtures("s3")
+def test_what_another_run_writes_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"s3://bucket/{uuid4().hex}"
+    with Lake.open(url) as lake:
+        first_commit(lake)
+    with Lake.open(url) as lake:
+        stage(lake, "grown", ["d"])
+        with Lake.open(url):
+            assert "d.parquet" in staged_files(url)
+        monkeypatch.setattr(lakes, "ABANDONED", timedelta(seconds=-2))
+        with Lake.open(url):
+            assert "d.parquet" not in staged_files(url)
+        with pytest.raises(LakeError, match=r"d\.parquet: is missing, and was to be committed"):
+            lake.commit(Change(append={"grown": ["d.parquet"]}))
+    assert recorded(url) == BEFORE
+
+
+def test_an_answer_that_was_lost(memory_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record is there, and the store says that it was there before."""
+    with Lake.open(memory_url) as lake:
+        first_commit(lake)
+        create = lake._log.create
+
+        def twice(commit: Any) -> None:
+            create(commit)
+            create(commit)
+
+        monkeypatch.setattr(lake._log, "create", twice)
+        second_commit(lake)
+    assert recorded(memory_url) == AFTER
+
+
+class Turns:
+    """Threads that go on one at a time, in an order that is given."""
+
+    def __init__(self, order: Sequence[str]) -> None:
+        self._order = list(order)
+        self._changed = Condition()
+
+    def wait(self, name: str) -> None:
+        """Wait for the next turn of a thread."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._order[:1] == [name], 20)
+
+    def end(self) -> None:
+        """End the turn."""
+        with self._changed:
+            self._order.pop(0)
+            self._changed.notify_all()
+
+    def leave(self, name: str) -> None:
+        """Take a thread out, which is in its last turn."""
+        with self._changed:
+            self._order = [other for other in self._order if other != name]
+            self._changed.notify_all()
+
+
+STEPS = 5
+
+
+def race(url: str, order: Sequence[str]) -> dict[str, str | None]:
+    """Have two runs do five steps each, in an order; return how each ended."""
+    turns, ended = Turns(order), dict[str, str | None]()
+
+    class Racing(Lake):
+        name = ""
+
+        def _take(self, step: Callable[[], None]) -> None:
+            turns.end()  # of reading what it will commit
+            turns.wait(self.name)
+            step()
+            turns.end()
+            turns.wait(self.name)
+
+    def run(name: str) -> None:
+        turns.wait(name)
+        try:
+            with Racing.open(url) as lake:
+                lake.name = name
+                turns.end()
+                turns.wait(name)
+                new = stage(lake, "grown", [name])
+                swapped = stage(lake, "swapped", [f"{name} after {lake.commits}"])
+                turns.end()
+                turns.wait(name)
+                gone = {"swapped": lake.files.get("swapped", [])}
+                lake.commit(Change(remove=gone, append={"grown": new, "swapped": swapped}))
+            ended[name] = None
+        except LakeError as error:
+            ended[name] = str(error)
+        finally:
+            turns.leave(name)
+
+    threads = [Thread(target=run, args=(name,)) for name in sorted(set(order))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return ended
+
+
+def judge_race(url: str, ended: Mapping[str, str | None]) -> int:
+    """Check that both runs are in, or one and the other was refused; return how many are in."""
+    lake = read_lake(url)
+    into = sorted(name for name, problem in ended.items() if problem is None)
+    assert sorted(lake.read("grown")["name"].to_pylist()) == into
+    assert lake.commits == len(into) >= 1
+    (swapped,) = lake.read("swapped")["name"].to_pylist()
+    assert swapped in {f"{name} after {len(into) - 1}" for name in into}
+    for problem in filter(None, ended.values()):
+        assert problem == (
+            f"{url}: another run has committed meanwhile; nothing was added, run it again"
+        )
+    listed = {file.name for files in lake.record.tables.values() for file in files}
+    listed |= {each.file.name for each in lake.record.removed}
+    assert staged_files(url) == listed
+    return len(into)
+
+
+def orders() -> Iterator[list[str]]:
+    """Yield every order in which two runs can do their steps."""
+    for places in combinations(range(2 * STEPS), STEPS):
+        yield ["a" if place in places else "b" for place in range(2 * STEPS)]
+
+
+def test_two_runs_that_race(memory_url: str) -> None:
+    """All 252 interleavings of two runs on a store: both are in, or one is refused."""
+    into = [
+        judge_race(url, race(url, order))
+        for number, order in enumerate(orders())
+        for url in [f"{memory_url}/{number}"]
+    ]
+    assert len(into) == 252
+    assert set(into) == {1, 2}
+
+
+@pytest.mark.usefixtures("s3")
+def test_two_runs_that_race_on_s3() -> None:
+    for number, order in enumerate(list(orders())[::21]):
+        url = f"s3://bucket/race-{number}"
+        judge_race(url, race(url, order))
+
+
+@pytest.mark.usefixtures("s3")
+def test_a_conditional_put_on_s3() -> None:
+    create_file("s3://bucket/file", b"one")
+    server = os.environ["AWS_ENDPOINT_URL"].removeprefix("http://")
+    options = f"endpoint_override={server}&scheme=http&region=us-east-1"
+    for url in ("s3://bucket/file", f"s3://testing:testing@bucket/file?{options}"):
+        with pytest.raises(FileExistsError):
+            create_file(url, b"other")
+
+
+def test_a_store_without_conditional_put(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="no conditional put is known for local://"):
+        create_file(f"local://{tmp_path}/file", b"")
+
+
+# --- what is no lake ------------------------------------------------------------------------
 
 
 def test_two_runs_do_not_write_at_once(tmp_path: Path) -> None:
@@ -221,6 +593,8 @@ def test_a_folder_with_other_things_is_no_lake(tmp_path: Path) -> None:
     with pytest.raises(LakeError, match="is no lake and not empty"), Lake.open(str(tmp_path)):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    with pytest.raises(SourceError, match="is no lake that 'wireyard run' has filled"):
+        read_lake(str(tmp_path))
 
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
@@ -235,14 +609,68 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
 def test_a_committed_file_that_is_gone_is_said(tmp_path: Path) -> None:
     with Lake.open(str(tmp_path)) as lake:
         first_commit(lake)
-    with Dying.open(str(tmp_path)) as dying:
-        Dying.left = 1
-        with pytest.raises(Killed):
-            second_commit(dying)
-    for staged in (tmp_path / "_staging").rglob("d.parquet"):
-        staged.unlink()
-    with (
-        pytest.raises(LakeError, match=f"is damaged, a committed file is missing: .*{os.sep}d"),
-        Lake.open(str(tmp_path)),
-    ):
+        (gone, cut) = lake.paths("grown")[:2]
+    Path(gone).unlink()
+    for opened in (Lake.open(str(tmp_path)), None):
+        with pytest.raises(LakeError, match=r"is damaged: .*/a\.parquet is missing; "):
+            if opened is None:
+                read_lake(str(tmp_path))
+            else:
+                with opened:
+                    pass
+    with open(cut, "ab") as file:
+        file.write(b"more")
+    with pytest.raises(LakeError, match=r"a\.parquet is missing, and 1 more; "):
+        read_lake(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b'{"record": 3, "run": "x"}', "was written by an older wireyard; name a new folder"),
+        (b'{"record": 99}', "was written by a newer wireyard; name a new folder"),
+        (b'{"record": 4', "the record of commit 1 is damaged"),
+        (b'{"record": 4, "tables": 7}', "the record of commit 1 is damaged"),
+    ],
+)
+def test_records_that_cannot_be_read(tmp_path: Path, content: bytes, problem: str) -> None:
+    commits = tmp_path / "_wireyard" / "commits"
+    commits.mkdir(parents=True)
+    (commits / "00000001.json").write_bytes(content)
+    with pytest.raises(LakeError, match=problem), Lake.open(str(tmp_path)):
         pass
+
+
+# --- ledgers --------------------------------------------------------------------------------
+
+
+def test_ledgers_are_read_back(tmp_path: Path) -> None:
+    from wireyard.captures.stream_table import LEDGER
+    from wireyard.lake.ledgers import ledger_table, streams_table
+
+    def ledger(stream: str, size: int, **facts: Any) -> StreamLedger:
+        counts = {**dict.fromkeys(LEDGER, 0), "bytes_read": size}
+        return StreamLedger(stream, "mqtt", counts, facts)
+
+    inputs = [
+        Input("/b", None, {}, [ledger("y", 2, transport="tcp", bytes_gap=7), ledger("x", 1)]),
+        Input("/a", "mqtt", {}, [ledger("/a", 3)]),
+        Input("/c", None, {}, []),
+    ]
+    for number in range(2):  # the second time in another commit
+        with Lake.open(str(tmp_path)) as lake:
+            some = inputs[:2] if number == 0 else inputs[2:]
+            files = {}
+            for table, rows in (("ledger", ledger_table(some)), ("streams", streams_table(some))):
+                lake.make_staging([table])
+                files[table] = [f"{table}-{number}.parquet"]
+                pq.write_table(rows, lake.staged(table, files[table][0]))
+            lake.commit(Change(tuple(some), append=files))
+    found = read_lake(str(tmp_path)).inputs
+    for each in inputs:
+        read = [(one.stream, one.format, one.counts) for one in found[each.source].streams]
+        assert read == [(one.stream, one.format, one.counts) for one in each.streams]
+    first = found["/b"].streams[0].facts
+    assert (first["transport"], first["bytes_gap"], first["opened"]) == ("tcp", 7, None)
+    rows = read_lake(str(tmp_path)).read("ledger", where=pc.field("source") == "/b")
+    assert rows["stream"].to_pylist() == ["y", "x"]

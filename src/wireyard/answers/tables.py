@@ -25,6 +25,7 @@ from wireyard.captures.stores.rows import SCHEMA as STORE_RECORDS
 from wireyard.captures.stream_table import LEDGER_TABLE, STREAMS, streams_table
 from wireyard.errors import SourceError, UsageError
 from wireyard.formats import get_format, names
+from wireyard.lake.snapshot import read_lake
 from wireyard.layers.tables import FACTS, fact_table, with_times
 from wireyard.streams.plan import make_plan
 
@@ -168,23 +169,17 @@ def _with_integers(table: pa.Table) -> pa.Table:
 
 
 class _LakeTables(Tables):
-    """The tables of a lake in a local folder."""
+    """The tables of a lake, all of one commit."""
 
-    def __init__(self, folder: str) -> None:
-        super().__init__(folder)
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
         self.lake = True
-        self._paths = {
-            entry.name: sorted(
-                each.path for each in os.scandir(entry.path) if each.name.endswith(".parquet")
-            )
-            for entry in os.scandir(folder)
-            if entry.is_dir() and not entry.name.startswith((".", "_"))
-        }
-        there = (name for name, paths in self._paths.items() if paths)
+        self._snapshot = read_lake(url)
+        there = (name for name, files in self._snapshot.files.items() if files)
         self.names = tuple(sorted({*_SCHEMAS, *there}))
 
     def _files(self, name: str) -> list[str]:
-        return self._paths.get(name, [])
+        return self._snapshot.paths(name)
 
 
 class _InputTables(Tables):

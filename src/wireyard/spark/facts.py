@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from wireyard.formats import get_format
+from wireyard.lake.ledgers import captured_streams
 from wireyard.layers.destinations import NEEDED as COUNTED
 from wireyard.layers.destinations import count_messages, destinations
 from wireyard.layers.jmq.hops import HOP_STEPS
@@ -45,7 +46,6 @@ from wireyard.spark.mqtt_facts import mqtt_groups, write_mqtt_facts
 from wireyard.spark.parts import PartFile, measure, read_batches
 from wireyard.spark.running import Runner
 from wireyard.spark.steps import FOUND, NOTE, NOTES, run_step
-from wireyard.spark.streams import captured_streams
 from wireyard.spark.urls import literal
 from wireyard.streams.plan import make_plan
 from wireyard.streams.source import filesystem

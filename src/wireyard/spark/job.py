@@ -22,8 +22,9 @@ from uuid import uuid4
 import pyarrow as pa
 
 from wireyard.captures.quarantine import QUARANTINE
-from wireyard.captures.stream_table import LEDGER_TABLE
+from wireyard.captures.stream_table import LEDGER_TABLE, STREAMS
 from wireyard.formats import names as format_names
+from wireyard.lake.ledgers import ledger_table, streams_table
 from wireyard.layers.tables import FACTS
 from wireyard.spark.bronze import QUARANTINE_TABLE, Settings, packets_table
 from wireyard.spark.bronze_stage import BronzeStage
@@ -35,7 +36,6 @@ from wireyard.spark.reach import reaching
 from wireyard.spark.replacing import drop_inputs
 from wireyard.spark.report import Report, Watch, new_inputs
 from wireyard.spark.running import Runner
-from wireyard.spark.streams import streams_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,6 +46,8 @@ SPLIT_BYTES = 64 << 20
 """What one task reads: starting one costs as much as decoding 8 MB."""
 FEW_BYTES = SPLIT_BYTES
 """Inputs that this process reads itself, in less time than Spark takes to start."""
+_NEVER_EMPTY = {QUARANTINE_TABLE: QUARANTINE, "ledger": LEDGER_TABLE, "streams": STREAMS}
+"""Tables that have a file where they have no rows."""
 
 
 def fill_lake(
@@ -99,7 +101,7 @@ def fill_lake(
     runner = Runner(get_session, lake)
     settings = Settings(lake.staged(""), secrets, max_packet_bytes, skip_missing)
     stage = BronzeStage(runner, lake, settings, watch, decode_as, keylog, few_bytes)
-    report.added = stage.read(new, split_bytes)
+    report.added = _with_ledgers(lake, stage.read(new, split_bytes))
     report.repaired = stage.repaired
     report.notes += stage.notes
     changed = [each.path for each in new if each.path in lake.inputs]
@@ -126,7 +128,7 @@ def _write_facts(runner: Runner, lake: Lake, change: Change, inputs: Sequence[In
         staged = {*change.append.get(table, ())}
         wanted = dict.fromkeys(file for each in inputs for file in each.files.get(table, ()))
         files[name] = [
-            lake.staged(table, file) if file in staged else f"{lake.root}/{table}/{file}"
+            lake.staged(table, file) if file in staged else lake.path(table, file)
             for file in wanted
         ]
     return write_facts(runner, lake, files, inputs, change.append)
@@ -172,24 +174,28 @@ def _inputs_after(lake: Lake, change: Change) -> dict[str, Input]:
     return lake.inputs | {each.source: each for each in change.inputs}
 
 
+def _with_ledgers(lake: Lake, added: Sequence[Input]) -> list[Input]:
+    """Stage the ledgers of inputs that were read; return the inputs with the files of them."""
+    files = {
+        table: [_write_table(lake, table, rows)]
+        for table, rows in (("ledger", ledger_table(added)), ("streams", streams_table(added)))
+        if rows.num_rows
+    }
+    return [
+        replace(each, files={**each.files, **(files if each.streams else {})}) for each in added
+    ]
+
+
 def _with_rest(lake: Lake, change: Change) -> Change:
-    """Return the change with the tables that are made anew, and with no table left out."""
+    """Return the change with no table left out."""
     append = dict(change.append)
-    if not _files_after(lake, change, QUARANTINE_TABLE):
-        append[QUARANTINE_TABLE] = [_write_table(lake, QUARANTINE_TABLE, QUARANTINE.empty_table())]
+    for table, schema in _NEVER_EMPTY.items():
+        if not _files_after(lake, change, table):
+            append[table] = [_write_table(lake, table, schema.empty_table())]
     for table in FACTS:
         if not _files_after(lake, change, table):
             append[table] = [write_empty(lake, table)]
-    inputs = _inputs_after(lake, change)
-    rows = [
-        {"source": each.source, "stream": one.stream, **one.counts}
-        for each in sorted(inputs.values(), key=lambda each: each.source)
-        for one in each.streams
-    ]
-    ledger = pa.Table.from_pylist(rows, LEDGER_TABLE)
-    swapped = {"ledger": [_write_table(lake, "ledger", ledger)]}
-    swapped["streams"] = [_write_table(lake, "streams", streams_table(inputs.values()))]
-    return replace(change, append=append, replace=swapped)
+    return replace(change, append=append)
 
 
 def _write_table(lake: Lake, table: str, rows: pa.Table) -> str:

@@ -1,90 +1,90 @@
-"""The lake: a folder of Parquet tables that changes by whole commits.
+"""The lake: Parquet tables that change by whole commits, on a local disk or an object store.
 
 ::
 
-    DIR/<table>/*.parquet                     what is committed, and nothing else
-    DIR/_staging/<run>/<table>/*.parquet      what a run has written so far
-    DIR/_wireyard/commits/00000001.json       a commit that was carried out
-    DIR/_wireyard/commits/00000002.pending    a commit that was decided and is being carried out
-    DIR/_wireyard/lock                        held while a run writes (local lakes)
+    DIR/_wireyard/commits/00000012.json          a commit: every file of every table, every input
+    DIR/_wireyard/data/<run>/<table>/*.parquet   what runs have written; no file moves or changes
+    DIR/_wireyard/lock                           held while a run writes (local lakes)
+    DIR/<table>                                  the newest commit, for readers of folders
 
-Plain Parquet readers skip names that begin with ``_`` or ``.``, so they see committed files only.
+**The commit is the creation of its record, and nothing else.** A record is created exclusively
+(`streams.source.create_file`), so of several runs that began with the same commit one succeeds and
+the others are refused. Readers that take the newest record (`lake.read_lake`) see one commit in
+all tables. Folders, which only local lakes have (`lake.views`), follow the records, and show one
+commit too.
 
-States of a run, and what the next opening does after a crash in each:
+States of a run, and what becomes of it after a crash in each:
 
-========  ================================================  ================================
-staged    files in ``_staging``, no record of them          all of ``_staging`` is deleted
-decided   the ``.pending`` record is there: **this is the   every step is taken that was not
-          commit**; files move one by one, and each step    taken yet, in the same order
-          can be taken twice
-done      the record is called ``.json``                    what ``_staging`` has is deleted
-========  ================================================  ================================
+==========  ==============================================  =====================================
+written     files in ``data/<run>`` that no record lists    readers see nothing of them; deleted
+committed   **the record is there**; folders show the       readers of records see the commit,
+            commit before                                   those of folders all of the one before;
+                                                            the next opening makes the folders
+published   the folders show the commit; ``data/<run>``     what no record lists is deleted
+            has files that no record lists
+==========  ==============================================  =====================================
 
-A table grows by files (`append`), or is made anew and swapped as a whole (`replace`). Files go
-before others come, and a swap is one step where the system has one (Linux), so a reader may see a
-decided commit in part for an instant, but no row twice and nothing that is not committed.
+Deleting:
+
+- A run deletes what it wrote and did not commit. If it cannot, on a local disk the next run does,
+  which has the lock; on a store any run does, once nothing was written to ``data/<run>`` for a
+  day (`ABANDONED`). A run that sleeps for longer finds its files missing and commits nothing.
+- A file that a commit took out of its table is listed as removed in its record and those after
+  it, and stays for an hour (`RETENTION`), as records do from the next one on: who reads an older
+  commit has that long. Then the next run, or `expire`, deletes it.
 
 Limits
 ------
-What survives is a killed process; against a power cut the disk's own ordering counts. Local lakes
-are locked; on a store behind a URL one run at a time is the caller's promise, and a move there is a
-copy and a delete.
+What survives is a killed process; against a power cut the disk's own ordering counts. A local disk
+needs hard and symbolic links; a store needs a conditional put, and has no folders to read.
 """
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Self
+from itertools import pairwise
+from typing import Final, Self
 from uuid import uuid4
 
 from pyarrow import fs
 
-from wireyard.errors import WireError
-from wireyard.spark.swap import swap_folders
+from wireyard.lake.commits import (
+    Commit,
+    DataFile,
+    Input,
+    LakeError,
+    RemovedFile,
+    StreamLedger,
+    describe_file,
+)
+from wireyard.lake.snapshot import COMMITS, DATA, LakeSnapshot
+from wireyard.lake.views import delete_views, publish_view, shown_commit
 from wireyard.streams.source import filesystem
 
-__all__ = ["Change", "Input", "Lake", "LakeError", "StreamLedger", "writing"]
+__all__ = [
+    "ABANDONED",
+    "RETENTION",
+    "Change",
+    "Input",
+    "Lake",
+    "LakeError",
+    "StreamLedger",
+    "writing",
+]
 
-_RECORD_VERSION = 3
-_STAGING, _COMMITS, _LOCK = "_staging", "_wireyard/commits", "_wireyard/lock"
-_PENDING, _DONE = ".pending", ".json"
+RETENTION: Final = timedelta(hours=1)
+"""How long files stay that a commit took out of their table."""
+ABANDONED: Final = timedelta(days=1)
+"""After how long without a write the files of an uncommitted run on a store are deleted."""
+_LOCK = "_wireyard/lock"
 _HIDDEN = (".", "_")
-
-
-class LakeError(WireError):
-    """The lake cannot be written, or is not one; the text names it."""
-
-
-@dataclass(frozen=True)
-class StreamLedger:
-    """Where each byte of a stream went."""
-
-    stream: str
-    format: str | None
-    """None of an empty stream."""
-    counts: Mapping[str, int]
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """What a capture tells of it: columns of the table ``streams``."""
-
-
-@dataclass(frozen=True)
-class Input:
-    """One input that the lake holds, and where its rows are."""
-
-    source: str
-    """Absolute path or URL: what rows call it, and what tells that it was read before."""
-    format: str | None
-    """What it was taken for; None of an empty input, and of a capture that may hold any."""
-    stamp: Mapping[str, Any]
-    """What the input was when it was read; anything else there is a changed input."""
-    streams: Sequence[StreamLedger]
-    files: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """By table, the files that hold its rows, perhaps among those of other inputs."""
+_THREADS = 8  # what is waited for is mostly a store's answer
 
 
 @dataclass(frozen=True)
@@ -92,195 +92,221 @@ class Change:
     """What one commit does, file names by table; what comes is staged under the same name."""
 
     inputs: tuple[Input, ...] = ()
+    """Inputs that are new, or have other files than before."""
     remove: Mapping[str, list[str]] = field(default_factory=dict)
     append: Mapping[str, list[str]] = field(default_factory=dict)
-    replace: Mapping[str, list[str]] = field(default_factory=dict)
+    forget: frozenset[str] = frozenset()
+    """Sources that the lake holds no longer; their files are in `remove`."""
 
 
-class Lake:
-    """A lake as its commits describe it. Made by `open`, which locks and recovers it."""
+class Lake(LakeSnapshot):
+    """A lake that one run changes. Made by `open`, which locks it and deletes what is over."""
 
     def __init__(self, url: str) -> None:
-        self.url = url
+        super().__init__(url)
         self.run = uuid4().hex
-        self._fs, self._root = filesystem(url)
-        self._local = isinstance(self._fs, fs.LocalFileSystem)
-        self.inputs: dict[str, Input] = {}
-        self.files: dict[str, list[str]] = {}
-        self.commits = 0
-        self._decided = False
+        self._undecided = False
 
     @classmethod
     @contextmanager
-    def open(cls, url: str) -> Iterator[Self]:
-        """Open a lake for one run: lock it, make it where it is not there, recover it.
+    def open(cls, url: str, *, damaged: bool = False) -> Iterator[Self]:
+        """Open a lake for one run: make it where it is not there, lock it, finish what a crash cut.
+
+        Parameters
+        ----------
+        damaged
+            Whether files may be missing, as for a repair.
 
         Raises
         ------
         LakeError
-            It cannot be written, is no lake, or another run is writing to it.
+            It cannot be written, is no lake, is damaged, or another run is writing to it.
         """
-        with writing(url):
-            lake = cls(url)
-            if not lake._is(lake._path("_wireyard"), fs.FileType.Directory):
-                if lake._list(lake._root):
-                    raise LakeError(f"{url}: is no lake and not empty; name a new folder")
-                lake._fs.create_dir(lake._path(_COMMITS))
-            lock = _locked(lake._path(_LOCK), url) if lake._local else nullcontext()
-        with lock:
-            lake._recover()
+        if "?" in url and "://" in url:
+            raise LakeError(f"{url}: a lake's URL takes no options; set them in the environment")
+        with ExitStack() as held:
+            with writing(url):
+                system, root = filesystem(url)
+                local = isinstance(system, fs.LocalFileSystem)
+                _make(system, root, url)
+            held.enter_context(_locked(f"{root}/{_LOCK}", url) if local else nullcontext())
+            with writing(url):
+                lake = cls(url)
+                if not damaged:
+                    lake.check_sizes()
+                    lake._publish()
+                lake.expire(RETENTION)
             try:
                 yield lake
             finally:
                 lake._discard()
 
-    # --- where things are ---------------------------------------------------------------------
-
-    @property
-    def root(self) -> str:
-        """The lake as tasks and Spark name it: absolute, whatever the working directory is."""
-        return self._root if self._local else self.url.rstrip("/")
+    # --- what a run writes --------------------------------------------------------------------
 
     def staged(self, table: str, name: str = "") -> str:
-        """Return where a file of this run stands before its commit."""
-        return f"{self.root}/{_STAGING}/{self.run}/{table}/{name}".rstrip("/")
-
-    def paths(self, table: str) -> list[str]:
-        """Return the committed files of a table."""
-        return [f"{self.root}/{table}/{name}" for name in self.files.get(table, [])]
+        """Return where this run writes a file, before its commit and after."""
+        return f"{self.root}/{DATA}/{self.run}/{table}/{name}".rstrip("/")
 
     def list_staged(self, table: str) -> list[str]:
-        """Return the names of what this run has staged for a table, hidden ones aside."""
-        return self._list(self._path(_STAGING, self.run, table))
+        """Return the names of what this run has written for a table, hidden ones aside."""
+        folder = self._path(DATA, self.run, table)
+        found = self._fs.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+        return sorted(info.base_name for info in found if not info.base_name.startswith(_HIDDEN))
 
     def make_staging(self, tables: Iterable[str]) -> None:
         """Make the folders that tasks write to."""
         with writing(self.url):
             for table in tables:
-                self._fs.create_dir(self._path(_STAGING, self.run, table))
-
-    def _path(self, *parts: str) -> str:
-        return "/".join((self._root, *parts))
+                self._fs.create_dir(self._path(DATA, self.run, table))
 
     # --- commits ------------------------------------------------------------------------------
 
     def commit(self, change: Change) -> None:
-        """Make a change, wholly or not at all."""
-        record = {"record": _RECORD_VERSION, "run": self.run, **asdict(change)}
-        name = f"{self.commits + 1:08d}"
+        """Make a change, wholly or not at all.
+
+        Raises
+        ------
+        LakeError
+            Another run has committed since this one opened the lake, or it cannot be written.
+        """
         with writing(self.url):
-            self._decided = True
-            self._write_record(f"{name}{_PENDING}", record)
-            self._carry_out(name, record)
-            self._decided = False
-        self._fold(record)
-
-    def _recover(self) -> None:
-        """Carry out the commit that was decided, delete the rest, learn what is there."""
+            commit = self._changed(change)
+            self._undecided = True
+            try:
+                self._take(partial(self._log.create, commit))
+            except LakeError:
+                self._undecided = False
+                raise
+            self._undecided = False
+        self._show(commit)
         with writing(self.url):
-            names = self._list(self._path(_COMMITS))
-            for stem in sorted({os.path.splitext(name)[0] for name in names}):
-                done = f"{stem}{_DONE}" in names
-                record = self._read_record(f"{stem}{_DONE if done else _PENDING}")
-                if not done:
-                    self._carry_out(stem, record)
-                self._delete(self._path(_COMMITS, f"{stem}{_PENDING}"))
-                self._fold(record)
-            self._delete_folder(self._path(_STAGING))
+            self._publish()
 
-    def _discard(self) -> None:
-        """Delete what this run has staged, unless a commit that was decided still needs it."""
-        if not self._decided:
-            self._delete_folder(self._path(_STAGING, self.run))
+    def _changed(self, change: Change) -> Commit:
+        """Return the commit that a change makes of the one that the lake was opened at."""
+        before = self._commit
+        added = self._describe(change)
+        tables = {table: list(files) for table, files in before.tables.items()}
+        for table, names in change.remove.items():
+            gone = set(names)
+            tables[table] = [file for file in tables.get(table, ()) if file.name not in gone]
+        for table, names in change.append.items():
+            tables.setdefault(table, []).extend(added[table, name] for name in names)
+        inputs = {each.source: each for each in before.inputs.values()}
+        inputs |= {each.source: each for each in change.inputs}
+        now = datetime.now(UTC)
+        removed = [each for each in before.removed if each.removed_at + RETENTION >= now]
+        for table, files in before.tables.items():
+            kept = {file.name for file in tables[table]}
+            removed += (RemovedFile(table, file, now) for file in files if file.name not in kept)
+        for source in change.forget:
+            del inputs[source]
+        return Commit(before.number + 1, self.run, now, tables, inputs, removed)
 
-    def _carry_out(self, name: str, record: Mapping[str, Any]) -> None:
-        for step in self._steps(name, record):
-            self._take(step)
+    def _describe(self, change: Change) -> dict[tuple[str, str], DataFile]:
+        """Return what is to be recorded of the files of a change that are new."""
+        new = [(table, name) for table, names in change.append.items() for name in names]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            files = pool.map(lambda one: describe_file(self.staged(*one), self.run), new)
+            return dict(zip(new, files, strict=True))
+
+    def _show(self, commit: Commit) -> None:
+        """Go on from a commit."""
+        self._commit = commit
+        for cached in ("inputs", "files", "_paths_by_name"):
+            self.__dict__.pop(cached, None)
+
+    def _publish(self) -> None:
+        """Make the folders show the commit."""
+        if self._local and shown_commit(self._root) != self.commits:
+            paths = {table: self.paths(table) for table in self._commit.tables}
+            self._take(partial(publish_view, self._root, self.commits, paths))
 
     def _take(self, step: Callable[[], None]) -> None:
-        """Do one step. A crash comes before or after one, never inside."""
+        """Do one step of a commit, for tests to crash before."""
         step()
 
-    def _steps(self, name: str, record: Mapping[str, Any]) -> Iterator[Callable[[], None]]:
-        for table, names in record["remove"].items():
-            for gone in names:
-                yield partial(self._delete, self._path(table, gone))
-        for table, names in record["append"].items():
-            for new in names:
-                staged = self._path(_STAGING, record["run"], table, new)
-                yield partial(self._move, staged, self._path(table, new))
-        for table, names in record["replace"].items():
-            yield from self._swap_steps(record["run"], table, names)
-        commits = self._path(_COMMITS)
-        yield partial(self._move, f"{commits}/{name}{_PENDING}", f"{commits}/{name}{_DONE}")
-        yield partial(self._delete_folder, self._path(_STAGING, record["run"]))
+    # --- what is over -------------------------------------------------------------------------
 
-    def _swap_steps(self, run: str, table: str, names: list[str]) -> Iterator[Callable[[], None]]:
-        staged, path = self._path(_STAGING, run, table), self._path(table)
+    def expire(self, retention: timedelta) -> None:
+        """Delete what no reader has a right to any more: see the head of this file."""
+        now = datetime.now(UTC)
+        times = self._log.times()
+        # A commit is over once there is the next one, and stays for the retention from then on.
+        over = [one for one, after in pairwise(times) if times[after] + retention < now]
+        with writing(self.url):
+            for each in self._commit.removed:
+                if each.removed_at + retention < now:
+                    self._delete(self._inner(each.table, each.file))
+            for number in over:
+                self._log.delete(number)
+            if self._local:
+                delete_views(self._root, times.keys() - over)
+                for folder in ("_wireyard", COMMITS):
+                    _delete_hidden(self._path(folder))
+            self._delete_abandoned(now)
+
+    def _delete_abandoned(self, now: datetime) -> None:
+        """Delete files of other runs that the record does not list and nobody will commit."""
+        listed = self._listed()
+        by_run: dict[str, list[fs.FileInfo]] = {}
+        for info in self._files_below(self._path(DATA)):
+            run = info.path[len(self._path(DATA)) + 1 :].partition("/")[0]
+            by_run.setdefault(run, []).append(info)
+        for run, infos in by_run.items():
+            newest = max(info.mtime or now for info in infos)
+            if run != self.run and (self._local or newest + ABANDONED < now):
+                for info in infos:
+                    if info.path not in listed:
+                        self._delete(info.path)
         if self._local:
-            # The folder that holds the new names is the new one, so a second swap cannot undo it.
-            if set(self._list(path)) != set(names):
-                yield partial(swap_folders, staged, path)
-            return
-        for old in self._list(path):
-            if old not in names:
-                yield partial(self._delete, f"{path}/{old}")
-        for new in names:
-            yield partial(self._move, f"{staged}/{new}", f"{path}/{new}")
+            _delete_empty(self._path(DATA))
 
-    def _fold(self, record: Mapping[str, Any]) -> None:
-        """Add a record to what the lake is known to hold."""
-        for entry in record["inputs"]:
-            streams = [StreamLedger(**each) for each in entry["streams"]]
-            self.inputs[entry["source"]] = Input(**{**entry, "streams": streams})
-        for table, names in record["remove"].items():
-            gone = set(names)
-            self.files[table] = [name for name in self.files[table] if name not in gone]
-        for table, names in record["append"].items():
-            self.files.setdefault(table, []).extend(names)
-        self.files |= {table: list(names) for table, names in record["replace"].items()}
-        self.commits += 1
+    def _listed(self) -> set[str]:
+        """Return every file that the record lists."""
+        tables, removed = self._commit.tables.items(), self._commit.removed
+        held = {self._inner(table, file) for table, files in tables for file in files}
+        return held | {self._inner(each.table, each.file) for each in removed}
 
-    def _write_record(self, name: str, record: Mapping[str, Any]) -> None:
-        folder = self._path(_COMMITS)
-        self._fs.create_dir(folder)
-        with self._fs.open_output_stream(f"{folder}/.{name}") as file:
-            file.write(json.dumps(record).encode())
-        self._fs.move(f"{folder}/.{name}", f"{folder}/{name}")
-
-    def _read_record(self, name: str) -> dict[str, Any]:
-        with self._fs.open_input_stream(self._path(_COMMITS, name)) as file:
-            record: dict[str, Any] = json.loads(file.read())
-        if record["record"] != _RECORD_VERSION:
-            age = "a newer" if record["record"] > _RECORD_VERSION else "an older"
-            raise LakeError(f"{self.url}: was written by {age} wireyard; name another folder")
-        return record
-
-    # --- what a store can do ------------------------------------------------------------------
-
-    def _list(self, folder: str) -> list[str]:
-        """Return the sorted names in a folder, hidden ones aside; none if it is not there."""
-        found = self._fs.get_file_info(fs.FileSelector(folder, allow_not_found=True))
-        return sorted(info.base_name for info in found if not info.base_name.startswith(_HIDDEN))
-
-    def _is(self, path: str, kind: fs.FileType) -> bool:
-        return bool(self._fs.get_file_info(path).type == kind)
+    def _discard(self) -> None:
+        """Delete what this run has written and not committed."""
+        if self._undecided:
+            return  # whether the record was created is not known
+        listed = self._listed()
+        folder = self._path(DATA, self.run)
+        for info in self._files_below(folder):
+            if info.path not in listed:
+                self._delete(info.path)
+        if self._local:
+            _delete_empty(folder)
 
     def _delete(self, path: str) -> None:
-        if self._is(path, fs.FileType.File):
+        with suppress(FileNotFoundError):  # another run may have been first
             self._fs.delete_file(path)
 
-    def _delete_folder(self, path: str) -> None:
-        if self._is(path, fs.FileType.Directory):
-            self._fs.delete_dir(path)
 
-    def _move(self, staged: str, path: str) -> None:
-        """Move a file to its place, unless that was done before."""
-        if self._is(staged, fs.FileType.File):
-            self._fs.create_dir(os.path.dirname(path))
-            self._fs.move(staged, path)
-        elif not self._is(path, fs.FileType.File):
-            raise LakeError(f"{self.url}: is damaged, a committed file is missing: {path}")
+def _make(system: fs.FileSystem, root: str, url: str) -> None:
+    """Make a lake where there is nothing yet."""
+    if system.get_file_info(f"{root}/_wireyard").type == fs.FileType.Directory:
+        return
+    found = system.get_file_info(fs.FileSelector(root, allow_not_found=True))
+    if any(not info.base_name.startswith(_HIDDEN) for info in found):
+        raise LakeError(f"{url}: is no lake and not empty; name a new folder")
+    system.create_dir(f"{root}/{COMMITS}")
+
+
+def _delete_empty(folder: str) -> None:
+    """Delete the folders in a local one that nothing is in, and itself."""
+    for path, _, _ in os.walk(folder, topdown=False):
+        with suppress(OSError):
+            os.rmdir(path)
+
+
+def _delete_hidden(folder: str) -> None:
+    """Delete what was to be renamed when its writer was killed."""
+    for name in os.listdir(folder):
+        if name.startswith("."):
+            os.unlink(f"{folder}/{name}")
 
 
 @contextmanager

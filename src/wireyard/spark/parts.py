@@ -8,6 +8,7 @@ zstandard takes 1.7 times as long for 7 % less; statistics are for what people f
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from wireyard.lake.commits import write_seal
 from wireyard.spark.lake import writing
 from wireyard.streams.source import filesystem
 
@@ -40,6 +42,8 @@ class PartFile:
         self._schema = schema
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = 0
+        self._rows = 0
+        self._sink: _Sink | None = None
         self._writer: pq.ParquetWriter | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -50,11 +54,13 @@ class PartFile:
             self._flush()
 
     def close(self) -> None:
-        """Write what is held and finish the file."""
+        """Write what is held and finish the file; its rows and checksum go beside it."""
         self._flush()
         with writing(self._path):
-            if self._writer is not None:
+            if self._writer is not None and self._sink is not None:
                 self._writer.close()
+                self._sink.close()
+                write_seal(self._path, self._rows, self._sink.crc32)
 
     def _flush(self) -> None:
         if not self._held:
@@ -63,10 +69,36 @@ class PartFile:
         self._held, self._held_bytes = [], 0
         with writing(self._path):
             if self._writer is None:
-                system, inner = filesystem(self._path)
                 settings = _settings(table.slice(0, _SAMPLE_ROWS))
-                self._writer = pq.ParquetWriter(inner, self._schema, filesystem=system, **settings)
+                self._sink = _Sink(self._path)
+                self._writer = pq.ParquetWriter(self._sink, self._schema, **settings)
+            self._rows += table.num_rows
             self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
+
+
+class _Sink:
+    """A file that is written from its beginning to its end, and the checksum of it."""
+
+    def __init__(self, path: str) -> None:
+        system, inner = filesystem(path)
+        self._file = system.open_output_stream(inner)
+        self.crc32 = 0
+        self.closed = False
+
+    def write(self, block: bytes) -> int:
+        """Append bytes."""
+        self.crc32 = zlib.crc32(block, self.crc32)
+        self._file.write(block)
+        return len(block)
+
+    def flush(self) -> None:
+        """Do nothing: the bytes count when all of them are there."""
+
+    def close(self) -> None:
+        """Finish the file."""
+        if not self.closed:
+            self.closed = True
+            self._file.close()
 
 
 def _settings(sample: pa.Table) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def _copy_without(lake: Lake, table: str, name: str, sources: Collection[str]) -
     """Stage a copy of a committed file without the rows of some sources; return its name."""
     new = f"part-copy-{uuid4().hex}.parquet"
     gone = pa.array(sorted(sources), pa.string())
-    system, inner = filesystem(f"{lake.root}/{table}/{name}")
+    system, inner = filesystem(lake.path(table, name))
     with system.open_input_file(inner) as opened, pq.ParquetFile(opened) as old:
         file = PartFile(lake.staged(table, new), old.schema_arrow)
         for batch in old.iter_batches():

@@ -9,16 +9,26 @@ import io
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, cast
+from urllib.parse import parse_qs, unquote, urlsplit
+from uuid import uuid4
 
 import pyarrow as pa
 from pyarrow import fs
 
 from wireyard.errors import SourceError
 
-__all__ = ["Reading", "Source", "compression", "filesystem", "open_source", "reading"]
+__all__ = [
+    "Reading",
+    "Source",
+    "compression",
+    "create_file",
+    "filesystem",
+    "open_source",
+    "reading",
+]
 
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes]
 """Anything a stream can be read from."""
@@ -173,6 +183,67 @@ def _through_fsspec(path: str) -> tuple[fs.FileSystem, str]:
     except (ValueError, ImportError) as error:
         raise SourceError(f"{path}: {error}") from None
     return fs.PyFileSystem(fs.FSSpecHandler(found)), str(inner)
+
+
+def create_file(path: str, content: bytes) -> None:
+    """Create a whole file where there is none, in one step that only one of several callers does.
+
+    On a disk the content gets its name by a link. On a store it is a conditional put, which fsspec
+    has for S3 (s3fs), Google Cloud (gcsfs), Azure (adlfs) and its own memory.
+
+    Raises
+    ------
+    FileExistsError
+        There is one.
+    OSError
+        It cannot be written, or the store has no conditional put.
+    """
+    if "://" in path:
+        _put_if_absent(path, content)
+        return
+    folder, name = os.path.split(path)
+    os.makedirs(folder, exist_ok=True)
+    hidden = os.path.join(folder, f".{name}-{uuid4().hex}")
+    try:
+        with open(hidden, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(hidden, path)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(hidden)
+
+
+_CONDITIONAL = frozenset({"s3", "s3a", "gcs", "gs", "abfs", "az", "memory"})
+"""Protocols whose fsspec packages create a file exclusively."""
+
+
+def _put_if_absent(path: str, content: bytes) -> None:
+    import fsspec
+
+    url = urlsplit(path)
+    query = {name: values[0] for name, values in parse_qs(url.query).items()}
+    options: dict[str, Any] = {}
+    plain = path.partition("?")[0]
+    if url.scheme in ("s3", "s3a", "s3n"):
+        # Arrow takes all of this from the URL, s3fs takes none of it.
+        plain = f"s3://{url.netloc.rpartition('@')[2]}{url.path}"
+        if url.username:
+            options = {"key": unquote(url.username), "secret": unquote(url.password or "")}
+        if "endpoint_override" in query:
+            scheme = query.get("scheme", "https")
+            options["endpoint_url"] = f"{scheme}://{query['endpoint_override']}"
+        if "region" in query:
+            options["client_kwargs"] = {"region_name": query["region"]}
+    try:
+        system, inner = fsspec.core.url_to_fs(plain, **options)
+    except (ValueError, ImportError) as error:
+        raise OSError(f"a conditional put needs a package: {error}") from None
+    names = {system.protocol} if isinstance(system.protocol, str) else set(system.protocol)
+    if names.isdisjoint(_CONDITIONAL):
+        raise OSError(f"no conditional put is known for {url.scheme}://")
+    system.pipe_file(inner, content, mode="create")
 
 
 @contextmanager

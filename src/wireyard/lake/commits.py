@@ -1,0 +1,310 @@
+"""Commits of the lake: what it holds after each of them, as records that are written once.
+
+A record lists every file of every table, with rows, bytes and CRC-32, and every input with the
+files that hold its rows. It is whole by itself, so the newest one is the lake, and any other one
+is the lake as it was. A commit is the exclusive creation of its record: one step on a disk and on
+an object store, which at most one of several writers succeeds in.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from wireyard.errors import WireError
+from wireyard.streams.source import create_file, filesystem
+
+__all__ = [
+    "Commit",
+    "CommitLog",
+    "DataFile",
+    "Input",
+    "LakeError",
+    "RemovedFile",
+    "StreamLedger",
+    "describe_file",
+    "file_crc32",
+    "write_seal",
+]
+
+_RECORD_VERSION: Final = 4
+_SUFFIX: Final = ".json"
+_DIGITS: Final = 8
+_BLOCK_BYTES: Final = 1 << 20
+
+
+class LakeError(WireError):
+    """The lake cannot be read or written, or is not one; the text names it."""
+
+
+@dataclass(frozen=True)
+class StreamLedger:
+    """Where each byte of a stream went."""
+
+    stream: str
+    format: str | None
+    """None of an empty stream."""
+    counts: Mapping[str, int]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What a capture tells of it: columns of the table ``streams``."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input that the lake holds, and where its rows are."""
+
+    source: str
+    """Absolute path or URL: what rows call it, and what tells that it was read before."""
+    format: str | None
+    """What it was taken for; None of an empty input, and of a capture that may hold any."""
+    stamp: Mapping[str, Any]
+    """What the input was when it was read; anything else there is a changed input."""
+    streams: Sequence[StreamLedger]
+    """Read from the tables ``ledger`` and ``streams`` when they are asked for."""
+    files: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By table, the files that hold its rows, perhaps among those of other inputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file of a table; it never changes, and stays where the run wrote it."""
+
+    name: str
+    run: str
+    rows: int
+    bytes: int
+    crc32: int
+    """Of all its bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedFile:
+    """A file that a commit took out of its table; readers of commits before may still want it."""
+
+    table: str
+    file: DataFile
+    removed_at: datetime
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What the lake holds from one commit to the next."""
+
+    number: int
+    run: str
+    committed_at: datetime
+    tables: Mapping[str, Sequence[DataFile]] = field(default_factory=dict)
+    inputs: Mapping[str, Input] = field(default_factory=dict)
+    removed: Sequence[RemovedFile] = ()
+    """Not deleted yet."""
+
+    def to_json(self) -> bytes:
+        """Return the record; an input names its files by their places in the lists of tables."""
+        places = {
+            table: {file.name: place for place, file in enumerate(files)}
+            for table, files in self.tables.items()
+        }
+        record = {
+            "record": _RECORD_VERSION,
+            "commit": self.number,
+            "run": self.run,
+            "committed_at": _time_text(self.committed_at),
+            "tables": {
+                table: [asdict(file) for file in files] for table, files in self.tables.items()
+            },
+            "inputs": [
+                {
+                    "source": each.source,
+                    "format": each.format,
+                    "stamp": each.stamp,
+                    "files": {
+                        table: [places[table][name] for name in names]
+                        for table, names in each.files.items()
+                    },
+                }
+                for each in self.inputs.values()
+            ],
+            "removed": [
+                {
+                    "table": each.table,
+                    "removed_at": _time_text(each.removed_at),
+                    **asdict(each.file),
+                }
+                for each in self.removed
+            ],
+        }
+        return json.dumps(record, separators=(",", ":")).encode()
+
+
+def _from_json(record: Mapping[str, Any]) -> Commit:
+    tables = {
+        table: [DataFile(**each) for each in files] for table, files in record["tables"].items()
+    }
+    inputs = {
+        each["source"]: Input(
+            each["source"],
+            each["format"],
+            each["stamp"],
+            (),
+            {
+                table: [tables[table][place].name for place in places]
+                for table, places in each["files"].items()
+            },
+        )
+        for each in record["inputs"]
+    }
+    removed = []
+    for each in record["removed"]:
+        table, removed_at = each.pop("table"), _time(each.pop("removed_at"))
+        removed.append(RemovedFile(table, DataFile(**each), removed_at))
+    committed_at = _time(record["committed_at"])
+    return Commit(record["commit"], record["run"], committed_at, tables, inputs, removed)
+
+
+def _time_text(at: datetime) -> str:
+    return at.isoformat().replace("+00:00", "Z")
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)
+
+
+def describe_file(path: str, run: str) -> DataFile:
+    """Return what a commit records of a Parquet file.
+
+    Writers that know the checksum of what they wrote leave it in a hidden file beside
+    (`write_seal`); other files are read.
+
+    Raises
+    ------
+    LakeError
+        The file is not there.
+    """
+    system, inner = filesystem(path)
+    info = system.get_file_info(inner)
+    if info.type != fs.FileType.File:
+        raise LakeError(f"{path}: is missing, and was to be committed")
+    name = info.base_name
+    try:
+        with system.open_input_stream(_seal_path(inner)) as file:
+            seal = json.loads(file.read())
+    except FileNotFoundError:
+        with system.open_input_file(inner) as file:
+            rows = pq.ParquetFile(file).metadata.num_rows
+        seal = {"rows": rows, "crc32": file_crc32(system, inner)}
+    return DataFile(name, run, seal["rows"], info.size, seal["crc32"])
+
+
+def write_seal(path: str, rows: int, crc32: int) -> None:
+    """Leave beside a file what its commit records of it."""
+    system, inner = filesystem(path)
+    with system.open_output_stream(_seal_path(inner)) as file:
+        file.write(json.dumps({"rows": rows, "crc32": crc32}).encode())
+
+
+def file_crc32(system: fs.FileSystem, path: str) -> int:
+    """Return the CRC-32 of all bytes of a file."""
+    crc32 = 0
+    with system.open_input_stream(path) as file:
+        while block := file.read(_BLOCK_BYTES):
+            crc32 = zlib.crc32(block, crc32)
+    return crc32
+
+
+def _seal_path(path: str) -> str:
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/.{name}.seal"
+
+
+class CommitLog:
+    """The folder of the records of a lake.
+
+    Parameters
+    ----------
+    url
+        The lake, as messages call it.
+    system, folder
+        The file system and the path in it.
+    name
+        The same folder as a path or URL.
+    """
+
+    def __init__(self, url: str, system: fs.FileSystem, folder: str, name: str) -> None:
+        self._url = url
+        self._fs = system
+        self._folder = folder
+        self._name = name
+
+    def times(self) -> dict[int, datetime]:
+        """Return the numbers of the commits there are, ascending, and when each was made.
+
+        A store that does not say when has just made all of them.
+        """
+        selector = fs.FileSelector(self._folder, allow_not_found=True)
+        now = datetime.now(UTC)
+        return {
+            int(info.base_name.removesuffix(_SUFFIX)): info.mtime or now
+            for info in sorted(self._fs.get_file_info(selector), key=lambda info: info.base_name)
+            if info.base_name.endswith(_SUFFIX) and info.base_name[0].isdigit()
+        }
+
+    def read(self, number: int) -> Commit:
+        """Return a commit.
+
+        Raises
+        ------
+        LakeError
+            Its record is damaged, or of another version of wireyard.
+        FileNotFoundError
+            There is none of this number.
+        """
+        path = f"{self._folder}/{_record_name(number)}"
+        with self._fs.open_input_stream(path) as file:
+            content = file.read()
+        try:
+            record = json.loads(content)
+            version = record["record"]
+            if version == _RECORD_VERSION:
+                return _from_json(record)
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+            raise LakeError(f"{self._url}: the record of commit {number} is damaged") from None
+        other = "a newer" if version > _RECORD_VERSION else "an older"
+        raise LakeError(f"{self._url}: was written by {other} wireyard; name a new folder")
+
+    def newest(self) -> Commit:
+        """Return the newest commit; of an empty log number 0, which holds nothing."""
+        numbers = list(self.times())
+        return self.read(numbers[-1]) if numbers else Commit(0, "", datetime.now(UTC))
+
+    def create(self, commit: Commit) -> None:
+        """Make a commit, unless there is one of its number.
+
+        Raises
+        ------
+        LakeError
+            Another run was first.
+        """
+        try:
+            create_file(f"{self._name}/{_record_name(commit.number)}", commit.to_json())
+        except FileExistsError:
+            # A request that was repeated after its answer was lost meets its own record.
+            if self.read(commit.number).run == commit.run:
+                return
+            raise LakeError(
+                f"{self._url}: another run has committed meanwhile; nothing was added, run it again"
+            ) from None
+
+    def delete(self, number: int) -> None:
+        """Delete the record of a commit."""
+        self._fs.delete_file(f"{self._folder}/{_record_name(number)}")
+
+
+def _record_name(number: int) -> str:
+    return f"{number:0{_DIGITS}d}{_SUFFIX}"

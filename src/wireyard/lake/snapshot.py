@@ -1,0 +1,174 @@
+"""A lake as one commit left it: its tables and inputs, for readers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from pyarrow import fs
+
+from wireyard.errors import SourceError
+from wireyard.lake.commits import Commit, CommitLog, DataFile, Input, LakeError
+from wireyard.lake.ledgers import HeldLedgers
+from wireyard.streams.source import filesystem, reading
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+__all__ = ["COMMITS", "DATA", "LakeSnapshot", "read_lake"]
+
+COMMITS: Final = "_wireyard/commits"
+"""Folder of the records."""
+DATA: Final = "_wireyard/data"
+"""Folder of what runs have written, ``<run>/<table>/<file>``."""
+
+
+class LakeSnapshot:
+    """A lake as one commit left it; later commits change nothing of it.
+
+    Its files stay for an hour after the commit that replaced them.
+    """
+
+    def __init__(self, url: str, number: int | None = None) -> None:
+        self.url = url
+        self._fs, self._root = filesystem(url)
+        self._local = isinstance(self._fs, fs.LocalFileSystem)
+        name = f"{self.root}/{COMMITS}"
+        self._log = CommitLog(url, self._fs, self._path(COMMITS), name)
+        self._commit = self._log.newest() if number is None else self._log.read(number)
+
+    @property
+    def root(self) -> str:
+        """The lake as tasks and Spark name it: absolute, whatever the working directory is."""
+        return self._root if self._local else self.url.rstrip("/")
+
+    @property
+    def commits(self) -> int:
+        """The number of the commit; 0 before the first."""
+        return self._commit.number
+
+    @property
+    def record(self) -> Commit:
+        """The commit: when it was made, its files and inputs."""
+        return self._commit
+
+    @cached_property
+    def inputs(self) -> dict[str, Input]:
+        """The inputs by source, whose ledgers are read from tables when one is asked for."""
+        ledgers = HeldLedgers(self.paths)
+        return {
+            source: replace(each, streams=ledgers.of(source))
+            for source, each in self._commit.inputs.items()
+        }
+
+    @cached_property
+    def files(self) -> dict[str, list[str]]:
+        """The names of the files of each table."""
+        return {
+            table: [file.name for file in files] for table, files in self._commit.tables.items()
+        }
+
+    def paths(self, table: str) -> list[str]:
+        """Return the files of a table, as paths or URLs."""
+        return [self.path_of(table, file) for file in self._commit.tables.get(table, ())]
+
+    def path(self, table: str, name: str) -> str:
+        """Return where the file of a name is."""
+        return self._paths_by_name[table][name]
+
+    @cached_property
+    def _paths_by_name(self) -> dict[str, dict[str, str]]:
+        return {
+            table: {file.name: self.path_of(table, file) for file in files}
+            for table, files in self._commit.tables.items()
+        }
+
+    def path_of(self, table: str, file: DataFile) -> str:
+        """Return where a file of a table is."""
+        return f"{self.root}/{DATA}/{file.run}/{table}/{file.name}"
+
+    def dataset(self, table: str) -> ds.Dataset:
+        """Return a table for Arrow, and what takes its datasets: DuckDB, Polars, pandas.
+
+        Raises
+        ------
+        LakeError
+            The lake has no such table.
+        """
+        import pyarrow.dataset as ds
+
+        files = self._commit.tables.get(table)
+        if not files:
+            raise LakeError(f"{self.url}: has no table '{table}'")
+        inner = [self._inner(table, file) for file in files]
+        with reading(self.url):
+            return ds.dataset(inner, filesystem=self._fs, format="parquet")
+
+    def read(self, table: str, columns: list[str] | None = None, where: Any = None) -> pa.Table:
+        """Return rows of a table; `where` is an expression of `pyarrow.compute`."""
+        rows: pa.Table = self.dataset(table).to_table(columns=columns, filter=where)
+        return rows
+
+    def damage(self) -> list[tuple[str, DataFile, str]]:
+        """Return the files that are missing or of another size: table, file, what is wrong."""
+        sizes = {info.path: info.size for info in self._files_below(self._path(DATA))}
+        found = []
+        for table, files in self._commit.tables.items():
+            for file in files:
+                size = sizes.get(self._inner(table, file))
+                if size is None:
+                    found.append((table, file, "is missing"))
+                elif size != file.bytes:
+                    found.append((table, file, f"has {size} bytes, should have {file.bytes}"))
+        return found
+
+    def check_sizes(self) -> None:
+        """Look whether all files are there, each of the size that it had.
+
+        Raises
+        ------
+        LakeError
+            One is not; it is named.
+        """
+        found = self.damage()
+        if found:
+            table, file, problem = found[0]
+            more = f", and {len(found) - 1} more" if found[1:] else ""
+            raise LakeError(
+                f"{self.url}: is damaged: {self.path_of(table, file)} {problem}{more};"
+                " 'wireyard lake repair' reads its inputs again"
+            )
+
+    def _files_below(self, folder: str) -> list[fs.FileInfo]:
+        selector = fs.FileSelector(folder, allow_not_found=True, recursive=True)
+        return [one for one in self._fs.get_file_info(selector) if one.type == fs.FileType.File]
+
+    def _inner(self, table: str, file: DataFile) -> str:
+        """Return the path of a file in its file system."""
+        return self._path(DATA, file.run, table, file.name)
+
+    def _path(self, *parts: str) -> str:
+        return "/".join((self._root, *parts))
+
+
+def read_lake(url: str, number: int | None = None) -> LakeSnapshot:
+    """Open a lake to read one commit of it; the newest if no number is given.
+
+    Raises
+    ------
+    SourceError
+        It cannot be read, or there is no such commit.
+    LakeError
+        It is damaged.
+    """
+    with reading(url):
+        try:
+            snapshot = LakeSnapshot(url, number)
+        except FileNotFoundError:
+            raise SourceError(f"{url}: has no commit {number}, or no longer") from None
+        if not snapshot.commits:
+            raise SourceError(f"{url}: is no lake that 'wireyard run' has filled")
+        snapshot.check_sizes()
+        return snapshot

@@ -1,0 +1,70 @@
+"""Folders that show one commit of a lake to engines that read folders; of lakes on local disks.
+
+::
+
+    DIR/_wireyard/views/00000012/<table>/*.parquet   the files of commit 12, hard links to the data
+    DIR/_wireyard/newest -> views/00000012           the one switch, replaced by a rename
+    DIR/<table> -> _wireyard/newest/<table>
+
+A view is built under a hidden name and renamed when it is whole, then the switch is replaced, so
+a listing of any table, or of all of them one after the other between two commits, is that of one
+commit. A path that was resolved (``readlink -f``) stays readable until the view expires.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from uuid import uuid4
+
+__all__ = ["delete_views", "publish_view", "shown_commit"]
+
+_VIEWS, _NEWEST = "_wireyard/views", "_wireyard/newest"
+_DIGITS = 8
+
+
+def shown_commit(root: str) -> int:
+    """Return the number of the commit that the folders show, 0 if they show none."""
+    with suppress(OSError, ValueError):
+        return int(os.path.basename(os.readlink(f"{root}/{_NEWEST}")))
+    return 0
+
+
+def publish_view(root: str, number: int, files: Mapping[str, Iterable[str]]) -> None:
+    """Have the folders of a lake show a commit. What a crash left undone is done again.
+
+    Parameters
+    ----------
+    files
+        By table, the paths of its files; their names differ.
+    """
+    view = f"{_VIEWS}/{number:0{_DIGITS}d}"
+    if not os.path.isdir(f"{root}/{view}"):
+        hidden = f"{root}/{_VIEWS}/.{uuid4().hex}"
+        for table, paths in files.items():
+            os.makedirs(f"{hidden}/{table}")
+            for path in paths:
+                os.link(path, f"{hidden}/{table}/{os.path.basename(path)}")
+        os.makedirs(hidden, exist_ok=True)
+        os.rename(hidden, f"{root}/{view}")
+    for table in files:
+        if not os.path.lexists(f"{root}/{table}"):
+            _link(root, f"{_NEWEST}/{table}", table)
+    _link(root, os.path.relpath(view, os.path.dirname(_NEWEST)), _NEWEST)
+
+
+def delete_views(root: str, kept: Iterable[int]) -> None:
+    """Delete the views of all commits but some, and what builders that were killed have left."""
+    names = {f"{number:0{_DIGITS}d}" for number in kept}
+    with suppress(FileNotFoundError):
+        for name in set(os.listdir(f"{root}/{_VIEWS}")) - names:
+            shutil.rmtree(f"{root}/{_VIEWS}/{name}")
+
+
+def _link(root: str, target: str, name: str) -> None:
+    """Put a symbolic link in the place of what is there."""
+    hidden = f"{root}/_wireyard/.{uuid4().hex}"
+    os.symlink(target, hidden)
+    os.replace(hidden, f"{root}/{name}")
