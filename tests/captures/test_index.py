@@ -13,6 +13,7 @@ import pytest
 from tests.captures.make import Packet, pcap
 from tests.captures.test_parts import streams_of, traffic
 from wireyard.captures.extents import plan_extents
+from wireyard.captures.files import CaptureFile
 from wireyard.captures.index import IndexedExtent, read_indexed, write_index
 from wireyard.captures.read import Capture, read_captures
 from wireyard.captures.units import Share
@@ -30,7 +31,8 @@ def index(folder: Path, paths: list[str], shares: int, piece_bytes: int) -> list
         for extent in plan_extents(path, piece_bytes) or ():
             target = folder / f"index-{len(extents)}"
             with target.open("wb") as sink:
-                walked = write_index(sink, path, extent, shares, PORT)
+                file = CaptureFile.map(path, extent)
+                walked, _ = write_index(sink, file, extent, shares, PORT)
             assert walked[2:] == extent[2:] and walked.stop <= extent.stop
             extents.append(IndexedExtent(str(target), number))
     return extents

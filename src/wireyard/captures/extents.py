@@ -28,6 +28,7 @@ __all__ = [
     "first_time_ns",
     "plan_extents",
     "stitch_extents",
+    "walk_records",
 ]
 
 Bytes = npt.NDArray[np.uint8]
@@ -39,7 +40,7 @@ _HEAD_BYTES = 1 << 16
 def first_context(data: Bytes, name: str) -> Context | None:
     """Return what records are read by that follow the beginning of a file, None if it has none."""
     head = Extent(0, min(_HEAD_BYTES, len(data)), None, None, 0)
-    return _walk(data, name, head).next_context
+    return walk_records(data, name, head).next_context
 
 
 def first_time_ns(data: Bytes, name: str) -> int:
@@ -98,10 +99,10 @@ def enter_extent(data: Bytes, start: int, stop: int, context: Context | None) ->
 
 def walk_extent(path: str, start: int, stop: int, context: Context | None) -> Extent:
     """Walk the records of a file from the bound `start` to the first bound at or behind `stop`."""
-    return _walk(map_extent(path, start, stop), path, Extent(start, stop, context, None, 0))
+    return walk_records(map_extent(path, start, stop), path, Extent(start, stop, context, None, 0))
 
 
-def _walk(data: Bytes, name: str, extent: Extent) -> Extent:
+def walk_records(data: Bytes, name: str, extent: Extent) -> Extent:
     """Return an extent with where its last record ends, and how many there are."""
     packets = 0
     for records in read_records(data, name, extent):

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wireyard.captures import magic, pcap, pcapng
-from wireyard.captures.layout import MAX_RECORD_BYTES
+from wireyard.captures.layout import MAX_RECORD_BYTES, USUAL_RECORD_BYTES
 from wireyard.captures.records import NO_TIME, Context, Records
 from wireyard.errors import SourceError, WireError
 from wireyard.formats import sniff
@@ -20,12 +20,21 @@ from wireyard.streams.mapped import map_bytes
 from wireyard.streams.scan import OpenedStream, open_windows
 from wireyard.streams.source import Source
 
-__all__ = ["CaptureFile", "Extent", "find_record", "map_extent", "read_records"]
+__all__ = [
+    "REMOTE_AHEAD_BYTES",
+    "CaptureFile",
+    "Extent",
+    "find_record",
+    "map_extent",
+    "read_records",
+]
 
 Bytes = npt.NDArray[np.uint8]
 
 MAX_CAPTURE_BYTES: Final = 1 << 34
 """A capture is held in memory if its file cannot be mapped, with about a third more for columns."""
+REMOTE_AHEAD_BYTES: Final = USUAL_RECORD_BYTES
+"""What is fetched of a remote file behind an extent, for its last record."""
 _SHOWN_BYTES: Final = 16
 _SNIFFED_BYTES: Final = 1 << 16
 
@@ -71,8 +80,13 @@ def find_record(data: Bytes, start: int, stop: int, context: Context) -> int | N
 
 
 def map_extent(path: str, start: int, stop: int) -> Bytes:
-    """Return the bytes of a file, of which an extent may be looked at; see `CaptureFile.map`."""
-    data = map_bytes(path, start, stop + MAX_RECORD_BYTES)
+    """Return the bytes of a file, of which an extent may be looked at; see `CaptureFile.map`.
+
+    Of a remote file, a record that begins before `stop` is whole if it ends `REMOTE_AHEAD_BYTES`
+    behind it at most; others need a map of an extent that ends where they do.
+    """
+    ahead = REMOTE_AHEAD_BYTES if "://" in path else MAX_RECORD_BYTES
+    data = map_bytes(path, start, stop + ahead)
     if data is None:
         raise SourceError(f"{path}: cannot be read, or is another file than before")
     return data
@@ -120,6 +134,8 @@ def _load(source: Source | OpenedStream) -> tuple[str, Bytes, SourceError | None
     """Return a source's name and bytes, and what kept it from giving all of them."""
     if isinstance(source, str | os.PathLike):
         path = os.fspath(source)
+        if "://" in path and (size := map_bytes(path, 0, 0)) is not None:
+            _check_size(path, len(size))  # before all of it is fetched
         pages = map_bytes(path)
         if pages is not None:
             _check_size(path, len(pages))

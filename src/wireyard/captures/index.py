@@ -3,6 +3,8 @@
 One reader walks over the headers of a part of a capture and writes them down, each under the share
 that its conversation falls to. Whoever has a share then takes its own from all extents, and looks
 at no packet that is not. What is read so is what reading the whole capture for that share gives.
+
+Of a remote capture the payloads are kept with the headers, so that it is fetched once.
 """
 
 from __future__ import annotations
@@ -21,13 +23,15 @@ from wireyard.captures.files import CaptureFile, Extent
 from wireyard.captures.flows import FlowTable
 from wireyard.captures.headers import Headers, Tally, scan_headers
 from wireyard.captures.layout import Unit
+from wireyard.captures.merge_kernels import copy_runs
 from wireyard.captures.read import Capture, put_together
 from wireyard.captures.units import Share, UnitReader
-from wireyard.errors import SourceError
+from wireyard.errors import SourceError, WireError
+from wireyard.floor import aside
 from wireyard.streams.mapped import map_places
 from wireyard.streams.source import filesystem, reading
 
-__all__ = ["IndexedExtent", "read_indexed", "write_index"]
+__all__ = ["IndexedExtent", "Written", "read_indexed", "write_index"]
 
 Ints = npt.NDArray[np.int64]
 Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
@@ -55,6 +59,8 @@ _SCHEMA: Final = pa.schema(
 """Rows of `Headers`, each with its time, and of fragments the captured bytes of the packet.
 
 A file has a batch for each share, one for what falls to all, and one for fragments."""
+_PAYLOAD: Final = pa.field("payload", pa.large_binary())
+"""The captured bytes of each row, of remote captures."""
 _TALLY: Final = b"tally"
 
 
@@ -66,17 +72,28 @@ class IndexedExtent(NamedTuple):
     """Which of the files of the capture it is of."""
 
 
-def write_index(sink: IO[bytes], path: str, extent: Extent, of: int, port: int) -> Extent:
-    """Write the headers of an extent of a local file; return it with where it really ends.
+class Written(NamedTuple):
+    """An extent whose headers were written down."""
+
+    extent: Extent
+    """With where it really ends."""
+    damage: WireError | None
+    """Why it was not read to its end."""
+
+
+def write_index(sink: IO[bytes], file: CaptureFile, extent: Extent, of: int, port: int) -> Written:
+    """Write the headers of an extent of a file down.
 
     Parameters
     ----------
+    file
+        The extent, to be read; of a remote file the payloads are written too.
     of
         How many shares there are.
     port
         Conversations of this port fall to all of them.
     """
-    file, flows, tally = CaptureFile.map(path, extent), FlowTable(), Tally()
+    flows, tally = FlowTable(), Tally()
     units = _Columns()
     fragments = _Columns()
     numbers = [np.empty(0, np.int64)]
@@ -90,15 +107,18 @@ def write_index(sink: IO[bytes], path: str, extent: Extent, of: int, port: int) 
     falls_to = np.where(flows.has_port(0, port), of, flows.parts(0, of))[np.concatenate(numbers)]
     order = np.argsort(falls_to, kind="stable")
     bounds = np.searchsorted(falls_to[order], np.arange(of + 2))
-    schema = _SCHEMA.with_metadata({_TALLY: json.dumps(_as_lists(tally))})
+    payload = file.data if "://" in file.name else None
+    fields = _SCHEMA if payload is None else _SCHEMA.append(_PAYLOAD)
+    schema = fields.with_metadata({_TALLY: json.dumps(_as_lists(tally))})
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with pa.ipc.new_file(sink, schema, options=options) as written:
-        rows = units.batch(order)
+        rows = units.batch(order, payload)
         for start, stop in pairwise(bounds.tolist()):
             written.write_batch(rows.slice(start, stop - start))
-        written.write_batch(fragments.batch(slice(None)))
+        written.write_batch(fragments.batch(slice(None), payload))
     stop, context = records.stop, records.context
-    return extent._replace(stop=stop, next_context=context, packets=tally.packets)
+    walked = extent._replace(stop=stop, next_context=context, packets=tally.packets)
+    return Written(walked, file.damage)
 
 
 def read_indexed(paths: Sequence[str], index: Sequence[IndexedExtent], share: Share) -> Capture:
@@ -115,6 +135,12 @@ def read_indexed(paths: Sequence[str], index: Sequence[IndexedExtent], share: Sh
     packets, files = reader.packets, []
     for number, path in enumerate(paths):
         own = [_load(extent.path, share.part) for extent in index if extent.file == number]
+        if "://" in path:
+            for kept, payload in map(_with_payload, own):
+                files.append(payload)
+                reader.begin(payload)
+                reader.take(_headers(kept, packets.count, packets.base))
+            continue
         starts, captured = np.concatenate([_places(kept) for kept in own], axis=1)
         data = map_places(path, starts, starts + captured)
         if data is None:
@@ -148,12 +174,46 @@ class _Columns:
             [column.astype(kind) for column, kind in zip(columns, kinds, strict=True)]
         )
 
-    def batch(self, rows: Any) -> pa.RecordBatch:
-        """Return some rows."""
+    def batch(self, rows: Any, data: npt.NDArray[np.uint8] | None) -> pa.RecordBatch:
+        """Return some rows, with their bytes in `data` if they are to be kept."""
+        schema = _SCHEMA if data is None else _SCHEMA.append(_PAYLOAD)
         if not self._parts:
-            return pa.RecordBatch.from_pylist([], _SCHEMA)
-        columns = (np.concatenate(parts)[rows] for parts in zip(*self._parts, strict=True))
-        return pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=_SCHEMA)
+            return pa.RecordBatch.from_pylist([], schema)
+        columns = [np.concatenate(parts)[rows] for parts in zip(*self._parts, strict=True)]
+        arrays = [pa.array(column) for column in columns]
+        if data is not None:
+            arrays.append(_payloads(data, columns[Unit.START], columns[Unit.CAPTURED]))
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _payloads(data: npt.NDArray[np.uint8], starts: Ints, lengths: Ints) -> pa.Array:
+    """Return places of a file as binary values."""
+    lengths = lengths.astype(np.int64)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    content = np.empty(int(offsets[-1]), np.uint8)
+    if len(content):
+        aside(copy_runs, data, 0, starts, lengths, 0, content)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content)]
+    return pa.Array.from_buffers(pa.large_binary(), len(lengths), buffers)
+
+
+def _with_payload(kept: _Kept) -> tuple[_Kept, npt.NDArray[np.uint8]]:
+    """Return headers whose places are in the payloads kept with them, and these."""
+    contents: list[npt.NDArray[np.uint8]] = [np.empty(0, np.uint8)]
+    placed: list[pa.Table] = []
+    base = 0
+    for table in kept[:2]:
+        starts = [np.empty(0, np.int64)]
+        for chunk in table[_PAYLOAD.name].chunks:
+            _, offsets, content = chunk.buffers()
+            bounds = np.frombuffer(offsets, np.int64)[chunk.offset :][: len(chunk) + 1]
+            starts.append(bounds[:-1] - bounds[0] + base)
+            if content is not None:
+                contents.append(np.frombuffer(content, np.uint8)[bounds[0] : bounds[-1]])
+            base += int(bounds[-1] - bounds[0])
+        column = pa.array(np.concatenate(starts))
+        placed.append(table.set_column(int(Unit.START), _SCHEMA.field(int(Unit.START)), column))
+    return kept._replace(units=placed[0], fragments=placed[1]), np.concatenate(contents)
 
 
 def _places(kept: _Kept) -> Grid:

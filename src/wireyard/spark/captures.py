@@ -62,9 +62,11 @@ def cut_capture(
 ) -> Iterator[CapturePart]:
     """Yield the parts of a capture, each with some of its conversations.
 
-    Without an index of its headers every part walks over all packets and keeps what is its own.
+    Without an index of its headers every part walks over all packets and keeps what is its own; so
+    a remote capture without one is one part.
     """
-    of = count_parts(size, split_bytes)
+    remote = any("://" in path for path in files)
+    of = 1 if remote and not index else count_parts(size, split_bytes)
     whole = source, files, format, decode_as, keylog
     for part in range(of):
         yield CapturePart(*whole, part, of, size // of, index=index)

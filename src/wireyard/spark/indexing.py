@@ -22,8 +22,9 @@ from wireyard.captures.extents import (
     first_context,
     first_time_ns,
     stitch_extents,
+    walk_records,
 )
-from wireyard.captures.files import CaptureFile, Extent, map_extent
+from wireyard.captures.files import REMOTE_AHEAD_BYTES, CaptureFile, Extent, map_extent
 from wireyard.captures.index import IndexedExtent, write_index
 from wireyard.captures.records import Context, Interface
 from wireyard.spark.captures import count_parts
@@ -46,7 +47,7 @@ __all__ = [
 
 _LEAST_PARTS = 5
 """Four walks over all packets of a capture take as long as writing its headers down and reading
-them."""
+them. A remote capture is not walked over twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,8 @@ class HeaderPiece:
     """That of a record that begins in it; None at the start of the file."""
     exact: bool
     """Whether a record is known to begin at `start`; else the task guesses where the first does."""
+    begun_ns: int
+    """The time of the file's first packet, which tells its place among others."""
 
     @property
     def size(self) -> int:
@@ -81,7 +84,7 @@ class Walked(NamedTuple):
     stop: int
     packets: int
     next_context: str
-    """In JSON."""
+    """In JSON, with the damage that ended the walk and how many bytes of the file are behind it."""
     path: str
 
 
@@ -98,19 +101,21 @@ class IndexedCapture(NamedTuple):
 def cut_headers(found: FoundInput, split_bytes: int) -> list[HeaderPiece]:
     """Return the pieces of a capture, none where one task reads all of it, or where all have to.
 
-    That is a small one, one that is compressed, and one that is not on this machine's disks.
+    That is a small one, and one that is compressed.
     """
     of = count_parts(found.size, split_bytes)
-    if not found.files or found.stored or found.compressed or of < _LEAST_PARTS:
+    remote = "://" in found.path
+    if not found.files or found.stored or found.compressed or of < (2 if remote else _LEAST_PARTS):
         return []
     pieces: list[HeaderPiece] = []
     for path in found.files:
         size = 0 if (data := map_bytes(path, 0, 0)) is None else len(data)
         if size == 0:
             return []
-        context = first_context(map_extent(path, 0, 0), path)
+        head = map_extent(path, 0, 0)
+        context, begun_ns = first_context(head, path), first_time_ns(head, path)
         pieces += (
-            HeaderPiece(path, start, stop, of, context if start else None, start == 0)
+            HeaderPiece(path, start, stop, of, context if start else None, start == 0, begun_ns)
             for start, stop in pairwise(cut_evenly(size, split_bytes))
         )
     return pieces
@@ -125,11 +130,17 @@ def write_headers(piece: HeaderPiece, path: str) -> Walked | None:
     if first is None:
         return None
     extent = Extent(first, piece.stop, piece.context, None, 0)
+    if "://" in piece.source:
+        stop = walk_records(data, piece.source, extent).stop
+        if stop > piece.stop + REMOTE_AHEAD_BYTES:
+            data = map_extent(piece.source, first, stop)
+    file = CaptureFile(piece.source, data, None, extent)
     with writing(path):
         system, inner = filesystem(path)
         with system.open_output_stream(inner) as sink:
-            walked = write_index(sink, piece.source, extent, piece.parts, PORT_MAPPER_PORT)
-    return Walked(first, walked.stop, walked.packets, json.dumps(walked.next_context), path)
+            walked, damage = write_index(sink, file, extent, piece.parts, PORT_MAPPER_PORT)
+    ended = [walked.next_context, str(damage) if damage else None, file.unread_bytes]
+    return Walked(first, walked.stop, walked.packets, json.dumps(ended), path)
 
 
 class Joined(NamedTuple):
@@ -154,7 +165,7 @@ def join_headers(pieces: Sequence[HeaderPiece], walked: Mapping[tuple[str, int],
         by_file.setdefault(piece.source, []).append(piece)
     extents = []
     again = []
-    for path in sorted(by_file, key=lambda path: first_time_ns(map_extent(path, 0, 0), path)):
+    for path in sorted(by_file, key=lambda path: by_file[path][0].begun_ns):
         own = by_file[path]
         found = [_extent(piece, walked.get((path, piece.start))) for piece in own]
         bounds = [*(piece.start for piece in own), own[-1].stop]
@@ -175,27 +186,32 @@ def index_of(
     again: Mapping[tuple[str, int], Walked],
 ) -> IndexedCapture:
     """Return where all headers of a capture are, now that everything was read that had to be."""
-    written = {
-        (path, each.start): each.path for (path, _), each in (*walked.items(), *again.items())
-    }
+    written = {(path, each.start): each for (path, _), each in (*walked.items(), *again.items())}
     files = [path for path, _ in joined.extents]
     index = [
-        IndexedExtent(written[path, extent.start], number)
+        IndexedExtent(written[path, extent.start].path, number)
         for number, (path, extents) in enumerate(joined.extents)
         for extent in extents
     ]
-    return IndexedCapture(tuple(files), tuple(index), _damage(joined))
+    return IndexedCapture(tuple(files), tuple(index), _damage(joined, written))
 
 
-def _damage(joined: Joined) -> str | None:
+def _damage(joined: Joined, written: Mapping[tuple[str, int], Walked]) -> str | None:
     """Say what is damaged in the files, which shows in the last extent of each."""
     reasons = []
     unread_bytes = 0
     for path, extents in joined.extents:
-        file = CaptureFile.map(path, extents[-1])
-        deque(file.records(), 0)
-        reasons += [str(file.damage)] if file.damage is not None else []
-        unread_bytes += file.unread_bytes
+        last = extents[-1]
+        walked = written[path, last.start]
+        _, damage, unread = json.loads(walked.next_context)
+        if damage is None and walked.stop < last.stop:
+            # What no task could enter behind it.
+            file = CaptureFile.map(path, last)
+            deque(file.records(), 0)
+            damage, unread = file.damage and str(file.damage), file.unread_bytes
+        if damage is not None:
+            reasons.append(damage)
+            unread_bytes += unread
     return f"{reasons[0]}; {unread_bytes} bytes are not read" if reasons else None
 
 
@@ -203,7 +219,7 @@ def _extent(piece: HeaderPiece, walked: Walked | None) -> Extent | None:
     """Return what was walked of a piece, None if nothing was there to guess."""
     if walked is None:
         return None
-    told, context = json.loads(walked.next_context), None
+    (told, *_), context = json.loads(walked.next_context), None
     if told is not None:  # no context follows what is too short for a file header
         little, interfaces, header_bytes = told
         context = Context(little, tuple(Interface(*each) for each in interfaces), header_bytes)

@@ -1,23 +1,27 @@
-"""Local files as windows of their own pages: nothing is copied before it is decoded.
+"""Files as memory: local ones are mapped, of remote ones the ranges that are needed are fetched.
 
 Narrow columns are read so fast that copying the stream first would be half of the work.
 
 A mapped page that cannot be read, because a disk fails or somebody cut the file, ends the process
 with a signal. So every window is asked of the system before anybody looks at it, which fails like
 a read would.
+
+A remote file has as many pages, without content but at its beginning and where ranges of it were
+fetched.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from mmap import ACCESS_READ, PAGESIZE, mmap
+from concurrent.futures import ThreadPoolExecutor
+from mmap import ACCESS_READ, MAP_ANONYMOUS, MAP_PRIVATE, PAGESIZE, mmap
 from pathlib import Path
 
 import numpy as np
 
 from wireyard.errors import SourceError
 from wireyard.streams.scan import OpenedStream
-from wireyard.streams.source import compression
+from wireyard.streams.source import compression, filesystem
 from wireyard.streams.window import Bytes, Windows, windows_of_bytes
 
 __all__ = ["map_bytes", "map_places", "map_windows"]
@@ -28,6 +32,8 @@ _WINDOW_BYTES = 8 << 20
 """A window that is read has to stay in the cache, which half of this does better. One that is
 mapped never was in it, and fewer windows are less Python."""
 _POPULATE_READ = 22  # of Linux 5.14; the mmap module does not know it yet
+_MAP_NORESERVE = 0x4000  # of Linux: pages that are never written take no memory
+_FETCHES = 8
 _NEAR_PAGES = 16
 _MAGIC_BYTES = 4
 
@@ -52,10 +58,11 @@ def map_windows(path: str, start: int, size: int | None = None) -> OpenedStream 
 
 
 def map_bytes(path: str, start: int = 0, stop: int | None = None) -> Bytes | None:
-    """Return the bytes of a whole file as its pages, None where `map_windows` returns None.
+    """Return the bytes of a whole file as its pages, None where they cannot be had.
 
-    Every page of ``[start, stop)`` was read once; the system may take it back and read it again
-    when it is looked at. Nobody should look at the others.
+    Every page of ``[start, stop)`` was read once; of a local file the system may take it back and
+    read it again when it is looked at, of a remote one it stays in memory. Nobody should look at
+    the others.
     """
     return _map_ranges(path, lambda size: [(start, size if stop is None else min(stop, size))])
 
@@ -81,9 +88,9 @@ def map_places(path: str, starts: Ints, stops: Ints) -> Bytes | None:
 
 def _map_ranges(path: str, ranges: Callable[[int], Iterable[tuple[int, int]]]) -> Bytes | None:
     """Map a file of whose size follows which parts of it have to be there."""
-    if "://" in path:
-        return None
     try:
+        if "://" in path:
+            return _fetch_ranges(path, ranges)
         pages = _map(path)
         if pages is None:
             return None
@@ -93,6 +100,35 @@ def _map_ranges(path: str, ranges: Callable[[int], Iterable[tuple[int, int]]]) -
         return np.frombuffer(pages, np.uint8)
     except (OSError, ValueError, SourceError):
         return None
+
+
+def _fetch_ranges(path: str, ranges: Callable[[int], Iterable[tuple[int, int]]]) -> Bytes | None:
+    """Fetch ranges of a remote file, unless it is compressed."""
+    system, inner = filesystem(path)
+    with system.open_input_file(inner) as file:
+        size = file.size()
+        head = np.frombuffer(file.read_at(min(size, PAGESIZE), 0), np.uint8)
+        if not len(head) or compression(head[:_MAGIC_BYTES].tobytes()):
+            return None
+        pages = mmap(-1, size, MAP_PRIVATE | MAP_ANONYMOUS | _MAP_NORESERVE)
+        data = np.frombuffer(pages, np.uint8)
+        data[: len(head)] = head
+
+        def fetch(start: int) -> None:
+            block = np.frombuffer(file.read_at(stops[start] - start, start), np.uint8)
+            if len(block) < stops[start] - start:
+                raise SourceError(f"{path}: cannot be read on at byte {start + len(block)}")
+            data[start : stops[start]] = block
+
+        stops = {
+            at: min(at + _WINDOW_BYTES, stop)
+            for start, stop in ranges(size)
+            for at in range(start, stop, _WINDOW_BYTES)
+        }
+        with ThreadPoolExecutor(_FETCHES) as pool:
+            for _ in pool.map(fetch, stops):
+                pass
+    return data
 
 
 def _map(path: str) -> mmap | None:

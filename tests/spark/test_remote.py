@@ -1,0 +1,205 @@
+"""Captures in object stores: how much of them is fetched, and that their streams are right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+from uuid import uuid4
+
+import fsspec
+import pyarrow as pa
+import pytest
+from pyarrow import fs
+
+from tests.captures.make import BEGAN_NS, Packet, ethernet, ipv4, pcap, tcp
+from tests.captures.test_parts import streams_of
+from tests.captures.test_parts import traffic as damaged_traffic
+from wireyard.captures.assignment import PORT_MAPPER_PORT
+from wireyard.captures.index import read_indexed
+from wireyard.captures.read import read_captures
+from wireyard.captures.units import Share
+from wireyard.spark import indexing
+from wireyard.spark.captures import count_parts, cut_capture
+from wireyard.spark.indexing import HeaderPiece, Walked, cut_headers, index_of, join_headers
+from wireyard.spark.inputs import FoundInput
+from wireyard.streams import mapped
+from wireyard.streams.source import filesystem
+
+__all__ = ["damaged_traffic"]
+
+
+class Counting(fs.FSSpecHandler):  # type: ignore[misc]
+    """A store that counts what is fetched from it."""
+
+    fetched = 0
+
+    def open_input_file(self, path: str) -> Any:
+        counting = self
+
+        class File:
+            closed = False
+
+            def __init__(self) -> None:
+                self._file = counting.fs.open(path, "rb")
+
+            def read(self, count: int = -1) -> bytes:
+                found: bytes = self._file.read(count)
+                Counting.fetched += len(found)
+                return found
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self._file, name)
+
+        return pa.PythonFile(File(), mode="r")
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Return the URL of a folder; what is mapped of its files is counted."""
+    folder = f"captures-{uuid4().hex}"
+    memory = fsspec.filesystem("memory")
+
+    def counted(path: str) -> tuple[fs.FileSystem, str]:
+        system, inner = filesystem(path)
+        return fs.PyFileSystem(Counting(memory)) if "://" in path else system, inner
+
+    monkeypatch.setattr(mapped, "filesystem", counted)
+    Counting.fetched = 0
+    yield f"memory://{folder}"
+    memory.rm(f"/{folder}", recursive=True)
+
+
+def put(url: str, content: bytes) -> str:
+    with fsspec.open(url, "wb") as file:
+        file.write(content)
+    return url
+
+
+def large_traffic(connections: int, packets: int) -> list[Packet]:
+    """Connections whose packets come by turns, full of bytes."""
+    rng = Random(5)
+    sequences = dict.fromkeys(range(connections), 0)
+    found = []
+    for number in range(packets):
+        one = rng.randrange(connections)
+        payload = rng.randbytes(1400)
+        data = tcp(40000 + one, 1883, sequences[one], payload)
+        sequences[one] += len(payload)
+        found.append(Packet(ethernet(ipv4(data, 6)), BEGAN_NS + 1000 * number))
+    return found
+
+
+def indexed(found: FoundInput, split_bytes: int, folder: Path) -> tuple[Any, int]:
+    """Do what a run does up to the streams; return the index, and how many pieces were read."""
+    pieces = cut_headers(found, split_bytes)
+    walked: dict[tuple[str, int], Walked] = {}
+    for piece in pieces:
+        one = indexing.write_headers(piece, str(folder / uuid4().hex))
+        if one is not None:
+            walked[piece.source, piece.start] = one
+    joined = join_headers(pieces, walked)
+    again = {
+        (piece.source, piece.start): one
+        for piece in joined.again
+        if (one := indexing.write_headers(piece, str(folder / uuid4().hex))) is not None
+    }
+    return index_of(joined, walked, again), len(pieces)
+
+
+def input_of(paths: list[str], size: int) -> FoundInput:
+    return FoundInput(paths[0], size, None, False, {}, tuple(paths))
+
+
+def test_a_remote_capture_is_fetched_once(store: str, tmp_path: Path) -> None:
+    content = pcap(large_traffic(50, 16_000))
+    path = put(f"{store}/large.pcap", content)
+    local = tmp_path / "large.pcap"
+    local.write_bytes(content)
+    split_bytes = 3 << 20
+    index, pieces = indexed(input_of([path], len(content)), split_bytes, tmp_path)
+    shares = count_parts(len(content), split_bytes)
+    assert (shares, pieces) == (2, 8)
+    ours = [
+        read_indexed([path], index.extents, Share(part, shares, PORT_MAPPER_PORT))
+        for part in range(shares)
+    ]
+    assert streams_of(*ours) == streams_of(read_captures([str(local)]))
+    assert len(content) <= Counting.fetched < 1.2 * len(content)
+
+
+@pytest.mark.parametrize("damage", [None, "cut", "noise"])
+def test_streams_of_remote_files_in_pieces(
+    store: str,
+    tmp_path: Path,
+    damaged_traffic: list[Packet],
+    damage: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("wireyard.captures.files.REMOTE_AHEAD_BYTES", 64)
+    monkeypatch.setattr(indexing, "REMOTE_AHEAD_BYTES", 64)
+    half = len(damaged_traffic) // 2
+    contents = [pcap(damaged_traffic[half:]), pcap(damaged_traffic[:half])]
+    if damage == "cut":
+        contents[0] = contents[0][:-7]
+    elif damage == "noise":
+        contents[1] = contents[1][:-3000] + b"\xff" * 3000
+    paths = [put(f"{store}/{number}.pcap", each) for number, each in enumerate(contents)]
+    local = [tmp_path / str(number) for number in range(2)]
+    for file, each in zip(local, contents, strict=True):
+        file.write_bytes(each)
+    size = sum(map(len, contents))
+    index, _ = indexed(input_of(paths, size), size // 12, tmp_path)
+    assert list(index.files) == paths[::-1]
+    shares = count_parts(size, size // 12)
+    assert shares >= 3
+    whole = read_captures([str(each) for each in local])
+    ours = [
+        read_indexed(index.files, index.extents, Share(part, shares, PORT_MAPPER_PORT))
+        for part in range(shares)
+    ]
+    assert streams_of(*ours) == streams_of(whole)
+    assert (index.damage is None) is (damage is None)
+    if damage is not None:
+        assert index.damage == f"{whole.damage}; {whole.unread_bytes} bytes are not read"
+
+
+def test_a_remote_capture_without_an_index_is_one_part() -> None:
+    options: dict[str, Any] = {
+        "format": None,
+        "decode_as": (),
+        "keylog": (),
+        "split_bytes": 1 << 20,
+    }
+    (part,) = cut_capture("s3://a/b", ("s3://a/b",), 1 << 30, **options)
+    assert (part.part, part.of, part.bytes) == (0, 1, 1 << 30)
+    assert len(list(cut_capture("/a/b", ("/a/b",), 1 << 30, **options))) == 256
+
+
+def test_ranges_of_a_remote_file(store: str) -> None:
+    content = Random(3).randbytes(3 << 20)
+    path = put(f"{store}/file", content)
+    data = mapped.map_bytes(path, 1 << 20, 2 << 20)
+    assert data is not None
+    assert len(data) == len(content)
+    assert data[1 << 20 : 2 << 20].tobytes() == content[1 << 20 : 2 << 20]
+    assert Counting.fetched == (1 << 20) + 4096
+    whole = mapped.map_bytes(path)
+    assert whole is not None
+    assert whole.tobytes() == content
+    assert mapped.map_bytes(put(f"{store}/empty", b"")) is None
+    assert mapped.map_bytes(put(f"{store}/packed", b"\x1f\x8b\x08" + bytes(99))) is None
+    assert mapped.map_bytes(f"{store}/nothing") is None
+
+
+def test_pieces_of_a_remote_file(store: str) -> None:
+    """A large one is cut when it has more than one part, a local one when that is worth a walk."""
+    content = pcap(large_traffic(3, 300))
+    path = put(f"{store}/small.pcap", content)
+    size = len(content)
+    pieces = cut_headers(input_of([path], size), size // 6)
+    assert pieces[0].start == 0
+    assert all(isinstance(piece, HeaderPiece) for piece in pieces)
+    assert pieces[-1].stop == size
+    assert cut_headers(input_of([path], size), size) == []
