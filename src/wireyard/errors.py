@@ -10,6 +10,8 @@ from __future__ import annotations
 __all__ = [
     "DecodeError",
     "EncodeError",
+    "LakeDamaged",
+    "LakeError",
     "LedgerError",
     "LimitExceeded",
     "Malformed",
@@ -36,6 +38,14 @@ class UnknownFormat(UsageError):
 
 class SourceError(WireError):
     """A source cannot be read or a target cannot be written; the text names it."""
+
+
+class LakeError(WireError):
+    """A lake cannot be read or written, or is not one; the text names it."""
+
+
+class LakeDamaged(LakeError):
+    """Files of a lake are missing, or are not what was written."""
 
 
 class LedgerError(WireError):

@@ -10,6 +10,8 @@ import click
 from wireyard.errors import (
     DecodeError,
     EncodeError,
+    LakeDamaged,
+    LakeError,
     SourceError,
     UnknownFormat,
     UsageError,
@@ -43,6 +45,8 @@ _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (DecodeError, DATA_LOST),
     (UnknownFormat, DATA_LOST),
     (UsageError, USAGE),
+    (LakeDamaged, DATA_LOST),
+    (LakeError, CANNOT_READ),
 )
 
 

@@ -21,7 +21,7 @@ from wireyard.cli.options import (
     max_packet_option,
 )
 from wireyard.cli.output import open_output
-from wireyard.errors import LedgerError, UsageError
+from wireyard.errors import LakeDamaged, LakeError, LedgerError, UsageError
 
 __all__ = ["command"]
 
@@ -111,8 +111,6 @@ def command(
         raise UsageError("run: name INPUTs: files, folders, patterns or URLs")
     if find_spec("pyspark") is None:
         raise UsageError("run: Spark is not installed; pip install 'wireyard[spark]'")
-    from wireyard.spark.lake import LakeError
-
     spark_settings = _settings_of(conf)
     how = {"rotated": rotated, "by_content": by_content, "skip_missing": skip_missing}
     settings: dict[str, Any] = {
@@ -126,6 +124,8 @@ def command(
         settings["few_bytes"] = -1
     try:
         _fill(inputs, lake, master, spark_settings, format_name, how, quiet, settings)
+    except LakeDamaged:
+        raise
     except LakeError as error:
         raise exits.CannotWrite(str(error)) from None
     except LedgerError as error:

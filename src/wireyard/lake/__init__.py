@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wireyard.lake.commits import LakeError
+from wireyard.errors import LakeDamaged, LakeError
 from wireyard.lake.snapshot import LakeSnapshot, read_lake
 
-__all__ = ["LakeError", "LakeSnapshot", "read_lake"]
+__all__ = ["LakeDamaged", "LakeError", "LakeSnapshot", "read_lake"]

@@ -18,7 +18,7 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from wireyard.errors import WireError
+from wireyard.errors import LakeDamaged, LakeError
 from wireyard.streams.source import create_file, filesystem
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "CommitLog",
     "DataFile",
     "Input",
-    "LakeError",
     "RemovedFile",
     "StreamLedger",
     "describe_file",
@@ -38,10 +37,6 @@ _RECORD_VERSION: Final = 4
 _SUFFIX: Final = ".json"
 _DIGITS: Final = 8
 _BLOCK_BYTES: Final = 1 << 20
-
-
-class LakeError(WireError):
-    """The lake cannot be read or written, or is not one; the text names it."""
 
 
 @dataclass(frozen=True)
@@ -274,7 +269,7 @@ class CommitLog:
             if version == _RECORD_VERSION:
                 return _from_json(record)
         except (ValueError, KeyError, TypeError, IndexError, AttributeError):
-            raise LakeError(f"{self._url}: the record of commit {number} is damaged") from None
+            raise LakeDamaged(f"{self._url}: the record of commit {number} is damaged") from None
         other = "a newer" if version > _RECORD_VERSION else "an older"
         raise LakeError(f"{self._url}: was written by {other} wireyard; name a new folder")
 

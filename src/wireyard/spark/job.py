@@ -40,7 +40,7 @@ from wireyard.spark.running import Runner
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["FEW_BYTES", "SPLIT_BYTES", "fill_lake"]
+__all__ = ["FEW_BYTES", "SPLIT_BYTES", "fill_lake", "with_all_tables"]
 
 SPLIT_BYTES = 64 << 20
 """What one task reads: starting one costs as much as decoding 8 MB."""
@@ -116,7 +116,7 @@ def fill_lake(
             both = [*report.added, *(inputs[source] for source in sorted(related))]
             facts = _write_facts(runner, lake, change, both)
     report.notes += facts.notes
-    lake.commit(_with_rest(lake, _with_facts(change, facts)))
+    lake.commit(with_all_tables(lake, _with_facts(change, facts)))
     return report
 
 
@@ -186,7 +186,7 @@ def _with_ledgers(lake: Lake, added: Sequence[Input]) -> list[Input]:
     ]
 
 
-def _with_rest(lake: Lake, change: Change) -> Change:
+def with_all_tables(lake: Lake, change: Change) -> Change:
     """Return the change with no table left out."""
     append = dict(change.append)
     for table, schema in _NEVER_EMPTY.items():
@@ -194,6 +194,7 @@ def _with_rest(lake: Lake, change: Change) -> Change:
             append[table] = [_write_table(lake, table, schema.empty_table())]
     for table in FACTS:
         if not _files_after(lake, change, table):
+            lake.make_staging([table])
             append[table] = [write_empty(lake, table)]
     return replace(change, append=append)
 

@@ -54,11 +54,11 @@ from uuid import uuid4
 
 from pyarrow import fs
 
+from wireyard.errors import LakeError
 from wireyard.lake.commits import (
     Commit,
     DataFile,
     Input,
-    LakeError,
     RemovedFile,
     StreamLedger,
     describe_file,

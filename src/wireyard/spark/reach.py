@@ -16,6 +16,7 @@ __all__ = ["check_reach", "reaching"]
 
 _REASONS = {
     "No space left on device": "No space left on device",
+    "S3AFileSystem not found": "Spark has no S3A file system; its jars (hadoop-aws) are missing",
     "No FileSystem for scheme": "Spark has no file system for such URLs; its jars are missing",
 }
 """What Spark fails with somewhere in its text, and what we make of it."""

@@ -10,12 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from wireyard.lake.snapshot import DamagedFile
 from wireyard.layers.tables import FACTS
 from wireyard.spark.lake import Change, Input, Lake
 from wireyard.spark.parts import PartFile
 from wireyard.streams.source import filesystem
 
-__all__ = ["drop_inputs"]
+__all__ = ["drop_damaged", "drop_inputs"]
 
 
 def drop_inputs(lake: Lake, changed: Collection[str], related: Collection[str]) -> Change:
@@ -54,6 +55,25 @@ def drop_inputs(lake: Lake, changed: Collection[str], related: Collection[str]) 
         kept_files = {table: names for table, names in each.files.items() if table not in FACTS}
         stays[one] = replace(each, files=kept_files)
     return Change(tuple(stays.values()), remove, append)
+
+
+def drop_damaged(lake: Lake, damaged: Collection[DamagedFile]) -> Change:
+    """Stage what the lake is without damaged files, and without the inputs that had rows in them.
+
+    The next run that is given such an input reads it as a new one.
+    """
+    names = {(each.table, each.file.name) for each in damaged}
+    lost = {
+        source
+        for source, each in lake.inputs.items()
+        if any((table, name) in names for table, files in each.files.items() for name in files)
+    }
+    change = drop_inputs(lake, lost, ())
+    remove = {table: list(files) for table, files in change.remove.items()}
+    for table, name in names:
+        if name not in remove.setdefault(table, []):
+            remove[table].append(name)
+    return replace(change, remove=remove, forget=frozenset(lost))
 
 
 def _copy_without(lake: Lake, table: str, name: str, sources: Collection[str]) -> str:

@@ -1,0 +1,124 @@
+"""``wireyard lake``: looking after a lake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+import click
+
+from wireyard.cli import exits
+from wireyard.cli.options import PATH, examples
+from wireyard.lake.snapshot import DamagedFile, LakeSnapshot, read_lake
+
+__all__ = ["command"]
+
+
+@click.group(
+    "lake",
+    epilog=examples(
+        "wireyard lake check lake",
+        "wireyard lake repair lake && wireyard run traffic/ --lake lake",
+        "wireyard lake commits lake",
+        "wireyard lake expire lake --keep-hours 0",
+    ),
+)
+def command() -> None:
+    """Check a lake that run has filled, repair it, and list or expire its commits."""
+
+
+@command.command("check")
+@click.argument("lake", type=PATH)
+def check(lake: str) -> int:
+    """Compare the size and checksum of every file with what was committed.
+
+    Names every file that is missing or not what was written, and the inputs whose rows are in it;
+    the exit status is then 1.
+    """
+    found = read_lake(lake, check=False)
+    _say_commit(found)
+    damaged = found.damage(checksums=True)
+    _say_damage(found, damaged)
+    if not damaged:
+        click.echo("every file is as it was written")
+    return exits.DATA_LOST if damaged else exits.DONE
+
+
+@command.command("repair")
+@click.argument("lake", type=PATH)
+def repair(lake: str) -> int:
+    """Take damaged files out of a lake, and the inputs that had rows in them.
+
+    Names the inputs: the next run that is given them reads them again and makes all tables whole.
+    """
+    from wireyard.spark.job import with_all_tables
+    from wireyard.spark.lake import Lake
+    from wireyard.spark.replacing import drop_damaged
+
+    with Lake.open(lake, damaged=True) as opened:
+        damaged = opened.damage(checksums=True)
+        _say_damage(opened, damaged)
+        if not damaged:
+            click.echo("every file is as it was written")
+            return exits.DONE
+        change = with_all_tables(opened, drop_damaged(opened, damaged))
+        opened.commit(change)
+    for source in sorted(change.forget):
+        click.echo(f"to be read again: {source}")
+    click.echo(f"'wireyard run INPUT... --lake {lake}' reads them and makes all tables whole")
+    return exits.DONE
+
+
+@command.command("commits")
+@click.argument("lake", type=PATH)
+def commits(lake: str) -> int:
+    """List the commits that can still be read, the newest last."""
+    for number in read_lake(lake, check=False).numbers():
+        _say_commit(read_lake(lake, number, check=False))
+    return exits.DONE
+
+
+@command.command("expire")
+@click.argument("lake", type=PATH)
+@click.option(
+    "--keep-hours",
+    type=click.FloatRange(min=0),
+    default=1.0,
+    show_default=True,
+    metavar="H",
+    help="How long an older commit stays after the next one.",
+)
+def expire(lake: str, keep_hours: float) -> int:
+    """Delete older commits, and the files that only they have.
+
+    A run does it too, with what is older than an hour. Readers of a commit that is deleted fail.
+    """
+    from wireyard.spark.lake import Lake
+
+    with Lake.open(lake) as opened:
+        opened.expire(timedelta(hours=keep_hours))
+    return exits.DONE
+
+
+def _say_commit(lake: LakeSnapshot) -> None:
+    from wireyard.cli.summary import bytes_text
+
+    record = lake.record
+    files = [file for each in record.tables.values() for file in each]
+    size = bytes_text(sum(file.bytes for file in files))
+    click.echo(
+        f"commit {record.number}, {record.committed_at:%Y-%m-%dT%H:%M:%SZ}:"
+        f" {len(record.inputs):,} inputs, {len(record.tables)} tables, {len(files):,} files, {size}"
+    )
+
+
+def _say_damage(lake: LakeSnapshot, damaged: Iterable[DamagedFile]) -> None:
+    for table, file, problem in damaged:
+        sources = [
+            source
+            for source, each in lake.record.inputs.items()
+            if file.name in each.files.get(table, ())
+        ]
+        more = f" and {len(sources) - 1} more" if sources[1:] else ""
+        whose = f"; rows of {sources[0]}{more}" if sources else ""
+        click.echo(f"{lake.path_of(table, file)} {problem}{whose}")
