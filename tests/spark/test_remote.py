@@ -16,18 +16,23 @@ from pyarrow import fs
 from tests.captures.make import BEGAN_NS, Packet, ethernet, ipv4, pcap, tcp
 from tests.captures.test_parts import streams_of
 from tests.captures.test_parts import traffic as damaged_traffic
+from tests.spark.lakes import HELLO, Silent, message, no_session, run
+from tests.spark.test_lake import s3
 from wireyard.captures.assignment import PORT_MAPPER_PORT
 from wireyard.captures.index import read_indexed
 from wireyard.captures.read import read_captures
 from wireyard.captures.units import Share
+from wireyard.lake import read_lake
 from wireyard.spark import indexing
 from wireyard.spark.captures import count_parts, cut_capture
 from wireyard.spark.indexing import HeaderPiece, Walked, cut_headers, index_of, join_headers
-from wireyard.spark.inputs import FoundInput
+from wireyard.spark.inputs import FoundInput, list_inputs
+from wireyard.spark.job import fill_lake
+from wireyard.spark.lake import Lake
 from wireyard.streams import mapped
 from wireyard.streams.source import filesystem
 
-__all__ = ["damaged_traffic"]
+__all__ = ["damaged_traffic", "s3"]
 
 
 class Counting(fs.FSSpecHandler):  # type: ignore[misc]
@@ -203,3 +208,35 @@ def test_pieces_of_a_remote_file(store: str) -> None:
     assert all(isinstance(piece, HeaderPiece) for piece in pieces)
     assert pieces[-1].stop == size
     assert cut_headers(input_of([path], size), size) == []
+
+
+@pytest.mark.usefixtures("s3")
+def test_inputs_and_lake_on_s3(tmp_path: Path) -> None:
+    system, _ = filesystem("s3://bucket")
+    contents = {f"{name}.jmq": HELLO + message(name) for name in range(3)}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+        with system.open_output_stream(f"bucket/in/{name}") as file:
+            file.write(content)
+    for unchanged in (0, 3):
+        with Lake.open("s3://bucket/lake") as lake:
+            found = list_inputs(["s3://bucket/in"]).inputs
+            report = fill_lake(lake, found, no_session, Silent(), few_bytes=1 << 30)
+        assert (len(report.added), report.unchanged) == (3 - unchanged, unchanged)
+    remote = read_lake("s3://bucket/lake")
+    assert remote.commits == 1
+    run(tmp_path / "lake", None, *(tmp_path / name for name in contents), few_bytes=1 << 30)
+    local = read_lake(str(tmp_path / "lake"))
+    assert {name: remote.read(name).num_rows for name in remote.files} == {
+        name: local.read(name).num_rows for name in local.files
+    }
+    packets = [
+        lake.read("packets_jmq").sort_by([("source", "ascending"), ("offset", "ascending")])
+        for lake in (remote, local)
+    ]
+    assert (
+        packets[0]
+        .drop_columns(["source", "stream"])
+        .equals(packets[1].drop_columns(["source", "stream"]))
+    )
+    assert not remote.damage(checksums=True)

@@ -45,7 +45,9 @@ def whole(path: Path) -> Piece:
 
 
 def staged(folder: Path, table: str = "packets_jmq") -> pa.Table:
-    return pa.concat_tables(pq.read_table(path) for path in sorted((folder / table).iterdir()))
+    return pa.concat_tables(
+        pq.read_table(path) for path in sorted((folder / table).glob("*.parquet"))
+    )
 
 
 @pytest.fixture
@@ -153,15 +155,13 @@ def test_row_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_values_that_repeat_get_a_dictionary(tmp_path: Path, stream: Path) -> None:
     decode(tmp_path / "out", [whole(stream)])
-    (path,) = (tmp_path / "out" / "packets_jmq").iterdir()
+    (path,) = (tmp_path / "out" / "packets_jmq").glob("*.parquet")
     group = pq.ParquetFile(path).metadata.row_group(0)
     columns = [group.column(place) for place in range(group.num_columns)]
     by_dictionary = {one.path_in_schema for one in columns if one.has_dictionary_page}
     assert {"source", "status", "source_ip", "packet_type_name"} <= by_dictionary
     assert not {"sys_message_id", "body", "timestamp"} & by_dictionary
-    with_statistics = {one.path_in_schema for one in columns if one.is_stats_set}
-    assert {"offset", "timestamp", "packet_type", "status"} <= with_statistics
-    assert not {"body", "sys_message_id"} & with_statistics
+    assert all(one.is_stats_set for one in columns)
 
 
 # --- secrets --------------------------------------------------------------------------------

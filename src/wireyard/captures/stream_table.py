@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from wireyard.captures.stream import Stream
-from wireyard.formats.base import Row
+if TYPE_CHECKING:
+    from wireyard.captures.stream import Stream
+    from wireyard.formats.base import Row
 
 __all__ = ["LEDGER", "LEDGER_TABLE", "STREAMS", "describe_stream", "streams_table"]
 

@@ -3,7 +3,8 @@
 On packets with random bodies: dictionaries cost a quarter of the time where values do not repeat
 and gain as much where they do, so a column gets one if the values of the first rows repeat; snappy
 shrinks headers and properties to a third and passes over incompressible bodies at no cost, where
-zstandard takes 1.7 times as long for 7 % less; statistics are for what people filter by.
+zstandard takes 1.7 times as long for 7 % less. All columns have statistics, bodies too: no
+difference in time was seen, and files are 0.07 % larger.
 """
 
 from __future__ import annotations
@@ -104,20 +105,20 @@ class _Sink:
 def _settings(sample: pa.Table) -> dict[str, Any]:
     """Choose how the columns of a file are written, by some of their rows."""
     rows = pa.array(np.arange(sample.num_rows))
-    repeating, filtered = [], []
+    repeating = []
     for name, column in zip(sample.schema.names, sample.columns, strict=True):
         # Taken, not sliced: what is inside a sliced list is that of the whole list.
         for path, values in _leaves(name, column.combine_chunks().take(rows)):
             if pa.types.is_integer(values.type):
-                filtered.append(path)
-            elif _REPEATS * len(values.unique()) <= len(values):
+                continue
+            if _REPEATS * len(values.unique()) <= len(values):
                 repeating.append(path)
     return {
         "compression": "snappy",
         # Where we have dictionaries, who reads has the text.
         "store_schema": not any(pa.types.is_dictionary(kind) for kind in sample.schema.types),
         "use_dictionary": repeating,
-        "write_statistics": [*filtered, *repeating],
+        "write_statistics": True,
     }
 
 
