@@ -11,6 +11,7 @@ import pyarrow.dataset as ds
 
 import wireyard
 from tests.make import item, items, long_item, packet
+from wireyard.lake import read_lake
 from wireyard.layers.tables import FACTS
 from wireyard.schema import CAPTURED
 from wireyard.spark.inputs import list_inputs
@@ -28,6 +29,7 @@ __all__ = [
     "TABLES",
     "Silent",
     "message",
+    "nothing_left",
     "packets_equal",
     "parquet_files",
     "rows",
@@ -101,6 +103,15 @@ def uncaptured(packets: pa.Table) -> pa.Table:
 
 def parquet_files(lake: Path) -> set[str]:
     return {path.name for name in TABLES for path in (lake / name).glob("*.parquet")}
+
+
+def nothing_left(lake: Path) -> None:
+    """Check that a lake has the files that its newest commit lists, and no others."""
+    held = read_lake(str(lake))
+    listed = {path for table in held.files for path in held.paths(table)}
+    listed |= {held.path_of(each.table, each.file) for each in held.record.removed}
+    there = (lake / "_wireyard" / "data").rglob("*")
+    assert {str(path) for path in there if path.is_file()} == listed
 
 
 def message(number: int, **changes: Any) -> bytes:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spark.cluster import CONF, kill_one, pids, standalone
-from tests.spark.lakes import HELLO, HELLO_REPLY, message, run, table
+from tests.spark.lakes import HELLO, HELLO_REPLY, message, nothing_left, run, table
 from wireyard.layers.tables import FACTS
 from wireyard.spark.executors import explained, make_archive
 
@@ -93,7 +93,7 @@ def test_executors_and_workers_that_are_killed_change_nothing(
         ) as job:
             assert job.stdout is not None
             for victim in VICTIMS:
-                while job.poll() is None and not list(lake.glob("_staging/*/done/*")):
+                while job.poll() is None and not list(lake.glob("_wireyard/data/*/done/*")):
                     time.sleep(0.05)
                 time.sleep(chance.random() / 2)
                 if job.poll() is None:
@@ -101,7 +101,7 @@ def test_executors_and_workers_that_are_killed_change_nothing(
             said = job.stdout.read()
         assert job.returncode == 0, said
         assert {name: rows(lake, name) for name in TABLES} == expected
-        assert not list(lake.glob("_staging/*"))
+        nothing_left(lake)
     assert min(killed.values()) >= KILLS, killed
 
 

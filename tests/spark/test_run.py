@@ -25,6 +25,7 @@ from tests.spark.lakes import (
     TABLES,
     Silent,
     message,
+    nothing_left,
     packets_equal,
     parquet_files,
     rows,
@@ -257,7 +258,7 @@ def test_wrong_guesses_are_repaired(tmp_path: Path, spark: SparkSession, split_b
     report = run(tmp_path / "lake", spark, path, split_bytes=split_bytes)
     assert report.repaired
     packets_equal(tmp_path / "lake", [path])
-    assert not list((tmp_path / "lake" / "_staging").rglob("*.parquet"))
+    nothing_left(tmp_path / "lake")
 
 
 def test_cut_streams_and_whole_ones_in_one_run(
@@ -317,7 +318,7 @@ def test_attempts_that_are_killed_leave_nothing_double(
     packets_equal(tmp_path / "lake", [folder / name for name in STREAMS])
     assert table(tmp_path / "lake", "messages").num_rows == 23
     assert table(tmp_path / "lake", "quarantine").num_rows == 3
-    assert not list((tmp_path / "lake" / "_staging").rglob("*.parquet"))
+    nothing_left(tmp_path / "lake")
 
 
 def test_a_run_that_fails_adds_nothing(

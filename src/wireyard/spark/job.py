@@ -33,7 +33,7 @@ from wireyard.spark.inputs import FoundInput
 from wireyard.spark.lake import Change, Input, Lake
 from wireyard.spark.parts import PartFile
 from wireyard.spark.reach import reaching
-from wireyard.spark.replacing import drop_inputs
+from wireyard.spark.replacing import compact, drop_inputs
 from wireyard.spark.report import Report, Watch, new_inputs
 from wireyard.spark.running import Runner
 
@@ -116,7 +116,7 @@ def fill_lake(
             both = [*report.added, *(inputs[source] for source in sorted(related))]
             facts = _write_facts(runner, lake, change, both)
     report.notes += facts.notes
-    lake.commit(with_all_tables(lake, _with_facts(change, facts)))
+    lake.commit(compact(lake, with_all_tables(lake, _with_facts(change, facts))))
     return report
 
 

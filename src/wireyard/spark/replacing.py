@@ -1,22 +1,30 @@
-"""Taking the rows of inputs that have changed out of the lake's files."""
+"""Files written anew: without the rows of inputs that have changed, or several as one."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import Final
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from wireyard.lake.commits import DataFile
 from wireyard.lake.snapshot import DamagedFile
 from wireyard.layers.tables import FACTS
 from wireyard.spark.lake import Change, Input, Lake
 from wireyard.spark.parts import PartFile
 from wireyard.streams.source import filesystem
 
-__all__ = ["drop_damaged", "drop_inputs"]
+__all__ = ["compact", "drop_damaged", "drop_inputs"]
+
+_MERGED: Final = 16
+"""How many files of a size become one."""
+_MERGED_BYTES: Final = 64 << 20
+"""Files of this size are left alone."""
 
 
 def drop_inputs(lake: Lake, changed: Collection[str], related: Collection[str]) -> Change:
@@ -74,6 +82,64 @@ def drop_damaged(lake: Lake, damaged: Collection[DamagedFile]) -> Change:
         if name not in remove.setdefault(table, []):
             remove[table].append(name)
     return replace(change, remove=remove, forget=frozenset(lost))
+
+
+def compact(lake: Lake, change: Change) -> Change:
+    """Stage small files as larger ones where many have gathered; return the change with them.
+
+    Files are of a size if their lengths have the same power of 16. Once a table has 16 of a size,
+    they become one file, which mostly is of the next size: a row is written anew once for each size
+    that there is, and a table has 15 files of each at most, besides those of the last run.
+    """
+    becomes: dict[str, dict[str, str]] = {}
+    for table, files in lake.record.tables.items():
+        gone = set(change.remove.get(table, ()))
+        by_size: defaultdict[int, list[DataFile]] = defaultdict(list)
+        for file in files:
+            if file.name not in gone and file.bytes < _MERGED_BYTES:
+                by_size[file.bytes.bit_length() // 4].append(file)
+        for alike in by_size.values():
+            if len(alike) >= _MERGED:
+                new = _merge(lake, table, [lake.path_of(table, file) for file in alike])
+                becomes.setdefault(table, {}).update((file.name, new) for file in alike)
+    if not becomes:
+        return change
+    inputs = {each.source: each for each in change.inputs}
+    for source, held in lake.inputs.items():
+        each = inputs.get(source, held)
+        files_now = {
+            table: list(dict.fromkeys(becomes.get(table, {}).get(name, name) for name in names))
+            for table, names in each.files.items()
+        }
+        if files_now != each.files:
+            inputs[source] = replace(each, files=files_now)
+    remove = {table: list(names) for table, names in change.remove.items()}
+    append = {table: list(names) for table, names in change.append.items()}
+    for table, names_now in becomes.items():
+        remove.setdefault(table, []).extend(names_now)
+        append.setdefault(table, []).extend(dict.fromkeys(names_now.values()))
+    return replace(change, inputs=tuple(inputs.values()), remove=remove, append=append)
+
+
+def _merge(lake: Lake, table: str, paths: Sequence[str]) -> str:
+    """Stage the rows of committed files as one file; return its name."""
+    new = f"part-merged-{uuid4().hex}.parquet"
+    lake.make_staging([table])
+    file: PartFile | None = None
+    for path in paths:
+        system, inner = filesystem(path)
+        with system.open_input_file(inner) as opened, pq.ParquetFile(opened) as old:
+            file = file or PartFile(lake.staged(table, new), old.schema_arrow)
+            # An empty file has no batch, and one of empty files has to have its columns.
+            for batch in old.iter_batches() if old.metadata.num_rows else [_no_rows(old)]:
+                file.write(batch)
+    if file is not None:
+        file.close()
+    return new
+
+
+def _no_rows(file: pq.ParquetFile) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], file.schema_arrow)
 
 
 def _copy_without(lake: Lake, table: str, name: str, sources: Collection[str]) -> str:
