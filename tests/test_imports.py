@@ -47,6 +47,7 @@ ANY = {"cli", "__init__", "__main__"}
 ONLY_IN = {
     "pyspark": {"spark"},
     "pandas": {"spark"},
+    "deltalake": {"lake"},
     "duckdb": {"answers"},
     "asyncio": {"net"},
     "click": {"cli"},

@@ -94,6 +94,7 @@ What is in quarantine is reported and no error; bytes that are nowhere are (exit
 def command(
     inputs: tuple[str, ...],
     lake: str,
+    table_format: str | None,
     master: str | None,
     conf: tuple[str, ...],
     format_name: str | None,
@@ -123,7 +124,9 @@ def command(
     if master is not None:
         settings["few_bytes"] = -1
     try:
-        _fill(inputs, lake, master, spark_settings, format_name, how, quiet, settings)
+        _fill(
+            inputs, lake, table_format, master, spark_settings, format_name, how, quiet, settings
+        )
     except LakeDamaged:
         raise
     except LakeError as error:
@@ -148,6 +151,7 @@ def _settings_of(conf: tuple[str, ...]) -> dict[str, str]:
 def _fill(
     inputs: tuple[str, ...],
     folder: str,
+    table_format: str | None,
     master: str | None,
     conf: dict[str, str],
     format_name: str | None,
@@ -166,7 +170,11 @@ def _fill(
     listing = list_inputs(inputs, format_name, inside=absolute(folder), **how)
     for text in listing.left_out:
         exits.note(f"left out: {text}")
-    with SparkLog() as log, Lake.open(folder) as lake, _Watch(quiet) as watch:
+    with (
+        SparkLog() as log,
+        Lake.open(folder, table_format=table_format) as lake,
+        _Watch(quiet) as watch,
+    ):
 
         def start() -> Any:  # Spark is named in its own room only
             before = watch.name

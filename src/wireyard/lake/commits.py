@@ -99,6 +99,8 @@ class Commit:
     inputs: Mapping[str, Input] = field(default_factory=dict)
     removed: Sequence[RemovedFile] = ()
     """Not deleted yet."""
+    table_format: str = "parquet"
+    """How engines see the tables."""
 
     def to_json(self) -> bytes:
         """Return the record; an input names its files by their places in the lists of tables."""
@@ -134,6 +136,7 @@ class Commit:
                 }
                 for each in self.removed
             ],
+            "table_format": self.table_format,
         }
         return json.dumps(record, separators=(",", ":")).encode()
 
@@ -160,7 +163,8 @@ def _from_json(record: Mapping[str, Any]) -> Commit:
         table, removed_at = each.pop("table"), _time(each.pop("removed_at"))
         removed.append(RemovedFile(table, DataFile(**each), removed_at))
     committed_at = _time(record["committed_at"])
-    return Commit(record["commit"], record["run"], committed_at, tables, inputs, removed)
+    whole = record["commit"], record["run"], committed_at, tables, inputs, removed
+    return Commit(*whole, table_format=record["table_format"])
 
 
 def _time_text(at: datetime) -> str:

@@ -43,10 +43,10 @@ class LakeSnapshot:
 
     def __init__(self, url: str, number: int | None = None) -> None:
         self.url = url
-        self._fs, self._root = filesystem(url)
-        self._local = isinstance(self._fs, fs.LocalFileSystem)
+        self.system, self._root = filesystem(url)
+        self._local = isinstance(self.system, fs.LocalFileSystem)
         name = f"{self.root}/{COMMITS}"
-        self._log = CommitLog(url, self._fs, self._path(COMMITS), name)
+        self._log = CommitLog(url, self.system, self.inner(COMMITS), name)
         self._commit = self._log.newest() if number is None else self._log.read(number)
 
     @property
@@ -112,9 +112,9 @@ class LakeSnapshot:
         files = self._commit.tables.get(table)
         if not files:
             raise LakeError(f"{self.url}: has no table '{table}'")
-        inner = [self._inner(table, file) for file in files]
+        inner = [self.inner_of(table, file) for file in files]
         with reading(self.url):
-            return ds.dataset(inner, filesystem=self._fs, format="parquet")
+            return ds.dataset(inner, filesystem=self.system, format="parquet")
 
     def read(self, table: str, columns: list[str] | None = None, where: Any = None) -> pa.Table:
         """Return rows of a table; `where` is an expression of `pyarrow.compute`."""
@@ -130,11 +130,11 @@ class LakeSnapshot:
 
         For checksums all bytes are read.
         """
-        sizes = {info.path: info.size for info in self._files_below(self._path(DATA))}
+        sizes = {info.path: info.size for info in self._files_below(self.inner(DATA))}
         found, whole = [], []
         for table, files in self._commit.tables.items():
             for file in files:
-                size = sizes.get(self._inner(table, file))
+                size = sizes.get(self.inner_of(table, file))
                 if size is None:
                     found.append(DamagedFile(table, file, "is missing"))
                 elif size != file.bytes:
@@ -152,7 +152,7 @@ class LakeSnapshot:
     def _content_problem(self, table: str, file: DataFile) -> str | None:
         """Return what is wrong with the bytes of a file."""
         try:
-            crc32 = file_crc32(self._fs, self._inner(table, file))
+            crc32 = file_crc32(self.system, self.inner_of(table, file))
         except OSError as error:
             return f"cannot be read ({error.strerror or error})"
         return None if crc32 == file.crc32 else "is not what was written: its checksum differs"
@@ -175,13 +175,14 @@ class LakeSnapshot:
 
     def _files_below(self, folder: str) -> list[fs.FileInfo]:
         selector = fs.FileSelector(folder, allow_not_found=True, recursive=True)
-        return [one for one in self._fs.get_file_info(selector) if one.type == fs.FileType.File]
+        return [one for one in self.system.get_file_info(selector) if one.type == fs.FileType.File]
 
-    def _inner(self, table: str, file: DataFile) -> str:
+    def inner_of(self, table: str, file: DataFile) -> str:
         """Return the path of a file in its file system."""
-        return self._path(DATA, file.run, table, file.name)
+        return self.inner(DATA, file.run, table, file.name)
 
-    def _path(self, *parts: str) -> str:
+    def inner(self, *parts: str) -> str:
+        """Return a path below the lake in its file system."""
         return "/".join((self._root, *parts))
 
 

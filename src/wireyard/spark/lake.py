@@ -70,6 +70,7 @@ from wireyard.streams.source import filesystem
 __all__ = [
     "ABANDONED",
     "RETENTION",
+    "TABLE_FORMATS",
     "Change",
     "Input",
     "Lake",
@@ -82,6 +83,8 @@ RETENTION: Final = timedelta(hours=1)
 """How long files stay that a commit took out of their table."""
 ABANDONED: Final = timedelta(days=1)
 """After how long without a write the files of an uncommitted run on a store are deleted."""
+TABLE_FORMATS: Final = ("parquet", "delta")
+"""How engines see the tables: as folders of Parquet files, or as Delta tables."""
 _LOCK = "_wireyard/lock"
 _HIDDEN = (".", "_")
 _THREADS = 8  # what is waited for is mostly a store's answer
@@ -105,17 +108,22 @@ class Lake(LakeSnapshot):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self.run = uuid4().hex
+        self.table_format = self.record.table_format
         self._undecided = False
 
     @classmethod
     @contextmanager
-    def open(cls, url: str, *, damaged: bool = False) -> Iterator[Self]:
+    def open(
+        cls, url: str, *, damaged: bool = False, table_format: str | None = None
+    ) -> Iterator[Self]:
         """Open a lake for one run: make it where it is not there, lock it, finish what a crash cut.
 
         Parameters
         ----------
         damaged
             Whether files may be missing, as for a repair.
+        table_format
+            One of `TABLE_FORMATS`; that of the lake if None, Parquet of a new one.
 
         Raises
         ------
@@ -132,6 +140,7 @@ class Lake(LakeSnapshot):
             held.enter_context(_locked(f"{root}/{_LOCK}", url) if local else nullcontext())
             with writing(url):
                 lake = cls(url)
+                lake._choose(table_format)
                 if not damaged:
                     lake.check_sizes()
                     lake._publish()
@@ -141,6 +150,16 @@ class Lake(LakeSnapshot):
             finally:
                 lake._discard()
 
+    def _choose(self, table_format: str | None) -> None:
+        if table_format is None or table_format == self.table_format:
+            return
+        if self.commits:
+            raise LakeError(
+                f"{self.url}: its tables are {self.table_format}, not {table_format};"
+                " name a new folder"
+            )
+        self.table_format = table_format
+
     # --- what a run writes --------------------------------------------------------------------
 
     def staged(self, table: str, name: str = "") -> str:
@@ -149,15 +168,15 @@ class Lake(LakeSnapshot):
 
     def list_staged(self, table: str) -> list[str]:
         """Return the names of what this run has written for a table, hidden ones aside."""
-        folder = self._path(DATA, self.run, table)
-        found = self._fs.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+        folder = self.inner(DATA, self.run, table)
+        found = self.system.get_file_info(fs.FileSelector(folder, allow_not_found=True))
         return sorted(info.base_name for info in found if not info.base_name.startswith(_HIDDEN))
 
     def make_staging(self, tables: Iterable[str]) -> None:
         """Make the folders that tasks write to."""
         with writing(self.url):
             for table in tables:
-                self._fs.create_dir(self._path(DATA, self.run, table))
+                self.system.create_dir(self.inner(DATA, self.run, table))
 
     # --- commits ------------------------------------------------------------------------------
 
@@ -201,7 +220,8 @@ class Lake(LakeSnapshot):
             removed += (RemovedFile(table, file, now) for file in files if file.name not in kept)
         for source in change.forget:
             del inputs[source]
-        return Commit(before.number + 1, self.run, now, tables, inputs, removed)
+        whole = before.number + 1, self.run, now, tables, inputs, removed
+        return Commit(*whole, table_format=self.table_format)
 
     def _describe(self, change: Change) -> dict[tuple[str, str], DataFile]:
         """Return what is to be recorded of the files of a change that are new."""
@@ -218,7 +238,12 @@ class Lake(LakeSnapshot):
 
     def _publish(self) -> None:
         """Make the folders show the commit."""
-        if self._local and shown_commit(self._root) != self.commits:
+        if self.table_format == "delta":
+            from wireyard.lake.delta import publish_delta
+
+            if self.commits:
+                self._take(partial(publish_delta, self))
+        elif self._local and shown_commit(self._root) != self.commits:
             paths = {table: self.paths(table) for table in self._commit.tables}
             self._take(partial(publish_view, self._root, self.commits, paths))
 
@@ -237,21 +262,25 @@ class Lake(LakeSnapshot):
         with writing(self.url):
             for each in self._commit.removed:
                 if each.removed_at + retention < now:
-                    self._delete(self._inner(each.table, each.file))
+                    self._delete(self.inner_of(each.table, each.file))
             for number in over:
                 self._log.delete(number)
             if self._local:
                 delete_views(self._root, times.keys() - over)
                 for folder in ("_wireyard", COMMITS):
-                    _delete_hidden(self._path(folder))
+                    _delete_hidden(self.inner(folder))
             self._delete_abandoned(now)
+            if self.table_format == "delta":
+                from wireyard.lake.delta import expire_delta
+
+                expire_delta(self)
 
     def _delete_abandoned(self, now: datetime) -> None:
         """Delete files of other runs that the record does not list and nobody will commit."""
         listed = self._listed()
         by_run: dict[str, list[fs.FileInfo]] = {}
-        for info in self._files_below(self._path(DATA)):
-            run = info.path[len(self._path(DATA)) + 1 :].partition("/")[0]
+        for info in self._files_below(self.inner(DATA)):
+            run = info.path[len(self.inner(DATA)) + 1 :].partition("/")[0]
             by_run.setdefault(run, []).append(info)
         for run, infos in by_run.items():
             newest = max(info.mtime or now for info in infos)
@@ -260,20 +289,20 @@ class Lake(LakeSnapshot):
                     if info.path not in listed:
                         self._delete(info.path)
         if self._local:
-            _delete_empty(self._path(DATA))
+            _delete_empty(self.inner(DATA))
 
     def _listed(self) -> set[str]:
         """Return every file that the record lists."""
         tables, removed = self._commit.tables.items(), self._commit.removed
-        held = {self._inner(table, file) for table, files in tables for file in files}
-        return held | {self._inner(each.table, each.file) for each in removed}
+        held = {self.inner_of(table, file) for table, files in tables for file in files}
+        return held | {self.inner_of(each.table, each.file) for each in removed}
 
     def _discard(self) -> None:
         """Delete what this run has written and not committed."""
         if self._undecided:
             return  # whether the record was created is not known
         listed = self._listed()
-        folder = self._path(DATA, self.run)
+        folder = self.inner(DATA, self.run)
         for info in self._files_below(folder):
             if info.path not in listed:
                 self._delete(info.path)
@@ -282,7 +311,7 @@ class Lake(LakeSnapshot):
 
     def _delete(self, path: str) -> None:
         with suppress(FileNotFoundError):  # another run may have been first
-            self._fs.delete_file(path)
+            self.system.delete_file(path)
 
 
 def _make(system: fs.FileSystem, root: str, url: str) -> None:
