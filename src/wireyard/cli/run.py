@@ -124,9 +124,7 @@ def command(
     if master is not None:
         settings["few_bytes"] = -1
     try:
-        _fill(
-            inputs, lake, table_format, master, spark_settings, format_name, how, quiet, settings
-        )
+        _fill(inputs, lake, table_format, master, spark_settings, format_name, how, quiet, settings)
     except LakeDamaged:
         raise
     except LakeError as error:
