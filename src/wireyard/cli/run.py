@@ -65,6 +65,11 @@ What is in quarantine is reported and no error; bytes that are nowhere are (exit
 @click.argument("inputs", metavar="INPUT...", nargs=-1, type=PATH)
 @click.option("--lake", type=PATH, metavar="DIR", required=True, help="Where the tables are.")
 @click.option(
+    "--table-format",
+    type=click.Choice(["parquet", "delta"]),
+    help="What the tables are; those of a lake stay what they were made as, Parquet if not given.",
+)
+@click.option(
     "--master",
     metavar="URL",
     help="Spark to run on; this machine if not given, without Spark where there is little to read.",
