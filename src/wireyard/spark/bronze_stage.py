@@ -34,6 +34,7 @@ from wireyard.spark.lake import Input, Lake
 from wireyard.spark.report import Watch
 from wireyard.spark.running import Runner
 from wireyard.spark.stitching import cut_inputs, make_ledger, stitch_input
+from wireyard.spark.workers import load_columns
 
 __all__ = ["BronzeStage"]
 
@@ -42,6 +43,9 @@ _EXPANSION: Final = 10
 """What a compressed byte counts as."""
 _OPEN_BYTES: Final = 1 << 17
 """What opening an input counts as."""
+_WARM_BYTES: Final = 1 << 20
+"""Inputs that are decoded with kernels however small each is: the scalar reader would need longer
+for all of them than it takes to load what does."""
 
 
 class BronzeStage:
@@ -75,6 +79,8 @@ class BronzeStage:
         staged = [*sorted(named | held), bronze.QUARANTINE_TABLE, bronze.STORE_RECORDS_TABLE]
         self._lake.make_staging([*staged, EXCHANGE, bronze.HEADERS, bronze.DONE_MARKS])
         self._here = sum(map(_weight, found)) <= self._few_bytes
+        if self._here and sum(each.size for each in found) >= _WARM_BYTES:
+            load_columns()
         indexed = self._index(found, split_bytes)
         self._watch.stage("reading")
         tasks = cut_inputs(found, split_bytes, self._decode_as, indexed, self._keylog)

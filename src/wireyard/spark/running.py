@@ -17,6 +17,7 @@ from wireyard.spark.exchange import dump_each, load_one
 from wireyard.spark.executors import check_executors, is_elsewhere
 from wireyard.spark.lake import Lake
 from wireyard.spark.reach import check_reach
+from wireyard.spark.workers import load_columns, settle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,6 +98,8 @@ def _run_numbered(
     work: Callable[[Any], Iterable[pa.RecordBatch]],
 ) -> Iterator[pa.RecordBatch]:
     """Run the tasks whose numbers are in a column `id`. For `mapInArrow`."""
+    load_columns()
+    settle()
     for batch in batches:
         for number in batch["id"].to_pylist():
             yield from work(load_one(places, number))

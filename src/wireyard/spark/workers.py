@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import cache
 from importlib import import_module
 
-__all__ = ["import_tasks", "load_kernels", "settle"]
+__all__ = ["import_tasks", "load_columns", "load_kernels", "settle"]
 
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # of mallopt, in glibc's malloc.h
 _LARGEST_BLOCK = 32 << 20
@@ -39,13 +39,19 @@ def import_tasks() -> None:
         import_module(f"wireyard.spark.{name}")
 
 
-@cache
-def load_kernels() -> None:
-    """Load every kernel and what calls them, once a process."""
-    from wireyard import accelerate
+def load_columns() -> None:
+    """Load what decodes with kernels, which many small streams are worth though none of them is."""
     from wireyard.formats import get_format, names
 
     for name in names():
         import_module(get_format(name).fast_path)
+
+
+@cache
+def load_kernels() -> None:
+    """Load every kernel and what calls them, once a process."""
+    from wireyard import accelerate
+
+    load_columns()
     accelerate.load_kernels()
     settle()

@@ -54,7 +54,7 @@ Turn = tuple[Plan, Any, Iterable[Part]]
 
 _COLD_BYTES = 8 << 20
 """Below this a cold process has the scalar reader's answer before the kernels are loaded."""
-_WARM_BYTES = 1 << 16
+_WARM_BYTES = 1 << 10
 """The same for a process that has loaded them."""
 _MOST_IDLE: Final = 4
 """Readers that are kept for a scan to come."""
