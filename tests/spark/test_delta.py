@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.spark.lakes import HELLO, Silent, message, no_session
-from tests.spark.test_lake import AFTER, BEFORE, first_commit, s3, second_commit
+from tests.spark.test_lake import AFTER, BEFORE, first_commit, second_commit
 from wireyard.errors import LakeError
 from wireyard.lake import delta as publishing
 from wireyard.lake import read_lake
@@ -19,8 +19,6 @@ from wireyard.spark.job import fill_lake
 from wireyard.spark.lake import Lake
 
 deltalake = pytest.importorskip("deltalake")
-
-__all__ = ["s3"]
 
 HTTP = {"AWS_ALLOW_HTTP": "true"}
 

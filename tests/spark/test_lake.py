@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -359,36 +358,6 @@ def test_older_commits_expire(tmp_path: Path) -> None:
 
 
 # --- object stores --------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[None]:
-    """Have an S3 server on loopback for a while; a process, for clients that hold Python's lock."""
-    pytest.importorskip("moto.server")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    nowhere = subprocess.DEVNULL
-    with (
-        subprocess.Popen(command, stdout=nowhere, stderr=nowhere) as server,
-        pytest.MonkeyPatch.context() as patched,
-    ):
-        try:
-            patched.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
-            patched.setenv("AWS_ACCESS_KEY_ID", "testing")
-            patched.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-            patched.setenv("AWS_DEFAULT_REGION", "us-east-1")
-            until = time.monotonic() + 60
-            while True:
-                with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                    break
-                assert time.monotonic() < until and server.poll() is None
-                time.sleep(0.1)
-            system, _ = filesystem("s3://bucket?allow_bucket_creation=true")
-            system.create_dir("bucket")
-            yield
-        finally:
-            server.kill()
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from tests.captures.make import BEGAN_NS, Packet, ethernet, ipv4, pcap, tcp
 from tests.captures.test_parts import streams_of
 from tests.captures.test_parts import traffic as damaged_traffic
 from tests.spark.lakes import HELLO, Silent, message, no_session, run
-from tests.spark.test_lake import s3
 from wireyard.captures.assignment import PORT_MAPPER_PORT
 from wireyard.captures.index import read_indexed
 from wireyard.captures.read import read_captures
@@ -32,7 +31,7 @@ from wireyard.spark.lake import Lake
 from wireyard.streams import mapped
 from wireyard.streams.source import filesystem
 
-__all__ = ["damaged_traffic", "s3"]
+__all__ = ["damaged_traffic"]
 
 
 class Counting(fs.FSSpecHandler):  # type: ignore[misc]

@@ -67,7 +67,7 @@ What is in quarantine is reported and no error; bytes that are nowhere are (exit
 @click.option(
     "--table-format",
     type=click.Choice(["parquet", "delta"]),
-    help="What the tables are; those of a lake stay what they were made as, Parquet if not given.",
+    help="Folders of Parquet files, or Delta tables; that of the lake if not given, or Parquet.",
 )
 @click.option(
     "--master",
