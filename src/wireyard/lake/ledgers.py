@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from itertools import accumulate
 from typing import Final, overload
 
 import pyarrow as pa
@@ -111,10 +112,10 @@ class HeldLedgers:
     def _places(self) -> dict[str, tuple[int, int]]:
         """Where the rows of each input begin, and how many they are."""
         found = self._rows["source"].combine_chunks().value_counts()
-        counts = found.field("counts").to_numpy()
-        starts = counts.cumsum() - counts
-        names = found.field("values").to_pylist()
-        return dict(zip(names, zip(starts.tolist(), counts.tolist(), strict=True), strict=True))
+        counts = found.field("counts").to_pylist()  # as an array of numpy it would load pandas
+        starts = accumulate(counts, initial=0)
+        places = zip(starts, counts, strict=False)
+        return dict(zip(found.field("values").to_pylist(), places, strict=True))
 
 
 class _Ledgers(Sequence[StreamLedger]):
@@ -141,7 +142,7 @@ class _Ledgers(Sequence[StreamLedger]):
 
 def _read_sorted(paths: Sequence[str], schema: pa.Schema) -> pa.Table:
     """Return all rows by source, those of one in the order in which they stand."""
-    tables = [schema.empty_table()]
+    tables = [pa.Table.from_batches([], schema)]
     for path in paths:
         system, inner = filesystem(path)
         with system.open_input_file(inner) as file:
