@@ -146,22 +146,25 @@ def test_nobody_broke_a_rule(lake: Path) -> None:
 def test_the_story_of_a_request(lake: Path) -> None:
     [asked] = [row for row in rows(lake, "messages") if row["body"] == b"who sells the most"]
     lines = wireyard("trace", lake, asked["message_key"]).stdout.splitlines()
-    assert lines[0] == f"message {asked['message_key']}"
-    assert lines[1].endswith(f"by {asked['producer']} (client 21)")
-    assert lines[2] == "  to group 239.255.77.78:7078: 18 bytes of bytes"
-    assert lines[3].startswith("  layer RPC, domain 1, number ")
-    assert lines[3].endswith(f"; 1 packet, frame {properties(asked)['frames']}")
-    assert lines[4] == "  for every member of the group: no capture shows who took it"
-    assert sum(line.startswith("  answered after ") for line in lines) == 2
-    reply = lines[5].partition(" by ")[2].partition(" in frame")[0]
-    answer = wireyard("trace", lake, reply).stdout.splitlines()
-    assert any(line.startswith(f"  it answers {asked['message_key']} in frame") for line in answer)
+    assert lines[0] == f"message      {asked['message_key']}"
+    assert lines[1] == "  group      239.255.77.78:7078"
+    assert lines[2].endswith(f" by 21 ({asked['producer']})")
+    frame = properties(asked)["frames"]
+    assert lines[3].startswith(f"  in         frame {frame} of ")
+    assert "  payload    who sells the most (18 bytes)" in lines
+    number = properties(asked)["message_number"]
+    assert f"  packets    layer RPC, domain 1, number {number}; 1 packet, frame {frame}" in lines
+    replies = [line.split()[1] for line in lines if line.startswith("  reply ")]
+    assert len(replies) == 2
+    assert lines[-1].endswith("every member of the group: no capture shows who took it")
+    answer = wireyard("trace", lake, replies[0]).stdout.splitlines()
+    assert any(line.startswith(f"  answers    {asked['message_key']} in") for line in answer)
 
 
 def test_the_story_of_a_large_message(lake: Path) -> None:
     [large] = [row for row in rows(lake, "messages") if row["body_size"] == 60_000]
     told = wireyard("trace", lake, large["message_key"]).stdout
-    assert f"; 44 packets, frames {properties(large)['frames']}" in told
+    assert f"; 44 packets, frames {properties(large)['frames']}" in " ".join(told.split())
     silent = [row for row in rows(lake, "messages") if row["body"] == b"the weather"]
     told = wireyard("trace", lake, silent[0]["message_key"]).stdout
-    assert "  it asked for a reply, and none was seen" in told
+    assert "  reply      asked for, and none was seen" in told

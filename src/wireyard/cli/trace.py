@@ -172,8 +172,6 @@ def _block(story: Row, *, every: bool) -> Iterator[str]:
     yield from field("payload", _preview(message["body"]))
     if message["protocol"] == "rmp":
         yield from field("packets", _packets(message))
-        yield from field("consumers", "every member of the group: no capture shows who took it")
-        return
     accepted = sorted({one["accepted_frame"] for one in deliveries} - {None})
     if accepted:
         yield from field("accepted", f"by the broker, as frame {accepted[0]} shows")
@@ -184,6 +182,9 @@ def _block(story: Row, *, every: bool) -> Iterator[str]:
     for value in story["retained"]:
         end = "" if value["to_ns"] is None else f" {moment(value['to_ns'])}"
         yield from field("retained", f"{value['ended_by'] or 'still the value of its topic'}{end}")
+    if message["protocol"] == "rmp":
+        yield from field("consumers", "every member of the group: no capture shows who took it")
+        return
     if not deliveries:
         yield from field("consumers", "none was seen that it went to")
         return
