@@ -156,7 +156,7 @@ def test_streams_of_remote_files_in_pieces(
     size = sum(map(len, contents))
     index, _ = indexed(input_of(paths, size), size // 12, tmp_path)
     assert list(index.files) == paths[::-1]
-    shares = count_parts(size, size // 12)
+    shares = count_parts(size, size // 12, indexed=True)
     assert shares >= 3
     whole = read_captures([str(each) for each in local])
     ours = [

@@ -21,7 +21,7 @@ __all__ = ["CapturePart", "count_parts", "cut_capture", "find_captures"]
 _HEAD_BYTES = 4
 _THREADS = 8  # what is waited for is mostly a store's answer
 _SPLITS = 4
-"""How much more of a capture a task takes than of a stream: each walks over all of its packets."""
+"""How much more a task takes of a capture without an index: each walks over all of its packets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +66,16 @@ def cut_capture(
     a remote capture without one is one part.
     """
     remote = any("://" in path for path in files)
-    of = 1 if remote and not index else count_parts(size, split_bytes)
+    of = 1 if remote and not index else count_parts(size, split_bytes, indexed=bool(index))
     whole = source, files, format, decode_as, keylog
     for part in range(of):
         yield CapturePart(*whole, part, of, size // of, index=index)
 
 
-def count_parts(size: int, split_bytes: int) -> int:
-    """Return how many parts a capture of a size is put together in."""
-    return max(-(-size // (_SPLITS * split_bytes)), 1)
+def count_parts(size: int, split_bytes: int, *, indexed: bool) -> int:
+    """Return how many parts a capture is put together in, `indexed` if its headers were read."""
+    share = split_bytes if indexed else _SPLITS * split_bytes
+    return max(-(-size // share), 1)
 
 
 def find_captures(files: Sequence[FoundFile], options: Options) -> dict[str, int]:

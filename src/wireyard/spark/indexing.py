@@ -103,7 +103,7 @@ def cut_headers(found: FoundInput, split_bytes: int) -> list[HeaderPiece]:
 
     That is a small one, and one that is compressed.
     """
-    of = count_parts(found.size, split_bytes)
+    of = count_parts(found.size, split_bytes, indexed=True)
     remote = "://" in found.path
     if not found.files or found.stored or found.compressed or of < (2 if remote else _LEAST_PARTS):
         return []

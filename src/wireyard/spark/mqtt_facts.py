@@ -47,7 +47,7 @@ MOST_PACKETS: Final = 1 << 19
 """Packets that a task holds at once, at most about 500 bytes each with all that is made of them."""
 FEW: Final = 1 << 18
 """Packets that need no tasks: to start Spark for some takes longer than to go through them."""
-_HELD_BATCHES: Final = 4
+_HELD_BATCHES: Final = 8
 """Of a file that is split, what is held before it is written."""
 _TABLE: Final = "packets_mqtt"
 _COUNTS: Final = ("packets_ok", "packets_malformed")
@@ -187,7 +187,7 @@ class _Large:
 
     def __init__(self, runner: Runner, staging: str, group: Group) -> None:
         self._runner, self._staging, self._group = runner, staging, group
-        self._partitions = -(-group.packets // (MOST_PACKETS // 3))
+        self._partitions = -(-group.packets // (MOST_PACKETS // 4))
 
     def write(self) -> Iterator[Mapping[str, Any]]:
         """Write the rows of all tables; yield what was written."""
