@@ -123,8 +123,8 @@ def test_a_remote_capture_is_fetched_once(store: str, tmp_path: Path) -> None:
     local.write_bytes(content)
     split_bytes = 3 << 20
     index, pieces = indexed(input_of([path], len(content)), split_bytes, tmp_path)
-    shares = count_parts(len(content), split_bytes)
-    assert (shares, pieces) == (2, 8)
+    shares = count_parts(len(content), split_bytes, indexed=True)
+    assert (shares, pieces) == (8, 8)
     ours = [
         read_indexed([path], index.extents, Share(part, shares, PORT_MAPPER_PORT))
         for part in range(shares)
