@@ -11,7 +11,14 @@ if TYPE_CHECKING:
     from wireyard.captures.stream import Stream
     from wireyard.formats.base import Row
 
-__all__ = ["LEDGER", "LEDGER_TABLE", "STREAMS", "describe_stream", "streams_table"]
+__all__ = [
+    "CAPTURED_FACTS",
+    "LEDGER",
+    "LEDGER_TABLE",
+    "STREAMS",
+    "describe_stream",
+    "streams_table",
+]
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _NS_PER_US: Final = 1000
@@ -41,6 +48,21 @@ STREAMS: Final = pa.schema(
 """The table ``streams``. `opened`: whether the capture shows that its sender opened the connection;
 `begun`: whether the capture shows the first byte; `ended`: ``fin``,
 ``rst``, or null where it shows no end."""
+CAPTURED_FACTS: Final = (
+    "transport",
+    "src_addr",
+    "src_port",
+    "dst_addr",
+    "dst_port",
+    "opened",
+    "begun",
+    "ended",
+    "ended_ns",
+    "ended_frame",
+    "first_ns",
+    "last_ns",
+)
+"""Columns of a stream that only a capture has; null of others."""
 LEDGER: Final = (
     "bytes_read",
     "bytes_ok",

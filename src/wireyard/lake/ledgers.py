@@ -16,27 +16,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from wireyard.captures import stream_table
-from wireyard.captures.stream_table import LEDGER, LEDGER_TABLE, STREAMS
+from wireyard.captures.stream_table import CAPTURED_FACTS, LEDGER, LEDGER_TABLE, STREAMS
 from wireyard.lake.commits import Input, StreamLedger
 from wireyard.streams.source import filesystem
 
 __all__ = ["HeldLedgers", "captured_streams", "ledger_table", "streams_table"]
 
-_FACTS: Final = (
-    "transport",
-    "src_addr",
-    "src_port",
-    "dst_addr",
-    "dst_port",
-    "opened",
-    "begun",
-    "ended",
-    "ended_ns",
-    "ended_frame",
-    "first_ns",
-    "last_ns",
-    "bytes_gap",
-)
+_FACTS: Final = (*CAPTURED_FACTS, "bytes_gap")
 
 
 def streams_table(inputs: Iterable[Input]) -> pa.Table:

@@ -140,33 +140,33 @@ DELIVERIES: Final = (
     Column("producer", "string", "endpoint that sent the message"),
     Column("producer_client_id", "string", "client id of the producer"),
     Column("destination", "string", "queue, topic or group that the message was sent to"),
-    Column("consumer", "string", "endpoint that the message was handed to, or should have been"),
-    Column("server", "string", "endpoint of the broker that handed it over; JMS only"),
+    Column("consumer", "string", "endpoint that the message was delivered to, or should have been"),
+    Column("server", "string", "endpoint of the broker that delivered it; JMS only"),
     Column("consumer_id", "int64", "JMQ consumer id, or MQTT subscription identifier"),
     Column("consumer_client_id", "string", "client id of the consumer"),
     Column("subscription", "string", "topic filter that matches, or durable subscription"),
-    Column("qos", "int32", "quality of service that it was handed over with; MQTT only"),
+    Column("qos", "int32", "quality of service that it was delivered with; MQTT only"),
     Column(
         "retained",
         "bool",
-        "handed over as the retained value; MQTT only; null where it depends on a subscription that"
+        "delivered as the retained value; MQTT only; null where it depends on a subscription that"
         " was not captured",
     ),
     Column("sent_ns", "int64", "when the producer sent it", unit=_NS),
-    Column("delivered_ns", "int64", "when it was handed over first", unit=_NS),
+    Column("delivered_ns", "int64", "when it was delivered first", unit=_NS),
     Column("acknowledged_ns", "int64", "when its delivery was complete", unit=_NS),
     Column(
         "redelivered",
         "bool",
-        "whether it was flagged or seen as handed over before; null where that may have been on a"
+        "whether it was flagged or seen as delivered before; null where that may have been on a"
         " connection of which nobody knows whose it was",
     ),
-    Column("delivery_count", "int32", "how often it was seen handed over"),
+    Column("delivery_count", "int32", "how often its delivery was seen"),
     Column(
         "outcome",
         "string",
         "acknowledged, unacknowledged, rolled_back, committed, expired, dead or no_ack_wanted;"
-        " null if never handed over, or where the capture does not show it",
+        " null if never delivered, or where the capture does not show it",
     ),
     Column("verdict", "string", "where the message went, in one word of the protocol's list"),
     Column("dead_reason", "string", "why it was in the dead message queue it came from; JMS only"),
@@ -175,12 +175,12 @@ DELIVERIES: Final = (
     Column("sent_frame", "int64", "frame in which the producer sent it"),
     Column("accepted_frame", "int64", "frame in which the broker answered for it"),
     Column("subscribed_frame", "int64", "frame in which the subscription was granted"),
-    Column("relayed_frame", "int64", "frame in which that broker handed it on; JMS only"),
-    Column("delivered_frame", "int64", "frame in which it was handed over first"),
+    Column("relayed_frame", "int64", "frame in which that broker relayed it; JMS only"),
+    Column("delivered_frame", "int64", "frame in which it was delivered first"),
     Column("acknowledged_frame", "int64", "frame in which its delivery was complete"),
     *_ROW,
 )
-"""One row a message handed to a consumer; of MQTT one for every matching subscriber at least."""
+"""One row a message and consumer that it was delivered to; of MQTT one for every matching subscriber at least."""
 
 _OF_DELIVERIES: Final = {column.name: column for column in DELIVERIES}
 LATENCIES: Final = (
@@ -196,20 +196,20 @@ LATENCIES: Final = (
         "queue_ns",
         "int64",
         "time in queue: from when it was sent, or was to be delivered at the earliest (JMS), to"
-        " when it was handed over first; null of wills and retained values, and where a time is"
+        " when it was delivered first; null of wills and retained values, and where a time is"
         " missing",
         unit="ns",
     ),
     Column(
         "acknowledge_ns",
         "int64",
-        "from when it was handed over first to when its delivery was complete",
+        "from its first delivery to when that was complete",
         unit="ns",
     ),
     _OF_DELIVERIES["delivered_frame"],
     *_ROW,
 )  # fmt: skip
-"""One row a message that was handed over, if there are times."""
+"""One row a delivery, if there are times."""
 
 TRANSACTIONS: Final = (
     Column("transaction_id", "int64", "id that the broker gave"),

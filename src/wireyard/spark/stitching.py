@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import MappingProxyType
 
-from wireyard.captures.stream_table import LEDGER
+from wireyard.captures.stream_table import CAPTURED_FACTS, LEDGER
 from wireyard.errors import LedgerError
 from wireyard.formats import get_format
 from wireyard.spark.bronze import AnyPiece, Outcome, Piece
@@ -34,21 +34,6 @@ __all__ = [
     "stitch_input",
 ]
 
-_CAPTURED_FACTS = (
-    "transport",
-    "src_addr",
-    "src_port",
-    "dst_addr",
-    "dst_port",
-    "opened",
-    "begun",
-    "ended",
-    "ended_ns",
-    "ended_frame",
-    "first_ns",
-    "last_ns",
-)
-"""What a capture tells of a stream; null of others."""
 _COUNTS = LEDGER[1:]
 
 
@@ -189,7 +174,7 @@ def make_ledger(found: FoundInput, outcomes: Sequence[Outcome]) -> StreamLedger:
         raise LedgerError(f"{name}: out of balance, {read} bytes were read, {counted} are in rows")
     format = next((each.format for each in outcomes if each.format), found.format)
     counts = {"bytes_read": read - gaps, **total}
-    facts = {name: getattr(outcomes[0], name) for name in _CAPTURED_FACTS} if outcomes else {}
+    facts = {name: getattr(outcomes[0], name) for name in CAPTURED_FACTS} if outcomes else {}
     return StreamLedger(stream or found.path, format, counts, {**facts, "bytes_gap": gaps})
 
 
