@@ -180,7 +180,7 @@ DELIVERIES: Final = (
     Column("acknowledged_frame", "int64", "frame in which its delivery was complete"),
     *_ROW,
 )
-"""One row a message and consumer that it was delivered to; of MQTT one for every matching subscriber at least."""
+"""One row a message and consumer; of MQTT one for every matching subscriber at least."""
 
 _OF_DELIVERIES: Final = {column.name: column for column in DELIVERIES}
 LATENCIES: Final = (
