@@ -40,7 +40,8 @@ def stream(tmp_path: Path) -> Path:
 
 
 def run(*words: object) -> Result:
-    return CliRunner().invoke(main, [str(word) for word in words], catch_exceptions=False)
+    wide = {"COLUMNS": "200"}  # a table leaves out what does not fit
+    return CliRunner(env=wide).invoke(main, list(map(str, words)), catch_exceptions=False)
 
 
 @pytest.mark.parametrize(
