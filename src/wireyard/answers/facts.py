@@ -20,7 +20,7 @@ from wireyard.layers.latencies import NEEDED as LATENCY_NEEDED
 from wireyard.layers.mqtt import files as mqtt_files
 from wireyard.layers.rmp.chain import tables as rmp_tables
 from wireyard.layers.rmp.observer import NEEDED as RMP_NEEDED
-from wireyard.layers.tables import fact_table, with_times
+from wireyard.layers.tables import as_text, fact_table, with_times
 
 __all__ = ["derive_facts"]
 
@@ -53,31 +53,20 @@ def derive_facts(spool: Spool, streams: Iterable[Row]) -> Counter[str]:
         for name, table in tables:
             if not table.num_rows:
                 continue
-            spool.write(name, _as_text(with_times(name, table)))
+            spool.write(name, as_text(with_times(name, table)))
             if name == "messages":
                 counts.append(count_messages(table.select(COUNTED)))
-                delays.append(_as_text(delayed(table)))
+                delays.append(as_text(delayed(table)))
             elif name == "deliveries":
                 handed.append(table.select(LATENCY_NEEDED))
         dropped += forgotten
     if counts:
-        spool.write("destinations", _as_text(with_times("destinations", destinations(counts))))
+        spool.write("destinations", as_text(with_times("destinations", destinations(counts))))
     late = pa.concat_tables(delays)
     for table in handed:
-        spool.write("latencies", _as_text(with_times("latencies", latencies(table, late))))
+        spool.write("latencies", as_text(with_times("latencies", latencies(table, late))))
     spool.close()
     return dropped
-
-
-def _as_text(table: pa.Table) -> pa.Table:
-    """Return a table whose columns of text are text: in parts they may be, or dictionaries."""
-    fields = [
-        pa.field(field.name, field.type.value_type)
-        if pa.types.is_dictionary(field.type)
-        else pa.field(field.name, field.type)
-        for field in table.schema
-    ]
-    return table.cast(pa.schema(fields))
 
 
 def _mqtt(spool: Spool, streams: Sequence[Row]) -> Iterator[_Made]:

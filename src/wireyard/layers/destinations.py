@@ -77,4 +77,4 @@ def destinations(counts: Sequence[pa.Table]) -> pa.Table:
         "bytes": found["bytes_sum_sum_sum"],
         "producers": found["count_all"],
     }
-    return as_fact_table("destinations", columns, found.num_rows)
+    return as_fact_table("destinations", columns)

@@ -71,7 +71,7 @@ def latencies(deliveries: pa.Table, delays: pa.Table) -> pa.Table:
     columns = {name: handed[name] for name in NEEDED if name != "retained"}
     columns["queue_ns"] = queue_times(handed, delays)
     columns["acknowledge_ns"] = pa.array(np.where(known, done - delivered, 0), mask=~known)
-    return as_fact_table("latencies", columns, handed.num_rows)
+    return as_fact_table("latencies", columns)
 
 
 def _times(table: pa.Table, name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

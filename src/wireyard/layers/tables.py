@@ -14,7 +14,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -41,7 +41,9 @@ __all__ = [
     "TRANSACTIONS",
     "VIOLATIONS",
     "as_fact_table",
+    "as_text",
     "fact_table",
+    "join_tables",
     "text_array",
     "with_times",
 ]
@@ -364,25 +366,48 @@ def fact_table(name: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     for column in TABLES[name]:
         values, kind = [row.get(column.name) for row in rows], arrow_type(column.kind)
         columns[column.name] = text_array(values) if kind == pa.string() else pa.array(values, kind)
-    return as_fact_table(name, columns, len(rows))
+    return as_fact_table(name, columns)
 
 
-def as_fact_table(name: str, columns: Mapping[str, pa.Array], rows: int) -> pa.Table:
+def as_fact_table(name: str, columns: Mapping[str, Any]) -> pa.Table:
     """Return columns as a part of a table; those that are not there are null.
 
-    Text may be a dictionary and its indices.
+    Parameters
+    ----------
+    columns
+        Arrays, whose text may be a dictionary and its indices, or other values.
     """
+    rows = len(next(iter(columns.values())))
     arrays, fields = [], []
     for column in TABLES[name]:
         kind = arrow_type(column.kind)
         array = columns.get(column.name)
         if array is None:
             array = pa.nulls(rows, kind)
+        elif not isinstance(array, pa.Array | pa.ChunkedArray):
+            array = pa.array(array, kind)
         elif not pa.types.is_dictionary(array.type):
             array = array.cast(kind)
         arrays.append(array)
         fields.append(pa.field(column.name, array.type))
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def as_text(table: pa.Table) -> pa.Table:
+    """Return a table whose columns of text are text, and no dictionaries."""
+    kinds = [
+        (field.name, field.type.value_type if pa.types.is_dictionary(field.type) else field.type)
+        for field in table.schema
+    ]
+    return table.cast(pa.schema(kinds))
+
+
+def join_tables(tables: Iterable[pa.Table]) -> pa.Table:
+    """Return tables with the same columns as one; text is a dictionary if it is one in all."""
+    parts = list(tables)
+    if any(part.schema != parts[0].schema for part in parts):
+        parts = list(map(as_text, parts))
+    return pa.concat_tables(parts)
 
 
 def text_array(texts: Sequence[str | None]) -> pa.Array:

@@ -25,7 +25,6 @@ __all__ = [
     "EXCHANGE",
     "dump",
     "dump_each",
-    "join_tables",
     "load",
     "load_one",
     "read_part",
@@ -98,22 +97,6 @@ def split_table(table: pa.Table, parts: Any, count: int) -> list[pa.Table]:
     rows = plain.take(pa.array(order))
     edges = starts.tolist()
     return [rows.slice(a, b - a) for a, b in pairwise(edges)]
-
-
-def join_tables(tables: Iterable[pa.Table]) -> pa.Table:
-    """Return tables with the same columns as one; text is a dictionary if it is one in all."""
-    parts = list(tables)
-    if any(part.schema != parts[0].schema for part in parts):
-        parts = [part.cast(_plain(part.schema)) for part in parts]
-    return pa.concat_tables(parts)
-
-
-def _plain(schema: pa.Schema) -> pa.Schema:
-    kinds = [
-        (field.name, field.type.value_type if pa.types.is_dictionary(field.type) else field.type)
-        for field in schema
-    ]
-    return pa.schema(kinds)
 
 
 def dump(folder: str, thing: Any) -> str:

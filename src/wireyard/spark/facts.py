@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -43,7 +42,7 @@ from wireyard.spark.jmq_facts import FORMATS as JMS_FORMATS
 from wireyard.spark.jmq_facts import write_jmq_facts
 from wireyard.spark.lake import Input, Lake, writing
 from wireyard.spark.mqtt_facts import mqtt_groups, write_mqtt_facts
-from wireyard.spark.parts import PartFile, measure, read_batches
+from wireyard.spark.parts import measure, read_batches, write_table
 from wireyard.spark.running import Runner
 from wireyard.spark.steps import FOUND, NOTE, NOTES, run_step
 from wireyard.spark.urls import literal
@@ -158,16 +157,7 @@ def related_to(lake: Lake, facts: Facts, changed: Collection[str]) -> set[str]:
 
 def write_empty(lake: Lake, table: str) -> str:
     """Stage a file of a table of facts without rows; return its name."""
-    return _write(lake, table, with_times(table, fact_table(table, ())))
-
-
-def _write(lake: Lake, table: str, rows: pa.Table) -> str:
-    name = f"part-{uuid4().hex}.parquet"
-    file = PartFile(lake.staged(table, name), rows.schema)
-    for batch in rows.to_batches() or [pa.RecordBatch.from_pylist([], rows.schema)]:
-        file.write(batch)
-    file.close()
-    return name
+    return write_table(lake.staged(table), with_times(table, fact_table(table, ())))
 
 
 def _read(path: str, columns: Sequence[str] | None = None) -> pa.Table:
@@ -324,7 +314,7 @@ class _Stage:
 
     def _add(self, table: str, rows: pa.Table) -> None:
         sources = sorted(pc.unique(rows["source"]).to_pylist())
-        self._facts[table][_write(self._lake, table, with_times(table, rows))] = sources
+        self._facts[table][write_table(self._lake.staged(table), with_times(table, rows))] = sources
 
     def _keep(self, table: str, names: Collection[str]) -> None:
         """Delete what attempts have left that did not end, or that another one overtook."""

@@ -40,7 +40,8 @@ from wireyard.layers.jmq.files import (
 )
 from wireyard.layers.jmq.hops import seen
 from wireyard.layers.jmq.packet_columns import GPACKET, JMQ
-from wireyard.spark.exchange import join_tables, read_part, split_table, write_parts
+from wireyard.layers.tables import join_tables
+from wireyard.spark.exchange import read_part, split_table, write_parts
 from wireyard.spark.fact_tasks import dropped_rows, note_file, run_tasks, write_tables
 from wireyard.spark.parts import measure, read_batches
 from wireyard.spark.running import Runner

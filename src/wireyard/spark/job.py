@@ -17,7 +17,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 import pyarrow as pa
 
@@ -31,7 +30,7 @@ from wireyard.spark.bronze_stage import BronzeStage
 from wireyard.spark.facts import Facts, related_to, write_empty, write_facts
 from wireyard.spark.inputs import FoundInput
 from wireyard.spark.lake import Change, Input, Lake
-from wireyard.spark.parts import PartFile
+from wireyard.spark.parts import write_table
 from wireyard.spark.reach import reaching
 from wireyard.spark.replacing import compact, drop_inputs
 from wireyard.spark.report import Report, Watch, new_inputs
@@ -201,10 +200,5 @@ def with_all_tables(lake: Lake, change: Change) -> Change:
 
 def _write_table(lake: Lake, table: str, rows: pa.Table) -> str:
     """Stage a table of the driver's as one file; return its name."""
-    name = f"part-{uuid4().hex}.parquet"
     lake.make_staging([table])
-    file = PartFile(lake.staged(table, name), rows.schema)
-    for batch in rows.to_batches() or [pa.RecordBatch.from_pylist([], rows.schema)]:
-        file.write(batch)
-    file.close()
-    return name
+    return write_table(lake.staged(table), rows)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,7 @@ from wireyard.lake.commits import write_seal
 from wireyard.spark.lake import writing
 from wireyard.streams.source import filesystem
 
-__all__ = ["PartFile", "measure", "read_batches"]
+__all__ = ["PartFile", "measure", "read_batches", "write_table"]
 
 _GROUP_BYTES = 32 << 20
 """One row group in memory. A task holds it as batches and, column by column, encoded."""
@@ -134,6 +135,16 @@ def _leaves(path: str, values: pa.Array) -> Iterator[tuple[str, pa.Array]]:
             yield from _leaves(f"{path}.{field.name}", inner)
     else:
         yield path, values
+
+
+def write_table(folder: str, rows: pa.Table) -> str:
+    """Write a table as one file, which is there without rows too; return its name."""
+    name = f"part-{uuid4().hex}.parquet"
+    file = PartFile(f"{folder}/{name}", rows.schema)
+    for batch in rows.to_batches() or [pa.RecordBatch.from_pylist([], rows.schema)]:
+        file.write(batch)
+    file.close()
+    return name
 
 
 # --- and read -------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ import pyarrow as pa
 from wireyard.layers.endpoints import connection_of
 from wireyard.layers.grouping import hash_keys, text_codes, text_hashes
 from wireyard.layers.jmq.facts import Delivery, Relay, Sending
-from wireyard.layers.jmq.follow import Followed, follow_connections, rows_table
+from wireyard.layers.jmq.follow import Followed, follow_connections
 from wireyard.layers.jmq.hop_columns import (
     FIRST_SEEN,
     Seen,
@@ -48,6 +48,7 @@ from wireyard.layers.jmq.message_columns import (
 )
 from wireyard.layers.jmq.walk import NEEDED
 from wireyard.layers.steps import Chain, Found, Outcome, run_chain
+from wireyard.layers.tables import fact_table
 
 __all__ = [
     "FACTS",
@@ -163,7 +164,7 @@ def derive_columns(
         after.facts,
         {"deliveries": joined.deliveries, "conversations": conversations, "hops": hops.hops},
         {"violations": find_gaps(first.runs)},
-        {table: rows_table(table, rows) for table, rows in of_several.tables.items()},
+        {table: fact_table(table, rows) for table, rows in of_several.tables.items()},
     ]
     tables = {table: _together(table, [part[table] for part in parts if table in part])
               for table in FACTS}  # fmt: skip
@@ -185,7 +186,7 @@ def _together(table: str, parts: list[pa.Table]) -> pa.Table:
     """Return parts of a table as one; columns of text are dictionaries if all of theirs are."""
     there = [part for part in parts if part.num_rows]
     if len(there) < 2:
-        return there[0] if there else parts[0] if parts else rows_table(table, [])
+        return there[0] if there else parts[0] if parts else fact_table(table, [])
     columns = {}
     for name in there[0].column_names:
         chunks = [part[name] for part in there]

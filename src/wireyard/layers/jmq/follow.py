@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.accelerate import array, kernel
-from wireyard.formats.base import Row
 from wireyard.formats.gpacket.layout import LINK_VERSION
 from wireyard.formats.jmq.layout import FLAGS
 from wireyard.formats.message_id import message_id_text
@@ -38,10 +37,9 @@ from wireyard.layers.jmq.requests import OK
 from wireyard.layers.jmq.rows import session_row
 from wireyard.layers.jmq.session import user_of
 from wireyard.layers.jmq.walk import NEEDED
-from wireyard.layers.tables import TABLES
-from wireyard.schema import arrow_type
+from wireyard.layers.tables import as_fact_table, fact_table, join_tables
 
-__all__ = ["Followed", "fact_table", "follow_connections", "rows_table"]
+__all__ = ["Followed", "follow_connections"]
 
 _RESENT: Final = FLAGS["I"] | FLAGS["R"]
 _NS_PER_MS: Final = 1_000_000
@@ -72,34 +70,7 @@ class Followed(NamedTuple):
     dropped: Counter[str]
 
 
-# --- tables ---------------------------------------------------------------------------------
-
-
-def fact_table(table: str, columns: Mapping[str, Any]) -> pa.Table:
-    """Return rows of a table of facts from the columns that there is something for.
-
-    Text may be dictionaries of text.
-    """
-    rows = len(next(iter(columns.values())))
-    arrays = []
-    for column in TABLES[table]:
-        found, kind = columns.get(column.name), arrow_type(column.kind)
-        if found is None:
-            found = pa.nulls(rows, kind)
-        elif not isinstance(found, pa.Array):
-            found = pa.array(found, kind)
-        elif not pa.types.is_dictionary(found.type):
-            found = found.cast(kind)
-        arrays.append(found)
-    return pa.table(arrays, [column.name for column in TABLES[table]])
-
-
-def rows_table(table: str, rows: Sequence[Row]) -> pa.Table:
-    """Return rows of a table of facts from rows of the scalar chain."""
-    return fact_table(
-        table,
-        {column.name: [row.get(column.name) for row in rows] for column in TABLES[table]},
-    )
+# --- columns --------------------------------------------------------------------------------
 
 
 def _maybe(values: Any, there: Any) -> pa.Array:
@@ -141,7 +112,7 @@ class _Tables(Following):
         gpackets = gpackets[self.kind[gpackets] == k.SEEN]
         facts["violations"].append(self._gpacket_violations(gpackets))
         return Followed(
-            {table: pa.concat_tables(_alike(parts)) for table, parts in facts.items()},
+            {table: join_tables(parts) for table, parts in facts.items()},
             self._sendings(),
             self._deliveries(),
             self._relays(gpackets),
@@ -315,7 +286,7 @@ class _Tables(Following):
         timed = there & frame.timed[at] & frame.timed[rows] if len(rows) else there
         latency = (frame.ns[at] - frame.ns[rows]) // _NS_PER_MS if len(rows) else answer
         names = text_codes(frame.jmq("packet_type_name", rows))
-        return fact_table(
+        return as_fact_table(
             "conversations",
             {
                 "kind": decode_texts(np.zeros(len(rows)), pa.array(["control"])),
@@ -360,7 +331,7 @@ class _Tables(Following):
             for at in first.tolist()
         ]
         where = self._place(rows)
-        return fact_table(
+        return as_fact_table(
             "violations",
             {
                 "protocol": decode_texts(np.zeros(len(rows)), pa.array(["jms"])),
@@ -396,8 +367,8 @@ class _Tables(Following):
         active = np.flatnonzero(self.links.active)
         for part in rows_in_parts(active):
             found = [session_row(self._login(c, self._users.get(c))) for c in part.tolist()]
-            parts.append(rows_table("sessions", found))
-        return pa.concat_tables(parts or [rows_table("sessions", [])])
+            parts.append(fact_table("sessions", found))
+        return pa.concat_tables(parts or [fact_table("sessions", [])])
 
     @cached_property
     def _users(self) -> dict[int, str | None]:
@@ -526,7 +497,7 @@ class _Tables(Following):
         bad = rows[at]
         where = self._place(bad)
         rules = [_GPACKET_RULES[code] for code in broken[at].tolist()]
-        return fact_table(
+        return as_fact_table(
             "violations",
             {
                 "protocol": pa.array(["jms"] * len(bad), pa.string()),
@@ -625,22 +596,3 @@ def _codes(texts: Sequence[str], places: Any) -> tuple[Any, pa.Array]:
 def _packet_keys(streams: pa.Array, offsets: pa.Array) -> pa.Array:
     """Return packets as keys of conversations, as `Place.key` does."""
     return pc.binary_join_element_wise(streams.cast(pa.string()), offsets.cast(pa.string()), "@")
-
-
-def _alike(tables: Sequence[pa.Table]) -> list[pa.Table]:
-    """Return tables with the same types, to be put together."""
-    if all(table.schema == tables[0].schema for table in tables):
-        return list(tables)
-    return [table.cast(_plain_schema(table.schema)) for table in tables]
-
-
-def _plain_schema(schema: pa.Schema) -> pa.Schema:
-    return pa.schema(
-        [
-            (
-                field.name,
-                field.type.value_type if pa.types.is_dictionary(field.type) else field.type,
-            )
-            for field in schema
-        ]
-    )

@@ -26,10 +26,10 @@ from wireyard.layers.grouping import (
 )
 from wireyard.layers.jmq import hops as scalar
 from wireyard.layers.jmq.facts import Delivery, Place, Relay, Sending
-from wireyard.layers.jmq.follow import fact_table
 from wireyard.layers.jmq.hops import FOLLOWS, HOPS, OF_MESSAGE
 from wireyard.layers.jmq.message_columns import join_codes, moments_of, nullable
 from wireyard.layers.jmq.packet_columns import ROW_NUMBER, rank_of
+from wireyard.layers.tables import as_fact_table
 
 __all__ = ["FIRST_SEEN", "Seen", "order_hops", "records_of", "stand_for_messages"]
 
@@ -233,7 +233,7 @@ def _rows(
     unknown = np.where(found.timed, np.where(follows < 0, 0, -1), 1)
     nobody = pc.index(ends, "").as_py()
     zeros, untimed = np.zeros(count, np.int64), ~found.timed
-    return fact_table(
+    return as_fact_table(
         "hops",
         {
             "message_key": decode_texts(found.message, keys),
@@ -370,7 +370,7 @@ def producers_of(sendings: pa.Table, deliveries: pa.Table, relays: pa.Table) -> 
         "first_ms": found["ms_min"],
         "last_ms": found["ms_max"],
     }
-    return fact_table("producers", {name: column.combine_chunks() for name, column in
+    return as_fact_table("producers", {name: column.combine_chunks() for name, column in
                                     columns.items()})  # fmt: skip
 
 

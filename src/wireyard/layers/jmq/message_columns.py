@@ -27,11 +27,11 @@ from wireyard.layers.jmq import conversations as scalar
 from wireyard.layers.jmq.conversations import TEMPORARY
 from wireyard.layers.jmq.delivery import DELIVERY, OUTCOMES
 from wireyard.layers.jmq.facts import RULES
-from wireyard.layers.jmq.follow import fact_table
 from wireyard.layers.jmq.follow_kernels import DELIVERY_STATES, USE_EVENTS
 from wireyard.layers.jmq.packet_columns import rank_of
 from wireyard.layers.jmq.requests import OK
 from wireyard.layers.jmq.transaction import TRANSACTION, TRANSACTION_OUTCOMES
+from wireyard.layers.tables import as_fact_table
 
 __all__ = [
     "Ended",
@@ -233,7 +233,7 @@ def _transaction_rows(
     def of(name: str, rows: Any) -> pa.Array:
         return _take(uses[name], np.maximum(rows, 0), rows >= 0)
 
-    return fact_table(
+    return as_fact_table(
         "transactions",
         {
             "transaction_id": of("transaction_id", first),
@@ -264,7 +264,7 @@ def _over_rows(uses: pa.Table, rows: Any) -> pa.Table:
         pa.scalar(f": {RULES['transaction_over']}"), "",
     )  # fmt: skip
     client = pc.if_else(by_server, *ends)
-    return fact_table(
+    return as_fact_table(
         "violations",
         {
             "protocol": _texts(["jms"], np.zeros(len(rows))),
@@ -371,7 +371,7 @@ def _delivery_rows(
         (of_sender, of_address), texts = join_codes(sendings["producer"], deliveries["producer"])
         chosen = np.where(sent >= 0, of_sender[np.maximum(sent, 0)], of_address)
         producer = decode_texts(chosen, texts)
-    return fact_table(
+    return as_fact_table(
         "deliveries",
         {
             **{
@@ -552,7 +552,7 @@ def _conversation_rows(letters: pa.Table, requests: Any, replies: Any) -> pa.Tab
     if len(requests):
         timed = timed & there & reply_timed[at]
         latency = (replied[at] - requested) // _NS_PER_MS
-    return fact_table(
+    return as_fact_table(
         "conversations",
         {
             "kind": _texts(["jms"], np.zeros(len(requests))),
@@ -602,7 +602,7 @@ def find_gaps(runs: pa.Table) -> pa.Table:
         " of this sender are in no packet that was seen"
         for first, last in zip(missing[at].tolist(), start[at].tolist(), strict=True)
     ]
-    return fact_table(
+    return as_fact_table(
         "violations",
         {
             "protocol": _texts(["jms"], np.zeros(len(at))),

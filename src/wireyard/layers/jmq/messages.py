@@ -68,7 +68,7 @@ def message_table(packets: pa.Table, marks: pa.Table) -> pa.Table:
     }
     if "source_ip_text" in packets.column_names:
         known |= _said(packets)
-    return as_fact_table("messages", known, packets.num_rows)
+    return as_fact_table("messages", known)
 
 
 def _said(packets: pa.Table) -> dict[str, Any]:

@@ -1004,7 +1004,7 @@ def _delivery_table(
         "stream": _pick(stream, streams),
         "offset": pa.array(offset),
     }
-    return as_fact_table("deliveries", columns, len(fates))
+    return as_fact_table("deliveries", columns)
 
 
 def _at(values: Ints, index: Ints) -> Ints:

@@ -159,7 +159,7 @@ def message_table(packets: pa.Table, marks: pa.Table) -> pa.Table:
         "file": packets["source"],
         **{name: packets[name] for name in _ROW},
     }
-    return as_fact_table("messages", known, count)
+    return as_fact_table("messages", known)
 
 
 def _repeated(text: str, count: int) -> pa.Array:
