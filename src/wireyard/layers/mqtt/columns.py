@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
@@ -221,7 +222,7 @@ def track(
     return published(track_clients(Packets.of(parts, streams, secret)))
 
 
-@dataclass(slots=True)
+@dataclass
 class Matched:
     """What is known of the clients and topics of all brokers."""
 
@@ -236,6 +237,17 @@ class Matched:
     wills: list[Will]
     dropped: Counter[str]
 
+    @cached_property
+    def served(self) -> tuple[list[Link], Mapping[tuple[str, str, str], list[int]]]:
+        """Accepted connections in the order of their opening, and those of each name served."""
+        found = [link for link in self.links if link.accepted is not None]
+        found.sort(key=attrgetter("opened"))
+        by_name: defaultdict[tuple[str, str, str], list[int]] = defaultdict(list)
+        for place, link in enumerate(found):
+            for name in link.served_as:
+                by_name[*link.client[:2], name].append(place)
+        return found, by_name
+
     def topics(
         self,
         wanted: Callable[[TopicKey], bool] = lambda _: True,
@@ -249,13 +261,18 @@ class Matched:
         divided
             Which of the topics are divided among several by what is in their messages.
         """
+        matching = {key: subs for key, subs in self.matching.items() if wanted(key)}
+        served = {(*one.client[:2], one.served_as) for subs in matching.values() for one in subs}
+        accepted, by_name = self.served
+        places = sorted({place for name in served for place in by_name.get(name, ())})
         return Topics(
             self.subscriptions,
-            {key: subs for key, subs in self.matching.items() if wanted(key)},
+            matching,
             frozenset(filter(wanted, self.valued)),
             frozenset(filter(wanted, self.asked)),
             frozenset(filter(wanted, self.older)),
             [will for will in self.wills if wanted_will(will)],
+            [accepted[place] for place in places],
             frozenset(key for key in self.matching if wanted(key) and divided(key)),
         )
 

@@ -20,6 +20,7 @@ from wireyard.layers.grouping import text_codes
 from wireyard.layers.mqtt import delivery_kernels as kernels
 from wireyard.layers.mqtt.conversations import reply_note, request_note
 from wireyard.layers.mqtt.delivery_kernels import (
+    MISSED,
     VERDICT_NAMES,
     Delivered,
     Expected,
@@ -30,10 +31,12 @@ from wireyard.layers.mqtt.delivery_kernels import (
 from wireyard.layers.mqtt.expected import ends_of
 from wireyard.layers.mqtt.flow_kernels import NONE, Status
 from wireyard.layers.mqtt.missing import Passed, missing_note, passed_note
+from wireyard.layers.mqtt.missing_columns import connections_of, explain_absence
 from wireyard.layers.mqtt.packets import NO_TIME, Bools, Ints, KnownStream
 from wireyard.layers.mqtt.records import (
     Client,
     Handed,
+    Link,
     Moment,
     Setting,
     Subscribed,
@@ -73,7 +76,8 @@ _REFUSED, _MALFORMED = 1, 2
 _NO_OLDER: Final = -2
 _SAID: Final = ("length", "expires_s", "response_topic", "correlation_data")
 _NO_INTS: Final[Ints] = np.zeros(0, np.int64)
-_OUTCOMES: Final = pa.array(["no_ack_wanted", "acknowledged", "unacknowledged"])
+_OUTCOMES: Final = pa.array(["no_ack_wanted", "acknowledged", "unacknowledged", "expired"])
+_EXPIRED: Final = VERDICT_NAMES.index("expired")
 _ORIGINS: Final = pa.array(["publish", "will", "broker"])
 
 
@@ -92,6 +96,9 @@ class Topics:
     older: frozenset[TopicKey]
     """Topics that may have subscriptions which nobody saw, of before the capture."""
     wills: list[Will]
+    links: list[Link]
+    """Accepted connections that messages of the subscriptions go to, in the order of their
+    opening."""
     divided: frozenset[TopicKey] = frozenset()
     """Topics of which others take messages too, those with other payloads."""
 
@@ -261,6 +268,7 @@ class _Sent:
     malformed: Ints
     is_repeated: Ints
     is_will: Ints
+    expires_s: Ints
 
 
 @dataclass(slots=True)
@@ -371,6 +379,10 @@ class _Derivation:
             malformed=_joined(_ints(table, "malformed"), [0] * len(wills)),
             is_repeated=_joined(_ints(table, "is_repeated"), [0] * len(wills)),
             is_will=_joined(np.zeros(len(number), np.int64), [1] * len(wills)),
+            expires_s=_joined(
+                _ints(table, "expires_s"),
+                [NONE if will.expires_s is None else will.expires_s for will in wills],
+            ),
         )
 
     def _delivered(self) -> _Delivered:
@@ -494,11 +506,20 @@ class _Derivation:
     def _deliver(self, sent: _Sent, delivered: _Delivered) -> pa.Table:
         """Find what became of every message; return what is known of it already as a table."""
         subs, kept, firsts, matching = self._subscriptions()
+        links = self.known.links
+        ends = [self.moments.numbers((one.accepted, one.closed, one.until)) for one in links]
+        link_clients = [self.clients[one.client] for one in links]
         ranks = self.moments.ranks()
         names = _Numbers[tuple[str, str, str]]()
         by_client = [names[c.source, c.server, c.name] for c in self.clients.all]
         client_names = np.array(by_client, np.int64)
         grid = _subscription_grid(subs, kept, ranks, names)
+        connections = connections_of(
+            links,
+            ranks[np.array(ends, np.int64).reshape(-1, 3)],
+            link_clients,
+            names.__getitem__,
+        )
         # The last packet of a connection may be a message; its will comes behind that.
         by_start = np.argsort(ranks[sent.start] * 2 + sent.is_will, kind="stable")
         by_at = np.argsort(ranks[delivered.at], kind="stable")
@@ -532,7 +553,13 @@ class _Derivation:
         by_rank[ranks] = np.arange(len(ranks))
         found = _Found(messages, expected, expected_subs, taken, assigned, message_order,
                        delivered_order, by_rank, subs, grid, names)  # fmt: skip
-        is_missed = fates[:, Fate.VERDICT] < 0
+        sent_ns, has_none = self.moments.column(sent.sent[message_order], "ns")
+        sent_ns[has_none] = NO_TIME
+        explain_absence(
+            fates, expected, expected_subs, grid, messages, shown, connections, sent_ns,
+            sent.expires_s[message_order],
+        )  # fmt: skip
+        is_missed = fates[:, Fate.VERDICT] == MISSED
         self._note_missed(sent, delivered, found, fates[is_missed], shown)
         return _delivery_table(self, sent, delivered, found, fates[~is_missed])
 
@@ -561,10 +588,10 @@ class _Derivation:
     def _note_missed(
         self, sent: _Sent, delivered: _Delivered, found: _Found, missed: Grid, shown: Ints
     ) -> None:
-        """Note what was due to somebody for certain and not delivered, and what came instead."""
+        """Note what was missed and no connection explains, and what came instead."""
         subs = found.subs
         topics: defaultdict[int, set[int]] = defaultdict(set)
-        for message, _, _, _, entry in missed.tolist():
+        for message, _, _, _, entry, _ in missed.tolist():
             first, count = found.expected[entry, [Expected.FIRST, Expected.SUBSCRIPTIONS]].tolist()
             matching = found.expected_subs[first : first + count].tolist()
             rank, start = shown[message], found.messages[message, Message.START]
@@ -941,7 +968,11 @@ def _delivery_table(
     client_ids = text_array([client.client_id for client in clients])
     consumer = np.where(
         none_delivered,
-        np.where(none_sub, NONE, _at(sub_clients, sub)),
+        np.where(
+            fates[:, Fate.CLIENT] != NONE,
+            fates[:, Fate.CLIENT],
+            np.where(none_sub, NONE, _at(sub_clients, sub)),
+        ),
         _at(delivered.client, where[1]),
     )
     producer = np.where(none_sent, NONE, _at(sent.client, where[0]))
@@ -961,6 +992,7 @@ def _delivery_table(
     is_again, is_untraced = (status & bit != 0 for bit in (Status.AGAIN, Status.UNTRACED))
     outcome = np.where(qos == 0, 0, np.where(done, 1, 2))
     outcome = np.where((qos > 0) & is_untraced, NONE, outcome)
+    never = np.where(fates[:, Fate.VERDICT] == _EXPIRED, 3, NONE)
     origin = np.where(none_sent, 2, _at(sent.is_will, where[0]))
     identifiers = np.array(
         [NONE if one.identifier is None else one.identifier for one in found.subs] or [0], np.int64
@@ -991,7 +1023,7 @@ def _delivery_table(
         "acknowledged_ns": pa.array(own_ns, mask=none_done),
         "redelivered": pa.array(is_again, mask=none_delivered | (is_untraced & ~is_again)),
         "delivery_count": _integers(_at(delivered.copies, where[1]), none_delivered),
-        "outcome": _pick(np.where(none_delivered, NONE, outcome), _OUTCOMES),
+        "outcome": _pick(np.where(none_delivered, never, outcome), _OUTCOMES),
         "verdict": _pick(fates[:, Fate.VERDICT], text_array(VERDICT_NAMES)),
         "sent_frame": _integers(*moments.column(sent_at, "frame")),
         "accepted_frame": _integers(*moments.column(accepted, "frame")),

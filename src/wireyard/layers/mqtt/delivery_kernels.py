@@ -19,10 +19,14 @@ from wireyard.accelerate import I64, array, kernel, piece
 from wireyard.layers.mqtt.deliveries import VERDICTS
 
 __all__ = [
+    "MISSED",
+    "NONE",
     "VERDICT_NAMES",
     "Delivered",
     "Expected",
     "Fate",
+    "Grid",
+    "Ints",
     "Message",
     "Subscription",
     "assign",
@@ -49,7 +53,7 @@ VERDICT_NAMES: Final = tuple(VERDICTS)
     ),
 )  # fmt: skip
 _NO_OLDER: Final = -2
-_MISSED: Final = -2
+MISSED: Final = -2
 """The verdict of what was missed for certain: why, another step finds out."""
 
 
@@ -140,6 +144,8 @@ class Fate(IntEnum):
     SUBSCRIPTION = 2
     VERDICT = 3
     EXPECTED = 4
+    CLIENT = 5
+    """Who it was missed by, if a connection shows that; -1 otherwise."""
 
 
 _INTS: Final = array("int64")
@@ -590,6 +596,7 @@ def judge(
         fates[count, Fate.SUBSCRIPTION] = one
         fates[count, Fate.VERDICT] = verdict
         fates[count, Fate.EXPECTED] = entry
+        fates[count, Fate.CLIENT] = NONE
         count += 1
     for entry in range(len(expected)):
         if expected[entry, Expected.DELIVERED] > 0:
@@ -604,12 +611,13 @@ def judge(
         elif messages[message, Message.HAS_OLDER] and subs[first_sub, Subscription.IS_SHARED]:
             verdict = _UNDECIDED
         elif _is_certain(messages, subs, expected, expected_subs, entry, taken[message]):
-            verdict = _MISSED
+            verdict = MISSED
         fates[count, Fate.MESSAGE] = message
         fates[count, Fate.DELIVERED] = NONE
         fates[count, Fate.SUBSCRIPTION] = expected_subs[expected[entry, Expected.FIRST]]
         fates[count, Fate.VERDICT] = verdict
         fates[count, Fate.EXPECTED] = entry
+        fates[count, Fate.CLIENT] = NONE
         count += 1
     for message in range(len(messages)):
         if is_found[message]:
@@ -626,6 +634,7 @@ def judge(
         fates[count, Fate.SUBSCRIPTION] = NONE
         fates[count, Fate.VERDICT] = verdict
         fates[count, Fate.EXPECTED] = NONE
+        fates[count, Fate.CLIENT] = NONE
         count += 1
     return count
 
