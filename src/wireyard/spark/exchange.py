@@ -1,8 +1,9 @@
 """Files between the tasks of two stages: each holds some tables for every task of the next one.
 
 Spark's own shuffle would turn the rows of Python's tasks to Java's and back. What a task leaves for
-others here is Arrow as it lies in memory, compressed: a task writes one file, and each task of the
-next stage reads its part of every file.
+others here is Arrow as it lies in memory: a task writes one file, and each task of the next stage
+reads its part of every file in one piece. To compress it (LZ4) took twice as long to write and four
+times as long to read, for two fifths of the bytes.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ EXCHANGE: Final = "exchange"
 """Where the files of a run are staged, beside its tables."""
 _FOOTER_BYTES: Final = 8
 _OFFSET_BYTES: Final = 8
-_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4", unify_dictionaries=True)
+_OPTIONS: Final = pa.ipc.IpcWriteOptions(unify_dictionaries=True)
 
 
 def write_parts(folder: str, parts: Iterable[Sequence[pa.Table]]) -> str:
@@ -51,6 +52,7 @@ def write_parts(folder: str, parts: Iterable[Sequence[pa.Table]]) -> str:
                 places[-1].append(file.tell())
                 with pa.ipc.new_stream(file, table.schema, options=_OPTIONS) as stream:
                     stream.write_table(table)
+            places[-1].append(file.tell())
         footer = json.dumps(places).encode()
         file.write(footer)
         file.write(len(footer).to_bytes(_FOOTER_BYTES, "big"))
@@ -64,12 +66,13 @@ def read_part(paths: Iterable[str], part: int) -> Iterator[list[pa.Table]]:
         with system.open_input_file(inner) as file:
             end = file.size() - _FOOTER_BYTES
             size = int.from_bytes(file.read_at(_FOOTER_BYTES, end), "big")
-            places = json.loads(file.read_at(size, end - size))
-            tables = []
-            for place in places[part]:
-                file.seek(place)
-                tables.append(pa.ipc.open_stream(file).read_all())
-        yield tables
+            places = json.loads(file.read_at(size, end - size))[part]
+            whole = pa.py_buffer(file.read_at(places[-1] - places[0], places[0]))
+        ends = (place - places[0] for place in places)
+        yield [
+            pa.ipc.open_stream(whole.slice(start, stop - start)).read_all()
+            for start, stop in pairwise(ends)
+        ]
 
 
 _REPEATS: Final = 4
