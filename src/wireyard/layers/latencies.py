@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wireyard.layers.grouping import text_codes
 from wireyard.layers.tables import LATENCIES, as_fact_table
 
 __all__ = ["DELAYS", "NEEDED", "delayed", "latencies", "queue_times"]
@@ -37,7 +38,7 @@ def delayed(messages: pa.Table) -> pa.Table:
     return messages.select(DELAYS).filter(pc.fill_null(asked, False))
 
 
-def queue_times(deliveries: pa.Table, delays: pa.Table) -> pa.Array:
+def queue_times(deliveries: pa.Table, delays: pa.Table | None = None) -> pa.Array:
     """Return how long the message of each delivery was in the queue, in nanoseconds.
 
     It is null where there is no queue: a will waits for its connection to break, and a retained
@@ -48,28 +49,30 @@ def queue_times(deliveries: pa.Table, delays: pa.Table) -> pa.Array:
     deliveries
         Columns `NEEDED` of some rows.
     delays
-        What `delayed` returns of all their messages.
+        What `delayed` returns of all their messages; MQTT has no delays.
     """
     sent, delivered = (_times(deliveries, name) for name in ("sent_ns", "delivered_ns"))
-    protocol, origin = (_texts(deliveries, name) for name in ("protocol", "origin"))
-    published = pc.and_kleene(pc.equal(origin, "publish"), pc.invert(deliveries["retained"]))
-    has_queue = pc.fill_null(pc.or_kleene(pc.equal(protocol, "jms"), published), False)
-    known = (sent >= 0) & (delivered >= 0) & has_queue.to_numpy()
+    is_live = pc.equal(deliveries["retained"], False).fill_null(False).to_numpy()
+    published = _is(deliveries, "origin", "publish") & is_live
+    has_queue = _is(deliveries, "protocol", "jms") | published
+    known = (sent >= 0) & (delivered >= 0) & has_queue
     due = sent
-    if delays.num_rows:
+    if delays is not None and delays.num_rows:
         place = pc.index_in(_texts(deliveries, "message_key"), _texts(delays, "message_key"))
         later = pc.multiply(delays["delivery_time_ms"], _NS_PER_MS).take(place)
         due = np.maximum(sent, later.fill_null(0).to_numpy())
     return pa.array(np.where(known, delivered - due, 0), mask=~known)
 
 
-def latencies(deliveries: pa.Table, delays: pa.Table) -> pa.Table:
+def latencies(deliveries: pa.Table, delays: pa.Table | None = None) -> pa.Table:
     """Return a part of the table of latencies; arguments as for `queue_times`."""
-    handed = deliveries.filter(deliveries["delivered_ns"].is_valid())
-    delivered, done = (_times(handed, name) for name in ("delivered_ns", "acknowledged_ns"))
+    rows = deliveries.select(NEEDED)
+    if rows["delivered_ns"].null_count:
+        rows = rows.filter(rows["delivered_ns"].is_valid())
+    delivered, done = (_times(rows, name) for name in ("delivered_ns", "acknowledged_ns"))
     known = (delivered >= 0) & (done >= 0)
-    columns = {name: handed[name] for name in NEEDED if name != "retained"}
-    columns["queue_ns"] = queue_times(handed, delays)
+    columns = {name: rows[name] for name in NEEDED if name != "retained"}
+    columns["queue_ns"] = queue_times(rows, delays)
     columns["acknowledge_ns"] = pa.array(np.where(known, done - delivered, 0), mask=~known)
     return as_fact_table("latencies", columns)
 
@@ -81,6 +84,13 @@ def _times(table: pa.Table, name: str) -> np.ndarray[tuple[int], np.dtype[np.int
     """
     found: np.ndarray[tuple[int], np.dtype[np.int64]] = table[name].fill_null(-1).to_numpy()
     return np.maximum(found, -1)
+
+
+def _is(table: pa.Table, name: str, text: str) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Return where a column of text is this."""
+    codes, texts = text_codes(table[name])
+    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = codes == texts.index(text).as_py()
+    return found & (codes >= 0)
 
 
 def _texts(table: pa.Table, name: str) -> pa.ChunkedArray:

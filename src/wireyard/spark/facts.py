@@ -118,6 +118,7 @@ def write_facts(
         (_, first), *later = RMP.items()
         stage.take(stage.by_tasks(_rmp_rows(runner.spark, rmp, sources), first, packed=False))
         stage.run(dict(later))
+    stage.measure_latencies()
     groups = mqtt_groups(files.get("mqtt", ()), inputs, streams)
     stage.take(write_mqtt_facts(runner, staging, groups))
     return stage.finish(staged)
@@ -272,7 +273,6 @@ class _Stage:
     def finish(self, staged: Mapping[str, Sequence[str]]) -> Facts:
         """See to it that each table is what was written of it; return what there is."""
         self._count_destinations()
-        self._measure_latencies()
         self._join_producers()
         for table in FACTS:
             self._keep(table, {*self._facts[table], *staged.get(table, ())})
@@ -292,8 +292,11 @@ class _Stage:
         if counts := [load(one["file"]) for one in found]:
             self._add("destinations", destinations(counts))
 
-    def _measure_latencies(self) -> None:
-        """Write how long messages waited, from the deliveries that were written, file by file."""
+    def measure_latencies(self) -> None:
+        """Write how long messages waited, from the deliveries that were written, file by file.
+
+        The delays that producers asked for are in what was written of messages. MQTT has none.
+        """
         paths = [self._lake.staged("deliveries", file) for file in self._facts["deliveries"]]
         sent = [self._lake.staged("messages", file) for file in self._facts["messages"]]
         work = partial(_measure, delays=_delays(sent), staging=self._lake.staged(""))

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from wireyard.formats.base import Row
 from wireyard.layers.grouping import text_codes
+from wireyard.layers.latencies import latencies
 from wireyard.layers.mqtt.columns import Evidences, Matched, explain_rest, known_of, match, track
 from wireyard.layers.mqtt.delivery_columns import TopicKey, Will, deliver
 from wireyard.layers.mqtt.files import (
@@ -151,6 +152,20 @@ def _all(tables: Mapping[str, Iterable[pa.Table]]) -> Iterator[tuple[str, pa.Tab
     return ((name, part) for name, parts in tables.items() for part in parts)
 
 
+def _write_facts(
+    tables: Iterable[tuple[str, pa.Table]], staging: str
+) -> Iterator[Mapping[str, Any]]:
+    """Write rows of tables, and beside those of deliveries how long they took."""
+    return write_tables(chain.from_iterable(map(_with_latencies, tables)), staging)
+
+
+def _with_latencies(part: tuple[str, pa.Table]) -> Iterator[tuple[str, pa.Table]]:
+    name, table = part
+    yield part
+    if name == "deliveries":
+        yield "latencies", latencies(table)
+
+
 # --- small inputs ---------------------------------------------------------------------------
 
 
@@ -159,7 +174,7 @@ def _write_small(groups: Iterable[Group], staging: str) -> Iterator[Mapping[str,
     found = [
         derive_files(list(map(_packets_of, one.files)), one.streams, one.sources) for one in groups
     ]
-    yield from write_tables(chain.from_iterable(one.tables for one in found), staging)
+    yield from _write_facts(chain.from_iterable(one.tables for one in found), staging)
     yield from dropped_rows(sum((one.dropped for one in found), Counter()))
 
 
@@ -243,7 +258,7 @@ class _Large:
             else:
                 yield one
         rest = explain_rest(notes, matched.links)
-        yield from write_tables(_all(rest.tables), self._staging)
+        yield from _write_facts(_all(rest.tables), self._staging)
         yield from dropped_rows(rest.dropped)
 
     def _write_topics(self, matched: Matched, counts: Sequence[int], shared: _Shared) -> list[str]:
@@ -416,7 +431,7 @@ def _deliver(
         for place in (0, 1)
     )
     found = deliver(sent, delivered, topics, clients, streams)
-    yield from write_tables(_all(found.tables), shared.staging)
+    yield from _write_facts(_all(found.tables), shared.staging)
     yield from dropped_rows(found.dropped)
     yield note_file(_NOTES, dump(shared.staging, found.notes))
 

@@ -160,6 +160,7 @@ class _Moments:
             first += table.num_rows
         self._added: list[Moment] = []
         self._places: dict[tuple[str, str], int] = {}
+        self._wholes: dict[str, Ints] = {}
 
     def of(self, table: pa.Table, prefix: str) -> Ints:
         """Return the numbers of the moments in columns; -1 where there is none."""
@@ -204,13 +205,11 @@ class _Moments:
 
     def ranks(self) -> Ints:
         """Return the place of each moment in the order of all, equal ones alike; of -1 it is -1."""
-        columns, added = self._columns, self._added
-        ns = _joined(columns["reached_ns"], [moment.reached_ns for moment in added])
+        ns, frame, stream, offset = (
+            self._whole(name) for name in ("reached_ns", "reached_frame", "stream", "offset")
+        )
         # What has no time is one stream behind the other.
-        stream = _joined(columns["stream"], [self._stream(moment) for moment in added])
         ns = np.where(ns == 0, stream, ns)
-        frame = _joined(columns["reached_frame"], [moment.reached_frame for moment in added])
-        offset = _joined(columns["offset"], [moment.offset for moment in added])
         order = np.argsort(ns, kind="stable")
         if _longest_tie(ns[order]) > _LONGEST_TIE:
             order = np.lexsort((offset, frame, ns))
@@ -222,18 +221,26 @@ class _Moments:
     def column(self, numbers: Ints, name: str) -> tuple[Ints, Bools]:
         """Return ``ns``, ``frame``, ``stream`` or ``offset`` of moments, and where none is."""
         missing = numbers == NONE
-        if not self._count:
-            values = np.zeros(len(numbers), np.int64)
-        else:
-            inside = np.clip(numbers, 0, self._count - 1)
-            values = self._columns[name][inside].astype(np.int64)
-            if name in ("ns", "frame"):
-                missing |= self._columns["ns"][inside] == NO_TIME
-        for place in np.flatnonzero(numbers >= self._count).tolist():
-            moment = self._added[int(numbers[place]) - self._count]
-            value = self._stream(moment) if name == "stream" else getattr(moment, name)
-            values[place], missing[place] = value or 0, value is None
-        return values, missing
+        if name in ("ns", "frame"):
+            missing |= _at(self._whole("ns"), numbers) == NO_TIME
+        return np.where(missing, 0, _at(self._whole(name), numbers)), missing
+
+    def _whole(self, name: str) -> Ints:
+        """Return a column of all moments, those that were added too."""
+        count = self._count + len(self._added)
+        found = self._wholes.get(name)
+        if found is None or len(found) != count:
+            added = [self._value(moment, name) for moment in self._added]
+            found = self._wholes[name] = _joined(self._columns[name], added)
+        return found
+
+    def _value(self, moment: Moment, name: str) -> int:
+        if name == "stream":
+            return self._stream(moment)
+        value: int | None = getattr(moment, name)
+        if value is None:
+            return NO_TIME if name == "ns" else 0
+        return value
 
 
 def _joined(values: Ints, more: Sequence[int]) -> Ints:
