@@ -6,6 +6,7 @@ Keys are compared in full, never by a hash alone. Text becomes a dictionary code
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated, Any, Final
 
 import numpy as np
@@ -24,6 +25,7 @@ __all__ = [
     "first_of_groups",
     "hash_keys",
     "order_groups",
+    "split_rows",
     "text_codes",
     "text_hashes",
 ]
@@ -165,6 +167,13 @@ def by_group(groups: npt.ArrayLike, count: int) -> tuple[Int64s, Int64s]:
     rows = np.empty(len(numbers), np.int64)
     _scatter(numbers, starts[:-1].copy(), rows)
     return rows, starts
+
+
+def split_rows(table: pa.Table, groups: npt.ArrayLike, count: int) -> list[pa.Table]:
+    """Return the rows of each of `count` groups, in their order, with the dictionaries of all."""
+    order, starts = by_group(groups, count)
+    rows = table.take(pa.array(order))
+    return [rows.slice(start, stop - start) for start, stop in pairwise(starts.tolist())]
 
 
 @kernel((_I32S, _I64S, _I64S))

@@ -15,10 +15,9 @@ from itertools import pairwise
 from typing import Any, Final
 from uuid import uuid4
 
-import numpy as np
 import pyarrow as pa
 
-from wireyard.layers.grouping import by_group
+from wireyard.layers.grouping import split_rows
 from wireyard.spark.lake import writing
 from wireyard.streams.source import filesystem
 
@@ -95,11 +94,7 @@ def split_table(table: pa.Table, parts: Any, count: int) -> list[pa.Table]:
         else column
         for column in table.columns
     ]
-    plain = pa.table(arrays, table.column_names)
-    order, starts = by_group(np.asarray(parts, np.int32), count)
-    rows = plain.take(pa.array(order))
-    edges = starts.tolist()
-    return [rows.slice(a, b - a) for a, b in pairwise(edges)]
+    return split_rows(pa.table(arrays, table.column_names), parts, count)
 
 
 def dump(folder: str, thing: Any) -> str:

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.formats.base import Row
-from wireyard.layers.grouping import text_codes
+from wireyard.layers.grouping import split_rows, text_codes
 from wireyard.layers.latencies import latencies
 from wireyard.layers.mqtt.columns import Evidences, Matched, explain_rest, known_of, match, track
 from wireyard.layers.mqtt.delivery_columns import TopicKey, Will, deliver
@@ -372,8 +372,8 @@ def _track(number: int, shared: _Shared, files: Sequence[str]) -> Iterator[Mappi
     topics = found.sent.select(["client", "topic", "retain", "response_topic"])
     topics = topics.group_by(topics.column_names, use_threads=False).aggregate([])
     marks = marks_of(found.sent, found.clients, (), found.links)
-    of_files = ([marks.filter(pc.equal(marks["file"], place))] for place in range(shared.files))
-    marked = write_parts(shared.staging, of_files)
+    of_files = split_rows(marks, marks["file"].to_numpy(), shared.files)
+    marked = write_parts(shared.staging, ([table] for table in of_files))
     small = replace(found, sent=topics, delivered=None, tables={})
     yield note_file(_CLIENTS, dump(shared.staging, (number, small, path, marked)))
 
@@ -393,12 +393,11 @@ def _write_messages(
 
 
 def _by_topic(found: Clients, shared: _Shared) -> Iterator[list[pa.Table]]:
-    partition = [_topic_partitions(table, shared) for table in (found.sent, found.delivered)]
-    for number in range(shared.partitions):
-        yield [
-            table.filter(pa.array(of == number))
-            for table, of in zip((found.sent, found.delivered), partition, strict=True)
-        ]
+    split = (
+        split_rows(table, _topic_partitions(table, shared), shared.partitions)
+        for table in (found.sent, found.delivered)
+    )
+    return map(list, zip(*split, strict=True))
 
 
 def _topic_partitions(table: pa.Table, shared: _Shared) -> Ints:

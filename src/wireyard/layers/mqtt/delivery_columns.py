@@ -220,10 +220,10 @@ class _Moments:
 
     def column(self, numbers: Ints, name: str) -> tuple[Ints, Bools]:
         """Return ``ns``, ``frame``, ``stream`` or ``offset`` of moments, and where none is."""
-        missing = numbers == NONE
+        values, missing = _at(self._whole(name), numbers), numbers == NONE
         if name in ("ns", "frame"):
-            missing |= _at(self._whole("ns"), numbers) == NO_TIME
-        return np.where(missing, 0, _at(self._whole(name), numbers)), missing
+            missing |= (_at(self._whole("ns"), numbers) == NO_TIME) | (values == NO_TIME)
+        return np.where(missing, 0, values), missing
 
     def _whole(self, name: str) -> Ints:
         """Return a column of all moments, those that were added too."""
@@ -238,9 +238,7 @@ class _Moments:
         if name == "stream":
             return self._stream(moment)
         value: int | None = getattr(moment, name)
-        if value is None:
-            return NO_TIME if name == "ns" else 0
-        return value
+        return NO_TIME if value is None else value
 
 
 def _joined(values: Ints, more: Sequence[int]) -> Ints:

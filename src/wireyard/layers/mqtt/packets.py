@@ -11,7 +11,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -21,7 +20,7 @@ import pyarrow.compute as pc
 from wireyard.accelerate import BOOL, READ, array, kernel, piece
 from wireyard.formats.base import Row
 from wireyard.formats.mqtt import layout
-from wireyard.layers.grouping import by_group
+from wireyard.layers.grouping import split_rows
 from wireyard.layers.mqtt.directions import Stream
 from wireyard.layers.mqtt.flow_kernels import NONE, Flag, Packet
 from wireyard.layers.mqtt.records import Moment, moment_of
@@ -218,17 +217,9 @@ class Part(NamedTuple):
     def split(self, partition: Ints, partitions: int) -> Iterator[Part]:
         """Yield the packets of each partition; `partition` says which that is of each packet."""
         of_kept = partition[self.packets["is_kept"].to_numpy(zero_copy_only=False)]
-        packets, starts = _by_partition(self.packets, partition, partitions)
-        rows, firsts = _by_partition(self.rows, of_kept, partitions)
-        for (start, stop), (first, last) in zip(pairwise(starts), pairwise(firsts), strict=True):
-            mine = _with_own_topics(packets.slice(start, stop - start))
-            yield Part(mine, rows.slice(first, last - first))
-
-
-def _by_partition(table: pa.Table, partition: Ints, count: int) -> tuple[pa.Table, list[int]]:
-    """Return the rows of a table partition by partition, and where each begins."""
-    order, starts = by_group(partition, count)
-    return table.take(pa.array(order)), starts.tolist()
+        packets = split_rows(self.packets, partition, partitions)
+        for mine, rows in zip(packets, split_rows(self.rows, of_kept, partitions), strict=True):
+            yield Part(_with_own_topics(mine), rows)
 
 
 def _with_own_topics(packets: pa.Table) -> pa.Table:
