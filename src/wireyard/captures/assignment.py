@@ -273,14 +273,17 @@ class CapturedConnection:
     def _contexts(self, format: Format) -> list[int]:
         """Return the contexts of the directions' first frames.
 
-        The other direction may decide one; where neither does, the first packets of both.
+        The other direction may decide one, by a first packet that surely is one: where the capture
+        shows the direction's beginning, or what opens a connection. Where neither decides, the
+        first packets of both do.
         """
         contexts = [format.context] * 2
+        opening = [*map(format.opens, self.heads)]
         if len(self._directions) == 2:
             for at, other in ((0, 1), (1, 0)):
-                if self._directions[other].begun and self.heads[other]:
+                if opening[other] or (self._directions[other].begun and self.heads[other]):
                     contexts[at] = format.answer_context(self.heads[other], format.context)
-        if contexts == [format.context] * 2 and not any(map(format.opens, self.heads)):
+        if contexts == [format.context] * 2 and not any(opening):
             packets = chain.from_iterable(_first_packets(one, format) for one in self._directions)
             return [format.tell_context(packets, format.context)] * 2
         return contexts

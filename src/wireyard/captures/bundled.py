@@ -136,14 +136,14 @@ def find_plain(table: StreamTable) -> Plain | None:
     pairs = np.flatnonzero(table.connections[1:] == table.connections[:-1])
     alone[pairs] = alone[pairs + 1] = False
     there = alone & (kinds == 1)
-    # First captured bytes that do not surely begin a stream tell nothing of the other one.
     begun = found.begun[sides]
     firsts, followings = np.zeros(len(table), np.int64), contexts.copy()
     for ours, theirs in ((pairs, pairs + 1), (pairs + 1, pairs)):
-        both = (kinds[ours] == 1) & (kinds[theirs] == 2) & begun[ours] & begun[theirs]
+        both = (kinds[ours] == 1) & (kinds[theirs] == 2)
         client, server = ours[both], theirs[both]
         there[client] = there[server] = True
-        firsts[client] = contexts[server]
+        # What looks like a CONNACK tells nothing where it may be inside a packet.
+        firsts[client] = np.where(begun[server], contexts[server], 0)
         firsts[server] = followings[server] = contexts[client]
     return Plain(format, there, firsts, followings, kinds == 1)
 
