@@ -138,6 +138,21 @@ def test_connections_without_a_handshake_are_read_together() -> None:
     check(data, {})
 
 
+@pytest.mark.parametrize("chosen", [["--where", "packet_type == 3"], ["--client", "sensor-17"]])
+def test_slices_of_connections_read_together(tmp_path: Path, chosen: list[str]) -> None:
+    path, written = tmp_path / "many.pcap", tmp_path / "some.pcap"
+    for seed in range(8):
+        path.write_bytes(make_capture(Random(seed), 80))
+        slices = []
+        for together in (False, True):
+            with reading(together=together):
+                result = CliRunner().invoke(main, ["slice", str(path), *chosen, "-w", str(written)])
+            assert result.exit_code in (0, 1), result.output
+            slices.append(written.read_bytes())
+        assert slices[0] == slices[1]
+        assert len(slices[0]) > 1000
+
+
 def test_recorded_captures(shared: Path) -> None:
     paths = sorted((shared / "captures").rglob("*.pcap*"))
     if not paths:

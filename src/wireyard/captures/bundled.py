@@ -257,6 +257,14 @@ class BundledStreams(StreamBundle):
         )
         return {"captured_ns": times_ns, "frame": frames}
 
+    def packets_of(self, block: Block) -> Ints:
+        """Return the numbers, from 0 on, of the captured packets that rows came in, each once."""
+        lengths = self._found.runs.lengths[self._runs]
+        begins = np.cumsum(lengths) - lengths
+        first = begins.searchsorted(block.places, "right") - 1
+        last = begins.searchsorted(block.places + block.lengths)
+        return self.table.content.packets_of(self._found.runs.records[self._runs], first, last)
+
     def given(self, name: str, block: Block) -> pa.Array:
         """Return a column whose value all rows of a stream have in common."""
         assert block.owners is not None

@@ -15,10 +15,10 @@ from wireyard.captures.inputs import Input, Readable
 from wireyard.captures.segment_columns import segment_schema
 from wireyard.captures.segments import scan_files
 from wireyard.errors import SourceError
-from wireyard.formats import Format
+from wireyard.formats.base import Row
 from wireyard.streams.conditions import Condition
 from wireyard.streams.plan import make_plan
-from wireyard.streams.scan import scan_stream
+from wireyard.streams.scan import scan_streams
 
 __all__ = ["frames_of_connections", "streams_of_clients"]
 
@@ -39,11 +39,12 @@ def streams_of_clients(found: Input, clients: Collection[str]) -> list[Readable]
     clients
         Client ids, of MQTT also assigned ones, or endpoints as in ``10.0.0.1:40000``.
     """
+    names = _streams_naming(found, clients)
     wanted = set()
-    for format, opened in found.streams:
+    for _, opened in found.streams:
         assert isinstance(opened, CapturedStream)
         ends = {str(opened.captured.src), str(opened.captured.dst)}
-        if not ends.isdisjoint(clients) or not _names(format, opened).isdisjoint(clients):
+        if opened.stream in names or not ends.isdisjoint(clients):
             wanted.add(opened.captured.connection)
     return [
         one
@@ -52,19 +53,28 @@ def streams_of_clients(found: Input, clients: Collection[str]) -> list[Readable]
     ]
 
 
-def _names(format: Format, opened: CapturedStream) -> set[str]:
-    """Return the client ids that a stream says."""
-    if format.name not in _LOGINS:
-        return set()
-    where, columns = _LOGINS[format.name]
-    found: set[str] = set()
-    for batch in scan_stream(opened, make_plan(format, columns, [where])):
-        for row in batch.to_pylist():
-            found.update(filter(None, [row.get("client_id")]))
-            for key, value in _pairs(row["properties"]):
-                if key in _NAMES:
-                    found.add(value)
-    return found
+def _streams_naming(found: Input, clients: Collection[str]) -> set[str]:
+    """Return the streams with a packet that names one of the clients."""
+    plans = {
+        label: make_plan(format, ["stream", *columns], [where])
+        for label, format in {one.label: one for one, _ in found.readables}.items()
+        for where, columns in filter(None, [_LOGINS.get(format.name)])
+    }
+    logins = (
+        (opened, plans[format.label]) for format, opened in found.readables if format.label in plans
+    )
+    return {
+        row["stream"]
+        for batch in scan_streams(logins)
+        for row in batch.to_pylist()
+        if not _names(row).isdisjoint(clients)
+    }
+
+
+def _names(row: Row) -> set[str]:
+    """Return the client ids that a packet names."""
+    given = {value for key, value in _pairs(row["properties"]) if key in _NAMES}
+    return given | {*filter(None, [row.get("client_id")])}
 
 
 def _pairs(properties: Iterable[Any] | None) -> Iterator[tuple[str, str]]:
@@ -90,7 +100,7 @@ def frames_of_connections(found: Input, streams: Iterable[Readable]) -> set[int]
         wanted[f"{one.src}>{one.dst}"].append(opened)
         wanted[f"{one.dst}>{one.src}"].append(opened)
         # Fragments are no rows of their own below.
-        frames |= one.packets_of(one.runs.offsets, one.runs.stops)
+        frames.update(one.packets_of(one.runs.offsets, one.runs.stops).tolist())
     rows = _segments_of(found, wanted)
     for flow, (numbers, begins) in rows.items():
         reverse = ">".join(flow.split(">")[::-1])

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from wireyard.captures.stream import Stream
 from wireyard.captures.tray import Tray
@@ -93,7 +91,7 @@ class CapturedStream:
 
     def columns(self, block: Block) -> Mapping[str, Ints]:
         """Return when the rows of a block were captured."""
-        gaps = [row for row, frame in block.odd.items() if frame.status == GAP]
+        gaps = _gaps(block)
         starts, stops = block.offsets, block.offsets + block.lengths
         if not gaps:
             frames, times_ns = self.captured.completed(starts, stops)
@@ -103,17 +101,11 @@ class CapturedStream:
             frames[seen], times_ns[seen] = self.captured.completed(starts[seen], stops[seen])
         return {"captured_ns": times_ns, "frame": frames}
 
-    def packets_of(self, rows: pa.RecordBatch) -> set[int]:
-        """Return the numbers, from 0 on, of the captured packets that rows came in.
-
-        Parameters
-        ----------
-        rows
-            With the columns `offset`, `length` and `status`.
-        """
-        seen = rows.filter(pc.not_equal(rows["status"], GAP))
-        starts = seen["offset"].to_numpy()
-        return self.captured.packets_of(starts, starts + seen["length"].to_numpy())
+    def packets_of(self, block: Block) -> Ints:
+        """Return the numbers, from 0 on, of the captured packets that rows came in, each once."""
+        seen = np.delete(np.arange(len(block.offsets)), _gaps(block))
+        starts = block.offsets[seen]
+        return self.captured.packets_of(starts, starts + block.lengths[seen])
 
     def close(self) -> None:
         """Do nothing: the capture is in memory."""
@@ -142,3 +134,8 @@ class CapturedStream:
         frame = framer.lose(stop)
         offset, length, context = np.array([[frame.start], [stop - frame.start], [frame.context]])
         return Block(self.tray.data, 0, offset, offset, length, context, {0: frame})
+
+
+def _gaps(block: Block) -> list[int]:
+    """Return the rows of a block that stand for bytes that were not captured."""
+    return [row for row, frame in block.odd.items() if frame.status == GAP]

@@ -84,7 +84,7 @@ def inner_stream(outer: Stream, parts: Sequence[Part]) -> Stream:
     for at in spread.tolist():
         record = int(records[at])
         others = outer.packets_of(starts[at : at + 1], stops[at : at + 1])
-        packets[record] = sorted(others.union(packets.get(record, [record])))
+        packets[record] = sorted({*others.tolist(), *packets.get(record, [record])})
     return replace(
         outer,
         size=int(lengths.sum()),

@@ -57,10 +57,12 @@ def _slices(files: Sequence[Bytes], wanted: Collection[int]) -> Iterator[Bytes]:
             headed = True
         at = pcap.FILE_HEADER_BYTES
         for records in pcap.read_records(data):
-            for stop in (records.starts + records.captured).tolist():
-                if number in wanted:
-                    yield data[at:stop]
-                number, at = number + 1, stop
+            bounds = np.r_[at, records.starts + records.captured]
+            kept = [number + place in wanted for place in range(len(records))]
+            edges = np.flatnonzero(np.diff(np.r_[False, kept, False])).tolist()
+            for first, behind in zip(edges[::2], edges[1::2], strict=True):
+                yield data[bounds[first] : bounds[behind]]
+            number, at = number + len(records), int(bounds[-1])
 
 
 def _blocks(data: Bytes, wanted: Collection[int], number: int) -> Generator[Bytes, None, int]:

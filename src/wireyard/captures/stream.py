@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +40,26 @@ class Content(NamedTuple):
         if len(self.records) and self.records[-1] == len(self.records) - 1:
             return self.times_ns.take(records)  # none is missing, so each stands at its number
         return self.times_ns[np.searchsorted(self.records, records)]
+
+    def packets_of(self, records: Ints, first: Ints, last: Ints) -> Ints:
+        """Return the numbers of all packets that runs came in, each once, ascending.
+
+        Parameters
+        ----------
+        records
+            Of each run the packet that completed it.
+        first, last
+            Ranges of runs, half-open.
+        """
+        filled = last > first
+        most = len(records) + 1
+        edges = np.bincount(first[filled], minlength=most)
+        edges -= np.bincount(last[filled], minlength=most)
+        found = np.unique(records[np.cumsum(edges[:-1]) > 0])
+        if not self.fragments:
+            return found
+        each = (self.fragments.get(record, (record,)) for record in found.tolist())
+        return np.unique(np.fromiter(chain.from_iterable(each), np.int64))
 
 
 class Runs(NamedTuple):
@@ -214,14 +235,13 @@ class Stream:
         complete_rows(starts, stops, runs.offsets, runs.records, self.times_ns, frames, times_ns)
         return frames, times_ns
 
-    def packets_of(self, starts: Ints, stops: Ints) -> set[int]:
-        """Return the numbers, from 0 on, of all packets that brought some of the bytes."""
-        found: set[int] = set()
+    def packets_of(self, starts: Ints, stops: Ints) -> Ints:
+        """Return the numbers, from 0 on, of all packets that brought some of the bytes.
+
+        Each is there once; ascending.
+        """
         first, last = self._runs_of(starts, stops)
-        for begin, end in zip(first.tolist(), last.tolist(), strict=True):
-            for record in self.runs.records[begin:end].tolist():
-                found.update(self.content.fragments.get(record, [record]))
-        return found
+        return self.content.packets_of(self.runs.records, first, last)
 
     def _runs_of(self, starts: Any, stops: Any) -> tuple[Any, Any]:
         """Return the first of the runs that bytes lie in, and the one behind the last."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_ROW = ("offset", "length", "status")
+_ROW = ("offset",)
 
 
 @click.command(
@@ -81,9 +81,9 @@ def command(
 
     named = get_format(format_name) if format_name else None
     found = open_captures(files, named, decode_as, keylog=keylog)
-    if not found.streams:
+    if not found.readables:
         raise UsageError(f"{found.name}: no stream of it is known; --decode-as says what they are")
-    streams: Sequence[Readable] = found.streams
+    streams: Sequence[Readable] = found.readables
     if clients:
         from wireyard.captures.clients import frames_of_connections, streams_of_clients
 
@@ -114,26 +114,30 @@ def _packets_of(
     lenient: bool,
     max_packet_bytes: int | None,
 ) -> set[int]:
+    from wireyard.captures.bundled import BundledStreams
     from wireyard.captures.directed import CapturedStream
     from wireyard.streams.conditions import bind, parse
     from wireyard.streams.plan import make_plan
-    from wireyard.streams.scan import scan_stream
+    from wireyard.streams.scan import scan_parts
 
-    wanted: set[int] = set()
-    tree = parse(where)
-    never = True
-    for format, opened in streams:
-        assert isinstance(opened, CapturedStream)
-        if bind(tree, format, captured=True, lenient=lenient).never:
-            continue
-        never = False
-        limit = max_packet_bytes
-        plan = make_plan(
+    tree, limit = parse(where), max_packet_bytes
+    formats = {format.label: format for format, _ in streams}
+    plans = {
+        label: make_plan(
             *(format, _ROW, where), max_packet_bytes=limit, captured=True, lenient=lenient
         )
-        for rows in scan_stream(opened, plan):
-            wanted |= opened.packets_of(rows)
-    if never:
-        known = " and ".join(sorted({format.name for format, _ in streams}))
+        for label, format in formats.items()
+        if not bind(tree, format, captured=True, lenient=lenient).never
+    }
+    if not plans:
+        known = " and ".join(sorted({format.name for format in formats.values()}))
         raise UsageError(f"--where {' '.join(where)}: {known} rows have no such column")
+    wanted: set[int] = set()
+    matching = (
+        (opened, plans[format.label]) for format, opened in streams if format.label in plans
+    )
+    for parts, _ in scan_parts(matching):
+        for opened, block in parts:
+            assert isinstance(opened, CapturedStream | BundledStreams)
+            wanted.update(opened.packets_of(block).tolist())
     return wanted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from importlib import import_module
@@ -44,6 +44,7 @@ __all__ = [
     "load_fast_path",
     "open_windows",
     "parts_of",
+    "scan_parts",
     "scan_source",
     "scan_stream",
     "scan_streams",
@@ -185,18 +186,23 @@ def scan_streams(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of several streams, one behind the other; threads decode across them."""
     readers = _Readers(threads)
+    yield from _decoded(_turns_of_all(streams, readers), readers, threads)
 
-    def turns() -> Iterator[Turn]:
-        for together, plan in bundles(streams):
-            if len(together) > 1 or isinstance(together[0], StreamBundle):
-                fast = load_fast_path(plan.format, max(each.bytes_ahead for each in together))
-                scanner = readers.scanner(plan, fast)
-                parts = (parts_of(opened, plan, fast, scanner) for opened in together)
-                yield plan, fast, chain.from_iterable(parts)
-            else:
-                yield from _turns(together[0], plan, readers)
 
-    yield from _decoded(turns(), readers, threads)
+def scan_parts(
+    streams: Iterable[tuple[DirectedStream, Plan]],
+) -> Iterator[tuple[Sequence[Part], list[pa.RecordBatch]]]:
+    """Yield the rows of several streams, those of small ones together, and the blocks they are of.
+
+    The blocks have the rows that the batches have, in the same order.
+    """
+    readers = _Readers(1)
+    for turn in _turns_of_all(streams, readers):
+        reader = readers.reader(*turn[:2])
+        for some in _of_same_data(turn[2]):
+            batches = reader.read(some)
+            yield reader.parts, batches
+    readers.leave()
 
 
 def bundles(
@@ -218,6 +224,19 @@ def bundles(
         plan = wanted
     if plan is not None:
         yield together, plan
+
+
+def _turns_of_all(
+    streams: Iterable[tuple[DirectedStream, Plan]], readers: _Readers
+) -> Iterator[Turn]:
+    for together, plan in bundles(streams):
+        if len(together) > 1 or isinstance(together[0], StreamBundle):
+            fast = load_fast_path(plan.format, max(each.bytes_ahead for each in together))
+            scanner = readers.scanner(plan, fast)
+            parts = (parts_of(opened, plan, fast, scanner) for opened in together)
+            yield plan, fast, chain.from_iterable(parts)
+        else:
+            yield from _turns(together[0], plan, readers)
 
 
 def _turns(
@@ -312,14 +331,19 @@ def _decoded(turns: Iterator[Turn], readers: _Readers, threads: int) -> Iterator
     def decode(turn: Turn) -> list[pa.RecordBatch]:
         plan, fast, parts = turn
         reader = readers.reader(plan, fast)
-        shared = groupby(parts, lambda part: id(part[1].data))
-        return [batch for _, some in shared for batch in reader.read(list(some))]
+        return [batch for some in _of_same_data(parts) for batch in reader.read(some)]
 
     with closing(in_turns(decode, turns, threads)) as found:
         for batch in chain.from_iterable(found):
             if batch.num_rows:
                 yield batch
     readers.leave()
+
+
+def _of_same_data(parts: Iterable[Part]) -> Iterator[list[Part]]:
+    """Yield the parts whose blocks follow each other in one buffer, which one call reads."""
+    for _, some in groupby(parts, lambda part: id(part[1].data)):
+        yield list(some)
 
 
 def load_fast_path(format: Format, size: int) -> Any:
