@@ -15,6 +15,7 @@ NAMES = (
     "jmq_facts",
     "spark_source",
     "run_bronze",
+    "lake_sizes",
 )
 
 for name in sys.argv[1:] or NAMES:

@@ -52,7 +52,7 @@ def measure(spark: SparkSession, path: Path) -> tuple[float, float, int]:
         found = list_inputs([str(path)]).inputs
         report = fill_lake(opened, found, lambda: spark, watch, few_bytes=-1)
         end = time.perf_counter()
-    packets = sum(one.counts["packets_ok"] for each in report.added for one in each.streams)
+    packets = sum(one.packets_ok for each in report.added for one in each.ledger.values())
     shutil.rmtree(lake)
     return watch.read - watch.began, end - watch.read, packets
 

@@ -195,9 +195,8 @@ def staged(lake: Path, spark: SparkSession) -> tuple[dict[str, list[Row]], Seque
     """Run the stage anew over the packets of a lake; return its tables, and what was said."""
     with Lake.open(str(lake)) as opened:
         files = {name: opened.paths(f"packets_{name}") for name in ("jmq", "gpacket", "mqtt")}
-        found = write_facts(
-            Runner(lambda: spark, opened), opened, files, list(opened.inputs.values()), {}
-        )
+        runner, inputs = Runner(lambda: spark, opened), list(opened.inputs.values())
+        found = write_facts(runner, opened, files, opened.paths("streams"), inputs, {})
         tables = {name: ds.dataset(opened.staged(name)).to_table() for name in FACTS}
     return {name: rows.to_pylist() for name, rows in tables.items()}, found.notes
 

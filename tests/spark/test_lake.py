@@ -18,13 +18,14 @@ from uuid import uuid4
 
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from wireyard.captures.stream_table import LEDGER
 from wireyard.errors import SourceError
 from wireyard.lake import LakeSnapshot, read_lake
+from wireyard.lake.ledgers import LedgerSum, StreamLedger, captured_streams, streams_table
 from wireyard.spark import lake as lakes
 from wireyard.spark.lake import (
     RETENTION,
@@ -32,7 +33,6 @@ from wireyard.spark.lake import (
     Input,
     Lake,
     LakeError,
-    StreamLedger,
 )
 from wireyard.streams.source import create_file, filesystem
 
@@ -54,14 +54,14 @@ def stage(lake: Lake, table: str, names: Sequence[str]) -> list[str]:
 def first_commit(lake: Lake) -> None:
     grown = stage(lake, "grown", BEFORE["grown"])
     swapped = stage(lake, "swapped", BEFORE["swapped"])
-    entry = Input("/in/a", "jmq", {"size": 1}, [], {"grown": grown[:1]})
+    entry = Input("/in/a", "jmq", {"size": 1}, {}, {"grown": grown[:1]})
     lake.commit(Change((entry,), append={"grown": grown, "swapped": swapped}))
 
 
 def second_change(lake: Lake) -> Change:
     grown = stage(lake, "grown", ["d", "e"])
     swapped = stage(lake, "swapped", AFTER["swapped"])
-    entry = Input("/in/d", "jmq", {"size": 2}, [], {"grown": grown})
+    entry = Input("/in/d", "jmq", {"size": 2}, {}, {"grown": grown})
     gone = {"grown": ["b.parquet"], "swapped": list(lake.files["swapped"])}
     return Change((entry,), gone, {"grown": grown, "swapped": swapped})
 
@@ -610,10 +610,10 @@ def test_a_committed_file_that_is_gone_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b'{"record": 3, "run": "x"}', "was written by an older wireyard; name a new folder"),
+        (b'{"record": 4, "run": "x"}', "was written by an older wireyard; name a new folder"),
         (b'{"record": 99}', "was written by a newer wireyard; name a new folder"),
-        (b'{"record": 4', "the record of commit 1 is damaged"),
-        (b'{"record": 4, "tables": 7}', "the record of commit 1 is damaged"),
+        (b'{"record": 5', "the record of commit 1 is damaged"),
+        (b'{"record": 5, "tables": 7}', "the record of commit 1 is damaged"),
     ],
 )
 def test_records_that_cannot_be_read(tmp_path: Path, content: bytes, problem: str) -> None:
@@ -627,33 +627,25 @@ def test_records_that_cannot_be_read(tmp_path: Path, content: bytes, problem: st
 # --- ledgers --------------------------------------------------------------------------------
 
 
-def test_ledgers_are_read_back(tmp_path: Path) -> None:
-    from wireyard.captures.stream_table import LEDGER
-    from wireyard.lake.ledgers import ledger_table, streams_table
-
-    def ledger(stream: str, size: int, **facts: Any) -> StreamLedger:
-        counts = {**dict.fromkeys(LEDGER, 0), "bytes_read": size}
-        return StreamLedger(stream, "mqtt", counts, facts)
-
-    inputs = [
-        Input("/b", None, {}, [ledger("y", 2, transport="tcp", bytes_gap=7), ledger("x", 1)]),
-        Input("/a", "mqtt", {}, [ledger("/a", 3)]),
-        Input("/c", None, {}, []),
-    ]
-    for number in range(2):  # the second time in another commit
-        with Lake.open(str(tmp_path)) as lake:
-            some = inputs[:2] if number == 0 else inputs[2:]
-            files = {}
-            for table, rows in (("ledger", ledger_table(some)), ("streams", streams_table(some))):
-                lake.make_staging([table])
-                files[table] = [f"{table}-{number}.parquet"]
-                pq.write_table(rows, lake.staged(table, files[table][0]))
-            lake.commit(Change(tuple(some), append=files))
+def test_sums_of_ledgers_are_read_back(tmp_path: Path) -> None:
+    sums = {"mqtt": LedgerSum(2, 1, 90, 70, 10, 5, 5, 3, 1), "jmq": LedgerSum(1, 0, 8, 8)}
+    with Lake.open(str(tmp_path)) as lake:
+        lake.commit(Change((Input("/b", None, {}, sums), Input("/c", None, {}))))
     found = read_lake(str(tmp_path)).inputs
-    for each in inputs:
-        read = [(one.stream, one.format, one.counts) for one in found[each.source].streams]
-        assert read == [(one.stream, one.format, one.counts) for one in each.streams]
-    first = found["/b"].streams[0].facts
-    assert (first["transport"], first["bytes_gap"], first["opened"]) == ("tcp", 7, None)
-    rows = read_lake(str(tmp_path)).read("ledger", where=pc.field("source") == "/b")
-    assert rows["stream"].to_pylist() == ["y", "x"]
+    assert (found["/b"].ledger, found["/c"].ledger) == (sums, {})
+
+
+def test_what_captures_show_of_streams_is_read_by_source(tmp_path: Path) -> None:
+    shown = {"transport": "tcp", "ended": "fin", "bytes_gap": 7}
+    counts = {**dict.fromkeys(LEDGER, 0), "bytes_read": 2}
+    ledgers = [
+        StreamLedger("/a", "/a", "mqtt", counts, {"bytes_gap": 0}),  # bare: no capture shows it
+        StreamLedger("/b", "y", "mqtt", counts, shown),
+        StreamLedger("/c", "z", "mqtt", counts, shown),
+    ]
+    pq.write_table(streams_table(ledgers), tmp_path / "streams.parquet")
+    columns = ("stream", "ended", "bytes_gap")
+    found = captured_streams([str(tmp_path / "streams.parquet")], ["/a", "/b"], columns)
+    assert [row for rows in found for row in rows.to_pylist()] == [
+        {"stream": "y", "ended": "fin", "bytes_gap": 7}
+    ]

@@ -34,7 +34,7 @@ from tests.spark.lakes import (
 )
 from wireyard.errors import LedgerError, SourceError
 from wireyard.layers.tables import FACTS
-from wireyard.spark import bronze, stitching
+from wireyard.spark import bronze
 from wireyard.spark.inputs import list_inputs
 from wireyard.spark.job import fill_lake
 from wireyard.spark.lake import Lake, LakeError
@@ -322,7 +322,11 @@ def test_attempts_that_are_killed_leave_nothing_double(
 
 
 def test_a_run_that_fails_adds_nothing(
-    folder: Path, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    folder: Path,
+    tmp_path: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    examples: Path,
 ) -> None:
     paths = copied(folder, tmp_path / "in")
     run(tmp_path / "lake", spark, paths[0])
@@ -333,12 +337,10 @@ def test_a_run_that_fails_adds_nothing(
         with pytest.raises(SourceError, match=r"client\.jmq: there is no such file"):
             fill_lake(lake, found, lambda: spark, Silent(), few_bytes=-1)
     assert parquet_files(tmp_path / "lake") == before
-    monkeypatch.setattr(
-        stitching, "LEDGER", ("bytes_read", "bytes_ok", "packets_ok", "packets_malformed")
-    )
-    monkeypatch.setattr(stitching, "_COUNTS", ("bytes_ok", "packets_ok", "packets_malformed"))
-    with pytest.raises(LedgerError, match="out of balance"):
-        run(tmp_path / "lake", spark, paths[2])
+    monkeypatch.setattr(bronze, "LEDGER", ("bytes_read", "packets_ok", "packets_malformed"))
+    for path in (paths[2], examples / "traffic.pcap"):  # joined by the driver, and by its task
+        with pytest.raises(LedgerError, match="out of balance"):
+            run(tmp_path / "lake", None, path, few_bytes=1 << 30)
     assert parquet_files(tmp_path / "lake") == before
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import IO, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from rich.table import Table
 from rich.text import Text
 
 from wireyard.cli.tables import console_on, print_lines, printable
-from wireyard.spark.lake import Input, Lake, StreamLedger
+from wireyard.lake.ledgers import LedgerSum
+from wireyard.spark.lake import Input, Lake
 from wireyard.spark.report import Report
 from wireyard.streams.source import filesystem
 
@@ -34,7 +36,7 @@ def print_summary(
             console.print()
             print_lines(console, table)
         console.print()
-        for line in (_balance(inputs), _quarantine(inputs), _place(lake)):
+        for line in (_balance(inputs), _quarantine(lake), _place(lake)):
             console.print(line, soft_wrap=not console.is_terminal)
 
 
@@ -42,7 +44,7 @@ def _done(report: Report, reading_s: float, total_s: float) -> str:
     held = f"{_count(report.unchanged, 'input')} in the lake already, unchanged"
     if not report.added:
         return f"nothing new: {held}"
-    read = sum(one.counts["bytes_read"] for one in _streams(report.added))
+    read = _total(report.added).bytes_read
     speed = f"{bytes_text(read / max(reading_s, 1e-3))}/s"
     parts = [
         f"{_count(len(report.added), 'input')} read, {bytes_text(read)} in {reading_s:.1f} s"
@@ -57,14 +59,14 @@ def _done(report: Report, reading_s: float, total_s: float) -> str:
 
 def _formats(inputs: Sequence[Input]) -> Table:
     table = _table("format", "streams", "packets", "bytes")
-    streams = Counter(one.format for one in _streams(inputs))
-    for name in sorted(name for name in streams if name):
-        ledgers = [one.counts for one in _streams(inputs) if one.format == name]
-        if not any(one["bytes_read"] for one in ledgers):
-            continue
-        packets = sum(one["packets_ok"] + one["packets_malformed"] for one in ledgers)
-        size = sum(one["bytes_read"] for one in ledgers)
-        table.add_row(name, f"{streams[name]:,}", f"{packets:,}", bytes_text(size))
+    sums: defaultdict[str, LedgerSum] = defaultdict(LedgerSum)
+    for each in inputs:
+        for name, one in each.ledger.items():
+            sums[name] += one
+    for name, one in sorted(sums.items()):
+        if one.bytes_read:
+            size = bytes_text(one.bytes_read)
+            table.add_row(name, f"{one.streams:,}", f"{one.packets:,}", size)
     return table
 
 
@@ -99,25 +101,33 @@ def _read(lake: Lake, name: str, columns: list[str]) -> Iterable[pa.Table]:
 
 
 def _balance(inputs: Sequence[Input]) -> Text:
-    total: Counter[str] = Counter()
-    for one in _streams(inputs):
-        total.update(one.counts)
-    parts = [f"{total['bytes_ok']:,} in packets"]
-    parts += [f"{total[f'bytes_{bad}']:,} {bad}" for bad in _BAD if total[f"bytes_{bad}"]]
-    text = f"balances: {total['bytes_read']:,} bytes read = {' + '.join(parts)}"
+    total = _total(inputs)
+    parts = [f"{total.bytes_ok:,} in packets"]
+    counts = {bad: getattr(total, f"bytes_{bad}") for bad in _BAD}
+    parts += [f"{count:,} {bad}" for bad, count in counts.items() if count]
+    text = f"balances: {total.bytes_read:,} bytes read = {' + '.join(parts)}"
     return Text.assemble("ledger      ", (text, "green"))
 
 
-def _quarantine(inputs: Sequence[Input]) -> Text:
-    bad = [one for one in _streams(inputs) if one.counts["bytes_ok"] != one.counts["bytes_read"]]
+def _quarantine(lake: Lake) -> Text:
+    bad = _total(lake.inputs.values()).bad_streams
     if not bad:
         return Text("quarantine  empty")
-    text = f"{_count(len(bad), 'stream')} with bytes in no well-formed packet; the first: "
-    return Text.assemble("quarantine  ", (f"{text}{printable(bad[0].stream)}", "yellow"))
+    text = f"{_count(bad, 'stream')} with bytes in no well-formed packet; the first: "
+    return Text.assemble("quarantine  ", (f"{text}{printable(_first_bad(lake))}", "yellow"))
 
 
-def _streams(inputs: Sequence[Input]) -> list[StreamLedger]:
-    return [one for each in inputs for one in each.streams]
+def _first_bad(lake: Lake) -> str:
+    """Return the name of a stream with bytes in no well-formed packet."""
+    for part in _read(lake, "ledger", ["stream", "bytes_read", "bytes_ok"]):
+        found = part.filter(pc.not_equal(part["bytes_read"], part["bytes_ok"]))
+        if found.num_rows:
+            return str(found["stream"][0])
+    return ""
+
+
+def _total(inputs: Iterable[Input]) -> LedgerSum:
+    return sum((one for each in inputs for one in each.ledger.values()), LedgerSum())
 
 
 def _place(lake: Lake) -> Text:

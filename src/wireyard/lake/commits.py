@@ -1,9 +1,9 @@
 """Commits of the lake: what it holds after each of them, as records that are written once.
 
 A record lists every file of every table, with rows, bytes and CRC-32, and every input with the
-files that hold its rows. It is whole by itself, so the newest one is the lake, and any other one
-is the lake as it was. A commit is the exclusive creation of its record: one step on a disk and on
-an object store, which at most one of several writers succeeds in.
+files that hold its rows and the sums of its ledgers. It is whole by itself, so the newest one is
+the lake, and any other one is the lake as it was. A commit is the exclusive creation of its record:
+one step on a disk and on an object store, which at most one of several writers succeeds in.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from wireyard.errors import LakeDamaged, LakeError
+from wireyard.lake.ledgers import LedgerSum
 from wireyard.streams.source import create_file, filesystem
 
 __all__ = [
@@ -27,28 +28,15 @@ __all__ = [
     "DataFile",
     "Input",
     "RemovedFile",
-    "StreamLedger",
     "describe_file",
     "file_crc32",
     "write_seal",
 ]
 
-_RECORD_VERSION: Final = 4
+_RECORD_VERSION: Final = 5
 _SUFFIX: Final = ".json"
 _DIGITS: Final = 8
 _BLOCK_BYTES: Final = 1 << 20
-
-
-@dataclass(frozen=True)
-class StreamLedger:
-    """Where each byte of a stream went."""
-
-    stream: str
-    format: str | None
-    """None of an empty stream."""
-    counts: Mapping[str, int]
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """What a capture tells of it: columns of the table ``streams``."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +49,8 @@ class Input:
     """What it was taken for; None of an empty input, and of a capture that may hold any."""
     stamp: Mapping[str, Any]
     """What the input was when it was read; anything else there is a changed input."""
-    streams: Sequence[StreamLedger]
-    """Read from the tables ``ledger`` and ``streams`` when they are asked for."""
+    ledger: Mapping[str, LedgerSum] = field(default_factory=dict)
+    """By format, with its dialect; empty streams under an empty one."""
     files: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """By table, the files that hold its rows, perhaps among those of other inputs."""
 
@@ -121,6 +109,7 @@ class Commit:
                     "source": each.source,
                     "format": each.format,
                     "stamp": each.stamp,
+                    "ledger": {format: astuple(one) for format, one in each.ledger.items()},
                     "files": {
                         table: [places[table][name] for name in names]
                         for table, names in each.files.items()
@@ -150,7 +139,7 @@ def _from_json(record: Mapping[str, Any]) -> Commit:
             each["source"],
             each["format"],
             each["stamp"],
-            (),
+            {format: LedgerSum(*counts) for format, counts in each["ledger"].items()},
             {
                 table: [tables[table][place].name for place in places]
                 for table, places in each["files"].items()

@@ -1,138 +1,116 @@
-"""The ledgers of the streams that a lake holds, read from its tables `streams` and `ledger`.
+"""The tables `streams` and `ledger`: a row each for every stream, and their sums by input.
 
-The lake keeps ledgers nowhere else. A file of each table has the streams of the same inputs in the
-same order, so the ledgers of an input are rows of the two, read when they are asked for.
+Tasks write the rows of the streams that they read, in a file of each table. A commit has the sums
+only, so opening a lake takes the same whatever the number of its streams.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
-from itertools import accumulate
-from typing import Final, overload
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from wireyard.captures import stream_table
-from wireyard.captures.stream_table import CAPTURED_FACTS, LEDGER, LEDGER_TABLE, STREAMS
-from wireyard.lake.commits import Input, StreamLedger
+from wireyard.captures.stream_table import LEDGER_TABLE
 from wireyard.streams.source import filesystem
 
-__all__ = ["HeldLedgers", "captured_streams", "ledger_table", "streams_table"]
+__all__ = [
+    "LEDGER_FILES",
+    "LedgerSum",
+    "StreamLedger",
+    "captured_streams",
+    "ledger_table",
+    "streams_table",
+]
 
-_FACTS: Final = (*CAPTURED_FACTS, "bytes_gap")
+LEDGER_FILES: Final = ("streams", "ledger")
+"""The two tables."""
+_BATCH_ROWS: Final = 1 << 15
 
 
-def streams_table(inputs: Iterable[Input]) -> pa.Table:
-    """Return a row for every stream of the inputs; what only captures tell is null of others."""
+@dataclass(frozen=True, slots=True)
+class StreamLedger:
+    """Where each byte of a stream went."""
+
+    source: str
+    stream: str
+    format: str | None
+    """None of an empty stream."""
+    counts: Mapping[str, int]
+    facts: Mapping[str, Any]
+    """What a capture tells of it: columns of the table ``streams``."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSum:
+    """The ledgers of some streams, added."""
+
+    streams: int = 0
+    bad_streams: int = 0
+    """Those with bytes in no well-formed packet."""
+    bytes_read: int = 0
+    bytes_ok: int = 0
+    bytes_malformed: int = 0
+    bytes_garbage: int = 0
+    bytes_tail: int = 0
+    packets_ok: int = 0
+    packets_malformed: int = 0
+
+    @classmethod
+    def of(cls, ledger: StreamLedger) -> LedgerSum:
+        """Return that of one stream."""
+        is_bad = ledger.counts["bytes_ok"] != ledger.counts["bytes_read"]
+        return cls(1, int(is_bad), **ledger.counts)
+
+    @property
+    def packets(self) -> int:
+        """How many packets there are, malformed ones too."""
+        return self.packets_ok + self.packets_malformed
+
+    def __add__(self, other: LedgerSum) -> LedgerSum:
+        return LedgerSum(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+
+def streams_table(ledgers: Iterable[StreamLedger]) -> pa.Table:
+    """Return a row for every stream; what only captures tell is null of others."""
     return stream_table.streams_table(
         {
-            "source": each.source,
+            "source": one.source,
             "stream": one.stream,
             "format": one.format,
             **one.facts,
             "bytes_read": one.counts["bytes_read"],
         }
-        for each in sorted(inputs, key=lambda each: each.source)
-        for one in each.streams
+        for one in ledgers
     )
 
 
-def captured_streams(inputs: Iterable[Input]) -> pa.Table:
-    """Return the rows of `streams_table` that captures tell something of."""
-    streams = streams_table(inputs)
-    return streams.filter(streams["transport"].is_valid())
-
-
-def ledger_table(inputs: Iterable[Input]) -> pa.Table:
-    """Return a row for every stream of the inputs, in the order of `streams_table`."""
-    rows = [
-        {"source": each.source, "stream": one.stream, **one.counts}
-        for each in sorted(inputs, key=lambda each: each.source)
-        for one in each.streams
-    ]
+def ledger_table(ledgers: Iterable[StreamLedger]) -> pa.Table:
+    """Return a row for every stream, in the order of `streams_table`."""
+    rows = [{"source": one.source, "stream": one.stream, **one.counts} for one in ledgers]
     return pa.Table.from_pylist(rows, LEDGER_TABLE)
 
 
-class HeldLedgers:
-    """The ledgers of all inputs of a lake.
+def captured_streams(
+    paths: Iterable[str], sources: Collection[str], columns: Sequence[str]
+) -> Iterator[pa.Table]:
+    """Yield what captures show of the streams of some inputs.
 
     Parameters
     ----------
     paths
-        The files of a table, by its name.
+        Files of the table `streams`, perhaps with streams of other inputs too.
     """
-
-    def __init__(self, paths: Callable[[str], Sequence[str]]) -> None:
-        self._paths = paths
-
-    def of(self, source: str) -> Sequence[StreamLedger]:
-        """Return the ledgers of an input; nothing is read yet."""
-        return _Ledgers(self, source)
-
-    def load(self, source: str) -> list[StreamLedger]:
-        """Read the ledgers of an input."""
-        first, count = self._places.get(source, (0, 0))
-        rows = self._rows.slice(first, count).to_pylist()
-        return [
-            StreamLedger(
-                row["stream"],
-                row["format"],
-                {name: row[name] for name in LEDGER},
-                {name: row[name] for name in _FACTS},
-            )
-            for row in rows
-        ]
-
-    @cached_property
-    def _rows(self) -> pa.Table:
-        streams = _read_sorted(self._paths("streams"), STREAMS)
-        counts = _read_sorted(self._paths("ledger"), LEDGER_TABLE)
-        for name in LEDGER[1:]:
-            streams = streams.append_column(name, counts[name])
-        return streams
-
-    @cached_property
-    def _places(self) -> dict[str, tuple[int, int]]:
-        """Where the rows of each input begin, and how many they are."""
-        found = self._rows["source"].combine_chunks().value_counts()
-        counts = found.field("counts").to_pylist()  # as an array of numpy it would load pandas
-        starts = accumulate(counts, initial=0)
-        places = zip(starts, counts, strict=False)
-        return dict(zip(found.field("values").to_pylist(), places, strict=True))
-
-
-class _Ledgers(Sequence[StreamLedger]):
-    """The ledgers of one input, read when they are looked at."""
-
-    def __init__(self, held: HeldLedgers, source: str) -> None:
-        self._held = held
-        self._source = source
-
-    @cached_property
-    def _all(self) -> list[StreamLedger]:
-        return self._held.load(self._source)
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    @overload
-    def __getitem__(self, place: int) -> StreamLedger: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[StreamLedger]: ...
-    def __getitem__(self, place: int | slice) -> StreamLedger | Sequence[StreamLedger]:
-        return self._all[place]
-
-
-def _read_sorted(paths: Sequence[str], schema: pa.Schema) -> pa.Table:
-    """Return all rows by source, those of one in the order in which they stand."""
-    tables = [pa.Table.from_batches([], schema)]
+    wanted = pa.array(sources, pa.string())
+    needed = [*dict.fromkeys(("source", "transport", *columns))]
     for path in paths:
         system, inner = filesystem(path)
-        with system.open_input_file(inner) as file:
-            tables.append(pq.ParquetFile(file).read())
-    rows = pa.concat_tables(tables)
-    # Arrow's sort keeps the order of what is equal.
-    return rows.take(pc.sort_indices(rows["source"]))
+        with system.open_input_file(inner) as opened, pq.ParquetFile(opened) as file:
+            for batch in file.iter_batches(_BATCH_ROWS, columns=needed):
+                is_wanted = pc.is_in(batch["source"], wanted)
+                found = batch.filter(pc.and_(is_wanted, batch["transport"].is_valid()))
+                yield pa.Table.from_batches([found]).select(columns)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -11,7 +11,6 @@ from pyarrow import fs
 
 from wireyard.errors import LakeDamaged, LakeError, SourceError
 from wireyard.lake.commits import Commit, CommitLog, DataFile, Input, file_crc32
-from wireyard.lake.ledgers import HeldLedgers
 from wireyard.streams.source import filesystem, reading
 
 if TYPE_CHECKING:
@@ -64,14 +63,10 @@ class LakeSnapshot:
         """The commit: when it was made, its files and inputs."""
         return self._commit
 
-    @cached_property
-    def inputs(self) -> dict[str, Input]:
-        """The inputs by source, whose ledgers are read from tables when one is asked for."""
-        ledgers = HeldLedgers(self.paths)
-        return {
-            source: replace(each, streams=ledgers.of(source))
-            for source, each in self._commit.inputs.items()
-        }
+    @property
+    def inputs(self) -> Mapping[str, Input]:
+        """The inputs by source."""
+        return self._commit.inputs
 
     @cached_property
     def files(self) -> dict[str, list[str]]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, fields
-from typing import IO, Any, cast
+from types import MappingProxyType
+from typing import IO, Any, Final, cast
 from uuid import uuid4
 
 import numpy as np
@@ -25,10 +26,11 @@ from wireyard.captures.stores.rows import SCHEMA as STORE_RECORDS
 from wireyard.captures.stores.rows import record_rows
 from wireyard.captures.stores.stream import StoreStream
 from wireyard.captures.stream import Stream
-from wireyard.captures.stream_table import describe_stream
-from wireyard.errors import SourceError, WireError
+from wireyard.captures.stream_table import LEDGER, describe_stream
+from wireyard.errors import LedgerError, SourceError, WireError
 from wireyard.formats import get_format
 from wireyard.formats.base import Format
+from wireyard.lake.ledgers import LEDGER_FILES, StreamLedger, ledger_table, streams_table
 from wireyard.spark.captures import CapturePart
 from wireyard.spark.files import is_missing
 from wireyard.spark.indexing import HeaderPiece, write_headers
@@ -56,6 +58,7 @@ __all__ = [
     "Outcome",
     "Piece",
     "Settings",
+    "make_ledger",
     "packets_table",
     "write_task",
 ]
@@ -64,12 +67,18 @@ HEADERS = "headers"
 """Staged folder of the headers of captures."""
 DONE_MARKS = "done"
 """Staged folder where each task that is done leaves an empty file named by its number."""
-FAILURES: Mapping[str, type[WireError]] = {"read": SourceError, "write": LakeError}
+FAILURES: Mapping[str, type[WireError]] = {
+    "read": SourceError,
+    "write": LakeError,
+    "balance": LedgerError,
+}
 """Why a task has nothing to show. It says so instead of failing, so that Spark does not try a
 missing file or a full disk four times and bury the sentence in a traceback."""
 QUARANTINE_TABLE, STORE_RECORDS_TABLE = "quarantine", "store_records"
 GONE = "gone"
 """Of an outcome: the source was there when the run began."""
+_HELD_STREAMS: Final = 1 << 12
+"""Ledgers that a task holds before they are written."""
 _GUESS_BYTES = 64 << 10
 """Read to guess where a piece begins; more only if no header begins in it."""
 
@@ -113,13 +122,11 @@ AnyPiece = Piece | CapturePart | HeaderPiece
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a piece: one row of the manifest."""
+    """What became of a piece, or of the streams of a format in one: a row of the manifest."""
 
     source: str
     start: int
     stop: int
-    stream: str | None = None
-    """The stream of a capture; None of a bare one."""
     format: str | None = None
     first: int | None = None
     """Where its first row begins; None if nothing that looks like a frame begins in it."""
@@ -139,25 +146,17 @@ class Outcome:
     bytes_gap: int = 0
     packets_ok: int = 0
     packets_malformed: int = 0
+    streams: int = 0
+    """How many streams these are, of those that the piece has whole."""
+    bad_streams: int = 0
     packets_file: str | None = None
     quarantine_file: str | None = None
     records_file: str | None = None
     """Where the records of a store are."""
+    ledger_file: str | None = None
+    """Where the rows of its streams are, in both tables."""
     failed: str | None = None
     """One of `FAILURES`, or `GONE`: then this is all that there is of the source."""
-    transport: str | None = None
-    src_addr: str | None = None
-    src_port: int | None = None
-    dst_addr: str | None = None
-    dst_port: int | None = None
-    opened: int | None = None
-    begun: int | None = None
-    """Whether the capture shows the stream's beginning."""
-    ended: str | None = None
-    first_ns: int | None = None
-    last_ns: int | None = None
-    ended_ns: int | None = None
-    ended_frame: int | None = None
     index_file: str | None = None
     """Where the headers of a piece of a capture are."""
     index_context: str | None = None
@@ -165,7 +164,16 @@ class Outcome:
     message: str | None = None
     """Why it failed; else what is to be said about the source."""
 
+    def add(self, other: Outcome) -> None:
+        """Count what became of a stream too."""
+        for name in _SUMMED:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in _FILES:
+            setattr(self, name, getattr(other, name) or getattr(self, name))
 
+
+_SUMMED: Final = ("rows", "bytes_gap", "streams", "bad_streams", *LEDGER[1:])
+_FILES: Final = ("packets_file", "quarantine_file", "records_file", "ledger_file")
 _TYPES = {"int": pa.int64(), "str": pa.string()}
 MANIFEST = pa.schema([(each.name, _TYPES[str(each.type).split()[0]]) for each in fields(Outcome)])
 """The manifest in Arrow: the fields of `Outcome`."""
@@ -210,6 +218,7 @@ class _Task:
         self._name = f"part-{number:05d}-{uuid4().hex}.parquet"
         self._files: dict[str, PartFile] = {}
         self._redactors: dict[str, Redactor] = {}
+        self._ledgers: list[StreamLedger] = []
         self._writes = 0
 
     def write_or_skip(self, piece: AnyPiece) -> list[Outcome]:
@@ -255,14 +264,15 @@ class _Task:
         damage = found.damage if part.part == 0 else None
         for note in filter(None, (damage, *found.notes, *found.closed, found.unread)):
             yield Outcome(part.source, 0, 0, message=note)
+        sums: dict[str, Outcome] = {}
         for format, opened in found.streams:
             assert isinstance(opened, CapturedStream)
             outcome = self._write_stream(part, format, opened, opened.captured)
-            for name, value in describe_stream(opened.captured).items():
-                setattr(outcome, name, int(value) if isinstance(value, bool) else value)
-            yield outcome
+            self._close_stream(opened.stream, outcome, sums, describe_stream(opened.captured))
+        yield from sums.values()
 
     def _write_stored(self, part: CapturePart) -> Iterator[Outcome]:
+        sums: dict[str, Outcome] = {}
         for file in read_store(part.source):
             if file.failure is not None:
                 yield Outcome(part.source, 0, 0, message=str(file.failure))
@@ -270,13 +280,14 @@ class _Task:
             if opened is not None:
                 outcome = self._write_stream(part, opened.format, opened, opened)
             else:
-                outcome = Outcome(part.source, 0, len(file.data), file.name, first=0)
+                outcome = Outcome(part.source, 0, len(file.data), first=0)
                 outcome.end = outcome.bytes_gap = len(file.data)
             rows = pa.RecordBatch.from_pylist(list(record_rows(file)), STORE_RECORDS)
             if rows.num_rows:
                 self._file(STORE_RECORDS_TABLE, STORE_RECORDS).write(rows)
                 outcome.records_file = self._name
-            yield outcome
+            self._close_stream(opened.stream if opened else file.name, outcome, sums)
+        yield from sums.values()
 
     def _write_stream(
         self,
@@ -285,11 +296,35 @@ class _Task:
         opened: CapturedStream | StoreStream,
         content: Stream | StoreStream,
     ) -> Outcome:
-        outcome = Outcome(part.source, 0, opened.size, opened.stream, format.label, first=0)
+        outcome = Outcome(part.source, 0, opened.size, format.label, first=0)
         bad_bytes = PieceBytes(content)
         for batch in scan_stream(opened, self._plan(format)):
             self._write_batch(format, batch, outcome, bad_bytes)
         return outcome
+
+    def _close_stream(
+        self,
+        stream: str,
+        outcome: Outcome,
+        sums: dict[str, Outcome],
+        facts: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        """Write the ledger of a stream that the piece has whole; add it to those of its format."""
+        ledger = make_ledger(outcome.source, stream, [outcome], outcome.stop, facts)
+        outcome.streams, outcome.ledger_file = 1, self._name
+        outcome.bad_streams = int(ledger.counts["bytes_ok"] != ledger.counts["bytes_read"])
+        self._ledgers.append(ledger)
+        if len(self._ledgers) == _HELD_STREAMS:
+            self._write_ledgers()
+        empty = Outcome(outcome.source, 0, 0, outcome.format)
+        sums.setdefault(outcome.format or "", empty).add(outcome)
+
+    def _write_ledgers(self) -> None:
+        tables = streams_table(self._ledgers), ledger_table(self._ledgers)
+        for name, table in zip(LEDGER_FILES, tables, strict=True):
+            for batch in table.to_batches():
+                self._file(name, table.schema).write(batch)
+        self._ledgers.clear()
 
     def _plan(self, format: Format) -> Plan:
         limit = self._settings.max_packet_bytes
@@ -312,6 +347,7 @@ class _Task:
 
     def close(self) -> None:
         """Finish the files and leave the mark."""
+        self._write_ledgers()
         for file in self._files.values():
             file.close()
         mark = f"{self._settings.staging}/{DONE_MARKS}/{self._number}"
@@ -346,6 +382,47 @@ class _Task:
             path = f"{self._settings.staging}/{table}/{self._name}"
             self._files[table] = PartFile(path, schema)
         return self._files[table]
+
+
+def make_ledger(
+    source: str,
+    stream: str,
+    outcomes: Sequence[Outcome],
+    read: int,
+    facts: Mapping[str, Any] = MappingProxyType({}),
+    format: str | None = None,
+) -> StreamLedger:
+    """Return the ledger of a stream from all that was kept of it, in stream order.
+
+    Parameters
+    ----------
+    read
+        How many bytes the stream has, those of gaps too.
+    facts
+        What a capture tells of it.
+    format
+        That of a stream of which nothing was kept.
+
+    Raises
+    ------
+    LedgerError
+        A byte is in no row, or in two.
+    """
+    total = {count: sum(getattr(each, count) for each in outcomes) for count in LEDGER[1:]}
+    gaps = sum(each.bytes_gap for each in outcomes)
+    name = source if stream == source else f"{source}, {stream}"
+    position = 0
+    for each in outcomes:
+        if each.first != position or each.broken_at is not None:
+            at = position if each.first != position else each.broken_at
+            raise LedgerError(f"{name}: rows do not follow each other at offset {at}")
+        position = each.end
+    counted = gaps + sum(total[count] for count in total if count.startswith("bytes_"))
+    if not counted == position == read:
+        raise LedgerError(f"{name}: out of balance, {read} bytes were read, {counted} are in rows")
+    format = next((each.format for each in outcomes if each.format), format)
+    counts = {"bytes_read": read - gaps, **total}
+    return StreamLedger(source, stream, format, counts, {**facts, "bytes_gap": gaps})
 
 
 def _batches(

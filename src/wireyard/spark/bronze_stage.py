@@ -7,17 +7,32 @@ joined and, where a guess was wrong, repeated.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from threading import Event, Thread
 from typing import Final
 
+from wireyard.captures.stream_table import LEDGER
 from wireyard.errors import SourceError
 from wireyard.formats import names as format_names
+from wireyard.lake.ledgers import (
+    LEDGER_FILES,
+    LedgerSum,
+    StreamLedger,
+    ledger_table,
+    streams_table,
+)
 from wireyard.spark import bronze
-from wireyard.spark.bronze import AnyPiece, Outcome, Piece, Settings, packets_table
+from wireyard.spark.bronze import (
+    AnyPiece,
+    Outcome,
+    Piece,
+    Settings,
+    make_ledger,
+    packets_table,
+)
 from wireyard.spark.dealing import deal
 from wireyard.spark.exchange import EXCHANGE
 from wireyard.spark.files import is_missing
@@ -31,9 +46,10 @@ from wireyard.spark.indexing import (
 )
 from wireyard.spark.inputs import MISSING, FoundInput
 from wireyard.spark.lake import Input, Lake
+from wireyard.spark.parts import write_table
 from wireyard.spark.report import Watch
 from wireyard.spark.running import Runner
-from wireyard.spark.stitching import cut_inputs, make_ledger, stitch_input
+from wireyard.spark.stitching import cut_inputs, stitch_input
 from wireyard.spark.workers import load_columns
 
 __all__ = ["BronzeStage"]
@@ -77,6 +93,7 @@ class BronzeStage:
         named = {packets_table(each.format) for each in found if each.format}
         held = set(map(packets_table, format_names())) if any(f.files for f in found) else set()
         staged = [*sorted(named | held), bronze.QUARANTINE_TABLE, bronze.STORE_RECORDS_TABLE]
+        staged += LEDGER_FILES
         self._lake.make_staging([*staged, EXCHANGE, bronze.HEADERS, bronze.DONE_MARKS])
         self._here = sum(map(_weight, found)) <= self._few_bytes
         if self._here and sum(each.size for each in found) >= _WARM_BYTES:
@@ -104,12 +121,15 @@ class BronzeStage:
                 if source not in self._gone:
                     kept[source] = sorted((*kept[source], *more), key=lambda each: each.end)
         self.notes += [f"left out: {path}: {MISSING}" for path in sorted(self._gone)]
+        bare = [each for each in found if not each.files]
+        streams = [_ledger_of(each, kept.get(each.path, [])) for each in bare]
+        ledgers = {each.source: each for each in streams}
+        files = self._write_ledgers(streams)
         return [
             self._of_capture(each, outcomes[each.path])
             if each.files
-            else _as_input(each, [kept.get(each.path, [])])
+            else _bare_input(each, kept.get(each.path, []), ledgers[each.path], files)
             for each in found
-            if each.path not in self._gone
         ]
 
     def _index(self, found: Sequence[FoundInput], split_bytes: int) -> dict[str, IndexedCapture]:
@@ -142,7 +162,19 @@ class BronzeStage:
     def _of_capture(self, found: FoundInput, outcomes: Sequence[Outcome]) -> Input:
         notes = dict.fromkeys(each.message for each in outcomes if each.message)
         self.notes += [f"{found.path}: {note}" for note in notes]
-        return _as_input(found, [[each] for each in outcomes if each.stream])
+        ledger: defaultdict[str, LedgerSum] = defaultdict(LedgerSum)
+        for each in outcomes:
+            if each.streams:
+                ledger[each.format or ""] += _sum_of(each)
+        files = _files_of(outcomes)
+        return Input(found.path, found.format, found.stamp, dict(ledger), files)
+
+    def _write_ledgers(self, ledgers: Sequence[StreamLedger]) -> dict[str, list[str]]:
+        """Stage the rows of bare streams, whose pieces are joined here; return the files."""
+        tables = zip(LEDGER_FILES, (streams_table(ledgers), ledger_table(ledgers)), strict=True)
+        if not ledgers:
+            return {}
+        return {name: [write_table(self._lake.staged(name), rows)] for name, rows in tables}
 
     def _run(self, tasks: Sequence[Sequence[AnyPiece]]) -> dict[str, list[Outcome]]:
         """Run tasks; return what became of each source."""
@@ -197,19 +229,45 @@ def _walked(outcomes: Mapping[str, Sequence[Outcome]]) -> dict[tuple[str, int], 
     }
 
 
-def _as_input(found: FoundInput, streams: Sequence[Sequence[Outcome]]) -> Input:
-    """Return an input of which there is, stream by stream, what became of its pieces."""
+def _ledger_of(found: FoundInput, kept: Sequence[Outcome]) -> StreamLedger:
+    """Return the ledger of a bare stream from what was kept of it."""
+    reached = max((each.reached for each in kept), default=0)
+    read = reached if found.compressed else found.size
+    return make_ledger(found.path, found.path, kept, read, format=found.format)
+
+
+def _bare_input(
+    found: FoundInput,
+    kept: Sequence[Outcome],
+    ledger: StreamLedger,
+    ledger_files: Mapping[str, list[str]],
+) -> Input:
+    sums = {ledger.format or "": LedgerSum.of(ledger)}
+    files = {**_files_of(kept), **ledger_files}
+    return Input(found.path, found.format, found.stamp, sums, files)
+
+
+def _sum_of(outcome: Outcome) -> LedgerSum:
+    """Return the ledgers of the streams that an outcome is of, added."""
+    counts = {name: getattr(outcome, name) for name in LEDGER[1:]}
+    read = sum(count for name, count in counts.items() if name.startswith("bytes_"))
+    return LedgerSum(outcome.streams, outcome.bad_streams, read, **counts)
+
+
+def _files_of(outcomes: Iterable[Outcome]) -> dict[str, list[str]]:
+    """Return the files that rows of an input are in, by table."""
     files: defaultdict[str, dict[str, None]] = defaultdict(dict)
-    for each in chain.from_iterable(streams):
+    for each in outcomes:
         if each.packets_file and each.format:
             files[packets_table(each.format)][each.packets_file] = None
         if each.quarantine_file:
             files[bronze.QUARANTINE_TABLE][each.quarantine_file] = None
         if each.records_file:
             files[bronze.STORE_RECORDS_TABLE][each.records_file] = None
-    ledgers = [make_ledger(found, outcomes) for outcomes in streams]
-    held = {table: list(names) for table, names in files.items()}
-    return Input(found.path, found.format, found.stamp, ledgers, held)
+        if each.ledger_file:
+            for table in LEDGER_FILES:
+                files[table][each.ledger_file] = None
+    return {table: list(names) for table, names in files.items()}
 
 
 def _weight(found: FoundInput) -> int:

@@ -25,7 +25,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from wireyard.formats import get_format
-from wireyard.lake.ledgers import captured_streams
 from wireyard.layers.destinations import NEEDED as COUNTED
 from wireyard.layers.destinations import count_messages, destinations
 from wireyard.layers.jmq.hops import HOP_STEPS
@@ -87,6 +86,7 @@ def write_facts(
     runner: Runner,
     lake: Lake,
     files: Mapping[str, Sequence[str]],
+    streams: Sequence[str],
     inputs: Collection[Input],
     staged: Mapping[str, Sequence[str]],
 ) -> Facts:
@@ -96,6 +96,8 @@ def write_facts(
     ----------
     files
         Where their packets are, by format.
+    streams
+        Where what captures show of their streams is: files of the table `streams`.
     inputs
         Them, with those that have JMS messages in common with them.
     staged
@@ -103,12 +105,9 @@ def write_facts(
     """
     lake.make_staging([*FACTS, NOTES, EXCHANGE])
     stage = _Stage(runner, lake)
-    staging, streams = lake.staged(""), captured_streams(inputs)
-    sources = [each.source for each in inputs]
-    closed = streams.filter(streams["ended"].is_valid())
-    ended = zip(*(closed[name].to_pylist() for name in ("source", "stream")), strict=True)
+    staging, sources = lake.staged(""), [each.source for each in inputs]
     jms = {name: files[name] for name in JMS_FORMATS if files.get(name)}
-    stage.take(write_jmq_facts(runner, staging, jms, sources, ended))
+    stage.take(write_jmq_facts(runner, staging, jms, streams, sources))
     stage.run(HOP_STEPS)
     rmp = files.get("rmp", ())
     sizes = [measure(path) for path in rmp]

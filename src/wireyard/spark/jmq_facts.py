@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wireyard.lake.ledgers import captured_streams
 from wireyard.layers.jmq.columns import (
     connection_keys,
     find_gaps,
@@ -54,6 +55,10 @@ MOST_PACKETS: Final = 1 << 18
 """Packets that a task holds at once, about 1.5 kB each with all that is made of them."""
 FEW: Final = 1 << 17
 """Packets that need no task: to start Spark for one takes longer than to go through them."""
+_SHOWN: Final = (
+    "source", "stream", "src_addr", "src_port", "dst_addr", "dst_port", "format", "ended",
+)  # fmt: skip
+"""Columns of the table `streams`."""
 _HELD_BATCHES: Final = 4
 """Of a file that is split, what is held before it is written."""
 
@@ -75,21 +80,21 @@ def write_jmq_facts(
     runner: Runner,
     staging: str,
     files: Files,
+    streams: Sequence[str],
     sources: Collection[str],
-    ended: Iterable[tuple[str, str]],
 ) -> Written:
     """Stage the rows of all tables; yield what was written, as rows of `FOUND`.
 
     Parameters
     ----------
+    streams
+        Files of the table `streams`.
     sources
-        The inputs that are wanted; files may have packets of others too.
-    ended
-        Source and name of the streams whose end the captures show.
+        The inputs that are wanted; files may have packets and streams of others too.
     """
     named = [(name, path) for name in FORMATS for path in files.get(name, ())]
     numbered = [_File(number, *one) for number, one in enumerate(named)]
-    job = _Job(staging, frozenset(sources), tuple(ended), len(numbered))
+    job = _Job(staging, frozenset(sources), tuple(streams), len(numbered))
     packets = sum(measure(one.path)[0] for one in numbered)
     if packets > MOST_PACKETS:
         yield from _write_by_phases(runner, job, numbered, -(-packets // (MOST_PACKETS // 4)))
@@ -103,7 +108,8 @@ class _Job(NamedTuple):
 
     staging: str
     sources: frozenset[str]
-    ended: tuple[tuple[str, str], ...]
+    streams: tuple[str, ...]
+    """Files of the table `streams`."""
     files: int
     """How many files there are."""
 
@@ -122,6 +128,19 @@ def _write_messages(file: _File, marks: pa.Table, staging: str) -> Written:
     yield from write_tables((("messages", one) for one in messages), staging)
 
 
+def _ended_streams(path: str, sources: Collection[str]) -> Iterator[pa.Table]:
+    """Yield the streams of some inputs whose end the captures show."""
+    formats = pa.array(FORMATS)
+    for table in captured_streams([path], sources, _SHOWN):
+        yield table.filter(pc.and_(table["ended"].is_valid(), pc.is_in(table["format"], formats)))
+
+
+def _names(streams: Iterable[pa.Table]) -> Iterator[tuple[str, str]]:
+    """Yield the source and name of each of some streams."""
+    for table in streams:
+        yield from zip(table["source"].to_pylist(), table["stream"].to_pylist(), strict=True)
+
+
 def _of_files(marks: pa.Table, files: int) -> list[pa.Table]:
     """Return marks by the files that their rows are in."""
     return split_table(marks, file_numbers(marks), files)
@@ -132,15 +151,16 @@ def _of_files(marks: pa.Table, files: int) -> list[pa.Table]:
 
 def _write_all(files: Sequence[_File], job: _Job) -> Written:
     """Write all that the packets of some files say."""
-    found = derive_files(list(map(_opened, files)), job.sources, job.ended)
+    ended = chain.from_iterable(_ended_streams(path, job.sources) for path in job.streams)
+    found = derive_files(list(map(_opened, files)), job.sources, _names(ended))
     yield from write_tables(found.tables, job.staging)
     yield from dropped_rows(found.dropped)
 
 
 # --- phases ---------------------------------------------------------------------------------
 
-_TRANSACTIONS, _MESSAGES, _RELAYS, _REQUESTS, _RUNS, _MARKS = _BETWEEN = (
-    "transactions", "messages", "relays", "requests", "runs", "marks",
+_ENDED, _TRANSACTIONS, _MESSAGES, _RELAYS, _REQUESTS, _RUNS, _MARKS = _BETWEEN = (
+    "ended", "transactions", "messages", "relays", "requests", "runs", "marks",
 )  # fmt: skip
 """Files between the stages, by what is in them."""
 
@@ -158,7 +178,9 @@ def _write_by_phases(runner: Runner, job: _Job, files: Sequence[_File], count: i
                 yield one
 
     yield from run(files, _split)
-    yield from run(numbers, _follow, files={name: between[name] for name in FORMATS})
+    yield from run(job.streams, _split_ended)
+    later = {name: between[name] for name in (*FORMATS, _ENDED)}
+    yield from run(numbers, _follow, files=later)
     if between[_TRANSACTIONS]:
         yield from run(numbers, _end_transactions, files=between[_TRANSACTIONS])
     later = {name: between[name] for name in (_MESSAGES, _RELAYS)}
@@ -186,6 +208,14 @@ def _split(file: _File, job: _Job, count: int) -> Written:
         yield write()
 
 
+def _split_ended(path: str, job: _Job, count: int) -> Written:
+    """Write the streams whose end captures show by connection."""
+    for table in _ended_streams(path, job.sources):
+        if table.num_rows:
+            parts = split_table(table, _part(connection_keys(table), count), count)
+            yield note_file(_ENDED, write_parts(job.staging, ([part] for part in parts)))
+
+
 def _part(keys: Any, count: int) -> Any:
     return keys % np.uint64(count)
 
@@ -205,8 +235,9 @@ def _read(files: Sequence[str], number: int) -> list[pa.Table]:
 
 def _follow(number: int, job: _Job, count: int, files: Files) -> Written:
     """Follow some connections."""
-    packets = {name: _read(paths, number)[0] for name, paths in files.items() if paths}
-    found = follow_connections(packets, job.ended)
+    packets = {name: _read(files[name], number)[0] for name in FORMATS if files[name]}
+    ended = chain.from_iterable(read_part(files[_ENDED], number))
+    found = follow_connections(packets, _names(ended))
     del packets
     yield from write_tables(found.facts.items(), job.staging)
     yield from dropped_rows(found.dropped)

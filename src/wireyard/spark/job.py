@@ -23,7 +23,6 @@ import pyarrow as pa
 from wireyard.captures.quarantine import QUARANTINE
 from wireyard.captures.stream_table import LEDGER_TABLE, STREAMS
 from wireyard.formats import names as format_names
-from wireyard.lake.ledgers import ledger_table, streams_table
 from wireyard.layers.tables import FACTS
 from wireyard.spark.bronze import QUARANTINE_TABLE, Settings, packets_table
 from wireyard.spark.bronze_stage import BronzeStage
@@ -100,7 +99,7 @@ def fill_lake(
     runner = Runner(get_session, lake)
     settings = Settings(lake.staged(""), secrets, max_packet_bytes, skip_missing)
     stage = BronzeStage(runner, lake, settings, watch, decode_as, keylog, few_bytes)
-    report.added = _with_ledgers(lake, stage.read(new, split_bytes))
+    report.added = stage.read(new, split_bytes)
     report.repaired = stage.repaired
     report.notes += stage.notes
     changed = [each.path for each in new if each.path in lake.inputs]
@@ -121,16 +120,17 @@ def fill_lake(
 
 def _write_facts(runner: Runner, lake: Lake, change: Change, inputs: Sequence[Input]) -> Facts:
     """Stage the facts of some inputs, whose packets are in the lake or staged."""
-    files = {}
-    for name in format_names():
-        table = packets_table(name)
+
+    def paths(table: str) -> list[str]:
         staged = {*change.append.get(table, ())}
         wanted = dict.fromkeys(file for each in inputs for file in each.files.get(table, ()))
-        files[name] = [
+        return [
             lake.staged(table, file) if file in staged else lake.path(table, file)
             for file in wanted
         ]
-    return write_facts(runner, lake, files, inputs, change.append)
+
+    files = {name: paths(packets_table(name)) for name in format_names()}
+    return write_facts(runner, lake, files, paths("streams"), inputs, change.append)
 
 
 def _with_facts(change: Change, facts: Facts) -> Change:
@@ -170,19 +170,7 @@ def _files_after(lake: Lake, change: Change, table: str) -> list[str]:
 
 
 def _inputs_after(lake: Lake, change: Change) -> dict[str, Input]:
-    return lake.inputs | {each.source: each for each in change.inputs}
-
-
-def _with_ledgers(lake: Lake, added: Sequence[Input]) -> list[Input]:
-    """Stage the ledgers of inputs that were read; return the inputs with the files of them."""
-    files = {
-        table: [_write_table(lake, table, rows)]
-        for table, rows in (("ledger", ledger_table(added)), ("streams", streams_table(added)))
-        if rows.num_rows
-    }
-    return [
-        replace(each, files={**each.files, **(files if each.streams else {})}) for each in added
-    ]
+    return {**lake.inputs, **{each.source: each for each in change.inputs}}
 
 
 def with_all_tables(lake: Lake, change: Change) -> Change:

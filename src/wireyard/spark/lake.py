@@ -60,7 +60,6 @@ from wireyard.lake.commits import (
     DataFile,
     Input,
     RemovedFile,
-    StreamLedger,
     describe_file,
 )
 from wireyard.lake.snapshot import COMMITS, DATA, LakeSnapshot
@@ -75,7 +74,6 @@ __all__ = [
     "Input",
     "Lake",
     "LakeError",
-    "StreamLedger",
     "writing",
 ]
 
@@ -233,7 +231,7 @@ class Lake(LakeSnapshot):
     def _show(self, commit: Commit) -> None:
         """Go on from a commit."""
         self._commit = commit
-        for cached in ("inputs", "files", "_paths_by_name"):
+        for cached in ("files", "_paths_by_name"):
             self.__dict__.pop(cached, None)
 
     def _publish(self) -> None:

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.formats.base import Row
+from wireyard.lake.ledgers import captured_streams
 from wireyard.layers.grouping import split_rows, text_codes
 from wireyard.layers.latencies import latencies
 from wireyard.layers.mqtt.columns import Evidences, Matched, explain_rest, known_of, match, track
@@ -38,7 +39,7 @@ from wireyard.layers.mqtt.published import SENT, Clients
 from wireyard.layers.steps import Note
 from wireyard.spark.exchange import dump, load, read_part, write_parts
 from wireyard.spark.fact_tasks import dropped_rows, note_file, run_tasks, write_tables
-from wireyard.spark.lake import Input, StreamLedger
+from wireyard.spark.lake import Input
 from wireyard.spark.parts import read_batches
 from wireyard.spark.running import Runner
 
@@ -51,7 +52,6 @@ FEW: Final = 1 << 18
 _HELD_BATCHES: Final = 8
 """Of a file that is split, what is held before it is written."""
 _TABLE: Final = "packets_mqtt"
-_COUNTS: Final = ("packets_ok", "packets_malformed")
 _TOLD: Final = ["source", "stream", "opened", "begun", "ended", "ended_frame", "ended_ns"]
 
 
@@ -63,12 +63,19 @@ class Group:
     sources: tuple[str, ...]
     """Files may have packets of others too, which are none of this."""
     packets: int
-    streams: tuple[Row, ...]
-    """What captures tell of their streams: ``source, stream, begun, ended, ended_frame,
-    ended_ns``."""
+    streams: tuple[str, ...]
+    """Files of the table `streams` with what captures show of theirs."""
+
+    def shown(self) -> list[Row]:
+        """Return what captures show of their streams, a row each, as for `known_of`."""
+        found = captured_streams(self.streams, self.sources, (*_TOLD, "format"))
+        of_mqtt = (rows.filter(pc.starts_with(rows["format"], "mqtt")) for rows in found)
+        return [row for rows in of_mqtt for row in rows.select(_TOLD).to_pylist()]
 
 
-def mqtt_groups(files: Iterable[str], inputs: Iterable[Input], streams: pa.Table) -> list[Group]:
+def mqtt_groups(
+    files: Iterable[str], inputs: Iterable[Input], streams: Iterable[str]
+) -> list[Group]:
     """Return the inputs that have MQTT packets, those together that have files in common.
 
     Parameters
@@ -76,12 +83,11 @@ def mqtt_groups(files: Iterable[str], inputs: Iterable[Input], streams: pa.Table
     files
         Where the packets of all inputs are.
     streams
-        What captures tell of their streams, all rows of which have that.
+        Files of the table `streams` of all inputs.
     """
-    paths = {path.rpartition("/")[2]: path for path in files}
-    told: defaultdict[str, list[Row]] = defaultdict(list)
-    for row in streams.select(_TOLD).to_pylist():
-        told[row["source"]].append(row)
+    packets_of, streams_of = (
+        {path.rpartition("/")[2]: path for path in paths} for paths in (files, streams)
+    )
     by_file: defaultdict[str, list[Input]] = defaultdict(list)
     for each in inputs:
         for name in each.files.get(_TABLE, ()):
@@ -104,15 +110,18 @@ def mqtt_groups(files: Iterable[str], inputs: Iterable[Input], streams: pa.Table
                     sources[each.source] = each
                     waiting += each.files[_TABLE]
         seen |= names.keys()
-        packets = sum(_count(stream) for each in sources.values() for stream in each.streams)
-        rows = tuple(row for source in sources for row in told[source])
-        groups.append(Group(tuple(paths[one] for one in names), tuple(sources), packets, rows))
+        packets = sum(map(_count, sources.values()))
+        shown = dict.fromkeys(file for each in sources.values() for file in each.files["streams"])
+        of_packets = tuple(packets_of[one] for one in names)
+        of_streams = tuple(streams_of[one] for one in shown)
+        groups.append(Group(of_packets, tuple(sources), packets, of_streams))
     return groups
 
 
-def _count(stream: StreamLedger) -> int:
-    is_mqtt = stream.format is not None and stream.format.partition("/")[0] == "mqtt"
-    return sum(stream.counts[name] for name in _COUNTS) if is_mqtt else 0
+def _count(each: Input) -> int:
+    """Return how many MQTT packets an input has."""
+    sums = each.ledger.items()
+    return sum(one.packets for format, one in sums if format.partition("/")[0] == "mqtt")
 
 
 def write_mqtt_facts(
@@ -172,7 +181,7 @@ def _with_latencies(part: tuple[str, pa.Table]) -> Iterator[tuple[str, pa.Table]
 def _write_small(groups: Iterable[Group], staging: str) -> Iterator[Mapping[str, Any]]:
     """Write the rows of some small inputs; yield what was written."""
     found = [
-        derive_files(list(map(_packets_of, one.files)), one.streams, one.sources) for one in groups
+        derive_files(list(map(_packets_of, one.files)), one.shown(), one.sources) for one in groups
     ]
     yield from _write_facts(chain.from_iterable(one.tables for one in found), staging)
     yield from dropped_rows(sum((one.dropped for one in found), Counter()))
@@ -212,7 +221,7 @@ class _Large:
         evidence_of = partial(_write_evidence, sources=sources, staging=self._staging)
         for one in run_tasks(runner, files, evidence_of):
             evidence.merge(load(one["file"]))
-        streams = known_of(evidence, self._group.streams)
+        streams = known_of(evidence, self._group.shown())
         shared = _Shared(
             self._staging,
             dump(self._staging, streams),

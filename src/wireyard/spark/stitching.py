@@ -12,29 +12,19 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import MappingProxyType
 
-from wireyard.captures.stream_table import CAPTURED_FACTS, LEDGER
-from wireyard.errors import LedgerError
 from wireyard.formats import get_format
 from wireyard.spark.bronze import AnyPiece, Outcome, Piece
 from wireyard.spark.captures import CapturePart, cut_capture
 from wireyard.spark.dealing import deal
 from wireyard.spark.indexing import IndexedCapture
 from wireyard.spark.inputs import FoundInput
-from wireyard.spark.lake import StreamLedger
 from wireyard.spark.snapshot import open_snapshot
 from wireyard.streams.scan import load_fast_path
 from wireyard.streams.source import Reading
 from wireyard.streams.split import TO_THE_END, Segment, cut_evenly, stitch, walk
 from wireyard.streams.window import windows_of_file
 
-__all__ = [
-    "Stitched",
-    "cut_inputs",
-    "make_ledger",
-    "stitch_input",
-]
-
-_COUNTS = LEDGER[1:]
+__all__ = ["Stitched", "cut_inputs", "stitch_input"]
 
 
 def cut_inputs(
@@ -145,38 +135,3 @@ def _walk(piece: Piece, max_packet_bytes: int | None) -> Segment:
         windows = windows_of_file(Reading(file, ours=False), file.name, piece.start)
         scanner = fast.scan_frames if fast else None
         return walk(windows, format, piece.start, piece.stop, limit, scanner, piece.context)
-
-
-def make_ledger(found: FoundInput, outcomes: Sequence[Outcome]) -> StreamLedger:
-    """Return the ledger of a stream from all that was kept of it, in stream order.
-
-    Raises
-    ------
-    LedgerError
-        A byte is in no row, or in two.
-    """
-    total = {count: sum(getattr(each, count) for each in outcomes) for count in _COUNTS}
-    stream = next((each.stream for each in outcomes if each.stream), None)
-    gaps = sum(each.bytes_gap for each in outcomes)
-    if stream:
-        read = sum(each.stop for each in outcomes)
-    else:
-        read = found.size if not found.compressed else max(map(_reached, outcomes), default=0)
-    name = f"{found.path}, {stream}" if stream else found.path
-    position = 0
-    for each in outcomes:
-        if each.first != position or each.broken_at is not None:
-            at = position if each.first != position else each.broken_at
-            raise LedgerError(f"{name}: rows do not follow each other at offset {at}")
-        position = each.end
-    counted = gaps + sum(total[count] for count in _COUNTS if count.startswith("bytes_"))
-    if not counted == position == read:
-        raise LedgerError(f"{name}: out of balance, {read} bytes were read, {counted} are in rows")
-    format = next((each.format for each in outcomes if each.format), found.format)
-    counts = {"bytes_read": read - gaps, **total}
-    facts = {name: getattr(outcomes[0], name) for name in CAPTURED_FACTS} if outcomes else {}
-    return StreamLedger(stream or found.path, format, counts, {**facts, "bytes_gap": gaps})
-
-
-def _reached(outcome: Outcome) -> int:
-    return outcome.reached
