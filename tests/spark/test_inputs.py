@@ -11,7 +11,7 @@ import pytest
 
 from tests.spark.lakes import HELLO, Silent, message, no_session, packets_equal, rows, run
 from wireyard.errors import SourceError
-from wireyard.spark import bronze
+from wireyard.spark import bronze, inputs
 from wireyard.spark.files import list_files
 from wireyard.spark.inputs import is_as_it_was, list_inputs
 from wireyard.spark.job import fill_lake
@@ -56,8 +56,7 @@ def test_a_link_to_a_folder_that_it_is_in_leads_nowhere(folder: Path) -> None:
     (folder / "again").symlink_to(folder / "below")
     found = list_files(Options(paths=(str(folder),), recursive=True))
     assert [Path(file.path).name for file in found] == ["two.jmq", "one.jmq"]
-    inputs = list_inputs([str(folder)]).inputs
-    assert len(inputs) == 2
+    assert len(list_inputs([str(folder)]).inputs) == 2
 
 
 def test_links_are_the_file_that_they_stand_for(folder: Path, tmp_path: Path) -> None:
@@ -107,6 +106,35 @@ def test_files_of_a_rotated_capture_are_joined_once(examples: Path, tmp_path: Pa
     listing = list_inputs([str(folder)], rotated=True)
     assert [len(each.files) for each in listing.inputs] == [1]
     assert len(listing.left_out) == 1
+
+
+def test_a_capture_that_did_not_change_is_not_opened(
+    examples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(shutil.copy(examples / "traffic.pcap", tmp_path))
+    fresh = list_inputs([str(path)]).inputs[0]
+    assert "kept" not in fresh.stamp  # another change may have the same time
+    monkeypatch.setattr(inputs, "_SETTLED_NS", 0)
+    (before,) = list_inputs([str(path)]).inputs
+    looked_at = inputs._looked_at
+
+    def opened(*given: Any) -> Any:
+        raise AssertionError("was opened")
+
+    monkeypatch.setattr(inputs, "_looked_at", opened)
+    (found,) = list_inputs([str(path)], held=[before.stamp]).inputs
+    assert found == before
+    (found,) = list_inputs([str(path)], rotated=True, held=[{"files": [before.stamp]}]).inputs
+    assert found.stamp == {"files": [before.stamp]}
+    with pytest.raises(AssertionError, match="was opened"):
+        list_inputs([str(path)], by_content=True, held=[before.stamp])
+
+    monkeypatch.setattr(inputs, "_looked_at", looked_at)
+    content, times = path.read_bytes(), path.stat()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    (found,) = list_inputs([str(path)], held=[before.stamp]).inputs
+    assert not is_as_it_was(found.stamp, before.stamp)
 
 
 @pytest.mark.parametrize("skip", [False, True])

@@ -167,10 +167,11 @@ def _fill(
     from wireyard.spark.files import absolute
     from wireyard.spark.inputs import list_inputs
     from wireyard.spark.lake import Lake
-    from wireyard.spark.report import Report, new_inputs
+    from wireyard.spark.report import Report, held_stamps, new_inputs
     from wireyard.spark.sessions import session
 
-    listing = list_inputs(inputs, format_name, inside=absolute(folder), **how)
+    held = held_stamps(folder)
+    listing = list_inputs(inputs, format_name, inside=absolute(folder), held=held, **how)
     for text in listing.left_out:
         exits.note(f"left out: {text}")
     with (

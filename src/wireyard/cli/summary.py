@@ -36,7 +36,8 @@ def print_summary(
             console.print()
             print_lines(console, table)
         console.print()
-        for line in (_balance(inputs), _quarantine(lake), _place(lake)):
+        total = _total(inputs)
+        for line in (_balance(total), _quarantine(lake, total), _place(lake)):
             console.print(line, soft_wrap=not console.is_terminal)
 
 
@@ -59,11 +60,12 @@ def _done(report: Report, reading_s: float, total_s: float) -> str:
 
 def _formats(inputs: Sequence[Input]) -> Table:
     table = _table("format", "streams", "packets", "bytes")
-    sums: defaultdict[str, LedgerSum] = defaultdict(LedgerSum)
+    parts: defaultdict[str, list[LedgerSum]] = defaultdict(list)
     for each in inputs:
-        for name, one in each.ledger.items():
-            sums[name] += one
-    for name, one in sorted(sums.items()):
+        for name, part in each.ledger.items():
+            parts[name].append(part)
+    for name, some in sorted(parts.items()):
+        one = LedgerSum.total(some)
         if one.bytes_read:
             size = bytes_text(one.bytes_read)
             table.add_row(name, f"{one.streams:,}", f"{one.packets:,}", size)
@@ -100,8 +102,7 @@ def _read(lake: Lake, name: str, columns: list[str]) -> Iterable[pa.Table]:
         yield pq.ParquetFile(system.open_input_file(inner)).read(columns)
 
 
-def _balance(inputs: Sequence[Input]) -> Text:
-    total = _total(inputs)
+def _balance(total: LedgerSum) -> Text:
     parts = [f"{total.bytes_ok:,} in packets"]
     counts = {bad: getattr(total, f"bytes_{bad}") for bad in _BAD}
     parts += [f"{count:,} {bad}" for bad, count in counts.items() if count]
@@ -109,11 +110,10 @@ def _balance(inputs: Sequence[Input]) -> Text:
     return Text.assemble("ledger      ", (text, "green"))
 
 
-def _quarantine(lake: Lake) -> Text:
-    bad = _total(lake.inputs.values()).bad_streams
-    if not bad:
+def _quarantine(lake: Lake, total: LedgerSum) -> Text:
+    if not total.bad_streams:
         return Text("quarantine  empty")
-    text = f"{_count(bad, 'stream')} with bytes in no well-formed packet; the first: "
+    text = f"{_count(total.bad_streams, 'stream')} with bytes in no well-formed packet; the first: "
     return Text.assemble("quarantine  ", (f"{text}{printable(_first_bad(lake))}", "yellow"))
 
 
@@ -127,7 +127,7 @@ def _first_bad(lake: Lake) -> str:
 
 
 def _total(inputs: Iterable[Input]) -> LedgerSum:
-    return sum((one for each in inputs for one in each.ledger.values()), LedgerSum())
+    return LedgerSum.total(one for each in inputs for one in each.ledger.values())
 
 
 def _place(lake: Lake) -> Text:

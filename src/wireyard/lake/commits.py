@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -109,7 +109,7 @@ class Commit:
                     "source": each.source,
                     "format": each.format,
                     "stamp": each.stamp,
-                    "ledger": {format: astuple(one) for format, one in each.ledger.items()},
+                    "ledger": each.ledger,
                     "files": {
                         table: [places[table][name] for name in names]
                         for table, names in each.files.items()

@@ -7,8 +7,8 @@ only, so opening a lake takes the same whatever the number of its streams.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -45,8 +45,7 @@ class StreamLedger:
     """What a capture tells of it: columns of the table ``streams``."""
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerSum:
+class LedgerSum(NamedTuple):
     """The ledgers of some streams, added."""
 
     streams: int = 0
@@ -71,8 +70,10 @@ class LedgerSum:
         """How many packets there are, malformed ones too."""
         return self.packets_ok + self.packets_malformed
 
-    def __add__(self, other: LedgerSum) -> LedgerSum:
-        return LedgerSum(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+    @classmethod
+    def total(cls, some: Iterable[LedgerSum]) -> LedgerSum:
+        """Return the sum of all of them."""
+        return cls(*map(sum, zip(*some, strict=True)))
 
 
 def streams_table(ledgers: Iterable[StreamLedger]) -> pa.Table:

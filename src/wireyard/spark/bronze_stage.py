@@ -162,12 +162,12 @@ class BronzeStage:
     def _of_capture(self, found: FoundInput, outcomes: Sequence[Outcome]) -> Input:
         notes = dict.fromkeys(each.message for each in outcomes if each.message)
         self.notes += [f"{found.path}: {note}" for note in notes]
-        ledger: defaultdict[str, LedgerSum] = defaultdict(LedgerSum)
+        parts: defaultdict[str, list[LedgerSum]] = defaultdict(list)
         for each in outcomes:
             if each.streams:
-                ledger[each.format or ""] += _sum_of(each)
-        files = _files_of(outcomes)
-        return Input(found.path, found.format, found.stamp, dict(ledger), files)
+                parts[each.format or ""].append(_sum_of(each))
+        ledger = {format: LedgerSum.total(some) for format, some in parts.items()}
+        return Input(found.path, found.format, found.stamp, ledger, _files_of(outcomes))
 
     def _write_ledgers(self, ledgers: Sequence[StreamLedger]) -> dict[str, list[str]]:
         """Stage the rows of bare streams, whose pieces are joined here; return the files."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 import zlib
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,6 +38,8 @@ _EDGE_BYTES = 64 << 10
 _READ_BYTES = 1 << 20
 _SHOWN_BYTES = 16
 MISSING = "is not there any more"
+_SETTLED_NS = 2_000_000_000
+"""How long ago a file was changed that a later change would show by another time."""
 _STATE = ("size", "modified_ns", "edges_crc32")
 """What a stamp always has, but that of several files; it has those of each of them."""
 _THREADS = 8  # what is waited for is mostly a store's answer
@@ -54,7 +57,8 @@ class FoundInput:
     compressed: bool
     stamp: dict[str, Any]
     """Size, time and the checksum of both ends: if these are as they were, so is the file. Of a
-    local file its device and inode too, and the checksum of all of it if that was asked for."""
+    local file its device and inode too, and the checksum of all of it if that was asked for. What
+    is `kept` tells a later run what the file is, without opening it."""
     files: tuple[str, ...] = ()
     """The files of a capture, or of a store one file; none of a bare stream."""
     stored: bool = False
@@ -77,6 +81,7 @@ def list_inputs(
     rotated: bool = False,
     by_content: bool = False,
     skip_missing: bool = False,
+    held: Iterable[Mapping[str, Any]] = (),
 ) -> Listing:
     """Find and look at every file that the paths stand for, folders in folders too.
 
@@ -92,6 +97,9 @@ def list_inputs(
         Whether all of each file is read for its checksum, by which copies are known.
     skip_missing
         Whether a file that is gone before it was looked at is left out.
+    held
+        Stamps of files that were looked at before. One that the system has not changed since then
+        is what it was, and not opened.
 
     Raises
     ------
@@ -101,14 +109,18 @@ def list_inputs(
         A file named by itself begins like no format. In a folder such a file is left out.
     """
     named = get_format(format).label if format else None
+    known = {tuple(each["file"]): each for stamp in held for each in _kept(stamp)}
     roots = tuple(absolute(path) for path in paths)
     found = {file.path: file for file in list_files(Options(paths=roots, recursive=True))}
     kept = [file for file in found.values() if not (inside and file.path.startswith(f"{inside}/"))]
     if not kept:
         raise SourceError(f"{', '.join(paths)}: no file to read there")
     with ThreadPoolExecutor(_THREADS) as pool:
+        found_again = [_as_before(file, known, named, by_content) for file in kept]
+        new = [file for file, before in zip(kept, found_again, strict=True) if before is None]
         look = partial(_look_at, named=named, by_content=by_content, skip_missing=skip_missing)
-        looked_at = list(pool.map(look, kept))
+        looking = pool.map(look, new)
+        looked_at = [each or next(looking) for each in found_again]
     left_out = [each for each in looked_at if isinstance(each, str)]
     for file, each in zip(kept, looked_at, strict=True):
         if isinstance(each, str) and file.path in roots and not each.endswith(MISSING):
@@ -192,7 +204,52 @@ def _look_at(
         raise
 
 
+def _kept(stamp: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the stamps of the files of an input that have what a later run takes from them."""
+    for each in stamp.get("files", [stamp]):
+        if "kept" in each:
+            yield each
+
+
+def _as_before(
+    file: FoundFile,
+    known: Mapping[tuple[int, int], Mapping[str, Any]],
+    named: str | None,
+    by_content: bool,
+) -> FoundInput | None:
+    """Return a capture or file of a store as an input, without opening it, if it has not changed.
+
+    The system sets the time of a change itself, so content, size and time are as they were.
+    """
+    if not known or "://" in file.path:
+        return None
+    try:
+        found = os.stat(file.path)
+    except OSError:
+        return None
+    stamp = known.get((found.st_dev, found.st_ino))
+    if stamp is None or by_content != ("content_sha256" in stamp):
+        return None
+    changed_ns, is_stored, compressed = stamp["kept"]
+    if (found.st_ctime_ns, found.st_mtime_ns, found.st_size) != (
+        changed_ns,
+        stamp["modified_ns"],
+        stamp["size"],
+    ):
+        return None
+    whole = file.path, found.st_size, named, compressed, dict(stamp), (file.path,)
+    return FoundInput(*whole, stored=is_stored)
+
+
+def _with_kept(each: FoundInput, changed_ns: int | None) -> FoundInput:
+    """Return an input with a stamp that says what it is, if its next change will show by time."""
+    if changed_ns is None or changed_ns > time.time_ns() - _SETTLED_NS:
+        return each
+    return replace(each, stamp={**each.stamp, "kept": [changed_ns, each.stored, each.compressed]})
+
+
 def _looked_at(file: FoundFile, named: str | None, by_content: bool) -> FoundInput | str:
+    changed_ns = None if "://" in file.path else _changed_ns(file.path)
     _, opened, known_size = open_source(file.path)
     head = b""
     with opened, reading(file.path):
@@ -201,15 +258,25 @@ def _looked_at(file: FoundFile, named: str | None, by_content: bool) -> FoundInp
     stamp = _stamp(file, by_content)
     if is_capture(head):
         compressed = known_size is None
-        return FoundInput(file.path, file.size, named, compressed, stamp, (file.path,))
+        found = FoundInput(file.path, file.size, named, compressed, stamp, (file.path,))
+        return _with_kept(found, changed_ns)
     format = shown_format(head, get_format(named) if named else None)
     if format is None and begins_store(head):
-        return FoundInput(file.path, file.size, named, False, stamp, (file.path,), stored=True)
-    found = format.label if format else named
-    if head and found is None:
+        found = FoundInput(file.path, file.size, named, False, stamp, (file.path,), stored=True)
+        return _with_kept(found, changed_ns)
+    label = format.label if format else named
+    if head and label is None:
         shown = head[:_SHOWN_BYTES].hex(" ")
         return f"{file.path}: begins like no format ({shown})"
-    return FoundInput(file.path, file.size, found if head else None, known_size is None, stamp)
+    return FoundInput(file.path, file.size, label if head else None, known_size is None, stamp)
+
+
+def _changed_ns(path: str) -> int | None:
+    """Return when the system saw the last change of a local file."""
+    try:
+        return os.stat(path).st_ctime_ns
+    except OSError:
+        return None  # which the reader of it says
 
 
 def _stamp(file: FoundFile, by_content: bool) -> dict[str, Any]:

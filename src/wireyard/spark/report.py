@@ -5,14 +5,16 @@ Apart from the job, whose imports take longer than a run that has nothing to do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
+from wireyard.errors import WireError
+from wireyard.lake import read_lake
 from wireyard.spark.inputs import FoundInput, distinct, identity_of, is_as_it_was
 from wireyard.spark.lake import Input, Lake
 
-__all__ = ["Report", "Watch", "new_inputs"]
+__all__ = ["Report", "Watch", "held_stamps", "new_inputs"]
 
 
 class Watch(Protocol):
@@ -53,6 +55,15 @@ def new_inputs(lake: Lake, found: Sequence[FoundInput]) -> tuple[list[FoundInput
         if each.source not in changed and (identity := identity_of(each.stamp)) is not None
     }
     return distinct(new, known)
+
+
+def held_stamps(url: str) -> list[Mapping[str, Any]]:
+    """Return the stamps of the inputs of a lake; of none if it cannot be read, or is not there."""
+    try:
+        held = read_lake(url, check=False)
+    except WireError:
+        return []  # what opens it to write says why
+    return [each.stamp for each in held.inputs.values()]
 
 
 def _is_held(lake: Lake, found: FoundInput) -> bool:
