@@ -20,8 +20,8 @@ FACTS = {
     "sessions", "transactions", "violations",
 }  # fmt: skip
 READ = {
-    "ledger", "packets_gpacket", "packets_jmq", "packets_mqtt", "packets_rmp", "quarantine",
-    "store_records", "streams",
+    "files", "ledger", "packets_gpacket", "packets_jmq", "packets_mqtt", "packets_rmp",
+    "quarantine", "store_records", "streams",
 }  # fmt: skip
 
 

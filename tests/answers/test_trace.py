@@ -54,7 +54,7 @@ message      10.0.0.1:5005>10.0.0.2:1883@41
   in         frame 29 of in.pcap
   content    QoS 1, bytes
   payload    open (4 bytes)
-  accepted   by the broker, as frame 30 shows
+  accepted   by the broker in frame 30
   verdict           consumer            in queue    acknowledged frames
   not_forwarded     deaf                -           -            -
                     the broker took it and did not hand it to a subscriber who

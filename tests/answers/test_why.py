@@ -119,7 +119,12 @@ def test_a_destination_or_a_client_narrows_it_down() -> None:
     every = findings(path)
     assert findings(path, "gets") == every
     assert [one["symptom"] for one in findings(path, "plant/state")] == ["discarded"]
-    assert findings(path, "somebody else") == []
+    shown = CliRunner().invoke(main, ["why", str(path), "nobody"], prog_name="wireyard")
+    assert shown.exit_code == 2
+    assert "there is no destination, client or file 'nobody'" in shown.output
+    both = [str(path), str(RECORDED / "mqtt-keep_alive_missed.pcap")]
+    shown = CliRunner().invoke(main, ["why", *both, "silent"], prog_name="wireyard")
+    assert "next: wireyard sql " + " ".join(both) in shown.output
 
 
 def test_a_store_shows_who_holds_what() -> None:

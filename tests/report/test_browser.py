@@ -37,7 +37,7 @@ def browser() -> Iterator[Any]:
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("report") / "report.html"
     with open_tables([CAPTURE]) as tables:
-        file.write_text(build_report(tables, [CAPTURE]))
+        file.write_text(build_report(tables, [CAPTURE], CAPTURE))
     return file
 
 

@@ -16,6 +16,7 @@ from tests.make import item, items, packet
 from tests.report.pages import Page, read_page
 from wireyard.answers import open_tables
 from wireyard.answers.evidence import find_evidence
+from wireyard.layers.frame_files import FrameFiles
 from wireyard.report import build_report, questions
 from wireyard.report.charts import graph
 from wireyard.report.page import _dump
@@ -35,7 +36,7 @@ HOSTILE = "<script>alert(1)</script>&\"'\u202e{{7*7}}"
 
 def report(*inputs: str, format: str | None = None) -> str:
     with open_tables(inputs, format=format) as tables:
-        return build_report(tables, inputs, format=format)
+        return build_report(tables, inputs, " ".join(inputs), format=format)
 
 
 @pytest.fixture(scope="module")
@@ -167,12 +168,15 @@ def test_no_password_is_on_a_page(tmp_path: Path) -> None:
 def test_no_password_is_in_bytes_that_are_shown(tmp_path: Path) -> None:
     path = str(tmp_path / "login.mqtt")
     Path(path).write_bytes(login(b"a", b"very-secret"))
-    (found,) = find_evidence([(path, path, 0)], format="mqtt").values()
+    (found,) = find_evidence([(path, path, 0)], FrameFiles(), format="mqtt").values()
     lines = _dump(found).lines
     assert [line.field for line in lines if line.hex.startswith("--")] == ["password"]
     assert b"very".hex(" ") not in str(lines)
     assert "very-secret" not in str(lines)
-    assert find_evidence([(path, path, 5), ("nowhere.pcap", "x", 0)], format="mqtt") == {}
+    assert (
+        find_evidence([(path, path, 5), ("nowhere.pcap", "x", 0)], FrameFiles(), format="mqtt")
+        == {}
+    )
 
 
 def test_bytes_of_what_is_broken_are_annotated(tmp_path: Path) -> None:
@@ -198,7 +202,7 @@ def test_a_capture_without_packets(tmp_path: Path) -> None:
 def test_messages_of_a_ring() -> None:
     ring = str(Path(CAPTURE).parent / "ring.pcap")
     with open_tables([ring], decode_as=["udp.port==7078,rmp"]) as tables:
-        page = read_page(build_report(tables, [ring], decode_as=["udp.port==7078,rmp"]))
+        page = read_page(build_report(tables, [ring], f"{ring} -d udp.port==7078,rmp"))
     assert page.values["overview", 0, "messages"] > 0
     assert "-d udp.port==7078,rmp" in page.text
     assert page.values["formats", 0, "format"] == "rmp"
@@ -209,7 +213,8 @@ def test_captures_and_streams_together() -> None:
     store = str(folder / "store" / "fs370")
     page = read_page(report(CAPTURE, str(folder / "traffic"), store))
     assert page.values["overview", 0, "inputs"] > 10
-    assert f"wireyard trace {CAPTURE} shop.payments" in page.text
+    given = f"{CAPTURE} {folder / 'traffic'} {store}"
+    assert f"wireyard trace {given} shop.payments" in page.text
     assert "@its-input@" not in page.text
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "TABLES",
     "Silent",
     "message",
+    "no_session",
     "nothing_left",
     "packets_equal",
     "parquet_files",
@@ -38,7 +39,7 @@ __all__ = [
     "uncaptured",
 ]
 
-TABLES = {"packets_jmq", "quarantine", "ledger", "streams", *FACTS}
+TABLES = {"packets_jmq", "quarantine", "ledger", "streams", "files", *FACTS}
 NOON_MS = 1_700_000_040_000  # a whole minute
 HELLO, HELLO_REPLY = packet(packet_type=10), packet(packet_type=11)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -176,6 +177,20 @@ def test_a_rotated_capture_is_one(
         rows = table(tmp_path / "lake", f"packets_{format}")
         assert set(rows["source"].to_pylist()) == {str(rotated)}
         assert sorted_rows(rows).equals(sorted_rows(wireyard.read(capture, format)))
+    spans = sorted(table(tmp_path / "lake", "files").to_pylist(), key=itemgetter("first_frame"))
+    assert {row["source"] for row in spans} == {str(rotated)}
+    assert {row["file"] for row in spans} == set(map(str, rotated.iterdir()))
+    assert sum(row["frames"] for row in spans) == len(TRAFFIC)
+    messages = table(tmp_path / "lake", "messages").to_pylist()
+    assert messages
+    for row in messages:
+        (span,) = (
+            span for span in spans
+            if 0 <= row["frame"] - span["first_frame"] < span["frames"]
+        )  # fmt: skip
+        assert (row["file"], row["file_frame"] - 1) == (
+            span["file"], row["frame"] - span["first_frame"],
+        )  # fmt: skip
     options = {"protocol": "mqtt", "rotated": "true", "maxPartitionBytes": "4000"}
     frame = spark.read.format("wireyard").options(**options).load(str(rotated))
     wanted = wireyard.read(capture, "mqtt", ["frame", "captured_ns"])

@@ -196,7 +196,8 @@ def staged(lake: Path, spark: SparkSession) -> tuple[dict[str, list[Row]], Seque
     with Lake.open(str(lake)) as opened:
         files = {name: opened.paths(f"packets_{name}") for name in ("jmq", "gpacket", "mqtt")}
         runner, inputs = Runner(lambda: spark, opened), list(opened.inputs.values())
-        found = write_facts(runner, opened, files, opened.paths("streams"), inputs, {})
+        captured = opened.paths("streams"), opened.paths("files")
+        found = write_facts(runner, opened, files, *captured, inputs, {})
         tables = {name: ds.dataset(opened.staged(name)).to_table() for name in FACTS}
     return {name: rows.to_pylist() for name, rows in tables.items()}, found.notes
 

@@ -244,7 +244,7 @@ def test_tables_are_there_without_a_single_packet(tmp_path: Path, spark: SparkSe
     (tmp_path / "empty.jmq").write_bytes(b"")
     run(tmp_path / "lake", spark, tmp_path / "empty.jmq")
     assert {name: table(tmp_path / "lake", name).num_rows for name in TABLES - {"packets_jmq"}} == {
-        "messages": 0, "destinations": 0, "quarantine": 0, "ledger": 1, "streams": 1,
+        "messages": 0, "destinations": 0, "quarantine": 0, "ledger": 1, "streams": 1, "files": 0,
         **dict.fromkeys(FACTS, 0),
     }  # fmt: skip
 

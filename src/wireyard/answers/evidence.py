@@ -7,10 +7,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
-from wireyard.captures.inputs import Readable, open_input
+from wireyard.captures.inputs import Readable, open_captures, open_input
 from wireyard.errors import WireError
 from wireyard.formats import Format, get_format
 from wireyard.formats.base import Annotation
+from wireyard.layers.frame_files import FrameFiles
 from wireyard.streams.framer import GAP, Framer
 from wireyard.streams.scan import load_fast_path
 
@@ -39,6 +40,7 @@ class Evidence:
 
 def find_evidence(
     places: Collection[Place],
+    files: FrameFiles,
     *,
     format: str | None = None,
     decode_as: Sequence[str] = (),
@@ -48,6 +50,8 @@ def find_evidence(
 
     Parameters
     ----------
+    files
+        The files of the sources that are captures.
     format, decode_as, keylog
         Those that the sources were opened with.
     """
@@ -58,7 +62,11 @@ def find_evidence(
     named = get_format(format) if format else None
     for source, streams in wanted.items():
         try:
-            opened = open_input(source, named, decode_as, keylog)
+            of_source = files.files_of(source)
+            if of_source == [source]:
+                opened = open_input(source, named, decode_as, keylog)
+            else:
+                opened = open_captures(of_source, named, decode_as, name=source, keylog=keylog)
             with closing(opened):
                 for one in opened.streams:
                     offsets = streams.get(one.opened.stream, set())

@@ -13,6 +13,7 @@ from wireyard.answers.spool import Spool
 from wireyard.formats.base import Row
 from wireyard.layers.destinations import NEEDED as COUNTED
 from wireyard.layers.destinations import count_messages, destinations
+from wireyard.layers.frame_files import FrameFiles
 from wireyard.layers.jmq import files as jmq_files
 from wireyard.layers.jmq.packet_columns import GPACKET, JMQ
 from wireyard.layers.latencies import DELAYS, delayed, latencies
@@ -27,13 +28,15 @@ __all__ = ["derive_facts"]
 _Made = tuple[Iterable[tuple[str, pa.Table]], Counter[str]]
 
 
-def derive_facts(spool: Spool, streams: Iterable[Row]) -> Counter[str]:
+def derive_facts(spool: Spool, streams: Iterable[Row], files: FrameFiles) -> Counter[str]:
     """Make the tables of facts of the packets in a spool, in the spool.
 
     Parameters
     ----------
     streams
         Rows of the table ``streams``.
+    files
+        Those of the captures.
 
     Returns
     -------
@@ -53,7 +56,8 @@ def derive_facts(spool: Spool, streams: Iterable[Row]) -> Counter[str]:
         for name, table in tables:
             if not table.num_rows:
                 continue
-            spool.write(name, as_text(with_times(name, table)))
+            rows_of_table = files.locate(table) if name == "messages" else table
+            spool.write(name, as_text(with_times(name, rows_of_table)))
             if name == "messages":
                 counts.append(count_messages(table.select(COUNTED)))
                 delays.append(as_text(delayed(table)))

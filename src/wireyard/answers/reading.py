@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 
 from wireyard.answers.spool import Spool
 from wireyard.captures.directed import CapturedStream
-from wireyard.captures.inputs import Input, Readable, open_input
+from wireyard.captures.inputs import Input, Readable, open_captures, open_input
+from wireyard.captures.magic import is_capture
 from wireyard.captures.quarantine import BadBytes, PieceBytes, quarantined
 from wireyard.captures.stores.read import is_store, read_store
 from wireyard.captures.stores.rows import SCHEMA as STORE_RECORDS
@@ -33,10 +34,12 @@ from wireyard.streams.framer import GAP, OK
 from wireyard.streams.plan import make_plan
 from wireyard.streams.redaction import Redactor
 from wireyard.streams.scan import scan_streams
+from wireyard.streams.source import open_source, reading
 
 __all__ = ["Reading", "read_inputs"]
 
 _MOST_THREADS: Final = 8
+_SNIFFED_BYTES: Final = 1 << 12
 _HIDDEN: Final = (".", "_")
 
 
@@ -47,12 +50,15 @@ class Reading:
     ----------
     streams
         By source and name, the columns of `STREAMS` and of `LEDGER` that are known of a stream.
+    files
+        Rows of the table `FILES`.
     notes
         What is to be said about inputs: damage, and bytes that are in no row.
     """
 
     def __init__(self) -> None:
         self.streams: dict[tuple[str, str], dict[str, Any]] = {}
+        self.files: list[Row] = []
         self.notes: list[str] = []
 
 
@@ -63,6 +69,7 @@ def read_inputs(
     format: str | None,
     decode_as: Sequence[str],
     keylog: Sequence[str],
+    rotated: bool = False,
 ) -> Reading:
     """Read inputs into the tables `packets_*`, `quarantine` and `store_records` of a spool.
 
@@ -73,6 +80,9 @@ def read_inputs(
         folders in folders too.
     format, decode_as, keylog
         Those of `open_input`.
+    rotated
+        Whether all captures in a folder are one, that went on in a new file again and again. It
+        goes by the name of the folder.
 
     Raises
     ------
@@ -83,23 +93,39 @@ def read_inputs(
     """
     found = Reading()
     named = get_format(format) if format else None
-    read: dict[str, None] = {}
-    for path in inputs:
-        for source in _sources(path):
-            if source in read:
-                continue
-            read[source] = None
-            try:
+    sources = dict.fromkeys(chain.from_iterable(map(_sources, inputs)))
+    for source, files in _captures(sources, rotated=rotated):
+        try:
+            if files == [source]:
                 opened = open_input(source, named, decode_as, keylog)
-            except UsageError as error:
-                if source == path:
-                    raise
-                found.notes.append(f"left out: {error}")
-                continue
-            with closing(opened):
-                _read_input(opened, source, spool, found)
+            else:
+                opened = open_captures(files, named, decode_as, name=source, keylog=keylog)
+        except UsageError as error:
+            if source in inputs:
+                raise
+            found.notes.append(f"left out: {error}")
+            continue
+        with closing(opened):
+            _read_input(opened, source, spool, found)
     spool.close()
     return found
+
+
+def _captures(sources: Iterable[str], *, rotated: bool) -> Iterator[tuple[str, list[str]]]:
+    """Yield sources and their files: one each, or of a rotated capture all in its folder."""
+    folders: dict[str, list[str]] = {}
+    for source in sources:
+        if rotated and not os.path.isdir(source) and _is_capture(source):
+            folders.setdefault(source.rpartition("/")[0] or ".", []).append(source)
+        else:
+            yield source, [source]
+    yield from folders.items()
+
+
+def _is_capture(path: str) -> bool:
+    _, file, _ = open_source(path)
+    with file, reading(path):
+        return is_capture(file.peek(_SNIFFED_BYTES))
 
 
 def _sources(path: str) -> Iterator[str]:
@@ -124,6 +150,7 @@ def _sources(path: str) -> Iterator[str]:
 def _read_input(opened: Input, source: str, spool: Spool, found: Reading) -> None:
     said = (opened.damage, *opened.notes, *opened.closed, opened.unread)
     found.notes += [f"{opened.name}: {note}" for note in said if note]
+    found.files += [{"source": opened.name, **span._asdict()} for span in opened.spans]
     streams = {one.opened.stream: one for one in opened.streams}
     for _, some in groupby(sorted(opened.readables, key=_format_name), key=_format_name):
         _read_streams(list(some), streams, source, spool, found)

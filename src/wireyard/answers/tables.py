@@ -22,10 +22,11 @@ from wireyard.answers.reading import Reading, read_inputs
 from wireyard.answers.spool import Spool
 from wireyard.captures.quarantine import QUARANTINE
 from wireyard.captures.stores.rows import SCHEMA as STORE_RECORDS
-from wireyard.captures.stream_table import LEDGER_TABLE, STREAMS, streams_table
+from wireyard.captures.stream_table import FILES, LEDGER_TABLE, STREAMS, streams_table
 from wireyard.errors import SourceError, UsageError
 from wireyard.formats import get_format, names
 from wireyard.lake.snapshot import read_lake
+from wireyard.layers.frame_files import FrameFiles
 from wireyard.layers.tables import FACTS, fact_table, with_times
 from wireyard.streams.plan import make_plan
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Tables", "is_lake", "open_tables"]
 
 _SCHEMAS: Final[Mapping[str, pa.Schema]] = {
+    "files": FILES,
     "ledger": LEDGER_TABLE,
     "streams": STREAMS,
     "quarantine": QUARANTINE,
@@ -106,6 +108,11 @@ class Tables:
             return _with_integers(_named_once(_plain(found).to_arrow_table()))
         except duckdb.Error as error:
             raise UsageError(self._reason(error)) from None
+
+    @cached_property
+    def frame_files(self) -> FrameFiles:
+        """The files of captures, by the frames that they hold."""
+        return FrameFiles(self.sql("FROM files").to_pylist())
 
     def _reason(self, error: Exception) -> str:
         """Return what DuckDB says in a line, with the tables where it misses one."""
@@ -209,6 +216,7 @@ class _InputTables(Tables):
         ]
         self._spool.write("streams", streams_table(rows))
         self._spool.write("ledger", pa.Table.from_pylist(rows, LEDGER_TABLE))
+        self._spool.write("files", pa.Table.from_pylist(found.files, FILES))
         self._spool.close()
         return found
 
@@ -219,7 +227,7 @@ class _InputTables(Tables):
             {"source": source, "stream": stream, "transport": None, "ended": None, **row}
             for (source, stream), row in streams.items()
         )
-        dropped = derive_facts(self._spool, rows)
+        dropped = derive_facts(self._spool, rows, self.frame_files)
         self.notes += [
             f"{things:,} things above {cap} were left out of tables"
             for cap, things in sorted(dropped.items())
@@ -237,6 +245,7 @@ def open_tables(
     format: str | None = None,
     decode_as: Sequence[str] = (),
     keylog: Sequence[str] = (),
+    rotated: bool = False,
 ) -> Iterator[Tables]:
     """Open the tables of a lake, or of captures, streams and stores, to be asked with SQL.
 
@@ -254,6 +263,8 @@ def open_tables(
         What ports of captures are for, as in ``tcp.port==1884,mqtt``.
     keylog
         Key logs with the secrets of captures' TLS connections.
+    rotated
+        Whether all captures in a folder are one, that went on in a new file again and again.
 
     Raises
     ------
@@ -278,7 +289,14 @@ def open_tables(
         if "://" not in path and path != "-" and not os.path.exists(path):
             raise SourceError(f"{path}: there is no such file or folder")
     with TemporaryDirectory(prefix="wireyard-") as folder:
-        yield _InputTables(Spool(folder), inputs, format=format, decode_as=decode_as, keylog=keylog)
+        yield _InputTables(
+            Spool(folder),
+            inputs,
+            format=format,
+            decode_as=decode_as,
+            keylog=keylog,
+            rotated=rotated,
+        )
 
 
 def is_lake(path: str) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wireyard.answers.symptoms import SEVERITIES, SYMPTOMS, Symptom
+from wireyard.errors import UsageError
 
 if TYPE_CHECKING:
     from wireyard.answers import Tables
@@ -15,6 +16,17 @@ if TYPE_CHECKING:
 __all__ = ["Finding", "find_symptoms"]
 
 _OF_ROW = ("destination", "client", "count", "source", "frame", "stream", "offset")
+_KNOWN = """
+SELECT 1 FROM messages
+WHERE $asked IN (destination, producer_client_id, producer, client)
+UNION ALL
+SELECT 1 FROM deliveries WHERE $asked IN (destination, consumer_client_id, consumer)
+UNION ALL
+SELECT 1 FROM sessions WHERE $asked IN (client_id, client)
+UNION ALL
+SELECT 1 FROM store_records WHERE $asked = destination
+LIMIT 1
+"""
 _NOUNS = ("message", "time", "login", "connection", "subscription", "piece")
 
 
@@ -50,8 +62,15 @@ def find_symptoms(tables: Tables, asked: str | None, *, shown_as: str) -> list[F
     asked
         Only what is about this destination or client.
     shown_as
-        The input as commands name it.
+        The inputs as commands name them.
+
+    Raises
+    ------
+    UsageError
+        There is no such destination or client.
     """
+    if asked is not None and not tables.sql(_KNOWN, {"asked": asked}).num_rows:
+        raise UsageError(f"there is no destination, client or file '{asked}'")
     found = [
         finding
         for symptom in SYMPTOMS
@@ -71,8 +90,9 @@ def find_symptoms(tables: Tables, asked: str | None, *, shown_as: str) -> list[F
 def _findings(tables: Tables, symptom: Symptom, shown_as: str) -> Iterator[Finding]:
     for row in tables.sql(symptom.query).to_pylist():
         subject = row["destination"] or row["client"] or row["source"]
-        words = {**row, "subject": subject, "input": shown_as}
+        words = {**row, "subject": subject}
         quoted = {name: shlex.quote(str(value)) for name, value in words.items()}
+        quoted["input"] = shown_as
         yield Finding(
             symptom=symptom.code,
             severity=symptom.severity,

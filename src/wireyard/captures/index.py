@@ -133,7 +133,9 @@ def read_indexed(paths: Sequence[str], index: Sequence[IndexedExtent], share: Sh
     """
     reader = UnitReader(share)
     packets, files = reader.packets, []
+    begun: list[tuple[str, int]] = []
     for number, path in enumerate(paths):
+        begun.append((path, packets.count))
         own = [_load(extent.path, share.part) for extent in index if extent.file == number]
         if "://" in path:
             for kept, payload in map(_with_payload, own):
@@ -149,7 +151,7 @@ def read_indexed(paths: Sequence[str], index: Sequence[IndexedExtent], share: Sh
         reader.begin(data)
         for kept in own:
             reader.take(_headers(kept, packets.count, packets.base))
-    return put_together(reader, paths[0], files)
+    return put_together(reader, begun, files)
 
 
 class _Kept(NamedTuple):

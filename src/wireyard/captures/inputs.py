@@ -23,6 +23,7 @@ from wireyard.streams.source import Source
 if TYPE_CHECKING:
     from wireyard.captures.assignment import Assigned
     from wireyard.captures.index import IndexedExtent
+    from wireyard.captures.read import FrameSpan
 
 __all__ = [
     "Input",
@@ -71,6 +72,8 @@ class Input:
     """The streams of a capture that are of a connection to a port mapper."""
     problems: Sequence[str] = ()
     """Why some bytes inside TLS or WebSocket were not read, of streams that have a format."""
+    spans: Sequence[FrameSpan] = ()
+    """Which frames are in which file of a capture."""
 
     @cached_property
     def streams(self) -> list[Readable]:
@@ -329,6 +332,7 @@ def open_captures(
         list(_describe_closed(unknown, bool(keylog))),
         mappers,
         _problems(wanted),
+        capture.spans,
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from itertools import pairwise
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +24,21 @@ from wireyard.errors import UsageError, WireError
 from wireyard.streams.scan import OpenedStream
 from wireyard.streams.source import Source
 
-__all__ = ["Capture", "put_together", "read_capture", "read_captures"]
+__all__ = ["Capture", "FrameSpan", "put_together", "read_capture", "read_captures"]
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 OVERLAPS: Final = ("first", "last")
+
+
+class FrameSpan(NamedTuple):
+    """Which frames of a capture a file of it holds."""
+
+    file: str
+    first_frame: int
+    """The number of its first frame, from 1 on over all files of the capture."""
+    frames: int
 
 
 @dataclass(frozen=True)
@@ -47,6 +57,8 @@ class Capture:
     name: str
     files: list[Bytes]
     """The bytes of its files, in the order of their packets."""
+    spans: list[FrameSpan]
+    """The frames of its files, in the same order."""
     table: StreamTable
     guides: list[Stream]
     """Streams of the share of others that are here for what they tell of these."""
@@ -108,13 +120,15 @@ def read_captures(
         raise UsageError(f"overlap '{overlap}' is unknown; known: {', '.join(OVERLAPS)}")
     files = sorted(map(CaptureFile.open, sources), key=lambda file: file.begun_ns)
     reader = UnitReader(share)
+    begun: list[tuple[str, int]] = []
     for file in files:
+        begun.append((file.name, reader.packets.count))
         reader.begin(file.data)
         for records in file.records():
             reader.read(records)
     return put_together(
         reader,
-        files[0].name,
+        begun,
         [file.data for file in files],
         next((file.damage for file in files if file.damage is not None), None),
         sum(file.unread_bytes for file in files),
@@ -124,7 +138,7 @@ def read_captures(
 
 def put_together(
     reader: UnitReader,
-    name: str,
+    begun: Sequence[tuple[str, int]],
     files: list[Bytes],
     damage: WireError | None = None,
     unread_bytes: int = 0,
@@ -135,7 +149,9 @@ def put_together(
 
     Parameters
     ----------
-    name, files, damage, unread_bytes
+    begun
+        The names of its files, and how many packets were read before each.
+    files, damage, unread_bytes
         Those of the capture.
     newest
         Whether the segment captured last counts where segments overlap, instead of the first.
@@ -153,9 +169,14 @@ def put_together(
         own = (flows.parts(0, share.of) == share.part)[table.conversations]
         table, guides = table.keep(own), list(table.keep(~own))
     payload, tally = _account(tcp, udp), packets.tally
+    bounds = [*(count for _, count in begun), packets.count]
     return Capture(
-        name,
+        begun[0][0],
         files,
+        [
+            FrameSpan(file, first + 1, stop - first)
+            for (file, _), (first, stop) in zip(begun, pairwise(bounds), strict=True)
+        ],
         table,
         guides,
         {

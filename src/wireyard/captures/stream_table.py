@@ -1,4 +1,4 @@
-"""The tables of all streams, `streams` and `ledger`: what each is, and where its bytes went."""
+"""The tables of what was read: `streams`, `ledger` of their bytes, and `files` of captures."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CAPTURED_FACTS",
+    "FILES",
     "LEDGER",
     "LEDGER_TABLE",
     "STREAMS",
@@ -77,6 +78,18 @@ LEDGER_TABLE: Final = pa.schema(
     [("source", pa.string()), ("stream", pa.string()), *((name, pa.int64()) for name in LEDGER)]
 )
 """The table ``ledger``."""
+
+
+FILES: Final = pa.schema(
+    [
+        ("source", pa.string()),
+        ("file", pa.string()),
+        ("first_frame", pa.int64()),
+        ("frames", pa.int64()),
+    ]
+)
+"""The table ``files``, a row a file of a capture. Frames count over all files of a rotated one, so
+frame `f` of the source is frame ``f - first_frame + 1`` of its file."""
 
 
 def describe_stream(stream: Stream) -> dict[str, Any]:

@@ -1,17 +1,29 @@
-"""Tables for commands that answer questions about inputs or a lake."""
+"""Inputs of commands that answer questions about captures, streams and stores, or a lake."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+import shlex
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from wireyard.cli import exits
+from wireyard.cli.options import decode_as_option, format_option, keylog_option, rotated_option
 
 if TYPE_CHECKING:
     from wireyard.answers import Tables
 
-__all__ = ["opened_tables"]
+__all__ = ["frame_text", "opened_tables", "reading_options", "shown_inputs", "split_inputs"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def reading_options(function: F) -> F:
+    """Add the options of `opened_tables`, by their names there."""
+    return format_option("by the first bytes of each stream")(
+        decode_as_option(keylog_option(rotated_option(function)))
+    )
 
 
 @contextmanager
@@ -20,6 +32,7 @@ def opened_tables(
     format_name: str | None = None,
     decode_as: Sequence[str] = (),
     keylog: Sequence[str] = (),
+    rotated: bool = False,
 ) -> Iterator[Tables]:
     """Open the tables of inputs or of a lake; what is to be said about them is noted at the end.
 
@@ -34,9 +47,40 @@ def opened_tables(
     from wireyard.answers.spool import SpoolError
 
     try:
-        with open_tables(inputs, format=format_name, decode_as=decode_as, keylog=keylog) as tables:
+        with open_tables(
+            inputs, format=format_name, decode_as=decode_as, keylog=keylog, rotated=rotated
+        ) as tables:
             yield tables
             for note in tables.notes:
                 exits.note(note)
     except SpoolError as error:
         raise exits.CannotWrite(str(error)) from None
+
+
+def split_inputs(arguments: Sequence[str]) -> tuple[list[str], str | None]:
+    """Return inputs, and what is behind them and is none: the subject of a question, or None."""
+    *inputs, last = arguments
+    if not inputs or "://" in last or last == "-" or os.path.exists(last):
+        return list(arguments), None
+    return inputs, last
+
+
+def shown_inputs(
+    inputs: Sequence[str],
+    format_name: str | None = None,
+    decode_as: Sequence[str] = (),
+    keylog: Sequence[str] = (),
+    rotated: bool = False,
+) -> str:
+    """Return inputs and how they are read as a command line has them."""
+    words = [*inputs, *(["--format", format_name] if format_name else [])]
+    for option, values in (("-d", decode_as), ("--keylog", keylog)):
+        for value in values:
+            words += (option, value)
+    return shlex.join([*words, *(["--rotated"] if rotated else [])])
+
+
+def frame_text(tables: Tables, source: str, frame: int) -> str:
+    """Return a frame of a source as its file and its number there."""
+    file, number = tables.frame_files.find(source, frame)
+    return f"frame {number} of {file}"

@@ -19,6 +19,7 @@ __all__ = [
     "format_option",
     "keylog_option",
     "max_packet_option",
+    "rotated_option",
     "split_names",
 ]
 
@@ -93,6 +94,15 @@ def keylog_option(function: F) -> F:
 def _without_preference(ctx: Any, param: Any, value: tuple[str, ...]) -> tuple[str, ...]:
     """Return the files that Wireshark's preference names; a callback of click."""
     return tuple(path.removeprefix("tls.keylog_file:") for path in value)
+
+
+def rotated_option(function: F) -> F:
+    """Add ``--rotated``."""
+    return click.option(
+        "--rotated",
+        is_flag=True,
+        help="All captures in a folder are one that went on in a new file again and again.",
+    )(function)
 
 
 def max_packet_option(function: F) -> F:

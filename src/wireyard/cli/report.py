@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.answers import opened_tables
+from wireyard.cli.answers import opened_tables, shown_inputs
 from wireyard.cli.options import (
     PATH,
     decode_as_option,
     examples,
     format_option,
+    rotated_option,
 )
 from wireyard.cli.output import open_output
 
@@ -42,12 +45,11 @@ __all__ = ["command"]
     metavar="FILE",
     help="A key log with the secrets of a capture's TLS connections.",
 )
+@rotated_option
 def command(
     inputs: tuple[str, ...],
     output: str,
-    format_name: str | None,
-    decode_as: tuple[str, ...],
-    keylog: tuple[str, ...],
+    **how: Any,
 ) -> int:
     """Write a page about captures, streams, stores or a lake.
 
@@ -57,8 +59,15 @@ def command(
     """
     from wireyard.report import build_report
 
-    with opened_tables(inputs, format_name, decode_as, keylog) as tables:
-        page = build_report(tables, inputs, format=format_name, decode_as=decode_as, keylog=keylog)
+    with opened_tables(inputs, **how) as tables:
+        page = build_report(
+            tables,
+            [*inputs],
+            shown_inputs(inputs, **how),
+            format=how["format_name"],
+            decode_as=how["decode_as"],
+            keylog=how["keylog"],
+        )
     with open_output(output, binary=False) as file:
         file.write(page.encode())
     return exits.DONE

@@ -19,6 +19,7 @@ from wireyard.cli.options import (
     format_option,
     keylog_option,
     max_packet_option,
+    rotated_option,
 )
 from wireyard.cli.output import open_output
 from wireyard.errors import LakeDamaged, LakeError, LedgerError, UsageError
@@ -38,12 +39,13 @@ DIR/packets_FORMAT   every row of every stream, as decode shows them
 DIR/messages         one row a message that was sent
 DIR/destinations     messages, bytes and producers by destination and minute
 DIR/deliveries       one row a message and consumer: what became of it, and the frames that prove it
-DIR/latencies        one row a message handed over: time in queue, and to its acknowledgement
+DIR/latencies        one row a delivery: time in queue, and to its acknowledgement
 DIR/hops             one row each time that a JMS message was seen, and what the hop took
 DIR/sessions, transactions, conversations, retained, violations
 DIR/quarantine       every row that is no well-formed packet, and why
 DIR/streams          one row a stream: format, endpoints, times, how it ended
 DIR/ledger           one row a stream: where each of its bytes went
+DIR/files            one row a file of a capture: which frames are in it
 
 A run adds what is new: files that the lake has already are left as they are, those that changed
 or grew are read again and their rows replaced. It does all of it or nothing, also when killed.
@@ -80,11 +82,7 @@ What is in quarantine is reported and no error; bytes that are nowhere are (exit
 @format_option("by the first bytes of each file")
 @decode_as_option
 @keylog_option
-@click.option(
-    "--rotated",
-    is_flag=True,
-    help="All captures in a folder are one that went on in a new file again and again.",
-)
+@rotated_option
 @click.option(
     "--by-content",
     is_flag=True,

@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from wireyard.cli import exits
+from wireyard.cli.answers import opened_tables, reading_options
 from wireyard.cli.blocks import columns, ms_text
 from wireyard.cli.options import PATH, examples
 from wireyard.cli.output import open_output
@@ -18,6 +19,7 @@ from wireyard.cli.output import open_output
 if TYPE_CHECKING:
     from wireyard.answers.latencies import Latencies
     from wireyard.formats.base import Row
+    from wireyard.layers.frame_files import FrameFiles
 
 __all__ = ["command"]
 
@@ -35,7 +37,8 @@ _TIMES = (2, 21, -8, -8, -8, -8, -9, -8, -8)
         "wireyard slow lake --out jsonl | jq 'select(.table == \"slower\")'",
     ),
 )
-@click.argument("input", type=PATH)
+@click.argument("inputs", metavar="INPUT|LAKE...", nargs=-1, required=True, type=PATH)
+@reading_options
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
@@ -51,23 +54,24 @@ _TIMES = (2, 21, -8, -8, -8, -8, -9, -8, -8)
     show_default=True,
     help="In columns, or all rows as JSON Lines with times in nanoseconds.",
 )
-def command(input: str, limit: int, out: str) -> int:
+def command(inputs: tuple[str, ...], limit: int, out: str, **how: Any) -> int:
     """Show which consumers are slow, and how long messages waited.
 
-    INPUT is a lake, or a capture, a stream or a store. A consumer is slow if the median of its
-    deliveries is twice that of the other consumers of a destination at least, and a millisecond
-    more: of the time in queue, from when a message was sent to when it was handed over, or of the
-    time from there to its acknowledgement. Then follow the messages that were still waiting when
-    the capture ended, and percentiles by destination and by consumer, milliseconds, slowest first.
+    INPUT is a capture, a stream or a store, or a folder of them. A consumer is slow if the median
+    of its deliveries is twice that of the other consumers of a destination at least, and a
+    millisecond more: of the time in queue, from when a message was sent to when it was delivered,
+    or of the time from there to its acknowledgement. Then follow the messages that were still
+    waiting when the capture ended, and percentiles by destination and by consumer, milliseconds,
+    slowest first.
 
     Every delivery with both times is a row of the table ``latencies``, for questions of your own.
     """
-    from wireyard.answers import open_tables
     from wireyard.answers.latencies import measure_latencies
 
-    with open_tables([input]) as tables, open_output(None, binary=False) as target:
+    with opened_tables(inputs, **how) as tables, open_output(None, binary=False) as target:
         found = measure_latencies(tables)
-        lines = _json_lines(found) if out == "jsonl" else _text(found, limit)
+        files = tables.frame_files
+        lines = _json_lines(found) if out == "jsonl" else _text(found, limit, files)
         for line in lines:
             target.write(f"{line}\n".encode())
     return exits.DONE
@@ -79,13 +83,13 @@ def _json_lines(found: Latencies) -> Iterator[str]:
             yield json.dumps({"table": table, **row}, ensure_ascii=False)
 
 
-def _text(found: Latencies, limit: int) -> Iterator[str]:
+def _text(found: Latencies, limit: int, files: FrameFiles) -> Iterator[str]:
     if not found.destinations and not found.waiting:
         yield "no message was seen both sent and handed over"
         return
     yield from _slower(found.slower, limit)
     yield ""
-    yield from _waiting(found.waiting, limit)
+    yield from _waiting(found.waiting, limit, files)
     for name, rows in (("destination", found.destinations), ("consumer", found.consumers)):
         yield ""
         yield from _times(name, rows, limit)
@@ -103,17 +107,19 @@ def _slower(rows: Sequence[Row], limit: int) -> Iterator[str]:
     yield from _rest(rows, limit)
 
 
-def _waiting(rows: Sequence[Row], limit: int) -> Iterator[str]:
+def _waiting(rows: Sequence[Row], limit: int, files: FrameFiles) -> Iterator[str]:
     if not rows:
         yield "nothing was waiting at the end"
         return
     yield "still waiting at the end"
     yield columns(_WAITING, "", "destination", "for", "messages", "oldest", "frame")
     for row in rows[:limit]:
-        frame = "" if row["frame"] is None else f"{row['frame']} "
+        file, frame = row["source"], row["frame"]
+        if frame is not None:
+            file, frame = files.find(file, frame)
         cells = (row["name"] or "-", row["state"], f"{row['messages']:,}")
-        oldest, place = ms_text(row["oldest_ns"]), PurePath(row["source"]).name
-        yield columns(_WAITING, "", *cells, oldest, f"{frame}{place}")
+        place = " ".join(filter(None, (frame and str(frame), PurePath(file).name)))
+        yield columns(_WAITING, "", *cells, ms_text(row["oldest_ns"]), place)
     yield from _rest(rows, limit)
 
 

@@ -6,19 +6,13 @@ import os
 import textwrap
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.answers import opened_tables
-from wireyard.cli.options import (
-    PATH,
-    decode_as_option,
-    examples,
-    format_option,
-    keylog_option,
-)
+from wireyard.cli.answers import opened_tables, reading_options
+from wireyard.cli.options import PATH, examples
 from wireyard.cli.output import kind_of, open_output
 from wireyard.errors import UsageError
 from wireyard.layout import Column
@@ -44,9 +38,7 @@ _BATCH_ROWS: Final = 1 << 12
     ),
 )
 @click.argument("inputs", metavar="INPUT|LAKE... [QUERY]", nargs=-1, required=True, type=PATH)
-@format_option("by the first bytes of each stream")
-@decode_as_option
-@keylog_option
+@reading_options
 @click.option(
     "--out",
     type=click.Choice(["table", "csv", "jsonl", "parquet"]),
@@ -56,11 +48,9 @@ _BATCH_ROWS: Final = 1 << 12
 @click.option("-w", "--write", type=PATH, metavar="FILE", help="Write there, whole or not at all.")
 def command(
     inputs: tuple[str, ...],
-    format_name: str | None,
-    decode_as: tuple[str, ...],
-    keylog: tuple[str, ...],
     out: str | None,
     write: str | None,
+    **how: Any,
 ) -> int:
     """Ask captures, streams, stores or a lake with SQL.
 
@@ -76,7 +66,7 @@ def command(
     if not paths:
         raise UsageError("sql: name an INPUT or a LAKE before the query")
     kind = kind_of(write, out, _WRITERS)
-    with opened_tables(paths, format_name, decode_as, keylog) as tables:
+    with opened_tables(paths, **how) as tables:
         if query is not None:
             found = tables.sql(query)
             with open_output(write, binary=kind == "parquet") as file:

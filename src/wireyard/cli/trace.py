@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wireyard.cli import exits
+from wireyard.cli.answers import opened_tables, reading_options
 from wireyard.cli.blocks import columns, field, ms_text, wrapped
 from wireyard.cli.moments import moment
 from wireyard.cli.options import PATH, examples
@@ -21,12 +22,14 @@ from wireyard.errors import UsageError
 if TYPE_CHECKING:
     from wireyard.answers.trace import Trace
     from wireyard.formats.base import Row
+    from wireyard.layers.frame_files import FrameFiles
 
 __all__ = ["command"]
 
 _MOST_MESSAGES = 10
 _COLUMNS = (2, 18, 20, 12, 13, 15)
 """Widths of the lines of consumers: margin, verdict, consumer, delay, acknowledged, frames."""
+_PROOFS = ("relayed_frame", "delivered_frame", "acknowledged_frame")
 _AGAIN = "R"
 """The margin of what was handed over before, after the flag of JMQ packets."""
 _WORST = (2, 18, 11, 16, 16, 17)
@@ -43,8 +46,9 @@ _PREVIEW_BYTES = 48
         "wireyard trace lake '127.0.0.1:40000>127.0.0.1:1883@19'",
     ),
 )
-@click.argument("input", type=PATH)
+@click.argument("inputs", metavar="INPUT|LAKE...", nargs=-1, required=True, type=PATH)
 @click.argument("message", metavar="MESSAGE|TOPIC|CLIENT")
+@reading_options
 @click.option("--verdict", metavar="VERDICT", help="Only messages with such a delivery.")
 @click.option(
     "--limit",
@@ -68,35 +72,36 @@ _PREVIEW_BYTES = 48
     help="A picture, or the rows of the tables as JSON Lines.",
 )
 def command(
-    input: str,
+    inputs: tuple[str, ...],
     message: str,
     verdict: str | None,
     limit: int,
     every: bool,
     hops: bool,
     out: str,
+    **how: Any,
 ) -> int:
     """Show what became of a message, or of the messages of a topic or a client.
 
-    INPUT is a lake, or a capture, a stream or a store. MESSAGE is a key as the tables have it: a
-    JMS message id, or stream and offset of an MQTT or RMP message. TOPIC is a queue, a topic or a
-    group; + and # stand for levels of a topic. CLIENT is a client id or an endpoint, of a producer
-    or a consumer. Of several messages a summary comes first. Each is shown with who sent it,
-    whether the broker took it, and for every consumer and matching subscriber the verdict, how long
-    it waited, how long the acknowledgement took, and the frames that prove it; R marks what had
-    been handed over before. What is bad comes first.
+    INPUT is a capture, a stream or a store, or a folder of them. MESSAGE is a key as the tables
+    have it: a JMS message id, or stream and offset of an MQTT or RMP message. TOPIC is a queue, a
+    topic or a group; + and # stand for levels of a topic. CLIENT is a client id or an endpoint, of
+    a producer or a consumer. Of several messages a summary comes first. Each is shown with its
+    producer, whether the broker accepted it, and for every consumer and matching subscriber the
+    verdict, how long it waited, how long the acknowledgement took, and the frames that prove it; R
+    marks a redelivery. What is bad comes first.
     """
-    from wireyard.answers import open_tables
     from wireyard.answers.trace import VERDICTS, find_messages
 
     if verdict is not None and verdict not in VERDICTS:
         raise UsageError(f"--verdict: '{verdict}' is none of {', '.join(sorted(VERDICTS))}")
-    with open_tables([input]) as tables, open_output(None, binary=False) as target:
+    with opened_tables(inputs, **how) as tables, open_output(None, binary=False) as target:
         found = find_messages(tables, message, verdict=verdict, limit=limit)
         if out == "jsonl":
             lines: Iterable[str] = (_json_line(story) for story in found.stories)
         else:
-            lines = _picture(found, message, every=every, hops=hops)
+            files = tables.frame_files
+            lines = _picture(found, message, files, every=every, hops=hops)
         for line in lines:
             target.write(f"{line}\n".encode())
     if found.messages > len(found.stories):
@@ -115,19 +120,22 @@ def _plain_value(value: Any) -> str:
 # --- the summary ----------------------------------------------------------------------------
 
 
-def _picture(found: Trace, asked: str, *, every: bool, hops: bool) -> Iterator[str]:
+def _picture(
+    found: Trace, asked: str, files: FrameFiles, *, every: bool, hops: bool
+) -> Iterator[str]:
     if found.messages > 1:
-        yield from _summary(found, asked)
+        yield from _summary(found, asked, files)
     for place, story in enumerate(found.stories):
         if place or found.messages > 1:
             yield ""
+        _locate(story, files)
         yield from _block(story, every=every)
         if hops:
             for one in story["hops"]:
                 yield from field(f"hop {one['hop']}", _hop(one))
 
 
-def _summary(found: Trace, asked: str) -> Iterator[str]:
+def _summary(found: Trace, asked: str, files: FrameFiles) -> Iterator[str]:
     where = f", {found.destinations:,} destinations" if found.destinations > 1 else ""
     yield f"{found.messages:,} messages for {printable(asked)}{where}"
     if found.first_ns is not None and found.last_ns is not None:
@@ -144,15 +152,17 @@ def _summary(found: Trace, asked: str) -> Iterator[str]:
     if found.worst:
         yield columns(_WORST, "", "worst", "in queue", "consumer", "destination", "frame")
     for one in found.worst:
-        place = PurePath(one["source"]).name
-        frame = place if one["frame"] is None else f"{one['frame']} {place}"
+        place, frame = one["source"], one["frame"]
+        if frame is not None:
+            place, frame = files.find(place, frame)
+        place = " ".join(filter(None, (frame and str(frame), PurePath(place).name)))
         cells = (
             one["verdict"],
             ms_text(one["queue_ns"]),
             _consumer(one),
             one["destination"] or "-",
         )
-        yield columns(_WORST, "", *cells, frame)
+        yield columns(_WORST, "", *cells, place)
 
 
 # --- a message ------------------------------------------------------------------------------
@@ -166,17 +176,18 @@ def _block(story: Row, *, every: bool) -> Iterator[str]:
     kind = (message["destination_kind"] or "destination").replace("_", " ").rpartition(" ")[2]
     yield from field(kind, message["destination"] or "unknown")
     yield from field("sent", f"{_when(message)} by {_sender(message, deliveries)}")
-    frame = "" if message["frame"] is None else f"frame {message['frame']} of "
-    yield from field("in", f"{frame}{message['file'] or message['source']}")
+    frame = "" if message["frame"] is None else f"frame {message['file_frame']} of "
+    yield from field("in", f"{frame}{message['file']}")
     yield from field("content", _content(message))
     yield from field("payload", _preview(message["body"]))
     if message["protocol"] == "rmp":
         yield from field("packets", _packets(message))
-    accepted = sorted({one["accepted_frame"] for one in deliveries} - {None})
+    accepted = [one for one in deliveries if one["accepted_frame"] is not None]
     if accepted:
-        yield from field("accepted", f"by the broker, as frame {accepted[0]} shows")
+        first = min(accepted, key=lambda one: one["accepted_frame"])
+        yield from field("accepted", f"by the broker{_frame(first, 'accepted')}")
     for request in story["requests"]:
-        yield from field("answers", f"{request['request_key']}{_frame(request['requested_frame'])}")
+        yield from field("answers", f"{request['request_key']}{_frame(request, 'requested')}")
     for reply in story["replies"]:
         yield from field("reply", _reply(reply))
     for value in story["retained"]:
@@ -266,7 +277,7 @@ def _reply(reply: Row) -> str:
     if reply["reply_key"] is None:
         return "asked for, and none was seen"
     took = "" if reply["latency_ms"] is None else f" after {reply['latency_ms']} ms"
-    return f"{reply['reply_key']}{took}{_frame(reply['replied_frame'])}"
+    return f"{reply['reply_key']}{took}{_frame(reply, 'replied')}"
 
 
 # --- its consumers --------------------------------------------------------------------------
@@ -278,7 +289,7 @@ def _bad(one: Row, source: str) -> Iterator[str]:
     yield _line(one)
     said = VERDICTS.get(one["verdict"], "")
     if one["subscription"]:
-        said += f"; subscribed to {one['subscription']}{_frame(one['subscribed_frame'])}"
+        said += f"; subscribed to {one['subscription']}{_frame(one, 'subscribed')}"
     if one["dead_reason"]:
         said += f"; {one['dead_reason']}"
     yield from wrapped(said, _COLUMNS[0] + _COLUMNS[1])
@@ -297,12 +308,21 @@ def _good(same: Sequence[Row], source: str, *, every: bool) -> Iterator[str]:
 
 
 def _elsewhere(one: Row, source: str) -> Iterator[str]:
-    if one["source"] != source:
-        yield from wrapped(f"in {one['source']}", _COLUMNS[0] + _COLUMNS[1])
+    """Yield the files of the frames in the line of a consumer that are not in the message's."""
+    shown = [name for name in _PROOFS if one[name] is not None]
+    found = {name: one["elsewhere"][name] for name in shown if name in one["elsewhere"]}
+    if len(found) == len(shown) and len({*found.values()}) == 1:
+        said = [f"in {one['elsewhere'][shown[0]]}"]
+    elif not shown and one["source"] != source:
+        said = [f"in {one['source']}"]
+    else:
+        said = [f"frame {one[name]} in {file}" for name, file in found.items()]
+    for text in said:
+        yield from wrapped(text, _COLUMNS[0] + _COLUMNS[1])
 
 
 def _line(one: Row) -> str:
-    frames = [one[f"{what}_frame"] for what in ("relayed", "delivered", "acknowledged")]
+    frames = [one[name] for name in _PROOFS]
     shown = " ".join(str(frame) for frame in frames if frame is not None)
     margin = _AGAIN if one["redelivered"] else ""
     said = (one["verdict"], _consumer(one), _delay(one), _acknowledged(one), shown or "-")
@@ -341,8 +361,9 @@ def _hop(one: Row) -> str:
         took = f", {ms_text(one['took_ns'])}{error} after hop {one['follows']}"
     ends = " to ".join(filter(None, (one["sender"], one["receiver"])))
     kind = one["kind"].replace("_", " ")
-    name = PurePath(one["source"]).name
-    return f"{kind}, {ends}{took}{_frame(one['frame'])} of {name}"
+    where = PurePath(one["file"]).name
+    frame = "" if one["frame"] is None else f" in frame {one['frame']}"
+    return f"{kind}, {ends}{took}{frame} of {where}"
 
 
 # --- text -----------------------------------------------------------------------------------
@@ -355,5 +376,27 @@ def _when(message: Row) -> str:
     return "at an unknown time" if sent_ms is None else moment(sent_ms * 1_000_000)
 
 
-def _frame(number: int | None) -> str:
-    return "" if number is None else f" in frame {number}"
+def _locate(story: Row, files: FrameFiles) -> None:
+    """Count the frames of a story in the files that they are in.
+
+    Rows get `elsewhere`: for each of their frames that is in another file than that of the message,
+    the file.
+    """
+    home = story["message"]["file"]
+    for name in ("deliveries", "replies", "requests", "hops"):
+        for row in story[name]:
+            row["elsewhere"] = {}
+            row["file"] = row["source"]
+            for column in [one for one in row if one.endswith("frame") and row[one] is not None]:
+                row["file"], row[column] = files.find(row["source"], row[column])
+                if row["file"] != home:
+                    row["elsewhere"][column] = row["file"]
+
+
+def _frame(row: Row, what: str) -> str:
+    """Return where the frame of a row is, which was located."""
+    column = f"{what}_frame"
+    if row[column] is None:
+        return ""
+    file = row["elsewhere"].get(column)
+    return f" in frame {row[column]}{f' of {file}' if file else ''}"

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from wireyard.cli import exits
+from wireyard.cli.answers import (
+    frame_text,
+    opened_tables,
+    reading_options,
+    shown_inputs,
+    split_inputs,
+)
 from wireyard.cli.blocks import wrapped
 from wireyard.cli.options import PATH, examples
 from wireyard.cli.output import open_output
 from wireyard.cli.tables import printable
 
 if TYPE_CHECKING:
+    from wireyard.answers import Tables
     from wireyard.answers.why import Finding
 
 __all__ = ["command"]
@@ -34,8 +43,10 @@ _INDENT = 9
         "wireyard why lake --out jsonl | jq 'select(.severity == \"lost\")'",
     ),
 )
-@click.argument("input", type=PATH)
-@click.argument("subject", required=False, metavar="[DESTINATION|CLIENT]")
+@click.argument(
+    "inputs", metavar="INPUT|LAKE... [DESTINATION|CLIENT]", nargs=-1, required=True, type=PATH
+)
+@reading_options
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
@@ -51,20 +62,22 @@ _INDENT = 9
     show_default=True,
     help="In words, or all findings as JSON Lines.",
 )
-def command(input: str, subject: str | None, limit: int, out: str) -> int:
+def command(inputs: tuple[str, ...], limit: int, out: str, **how: Any) -> int:
     """Show what is stuck, lost or broken, worst first, each with its proof.
 
-    INPUT is a lake, or a capture, a stream or a store; DESTINATION and CLIENT, a client id or an
-    endpoint, narrow it down. Each finding is a symptom, its destination and client, what happened
-    how often, a frame or a stored record that proves it, and a command that shows more. Nothing is
-    concluded from what a capture does not show, and of a bare stream, which has no times, nothing.
+    INPUT is a capture, a stream or a store, or a folder of them; DESTINATION and CLIENT, a client
+    id or an endpoint, narrow it down. Each finding is a symptom, its destination and client, what
+    happened how often, a frame or a stored record that proves it, and a command that shows more.
+    Nothing is concluded from what a capture does not show, and of a bare stream, which has no
+    times, nothing.
     """
-    from wireyard.answers import open_tables
     from wireyard.answers.why import find_symptoms
 
-    with open_tables([input]) as tables, open_output(None, binary=False) as target:
-        found = find_symptoms(tables, subject, shown_as=input)
-        lines = map(_json_line, found) if out == "jsonl" else _text(found, limit)
+    paths, subject = split_inputs(inputs)
+    with opened_tables(paths, **how) as tables, open_output(None, binary=False) as target:
+        found = find_symptoms(tables, subject, shown_as=shown_inputs(paths, **how))
+        proof = partial(_proof, tables)
+        lines = map(_json_line, found) if out == "jsonl" else _text(found, limit, proof)
         for line in lines:
             target.write(f"{line}\n".encode())
     return exits.DONE
@@ -74,7 +87,7 @@ def _json_line(one: Finding) -> str:
     return json.dumps(asdict(one), ensure_ascii=False)
 
 
-def _text(found: Sequence[Finding], limit: int) -> Iterator[str]:
+def _text(found: Sequence[Finding], limit: int, proof: Callable[[Finding], str]) -> Iterator[str]:
     if not found:
         yield "nothing is stuck, lost or broken, as far as this shows"
         return
@@ -86,13 +99,13 @@ def _text(found: Sequence[Finding], limit: int) -> Iterator[str]:
         about = " for ".join(filter(None, (one.destination, one.client))) or one.subject
         yield f"{one.severity:<{_INDENT}}{one.symptom}: {printable(about)}"
         yield from wrapped(one.text, _INDENT)
-        yield f"{'':{_INDENT}}proof: {printable(_proof(one))}"
+        yield f"{'':{_INDENT}}proof: {printable(proof(one))}"
         yield f"{'':{_INDENT}}next: {printable(one.next)}"
     if len(found) > limit:
         yield f"and {len(found) - limit:,} others; --limit N shows more"
 
 
-def _proof(one: Finding) -> str:
+def _proof(tables: Tables, one: Finding) -> str:
     if one.frame is not None:
-        return f"frame {one.frame} of {one.source}"
+        return frame_text(tables, one.source, one.frame)
     return f"offset {one.offset} of {one.stream} in {one.source}"

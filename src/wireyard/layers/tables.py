@@ -100,8 +100,9 @@ MESSAGES: Final = (
         "sent; of JMS also delivered, relayed or relay_acknowledged, where nobody listened before;"
         " null where nothing tells whose an MQTT stream is",
     ),
-    Column("file", "string", "file of the frame"),
-    Column("frame", "int64", "frame of the packet"),
+    Column("frame", "int64", "frame of the packet; counts over all files of a rotated capture"),
+    Column("file", "string", "file that the frame is in"),
+    Column("file_frame", "int64", "the frame, counted in that file"),
     *_ROW,
     Column("length", "int64", "bytes of the packet, of RMP of all its packets", unit="bytes"),
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,6 +18,7 @@ from wireyard.answers.evidence import Evidence, Place, find_evidence
 from wireyard.answers.symptoms import SYMPTOMS
 from wireyard.answers.why import Finding, find_symptoms
 from wireyard.errors import UsageError
+from wireyard.layers.frame_files import FrameFiles
 from wireyard.layers.jmq.delivery import VERDICTS as JMS_VERDICTS
 from wireyard.layers.mqtt.deliveries import VERDICTS as MQTT_VERDICTS
 from wireyard.report import text
@@ -35,8 +35,6 @@ _HEX_BYTES: Final = 8
 _HEX_LINES: Final = 6
 _MOST_MARKS: Final = 24
 _NEEDED: Final = ("jinja2", "altair", "vl_convert")
-_ITS_INPUT: Final = "@its-input@"
-"""Stands for an input in commands until it is known which."""
 _SYMPTOMS_S: Final = 10.0
 """How long symptoms are looked for; of 20 million messages some take longer than the whole page."""
 _MEANINGS: Final = {"mqtt": MQTT_VERDICTS, "jms": JMS_VERDICTS}
@@ -77,6 +75,7 @@ class Shown:
 def build_report(
     tables: Tables,
     inputs: Sequence[str],
+    shown_as: str,
     *,
     format: str | None = None,
     decode_as: Sequence[str] = (),
@@ -89,7 +88,9 @@ def build_report(
     tables
         The tables of the inputs.
     inputs
-        What they were opened from, for the commands that the page shows.
+        What they were opened from.
+    shown_as
+        The same, with all options, as the commands have it that the page shows.
     format, decode_as, keylog
         How they were opened.
 
@@ -106,12 +107,12 @@ def build_report(
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     answers = ask_all(tables)
-    opened = [*map(shlex.quote, inputs), *_options(format, decode_as, keylog)]
-    findings, symptoms = _find(tables, answers["quarantined"], inputs)
+    findings, symptoms = _find(tables, answers["quarantined"], shown_as)
     answers |= symptoms.answers
     shown = findings[:_MOST_FINDINGS]
     evidence = find_evidence(
         {one.place for one in shown if None not in one.place},
+        tables.frame_files,
         format=format,
         decode_as=decode_as,
         keylog=keylog,
@@ -128,12 +129,12 @@ def build_report(
     return page.render(
         answers=answers,
         charts=_charts(answers),
-        command=" ".join(["wireyard sql", *opened]),
+        command=f"wireyard sql {shown_as}",
         findings=shown,
         all_findings=len(findings),
         symptoms=symptoms,
         all_symptoms=len(SYMPTOMS),
-        why=f"wireyard why {shlex.quote(inputs[0]) if len(inputs) == 1 else 'INPUT'}",
+        why=f"wireyard why {shown_as}",
         dumps={place: _dump(found) for place, found in evidence.items()},
         inputs=[text.clipped(one, 60) for one in inputs],
         meanings=_MEANINGS,
@@ -144,13 +145,6 @@ def build_report(
         moment=text.moment_text,
         span=text.span_text,
     )
-
-
-def _options(format: str | None, decode_as: Sequence[str], keylog: Sequence[str]) -> Iterator[str]:
-    if format:
-        yield f"--format {shlex.quote(format)}"
-    yield from (f"-d {shlex.quote(one)}" for one in decode_as)
-    yield from (f"-o {shlex.quote(one)}" for one in keylog)
 
 
 # --- what needs attention -------------------------------------------------------------------
@@ -201,15 +195,9 @@ class _Symptoms:
         )
 
 
-def _find(
-    tables: Tables, quarantined: Answer, inputs: Sequence[str]
-) -> tuple[list[Shown], _Symptoms]:
-    """Return what is wrong, the worst first, as the page shows it.
-
-    Commands that take one input are given the one, of several the one that has the proof.
-    """
+def _find(tables: Tables, quarantined: Answer, shown_as: str) -> tuple[list[Shown], _Symptoms]:
+    """Return what is wrong, the worst first, as the page shows it."""
     symptoms = _Symptoms(tables)
-    given = inputs[0] if len(inputs) == 1 else _ITS_INPUT
     found = [
         Shown(
             kind=finding.symptom.replace("_", " "),
@@ -219,14 +207,14 @@ def _find(
             query=finding.symptom,
             row=symptoms.row_of(finding),
             column="count",
-            where=_where(finding),
+            where=_where(finding, tables.frame_files),
             place=(finding.source, finding.stream, finding.offset),
-            command=text.shown(finding.next.replace(_ITS_INPUT, shlex.quote(finding.source or ""))),
+            command=text.shown(finding.next),
         )
-        for finding in find_symptoms(symptoms, None, shown_as=given)  # type: ignore[arg-type]
+        for finding in find_symptoms(symptoms, None, shown_as=shown_as)  # type: ignore[arg-type]
     ]
     if "malformed" not in symptoms.answers:  # as of bare streams, which symptoms leave out
-        found[:0] = _broken(quarantined, " ".join(map(shlex.quote, inputs)))
+        found[:0] = _broken(quarantined, shown_as)
     return found, symptoms
 
 
@@ -250,9 +238,10 @@ def _broken(quarantined: Answer, inputs: str) -> Iterator[Shown]:
         )
 
 
-def _where(finding: Finding) -> str:
+def _where(finding: Finding, files: FrameFiles) -> str:
     if finding.frame is not None:
-        return f"{text.clipped(finding.source or '', 60)}, frame {finding.frame}"
+        file, number = files.find(finding.source, finding.frame)
+        return f"{text.clipped(file, 60)}, frame {number}"
     stream = text.clipped(finding.stream or "", 60)
     return f"{text.clipped(finding.source or '', 60)}, {stream} at {finding.offset}"
 

@@ -7,7 +7,7 @@ commits count, so an attempt that was killed, repeated or run twice leaves nothi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, fields
 from types import MappingProxyType
@@ -21,12 +21,13 @@ import pyarrow.compute as pc
 from wireyard.captures.directed import CapturedStream
 from wireyard.captures.inputs import open_captures
 from wireyard.captures.quarantine import QUARANTINE, BadBytes, PieceBytes, quarantined
+from wireyard.captures.read import FrameSpan
 from wireyard.captures.stores.read import read_store
 from wireyard.captures.stores.rows import SCHEMA as STORE_RECORDS
 from wireyard.captures.stores.rows import record_rows
 from wireyard.captures.stores.stream import StoreStream
 from wireyard.captures.stream import Stream
-from wireyard.captures.stream_table import LEDGER, describe_stream
+from wireyard.captures.stream_table import FILES, LEDGER, describe_stream
 from wireyard.errors import LedgerError, SourceError, WireError
 from wireyard.formats import get_format
 from wireyard.formats.base import Format
@@ -49,6 +50,7 @@ from wireyard.streams.window import windows_of_file
 __all__ = [
     "DONE_MARKS",
     "FAILURES",
+    "FILES_TABLE",
     "GONE",
     "HEADERS",
     "MANIFEST",
@@ -75,6 +77,7 @@ FAILURES: Mapping[str, type[WireError]] = {
 """Why a task has nothing to show. It says so instead of failing, so that Spark does not try a
 missing file or a full disk four times and bury the sentence in a traceback."""
 QUARANTINE_TABLE, STORE_RECORDS_TABLE = "quarantine", "store_records"
+FILES_TABLE = "files"
 GONE = "gone"
 """Of an outcome: the source was there when the run began."""
 _HELD_STREAMS: Final = 1 << 12
@@ -155,6 +158,8 @@ class Outcome:
     """Where the records of a store are."""
     ledger_file: str | None = None
     """Where the rows of its streams are, in both tables."""
+    frames_file: str | None = None
+    """Where the rows of the files of a capture are."""
     failed: str | None = None
     """One of `FAILURES`, or `GONE`: then this is all that there is of the source."""
     index_file: str | None = None
@@ -264,12 +269,19 @@ class _Task:
         damage = found.damage if part.part == 0 else None
         for note in filter(None, (damage, *found.notes, *found.closed, found.unread)):
             yield Outcome(part.source, 0, 0, message=note)
+        if part.part == 0:
+            yield self._write_files(part.source, found.spans)
         sums: dict[str, Outcome] = {}
         for format, opened in found.streams:
             assert isinstance(opened, CapturedStream)
             outcome = self._write_stream(part, format, opened, opened.captured)
             self._close_stream(opened.stream, outcome, sums, describe_stream(opened.captured))
         yield from sums.values()
+
+    def _write_files(self, source: str, spans: Iterable[FrameSpan]) -> Outcome:
+        rows = [{"source": source, **span._asdict()} for span in spans]
+        self._file(FILES_TABLE, FILES).write(pa.RecordBatch.from_pylist(rows, FILES))
+        return Outcome(source, 0, 0, frames_file=self._name)
 
     def _write_stored(self, part: CapturePart) -> Iterator[Outcome]:
         sums: dict[str, Outcome] = {}

@@ -17,6 +17,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from wireyard.layers.frame_files import FrameFiles
 from wireyard.layers.grouping import split_rows
 from wireyard.spark.lake import writing
 from wireyard.streams.source import filesystem
@@ -25,7 +26,9 @@ __all__ = [
     "EXCHANGE",
     "dump",
     "dump_each",
+    "dump_frame_files",
     "load",
+    "load_frame_files",
     "load_one",
     "read_part",
     "split_table",
@@ -34,6 +37,7 @@ __all__ = [
 
 EXCHANGE: Final = "exchange"
 """Where the files of a run are staged, beside its tables."""
+_FRAME_FILES: Final = f"{EXCHANGE}/frame_files.pickle"
 _FOOTER_BYTES: Final = 8
 _OFFSET_BYTES: Final = 8
 _OPTIONS: Final = pa.ipc.IpcWriteOptions(unify_dictionaries=True)
@@ -104,6 +108,20 @@ def dump(folder: str, thing: Any) -> str:
     with writing(path), system.open_output_stream(inner) as file:
         file.write(pickle.dumps(thing, pickle.HIGHEST_PROTOCOL))
     return path
+
+
+def dump_frame_files(folder: str, files: FrameFiles) -> None:
+    """Write the files of captures where tasks look for them."""
+    path = f"{folder}/{_FRAME_FILES}"
+    system, inner = filesystem(path)
+    with writing(path), system.open_output_stream(inner) as file:
+        file.write(pickle.dumps(files, pickle.HIGHEST_PROTOCOL))
+
+
+def load_frame_files(folder: str) -> FrameFiles:
+    """Return the files of the captures whose facts this run makes."""
+    found: FrameFiles = load(f"{folder}/{_FRAME_FILES}")
+    return found
 
 
 def load(path: str) -> Any:

@@ -11,7 +11,9 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wireyard.layers.frame_files import FrameFiles
 from wireyard.layers.tables import with_times
+from wireyard.spark.exchange import load_frame_files
 from wireyard.spark.parts import PartFile
 from wireyard.spark.running import Runner
 from wireyard.spark.steps import FOUND
@@ -40,12 +42,16 @@ def write_tables(
     tables: Iterable[tuple[str, pa.Table]], staging: str
 ) -> Iterator[Mapping[str, Any]]:
     """Write rows of tables, a file a table; yield what was written."""
+    captured: FrameFiles | None = None
     files: dict[str, tuple[str, PartFile]] = {}
     rows: Counter[str] = Counter()
     sources: defaultdict[str, set[str]] = defaultdict(set)
     for name, table in tables:
         if not table.num_rows:
             continue
+        if name == "messages":
+            captured = captured or load_frame_files(staging)
+            table = captured.locate(table)
         timed = with_times(name, table)
         if name not in files:
             file = f"part-{uuid4().hex}.parquet"

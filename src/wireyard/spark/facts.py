@@ -17,6 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +28,7 @@ import pyarrow.parquet as pq
 from wireyard.formats import get_format
 from wireyard.layers.destinations import NEEDED as COUNTED
 from wireyard.layers.destinations import count_messages, destinations
+from wireyard.layers.frame_files import FrameFiles
 from wireyard.layers.jmq.hops import HOP_STEPS
 from wireyard.layers.latencies import DELAYS, delayed, latencies
 from wireyard.layers.latencies import NEEDED as LATENCY_NEEDED
@@ -35,7 +37,7 @@ from wireyard.layers.rmp.chain import tables as rmp_tables
 from wireyard.layers.rmp.observer import NEEDED as RMP_NEEDED
 from wireyard.layers.steps import Chain, Step
 from wireyard.layers.tables import FACTS, TABLES, fact_table, with_times
-from wireyard.spark.exchange import EXCHANGE, dump, load
+from wireyard.spark.exchange import EXCHANGE, dump, dump_frame_files, load
 from wireyard.spark.fact_tasks import dropped_rows, note_file, run_tasks, write_tables
 from wireyard.spark.jmq_facts import FORMATS as JMS_FORMATS
 from wireyard.spark.jmq_facts import write_jmq_facts
@@ -87,6 +89,7 @@ def write_facts(
     lake: Lake,
     files: Mapping[str, Sequence[str]],
     streams: Sequence[str],
+    captured: Sequence[str],
     inputs: Collection[Input],
     staged: Mapping[str, Sequence[str]],
 ) -> Facts:
@@ -98,12 +101,15 @@ def write_facts(
         Where their packets are, by format.
     streams
         Where what captures show of their streams is: files of the table `streams`.
+    captured
+        Files of the table `files`, which has the frames of captures.
     inputs
         Them, with those that have JMS messages in common with them.
     staged
         Files of tables that are staged already.
     """
     lake.make_staging([*FACTS, NOTES, EXCHANGE])
+    dump_frame_files(lake.staged(""), FrameFiles(chain.from_iterable(map(_rows, captured))))
     stage = _Stage(runner, lake)
     staging, sources = lake.staged(""), [each.source for each in inputs]
     jms = {name: files[name] for name in JMS_FORMATS if files.get(name)}
@@ -158,6 +164,11 @@ def related_to(lake: Lake, facts: Facts, changed: Collection[str]) -> set[str]:
 def write_empty(lake: Lake, table: str) -> str:
     """Stage a file of a table of facts without rows; return its name."""
     return write_table(lake.staged(table), with_times(table, fact_table(table, ())))
+
+
+def _rows(path: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = _read(path).to_pylist()
+    return rows
 
 
 def _read(path: str, columns: Sequence[str] | None = None) -> pa.Table:

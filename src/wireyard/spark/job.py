@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from wireyard.captures.quarantine import QUARANTINE
-from wireyard.captures.stream_table import LEDGER_TABLE, STREAMS
+from wireyard.captures.stream_table import FILES, LEDGER_TABLE, STREAMS
 from wireyard.formats import names as format_names
 from wireyard.layers.tables import FACTS
-from wireyard.spark.bronze import QUARANTINE_TABLE, Settings, packets_table
+from wireyard.spark.bronze import FILES_TABLE, QUARANTINE_TABLE, Settings, packets_table
 from wireyard.spark.bronze_stage import BronzeStage
 from wireyard.spark.facts import Facts, related_to, write_empty, write_facts
 from wireyard.spark.inputs import FoundInput
@@ -44,7 +44,12 @@ SPLIT_BYTES = 64 << 20
 """What one task reads: starting one costs as much as decoding 8 MB."""
 FEW_BYTES = SPLIT_BYTES
 """Inputs that this process reads itself, in less time than Spark takes to start."""
-_NEVER_EMPTY = {QUARANTINE_TABLE: QUARANTINE, "ledger": LEDGER_TABLE, "streams": STREAMS}
+_NEVER_EMPTY = {
+    QUARANTINE_TABLE: QUARANTINE,
+    "ledger": LEDGER_TABLE,
+    "streams": STREAMS,
+    FILES_TABLE: FILES,
+}
 """Tables that have a file where they have no rows."""
 
 
@@ -130,7 +135,7 @@ def _write_facts(runner: Runner, lake: Lake, change: Change, inputs: Sequence[In
         ]
 
     files = {name: paths(packets_table(name)) for name in format_names()}
-    return write_facts(runner, lake, files, paths("streams"), inputs, change.append)
+    return write_facts(runner, lake, files, paths("streams"), paths("files"), inputs, change.append)
 
 
 def _with_facts(change: Change, facts: Facts) -> Change:

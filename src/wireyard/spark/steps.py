@@ -17,8 +17,10 @@ from uuid import uuid4
 import pyarrow as pa
 
 from wireyard.formats.base import Row
+from wireyard.layers.frame_files import FrameFiles
 from wireyard.layers.steps import Fact, Found, Note, Order, Step
 from wireyard.layers.tables import fact_table, with_times
+from wireyard.spark.exchange import load_frame_files
 from wireyard.spark.parts import PartFile
 
 __all__ = [
@@ -146,7 +148,9 @@ class _Files:
             table, row = found
             file = self._facts.get(table)
             if file is None:
-                batch = partial(_fact_batch, table)
+                located = table == "messages"
+                files = load_frame_files(self._staging) if located else FrameFiles()
+                batch = partial(_fact_batch, table, files)
                 file = self._facts[table] = _File(f"{self._staging}/{table}", batch)
             file.add(row)
         else:
@@ -214,8 +218,9 @@ class _File:
         self._held, self._held_bytes = [], 0
 
 
-def _fact_batch(table: str, rows: list[Row]) -> pa.RecordBatch:
-    whole = with_times(table, fact_table(table, rows))
+def _fact_batch(table: str, files: FrameFiles, rows: list[Row]) -> pa.RecordBatch:
+    found = fact_table(table, rows)
+    whole = with_times(table, files.locate(found) if table == "messages" else found)
     (batch,) = whole.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], whole.schema)]
     return batch
 

@@ -64,7 +64,6 @@ def message_table(packets: pa.Table, marks: pa.Table) -> pa.Table:
         "protocol": decode_texts(np.zeros(packets.num_rows), pa.array(["jms"])),
         "sent_ns": pc.if_else(is_sent, packets["captured_ns"], None),
         "client": pc.if_else(packets["src_addr"].is_valid(), marks["client"], None),
-        "file": packets["source"],
     }
     if "source_ip_text" in packets.column_names:
         known |= _said(packets)

@@ -156,7 +156,6 @@ def message_table(packets: pa.Table, marks: pa.Table) -> pa.Table:
         "body_size": pc.binary_length(payload),
         "body": payload,
         "first_seen": pc.if_else(marks["is_sent"], "sent", None),
-        "file": packets["source"],
         **{name: packets[name] for name in _ROW},
     }
     return as_fact_table("messages", known)

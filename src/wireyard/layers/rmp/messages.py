@@ -66,7 +66,6 @@ def message_row(message: Seen, packet: Row) -> Row:
         "body": data,
         "properties": list(properties.items()),
         "first_seen": "sent",
-        "file": packet["source"],
         "frame": first.frame,
         "source": packet["source"],
         "stream": packet["stream"],

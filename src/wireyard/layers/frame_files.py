@@ -1,0 +1,71 @@
+"""Which file of a capture holds a frame: frames count over all files of a rotated one."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["FrameFiles"]
+
+
+class FrameFiles:
+    """The files of captures, by the frames that they hold.
+
+    Parameters
+    ----------
+    rows
+        Columns of the table ``files``. A source without rows is a file itself.
+    """
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+        spans: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
+        for row in rows:
+            if row["frames"]:
+                spans[row["source"]].append((row["first_frame"], row["file"]))
+        self._spans = {
+            source: sorted(found)
+            for source, found in spans.items()
+            if [file for _, file in found] != [source]
+        }
+
+    def find(self, source: str, frame: int) -> tuple[str, int]:
+        """Return the file of a frame, and the number that the frame has in it."""
+        spans = self._spans.get(source)
+        if spans is None:
+            return source, frame
+        first, file = spans[max(bisect_right(spans, frame, key=lambda span: span[0]) - 1, 0)]
+        return file, frame - first + 1
+
+    def files_of(self, source: str) -> list[str]:
+        """Return the files of a source, in the order of their frames."""
+        return [file for _, file in self._spans.get(source, ((1, source),))]
+
+    def locate(self, messages: pa.Table) -> pa.Table:
+        """Return a part of the table of messages with the file of each, and its frame there."""
+        files, frames = messages["source"], messages["frame"]
+        sources = pc.unique(files.cast(pa.string())).to_pylist()
+        rotated = [source for source in sources if source in self._spans]
+        if rotated:
+            texts, numbers = files.cast(pa.string()), frames.fill_null(0).to_numpy().copy()
+            known = frames.is_valid().to_numpy()
+            for source in rotated:
+                rows = np.flatnonzero(pc.equal(texts, source).to_numpy() & known)
+                firsts, names = zip(*self._spans[source], strict=True)
+                places = np.searchsorted(firsts, numbers[rows], "right") - 1
+                mask = np.zeros(len(numbers), np.bool_)
+                mask[rows] = True
+                texts = pc.replace_with_mask(
+                    texts.combine_chunks(), pa.array(mask), pa.array(names).take(pa.array(places))
+                )
+                numbers[rows] -= np.array(firsts)[places] - 1
+            files, frames = texts, pa.array(numbers, mask=~known)
+        for name, values in (("file", files), ("file_frame", frames)):
+            place = messages.column_names.index(name)
+            messages = messages.set_column(place, name, values)
+        return messages
