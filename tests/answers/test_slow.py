@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from operator import itemgetter
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,8 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from tests.answers.talks import Talk
+from tests.captures.make import BEGAN_NS
 from wireyard.answers import open_tables
-from wireyard.answers.latencies import Latencies, measure_latencies
+from wireyard.answers.latencies import Latencies, ages, measure_latencies
 from wireyard.cli import main
 from wireyard.cli.blocks import WIDTH
 
@@ -132,3 +134,70 @@ def test_of_what_has_no_times_nothing_is_said(tmp_path: Path) -> None:
     assert (shown.exit_code, shown.stdout) == (
         0, "no message was seen both sent and handed over\n",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ages_at_any_moment_are_those_of_a_count_by_hand(tmp_path: Path, seed: int) -> None:
+    rng = Random(seed)
+    talk = Talk()
+    talk.login(1, 5001, "gets")
+    for number, topic in enumerate(("a", "b")):
+        talk.subscribe(2 + number, 5001, topic)
+    talk.login(5, 5002, "sends")
+    sent: list[tuple[str, float, float, float | None]] = []
+    for _ in range(60):
+        at = 10.0 + rng.randrange(0, 300_000)
+        waits = rng.choice([0.3, float(rng.randrange(1, 200_000))])
+        takes = rng.choice([0.2, float(rng.randrange(1, 100_000)), None])
+        sent.append((rng.choice("ab"), at, at + waits, takes))
+    end_ms = 600_010.0
+    for number, (topic, at, until, takes) in enumerate(sorted(sent, key=itemgetter(1)), 1):
+        payload = b"%d" % number
+        talk.publish(at, 5002, topic, payload, number)
+        talk.deliver(until, 5001, topic, payload, number, acknowledged_ms=takes)
+    talk.publish(end_ms - 0.1, 5002, "nobody", b"", 61)  # the last packet is its PUBACK
+    path = talk.write(tmp_path / "in.pcap")
+    with open_tables([str(path)]) as tables:
+        minutes = measure_latencies(tables).ages
+        seconds = tables.sql(f"FROM ({ages(10**9)})").to_pylist()
+    for step_ns, rows in ((60 * 10**9, minutes), (10**9, seconds)):
+        found = {(row["at_ns"], row["destination"]): row for row in rows}
+        first = -(-BEGAN_NS // step_ns) * step_ns
+        for at_ns in range(first, BEGAN_NS + int(end_ms * 1e6) + step_ns, step_ns):
+            now = (at_ns - BEGAN_NS) / 1e6
+            for topic in "ab":
+                own = [one[1:] for one in sent if one[0] == topic]
+                waiting = [now - at for at, until, _ in own if at <= now < until]
+                held = [
+                    now - until
+                    for _, until, takes in own
+                    if until <= now < (end_ms + 0.001 if takes is None else until + takes)
+                ]
+                row = found.pop((at_ns, topic), None)
+                if row is None:
+                    assert not waiting and not held
+                    continue
+                assert (row["waiting"], row["unacknowledged"]) == (len(waiting), len(held))
+                for ages_ms, name in ((waiting, "oldest_ns"), (held, "oldest_unacknowledged_ns")):
+                    expected = max(ages_ms) * 1e6 if ages_ms else None
+                    assert row[name] == (expected and pytest.approx(expected, abs=1000))
+        assert not found
+
+
+def test_ages_are_printed_by_minute(tmp_path: Path) -> None:
+    talk = Talk()
+    talk.login(1, 5001, "gets")
+    talk.subscribe(2, 5001, TOPIC)
+    talk.login(3, 5002, "sends")
+    talk.publish(1000, 5002, TOPIC, b"1", 1)
+    talk.deliver(200_000, 5001, TOPIC, b"1", 1)
+    path = talk.write(tmp_path / "in.pcap")
+    shown = CliRunner().invoke(main, ["slow", str(path)], prog_name="wireyard")
+    lines = shown.stdout.splitlines()
+    at = next(place for place, line in enumerate(lines) if line.startswith("at full minutes"))
+    minutes = [line.split() for line in lines[at + 2 : lines.index("", at)]]
+    assert [row[0][-6:] for row in minutes] == sorted((r[0][-6:] for r in minutes), reverse=True)
+    assert len(minutes) == 3 and {row[1] for row in minutes} == {TOPIC}
+    oldest = [float(row[3]) for row in minutes]
+    assert oldest == pytest.approx([oldest[0] - 60 * later for later in range(3)])
+    assert 139 < oldest[0] < 199 and max(map(len, lines)) <= WIDTH

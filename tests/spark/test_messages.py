@@ -137,6 +137,7 @@ def test_what_a_message_says(tmp_path: Path, spark: SparkSession) -> None:
         "producer_id": 7,
         "first_seen": "sent",
         "file": str(tmp_path / "in" / "client.jmq"),
+        "file_frame": None,
         "frame": None,
         "source": str(tmp_path / "in" / "client.jmq"),
         "stream": str(tmp_path / "in" / "client.jmq"),

@@ -16,6 +16,7 @@ __all__ = [
     "SLOWER_TIMES",
     "WAITING",
     "Latencies",
+    "ages",
     "measure_latencies",
 ]
 
@@ -116,6 +117,48 @@ GROUP BY ALL
 ORDER BY oldest_ns DESC, name
 """
 
+_MINUTE_NS: Final = 60 * 10**9
+
+
+def ages(step_ns: int) -> str:
+    """Return the query for how old the oldest messages of each destination were, time by time.
+
+    A row is a destination at a moment, the moments being multiples of `step_ns` since 1970:
+    `at_ns`, how many deliveries were `waiting` to be made and the age `oldest_ns` of the message
+    that had waited longest, and the same of deliveries made and not acknowledged. A message that
+    was delivered at the moment waits no more. Where nothing was waiting there is no row.
+
+    What waits counts from when it was sent, or was to be delivered at the earliest (JMS). What
+    was never delivered counts to the end of its capture if it was still waiting then; of what
+    expired, was discarded or got lost nobody saw when it ceased to wait, and it does not count.
+    """
+    return f"""
+WITH held AS (
+  SELECT destination, 'waiting' AS state, delivered_ns - queue_ns AS since_ns,
+    delivered_ns AS until_ns
+  FROM latencies WHERE queue_ns > 0
+  UNION ALL
+  SELECT destination, 'unacknowledged', delivered_ns, acknowledged_ns
+  FROM latencies WHERE acknowledge_ns > 0
+  UNION ALL
+  SELECT w.destination, if(w.state = 'unacknowledged', w.state, 'waiting'), w.since_ns, e.end_ns + 1
+  FROM ({WAITING}) w JOIN ({ENDS}) e USING (source)
+), spans AS (
+  SELECT destination, state, (since_ns + {step_ns - 1}) // {step_ns} AS first,
+    (until_ns + {step_ns - 1}) // {step_ns} AS stop, count(*) AS n, min(since_ns) AS since_ns
+  FROM held
+  WHERE (since_ns + {step_ns - 1}) // {step_ns} < (until_ns + {step_ns - 1}) // {step_ns}
+  GROUP BY ALL
+)
+SELECT step * {step_ns} AS at_ns, destination,
+  coalesce(sum(n) FILTER (state = 'waiting'), 0) AS waiting,
+  max(step * {step_ns} - since_ns) FILTER (state = 'waiting') AS oldest_ns,
+  coalesce(sum(n) FILTER (state = 'unacknowledged'), 0) AS unacknowledged,
+  max(step * {step_ns} - since_ns) FILTER (state = 'unacknowledged') AS oldest_unacknowledged_ns
+FROM (SELECT *, unnest(range(first, stop)) AS step FROM spans)
+GROUP BY ALL
+"""
+
 
 @dataclass(frozen=True)
 class Latencies:
@@ -125,6 +168,9 @@ class Latencies:
     """Consumers that are slower than the other consumers of a destination."""
     waiting: list[Row]
     """By destination, what was still waiting when its capture ended."""
+    ages: list[Row]
+    """By full minute and destination, how many messages were waiting, and the age of the oldest;
+    in the order of time."""
     destinations: list[Row]
     consumers: list[Row]
 
@@ -134,6 +180,7 @@ def measure_latencies(tables: Tables) -> Latencies:
     return Latencies(
         slower=tables.sql(SLOWER).to_pylist(),
         waiting=tables.sql(_OLDEST).to_pylist(),
+        ages=tables.sql(f"FROM ({ages(_MINUTE_NS)}) ORDER BY at_ns, destination").to_pylist(),
         destinations=tables.sql(_BY.format(name="destination")).to_pylist(),
         consumers=tables.sql(_BY.format(name=_NAME)).to_pylist(),
     )

@@ -13,6 +13,7 @@ import click
 from wireyard.cli import exits
 from wireyard.cli.answers import opened_tables, reading_options
 from wireyard.cli.blocks import columns, ms_text
+from wireyard.cli.moments import moment
 from wireyard.cli.options import PATH, examples
 from wireyard.cli.output import open_output
 
@@ -26,6 +27,7 @@ __all__ = ["command"]
 _MOST_LINES = 10
 _SLOWER = (2, 21, 19, 15, -11, -12)
 _WAITING = (2, 22, 15, -9, -13, 19)
+_AGES = (2, 18, 22, -9, -10, -9, -10)
 _TIMES = (2, 21, -8, -8, -8, -8, -9, -8, -8)
 
 
@@ -61,8 +63,9 @@ def command(inputs: tuple[str, ...], limit: int, out: str, **how: Any) -> int:
     of its deliveries is twice that of the other consumers of a destination at least, and a
     millisecond more: of the time in queue, from when a message was sent to when it was delivered,
     or of the time from there to its acknowledgement. Then follow the messages that were still
-    waiting when the capture ended, and percentiles by destination and by consumer, milliseconds,
-    slowest first.
+    waiting when the capture ended; the full minutes at which the head of a queue was oldest, in
+    seconds, of which --out jsonl has all; and percentiles by destination and by consumer,
+    milliseconds, slowest first.
 
     Every delivery with both times is a row of the table ``latencies``, for questions of your own.
     """
@@ -90,6 +93,7 @@ def _text(found: Latencies, limit: int, files: FrameFiles) -> Iterator[str]:
     yield from _slower(found.slower, limit)
     yield ""
     yield from _waiting(found.waiting, limit, files)
+    yield from _ages(found.ages, limit)
     for name, rows in (("destination", found.destinations), ("consumer", found.consumers)):
         yield ""
         yield from _times(name, rows, limit)
@@ -120,6 +124,29 @@ def _waiting(rows: Sequence[Row], limit: int, files: FrameFiles) -> Iterator[str
         cells = (row["name"] or "-", row["state"], f"{row['messages']:,}")
         place = " ".join(filter(None, (frame and str(frame), PurePath(file).name)))
         yield columns(_WAITING, "", *cells, ms_text(row["oldest_ns"]), place)
+    yield from _rest(rows, limit)
+
+
+def _ages(rows: Sequence[Row], limit: int) -> Iterator[str]:
+    """Yield the minutes at which what waited was oldest."""
+    if not rows:
+        return
+
+    def age(row: Row) -> int:
+        return max(row["oldest_ns"] or 0, row["oldest_unacknowledged_ns"] or 0)
+
+    yield ""
+    yield f"{'at full minutes, the oldest first':<42}{'in queue':<20}unacknowledged"
+    yield columns(_AGES, "", "UTC", "destination", *("number", "oldest s") * 2)
+    for row in sorted(rows, key=age, reverse=True)[:limit]:
+        cells = [moment(row["at_ns"], 0)[:16] + "Z", row["destination"] or "-"]
+        for number, oldest in (
+            ("waiting", "oldest_ns"),
+            ("unacknowledged", "oldest_unacknowledged_ns"),
+        ):
+            oldest_ns = row[oldest]
+            cells += [f"{row[number]:,}", "-" if oldest_ns is None else f"{oldest_ns / 1e9:,.3f}"]
+        yield columns(_AGES, "", *cells)
     yield from _rest(rows, limit)
 
 

@@ -134,7 +134,7 @@ def rates(answer: Answer, width_ns: int, measure: str) -> str:
 
 
 def throughput(answer: Answer, width_ns: int) -> str:
-    """Return messages sent and handed over a second, over time."""
+    """Return messages sent and delivered a second, over time."""
     kinds = {"sent": "var(--c1)", "delivered": "var(--c3)"}
     there = {row["from_ns"]: row for row in answer.rows}
     times = range(answer.rows[0]["from_ns"], answer.rows[-1]["from_ns"] + 2 * width_ns, width_ns)
@@ -154,6 +154,34 @@ def throughput(answer: Answer, width_ns: int) -> str:
             x=_time_axis("at", answer.rows[-1]["from_ns"] - answer.rows[0]["from_ns"]),
             y=alt.Y("rate:Q", title="messages a second", axis=alt.Axis(format="~s", tickCount=4)),
             color=_colour("kind", kinds, kinds, lines=True),
+        )
+    )
+    return _svg(chart)
+
+
+def ages(answer: Answer, width_ns: int) -> str:
+    """Return the age of the oldest message that waited, over time, a line a destination."""
+    names = sorted({row["destination"] or "" for row in answer.rows})
+    there = {(row["at_ns"], row["destination"] or ""): row["oldest_ns"] for row in answer.rows}
+    first, last = answer.rows[0]["at_ns"], answer.rows[-1]["at_ns"]
+    rows = [
+        {
+            "at": at / _NS_PER_MS,
+            "destination": clipped(name, 30),
+            "age": (there.get((at, name)) or 0) / 1e9,
+        }
+        for at in range(first - width_ns, last + 2 * width_ns, width_ns)
+        for name in names
+    ]
+    shown = [clipped(name, 30) for name in names]
+    series = {name: f"var(--c{number})" for number, name in enumerate(shown, 1)}
+    chart = (
+        alt.Chart(_data(rows), width=_WIDTH, height=150)
+        .mark_line(strokeWidth=2)
+        .encode(
+            x=_time_axis("at", last - first + 2 * width_ns),
+            y=alt.Y("age:Q", title="seconds", axis=alt.Axis(format="~s", tickCount=4)),
+            color=_colour("destination", series, shown, lines=True),
         )
     )
     return _svg(chart)

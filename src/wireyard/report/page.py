@@ -38,8 +38,10 @@ _NEEDED: Final = ("jinja2", "altair", "vl_convert")
 _SYMPTOMS_S: Final = 10.0
 """How long symptoms are looked for; of 20 million messages some take longer than the whole page."""
 _MEANINGS: Final = {"mqtt": MQTT_VERDICTS, "jms": JMS_VERDICTS}
-_MOMENTS: Final = frozenset({"first_ns", "last_ns", "from_ns", "opened_ns", "closed_ns"})
-_SPANS: Final = frozenset({"p50_ns", "p90_ns", "p99_ns", "max_ns"})
+_MOMENTS: Final = frozenset({"first_ns", "last_ns", "from_ns", "at_ns", "opened_ns", "closed_ns"})
+_SPANS: Final = frozenset(
+    {"p50_ns", "p90_ns", "p99_ns", "max_ns", "oldest_ns", "oldest_unacknowledged_ns"}
+)
 _COUNTS_OF_BYTES: Final = frozenset(
     {
         "bytes", "bytes_read", "bytes_ok", "bytes_malformed", "bytes_garbage", "bytes_tail",
@@ -296,6 +298,7 @@ def _charts(answers: Mapping[str, Answer]) -> dict[str, str]:
         "flow": lambda: charts.throughput(answers["flow"], width),
         "sizes": lambda: charts.sizes(answers["sizes"]),
         "delays": lambda: charts.delays(answers["delays"]),
+        "ages": lambda: charts.ages(answers["ages"], width),
         "slowest": lambda: charts.quantiles(answers["slowest"]),
         "sessions": lambda: charts.sessions(answers["sessions"], first, last),
         "graph": lambda: charts.graph(answers["producers"], answers["consumers"]),

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from wireyard.answers.latencies import ENDS, WAITING, ages
 from wireyard.formats import names
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ _WIDTHS_NS: Final = (
 _ENDS: Final = 12
 """Producers, destinations and consumers in the graph; the others are one."""
 _RANKED: Final = 15
+_AGED: Final = 4
 _SESSIONS: Final = 40
 _RETAINED: Final = 30
 _SHOWN_BYTES: Final = 48
@@ -125,6 +127,8 @@ _OVERVIEW: Final = """
 WITH destinations AS (SELECT destination, count(*) AS messages FROM messages GROUP BY 1),
 inputs AS (SELECT source, min(first_ns) AS first_ns, max(last_ns) AS last_ns, count(*) AS streams
              FROM streams GROUP BY 1)
+SELECT round(messages * 1e9 / nullif(last_ns - first_ns, 0), 1) AS sent_a_second,
+       round(delivered * 1e9 / nullif(last_ns - first_ns, 0), 1) AS delivered_a_second, * FROM (
 SELECT (SELECT min(first_ns) FROM inputs) AS first_ns,
        (SELECT max(last_ns) FROM inputs) AS last_ns,
        (SELECT count(*) FROM inputs) AS inputs,
@@ -136,10 +140,14 @@ SELECT (SELECT min(first_ns) FROM inputs) AS first_ns,
        (SELECT count(destination) FROM destinations) AS destinations,
        (SELECT count(*) FROM deliveries) AS deliveries,
        (SELECT count(delivered_ns) FROM deliveries) AS delivered,
+       (SELECT count(*) FROM deliveries WHERE verdict = 'dead' OR dead_reason IS NOT NULL)
+         AS dead,
+       (SELECT count(*) FROM violations) AS violations,
        coalesce((
          SELECT sum(bytes_read - bytes_ok - bytes_malformed - bytes_garbage - bytes_tail)
            FROM ledger
        ), 0) AS bytes_nowhere
+)
 """
 _FORMATS: Final = """
 SELECT split_part(format, '/', 1) AS format, count(*) AS streams,
@@ -164,6 +172,7 @@ def _questions(width: int) -> Iterator[tuple[str, str]]:
     width
         Of an interval of time, in nanoseconds.
     """
+    yield "waited", _WAITED
     yield "formats", _FORMATS
     yield "verdicts", _VERDICTS
     yield "violations", _VIOLATIONS
@@ -286,6 +295,20 @@ SELECT destination, deliveries, ns[1] AS p50_ns, ns[2] AS p90_ns, ns[3] AS p99_n
 """,
     )
     yield (
+        "ages",
+        f"""
+WITH ages AS ({ages(width).strip()}),
+worst AS (
+  SELECT destination FROM ages GROUP BY 1
+   ORDER BY max(greatest(coalesce(oldest_ns, 0), coalesce(oldest_unacknowledged_ns, 0))) DESC, 1
+   LIMIT {_AGED}
+)
+SELECT at_ns, destination, waiting, oldest_ns, unacknowledged, oldest_unacknowledged_ns,
+       (SELECT count(*) FROM ages) AS of
+  FROM ages WHERE destination IN (FROM worst) ORDER BY at_ns, destination
+""",
+    )
+    yield (
         "sessions",
         f"""
 SELECT coalesce(nullif(client_id, ''), client) AS client, client AS endpoint, user, protocol,
@@ -308,6 +331,12 @@ SELECT topic, array_slice(payload, 1, {_SHOWN_BYTES}) AS begins, octet_length(pa
     )
 
 
+_WAITED: Final = f"""
+SELECT count(*) FILTER (state = 'unacknowledged') AS unacknowledged,
+       count(*) FILTER (state <> 'unacknowledged') AS waiting,
+       coalesce(max(end_ns - since_ns), 0) AS oldest_ns
+  FROM ({WAITING}) JOIN ({ENDS}) USING (source)
+"""
 _VERDICTS: Final = """
 WITH found AS (
   SELECT protocol, verdict, destination, count(*) AS deliveries FROM deliveries GROUP BY ALL
