@@ -24,12 +24,12 @@ _HEAD = """
 
 `wireyard.layers.jmq` follows the packets of both directions of each connection, and the GPackets
 between brokers, and says who logged in, what was asked and answered, and what became of every
-message that was handed to a consumer. It opens no socket and reads no clock.
+message that was delivered to a consumer. It opens no socket and reads no clock.
 
 A message is what its SysMessageID says: timestamp, address, port and sequence. Requests have flag A
 and an id of the requester's choice in the place of the consumer id; the reply has the same id, and
 ids of consumers are another name space. What a broker hands out stays held until it is acknowledged
-or given back, and what is acknowledged in a transaction is done with when that is committed.
+or returned, and what is acknowledged in a transaction is complete when that is committed.
 
 What a packet does not say is not made up. A broker hands out messages before an application asks
 for them, so of those that are `left` nothing tells which were read. Where a capture begins in the

@@ -95,7 +95,7 @@ concluded from packets that are missing:
   `no_subscriber`, and so is what no member of a shared subscription got. Deliveries that no
   subscription accounts for are of the messages with their topic and payload from the last one back,
   so one that is left over is of before the capture (`origin` is `broker`).
-- A message at QoS 1 that is first seen with DUP may have been handed over before: `undecided`.
+- A message at QoS 1 that is first seen with DUP may have been delivered before: `undecided`.
 - `retained` is null in 5.0 where a subscription that was not captured may have Retain As
   Published.
 - The version of packets without a CONNECT is 5.0 where they keep its rules (erratum M33).

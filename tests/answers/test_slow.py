@@ -94,10 +94,10 @@ def test_the_age_of_what_waits_at_any_time_follows_from_the_table(tmp_path: Path
     talk.login(1, 5001, "gets")
     talk.subscribe(2, 5001, TOPIC)
     talk.login(3, 5002, "sends")
-    sent = {1: (10, 400), 2: (20, 410), 3: (300, 500)}  # when it was sent, and handed over
-    for number, (sent_ms, handed_ms) in sent.items():
+    sent = {1: (10, 400), 2: (20, 410), 3: (300, 500)}  # when it was sent, and delivered
+    for number, (sent_ms, delivered_ms) in sent.items():
         talk.publish(sent_ms, 5002, TOPIC, b"%d" % number, number)
-        talk.deliver(handed_ms, 5001, TOPIC, b"%d" % number, number)
+        talk.deliver(delivered_ms, 5001, TOPIC, b"%d" % number, number)
     path = talk.write(tmp_path / "in.pcap")
     with open_tables([str(path)]) as tables:
         (first,) = tables.sql("SELECT min(sent_ns) AS ns FROM latencies")["ns"].to_pylist()
@@ -132,7 +132,7 @@ def test_of_what_has_no_times_nothing_is_said(tmp_path: Path) -> None:
     path = talk.write(tmp_path / "in.pcap")
     shown = CliRunner().invoke(main, ["slow", str(path)], prog_name="wireyard")
     assert (shown.exit_code, shown.stdout) == (
-        0, "no message was seen both sent and handed over\n",
+        0, "no message was seen both sent and delivered\n",
     )  # fmt: skip
 
 

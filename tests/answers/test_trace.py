@@ -57,8 +57,8 @@ message      10.0.0.1:5005>10.0.0.2:1883@41
   accepted   by the broker in frame 30
   verdict           consumer            in queue    acknowledged frames
   not_forwarded     deaf                -           -            -
-                    the broker took it and did not hand it to a subscriber who
-                    was there; subscribed to plant/# in frame 24
+                    the broker accepted it and did not deliver it to a connected
+                    subscriber; subscribed to plant/# in frame 24
 """
 GOOD_ONES = "  3 delivered, 0.3 to 4.6 ms\n"
 ALL_GOOD_ONES = """\

@@ -49,7 +49,7 @@ def derive_facts(spool: Spool, streams: Iterable[Row], files: FrameFiles) -> Cou
     """
     dropped: Counter[str] = Counter()
     counts: list[pa.Table] = []
-    handed: list[pa.Table] = []
+    deliveries: list[pa.Table] = []
     delays = [fact_table("messages", ()).select(DELAYS)]
     rows = list(streams)
     for tables, forgotten in chain(_mqtt(spool, rows), _jmq(spool, rows), _rmp(spool)):
@@ -62,12 +62,12 @@ def derive_facts(spool: Spool, streams: Iterable[Row], files: FrameFiles) -> Cou
                 counts.append(count_messages(table.select(COUNTED)))
                 delays.append(as_text(delayed(table)))
             elif name == "deliveries":
-                handed.append(table.select(LATENCY_NEEDED))
+                deliveries.append(table.select(LATENCY_NEEDED))
         dropped += forgotten
     if counts:
         spool.write("destinations", as_text(with_times("destinations", destinations(counts))))
     late = pa.concat_tables(delays)
-    for table in handed:
+    for table in deliveries:
         spool.write("latencies", as_text(with_times("latencies", latencies(table, late))))
     spool.close()
     return dropped
@@ -76,9 +76,9 @@ def derive_facts(spool: Spool, streams: Iterable[Row], files: FrameFiles) -> Cou
 def _mqtt(spool: Spool, streams: Sequence[Row]) -> Iterator[_Made]:
     """Yield what follows from each source with MQTT; no two have to do with each other."""
     for source in spool.parts("packets_mqtt"):
-        told = [row for row in streams if row["source"] == source and row["transport"]]
+        captured = [row for row in streams if row["source"] == source and row["transport"]]
         file = partial(spool.batches, "packets_mqtt", source)
-        yield mqtt_files.derive_files([file], told, [source])
+        yield mqtt_files.derive_files([file], captured, [source])
 
 
 def _jmq(spool: Spool, streams: Sequence[Row]) -> Iterator[_Made]:

@@ -21,7 +21,7 @@ LONG_NS: Final = 1_000_000_000
 """What waits for less is under way and not stuck: brokers at work pause for some hundred
 milliseconds, and a second is what people notice."""
 MUCH_SLOWER_NS: Final = 100_000_000
-"""How much slower than its peers a consumer is at least to be named without being asked for."""
+"""How much slower than its peers a consumer is at least for `why` to name it."""
 SEVERITIES: Final = ("lost", "stuck", "refused", "cut", "slow", "odd")
 """The worst first: messages are gone; they wait; somebody was turned away, or disconnected; it
 takes long; it is worth a look."""
@@ -347,7 +347,7 @@ FROM named n JOIN deliveries d ON d.destination = n.destination AND {_NAME} = n.
 WHERE d.sent_ns >= 0 AND d.delivered_ns >= 0
 GROUP BY ALL
 """
-_NEVER_HANDED: Final = f"""
+_NEVER_DELIVERED: Final = f"""
 SELECT m.destination, coalesce(m.producer_client_id, m.client) AS client, count(*) AS count,
   arg_min(m.source, m.captured_ns) AS source, arg_min(m.frame, m.captured_ns) AS frame,
   arg_min(m.stream, m.captured_ns) AS stream, arg_min(m."offset", m.captured_ns) AS "offset"
@@ -404,7 +404,7 @@ SYMPTOMS: Final = (
     Symptom(
         "not_forwarded",
         "lost",
-        "{messages} taken by the broker and not handed to a subscriber who was there",
+        "{messages} accepted by the broker and not delivered to a connected subscriber",
         _TRACE,
         _deliveries("d.verdict = 'not_forwarded'"),
     ),
@@ -425,9 +425,9 @@ SYMPTOMS: Final = (
     Symptom(
         "expired_unseen",
         "lost",
-        "{messages} of this client expired in the queue, handed to no consumer",
+        "{messages} of this client expired in the queue, delivered to no consumer",
         _TRACE_ALL,
-        _NEVER_HANDED,
+        _NEVER_DELIVERED,
     ),
     Symptom(
         "dead",
@@ -482,7 +482,7 @@ SYMPTOMS: Final = (
     Symptom(
         "unacknowledged",
         "stuck",
-        "{messages} handed over more than a second before the end, not acknowledged",
+        "{messages} delivered more than a second before the end, not acknowledged",
         _TRACE,
         _deliveries(
             "d.verdict IN ('in_flight', 'held', 'in_transaction')"
@@ -493,7 +493,7 @@ SYMPTOMS: Final = (
     Symptom(
         "never_acknowledged",
         "stuck",
-        "{messages} handed over; the session ended without an acknowledgement",
+        "{messages} delivered; the session ended without an acknowledgement",
         _TRACE,
         _deliveries("d.verdict IN ('abandoned', 'left')"),
     ),
@@ -514,21 +514,21 @@ SYMPTOMS: Final = (
     Symptom(
         "consumer_paused",
         "stuck",
-        "the consumer was full and asked for no more for up to {longest_s} s ({times})",
+        "the consumer was full and paused delivery for up to {longest_s} s ({times})",
         _SLOW,
         _CONSUMER_PAUSED,
     ),
     Symptom(
         "stored_unacknowledged",
         "stuck",
-        "{messages} in the store, handed to a consumer and not acknowledged",
+        "{messages} in the store, delivered to a consumer and not acknowledged",
         _STORE,
         _stored("delivered"),
     ),
     Symptom(
         "stored",
         "stuck",
-        "{messages} in the store, handed to no consumer",
+        "{messages} in the store, delivered to no consumer",
         _STORE,
         _stored("routed"),
     ),
@@ -627,21 +627,21 @@ SYMPTOMS: Final = (
     Symptom(
         "given_back",
         "odd",
-        "{messages} rolled back, or given back after the application had seen them",
+        "{messages} rolled back, or returned after the application had seen them",
         _TRACE,
         _deliveries("d.verdict IN ('rolled_back', 'returned_seen')"),
     ),
     Symptom(
         "duplicate",
         "odd",
-        "{messages} handed over more often than the subscriptions account for",
+        "{messages} delivered more often than the subscriptions account for",
         _TRACE,
         _deliveries("d.verdict = 'duplicate'"),
     ),
     Symptom(
         "retained_unread",
         "odd",
-        "a value that this client retained was handed to nobody",
+        "a value that this client retained was delivered to nobody",
         _TRACE_ALL,
         _RETAINED_UNREAD,
     ),

@@ -190,7 +190,7 @@ class _LakeTables(Tables):
 
 
 class _InputTables(Tables):
-    """The tables that are made of inputs: packets when one is asked for, facts when one of them is.
+    """The tables made of inputs: packets at the first query about one, facts likewise.
 
     Parameters
     ----------

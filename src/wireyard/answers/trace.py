@@ -1,4 +1,4 @@
-"""Where messages went: what the tables say of each message that was asked for, and of all."""
+"""Where messages went: the rows of the tables about each message of a query, and about all."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ WITH of_consumer AS (
     coalesce(d.sent_frame, m.frame), d.source, d.stream, d."offset"
   FROM traced m JOIN deliveries d ON {_HERE}
   WHERE d.delivered_ns IS NULL
-), handed AS (
+), attempts AS (
   SELECT *, {_RANK} AS rank FROM either
 )
 """
@@ -91,12 +91,14 @@ SELECT
   quantile_cont(queue_ns, 0.5) AS p50_ns,
   quantile_cont(queue_ns, 0.99) AS p99_ns,
   count(queue_ns) AS timed
-FROM handed
+FROM attempts
 """
-_VERDICTS: Final = "SELECT verdict, count(*) AS n FROM handed GROUP BY verdict, rank ORDER BY rank"
+_VERDICTS: Final = (
+    "SELECT verdict, count(*) AS n FROM attempts GROUP BY verdict, rank ORDER BY rank"
+)
 _WORST_ONES: Final = f"""
 SELECT verdict, destination, consumer, consumer_client_id, queue_ns, source, frame
-FROM handed
+FROM attempts
 ORDER BY least(rank, {len(WORST_FIRST) - len(GOOD) + 1}), queue_ns DESC NULLS LAST,
   sent_ns, source, stream, "offset", consumer
 LIMIT {_WORST}
@@ -129,7 +131,7 @@ _OF_KEYS: Final[Mapping[str, str]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Trace:
-    """Messages that were asked for, and what became of them."""
+    """The messages of a query, and what became of them."""
 
     messages: int
     """How many there are, of which `stories` has the first."""
@@ -195,7 +197,7 @@ def _nothing(asked: str, verdict: str | None, unseen: int) -> str:
     what = f"no message with the verdict '{verdict}'" if verdict else "no message"
     said = f"{what} has the key '{asked}', was sent to it, or came from or went to such a client"
     if unseen:
-        said += f"; {unseen} were handed over there, but who sent them was not captured"
+        said += f"; {unseen} were delivered there, but who sent them was not captured"
     return said
 
 

@@ -88,7 +88,7 @@ def _json_lines(found: Latencies) -> Iterator[str]:
 
 def _text(found: Latencies, limit: int, files: FrameFiles) -> Iterator[str]:
     if not found.destinations and not found.waiting:
-        yield "no message was seen both sent and handed over"
+        yield "no message was seen both sent and delivered"
         return
     yield from _slower(found.slower, limit)
     yield ""

@@ -31,7 +31,7 @@ _COLUMNS = (2, 18, 20, 12, 13, 15)
 """Widths of the lines of consumers: margin, verdict, consumer, delay, acknowledged, frames."""
 _PROOFS = ("relayed_frame", "delivered_frame", "acknowledged_frame")
 _AGAIN = "R"
-"""The margin of what was handed over before, after the flag of JMQ packets."""
+"""The margin of a redelivery, after the flag of JMQ packets."""
 _WORST = (2, 18, 11, 16, 16, 17)
 """Widths of the worst deliveries: margin, verdict, time in queue, consumer, destination, frame."""
 _PREVIEW_BYTES = 48
@@ -194,7 +194,7 @@ def _block(story: Row, *, every: bool) -> Iterator[str]:
         end = "" if value["to_ns"] is None else f" {moment(value['to_ns'])}"
         yield from field("retained", f"{value['ended_by'] or 'still the value of its topic'}{end}")
     if message["protocol"] == "rmp":
-        yield from field("consumers", "every member of the group: no capture shows who took it")
+        yield from field("consumers", "every member of the group: no capture shows who read it")
         return
     if not deliveries:
         yield from field("consumers", "none was seen that it went to")
@@ -275,7 +275,7 @@ def _packets(message: Row) -> str:
 
 def _reply(reply: Row) -> str:
     if reply["reply_key"] is None:
-        return "asked for, and none was seen"
+        return "expected, and none was seen"
     took = "" if reply["latency_ms"] is None else f" after {reply['latency_ms']} ms"
     return f"{reply['reply_key']}{took}{_frame(reply, 'replied')}"
 

@@ -153,7 +153,7 @@ def build_report(
 
 
 class _Symptoms:
-    """Tables that are asked for symptoms: the answers are kept, in an order that is total.
+    """Runs the queries for symptoms, and keeps their rows in a total order.
 
     Symptoms are looked for as long as there is time; what is left then is found in nothing.
     """

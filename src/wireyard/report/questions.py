@@ -227,12 +227,12 @@ SELECT CASE WHEN client IN (FROM clients) THEN client END AS client,
     yield (
         "consumers",
         f"""
-WITH handed AS (
+WITH delivered AS (
   SELECT coalesce(consumer_client_id, consumer, 'unknown') AS client,
          coalesce(destination, 'unknown') AS destination, count(*) AS deliveries
     FROM deliveries WHERE delivered_ns IS NOT NULL OR delivered_frame IS NOT NULL GROUP BY ALL
 ), clients AS (
-  SELECT client FROM handed GROUP BY 1 ORDER BY sum(deliveries) DESC, 1 LIMIT {_ENDS}
+  SELECT client FROM delivered GROUP BY 1 ORDER BY sum(deliveries) DESC, 1 LIMIT {_ENDS}
 ), destinations AS (
   SELECT coalesce(destination, 'unknown') FROM messages
    GROUP BY 1 ORDER BY count(*) DESC, 1 LIMIT {_ENDS}
@@ -241,7 +241,7 @@ SELECT CASE WHEN destination IN (FROM destinations) THEN destination END AS dest
        CASE WHEN client IN (FROM clients) THEN client END AS client,
        sum(deliveries) AS deliveries, count(DISTINCT client) AS clients,
        count(DISTINCT destination) AS destinations
-  FROM handed GROUP BY ALL ORDER BY deliveries DESC, 1, 2
+  FROM delivered GROUP BY ALL ORDER BY deliveries DESC, 1, 2
 """,
     )
     yield (

@@ -20,7 +20,7 @@ DELIVERY_EVENTS: Final[Mapping[str, str]] = MappingProxyType(
         "redeliver_seen": "REDELIVER, JMQSetRedelivered true",
         "redeliver_unseen": "REDELIVER, JMQSetRedelivered false",
         "close_unseen": "DELETE_CONSUMER whose last delivered message came before this one",
-        "close": "its session or connection ended, or it was handed over again",
+        "close": "its session or connection ended, or it was delivered again",
         "committed": "its transaction was committed",
         "rolled_back": "its transaction was rolled back",
     }
@@ -74,18 +74,18 @@ VERDICTS: Final[Mapping[str, str]] = MappingProxyType(
         "dying": "the same, of a message said to be dead",
         "declining": "the same, of a message said to be undeliverable",
         "in_transaction": "acknowledged in a transaction whose end was not seen, or only prepared",
-        "acknowledged": "acknowledged: it is done with",
-        "committed": "acknowledged in a transaction that was committed: it is done with",
+        "acknowledged": "acknowledged",
+        "committed": "acknowledged in a transaction that was committed",
         "rolled_back": "acknowledged in a transaction that was rolled back",
-        "expired": "the client found it expired; the broker buries it",
-        "dead": "the client could not deliver it; the broker buries it",
-        "returned_seen": "given back after the application saw it; if it comes again, flagged R",
-        "returned_unseen": "given back before the application saw it; if it comes again, as new",
-        "left": "neither acknowledged nor given back when its session or connection ended; if it"
-        " comes again, flagged R",
+        "expired": "the client found it expired; the broker moves it to the dead message queue",
+        "dead": "the client could not deliver it; the broker moves it to the dead message queue",
+        "returned_seen": "returned after the application saw it; if delivered again, flagged R",
+        "returned_unseen": "returned before the application saw it; if delivered again, as new",
+        "left": "neither acknowledged nor returned when its session or connection ended; if"
+        " delivered again, flagged R",
         "unconfirmed": "acknowledged, and the connection ended without the broker's reply",
         "browsed": "a copy for a browser; the message stayed where it was",
-        "no_ack_wanted": "handed to a consumer that never acknowledges: it is done with",
+        "no_ack_wanted": "delivered to a consumer that never acknowledges",
     }
 )
 """What the last state says; it is the `verdict` of a row."""

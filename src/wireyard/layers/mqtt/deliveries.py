@@ -41,23 +41,23 @@ _AT_ONCE: Final = 1024
 
 VERDICTS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "delivered": "handed over, and acknowledged as its QoS asks",
-        "lost_ack": "the same, but again: the broker did not read the first acknowledgement",
-        "in_flight": "handed over, and not acknowledged to the end by the end of the capture",
-        "duplicate": "handed over, and once more than its subscriptions account for, also where its"
+        "delivered": "delivered, and acknowledged as its QoS requires",
+        "lost_ack": "delivered again after its acknowledgement, which the broker did not read",
+        "in_flight": "delivered, and its acknowledgement was not complete when the capture ended",
+        "duplicate": "delivered once more than its subscriptions account for, also where its"
         " publisher sent it again",
-        "abandoned": "handed over, and the session ended before it was acknowledged",
-        "refused_by_client": "handed over, and acknowledged with an error",
+        "abandoned": "delivered, and the session ended before it was acknowledged",
+        "refused_by_client": "delivered, and acknowledged with an error",
         "refused": "the broker acknowledged it with an error, and need not forward it",
-        "unaccepted": "nothing shows that the broker took it: no PUBACK, PUBCOMP, later answer or"
-        " delivery to anybody",
+        "unaccepted": "nothing shows that the broker accepted it: no PUBACK, PUBCOMP, later answer"
+        " or delivery to anybody",
         "no_subscriber": "no subscription was seen that matches it",
         "queued": "its subscriber was away or its window full, and the broker keeps it for later",
         "offline": "its subscriber was away, and at QoS 0 a broker need not keep it",
         "discarded": "it waited for its subscriber, whose session ended",
         "expired": "it waited for its subscriber longer than its expiry interval",
         "too_large": "it is above the Maximum Packet Size of its subscriber",
-        "not_forwarded": "the broker took it and did not hand it to a subscriber who was there",
+        "not_forwarded": "the broker accepted it and did not deliver it to a connected subscriber",
         "undecided": "the capture does not show which of these it was",
     }
 )
@@ -352,5 +352,5 @@ def _verdict(each: Handed, message: Message | None) -> str:
             return "undecided"
         return "abandoned" if each.abandoned else "in_flight"
     if message is not None and message.is_repeated:
-        return "undecided"  # Its first copy may have been handed over before.
+        return "undecided"  # Its first copy may have been delivered before.
     return "lost_ack" if each.lost_ack else "delivered"
