@@ -68,8 +68,9 @@ What is in quarantine is reported and no error; bytes that are nowhere are (exit
 @click.option("--lake", type=PATH, metavar="DIR", required=True, help="Where the tables are.")
 @click.option(
     "--table-format",
-    type=click.Choice(["parquet", "delta"]),
-    help="Folders of Parquet files, or Delta tables; that of the lake if not given, or Parquet.",
+    type=click.Choice(["parquet", "delta", "iceberg"]),
+    help="Folders of Parquet files, or Delta or Iceberg tables; that of the lake if not given, or"
+    " Parquet.",
 )
 @click.option(
     "--master",

@@ -1,9 +1,7 @@
 """The tables of a lake as Delta tables, by the deltalake package: ``DIR/<table>/_delta_log``.
 
-A Delta table follows the commits of the lake, as the folders of other lakes do (`lake.views`): what
-it has and the newest commit has not is removed, what it lacks is added, in one transaction a table.
-So doing it again after a crash does what was left undone. Delta wants files below its table: they
-get a second name there by a hard link, and in an object store a copy, which the store makes.
+A Delta table follows the commits of the lake (`lake.published`). Delta wants files below its table:
+they get a second name there by a hard link, and in an object store a copy, which the store makes.
 """
 
 from __future__ import annotations
@@ -12,58 +10,24 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from datetime import datetime, timedelta
+from typing import Final
 
 import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Schema
+from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 from pyarrow import fs
 
-from wireyard.errors import LakeError
 from wireyard.lake.commits import DataFile
 from wireyard.lake.snapshot import LakeSnapshot
 
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
+__all__ = ["expire_table", "publish_table"]
 
-__all__ = ["expire_delta", "publish_delta"]
-
-_PUBLISHED: Final = "_wireyard/delta.json"
-"""The number of the commit that all tables show."""
 _COMMIT: Final = "wireyard_commit"
 
 
-def publish_delta(lake: LakeSnapshot) -> None:
-    """Have the Delta tables show the commit of a lake.
-
-    Raises
-    ------
-    LakeError
-        deltalake is not installed, or a table was changed by somebody else meanwhile.
-    """
-    marker = lake.inner(_PUBLISHED)
-    with suppress(FileNotFoundError), lake.system.open_input_stream(marker) as file:
-        if json.loads(file.read()) == lake.commits:
-            return
-    try:
-        from deltalake.exceptions import DeltaError
-    except ImportError:
-        raise LakeError(
-            f"{lake.url}: has Delta tables, and deltalake is not installed;"
-            " pip install 'wireyard[delta]'"
-        ) from None
-    for table, files in lake.record.tables.items():
-        try:
-            _publish_table(lake, table, files)
-        except DeltaError as error:
-            raise LakeError(f"{lake.url}: Delta table '{table}': {error}") from None
-    with lake.system.open_output_stream(marker) as file:
-        file.write(json.dumps(lake.commits).encode())
-
-
-def _publish_table(lake: LakeSnapshot, table: str, files: Sequence[DataFile]) -> None:
-    """Make a Delta table what a table is, in one transaction."""
-    from deltalake import CommitProperties, DeltaTable, Schema
-    from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
-
+def publish_table(lake: LakeSnapshot, table: str, files: Sequence[DataFile]) -> None:
+    """Make a Delta table what a table of the lake is, in one transaction."""
     folder, options = f"{lake.root}/{table}", _options()
     there = DeltaTable.is_deltatable(folder, options)
     delta = DeltaTable(folder, storage_options=options) if there else None
@@ -104,15 +68,14 @@ def _place(lake: LakeSnapshot, table: str, file: DataFile) -> None:
         lake.system.copy_file(source, target)
 
 
-def expire_delta(lake: LakeSnapshot) -> None:
-    """Delete what is below Delta tables and the record lists no more; their own log stays."""
-    listed = {(table, file.name) for table, files in lake.record.tables.items() for file in files}
-    listed |= {(each.table, each.file.name) for each in lake.record.removed}
-    for table in lake.record.tables:
-        folder = fs.FileSelector(lake.inner(table), allow_not_found=True)
-        for info in lake.system.get_file_info(folder):
-            if info.base_name.endswith(".parquet") and (table, info.base_name) not in listed:
-                lake.system.delete_file(info.path)
+def expire_table(lake: LakeSnapshot, table: str, now: datetime, retention: timedelta) -> None:
+    """Delete what is below a Delta table and the record lists no more; its own log stays."""
+    listed = {file.name for file in lake.record.tables[table]}
+    listed |= {each.file.name for each in lake.record.removed if each.table == table}
+    folder = fs.FileSelector(lake.inner(table), allow_not_found=True)
+    for info in lake.system.get_file_info(folder):
+        if info.base_name.endswith(".parquet") and info.base_name not in listed:
+            lake.system.delete_file(info.path)
 
 
 def _names(delta: DeltaTable) -> set[str]:

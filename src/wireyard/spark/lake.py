@@ -62,6 +62,7 @@ from wireyard.lake.commits import (
     RemovedFile,
     describe_file,
 )
+from wireyard.lake.published import OPEN_FORMATS, expire_tables, publish_tables
 from wireyard.lake.snapshot import COMMITS, DATA, LakeSnapshot
 from wireyard.lake.views import delete_views, publish_view, shown_commit
 from wireyard.streams.source import filesystem
@@ -81,8 +82,8 @@ RETENTION: Final = timedelta(hours=1)
 """How long files stay that a commit took out of their table."""
 ABANDONED: Final = timedelta(days=1)
 """After how long without a write the files of an uncommitted run on a store are deleted."""
-TABLE_FORMATS: Final = ("parquet", "delta")
-"""How engines see the tables: as folders of Parquet files, or as Delta tables."""
+TABLE_FORMATS: Final = ("parquet", *OPEN_FORMATS)
+"""How engines see the tables: as folders of Parquet files, or as open tables."""
 _LOCK = "_wireyard/lock"
 _HIDDEN = (".", "_")
 _THREADS = 8  # what is waited for is mostly a store's answer
@@ -236,11 +237,9 @@ class Lake(LakeSnapshot):
 
     def _publish(self) -> None:
         """Make the folders show the commit."""
-        if self.table_format == "delta":
-            from wireyard.lake.delta import publish_delta
-
+        if self.table_format in OPEN_FORMATS:
             if self.commits:
-                self._take(partial(publish_delta, self))
+                self._take(partial(publish_tables, self, self.table_format))
         elif self._local and shown_commit(self._root) != self.commits:
             paths = {table: self.paths(table) for table in self._commit.tables}
             self._take(partial(publish_view, self._root, self.commits, paths))
@@ -268,10 +267,8 @@ class Lake(LakeSnapshot):
                 for folder in ("_wireyard", COMMITS):
                     _delete_hidden(self.inner(folder))
             self._delete_abandoned(now)
-            if self.table_format == "delta":
-                from wireyard.lake.delta import expire_delta
-
-                expire_delta(self)
+            if self.table_format in OPEN_FORMATS:
+                expire_tables(self, self.table_format, now, retention)
 
     def _delete_abandoned(self, now: datetime) -> None:
         """Delete files of other runs that the record does not list and nobody will commit."""
