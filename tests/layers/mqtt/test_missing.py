@@ -73,3 +73,27 @@ def test_a_delivery_shows_that_the_broker_took_the_message() -> None:
     assert sorted(verdicts_of(capture)) == ["delivered", "undecided"]
     capture.ping("sub")
     assert sorted(verdicts_of(capture)) == ["delivered", "not_forwarded"]
+
+
+@pytest.mark.parametrize(
+    ("before", "verdict"), [([], "offline"), ([b"x"], "undecided"), ([b"y"], "offline")]
+)
+def test_a_delivery_shows_that_before_the_answer_to_a_later_request(
+    before: list[bytes], verdict: str
+) -> None:
+    """Unless it may be one of an earlier message with the same payload."""
+    capture = Capture()
+    for who in ("sub", "other"):
+        capture.connect(who, clean=False)
+        capture.subscribe(who, "t")
+    capture.connect("pub")
+    for payload in before:
+        capture.publish("pub", True, "t", payload, 0)
+        for who in ("sub", "other"):
+            capture.hand(who, "t", payload, 0)
+    capture.disconnect("sub")
+    capture.publish("pub", True, "t", b"x", 0)
+    capture.hand("other", "t", b"x", 0)
+    capture.connect("sub", clean=False, present=True)
+    capture.ping("pub")
+    assert missed(capture) == verdict

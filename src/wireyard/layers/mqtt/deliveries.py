@@ -146,7 +146,7 @@ def _deliver(
         yield from (reply_note(one) for one in messages if one.origin == "publish")
     expected = list(expected_deliveries(messages, audience))
     unexpected = _assign_all(expected, handed)
-    taken = _taken(expected)
+    taken = _taken(expected, messages)
     for one in expected:
         progress.add(one)
         yield from _found(one, taken.get(one.message), progress, has_older)
@@ -270,16 +270,23 @@ def _assign_shared(groups: list[Expected], rest: list[Handed]) -> list[Handed]:
 # --- verdicts -------------------------------------------------------------------------------
 
 
-def _taken(expected: Iterable[Expected]) -> dict[Message, Moment]:
-    """Return when brokers showed that they had taken messages: by an answer, or forwarding them."""
+def _taken(expected: Iterable[Expected], messages: Iterable[Message]) -> dict[Message, Moment]:
+    """Return when brokers showed that they had taken messages: by an answer, or forwarding them.
+
+    What was delivered may be an earlier message with the same payload, so beside an answer it
+    shows that of the first one only.
+    """
     taken: dict[Message, Moment] = {}
+    firsts: dict[bytes, Message] = {}
+    for message in messages:
+        firsts.setdefault(message.content, message)
     for one in expected:
         message = one.message
         if message.refused is not None or message.malformed:
             continue
         if message.accepted is not None:
-            taken[message] = message.accepted
-        elif one.handed:
+            taken.setdefault(message, message.accepted)
+        if one.handed and (message.accepted is None or firsts[message.content] is message):
             first = one.handed[0].at
             taken[message] = min(taken.get(message, first), first)
     return taken

@@ -566,9 +566,12 @@ def judge(
         is_found[message] = 1
         if messages[message, Message.IS_REFUSED] > 0:
             continue
-        if messages[message, Message.ACCEPTED] != NONE:
-            taken[message] = messages[message, Message.ACCEPTED]
-        elif expected[entry, Expected.DELIVERED] > 0:
+        accepted = messages[message, Message.ACCEPTED]
+        if accepted != NONE and taken[message] == NONE:
+            taken[message] = accepted
+        # What was delivered may be an earlier message with the same payload.
+        is_first = message == first_messages[messages[message, Message.GROUP]]
+        if expected[entry, Expected.DELIVERED] > 0 and (accepted == NONE or is_first):
             first = expected[entry, Expected.FIRST_AT]
             if taken[message] == NONE or first < taken[message]:
                 taken[message] = first
