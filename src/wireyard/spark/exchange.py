@@ -16,6 +16,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 import pyarrow as pa
+from pyarrow import fs
 
 from wireyard.layers.frame_files import FrameFiles
 from wireyard.layers.grouping import split_rows
@@ -63,14 +64,16 @@ def write_parts(folder: str, parts: Iterable[Sequence[pa.Table]]) -> str:
 
 
 def read_part(paths: Iterable[str], part: int) -> Iterator[list[pa.Table]]:
-    """Yield the tables that each file has for a task."""
+    """Yield the tables that each file has for a task; those of a local file stay in it."""
     for path in paths:
         system, inner = filesystem(path)
-        with system.open_input_file(inner) as file:
+        is_local = isinstance(system, fs.LocalFileSystem)
+        with pa.memory_map(inner) if is_local else system.open_input_file(inner) as file:
             end = file.size() - _FOOTER_BYTES
             size = int.from_bytes(file.read_at(_FOOTER_BYTES, end), "big")
             places = json.loads(file.read_at(size, end - size))[part]
-            whole = pa.py_buffer(file.read_at(places[-1] - places[0], places[0]))
+            file.seek(places[0])
+            whole = file.read_buffer(places[-1] - places[0])
         ends = (place - places[0] for place in places)
         yield [
             pa.ipc.open_stream(whole.slice(start, stop - start)).read_all()

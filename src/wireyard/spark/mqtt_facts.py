@@ -13,8 +13,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import chain
-from typing import Any, Final
+from itertools import accumulate, chain
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -206,6 +207,18 @@ class _Shared:
     """Topics whose messages are divided by what is in them."""
 
 
+class _Tracked(NamedTuple):
+    """What a task has tracked."""
+
+    number: int
+    """That of its partition."""
+    found: Clients
+    messages: list[str]
+    """Files of what was sent and delivered, by the partitions of topics."""
+    marks: list[str]
+    """Files of which packets are messages, by the files that these are in."""
+
+
 class _Large:
     """An input that is too large for a task."""
 
@@ -243,23 +256,28 @@ class _Large:
         tracked = list(run_tasks(runner, numbers, partial(_track, shared=shared, files=packets)))
         yield from (one for one in tracked if one["kind"] == "fact")
         # In the order of partitions, by which clients are numbered.
-        clients = sorted(
+        clients: list[_Tracked] = sorted(
             (load(one["file"]) for one in tracked if one["name"] == _CLIENTS),
-            key=lambda one: one[0],
+            key=attrgetter("number"),
         )
-        matched = match([found for _, found, *_ in clients])
-        yield from dropped_rows(sum((found.dropped for _, found, *_ in clients), matched.dropped))
-        messages = [path for _, _, path, _ in clients]
-        marks = [path for _, _, _, path in clients]
+        matched = match([one.found for one in clients])
+        dropped = (one.found.dropped for one in clients)
+        yield from dropped_rows(sum(dropped, matched.dropped))
+        marks = [path for one in clients for path in one.marks]
         senders = {will.message.client for will in matched.wills}
         links = [link for link in matched.links if link.client in senders]
         wills = dump(self._staging, (matched.wills, links))
         work = partial(_write_messages, shared=shared, marks=marks, wills=wills)
         yield from run_tasks(runner, numbered, work)
-        counts = [len(found.clients) for _, found, *_ in clients]
-        topics = self._write_topics(matched, counts, shared)
+        topics = self._write_topics(matched, shared)
         tasks = list(zip(numbers, topics, strict=True))
-        delivered = list(run_tasks(runner, tasks, partial(_deliver, shared=shared, files=messages)))
+        firsts = accumulate((len(one.found.clients) for one in clients), initial=0)
+        files_of = [
+            (path, first)
+            for one, first in zip(clients, firsts, strict=False)
+            for path in one.messages
+        ]
+        delivered = list(run_tasks(runner, tasks, partial(_deliver, shared=shared, files=files_of)))
         notes: list[Note] = []
         for one in delivered:
             if one["name"] == _NOTES:
@@ -270,14 +288,8 @@ class _Large:
         yield from _write_facts(_all(rest.tables), self._staging)
         yield from dropped_rows(rest.dropped)
 
-    def _write_topics(self, matched: Matched, counts: Sequence[int], shared: _Shared) -> list[str]:
-        """Write what is known of the topics of each partition, and of all clients.
-
-        Parameters
-        ----------
-        counts
-            How many clients each partition has.
-        """
+    def _write_topics(self, matched: Matched, shared: _Shared) -> list[str]:
+        """Write what is known of the topics of each partition, and of all clients."""
         of_will: defaultdict[int, set[int]] = defaultdict(set)
         for will in matched.wills:
             of_will[_will_partition(will, shared)].add(id(will))
@@ -290,7 +302,7 @@ class _Large:
                 return is_divided(key) or _partition(key[2:], shared.partitions) == number
 
             topics = matched.topics(is_wanted, lambda will: id(will) in of_will[number], is_divided)
-            return dump(self._staging, (topics, matched.clients, counts))
+            return dump(self._staging, (topics, matched.clients))
 
         return [write(number) for number in range(shared.partitions)]
 
@@ -373,18 +385,17 @@ def _track(number: int, shared: _Shared, files: Sequence[str]) -> Iterator[Mappi
     """Track the clients of a partition; write what they sent and got by the partition of topics."""
     streams = _streams(shared.streams)
     parts = [Part(*tables) for tables in read_part(files, number)]
-    found = track(parts, streams, shared.secret)
-    del parts
-    path = write_parts(shared.staging, _by_topic(found, shared))
+    found, messages = track(parts, streams, shared.secret)
+    parts.clear()
+    dealt, marked = [], []
+    for sent, delivered in messages:
+        dealt.append(write_parts(shared.staging, _by_topic(sent, delivered, shared)))
+        marks = marks_of(sent, found.clients, (), found.links)
+        of_files = split_rows(marks, marks["file"].to_numpy(), shared.files)
+        marked.append(write_parts(shared.staging, ([table] for table in of_files)))
     yield from write_tables(found.tables.items(), shared.staging)
-    # What the driver needs of messages is which topics there are.
-    topics = found.sent.select(["client", "topic", "retain", "response_topic"])
-    topics = topics.group_by(topics.column_names, use_threads=False).aggregate([])
-    marks = marks_of(found.sent, found.clients, (), found.links)
-    of_files = split_rows(marks, marks["file"].to_numpy(), shared.files)
-    marked = write_parts(shared.staging, ([table] for table in of_files))
-    small = replace(found, sent=topics, delivered=None, tables={})
-    yield note_file(_CLIENTS, dump(shared.staging, (number, small, path, marked)))
+    found.tables.clear()
+    yield note_file(_CLIENTS, dump(shared.staging, _Tracked(number, found, dealt, marked)))
 
 
 def _write_messages(
@@ -401,10 +412,10 @@ def _write_messages(
     yield from write_tables(tables, shared.staging)
 
 
-def _by_topic(found: Clients, shared: _Shared) -> Iterator[list[pa.Table]]:
+def _by_topic(sent: pa.Table, delivered: pa.Table, shared: _Shared) -> Iterator[list[pa.Table]]:
     split = (
         split_rows(table, _topic_partitions(table, shared), shared.partitions)
-        for table in (found.sent, found.delivered)
+        for table in (sent, delivered)
     )
     return map(list, zip(*split, strict=True))
 
@@ -421,23 +432,24 @@ def _topic_partitions(table: pa.Table, shared: _Shared) -> Ints:
 
 
 def _deliver(
-    task: tuple[int, str], shared: _Shared, files: Sequence[str]
+    task: tuple[int, str], shared: _Shared, files: Sequence[tuple[str, int]]
 ) -> Iterator[Mapping[str, Any]]:
-    """Write what became of the messages of some topics."""
+    """Write what became of the messages of some topics.
+
+    Parameters
+    ----------
+    files
+        Of messages, each with the number that its first client has among all.
+    """
     number, known = task
-    topics, clients, counts = load(known)
+    topics, clients = load(known)
     streams = _streams(shared.streams)
-    tables = list(read_part(files, number))
-    firsts = np.cumsum([0, *counts])
-    sent, delivered = (
-        pa.concat_tables(
-            [
-                _renumbered(some[place], int(first))
-                for some, first in zip(tables, firsts, strict=False)
-            ]
-        )
-        for place in (0, 1)
+    tables = read_part((path for path, _ in files), number)
+    parts = (
+        [_renumbered(table, first) for table in both]
+        for both, (_, first) in zip(tables, files, strict=True)
     )
+    sent, delivered = map(pa.concat_tables, zip(*parts, strict=True))
     found = deliver(sent, delivered, topics, clients, streams)
     yield from _write_facts(_all(found.tables), shared.staging)
     yield from dropped_rows(found.dropped)

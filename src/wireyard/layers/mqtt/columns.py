@@ -14,7 +14,7 @@ and what was missed, records, which the scalar steps take.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -44,7 +44,7 @@ from wireyard.layers.mqtt.directions import (
 )
 from wireyard.layers.mqtt.missing import MISSING, explain, link_note
 from wireyard.layers.mqtt.packets import Ints, KnownStream, Packets, Part, new_secret
-from wireyard.layers.mqtt.published import Clients, published
+from wireyard.layers.mqtt.published import Clients, message_tables, published
 from wireyard.layers.mqtt.records import Client, Link, Message, Moment, Subscribed
 from wireyard.layers.mqtt.subscribers import Topic, match_topics
 from wireyard.layers.mqtt.topics import topic_hash
@@ -100,10 +100,10 @@ def derive_columns(
     known = known_of(evidence, streams, sides)
     secret = new_secret()
     numbers = {(one.source, one.name): number for number, one in enumerate(known)}
-    found = track([Part.of(table, numbers, secret)], known, secret)
+    found, messages = track([Part.of(table, numbers, secret)], known, secret)
+    sent, delivered = map(pa.concat_tables, zip(*messages, strict=True))
     matched = match([found])
-    topics = matched.topics()
-    deliveries = deliver(found.sent, found.delivered, topics, matched.clients, known)
+    deliveries = deliver(sent, delivered, matched.topics(), matched.clients, known)
     rest = explain_rest(deliveries.notes, matched.links)
     tables: defaultdict[str, list[pa.Table]] = defaultdict(list)
     parts = ({name: [part] for name, part in found.tables.items()}, deliveries.tables, rest.tables)
@@ -217,9 +217,16 @@ def known_of(
 
 def track(
     parts: Sequence[Part], streams: Sequence[KnownStream], secret: tuple[int, int]
-) -> Clients:
-    """Return what some clients did, of which there are all packets."""
-    return published(track_clients(Packets.of(parts, streams, secret)))
+) -> tuple[Clients, Iterator[tuple[pa.Table, pa.Table]]]:
+    """Return what some clients did, of which there are all packets.
+
+    Returns
+    -------
+    clients, messages
+        What they sent and were delivered is made some messages at a time.
+    """
+    tracked = track_clients(Packets.of(parts, streams, secret))
+    return published(tracked), message_tables(tracked)
 
 
 @dataclass
@@ -284,7 +291,7 @@ def match(found: Sequence[Clients]) -> Matched:
     named: set[tuple[TopicKey, bool]] = set()
     waiting: dict[Moment, Will] = {}
     for part in found:
-        named |= _topics_of(part)
+        named |= part.topics
         matched.clients += part.clients
         matched.links += part.links
         matched.subscriptions += part.subscriptions
@@ -292,7 +299,7 @@ def match(found: Sequence[Clients]) -> Matched:
         waiting |= {will.message.sent: will for will in part.waiting}
         for broker, last in part.last.items():
             by_broker[broker].append(last)
-        matched.asked |= _asked_of(part)
+        matched.asked |= part.asked
     for will in chain(matched.wills, waiting.values()):
         message = will.message
         named.add(((*message.client[:2], message.topic), message.retain))
@@ -320,23 +327,6 @@ def match(found: Sequence[Clients]) -> Matched:
             elif isinstance(one, Note) and one.step == VALUES:
                 matched.valued.add(one.key)  # type: ignore[arg-type]
     return matched
-
-
-def _topics_of(part: Clients) -> set[tuple[TopicKey, bool]]:
-    """Return the topics of the messages that some clients sent, and whether they set values."""
-    if not part.sent.num_rows:
-        return set()
-    table = part.sent.select(["client", "topic", "retain"])
-    groups = table.group_by(["client", "topic", "retain"], use_threads=False).aggregate([])
-    rows = zip(*(groups[name].to_pylist() for name in ("client", "topic", "retain")), strict=True)
-    return {((*part.clients[client][:2], topic), retain) for client, topic, retain in rows}
-
-
-def _asked_of(part: Clients) -> set[TopicKey]:
-    """Return the topics that replies are asked for on."""
-    asking = part.sent.filter(part.sent["response_topic"].is_valid())
-    pairs = zip(asking["client"].to_pylist(), asking["response_topic"].to_pylist(), strict=True)
-    return {(*part.clients[client][:2], topic) for client, topic in pairs}
 
 
 _REST: Final[Mapping[str, Step]] = {MISSING: explain, CONVERSATIONS: converse}

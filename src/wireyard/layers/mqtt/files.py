@@ -72,19 +72,20 @@ def derive_files(
     ]
     if not parts:
         return DerivedFiles(iter(()), Counter())
-    found = track(parts, streams, secret)
+    found, messages = track(parts, streams, secret)
+    sent, delivered = map(pa.concat_tables, zip(*messages, strict=True))
     matched = match([found])
-    deliveries = deliver(found.sent, found.delivered, matched.topics(), matched.clients, streams)
+    deliveries = deliver(sent, delivered, matched.topics(), matched.clients, streams)
     rest = explain_rest(deliveries.notes, matched.links)
-    marks = marks_of(found.sent, found.clients, matched.wills, found.links)
-    messages = (
+    marks = marks_of(sent, found.clients, matched.wills, found.links)
+    message_rows = (
         ("messages", table)
         for number, file in enumerate(files)
         for table in messages_of(
             file, marks.filter(pc.equal(marks["file"], number)), streams, sources
         )
     )
-    tables = chain(found.tables.items(), _all(deliveries.tables), _all(rest.tables), messages)
+    tables = chain(found.tables.items(), _all(deliveries.tables), _all(rest.tables), message_rows)
     dropped = sum((each.dropped for each in (found, matched, deliveries, rest)), Counter[str]())
     return DerivedFiles(tables, dropped)
 

@@ -9,8 +9,9 @@ differ have both hashes in common with a chance of at most (n / 2^61)^2, whoever
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from tempfile import TemporaryFile
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -34,6 +35,7 @@ __all__ = [
     "Part",
     "hash_payloads",
     "new_secret",
+    "room",
     "stream_numbers",
 ]
 
@@ -48,6 +50,7 @@ NO_TIME: Final = -(1 << 63)
 """The time of a packet that has none."""
 _PRIME: Final = (1 << 61) - 1
 _WORD_BYTES: Final = 7
+_LARGE_BYTES: Final = 8 << 20
 
 NEEDED: Final = (
     "source", "stream", "offset", "length", "status", "error", "captured_ns", "frame",
@@ -110,33 +113,69 @@ def _hash(data: Octets, offsets: Shorts, places: Ints, hashes: Hashes) -> None:
         hashes[row, 0], hashes[row, 1] = first, second
 
 
-@kernel((_INTS, _INTS, _INTS, _INTS, _INTS))
-def _reach(stream: Ints, ns: Ints, frame: Ints, reached_ns: Ints, reached_frame: Ints) -> None:
-    """Find when the packets of each stream were there with all before them."""
-    latest_ns = latest_frame = 0
+@kernel(BOOL(_INTS, _INTS, _INTS, _INTS, array("int64", 2), _INTS, _INTS))
+def _reach(
+    stream: Ints,
+    offset: Ints,
+    ns: Ints,
+    frame: Ints,
+    latest: Any,
+    reached_ns: Ints,
+    reached_frame: Ints,
+) -> bool:
+    """Find when the packets of each stream were there with all before them.
+
+    Parameters
+    ----------
+    latest
+        By stream: the time and the frame of what came last, and its offset; 0 at the beginning.
+
+    Returns
+    -------
+    is_ordered
+        Whether the packets of each stream are in their order; else nothing is found.
+    """
     for row in range(len(stream)):
-        if row == 0 or stream[row] != stream[row - 1]:
-            latest_ns = latest_frame = 0
+        one = stream[row]
+        if offset[row] < latest[2, one]:
+            return False
+        latest[2, one] = offset[row]
         if ns[row] != NO_TIME and (
-            ns[row] > latest_ns or (ns[row] == latest_ns and frame[row] > latest_frame)
+            ns[row] > latest[0, one] or (ns[row] == latest[0, one] and frame[row] > latest[1, one])
         ):
-            latest_ns, latest_frame = ns[row], frame[row]
-        reached_ns[row], reached_frame[row] = latest_ns, latest_frame
+            latest[0, one], latest[1, one] = ns[row], frame[row]
+        reached_ns[row], reached_frame[row] = latest[0, one], latest[1, one]
+    return True
 
 
-@kernel(BOOL(_INTS, _INTS, _INTS, _INTS, _INTS))
-def _is_ordered(key: Ints, ns: Ints, frame: Ints, stream: Ints, offset: Ints) -> bool:
+@kernel(BOOL(_INTS, _INTS, _INTS, _INTS, _INTS, _INTS))
+def _is_ordered(order: Ints, key: Ints, ns: Ints, frame: Ints, stream: Ints, offset: Ints) -> bool:
     """Tell whether packets of a key that were there at the same time are in their order."""
-    for row in range(1, len(key)):
-        if key[row] != key[row - 1] or ns[row] != ns[row - 1] or frame[row] > frame[row - 1]:
+    for place in range(1, len(order)):
+        one, other = order[place], order[place - 1]
+        if key[one] != key[other] or ns[one] != ns[other] or frame[one] > frame[other]:
             continue
-        in_frame = frame[row] == frame[row - 1]
-        if in_frame and stream[row] > stream[row - 1]:
+        in_frame = frame[one] == frame[other]
+        if in_frame and stream[one] > stream[other]:
             continue
-        if in_frame and stream[row] == stream[row - 1] and offset[row] > offset[row - 1]:
+        if in_frame and stream[one] == stream[other] and offset[one] > offset[other]:
             continue
         return False
     return True
+
+
+def room(count: int, dtype: Any = np.int64, width: int = 0) -> Any:
+    """Return an array to be filled, of `width` columns if that is given.
+
+    A large one lies in a file that has no name, which the system may write out and read again as it
+    does with the pages of any file: one client's packets are tracked together, however many.
+    """
+    shape = (count, width) if width else (count,)
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    if size < _LARGE_BYTES:
+        return np.empty(shape, dtype)
+    with TemporaryFile() as file:
+        return np.asarray(np.memmap(file, dtype, "w+", shape=shape))
 
 
 class KnownStream(NamedTuple):
@@ -344,48 +383,85 @@ class Packets:
         cls, parts: Sequence[Part], streams: Sequence[KnownStream], secret: tuple[int, int]
     ) -> Packets:
         """Return the packets of some clients, all of them, in whatever order they come."""
-        table = pa.concat_tables([part.packets for part in parts]).unify_dictionaries()
-        topics = table["topic"].combine_chunks()
+        tables = [part.packets for part in parts]
+        count = sum(table.num_rows for table in tables)
+        topics = pa.chunked_array(
+            [chunk for table in tables for chunk in table["topic"].chunks],
+            PACKETS.field("topic").type,
+        )
+        topics = topics.unify_dictionaries().combine_chunks()
         if isinstance(topics, pa.ChunkedArray):
-            topics = topics.chunk(0)
-        columns = {name: table[name].to_numpy() for name in PACKETS.names if name != "topic"}
-        stream = columns["stream"].astype(np.int64)
-        offset, ns, frame = columns["offset"], columns["ns"], columns["frame"]
-        reached_ns, reached_frame = _reached(stream, offset, ns, frame)
+            topics = topics.chunk(0) if topics.num_chunks else pa.array([], topics.type)
+        stream, offset, ns, frame = (
+            _filled(tables, name, None, count) for name in ("stream", "offset", "ns", "frame")
+        )
+        reached_ns, reached_frame = _reached(stream, offset, ns, frame, len(streams))
         numbers = {key: number for number, key in enumerate(dict.fromkeys(s.key for s in streams))}
-        key = np.array([numbers[one.key] for one in streams], np.int64)[stream]
-        order = _in_time(key, reached_ns, reached_frame, stream, offset)
-        grid = np.empty((len(order), len(Packet)), np.int32)
+        key_of = np.array([numbers[one.key] for one in streams] or [0], np.int64)
+        key: Ints = np.take(key_of, stream, out=room(count))
+        place: Ints = room(count)
+        place[_in_time(key, reached_ns, reached_frame, stream, offset)] = np.arange(count)
+        grid = room(count, np.int32, len(Packet))
         for column in Packet:
             if column != Packet.TOPIC:
-                grid[:, column] = columns[column.name.lower()][order]
-        grid[:, Packet.TOPIC] = topics.indices.fill_null(NONE).to_numpy()[order]
-        by_client = np.array([one.by_client for one in streams], np.bool_)[stream[order]]
-        grid[:, Packet.FLAGS] |= Flag.BY_CLIENT * by_client.astype(np.int32)
-        is_kept = columns["is_kept"]
-        kept_row = np.where(is_kept, np.cumsum(is_kept) - 1, NONE)
+                _fill(tables, column.name.lower(), place, grid[:, column])
+        grid[place, Packet.TOPIC] = topics.indices.fill_null(NONE).to_numpy()
+        by_client = np.array([one.by_client for one in streams] or [False], np.bool_)
+        grid[place, Packet.FLAGS] |= np.int32(Flag.BY_CLIENT) * by_client[stream]
+        contents = room(count, np.int64, 2)
+        for half in (0, 1):
+            _fill(tables, f"content_{half}", place, contents[:, half])
+        is_kept = _filled(tables, "is_kept", None, count, np.bool_)
+        kept_row = np.cumsum(is_kept, out=room(count))
+        kept_row -= 1
+        kept_row[~is_kept] = NONE
         return cls(
             streams,
             pa.concat_tables([part.rows for part in parts]).combine_chunks(),
-            kept_row[order],
+            _moved(kept_row, place),
             topics.dictionary,
             grid,
-            np.stack((columns["content_0"][order], columns["content_1"][order]), 1),
-            key[order],
-            stream[order],
-            offset[order],
-            columns["length"][order],
-            ns[order],
-            frame[order],
-            reached_ns[order],
-            reached_frame[order],
-            columns["expires_s"][order],
-            columns["is_extra"][order],
-            columns["version"][order],
-            columns["file"][order],
-            columns["row"][order],
+            contents,
+            _moved(key, place),
+            _moved(stream, place),
+            _moved(offset, place),
+            _filled(tables, "length", place, count),
+            _moved(ns, place),
+            _moved(frame, place),
+            _moved(reached_ns, place),
+            _moved(reached_frame, place),
+            _filled(tables, "expires_s", place, count),
+            _filled(tables, "is_extra", place, count, np.bool_),
+            _filled(tables, "version", place, count),
+            _filled(tables, "file", place, count),
+            _filled(tables, "row", place, count),
             secret,
         )
+
+
+def _filled(
+    tables: Iterable[pa.Table], name: str, place: Ints | None, count: int, dtype: Any = np.int64
+) -> Any:
+    found = room(count, dtype)
+    _fill(tables, name, place, found)
+    return found
+
+
+def _moved(values: Ints, place: Ints) -> Ints:
+    found: Ints = room(len(values))
+    found[place] = values
+    return found
+
+
+def _fill(tables: Iterable[pa.Table], name: str, place: Ints | None, found: Any) -> None:
+    """Put the values of a column at their places, as they come if there are none."""
+    start = 0
+    for table in tables:
+        for chunk in table[name].chunks:
+            stop = start + len(chunk)
+            where = slice(start, stop) if place is None else place[start:stop]
+            found[where] = chunk.to_numpy(zero_copy_only=False)
+            start = stop
 
 
 # --- columns of a table ---------------------------------------------------------------------
@@ -419,23 +495,24 @@ def stream_numbers(table: pa.Table, numbers: Mapping[Stream, int]) -> Ints:
     return found
 
 
-def _reached(stream: Ints, offset: Ints, ns: Ints, frame: Ints) -> tuple[Ints, Ints]:
-    order = np.lexsort((offset, stream))
-    found = np.empty(len(stream), np.int64), np.empty(len(stream), np.int64)
-    reached = np.empty_like(found[0]), np.empty_like(found[0])
-    _reach(stream[order], ns[order], frame[order], *reached)
-    for ours, theirs in zip(found, reached, strict=True):
-        ours[order] = theirs
+def _reached(stream: Ints, offset: Ints, ns: Ints, frame: Ints, streams: int) -> tuple[Ints, Ints]:
+    found: tuple[Ints, Ints] = room(len(stream)), room(len(stream))
+    if not _reach(stream, offset, ns, frame, np.zeros((3, streams), np.int64), *found):
+        order = np.lexsort((offset, stream))
+        reached = np.empty_like(stream), np.empty_like(stream)
+        ordered = stream[order], offset[order], ns[order], frame[order]
+        _reach(*ordered, np.zeros((3, streams), np.int64), *reached)
+        for ours, theirs in zip(found, reached, strict=True):
+            ours[order] = theirs
     return found
 
 
 def _in_time(key: Ints, ns: Ints, frame: Ints, stream: Ints, offset: Ints) -> Ints:
     """Return rows in the order of their keys, and of time within each."""
     order = np.lexsort((ns, key))
-    columns = key, ns, frame, stream, offset
-    if _is_ordered(*(column[order] for column in columns)):
+    if _is_ordered(order, key, ns, frame, stream, offset):
         return order
-    return np.lexsort(columns[::-1])
+    return np.lexsort((offset, stream, frame, ns, key))
 
 
 def _grid(table: pa.Table) -> tuple[Grid, pa.Array]:

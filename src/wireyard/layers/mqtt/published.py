@@ -7,14 +7,14 @@ hashes of the payload. A step that takes some topics takes those of all clients.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from wireyard.layers.mqtt.delivery_columns import Will
+from wireyard.layers.mqtt.delivery_columns import TopicKey, Will
 from wireyard.layers.mqtt.flow_kernels import NONE, Flag, Packet, Record, Status
 from wireyard.layers.mqtt.packets import NO_TIME, Hashes, Ints, Packets, hash_payloads
 from wireyard.layers.mqtt.properties import properties_of
@@ -24,11 +24,13 @@ from wireyard.layers.mqtt.subscribers import Last
 from wireyard.layers.mqtt.tracking import Tracked
 from wireyard.layers.tables import fact_table
 
-__all__ = ["DELIVERED", "SENT", "Clients", "published"]
+__all__ = ["DELIVERED", "SENT", "Clients", "message_tables", "published"]
 
 Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _CONNECT: Final = 1
+_AT_ONCE: Final = 1 << 17
+"""Messages that are columns at a time."""
 _ORDER: Final = (
     ("reached_ns", pa.int64()), ("reached_frame", pa.int64()), ("stream", pa.int32()),
     ("offset", pa.int64()),
@@ -87,8 +89,10 @@ RETAIN, the bits of `Record.STATUS`."""
 class Clients:
     """What was found of some clients."""
 
-    sent: pa.Table
-    delivered: pa.Table
+    topics: set[tuple[TopicKey, bool]]
+    """Those of the messages that they sent, and whether some set values."""
+    asked: set[TopicKey]
+    """Those on which they asked for replies."""
     clients: list[Client]
     """By number."""
     links: list[Link]
@@ -105,14 +109,11 @@ class Clients:
 
 
 def published(tracked: Tracked) -> Clients:
-    """Return what was found of some clients."""
-    records = tracked.records.astype(np.int64)
-    upward = records[:, Record.UPWARD] == 1
-    extra = _extra(tracked.packets)
+    """Return what was found of some clients, but for their messages."""
     wills = _hashed(tracked.packets, tracked.wills)
     return Clients(
-        _sent(tracked.packets, records[upward], extra),
-        _delivered(tracked.packets, records[~upward], extra),
+        _topics_of(tracked),
+        _asked_of(tracked),
         tracked.clients,
         tracked.links,
         tracked.subscriptions,
@@ -125,6 +126,53 @@ def published(tracked: Tracked) -> Clients:
             "violations": fact_table("violations", list(map(violation_row, tracked.violations))),
         },
     )
+
+
+def message_tables(tracked: Tracked) -> Iterator[tuple[pa.Table, pa.Table]]:
+    """Yield the messages that clients sent and were delivered, some at a time, at least once.
+
+    The columns are those of `SENT` and `DELIVERED`.
+    """
+    extra = _extra(tracked.packets)
+    for start in range(0, max(len(tracked.records), 1), _AT_ONCE):
+        records = tracked.records[start : start + _AT_ONCE].astype(np.int64)
+        upward = records[:, Record.UPWARD] == 1
+        yield (
+            _sent(tracked.packets, records[upward], extra),
+            _delivered(tracked.packets, records[~upward], extra),
+        )
+
+
+def _topics_of(tracked: Tracked) -> set[tuple[TopicKey, bool]]:
+    texts = tracked.packets.topics
+    found: set[int] = set()
+    for start in range(0, len(tracked.records), _AT_ONCE):
+        records = tracked.records[start : start + _AT_ONCE].astype(np.int64)
+        records = records[records[:, Record.UPWARD] == 1]
+        retain = tracked.packets.grid[records[:, Record.PACKET], Packet.FLAGS] & Flag.RETAIN != 0
+        topics = records[:, Record.CLIENT] * len(texts) + records[:, Record.TOPIC]
+        found.update(np.unique(2 * topics + retain).tolist())
+    topic_of = texts.to_pylist()
+    return {
+        ((*tracked.clients[client][:2], topic_of[topic]), bool(retain))
+        for client, topic, retain in (
+            (one // 2 // len(texts), one // 2 % len(texts), one % 2) for one in found
+        )
+    }
+
+
+def _asked_of(tracked: Tracked) -> set[TopicKey]:
+    extra = _extra(tracked.packets)
+    if not extra:
+        return set()
+    records = tracked.records
+    asking = np.isin(records[:, Record.PACKET], list(extra)) & (records[:, Record.UPWARD] == 1)
+    found = set()
+    for packet, client in records[asking][:, [Record.PACKET, Record.CLIENT]].tolist():
+        topic = extra[packet].get("response_topic")
+        if topic is not None:
+            found.add((*tracked.clients[client][:2], topic))
+    return found
 
 
 def _extra(packets: Packets) -> dict[int, Mapping[str, Any]]:

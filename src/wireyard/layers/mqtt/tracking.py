@@ -39,7 +39,7 @@ from wireyard.layers.mqtt.flow_tables import EVENTS
 from wireyard.layers.mqtt.flows import MAX_IN_FLIGHT
 from wireyard.layers.mqtt.notes import Notes
 from wireyard.layers.mqtt.observer import Observer
-from wireyard.layers.mqtt.packets import Bools, Grid, Ints, Packets
+from wireyard.layers.mqtt.packets import Bools, Grid, Ints, Packets, room
 from wireyard.layers.mqtt.records import Client, Message, Moment, Subscribed, Violation
 from wireyard.layers.mqtt.records import Link as Session
 from wireyard.layers.mqtt.requests import MAX_ASKED
@@ -85,7 +85,7 @@ class Tracked:
 def track_clients(packets: Packets) -> Tracked:
     """Track the packets of some clients."""
     is_publish = packets.grid[:, Packet.KIND] == layout.PUBLISH
-    records = np.empty((int(is_publish.sum()), len(Record)), np.int32)
+    records = room(int(is_publish.sum()), np.int32, len(Record))
     found = Tracked(packets, records, [], [], [], [], [], [], {}, Counter())
     keys = packets.key
     bounds = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(keys)] if len(keys) else []
