@@ -201,3 +201,20 @@ def test_ages_are_printed_by_minute(tmp_path: Path) -> None:
     oldest = [float(row[3]) for row in minutes]
     assert oldest == pytest.approx([oldest[0] - 60 * later for later in range(3)])
     assert 139 < oldest[0] < 199 and max(map(len, lines)) <= WIDTH
+
+
+def test_the_delay_of_a_real_proxy_is_measured() -> None:
+    """Of recordings of mosquitto behind a proxy that held one client up, and did not."""
+    folder = Path(__file__).parents[2] / "examples" / "delay"
+    before, after = (measured(folder / f"{name}.pcap") for name in ("without", "with"))
+    assert before.slower == []
+    (slow,) = after.slower
+    assert (slow["name"], slow["what"], slow["deliveries"], slow["peers"]) == (
+        "late", "in queue", 100, 3,
+    )  # fmt: skip
+    assert after.consumers[0]["name"] == "late"
+    without, with_delay = by_name(before.consumers), by_name(after.consumers)
+    assert without.keys() == with_delay.keys() == {"late", "left", "middle", "right"}
+    for name, row in with_delay.items():
+        expected = without[name]["p50_ns"] + (DELAY_MS * 1e6 if name == "late" else 0)
+        assert abs(row["p50_ns"] - expected) < 1e6
