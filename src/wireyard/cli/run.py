@@ -44,6 +44,7 @@ DIR/hops             one row each time that a JMS message was seen, and what the
 DIR/sessions, transactions, conversations, retained, violations
 DIR/quarantine       every row that is no well-formed packet, and why
 DIR/streams          one row a stream: format, endpoints, times, how it ended
+DIR/payloads         one row a message whose payload a rule opens: what it carries, as JSON
 DIR/ledger           one row a stream: where each of its bytes went
 DIR/files            one row a file of a capture: which frames are in it
 
@@ -93,6 +94,14 @@ What is in quarantine is reported and no error; bytes that are nowhere are (exit
     "--skip-missing", is_flag=True, help="Leave out files that are gone before they are read."
 )
 @click.option("--secrets", is_flag=True, help="Keep passwords, which are left out otherwise.")
+@click.option(
+    "--payload",
+    multiple=True,
+    metavar="FILTER=DECODER",
+    help="Open the payloads of messages to destinations that match, as in plant/#=json; what they"
+    " carry is in the table payloads. Of what is read; inputs the lake has already stay as they"
+    " are.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no summary.")
 @max_packet_option
 def command(
@@ -108,6 +117,7 @@ def command(
     by_content: bool,
     skip_missing: bool,
     secrets: bool,
+    payload: tuple[str, ...],
     quiet: bool,
     max_packet_bytes: int | None,
 ) -> int:
@@ -116,6 +126,10 @@ def command(
         raise UsageError("run: name INPUTs: files, folders, patterns or URLs")
     if find_spec("pyspark") is None:
         raise UsageError("run: Spark is not installed; pip install 'wireyard[spark]'")
+    if payload:
+        from wireyard.payloads import parse_rules
+
+        parse_rules(payload)
     spark_settings = _settings_of(conf)
     how = {"rotated": rotated, "by_content": by_content, "skip_missing": skip_missing}
     settings: dict[str, Any] = {
@@ -124,6 +138,7 @@ def command(
         "max_packet_bytes": max_packet_bytes,
         "decode_as": decode_as,
         "keylog": keylog,
+        "payload": payload,
     }
     if master is not None:
         settings["few_bytes"] = -1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from wireyard.layout import Column
 from wireyard.payloads.decoders import PayloadError
 from wireyard.payloads.rules import Rule
 
-__all__ = ["OPENED", "ROW_COLUMNS", "PayloadColumns"]
+__all__ = ["OPENED", "PAYLOADS", "ROW_COLUMNS", "PayloadColumns", "PayloadTable"]
 
 OPENED = (
     Column("payload_decoder", "string", "the decoder whose rule is for the message; null if none"),
@@ -26,6 +27,22 @@ OPENED = (
 
 ROW_COLUMNS = (OPENED[0], OPENED[1], Column("payload_value", "json", "what it carries"))
 """The same of rows that are shown one by one, where the value keeps its structure."""
+
+PAYLOADS = pa.schema(
+    [
+        ("source", pa.string()),
+        ("stream", pa.string()),
+        ("offset", pa.int64()),
+        ("captured_ns", pa.int64()),
+        ("frame", pa.int64()),
+        ("destination", pa.string()),
+        ("decoder", pa.string()),
+        ("error", pa.string()),
+        ("value", pa.string()),
+    ]
+)
+"""The table ``payloads``, a row a packet that there is a rule for. The first columns are those of
+its message; `value` is what the payload carries as JSON, null where `error` says why not."""
 
 _SEPARATORS = {"mqtt": "/"}
 _MOST_DESTINATIONS = 100_000
@@ -132,6 +149,34 @@ class PayloadColumns:
             if not rule.properties or rule.has_properties(_texts(row.get("properties"))):
                 return rule
         return None
+
+
+class PayloadTable:
+    """Opens the payloads of one format, for the table ``payloads``.
+
+    Every value is JSON there, also of decoders with a schema: the rules of one run may have other
+    schemas than those of the next, and a table has one.
+    """
+
+    def __init__(self, format: Format, rules: Sequence[Rule]) -> None:
+        plain = [replace(rule, decoder=replace(rule.decoder, type=None)) for rule in rules]
+        self._columns = PayloadColumns(format, plain)
+
+    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows of the packets of a batch that there are rules for."""
+        if not self._columns.needed:
+            return pa.RecordBatch.from_pylist([], PAYLOADS)
+        opened = self._columns.extend(batch)
+        opened = opened.filter(opened["payload_decoder"].is_valid())
+        columns = {
+            **{name: opened[name] for name in PAYLOADS.names[:5]},
+            "destination": opened[self._columns.needed[0]],
+            "decoder": opened["payload_decoder"],
+            "error": opened["payload_error"],
+            "value": opened["payload_json"],
+        }
+        arrays = [columns[field.name].cast(field.type) for field in PAYLOADS]
+        return pa.RecordBatch.from_arrays(arrays, schema=PAYLOADS)
 
 
 def _shaped(value: Any, kind: pa.DataType) -> Any:

@@ -32,6 +32,8 @@ from wireyard.errors import LedgerError, SourceError, WireError
 from wireyard.formats import get_format
 from wireyard.formats.base import Format
 from wireyard.lake.ledgers import LEDGER_FILES, StreamLedger, ledger_table, streams_table
+from wireyard.payloads import parse_rules
+from wireyard.payloads.columns import PAYLOADS, PayloadTable
 from wireyard.spark.captures import CapturePart
 from wireyard.spark.files import is_missing
 from wireyard.spark.indexing import HeaderPiece, write_headers
@@ -54,6 +56,7 @@ __all__ = [
     "GONE",
     "HEADERS",
     "MANIFEST",
+    "PAYLOADS_TABLE",
     "QUARANTINE_TABLE",
     "STORE_RECORDS_TABLE",
     "AnyPiece",
@@ -77,7 +80,7 @@ FAILURES: Mapping[str, type[WireError]] = {
 """Why a task has nothing to show. It says so instead of failing, so that Spark does not try a
 missing file or a full disk four times and bury the sentence in a traceback."""
 QUARANTINE_TABLE, STORE_RECORDS_TABLE = "quarantine", "store_records"
-FILES_TABLE = "files"
+FILES_TABLE, PAYLOADS_TABLE = "files", "payloads"
 GONE = "gone"
 """Of an outcome: the source was there when the run began."""
 _HELD_STREAMS: Final = 1 << 12
@@ -97,6 +100,8 @@ class Settings:
     max_packet_bytes: int | None = None
     skip_missing: bool = False
     """Whether an input that is gone is left out."""
+    payload: tuple[str, ...] = ()
+    """Rules by which payloads are opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +165,8 @@ class Outcome:
     """Where the rows of its streams are, in both tables."""
     frames_file: str | None = None
     """Where the rows of the files of a capture are."""
+    payloads_file: str | None = None
+    """Where what payloads carry is."""
     failed: str | None = None
     """One of `FAILURES`, or `GONE`: then this is all that there is of the source."""
     index_file: str | None = None
@@ -178,7 +185,7 @@ class Outcome:
 
 
 _SUMMED: Final = ("rows", "bytes_gap", "streams", "bad_streams", *LEDGER[1:])
-_FILES: Final = ("packets_file", "quarantine_file", "records_file", "ledger_file")
+_FILES: Final = ("packets_file", "quarantine_file", "records_file", "ledger_file", "payloads_file")
 _TYPES = {"int": pa.int64(), "str": pa.string()}
 MANIFEST = pa.schema([(each.name, _TYPES[str(each.type).split()[0]]) for each in fields(Outcome)])
 """The manifest in Arrow: the fields of `Outcome`."""
@@ -223,6 +230,8 @@ class _Task:
         self._name = f"part-{number:05d}-{uuid4().hex}.parquet"
         self._files: dict[str, PartFile] = {}
         self._redactors: dict[str, Redactor] = {}
+        self._rules = parse_rules(settings.payload)
+        self._openers: dict[str, PayloadTable] = {}
         self._ledgers: list[StreamLedger] = []
         self._writes = 0
 
@@ -381,6 +390,14 @@ class _Task:
             batch, touched = redactor.redact(batch)
         self._file(packets_table(format.name), batch.schema).write(batch)
         outcome.packets_file = self._name
+        if self._rules:
+            opener = self._openers.get(format.name)
+            if opener is None:
+                opener = self._openers[format.name] = PayloadTable(format, self._rules)
+            opened = opener.rows(batch)
+            if opened.num_rows:
+                self._file(PAYLOADS_TABLE, PAYLOADS).write(opened)
+                outcome.payloads_file = self._name
         # What lies between the packets of a store is no row of a stream either.
         bad = bad[batch["error"].take(bad).is_valid().to_numpy(zero_copy_only=False)]
         if len(bad):

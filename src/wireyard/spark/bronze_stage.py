@@ -93,7 +93,7 @@ class BronzeStage:
         named = {packets_table(each.format) for each in found if each.format}
         held = set(map(packets_table, format_names())) if any(f.files for f in found) else set()
         staged = [*sorted(named | held), bronze.QUARANTINE_TABLE, bronze.STORE_RECORDS_TABLE]
-        staged += [*LEDGER_FILES, bronze.FILES_TABLE]
+        staged += [*LEDGER_FILES, bronze.FILES_TABLE, bronze.PAYLOADS_TABLE]
         self._lake.make_staging([*staged, EXCHANGE, bronze.HEADERS, bronze.DONE_MARKS])
         self._here = sum(map(_weight, found)) <= self._few_bytes
         if self._here and sum(each.size for each in found) >= _WARM_BYTES:
@@ -264,6 +264,8 @@ def _files_of(outcomes: Iterable[Outcome]) -> dict[str, list[str]]:
             files[bronze.QUARANTINE_TABLE][each.quarantine_file] = None
         if each.records_file:
             files[bronze.STORE_RECORDS_TABLE][each.records_file] = None
+        if each.payloads_file:
+            files[bronze.PAYLOADS_TABLE][each.payloads_file] = None
         if each.frames_file:
             files[bronze.FILES_TABLE][each.frames_file] = None
         if each.ledger_file:

@@ -66,6 +66,7 @@ def fill_lake(
     keylog: tuple[str, ...] = (),
     few_bytes: int = FEW_BYTES,
     skip_missing: bool = False,
+    payload: tuple[str, ...] = (),
 ) -> Report:
     """Read what the lake does not hold yet, and commit it.
 
@@ -87,6 +88,8 @@ def fill_lake(
         Inputs that this process reads itself.
     skip_missing
         Whether inputs that are gone when they are read are left out.
+    payload
+        Rules by which payloads of what is read are opened, for the table ``payloads``.
 
     Raises
     ------
@@ -102,7 +105,7 @@ def fill_lake(
     if not new:
         return report
     runner = Runner(get_session, lake)
-    settings = Settings(lake.staged(""), secrets, max_packet_bytes, skip_missing)
+    settings = Settings(lake.staged(""), secrets, max_packet_bytes, skip_missing, payload)
     stage = BronzeStage(runner, lake, settings, watch, decode_as, keylog, few_bytes)
     report.added = stage.read(new, split_bytes)
     report.repaired = stage.repaired

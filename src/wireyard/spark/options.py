@@ -65,6 +65,8 @@ class Options:
     rotated: bool = False
     """Whether all captures that a path stands for are one, that went on in a new file again and
     again."""
+    payload: tuple[str, ...] = ()
+    """Rules by which payloads are opened, a line each: ``plant/#=json``."""
     push_filters: bool = False
     """Whether conditions are decided before rows are decoded; Spark has to be told as well, with
     ``spark.sql.python.filterPushdown.enabled``."""
@@ -122,6 +124,7 @@ _READERS: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "decodeAs": ("decode_as", _rules, "rules"),
     "keylog": ("keylog", lambda text: (text,), ""),
     "rotated": ("rotated", _yes_or_no, _TRUTH),
+    "payload": ("payload", lambda text: tuple(filter(None, map(str.strip, text.splitlines()))), ""),
     "pushFilters": ("push_filters", _yes_or_no, _TRUTH),
 }
 _BY_KEY = {name.lower(): name for name in _READERS}

@@ -19,7 +19,7 @@ from wireyard.spark.captures import CapturePart, find_captures
 from wireyard.spark.files import is_missing, list_files
 from wireyard.spark.options import Options
 from wireyard.spark.rows import BAD_ROW_COLUMNS, Shape
-from wireyard.spark.source import format_of
+from wireyard.spark.source import format_of, opener_of
 from wireyard.spark.tasks import Piece, deal_out
 from wireyard.spark.types import arrow_schema, check_schema
 from wireyard.spark.workers import settle
@@ -61,7 +61,15 @@ class Reader(ask.DataSourceReader):
         name = options.corrupt_column or _CORRUPT_COLUMN
         self._corrupt = name if name in schema.names else None
         own = [field for field in schema.fields if field.name != name]
+        opener = opener_of(get_format(self._format), options)
+        fields = {} if opener is None else {field.name: field for field in opener.fields}
+        opened = [field for field in own if field.name in fields]
+        own = [field for field in own if field.name not in fields]
+        self._opens = bool(opened)
         self._columns = [field.name for field in own]
+        if opener is not None and opened:
+            self._columns += [name for name in opener.needed if name not in self._columns]
+            check_schema(StructType(opened), pa.schema([fields[one.name] for one in opened]))
         if self._corrupt:
             if schema[name].dataType.typeName() not in ("string", "binary"):
                 raise UsageError(f"column '{name}' takes bytes: it is binary, or string for hex")
@@ -82,7 +90,8 @@ class Reader(ask.DataSourceReader):
         plan = self._plan()
         if load_fast_path(plan.format, sum(piece.size for piece in pieces)):
             settle()
-        shape = Shape(arrow_schema(self._schema), self._corrupt)
+        opener = opener_of(plan.format, self._options) if self._opens else None
+        shape = Shape(arrow_schema(self._schema), self._corrupt, opener)
         for piece in pieces:
             if isinstance(piece, CapturePart):
                 yield from self._of_capture(piece, plan, shape)

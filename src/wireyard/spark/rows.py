@@ -7,6 +7,7 @@ import pyarrow.compute as pc
 
 from wireyard.captures.quarantine import BadBytes, PieceBytes
 from wireyard.errors import UsageError
+from wireyard.payloads.columns import PayloadColumns
 from wireyard.streams.framer import OK
 
 __all__ = ["BAD_ROW_COLUMNS", "Shape"]
@@ -24,11 +25,16 @@ class Shape:
         What Spark compares batches with.
     corrupt
         Its column for the bytes of bad rows, None if it has none.
+    opener
+        What opens payloads, None if no column of them is wanted.
     """
 
-    def __init__(self, schema: pa.Schema, corrupt: str | None) -> None:
+    def __init__(
+        self, schema: pa.Schema, corrupt: str | None, opener: PayloadColumns | None = None
+    ) -> None:
         self._schema = schema
         self._corrupt = corrupt
+        self._opener = opener
         self._filled = [field.name for field in schema if not field.nullable]
 
     def fit(
@@ -46,6 +52,8 @@ class Shape:
         UsageError
             A null in a column that was declared ``NOT NULL``: Spark would fail without a word.
         """
+        if self._opener is not None:
+            batch = self._opener.extend(batch)
         if self._schema.equals(batch.schema):
             return batch
         arrays = [

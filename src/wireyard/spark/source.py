@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, MutableMapping, Sequence
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSource
 
 from wireyard.captures.segment_columns import TABLE, segment_schema
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from wireyard.formats.base import Format
+    from wireyard.payloads.columns import PayloadColumns
     from wireyard.spark.files import FoundFile
     from wireyard.spark.reader import Reader
     from wireyard.spark.segments import SegmentReader
     from wireyard.spark.writer import Writer
 
-__all__ = ["WireyardSource", "format_of", "register"]
+__all__ = ["WireyardSource", "format_of", "opener_of", "register"]
 
 _SNIFFED_BYTES = 1 << 12
 
@@ -68,7 +70,9 @@ class WireyardSource(DataSource):
         captures = find_captures(files, options)
         format = format_of(options, files, captures)
         plan = make_plan(format, options.columns, mode=options.mode, captured=bool(captures))
-        schema = spark_schema(plan.schema)
+        opener = opener_of(format, options)
+        opened = () if opener is None else opener.fields
+        schema = spark_schema(pa.schema([*plan.schema, *opened]))
         corrupt = options.corrupt_column
         if corrupt is not None and corrupt not in schema.names:
             schema = schema.add(corrupt, BinaryType())
@@ -96,6 +100,16 @@ class WireyardSource(DataSource):
         if options.protocol is None:
             raise UsageError(f"option 'protocol' is needed to write; there are: {_known()}")
         return Writer(get_format(options.protocol).label, options.paths[0], overwrite)
+
+
+def opener_of(format: Format, options: Options) -> PayloadColumns | None:
+    """Return what opens payloads; None without rules."""
+    if not options.payload:
+        return None
+    from wireyard.payloads import parse_rules
+    from wireyard.payloads.columns import PayloadColumns
+
+    return PayloadColumns(format, parse_rules(options.payload))
 
 
 def register(spark: SparkSession) -> None:
