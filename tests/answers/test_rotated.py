@@ -137,7 +137,7 @@ def test_a_page_shows_bytes_of_a_ring(ring: Path) -> None:
     with open_tables([str(ring)], rotated=True) as tables:
         page = build_report(tables, [str(ring)], f"{ring} --rotated")
     assert "The bytes of the proof" in page
-    assert "Its bytes are not at hand" not in page
+    assert "Its bytes are not shown" not in page
     assert f"wireyard sql {ring} --rotated" in page
 
 

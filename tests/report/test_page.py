@@ -11,6 +11,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from tests.answers.talks import Talk
 from tests.cli.results import Run, one_line, rows_of
 from tests.make import item, items, packet
 from tests.report.pages import Page, read_page
@@ -300,3 +301,23 @@ def test_what_is_missing_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
     assert "pip install 'wireyard[report]'" in one_line(refused)
     monkeypatch.setitem(sys.modules, "duckdb", None)
     assert "pip install 'wireyard[sql]'" in one_line(run("report", CAPTURE, "-o", "-"))
+
+
+def test_many_destinations_do_not_make_a_large_page(tmp_path: Path) -> None:
+    sizes = []
+    for topics in (40, 400):
+        talk = Talk()
+        talk.login(1, 5001, "gets")
+        talk.subscribe(2, 5001, "plant/#")
+        talk.login(3, 5002, "sends")
+        for number in range(1, topics + 1):
+            topic = f"plant/device{number:05d}"
+            talk.publish(10 + number, 5002, topic, b"x", number)
+            talk.deliver(10.5 + number, 5001, topic, b"x", number, acknowledged_ms=None)
+        talk.publish(9000, 5002, "end", b"", topics + 1)
+        page = report(str(talk.write(tmp_path / f"{topics}.pcap")))
+        assert f"{topics} findings" in page
+        assert f"24 of {topics}, the worst first" in page
+        assert f"Rows of unacknowledged, 30 of {topics}" in page
+        sizes.append(len(page))
+    assert sizes[1] < 1.1 * sizes[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,10 +16,13 @@ from wireyard.layers.frame_files import FrameFiles
 from wireyard.streams.framer import GAP, Framer
 from wireyard.streams.scan import load_fast_path
 
-__all__ = ["MOST_BYTES", "Evidence", "Place", "find_evidence"]
+__all__ = ["MOST_BYTES", "MOST_SOURCE_BYTES", "Evidence", "Place", "find_evidence"]
 
 MOST_BYTES: Final = 1 << 20
 """Of a packet; of a larger one the first are shown."""
+
+MOST_SOURCE_BYTES: Final = 1 << 28
+"""Of a source, which is read as a whole for some packets of it: a second or two."""
 
 Place = tuple[str, str, int]
 """Source, stream and offset of a row."""
@@ -46,7 +50,7 @@ def find_evidence(
     decode_as: Sequence[str] = (),
     keylog: Sequence[str] = (),
 ) -> dict[Place, Evidence]:
-    """Return the bytes at some places, as far as their sources are still there.
+    """Return the bytes at some places of local sources that are still there and not too large.
 
     Parameters
     ----------
@@ -61,8 +65,10 @@ def find_evidence(
     found: dict[Place, Evidence] = {}
     named = get_format(format) if format else None
     for source, streams in wanted.items():
+        of_source = files.files_of(source)
+        if not all(map(os.path.exists, of_source)) or _size(of_source) > MOST_SOURCE_BYTES:
+            continue
         try:
-            of_source = files.files_of(source)
             if of_source == [source]:
                 opened = open_input(source, named, decode_as, keylog)
             else:
@@ -75,6 +81,11 @@ def find_evidence(
         except (WireError, OSError):
             continue  # who reads the rows sees that there are no bytes
     return found
+
+
+def _size(paths: Sequence[str]) -> int:
+    """Return the bytes of files; a folder, which is a store, counts none."""
+    return sum(os.path.getsize(path) for path in paths if os.path.isfile(path))
 
 
 def _in_stream(one: Readable, offsets: Collection[int]) -> Iterator[tuple[int, Evidence]]:

@@ -46,16 +46,15 @@ WHERE r.packet_type = 9 AND r.properties['JMQStatus'].value <> '200'
 """
 """Messages that an Open MQ broker did not take: SEND_REPLY with another status than 200."""
 WAITING: Final = f"""
-SELECT d.source, d.destination, d.message_key, 'queued' AS state,
-  coalesce(d.consumer_client_id, d.consumer) AS name, d.sent_ns AS since_ns, d.sent_frame AS frame
+SELECT d.source, d.destination, d.message_key,
+  if(d.verdict = 'queued', 'queued', 'unacknowledged') AS state,
+  coalesce(d.consumer_client_id, d.consumer) AS name,
+  if(d.verdict = 'queued', d.sent_ns, d.delivered_ns) AS since_ns,
+  if(d.verdict = 'queued', d.sent_frame, d.delivered_frame) AS frame
 FROM deliveries d
-WHERE d.verdict = 'queued' AND d.sent_ns IS NOT NULL
-UNION ALL
-SELECT d.source, d.destination, d.message_key, 'unacknowledged',
-  coalesce(d.consumer_client_id, d.consumer), d.delivered_ns, d.delivered_frame
-FROM deliveries d
-WHERE d.outcome = 'unacknowledged' AND d.delivered_ns IS NOT NULL
-  AND d.verdict IN ('in_flight', 'held', 'in_transaction')
+WHERE d.verdict IN ('queued', 'in_flight', 'held', 'in_transaction')
+  AND if(d.verdict = 'queued', d.sent_ns, d.delivered_ns) IS NOT NULL
+  AND (d.verdict = 'queued' OR d.outcome = 'unacknowledged')
 UNION ALL
 SELECT m.source, m.destination, m.message_key, 'no consumer', NULL, m.captured_ns, m.frame
 FROM messages m JOIN ({ENDS}) e ON e.source = m.source
@@ -133,13 +132,17 @@ def ages(step_ns: int) -> str:
     expired, was discarded or got lost nobody saw when it ceased to wait, and it does not count.
     """
     return f"""
-WITH held AS (
+WITH across AS MATERIALIZED (
+  SELECT destination, queue_ns, delivered_ns, acknowledge_ns FROM latencies
+  WHERE (delivered_ns - coalesce(queue_ns, 0) - 1) // {step_ns}
+    <> (delivered_ns + coalesce(acknowledge_ns, 0) - 1) // {step_ns}
+), held AS (
   SELECT destination, 'waiting' AS state, delivered_ns - queue_ns AS since_ns,
     delivered_ns AS until_ns
-  FROM latencies WHERE queue_ns > 0
+  FROM across WHERE queue_ns > 0
   UNION ALL
-  SELECT destination, 'unacknowledged', delivered_ns, acknowledged_ns
-  FROM latencies WHERE acknowledge_ns > 0
+  SELECT destination, 'unacknowledged', delivered_ns, delivered_ns + acknowledge_ns
+  FROM across WHERE acknowledge_ns > 0
   UNION ALL
   SELECT w.destination, if(w.state = 'unacknowledged', w.state, 'waiting'), w.since_ns, e.end_ns + 1
   FROM ({WAITING}) w JOIN ({ENDS}) e USING (source)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from wireyard.answers.evidence import Evidence, Place, find_evidence
+from wireyard.answers.evidence import MOST_SOURCE_BYTES, Evidence, Place, find_evidence
 from wireyard.answers.symptoms import SYMPTOMS
 from wireyard.answers.why import Finding, find_symptoms
 from wireyard.errors import UsageError
@@ -31,6 +31,8 @@ __all__ = ["ReportError", "build_report"]
 
 _MOST_CELL: Final = 80
 _MOST_FINDINGS: Final = 24
+_MOST_ROWS: Final = 30
+"""Of a symptom, the worst of which findings are made."""
 _HEX_BYTES: Final = 8
 _HEX_LINES: Final = 6
 _MOST_MARKS: Final = 24
@@ -133,7 +135,7 @@ def build_report(
         charts=_charts(answers),
         command=f"wireyard sql {shown_as}",
         findings=shown,
-        all_findings=len(findings),
+        all_findings=len(findings) + symptoms.cut,
         symptoms=symptoms,
         all_symptoms=len(SYMPTOMS),
         why=f"wireyard why {shown_as}",
@@ -141,6 +143,7 @@ def build_report(
         inputs=[text.clipped(one, 60) for one in inputs],
         meanings=_MEANINGS,
         severity=_severity,
+        most_source=text.bytes_text(MOST_SOURCE_BYTES),
         notes=[text.shown(note) for note in tables.notes],
         made=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         version=version("wireyard"),
@@ -168,7 +171,10 @@ class _Symptoms:
     def sql(self, query: str) -> pa.Table:
         """Return what a query for the next symptom finds."""
         symptom = next(self._waiting)
-        text = f"FROM (\n{query.strip()}\n) ORDER BY destination, client, source, stream"
+        text = (
+            f"SELECT *, count(*) OVER () AS of FROM (\n{query.strip()}\n)\n"
+            f"ORDER BY count DESC, destination, client, source, stream LIMIT {_MOST_ROWS}"
+        )
         rest = self._until - monotonic()
         timer = Timer(max(rest, 0), self._tables.connection.interrupt)
         timer.start()
@@ -186,6 +192,11 @@ class _Symptoms:
         if found.num_rows:
             self.answers[symptom.code] = Answer(symptom.code, text, found.to_pylist())
         return found
+
+    @property
+    def cut(self) -> int:
+        """How many findings there are beside those in the rows."""
+        return sum(one.of - len(one.rows) for one in self.answers.values())
 
     def row_of(self, finding: Finding) -> int:
         """Return which row of its answer a finding is made of."""

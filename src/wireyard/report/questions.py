@@ -138,15 +138,15 @@ SELECT (SELECT min(first_ns) FROM inputs) AS first_ns,
        (SELECT count(*) FROM sessions) AS sessions,
        coalesce((SELECT sum(messages) FROM destinations), 0) AS messages,
        (SELECT count(destination) FROM destinations) AS destinations,
-       (SELECT count(*) FROM deliveries) AS deliveries,
-       (SELECT count(delivered_ns) FROM deliveries) AS delivered,
-       (SELECT count(*) FROM deliveries WHERE verdict = 'dead' OR dead_reason IS NOT NULL)
-         AS dead,
+       deliveries, delivered, dead,
        (SELECT count(*) FROM violations) AS violations,
        coalesce((
          SELECT sum(bytes_read - bytes_ok - bytes_malformed - bytes_garbage - bytes_tail)
            FROM ledger
        ), 0) AS bytes_nowhere
+  FROM (SELECT count(*) AS deliveries, count(delivered_ns) AS delivered,
+               count(*) FILTER (verdict = 'dead' OR dead_reason IS NOT NULL) AS dead
+          FROM deliveries)
 )
 """
 _FORMATS: Final = """
