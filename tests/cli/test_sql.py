@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
 from tests.cli.results import Run, one_line, rows_of
 from tests.make import packet
+from wireyard.cli import main
 
 CAPTURE = Path(__file__).parents[2] / "examples" / "traffic.pcap"
 VERDICTS = "SELECT verdict, count(*) AS deliveries FROM deliveries GROUP BY 1 ORDER BY 2 DESC, 1"
@@ -147,3 +149,23 @@ def test_without_duckdb(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = run("sql", CAPTURE, "SELECT 1")
     assert refused.exit_code == 2
     assert "pip install 'wireyard[sql]'" in one_line(refused)
+
+
+def test_a_wide_table_is_shown_as_records() -> None:
+    env = {"COLUMNS": "80"}
+    given = ["sql", str(CAPTURE), "FROM messages ORDER BY frame LIMIT 2", "--out", "table"]
+    lines = CliRunner(env=env).invoke(main, given).stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line for line in lines if line.startswith("row ")] == ["row 1", "row 2"]
+    assert sum(line.startswith("message_key  ") for line in lines) == 2
+    assert not any(line.startswith("reply_to") for line in lines)  # null
+
+
+def test_columns_share_a_line() -> None:
+    env = {"COLUMNS": "80"}
+    query = "SELECT destination, message_key, producer, verdict FROM deliveries LIMIT 9"
+    given = ["sql", str(CAPTURE), query, "--out", "table"]
+    lines = CliRunner(env=env).invoke(main, given).stdout.splitlines()
+    assert lines[0].split() == ["destination", "message_key", "producer", "verdict"]
+    assert len(lines) == 10 and max(map(len, lines)) <= 80
+    assert "shop/prices/apples" in lines[1] and "…" in lines[1]

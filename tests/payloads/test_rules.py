@@ -219,3 +219,14 @@ def test_a_schema_takes_the_name_of_no_other_column(stream: Path) -> None:
     other = payloads.Decoder("other", lambda data, topic: {}, kind)
     with pytest.raises(UsageError, match="two schemas 'other'"):
         wireyard.read(str(stream), payload={"plant/1": "other", "plant/2": other})
+
+
+def test_payloads_are_seen_at_80_columns(tmp_path: Path) -> None:
+    path = tmp_path / "long.mqtt"
+    topic = "plant/hall-3/line-12/machine-7/temperature"
+    said = [mqtt.Publish(topic=topic, payload='{"celsius": 21.5}')]
+    path.write_bytes(b"".join(map(wireyard.encode, [mqtt.Connect(client_id="c"), *said])))
+    words = ["decode", str(path), "--out", "table", "--payload", "plant/#=json"]
+    shown = CliRunner(env={"COLUMNS": "80"}).invoke(main, words).stdout.splitlines()
+    assert "payload_value" in shown[0] and max(map(len, shown)) <= 80
+    assert '{"celsius": 21.5}' in shown[-1] and "plant/hall" in shown[-1]

@@ -127,6 +127,8 @@ def _shown_kind(kind: pa.DataType) -> str:
         return "binary"
     if pa.types.is_boolean(kind):
         return "bool"
+    if pa.types.is_nested(kind):
+        return "json"
     return "int64" if pa.types.is_integer(kind) else "string"
 
 

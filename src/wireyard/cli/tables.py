@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,6 +29,9 @@ _SAMPLE_ROWS = 100
 """Rows that are looked at to choose columns and widths, and so what is held before printing."""
 _MOST_CELL = 56
 _LEAST_CELL = 8
+_LEAST_SHARED = 12
+"""Of columns that all have to be there; narrower, rows are shown as records."""
+_OPENED = ("payload_value", "payload_error")
 _OFFSET_DIGITS = 9  # offsets grow: this much is a gigabyte
 _PIPED_WIDTH = 120
 _STRUCTURED = ("properties", "name_values", "filters", "json", "binary")
@@ -87,6 +91,9 @@ def write_table(
     rows = iter(rows)
     sample = list(islice(rows, _SAMPLE_ROWS))
     shown = list(columns) if chosen else _telling(columns, sample)
+    if chosen and not _fits(shown, sample, console.width):
+        _write_records(chain(sample, rows), shown, console)
+        return
     widths = _fit(shown, sample, console.width, drop=not chosen)
     shown = shown[: len(widths)]
     header = True
@@ -158,7 +165,12 @@ def _telling(columns: Sequence[Column], sample: Sequence[Row]) -> list[Column]:
         texts.insert(0, first)
     texts.sort(key=lambda one: (one is not first, one.name not in ("topic", "destination")))
     rest = [column for column in columns if column.kind in _STRUCTURED and _differs(column, sample)]
-    return [*place, *texts, *reversed(rest)]
+    opened = [one for name in _OPENED for one in (*texts, *rest) if one.name == name]
+    if opened:  # rules were given to see what payloads carry
+        named = [one for one in texts if one is first or one.name in ("topic", "destination")]
+        opened = [*named, *opened]
+    others = [one for one in (*texts, *reversed(rest)) if one not in opened]
+    return [*place, *opened, *others]
 
 
 def _differs(column: Column, sample: Sequence[Row]) -> bool:
@@ -168,17 +180,70 @@ def _differs(column: Column, sample: Sequence[Row]) -> bool:
 
 
 def _fit(columns: Sequence[Column], sample: Sequence[Row], width: int, *, drop: bool) -> list[int]:
-    """Return a width for each column that fits, in order; the last one takes what is left."""
+    """Return a width for each column that fits, in order; the last one takes what is left.
+
+    Those that have to be there, all or what payloads carry and what stands before it, share what
+    there is: the widest are cut.
+    """
     widths: list[int] = []
-    for column in columns:
-        cells = [column.name, *(_cell(column, row) for row in sample)]
-        least = _OFFSET_DIGITS if column.name == "offset" else 0
-        wanted = min(max(least, *map(cell_len, cells)), _MOST_CELL)
+    wide = _wanted(columns, sample)
+    names = [column.name for column in columns]
+    needed = len(wide) if not drop else names.index(_OPENED[0]) + 1 if _OPENED[0] in names else 0
+    most = _share(columns[:needed], wide[:needed], width)
+    for column, wanted in zip(columns, [*most, *wide[needed:]], strict=True):
         left = width - sum(widths) - 2 * len(widths)
         if drop and left < min(wanted, max(_LEAST_CELL, len(column.name))):
             break
         widths.append(min(wanted, left) if drop else wanted)
     return widths
+
+
+def _wanted(columns: Sequence[Column], sample: Sequence[Row]) -> list[int]:
+    """Return how wide columns are in which nothing is cut that is not very long."""
+    wide = []
+    for column in columns:
+        cells = [column.name, *(_cell(column, row) for row in sample)]
+        least = _OFFSET_DIGITS if column.name == "offset" else 0
+        wide.append(min(max(least, *map(cell_len, cells)), _MOST_CELL))
+    return wide
+
+
+def _share(columns: Sequence[Column], wide: Sequence[int], width: int) -> list[int]:
+    """Return the widths of columns that share a line: the widest are cut to one width.
+
+    Numbers are not cut, and nothing below `_LEAST_SHARED`.
+    """
+    room = width - 2 * max(len(wide) - 1, 0)
+    for most in range(_MOST_CELL, _LEAST_SHARED - 1, -1):
+        widths = [
+            one if _is_number(column) else min(one, most)
+            for column, one in zip(columns, wide, strict=True)
+        ]
+        if sum(widths) <= room:
+            break
+    return widths
+
+
+def _fits(columns: Sequence[Column], sample: Sequence[Row], width: int) -> bool:
+    """Tell whether all columns can be read side by side."""
+    shared = _share(columns, _wanted(columns, sample), width)
+    return sum(shared) + 2 * max(len(shared) - 1, 0) <= width
+
+
+def _write_records(rows: Iterable[Row], columns: Sequence[Column], console: Console) -> None:
+    """Print each row as lines, one a column that is not null."""
+    indent = max(cell_len(column.name) for column in columns) + 2
+    for number, row in enumerate(rows, 1):
+        console.print(Text(f"row {number}", "bold"), soft_wrap=True)
+        for column in columns:
+            if (cell := _cell(column, row)) or row.get(column.name) is not None:
+                line = Text.assemble((f"{column.name:<{indent}}", "cyan"), cell)
+                line.truncate(console.width, overflow="ellipsis")
+                console.print(line, soft_wrap=True)
+
+
+def _is_number(column: Column) -> bool:
+    return column.kind in ("int32", "int64", "offset") and column.name != "captured_ns"
 
 
 def _chunks(rows: Iterator[Row], chosen: bool) -> Iterator[list[Row] | Text]:
@@ -208,7 +273,7 @@ def _table(
 ) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=header)
     for column, width in zip(columns, widths, strict=True):
-        number = column.kind in ("int32", "int64", "offset") and column.name != "captured_ns"
+        number = _is_number(column)
         style = "cyan" if column.name in (*_PLACE, *_PLACE_CAPTURED) else None
         table.add_column(
             column.name,
@@ -239,6 +304,7 @@ _CELLS: Mapping[str, Callable[[Any], str]] = MappingProxyType(
         "binary": _bytes_cell,
         "properties": _properties_cell,
         "bool": lambda value: "yes" if value else "no",
+        "json": lambda value: json.dumps(value, ensure_ascii=False),
         "int32s": lambda values: ", ".join(map(str, values)),
         "filters": lambda filters: ", ".join(f"{f['filter']} at {f['qos']}" for f in filters),
         "name_values": lambda pairs: ", ".join(
