@@ -75,3 +75,15 @@ def test_other_files_are_refused(run: Run, tmp_path: Path) -> None:
     result = run("store", path)
     assert result.exit_code == 3
     assert "begins like no file of a store" in one_line(result)
+
+
+def test_queues_are_picked_by_name(run: Run, examples: Path) -> None:
+    store = examples / "store"
+    for names in (("orders",), ("Q:orders",), ("orders", "T:prices")):
+        words = [word for name in names for word in ("--queue", name)]
+        rows = rows_of(run("store", store, "--out", "jsonl", *words))
+        wanted = {"Q:orders"} | ({"T:prices"} if len(names) > 1 else set())
+        assert {row["destination"] for row in rows} == wanted
+    unknown = run("store", store, "--queue", "orders", "--queue", "nothing")
+    assert unknown.exit_code == 2 and unknown.stdout == ""
+    assert "--queue nothing: the store has none; it has Q:" in one_line(unknown)

@@ -13,6 +13,7 @@ import click
 from wireyard.cli import exits
 from wireyard.cli.options import PATH, examples
 from wireyard.cli.output import open_output, to_terminal
+from wireyard.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,12 +41,21 @@ class Holding:
 @click.command(
     "store",
     epilog=examples(
-        "wireyard store /var/imq/instances/imqbroker", "wireyard store txnlog --out jsonl"
+        "wireyard store /var/imq/instances/imqbroker",
+        "wireyard store fs370 --queue mq.sys.dmq",
+        "wireyard store txnlog --out jsonl",
     ),
 )
 @click.argument("path", type=PATH)
+@click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    metavar="NAME",
+    help="Only what this queue or topic holds, by its name or as in Q:NAME and T:NAME.",
+)
 @click.option("--out", type=click.Choice(["table", "jsonl"]), help="A table on a terminal.")
-def command(path: str, out: str | None) -> int:
+def command(path: str, queues: tuple[str, ...], out: str | None) -> int:
     """List the files of an Open MQ file store: records, messages, and their states.
 
     PATH is the folder of a broker, of its store, or of a destination in that, or one file. Files
@@ -54,8 +64,11 @@ def command(path: str, out: str | None) -> int:
     """
     from wireyard.captures.stores.read import read_store
 
+    files = list(read_store(path))
+    if queues:
+        files = _of_queues(files, queues)
     found, lost = [], False
-    for file in read_store(path):
+    for file in files:
         found.append(_holding(file))
         lost |= _tell_damage(file)
     with open_output(None, binary=False) as target:
@@ -68,6 +81,16 @@ def command(path: str, out: str | None) -> int:
             with console_on(target) as console:
                 print_lines(console, _table(found))
     return exits.DATA_LOST if lost else exits.DONE
+
+
+def _of_queues(files: Iterable[StoreFile], queues: Sequence[str]) -> list[StoreFile]:
+    """Return the files of some destinations; of a name that there is not, say so."""
+    held = [(file, file.destination) for file in files if file.destination is not None]
+    there = dict.fromkeys(name for _, name in held)
+    for queue in queues:
+        if not any(queue in (name, name.partition(":")[2]) for name in there):
+            raise UsageError(f"--queue {queue}: the store has none; it has {', '.join(there)}")
+    return [file for file, name in held if {name, name.partition(":")[2]}.intersection(queues)]
 
 
 def _holding(file: StoreFile) -> Holding:
