@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pytest
 
 from tests.spark import lakes
 from wireyard.answers import open_tables
+from wireyard.answers.tables import is_lake
+from wireyard.errors import UsageError
 from wireyard.layers.tables import FACTS
+from wireyard.spark.inputs import list_inputs
+from wireyard.spark.job import fill_lake
+from wireyard.spark.lake import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,3 +54,23 @@ def test_tables_are_those_of_a_lake(lake: Path) -> None:
             assert sorted(map(str, found.to_pylist())) == sorted(map(str, expected.to_pylist())), (
                 name
             )
+
+
+def test_a_lake_in_a_store_answers_like_one_on_a_disk(
+    s3: None, tmp_path: Path, examples: Path
+) -> None:
+    found = list_inputs([str(examples / "traffic.pcap")]).inputs
+    urls = (str(tmp_path / "lake"), f"s3://bucket/{uuid4().hex}")
+    for url in urls:
+        with Lake.open(url) as lake:
+            fill_lake(lake, found, lakes.no_session, lakes.Silent())
+    assert not is_lake("s3://bucket/nothing-there")
+    with open_tables(urls[:1]) as ours, open_tables(urls[1:]) as theirs:
+        assert theirs.lake and theirs.names == ours.names
+        for name in (*TABLES, "quarantine", "store_records"):
+            expected, remote = (each.sql(f"FROM {name}") for each in (ours, theirs))
+            assert remote.schema.equals(expected.schema), name
+            rows = (sorted(map(str, each.to_pylist())) for each in (expected, remote))
+            assert next(rows) == next(rows), name
+        with pytest.raises(UsageError, match="disabled"):
+            theirs.sql("FROM read_csv('/etc/passwd')")

@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+from pyarrow import fs
 
 from wireyard.answers.facts import derive_facts
 from wireyard.answers.reading import Reading, read_inputs
@@ -29,6 +30,7 @@ from wireyard.lake.snapshot import read_lake
 from wireyard.layers.frame_files import FrameFiles
 from wireyard.layers.tables import FACTS, fact_table, with_times
 from wireyard.streams.plan import make_plan
+from wireyard.streams.source import filesystem, reading
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
@@ -70,7 +72,7 @@ class Tables:
     names: tuple[str, ...]
     lake: bool
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str | None) -> None:
         self.notes: list[str] = []
         self.connection = _connect(folder)
         self._defined: set[str] = set()
@@ -179,11 +181,19 @@ class _LakeTables(Tables):
     """The tables of a lake, all of one commit."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(url)
+        self._remote = "://" in url
+        super().__init__(None if self._remote else url)
         self.lake = True
         self._snapshot = read_lake(url)
         there = (name for name, files in self._snapshot.files.items() if files)
         self.names = tuple(sorted({*_SCHEMAS, *there}))
+
+    def _define(self, name: str) -> None:
+        # Of a store DuckDB has only what Arrow reads: it is not let out.
+        if self._remote and self._snapshot.files.get(name):
+            self.connection.register(name, self._snapshot.dataset(name))
+        else:
+            super()._define(name)
 
     def _files(self, name: str) -> list[str]:
         return self._snapshot.paths(name)
@@ -300,12 +310,16 @@ def open_tables(
 
 
 def is_lake(path: str) -> bool:
-    """Tell whether a path leads to the folder of a lake."""
-    return os.path.isdir(os.path.join(path, _LAKE_MARK))
+    """Tell whether a path or URL leads to the folder of a lake."""
+    if "://" not in path:
+        return os.path.isdir(os.path.join(path, _LAKE_MARK))
+    with reading(path):
+        system, inner = filesystem(path)
+        return bool(system.get_file_info(f"{inner}/{_LAKE_MARK}").type == fs.FileType.Directory)
 
 
-def _connect(folder: str) -> DuckDBPyConnection:
-    """Open DuckDB so that it reads the files in one folder, and touches nothing else."""
+def _connect(folder: str | None) -> DuckDBPyConnection:
+    """Open DuckDB so that it reads the files in one folder, if any, and touches nothing else."""
     try:
         import duckdb
     except ImportError:
@@ -315,7 +329,8 @@ def _connect(folder: str) -> DuckDBPyConnection:
         config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"},
     )
     connection.execute("SET TimeZone = 'UTC'")
-    connection.execute("SET allowed_directories = [$1]", [os.path.abspath(folder)])
+    if folder is not None:
+        connection.execute("SET allowed_directories = [$1]", [os.path.abspath(folder)])
     connection.execute("SET temp_directory = ''")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
