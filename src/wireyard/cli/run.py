@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from importlib.util import find_spec
-from typing import IO, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
 import click
 
@@ -23,6 +24,9 @@ from wireyard.cli.options import (
 )
 from wireyard.cli.output import open_output
 from wireyard.errors import LakeDamaged, LakeError, LedgerError, UsageError
+
+if TYPE_CHECKING:
+    from wireyard.cli.spark_log import SparkLog
 
 __all__ = ["command"]
 
@@ -51,6 +55,9 @@ DIR/files            one row a file of a capture: which frames are in it
 A run adds what is new: files that the lake has already are left as they are, those that changed
 or grew are read again and their rows replaced. It does all of it or nothing, also when killed.
 What is in quarantine is reported and no error; bytes that are nowhere are (exit status 1).
+
+With --follow it does not end: each file that comes is read once it is whole, which is two seconds
+after its last change, in batches that are a commit each. Ctrl-C ends it with all committed.
 """
 
 
@@ -59,6 +66,7 @@ What is in quarantine is reported and no error; bytes that are nowhere are (exit
     help=_HELP,
     epilog=examples(
         "wireyard run traffic/ --lake lake",
+        "wireyard run /var/captures --follow --lake lake",
         "wireyard run rotated/ --rotated -d tcp.port==1884,mqtt --lake lake",
         "wireyard run '/captures/2026-*/*.jmq.gz' --lake /data/lake",
         "wireyard run s3://captures/jmq --lake s3://lake/jmq --master spark://head:7077",
@@ -85,6 +93,7 @@ What is in quarantine is reported and no error; bytes that are nowhere are (exit
 @decode_as_option
 @keylog_option
 @rotated_option
+@click.option("--follow", is_flag=True, help="Go on with what comes to the INPUTs, until Ctrl-C.")
 @click.option(
     "--by-content",
     is_flag=True,
@@ -114,6 +123,7 @@ def command(
     decode_as: tuple[str, ...],
     keylog: tuple[str, ...],
     rotated: bool,
+    follow: bool,
     by_content: bool,
     skip_missing: bool,
     secrets: bool,
@@ -124,6 +134,8 @@ def command(
     """Read captures, streams and stores into a lake of Parquet tables with Spark."""
     if not inputs or "-" in inputs:
         raise UsageError("run: name INPUTs: files, folders, patterns or URLs")
+    if follow and rotated:
+        raise UsageError("run: --follow takes each file as an input of its own, not as --rotated")
     if find_spec("pyspark") is None:
         raise UsageError("run: Spark is not installed; pip install 'wireyard[spark]'")
     if payload:
@@ -143,7 +155,8 @@ def command(
     if master is not None:
         settings["few_bytes"] = -1
     try:
-        _fill(inputs, lake, table_format, master, spark_settings, format_name, how, quiet, settings)
+        fill = _follow if follow else _fill
+        fill(inputs, lake, table_format, master, spark_settings, format_name, how, quiet, settings)
     except LakeDamaged:
         raise
     except LakeError as error:
@@ -182,7 +195,6 @@ def _fill(
     from wireyard.spark.inputs import list_inputs
     from wireyard.spark.lake import Lake
     from wireyard.spark.report import Report, held_stamps, new_inputs
-    from wireyard.spark.sessions import session
 
     held = held_stamps(folder)
     listing = list_inputs(inputs, format_name, inside=absolute(folder), held=held, **how)
@@ -193,24 +205,11 @@ def _fill(
         Lake.open(folder, table_format=table_format) as lake,
         _Watch(quiet) as watch,
     ):
-
-        def start() -> Any:  # Spark is named in its own room only
-            before = watch.name
-            watch.stage("starting Spark")
-            if master is None or master.startswith("local"):
-                from wireyard.accelerate import load_kernels
-
-                # Not left to the workers: what they say of the time it takes is kept in the log.
-                load_kernels()
-            with log.taking():
-                spark = session(master, app_name="wireyard run", **conf)
-            watch.stage(before)
-            return spark
-
         new, again = new_inputs(lake, listing.inputs)
         if new:
             from wireyard.spark.job import fill_lake
 
+            start = _starter(master, conf, log, watch)
             report = fill_lake(lake, listing.inputs, start, watch, **settings)
         else:
             report = Report(unchanged=len(listing.inputs) - len(again), notes=again)
@@ -219,6 +218,63 @@ def _fill(
     if not quiet:
         with open_output(None, binary=False) as target:
             print_summary(target, lake, report, watch.reading_s, watch.total_s)
+
+
+def _follow(
+    inputs: tuple[str, ...],
+    folder: str,
+    table_format: str | None,
+    master: str | None,
+    conf: dict[str, str],
+    format_name: str | None,
+    how: dict[str, bool],
+    quiet: bool,
+    settings: dict[str, Any],
+) -> None:
+    """Fill a lake with what comes, until Ctrl-C."""
+    from wireyard.cli.follow import FollowLine
+    from wireyard.cli.live import stopping
+    from wireyard.cli.spark_log import SparkLog
+    from wireyard.spark.following import follow_lake
+    from wireyard.spark.lake import Lake
+
+    del settings["skip_missing"]  # files come and go
+    line = FollowLine(quiet)
+    with (
+        SparkLog() as log,
+        Lake.open(folder, table_format=table_format) as lake,
+        _Watch(quiet=True) as watch,
+        stopping() as stop,
+    ):
+        start = _starter(master, conf, log, watch)
+        settings |= {"format": format_name, "by_content": how["by_content"]}
+        try:
+            follow_lake(lake, inputs, start, watch, line, stop, **settings)
+        finally:
+            line.end()
+
+
+def _starter(
+    master: str | None, conf: dict[str, str], log: SparkLog, watch: _Watch
+) -> Callable[[], Any]:  # Spark is named in its own room only
+    """Return what starts Spark."""
+
+    def start() -> Any:
+        from wireyard.spark.sessions import session
+
+        before = watch.name
+        watch.stage("starting Spark")
+        if master is None or master.startswith("local"):
+            from wireyard.accelerate import load_kernels
+
+            # Not left to the workers: what they say of the time it takes is kept in the log.
+            load_kernels()
+        with log.taking():
+            spark = session(master, app_name="wireyard run", **conf)
+        watch.stage(before)
+        return spark
+
+    return start
 
 
 _SHARES = {"starting Spark": 10, "reading headers": 5, "reading": 50, "writing tables": 35}

@@ -19,7 +19,7 @@ from wireyard.errors import SourceError, UsageError
 from wireyard.spark.options import Options
 from wireyard.streams.source import filesystem, reading
 
-__all__ = ["FoundFile", "absolute", "is_missing", "list_files"]
+__all__ = ["FoundFile", "absolute", "is_missing", "is_pattern", "list_files"]
 
 _HIDDEN = (".", "_")
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -35,6 +35,8 @@ class FoundFile:
     size: int
     origin: str = ""
     """The path that stands for it."""
+    modified_ns: int | None = None
+    """When it was last changed; None where the store does not say."""
 
 
 def absolute(path: str) -> str:
@@ -67,8 +69,16 @@ def list_files(options: Options) -> list[FoundFile]:
     found: list[FoundFile] = []
     for path in options.paths:
         entries = {name: info for name, info in _entries(path, options) if _wanted(info, options)}
-        found += [FoundFile(name, entries[name].size, path) for name in sorted(entries)]
+        found += [
+            FoundFile(name, entries[name].size, path, entries[name].mtime_ns)
+            for name in sorted(entries)
+        ]
     return found
+
+
+def is_pattern(path: str) -> bool:
+    """Tell whether a path has what makes one stand for several."""
+    return bool((_URL_PATTERN if "://" in path else _PATTERN).search(path))
 
 
 def is_missing(path: str) -> bool:
@@ -119,7 +129,7 @@ def _entries(path: str, options: Options) -> Iterator[tuple[str, fs.FileInfo]]:
 def _matches(root: str) -> Iterator[tuple[str, fs.FileInfo]]:
     """Yield what is called `root`, else what fits it as a pattern."""
     url = "://" in root
-    pattern = (_URL_PATTERN if url else _PATTERN).search(root)
+    pattern = is_pattern(root)
     # A file may be called like a pattern; as a URL Arrow would not take that.
     if not (url and pattern):
         system, inner = filesystem(root)

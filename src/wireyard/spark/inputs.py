@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,6 +31,7 @@ __all__ = [
     "identity_of",
     "is_as_it_was",
     "list_inputs",
+    "look_at",
 ]
 
 _SNIFFED_BYTES = 1 << 16
@@ -108,28 +109,57 @@ def list_inputs(
     UnknownFormat
         A file named by itself begins like no format. In a folder such a file is left out.
     """
-    named = get_format(format).label if format else None
-    known = {tuple(each["file"]): each for stamp in held for each in _kept(stamp)}
     roots = tuple(absolute(path) for path in paths)
     found = {file.path: file for file in list_files(Options(paths=roots, recursive=True))}
     kept = [file for file in found.values() if not (inside and file.path.startswith(f"{inside}/"))]
     if not kept:
         raise SourceError(f"{', '.join(paths)}: no file to read there")
-    with ThreadPoolExecutor(_THREADS) as pool:
-        found_again = [_as_before(file, known, named, by_content) for file in kept]
-        new = [file for file, before in zip(kept, found_again, strict=True) if before is None]
-        look = partial(_look_at, named=named, by_content=by_content, skip_missing=skip_missing)
-        looking = pool.map(look, new)
-        looked_at = [each or next(looking) for each in found_again]
-    left_out = [each for each in looked_at if isinstance(each, str)]
-    for file, each in zip(kept, looked_at, strict=True):
-        if isinstance(each, str) and file.path in roots and not each.endswith(MISSING):
-            raise UnknownFormat(f"{each}; {name_the_format()}")
-    inputs = [each for each in looked_at if isinstance(each, FoundInput)]
+    listing = look_at(
+        kept, format, roots=roots, by_content=by_content, skip_missing=skip_missing, held=held
+    )
+    inputs, left_out = listing.inputs, listing.left_out
     if rotated:
         inputs, again = distinct(inputs, {})
         inputs, left_out = _joined(inputs), left_out + again
     return Listing(inputs, left_out)
+
+
+def look_at(
+    files: Sequence[FoundFile],
+    format: str | None = None,
+    *,
+    roots: Collection[str] = (),
+    by_content: bool = False,
+    skip_missing: bool = False,
+    held: Iterable[Mapping[str, Any]] = (),
+) -> Listing:
+    """Look at files that were found; the parameters are those of `list_inputs`.
+
+    Parameters
+    ----------
+    roots
+        Paths that were named by themselves.
+
+    Raises
+    ------
+    SourceError
+        A file cannot be read.
+    UnknownFormat
+        A file named by itself begins like no format.
+    """
+    named = get_format(format).label if format else None
+    known = {tuple(each["file"]): each for stamp in held for each in _kept(stamp)}
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found_again = [_as_before(file, known, named, by_content) for file in files]
+        new = [file for file, before in zip(files, found_again, strict=True) if before is None]
+        look = partial(_look_at, named=named, by_content=by_content, skip_missing=skip_missing)
+        looking = pool.map(look, new)
+        looked_at = [each or next(looking) for each in found_again]
+    left_out = [each for each in looked_at if isinstance(each, str)]
+    for file, each in zip(files, looked_at, strict=True):
+        if isinstance(each, str) and file.path in roots and not each.endswith(MISSING):
+            raise UnknownFormat(f"{each}; {name_the_format()}")
+    return Listing([each for each in looked_at if isinstance(each, FoundInput)], left_out)
 
 
 def distinct(

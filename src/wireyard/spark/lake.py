@@ -107,6 +107,8 @@ class Lake(LakeSnapshot):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self.run = uuid4().hex
+        self.retention = RETENTION
+        """How long files and records stay once a commit has replaced them."""
         self.table_format = self.record.table_format
         self._undecided = False
 
@@ -161,6 +163,14 @@ class Lake(LakeSnapshot):
 
     # --- what a run writes --------------------------------------------------------------------
 
+    def begin_run(self) -> None:
+        """Begin another run, which writes to a folder of its own, under the same lock.
+
+        What the run before has written and not committed is deleted.
+        """
+        self._discard()
+        self.run = uuid4().hex
+
     def staged(self, table: str, name: str = "") -> str:
         """Return where this run writes a file, before its commit and after."""
         return f"{self.root}/{DATA}/{self.run}/{table}/{name}".rstrip("/")
@@ -213,7 +223,7 @@ class Lake(LakeSnapshot):
         inputs = {each.source: each for each in before.inputs.values()}
         inputs |= {each.source: each for each in change.inputs}
         now = datetime.now(UTC)
-        removed = [each for each in before.removed if each.removed_at + RETENTION >= now]
+        removed = [each for each in before.removed if each.removed_at + self.retention >= now]
         for table, files in before.tables.items():
             kept = {file.name for file in tables[table]}
             removed += (RemovedFile(table, file, now) for file in files if file.name not in kept)
