@@ -77,6 +77,23 @@ class FlowTable:
         )
         return flows
 
+    def state(self) -> Grid:
+        """Return what another table goes on with. Shapes: (e, k)."""
+        return self._keys[: self._count].copy()
+
+    def restore(self, keys: Grid) -> None:
+        """Go on with the conversations of another table.
+
+        Raises
+        ------
+        ValueError
+            These are no keys of conversations.
+        """
+        if keys.ndim != 2 or keys.shape[1] != len(Key):
+            raise ValueError("no keys of conversations")
+        self._keys = keys
+        self.keep(np.arange(len(keys)))
+
     def keep(self, conversations: Ints) -> None:
         """Forget all conversations but some, which are numbered anew, in the order given."""
         self._keys = self._keys[conversations]

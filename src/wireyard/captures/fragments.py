@@ -5,8 +5,9 @@ Fragments are rare, so this is plain Python. Where they overlap, the one capture
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -127,6 +128,45 @@ class Fragments:
             np.array(done_ns, np.int64),
             [datagram.records for datagram, _, _ in done],
         )
+
+    def state(self, places: Places) -> list[Any]:
+        """Return what others go on with: values of JSON, and the bytes of what waits."""
+        return [
+            {
+                "key": list(key),
+                "begun_ns": one.begun_ns,
+                "covered": hex(one.covered),
+                "units": one.units,
+                "size": one.size,
+                "header": one.header.hex(),
+                "pieces": [
+                    [offset, places.view(start, length).copy()]
+                    for offset, start, length in one.pieces
+                ],
+                "records": one.records,
+            }
+            for key, one in self._waiting.items()
+        ]
+
+    def restore(self, state: Iterable[Mapping[str, Any]], places: Places) -> None:
+        """Go on where others stood.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            It is no such state.
+        """
+        for each in state:
+            one = _Datagram(each["begun_ns"], int(each["covered"], 16), each["units"], each["size"])
+            one.header, one.records = bytes.fromhex(each["header"]), list(each["records"])
+            for offset, data in each["pieces"]:
+                octets = data.view(np.uint8)
+                one.pieces.append((offset, places.append(octets), len(octets)))
+            if not (0 <= one.size <= _MOST_BYTES) or any(
+                offset + length > _MOST_BYTES for offset, _, length in one.pieces
+            ):
+                raise ValueError("no state of fragments")
+            self._waiting[tuple(each["key"])] = one
 
     def move(self, places: Places, to: Places) -> set[int]:
         """Copy what waits from places to others; return the records of the packets it came in.

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from wireyard.captures import magic, pcap, pcapng
 from wireyard.captures.layout import MAX_RECORD_BYTES
-from wireyard.captures.records import Context, Records
+from wireyard.captures.records import Context, Interface, Records
 from wireyard.captures.tls_keys import secrets_of_blocks
 from wireyard.errors import DecodeError, LimitExceeded, Malformed, Truncated
 
@@ -48,6 +48,38 @@ class GrowingFile:
         self._offset = 0
         """Where `_rest` begins in the file."""
         self._context: Context | None = None
+
+    @property
+    def offset(self) -> int:
+        """Where the record begins in the file that is to be read next."""
+        return self._offset
+
+    def state(self) -> dict[str, Any] | None:
+        """Return what another goes on with that gets the file from `offset` on, as values of JSON.
+
+        None if that is not the case before: too little is there, or it is damaged.
+        """
+        if self._context is None or self.damage is not None:
+            return None
+        little, interfaces, header_bytes = self._context
+        return {
+            "offset": self._offset,
+            "little": little,
+            "interfaces": [list(each) for each in interfaces],
+            "header_bytes": header_bytes,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on where another stood.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            It is no such state.
+        """
+        self._offset = int(state["offset"])
+        interfaces = tuple(Interface(*map(int, each)) for each in state["interfaces"])
+        self._context = Context(bool(state["little"]), interfaces, int(state["header_bytes"]))
 
     def receive(self, data: Bytes, *, idle: bool = False) -> Iterator[tuple[Bytes, Records]]:
         """Take the next bytes; yield the records that they complete, and the bytes those lie in.

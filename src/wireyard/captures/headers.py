@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -175,6 +175,41 @@ class PacketReader:
         times_ns = np.concatenate([times for _, times in found])
         order = np.argsort(units[Unit.RECORD], kind="stable")
         return units[:, order], times_ns[order]
+
+    def state(self) -> dict[str, Any]:
+        """Return what another goes on with, once what was read was released."""
+        tally = self.tally
+        return {
+            "count": self.count,
+            "fates": tally.fates,
+            "frame_bytes": tally.frame_bytes,
+            "cut_bytes": tally.cut_bytes,
+            "endings": sorted(tally.endings.items()),
+            "fragments": [[one, *members] for one, members in self.fragments.items()],
+            "waiting": [each.state(self.places) for each in self._waiting],
+            "ended": list(self._endings.items()),
+            "sizes": list(self._sizes.items()),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on where another stood.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            It is no such state.
+        """
+        self.count = int(state["count"])
+        endings = Counter({ending: count for ending, count in state["endings"]})
+        fates, frame_bytes = state["fates"].copy(), state["frame_bytes"].copy()
+        if not fates.shape == frame_bytes.shape == (len(Fate),):
+            raise ValueError("no state of packets")
+        self.tally = Tally(fates, frame_bytes, int(state["cut_bytes"]), endings)
+        self.fragments = {one: members for one, *members in state["fragments"]}
+        for each, waiting in zip(self._waiting, state["waiting"], strict=True):
+            each.restore(waiting, self.places)
+        self._endings = {one: ending for one, ending in state["ended"]}
+        self._sizes = {one: size for one, size in state["sizes"]}
 
     def release(self) -> None:
         """Let go of the bytes of all packets so far, but for fragments that wait for others.

@@ -17,11 +17,11 @@ Rules of this file:
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from heapq import heappop, heappush
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -36,12 +36,13 @@ from wireyard.captures.carriers import Carriers
 from wireyard.captures.directed import CapturedStream
 from wireyard.captures.flows import Endpoint, FlowTable
 from wireyard.captures.headers import PacketReader
-from wireyard.captures.layout import Protocol, Unit
-from wireyard.captures.live_stream import NOTHING, Held, LiveStream, stream_of
+from wireyard.captures.layout import Flag, Protocol, Unit
+from wireyard.captures.live_stream import Held, LiveStream, stream_of
 from wireyard.captures.merge_kernels import Run, merge_rows
 from wireyard.captures.places import Places
 from wireyard.captures.records import NO_TIME, Records
 from wireyard.captures.stream import Content, Runs, Stream
+from wireyard.captures.stream_table import describe_stream
 from wireyard.captures.tcp import Placer
 from wireyard.captures.tcp_kernels import (
     NONE,
@@ -55,7 +56,7 @@ from wireyard.captures.tcp_kernels import (
 from wireyard.captures.tls_keys import KeyLog
 from wireyard.captures.tray import Tray
 from wireyard.captures.units import Units
-from wireyard.formats import Format
+from wireyard.formats import Format, get_format
 from wireyard.streams.framer import Framer
 from wireyard.streams.growth import Grown
 
@@ -89,8 +90,13 @@ _ANSWERED_BYTES: Final = 1 << 10
 """First bytes of a direction that decide the context of the other."""
 _TOGETHER: Final = 256
 """Connections whose last bytes are read together."""
+_ENDED: Final = ("ended", "ended_frame", "ended_ns")
 _FORGET_FROM: Final = 1 << 12
 """Connections without bytes are forgotten when they are so many, and half of all."""
+
+
+StreamFacts = tuple[str, dict[str, Any]]
+"""The name of a stream, and what a capture tells of it: see `describe_stream`."""
 
 
 class _Stage(IntEnum):
@@ -153,6 +159,8 @@ class LiveCapture:
         Those of `assign_formats`.
     max_packet_bytes
         Larger packets are not believed; the format's own bound if None.
+    describes
+        Whether what is known of streams that have ended is kept for `take_ended`.
 
     Limits
     ------
@@ -168,6 +176,8 @@ class LiveCapture:
         rules: Sequence[DecodeAs] = (),
         keys: KeyLog | None = None,
         max_packet_bytes: int | None = None,
+        *,
+        describes: bool = False,
     ) -> None:
         self.name = name
         self.unknown: list[Assigned] = []
@@ -191,6 +201,10 @@ class LiveCapture:
         """Of each connection: 0 without bytes, 1 if it is open, 2 if its bytes are passed over."""
         self._ordinals: Ints = np.zeros(0, np.int64)
         self._first_ways: Ints = np.zeros(0, np.int64)
+        self._closings: Grid = np.zeros((0, 2), np.int64)
+        """Of each side the number and the time of its first packet with a FIN or RST."""
+        self._describes = describes
+        self._ended: list[StreamFacts] = []
         self._pairs: OrderedDict[bytes, int] = OrderedDict()
         self._open: dict[int, _Open] = {}
         self._datagrams: dict[int, _Open] = {}
@@ -212,6 +226,163 @@ class LiveCapture:
     def tally_endings(self) -> Counter[int]:
         """The packets that are neither TCP nor UDP; see `Tally`."""
         return self._packets.tally.endings
+
+    # --- what is known of streams -----------------------------------------------------------
+
+    def describe(self) -> Iterator[StreamFacts]:
+        """Yield what is known of the streams that are read and have not ended, by their names."""
+        for one in (*self._open.values(), *self._datagrams.values()):
+            yield from self._described(one)
+
+    def take_ended(self) -> list[StreamFacts]:
+        """Return what is known of the streams that have ended since this was asked last."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def _described(self, one: _Open) -> Iterator[StreamFacts]:
+        """Yield the columns that `describe_stream` has of the streams of a connection."""
+        if one.stage == _Stage.CARRIED:
+            for each in one.assigned:
+                if each.format is not None and not each.closed:
+                    inner = describe_stream(each.stream)
+                    outer = self._facts(one, self._side(one, each.captured.name))
+                    ended = {name: outer[name] for name in _ENDED}
+                    yield each.stream.name, inner | ended
+        elif one.stage == _Stage.READ:
+            for side in one.sides:
+                yield side.name, self._facts(one, side)
+
+    def _facts(self, one: _Open, stream: LiveStream) -> dict[str, Any]:
+        closing, is_reset, is_finished = NONE, False, False
+        closed_ns = NO_TIME
+        if stream.protocol == "tcp":
+            number = 2 * one.number + (stream is one.sides[1])
+            sides, closings = self._placer.sides, self._closings
+            state, other = (int(sides[side, Side.STATE]) for side in (number, number ^ 1))
+            is_reset, is_finished = bool(state & State.RST), bool(state & State.FIN)
+            closing, closed_ns = closings[number].tolist()
+            if other & State.RST and not self._has_bytes(number ^ 1):
+                theirs, theirs_ns = closings[number ^ 1].tolist()
+                is_reset = True
+                if closing == NONE or theirs < closing:
+                    closing, closed_ns = theirs, theirs_ns
+        return {
+            "transport": stream.protocol,
+            "src_addr": stream.src.address,
+            "src_port": stream.src.port,
+            "dst_addr": stream.dst.address,
+            "dst_port": stream.dst.port,
+            "opened": stream.opened,
+            "begun": stream.begun,
+            "ended": "rst" if is_reset else "fin" if is_finished else None,
+            "first_ns": None if stream.first_ns == NO_TIME else stream.first_ns,
+            "last_ns": None if stream.last_ns == NO_TIME else stream.last_ns,
+            "ended_frame": None if closing == NONE else closing + 1,
+            "ended_ns": None if closing == NONE else closed_ns,
+        }
+
+    def _has_bytes(self, number: int) -> bool:
+        """Tell whether a side is a stream."""
+        side = self._placer.sides[number]
+        if not side[Side.STATE] & (State.BEGUN | State.DATA):
+            return False
+        begin = side[Side.BEGIN] if side[Side.STATE] & State.BEGUN else side[Side.LOW]
+        return bool(side[Side.END] > begin)
+
+    # --- what another process goes on with --------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Return what another capture goes on with once all streams were read that can be.
+
+        Values of JSON and arrays. Of connections that nobody can or wants to read it only has
+        that they are passed over.
+        """
+        self._keep()
+        return {
+            "packets": self._packets.state(),
+            "flows": self._flows.state(),
+            "placer": self._placer.state(),
+            "stages": self._stages,
+            "ordinals": self._ordinals,
+            "first_ways": self._first_ways,
+            "closings": self._closings,
+            "pairs": np.frombuffer(b"".join(self._pairs), np.uint8),
+            "pair_counts": np.array([*self._pairs.values()], np.int64),
+            "open": [_state_of(one) for one in self._open.values()],
+            "datagrams": [_state_of(one) for one in self._datagrams.values()],
+            "services": [[one.address, one.port, name] for one, name in self._services.items()],
+            "now_ns": self._now_ns,
+            "swept_ns": self._swept_ns,
+            "unnamed": dict(self.unnamed),
+            "proxies": [[name, size, count] for (name, size), count in self.proxies.items()],
+            "problems": [*self.problems],
+            "dropped_bytes": self.dropped_bytes,
+            "late_bytes": self.late_bytes,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on where another capture of the same settings stood.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError, IndexError, AttributeError
+            It is no such state.
+        """
+        self._packets.restore(state["packets"])
+        self._flows.restore(state["flows"])
+        self._placer.restore(state["placer"])
+        count = len(self._placer)
+        self._stages, self._closings = state["stages"].copy(), state["closings"].copy()
+        self._ordinals, self._first_ways = state["ordinals"].copy(), state["first_ways"].copy()
+        if not len(self._stages) == len(self._ordinals) == len(self._first_ways) == count:
+            raise ValueError("no state of a capture")
+        if self._closings.shape != (2 * count, 2) or len(self._placer.latest) > len(self._flows):
+            raise ValueError("no state of a capture")
+        counts = state["pair_counts"].tolist()
+        keys = state["pairs"].reshape(len(counts), -1) if counts else ()
+        self._pairs = OrderedDict(
+            (key.tobytes(), ordinal) for key, ordinal in zip(keys, counts, strict=True)
+        )
+        self._services = {
+            Endpoint(address, port): name for address, port, name in state["services"]
+        }
+        self._now_ns, self._swept_ns = int(state["now_ns"]), int(state["swept_ns"])
+        for table, name in ((self._open, "open"), (self._datagrams, "datagrams")):
+            for each in state[name]:
+                one = self._restored(each, name)
+                table[one.number] = one
+                self._held_bytes += sum(stream.held_bytes for stream in one.sides)
+        self.unnamed = Counter(state["unnamed"])
+        self.proxies = Counter({(name, size): many for name, size, many in state["proxies"]})
+        self.problems = dict.fromkeys(state["problems"])
+        self.dropped_bytes, self.late_bytes = state["dropped_bytes"], state["late_bytes"]
+
+    def _restored(self, state: Mapping[str, Any], kind: str) -> _Open:
+        """Return a connection that another capture had open."""
+        number, ordinal = int(state["number"]), int(state["ordinal"])
+        if kind == "open":
+            conversation = int(self._placer.connections[number, Connection.CONVERSATION])
+        else:
+            conversation = number
+        if not 0 <= conversation < len(self._flows):
+            raise ValueError("no state of a connection")
+        protocol = "tcp" if kind == "open" else "udp"
+        one = self._made(number, conversation, int(state["first_way"]), ordinal, protocol)
+        one.stage = _Stage(state["stage"])
+        one.format = None if state["format"] is None else get_format(state["format"])
+        one.heads = {name: bytes.fromhex(head) for name, head in state["heads"].items()}
+        one.opened_bytes, one.latest_ns = int(state["opened_bytes"]), int(state["latest_ns"])
+        for stream, each in zip(one.sides, state["sides"], strict=True):
+            stream.restore(each, self._framer_of)
+        for name, (label, framed) in state["framers"].items():
+            one.framers[name] = self._framer_of(label)
+            one.framers[name].restore(framed)
+        if state["due_ns"] is not None:
+            self._schedule(one, int(state["due_ns"]))
+        return one
+
+    def _framer_of(self, label: str) -> Framer:
+        return Framer(get_format(label), self._max_packet_bytes)
 
     # --- what arrives -----------------------------------------------------------------------
 
@@ -236,6 +407,7 @@ class LiveCapture:
         sides, positions, verdicts = self._placer.place(segments, times_ns[rows], len(self._flows))
         datagrams = np.flatnonzero(~is_tcp)
         self._name_new(before, segments, grid[:, datagrams], flows[datagrams])
+        self._note_closings(segments, times_ns[rows], sides)
         one_by_one = self._take_segments(segments, times_ns[rows], sides, positions, verdicts)
         found: list[Grown] = []
         for one in one_by_one:
@@ -295,6 +467,7 @@ class LiveCapture:
             self._ordinals, self._first_ways = (
                 np.r_[old, np.zeros(more, np.int64)] for old in (self._ordinals, self._first_ways)
             )
+            self._closings = np.concatenate([self._closings, np.full((2 * more, 2), NONE)])
         self._first_ways[before:] = segments.flows[first_rows] & 1
         for _, conversation, number in sorted(new):
             pair = self._flows.pair(conversation)
@@ -310,6 +483,15 @@ class LiveCapture:
                 way = -1 - number
                 one = self._made(conversation, conversation, way, ordinal, "udp")
                 self._datagrams[conversation] = one
+
+    def _note_closings(self, segments: Units, times_ns: Ints, sides: npt.NDArray[np.int32]) -> None:
+        """Take note of the packets that show the end of a stream first."""
+        closing = np.unique(sides[segments.flags & (Flag.FIN | Flag.RST) != 0])
+        rows = self._placer.sides[closing, Side.CLOSED]
+        new = (self._closings[closing, 0] == NONE) & (rows != NONE)
+        rows = rows[new]
+        self._closings[closing[new], 0] = segments.records[rows]
+        self._closings[closing[new], 1] = times_ns[rows]
 
     def _made(
         self, number: int, conversation: int, first_way: int, ordinal: int, protocol: str
@@ -442,6 +624,7 @@ class LiveCapture:
                 times_ns[rows][there],
             )
             stream.floor = int(stops[-1])
+            stream.span(held.times_ns)
             if not stream.floor:
                 continue
             live = stream_of(stream, held, stream.floor, self._packets.places)
@@ -752,7 +935,7 @@ class LiveCapture:
         for stream in one.sides:
             self._touched.pop(id(stream), None)
             self._held_bytes -= stream.held_bytes
-            stream.held, stream.held_bytes = NOTHING, 0
+            stream.drop()
 
     def _note(self, text: str) -> None:
         if len(self.problems) < _MOST_UNKNOWN:
@@ -769,6 +952,8 @@ class LiveCapture:
                     if carrier.problem:
                         self._note(carrier.problem)
             self._note_unknown(one, unread)
+        if self._describes:
+            self._ended += self._described(one)
         self._pass_over(one)
         if one.sides[0].protocol == "udp":
             del self._datagrams[one.number]
@@ -844,6 +1029,7 @@ class LiveCapture:
         self._placer.keep(kept, numbers[: len(kept)], len(left))
         self._stages = self._stages[kept]
         self._ordinals, self._first_ways = self._ordinals[kept], self._first_ways[kept]
+        self._closings = self._closings.reshape(-1, 4)[kept].reshape(-1, 2)
         for table, old, new in (
             (self._open, kept, np.arange(len(kept))),
             (self._datagrams, datagrams, numbers[len(kept) :]),
@@ -855,6 +1041,26 @@ class LiveCapture:
                     moved[after] = one
             table.clear()
             table.update(moved)
+
+
+def _state_of(one: _Open) -> dict[str, Any]:
+    """Return what a connection is gone on with."""
+    suffix = one.sides[0].name.partition("#")[2]
+    return {
+        "number": one.number,
+        "ordinal": int(suffix or 1),
+        "first_way": one.first_way,
+        "stage": int(one.stage),
+        "due_ns": one.due_ns,
+        "format": one.format and one.format.label,
+        "heads": {name: head.hex() for name, head in one.heads.items()},
+        "framers": {
+            name: [framer.format.label, framer.state()] for name, framer in one.framers.items()
+        },
+        "opened_bytes": one.opened_bytes,
+        "latest_ns": one.latest_ns,
+        "sides": [stream.state() for stream in one.sides],
+    }
 
 
 def _segments(grid: Grid, flows: Ints) -> Units:

@@ -13,8 +13,9 @@ Rules of this file:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,7 @@ from wireyard.captures.records import NO_TIME
 from wireyard.captures.stream import Content, Runs, Stream
 from wireyard.streams.framer import Framer
 
-__all__ = ["NOTHING", "Held", "LiveStream", "stream_of"]
+__all__ = ["Held", "LiveStream", "stream_of"]
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -60,6 +61,8 @@ class Held(NamedTuple):
 
 NOTHING: Final = Held(*np.empty((5, 0), np.int64))
 _NO_BYTES: Final[Bytes] = np.empty(0, np.uint8)
+_KEPT: Final = (0, 1, 3, 4)
+"""Columns of `Held` that a state has; `starts` follow from the lengths."""
 _NO_ROWS: Final = np.empty(0, np.int64)
 
 
@@ -105,7 +108,8 @@ class LiveStream:
     held_bytes: int = 0
     """How much of memory it has for itself."""
     first_ns: int = NO_TIME
-    """When its first byte was captured."""
+    last_ns: int = NO_TIME
+    """When the first and the last packet was captured that brought some of its bytes."""
     _cuts: list[tuple[int, int]] = field(default_factory=list)
     """Positions that hold no byte that will come: cut off, or not held any more; ascending."""
     _data: Bytes = field(default_factory=lambda: _NO_BYTES)
@@ -130,9 +134,16 @@ class LiveStream:
 
     def take(self, held: Held) -> None:
         """Hold these runs from now on, which have those that were held before."""
-        if self.first_ns == NO_TIME and len(held.times_ns):
-            self.first_ns = int(held.times_ns.min())
+        self.span(held.times_ns)
         self.held, self._attached = held, True
+
+    def span(self, times_ns: Ints) -> None:
+        """Take note of when packets were captured that brought something new."""
+        times_ns = times_ns[times_ns != NO_TIME]
+        if len(times_ns):
+            first_ns, last_ns = int(times_ns.min()), int(times_ns.max())
+            self.first_ns = first_ns if self.first_ns == NO_TIME else min(self.first_ns, first_ns)
+            self.last_ns = max(self.last_ns, last_ns)
 
     def cut(self, start: int, stop: int) -> None:
         """Take note that the bytes at ``[start, stop)`` will not come."""
@@ -153,6 +164,8 @@ class LiveStream:
             held.starts[0] += inside
             held.lengths[0] -= inside
         self.held = held
+        self.first_ns = self.last_ns = NO_TIME
+        self.span(held.times_ns)
 
     def ready(self, now_ns: int, acknowledged: int | None) -> tuple[int, int | None]:
         """Return how many of the held runs can be read, and when more can though none arrive.
@@ -250,6 +263,68 @@ class LiveStream:
                 runs.times_ns[newest : newest + 1],
             )
 
+    def state(self) -> dict[str, Any]:
+        """Return what another goes on with: values of JSON, arrays of integers, and bytes.
+
+        Nothing is to be attached.
+        """
+        assert not self._attached
+        return {
+            "begin": self.begin,
+            "opened": self.opened,
+            "begun": self.begun,
+            "framer": self.framer and [self.framer.format.label, self.framer.state()],
+            "floor": self.floor,
+            "first_ns": self.first_ns,
+            "last_ns": self.last_ns,
+            "cuts": [list(each) for each in self._cuts],
+            "held": [self.held[place] for place in _KEPT] if len(self._data) else None,
+            "data": self._data,
+            "prefix": [column.tolist() for column in self._prefix] if self._has_prefix else None,
+        }
+
+    def restore(self, state: Mapping[str, Any], framer_of: Callable[[str], Framer]) -> None:
+        """Go on where another stood.
+
+        Parameters
+        ----------
+        framer_of
+            Makes a framer of a format.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            It is no such state.
+        """
+        self.begin, self.floor = state["begin"], state["floor"]
+        self.opened, self.begun = bool(state["opened"]), bool(state["begun"])
+        self.first_ns, self.last_ns = int(state["first_ns"]), int(state["last_ns"])
+        self._cuts = [(int(start), int(stop)) for start, stop in state["cuts"]]
+        if state["framer"] is not None:
+            label, framed = state["framer"]
+            self.framer = framer_of(label)
+            self.framer.restore(framed)
+        if state["held"] is not None:
+            positions, lengths, records, times_ns = state["held"]
+            starts = np.cumsum(lengths) - lengths
+            self.held = Held(positions, lengths, starts, records, times_ns)
+            self._data = state["data"].view(np.uint8)
+        if state["prefix"] is not None:
+            self._prefix = Held(*(np.array(column, np.int64) for column in state["prefix"]))
+        self.held_bytes = len(self._data)
+        stops = self.held.positions + self.held.lengths
+        if (
+            len({len(column) for column in self.held}) != 1
+            or (self.held.lengths <= 0).any()
+            or (self.held.positions[1:] < stops[:-1]).any()
+            or self.held.lengths.sum() != len(self._data)
+        ):
+            raise ValueError("no state of a stream")
+
+    @property
+    def _has_prefix(self) -> bool:
+        return len(self._prefix.positions) > 0
+
     def shed(self) -> None:
         """Let go of all that is held; it becomes a gap."""
         assert self.begin is not None
@@ -257,4 +332,9 @@ class LiveStream:
             stop = int(self.held.positions[-1] + self.held.lengths[-1])
             self.cut(self.reached, stop)
             self.floor = stop
+        self.drop()
+
+    def drop(self) -> None:
+        """Hold nothing any more."""
         self.held, self.held_bytes, self._data = NOTHING, 0, _NO_BYTES
+        self._attached = False

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -147,6 +148,36 @@ class Placer:
                 return streams, positions, verdicts
             self._make_room(2 * len(self))
 
+    def state(self) -> dict[str, Any]:
+        """Return what another goes on with, as arrays of integers."""
+        return {
+            "latest": self.latest.astype(np.int64),
+            "connections": self.connections.copy(),
+            "sides": self.sides.copy(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on where another stood.
+
+        Raises
+        ------
+        KeyError, ValueError
+            It is no such state.
+        """
+        latest, connections, sides = (state[name] for name in ("latest", "connections", "sides"))
+        count = len(connections)
+        if (
+            connections.shape != (count, len(Connection))
+            or sides.shape != (2 * count, len(Side))
+            or ((latest < NONE) | (latest >= count)).any()
+            or not _within(connections[:, Connection.CONVERSATION], 0, len(latest))
+            or not _within(connections[:, Connection.BEFORE], NONE, count)
+        ):
+            raise ValueError("no state of connections")
+        self.latest = latest.astype(np.int32)
+        self._connections, self._sides = connections.copy(), sides.copy()
+        self._count[0] = count
+
     def keep(self, kept: Ints, conversations: Ints, conversation_count: int) -> None:
         """Forget all connections but some.
 
@@ -178,6 +209,10 @@ class Placer:
                 np.concatenate([old, np.empty((times * more, old.shape[1]), np.int64)])
                 for old, times in ((self._connections, 1), (self._sides, 2))
             )
+
+
+def _within(numbers: Ints, start: int, stop: int) -> bool:
+    return bool(((numbers >= start) & (numbers < stop)).all())
 
 
 def _merge(

@@ -14,11 +14,17 @@ Rules of this file:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from wireyard.errors import DecodeError, Malformed
+from wireyard.errors import (
+    DecodeError,
+    LimitExceeded,
+    Malformed,
+    Truncated,
+    UnsupportedVersion,
+)
 from wireyard.formats.base import UNPROVEN, Format, View
 
 if TYPE_CHECKING:
@@ -29,6 +35,11 @@ __all__ = ["GAP", "GARBAGE", "MALFORMED", "OK", "TAIL", "Frame", "Framer"]
 
 OK, MALFORMED, GARBAGE, TAIL, GAP = "ok", "malformed", "garbage", "tail", "gap"
 """The `status` of a row. A frame is OK until its packet proves malformed."""
+
+_ERRORS: Final[Mapping[str, type[DecodeError]]] = {
+    kind.__name__: kind
+    for kind in (DecodeError, LimitExceeded, Malformed, Truncated, UnsupportedVersion)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +86,38 @@ class Framer:
         """Offsets in the stream where TCP segments begin, ascending, as far as they are known."""
         self._presumed: int | None = None
         """Where a packet is taken to begin unless the bytes there refute it."""
+
+    def state(self) -> dict[str, Any]:
+        """Return what a framer of the same format and bounds goes on with, as values of JSON."""
+        why: list[Any] | None = None
+        if self._why is not None:
+            kind, args = cast(tuple[type, tuple[Any, ...]], self._why.__reduce__()[:2])
+            why = [kind.__name__, *args]
+        return {
+            "position": self.position,
+            "context": self.context,
+            "garbage_from": self._garbage_from,
+            "why": why,
+            "cut_until": self._cut_until,
+            "presumed": self._presumed,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on where another framer stood.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            It is no such state.
+        """
+        self.position, self.context = int(state["position"]), int(state["context"])
+        self._garbage_from, self._why = state["garbage_from"], None
+        if state["why"] is not None:
+            name, *args = state["why"]
+            self._why = _ERRORS[name](*args)
+        self._cut_until, self._presumed = state["cut_until"], state["presumed"]
+        if self.position < 0 or (self._garbage_from is None) != (self._why is None):
+            raise ValueError("no state of a framer")
 
     @property
     def in_step(self) -> bool:
