@@ -55,6 +55,8 @@ def interrupted(
         if state is not None:
             facts.update(fed.capture.describe())
             text, arrays = pack_state(state)
+            for array in arrays:
+                array.flags.writeable = False  # as it comes from a file
             # Secrets are in no state: they are read again.
             before = [np.frombuffer(data[: fed.file.offset], np.uint8)]
             other = begin(named, read_key_logs(keylog or [], partial(embedded_secrets, before)))

@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
+from threading import Event, Thread
+from typing import Self
 
 import pyarrow.dataset as ds
 import pytest
@@ -20,7 +22,9 @@ from tests.spark import lakes
 from tests.spark.lakes import nothing_left
 from wireyard.errors import SourceError
 from wireyard.lake import read_lake
+from wireyard.lake.commits import is_shown
 from wireyard.spark.job import FEW_BYTES
+from wireyard.spark.watching import SETTLED_S
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 KILLS = int(os.environ.get("WIREYARD_STREAM_KILLS", "3"))
@@ -32,7 +36,7 @@ def tables(lake: Path) -> dict[str, list[str]]:
     """Return all rows of all tables that have some."""
     held = read_lake(str(lake))
     found = {}
-    for name in held.files:
+    for name in filter(is_shown, held.files):
         rows = sorted(map(repr, ds.dataset(held.paths(name)).to_table().to_pylist()))
         if rows:
             found[name] = rows
@@ -57,10 +61,11 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     assert process.wait(_WAIT_S) == 0, process.stderr and process.stderr.read()
 
 
-def until(there: Callable[[], bool]) -> None:
-    """Wait until something is so."""
+def until(there: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    """Wait until something is so, while a process runs."""
     end = time.monotonic() + _WAIT_S
     while not there():
+        assert process.poll() is None, process.stderr and process.stderr.read()
         assert time.monotonic() < end
         time.sleep(0.05)
 
@@ -70,6 +75,12 @@ def held(lake: Path) -> int:
     with suppress(SourceError):
         return len(read_lake(str(lake), check=False).record.inputs)
     return 0
+
+
+def newest(lake: Path) -> int:
+    """Return the number of the newest commit, 0 if there is none."""
+    found = [int(path.stem) for path in (lake / "_wireyard" / "commits").glob("0*.json")]
+    return max(found, default=0)
 
 
 def assert_as_one_run(folder: Path, lake: Path) -> None:
@@ -89,10 +100,10 @@ def test_files_that_come(tmp_path: Path) -> None:
     with following(folder, lake) as process:
         for source in sources[:3]:
             shutil.copy(source, folder)
-        until(lambda: held(lake) == 3)
+        until(lambda: held(lake) == 3, process)
         for source in sources[3:]:
             shutil.copy(source, folder)
-        until(lambda: held(lake) == len(sources))
+        until(lambda: held(lake) == len(sources), process)
         (folder / sources[0].name).write_bytes(sources[0].read_bytes()[:-5])
         time.sleep(0.5)
         stop(process)
@@ -110,23 +121,126 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
     waiting = list(sources)
     rng.shuffle(waiting)
     count = len(waiting)
-    each = -(-len(waiting) // (KILLS + 1))
+    last = waiting.pop()
+    each = -(-len(waiting) // KILLS)
     killed_after = 0
     for _ in range(KILLS):
         with following(folder, lake) as process:
-            for source in [waiting.pop() for _ in range(min(each, len(waiting)))]:
+            for source in [waiting.pop() for _ in range(min(each, len(waiting)))] or [last]:
                 shutil.copy(source, folder)
                 time.sleep(rng.random() / each)
-            time.sleep(rng.uniform(0.5, 6.0))
+            before = newest(lake)
+            if rng.random() < 0.7:  # else while it starts, or before its first commit
+                until(lambda: newest(lake) > before, process)  # noqa: B023
+            time.sleep(rng.uniform(0.0, 3.0))
             process.send_signal(signal.SIGKILL)
             process.wait()
         killed_after += held(lake) > 0
-    for source in waiting:
-        shutil.copy(source, folder)
     with following(folder, lake) as process:
-        until(lambda: held(lake) == count)
+        shutil.copy(last, folder)
+        until(lambda: held(lake) == count, process)
         stop(process)
     assert killed_after
+    assert_as_one_run(folder, lake)
+    nothing_left(lake)
+
+
+class Writer:
+    """Writes files part by part, as captures and streams are made: half of them in `seconds`."""
+
+    def __init__(self, folder: Path, sources: Sequence[Path], seconds: float, seed: int) -> None:
+        self._folder, self._seconds = folder, seconds
+        self._sources = [(path.name, path.read_bytes()) for path in sources]
+        self._rng = Random(seed)
+        self._thread = Thread(target=self._write)
+        self._may_end = Event()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.finish()
+
+    def finish(self) -> None:
+        """Write the rest, of which some is kept until then."""
+        self._may_end.set()
+        self._thread.join()
+
+    def _write(self) -> None:
+        began_s = time.monotonic()
+        written = dict.fromkeys((name for name, _ in self._sources), 0)
+        while any(written[name] < len(data) for name, data in self._sources):
+            part = 1 - 0.5 ** ((time.monotonic() - began_s) / self._seconds)  # never all
+            part = 1.0 if self._may_end.is_set() else part
+            for name, data in self._sources:
+                stop = int(len(data) * part)
+                if self._rng.random() < 0.7 or part == 1.0:
+                    with (self._folder / name).open("ab") as file:
+                        file.write(data[written[name] : stop])
+                    written[name] = stop
+            time.sleep(self._rng.random() / 5)
+
+
+GROWING = [
+    EXAMPLES / "traffic.pcap",
+    EXAMPLES / "ring.pcap",
+    EXAMPLES / "traffic" / "shop-c2b.jmq",
+    EXAMPLES / "traffic" / "monitor-b2c.mqtt",
+]
+
+
+def open_state(lake: Path) -> set[str]:
+    """Return the files of which the newest commit has a state."""
+    with suppress(SourceError):
+        held = read_lake(str(lake), check=False).record.inputs
+        return {Path(source).name for source, each in held.items() if each.files.get("_open")}
+    return set()
+
+
+def test_files_that_grow(tmp_path: Path) -> None:
+    folder, lake = tmp_path / "in", tmp_path / "lake"
+    folder.mkdir()
+    with following(folder, lake) as process, Writer(folder, GROWING, 20, 1) as writer:
+        until(lambda: len(open_state(lake)) == len(GROWING), process)
+        writer.finish()
+        stop(process)
+    assert_as_one_run(folder, lake)
+    nothing_left(lake)
+    before = read_lake(str(lake)).commits
+    # Not read again as it is; read on where it goes on.
+    assert not lakes.run(lake, None, folder, few_bytes=FEW_BYTES).added
+    with (folder / "shop-c2b.jmq").open("ab") as file:
+        file.write((EXAMPLES / "traffic" / "stock-1-c2b.mqtt").read_bytes()[:99])
+    with (folder / "traffic.pcap").open("r+b") as file:
+        file.truncate(50_000)
+    with following(folder, lake) as process:
+        until(lambda: read_lake(str(lake), check=False).commits > before, process)
+        time.sleep(SETTLED_S + 1)
+        stop(process)
+    assert_as_one_run(folder, lake)
+
+
+def test_killed_while_files_grow(tmp_path: Path) -> None:
+    folder, lake = tmp_path / "in", tmp_path / "lake"
+    folder.mkdir()
+    rng = Random(18)
+    states = 0
+    with Writer(folder, GROWING, KILLS * 6, 2):
+        for _ in range(KILLS):
+            with following(folder, lake) as process:
+                before = newest(lake)
+                if rng.random() < 0.7:  # else while it starts, or before its first commit
+                    until(lambda: newest(lake) > before, process)  # noqa: B023
+                time.sleep(rng.uniform(0.0, 3.0))
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+            states += bool(open_state(lake))
+    assert states  # some process went on with what another had open
+    before = newest(lake)
+    with following(folder, lake) as process:
+        until(lambda: newest(lake) > before, process)
+        stop(process)
     assert_as_one_run(folder, lake)
     nothing_left(lake)
 

@@ -183,14 +183,14 @@ def test_a_file_that_vanishes_before_it_is_read(
 def test_a_file_that_vanishes_while_it_is_read_is_a_failure(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = bronze._Task._write_batch
+    write = bronze.BronzeTask.write_batch
 
     def fail(self: Any, *given: Any) -> None:
         write(self, *given)
         (folder / "one.jmq").unlink(missing_ok=True)
         raise SourceError(f"{folder / 'one.jmq'}: cannot be read")
 
-    monkeypatch.setattr(bronze._Task, "_write_batch", fail)
+    monkeypatch.setattr(bronze.BronzeTask, "write_batch", fail)
     with Lake.open(str(tmp_path / "lake")) as opened:
         found = list_inputs([str(folder / "one.jmq")]).inputs
         with pytest.raises(SourceError):

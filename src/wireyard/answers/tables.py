@@ -26,6 +26,7 @@ from wireyard.captures.stores.rows import SCHEMA as STORE_RECORDS
 from wireyard.captures.stream_table import FILES, LEDGER_TABLE, STREAMS, streams_table
 from wireyard.errors import SourceError, UsageError
 from wireyard.formats import get_format, names
+from wireyard.lake.commits import is_shown
 from wireyard.lake.snapshot import read_lake
 from wireyard.layers.frame_files import FrameFiles
 from wireyard.layers.tables import FACTS, fact_table, with_times
@@ -185,7 +186,7 @@ class _LakeTables(Tables):
         super().__init__(None if self._remote else url)
         self.lake = True
         self._snapshot = read_lake(url)
-        there = (name for name, files in self._snapshot.files.items() if files)
+        there = (name for name, files in self._snapshot.files.items() if files and is_shown(name))
         self.names = tuple(sorted({*_SCHEMAS, *there}))
 
     def _define(self, name: str) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from wireyard.captures.growing import GrowingFile
     from wireyard.captures.live import LiveCapture
 
-__all__ = ["Following", "follow", "is_live"]
+__all__ = ["BareStream", "Following", "follow", "is_live"]
 
 _SNIFFED_BYTES: Final = 1 << 16
 _HEAD_BYTES: Final = 72
@@ -182,7 +182,7 @@ class Following:
         return shown_format(head, self._named) if settled and head else None
 
     def _stream_turns(self, format: Format, first: Arrival) -> Iterator[list[Grown]]:
-        stream = _BareStream(self.name)
+        stream = BareStream(self.name)
         framer = Framer(format, self._max_packet_bytes)
         grown = [Grown(format, stream, framer)]
         stream.receive(first.data)
@@ -247,21 +247,38 @@ def _losses(capture: LiveCapture) -> Iterator[str]:
         yield f"{capture.late_bytes} bytes came after the beginning of their stream was read"
 
 
-class _BareStream:
-    """A bare stream that grows: what of it was not read yet."""
+class BareStream:
+    """A bare stream that grows: what of it was not read yet.
 
-    def __init__(self, name: str) -> None:
+    Parameters
+    ----------
+    name
+        The source, and the stream.
+    start
+        Offset of the first byte that arrives.
+    """
+
+    def __init__(self, name: str, start: int = 0) -> None:
         self.name = self.stream = name
         self.context: int | None = None
         self.size: int | None = None
         self.at_end = False
         self._data = np.empty(0, np.uint8)
-        self._base = 0
+        self._base = start
 
     def receive(self, data: bytes) -> None:
         """Take the next bytes."""
         new = np.frombuffer(data, np.uint8)
         self._data = np.concatenate([self._data, new]) if len(self._data) else new
+
+    def held(self) -> Callable[[int, int], bytes]:
+        """Return what reads of the bytes that are held now; none if the first is not."""
+        data, base = self._data, self._base
+
+        def read(start: int, stop: int) -> bytes:
+            return data[start - base : stop - base].tobytes() if start >= base else b""
+
+        return read
 
     @property
     def bytes_ahead(self) -> int:

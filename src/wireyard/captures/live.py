@@ -223,6 +223,11 @@ class LiveCapture:
         return len(self._keys) > 0
 
     @property
+    def frames(self) -> int:
+        """How many records have arrived."""
+        return self._packets.count
+
+    @property
     def tally_endings(self) -> Counter[int]:
         """The packets that are neither TCP nor UDP; see `Tally`."""
         return self._packets.tally.endings

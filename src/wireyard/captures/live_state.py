@@ -88,7 +88,7 @@ def unpack_state(text: str, arrays: Sequence[np.ndarray[Any, Any]]) -> dict[str,
         array = arrays[value[_ARRAY]]
         if array.dtype.name not in _KINDS:
             raise ValueError(array.dtype.name)
-        return array
+        return array if array.flags.writeable else array.copy()
 
     try:
         state = json.loads(text, object_hook=unpacked)

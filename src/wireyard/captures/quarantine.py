@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -14,15 +14,31 @@ if TYPE_CHECKING:
     from wireyard.captures.stores.stream import StoreStream
     from wireyard.captures.stream import Stream
 
-__all__ = ["MAX_CORRUPT_BYTES", "QUARANTINE", "BadBytes", "PieceBytes", "quarantined"]
+__all__ = [
+    "MAX_CORRUPT_BYTES",
+    "QUARANTINE",
+    "SHOWN_BYTES",
+    "BadBytes",
+    "BytesOfRows",
+    "PieceBytes",
+    "quarantined",
+]
 
 QUARANTINE: Final = pa.schema([*schema_of(COMMON), pa.field("first_bytes", pa.string())])
 """Every row that is no well-formed packet; `first_bytes` are its first bytes in hex."""
-_SHOWN_BYTES: Final = 32
+SHOWN_BYTES: Final = 32
+"""How many of its first bytes are shown of a row in quarantine."""
 MAX_CORRUPT_BYTES = 64 << 10
 """What is shown of a bad row. A stretch of garbage may be as long as the file, and Spark holds
 rows in memory; offset and length lead to the rest."""
 _SKIP_BYTES = 1 << 20
+
+
+class BytesOfRows(Protocol):
+    """Where the bytes of bad rows are read."""
+
+    def read(self, start: int, length: int) -> bytes:
+        """Return bytes of the row at offset `start` of its stream, its first ones."""
 
 
 class BadBytes:
@@ -80,7 +96,7 @@ class PieceBytes:
 
 
 def quarantined(
-    batch: pa.RecordBatch, bad: Any, secret: set[int], bad_bytes: BadBytes | PieceBytes
+    batch: pa.RecordBatch, bad: Any, secret: set[int], bad_bytes: BytesOfRows
 ) -> pa.RecordBatch:
     """Return rows that are no packets, with the bytes they begin with.
 
@@ -96,7 +112,7 @@ def quarantined(
     rows = batch.select(QUARANTINE.names[:-1]).take(pa.array(bad))
     places = zip(bad, rows["offset"].to_pylist(), rows["length"].to_pylist(), strict=True)
     shown = [
-        None if row in secret else bad_bytes.read(offset, min(length, _SHOWN_BYTES)).hex()
+        None if row in secret else bad_bytes.read(offset, min(length, SHOWN_BYTES)).hex()
         for row, offset, length in places
     ]
     columns = [*rows.columns, pa.array(shown, pa.string())]

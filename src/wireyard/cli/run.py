@@ -56,8 +56,8 @@ A run adds what is new: files that the lake has already are left as they are, th
 or grew are read again and their rows replaced. It does all of it or nothing, also when killed.
 What is in quarantine is reported and no error; bytes that are nowhere are (exit status 1).
 
-With --follow it does not end: each file that comes is read once it is whole, which is two seconds
-after its last change, in batches that are a commit each. Ctrl-C ends it with all committed.
+With --follow it does not end: files that come are read once they are whole, two seconds after
+their last change, captures and streams that grow part by part. Ctrl-C ends it with all committed.
 """
 
 

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wireyard.cli.tables import console_on, print_lines, printable
+from wireyard.lake.commits import is_shown
 from wireyard.lake.ledgers import LedgerSum
 from wireyard.spark.lake import Input, Lake
 from wireyard.spark.report import Report
@@ -131,7 +132,7 @@ def _total(inputs: Iterable[Input]) -> LedgerSum:
 
 
 def _place(lake: Lake) -> Text:
-    filled = sum(map(bool, lake.files.values()))
+    filled = sum(bool(files) and is_shown(name) for name, files in lake.files.items())
     return Text(f"lake        {lake.url}: {_count(filled, 'table')}, a folder each")
 
 

@@ -30,6 +30,7 @@ __all__ = [
     "RemovedFile",
     "describe_file",
     "file_crc32",
+    "is_shown",
     "write_seal",
 ]
 
@@ -154,6 +155,11 @@ def _from_json(record: Mapping[str, Any]) -> Commit:
     committed_at = _time(record["committed_at"])
     whole = record["commit"], record["run"], committed_at, tables, inputs, removed
     return Commit(*whole, table_format=record["table_format"])
+
+
+def is_shown(table: str) -> bool:
+    """Tell whether a table is for readers, and not only for the next run."""
+    return not table.startswith("_")
 
 
 def _time_text(at: datetime) -> str:

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Final
 
 from wireyard.errors import LakeError
+from wireyard.lake.commits import is_shown
 from wireyard.lake.snapshot import LakeSnapshot
 
 __all__ = ["OPEN_FORMATS", "expire_tables", "publish_tables"]
@@ -40,6 +41,8 @@ def publish_tables(lake: LakeSnapshot, format: str) -> None:
             return
     module, conflict = _module(lake, format)
     for table, files in lake.record.tables.items():
+        if not is_shown(table):
+            continue
         try:
             module.publish_table(lake, table, files)
         except conflict as error:
@@ -51,7 +54,7 @@ def publish_tables(lake: LakeSnapshot, format: str) -> None:
 def expire_tables(lake: LakeSnapshot, format: str, now: datetime, retention: timedelta) -> None:
     """Delete what open tables keep for readers of commits that are over."""
     module, _ = _module(lake, format)
-    for table in lake.record.tables:
+    for table in filter(is_shown, lake.record.tables):
         module.expire_table(lake, table, now, retention)
 
 

@@ -20,7 +20,13 @@ import pyarrow.compute as pc
 
 from wireyard.captures.directed import CapturedStream
 from wireyard.captures.inputs import open_captures
-from wireyard.captures.quarantine import QUARANTINE, BadBytes, PieceBytes, quarantined
+from wireyard.captures.quarantine import (
+    QUARANTINE,
+    BadBytes,
+    BytesOfRows,
+    PieceBytes,
+    quarantined,
+)
 from wireyard.captures.read import FrameSpan
 from wireyard.captures.stores.read import read_store
 from wireyard.captures.stores.rows import SCHEMA as STORE_RECORDS
@@ -60,6 +66,7 @@ __all__ = [
     "QUARANTINE_TABLE",
     "STORE_RECORDS_TABLE",
     "AnyPiece",
+    "BronzeTask",
     "Outcome",
     "Piece",
     "Settings",
@@ -211,7 +218,7 @@ def write_task(
 
 
 def _write_task(number: int, pieces: Sequence[AnyPiece], settings: Settings) -> list[Outcome]:
-    task = _Task(number, settings)
+    task = BronzeTask(number, settings)
     try:
         outcomes = [outcome for piece in pieces for outcome in task.write_or_skip(piece)]
         task.close()
@@ -221,13 +228,21 @@ def _write_task(number: int, pieces: Sequence[AnyPiece], settings: Settings) -> 
     return outcomes
 
 
-class _Task:
-    """One attempt: its files, one a table, shared by its pieces."""
+class BronzeTask:
+    """One attempt: its files, one a table, shared by its pieces.
 
-    def __init__(self, number: int, settings: Settings) -> None:
+    Parameters
+    ----------
+    number
+        Its number in the run.
+    prefix
+        What the names of its files begin with.
+    """
+
+    def __init__(self, number: int, settings: Settings, prefix: str = "part-") -> None:
         self._number = number
         self._settings = settings
-        self._name = f"part-{number:05d}-{uuid4().hex}.parquet"
+        self._name = f"{prefix}{number:05d}-{uuid4().hex}.parquet"
         self._files: dict[str, PartFile] = {}
         self._redactors: dict[str, Redactor] = {}
         self._rules = parse_rules(settings.payload)
@@ -319,8 +334,8 @@ class _Task:
     ) -> Outcome:
         outcome = Outcome(part.source, 0, opened.size, format.label, first=0)
         bad_bytes = PieceBytes(content)
-        for batch in scan_stream(opened, self._plan(format)):
-            self._write_batch(format, batch, outcome, bad_bytes)
+        for batch in scan_stream(opened, self.plan_of(format)):
+            self.write_batch(format, batch, outcome, bad_bytes)
         return outcome
 
     def _close_stream(
@@ -347,13 +362,14 @@ class _Task:
                 self._file(name, table.schema).write(batch)
         self._ledgers.clear()
 
-    def _plan(self, format: Format) -> Plan:
+    def plan_of(self, format: Format) -> Plan:
+        """Return what is read of a stream of a format."""
         limit = self._settings.max_packet_bytes
         return make_plan(format, max_packet_bytes=limit, captured=True)
 
     def _write_piece(self, piece: Piece) -> Outcome:
         format = get_format(piece.format)
-        plan = self._plan(format)
+        plan = self.plan_of(format)
         outcome = Outcome(piece.source, piece.start, piece.stop, format=piece.format)
         outcome.first = piece.start if piece.exact else _guess(piece, plan)
         if outcome.first is None:
@@ -362,9 +378,14 @@ class _Task:
         framer = plan.framer(outcome.first, piece.context)
         with closing(BadBytes(piece.source)) as bad_bytes:
             for batch in _batches(piece, plan, framer, outcome):
-                self._write_batch(format, batch, outcome, bad_bytes)
+                self.write_batch(format, batch, outcome, bad_bytes)
         outcome.next_context = framer.context
         return outcome
+
+    @property
+    def files(self) -> dict[str, list[str]]:
+        """The files that it has written, by table."""
+        return {table: [self._name] for table in self._files}
 
     def close(self) -> None:
         """Finish the files and leave the mark."""
@@ -376,13 +397,10 @@ class _Task:
             system, inner = filesystem(mark)
             system.open_output_stream(inner).close()
 
-    def _write_batch(
-        self,
-        format: Format,
-        batch: pa.RecordBatch,
-        outcome: Outcome,
-        bad_bytes: BadBytes | PieceBytes,
+    def write_batch(
+        self, format: Format, batch: pa.RecordBatch, outcome: Outcome, bad_bytes: BytesOfRows
     ) -> None:
+        """Write rows of one stream, and count them to its outcome."""
         bad = _count(batch, outcome)
         touched: Any = ()
         if not self._settings.secrets:

@@ -7,21 +7,27 @@ next one goes on with what the last commit does not have, and nothing is there t
 
 from __future__ import annotations
 
+import math
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from wireyard.spark.files import FoundFile
-from wireyard.spark.inputs import look_at
+from wireyard.spark.inputs import is_as_it_was, look_at
 from wireyard.spark.job import FEW_BYTES, fill_lake
 from wireyard.spark.lake import Lake
+from wireyard.spark.replacing import OPEN_STATES
 from wireyard.spark.report import Report, Watch, new_inputs
 from wireyard.spark.watching import Watched
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from wireyard.spark.growth import Growth
 
 __all__ = ["RETENTION", "Listener", "Progress", "follow_lake"]
 
@@ -31,6 +37,10 @@ _EXPIRE_S: Final = 30.0
 _POLL_S: Final = 0.2
 _POLL_SHARE: Final = 10
 """To look for files takes at most one part in so many of the time."""
+_COMMIT_S: Final = 1.0
+"""Between two commits of files that grow."""
+_STATE_S: Final = 600.0
+"""A file that has stood still for so long is not read on: if it grows, it is read again."""
 _MOST_FILES: Final = 1_000
 """In one batch, so that the first rows of many do not wait for the last."""
 
@@ -126,34 +136,129 @@ class _Following:
         self._settings = settings
         self._progress = Progress()
         self._expired_s = time.monotonic()
+        self._grown_s = -math.inf
+        self._polled_s = -math.inf
+        self._read_s: float | None = None
+        """When the poll was that the last part of a file that grows was read by."""
+
+    @cached_property
+    def _growth(self) -> Growth:
+        """The inputs that grow; what reads them is loaded for the first."""
+        from wireyard.spark.growth import Growth
+
+        return Growth(self._lake, self._get_session, **self._settings.fill)
 
     def run(self, stop: Callable[[], bool]) -> None:
         while True:
             # Asked first: what was there when it was said is still read.
             stopping = stop()
-            began_s = time.monotonic()
-            self._watched.poll()
-            took_s = time.monotonic() - began_s
-            while batch := self._batch(stopping):
-                self._read(batch)
+            self._poll()
+            took_s = time.monotonic() - self._polled_s
+            while True:
+                self._grow(stopping)
+                batch = self._batch(stopping)
+                if batch:
+                    self._read(batch)
+                if not batch:
+                    break
+                if not stopping:
+                    self._poll()
             self._tell()
             if stopping:
                 return
             self._expire()
             _wait(max(_POLL_S, _POLL_SHARE * took_s), stop)
 
+    # --- files that grow ----------------------------------------------------------------------
+
+    def _grow(self, stopping: bool) -> None:
+        """Commit what is new of files that grow."""
+        if self._settings.by_content:
+            return
+        files = {file.path: file for file in self._watched.changed() if self._is_growing(file)}
+        if not files and "_growth" not in self.__dict__:
+            return
+        growth = self._growth
+        for path in list(files):
+            if not self._begin(files[path], stopping):
+                del files[path]
+        sizes, ending = {}, set[str]()
+        left = sys.maxsize if stopping else self._settings.most_bytes
+        for path, file in files.items():
+            new = file.size - growth.position(path)
+            size = growth.position(path) + min(new, left)
+            stands = stopping or self._watched.is_settled(file)
+            left -= min(new, left)
+            if stands and size == file.size:
+                ending.add(path)
+            if path in ending or size > growth.position(path) or growth.is_behind(path):
+                sizes[path] = size
+        for path in growth.paths:
+            if self._watched.unchanged_s(path) is None:
+                sizes[path] = growth.position(path)
+                ending.add(path)
+        if not sizes or not (ending or time.monotonic() - self._grown_s >= _COMMIT_S):
+            return
+        read_bytes, notes = growth.commit(sizes, ending)
+        before_s, self._grown_s = self._read_s, time.monotonic()
+        self._read_s = self._polled_s
+        # The oldest byte came after the poll that the commit before was about.
+        self._progress.lag_s = self._grown_s - (self._polled_s if before_s is None else before_s)
+        if not growth.paths:
+            self._read_s = None
+        for text in notes:
+            self._listener.note(text)
+        for path in ending & files.keys():
+            self._watched.take(files[path])
+        self._progress.batches += 1
+        self._progress.inputs += len(ending)
+        self._progress.read_bytes += read_bytes
+        self._tell()
+
+    def _poll(self) -> None:
+        self._polled_s = time.monotonic()
+        self._watched.poll()
+
+    def _is_growing(self, file: FoundFile) -> bool:
+        if "_growth" not in self.__dict__ and not any(
+            each.files.get(OPEN_STATES) for each in self._lake.record.inputs.values()
+        ):
+            return self._watched.is_growing(file)
+        return self._growth.knows(file.path) or self._watched.is_growing(file)
+
+    def _begin(self, file: FoundFile, stopping: bool) -> bool:
+        """See to it that a file is read part by part; tell whether it is."""
+        growth = self._growth
+        if growth.holds(file.path):
+            return True
+        listing = look_at([file], self._settings.format, skip_missing=True)
+        if not listing.inputs:
+            return False
+        found = listing.inputs[0]
+        held = self._lake.record.inputs.get(file.path)
+        if held is not None and is_as_it_was(found.stamp, held.stamp):
+            self._watched.take(file)
+            return False
+        return growth.begin(found)
+
+    # --- whole files --------------------------------------------------------------------------
+
     def _batch(self, stopping: bool) -> list[FoundFile]:
         """Return whole files that were not read yet, the oldest first."""
         batch: list[FoundFile] = []
         size = 0
         for file in self._watched.changed():
-            if not (stopping or self._watched.is_settled(file)):
+            if not (stopping or self._watched.is_settled(file)) or self._is_read_here(file):
                 continue
             size += file.size
             if batch and (size > self._settings.most_bytes or len(batch) == _MOST_FILES):
                 break
             batch.append(file)
         return batch
+
+    def _is_read_here(self, file: FoundFile) -> bool:
+        """Tell whether a file is read part by part now."""
+        return "_growth" in self.__dict__ and self._growth.holds(file.path)
 
     def _read(self, batch: Sequence[FoundFile]) -> None:
         """Commit what is new in some files."""
@@ -182,7 +287,7 @@ class _Following:
         progress.batches += 1
         progress.inputs += len(report.added)
         progress.read_bytes += sum(
-            one.counts["bytes_read"] for each in report.added for one in each.streams
+            one.bytes_read for each in report.added for one in each.ledger.values()
         )
         changed_ns = [file.modified_ns for file in batch if file.modified_ns is not None]
         if changed_ns:
@@ -193,14 +298,23 @@ class _Following:
         waiting = self._watched.changed()
         self._progress.files = self._watched.count
         self._progress.waiting = len(waiting)
-        self._progress.waiting_bytes = sum(file.size for file in waiting)
+        self._progress.waiting_bytes = sum(
+            file.size - (self._growth.position(file.path) if self._is_read_here(file) else 0)
+            for file in waiting
+        )
         self._listener.progress(self._progress)
 
     def _expire(self) -> None:
         now_s = time.monotonic()
         if now_s - self._expired_s >= _EXPIRE_S:
             self._expired_s = now_s
+            if "_growth" in self.__dict__:
+                self._growth.expire(self._is_over)
             self._lake.expire(RETENTION)
+
+    def _is_over(self, path: str) -> bool:
+        still_s = self._watched.unchanged_s(path)
+        return still_s is None or still_s >= _STATE_S
 
 
 def _wait(seconds: float, stop: Callable[[], bool]) -> None:

@@ -14,7 +14,7 @@ grows would otherwise be there twice, once as a tail.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,7 @@ from wireyard.spark.running import Runner
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["FEW_BYTES", "SPLIT_BYTES", "fill_lake", "with_all_tables"]
+__all__ = ["FEW_BYTES", "SPLIT_BYTES", "add_facts", "fill_lake", "with_all_tables"]
 
 SPLIT_BYTES = 64 << 20
 """What one task reads: starting one costs as much as decoding 8 MB."""
@@ -113,17 +113,43 @@ def fill_lake(
     changed = [each.path for each in new if each.path in lake.inputs]
     report.replaced = len(changed)
     watch.stage("writing tables")
-    change = _with_added(drop_inputs(lake, changed, ()), report.added)
-    with reaching(lake):
-        facts = _write_facts(runner, lake, change, report.added)
-        if related := related_to(lake, facts, changed):
-            change = _with_added(drop_inputs(lake, changed, related), report.added)
-            inputs = _inputs_after(lake, change)
-            both = [*report.added, *(inputs[source] for source in sorted(related))]
-            facts = _write_facts(runner, lake, change, both)
-    report.notes += facts.notes
-    lake.commit(compact(lake, with_all_tables(lake, _with_facts(change, facts))))
+
+    def change_without(related: Collection[str]) -> Change:
+        return _with_added(drop_inputs(lake, changed, related), report.added)
+
+    change, notes = add_facts(runner, lake, change_without, report.added, changed)
+    report.notes += notes
+    lake.commit(compact(lake, with_all_tables(lake, change)))
     return report
+
+
+def add_facts(
+    runner: Runner,
+    lake: Lake,
+    change_without: Callable[[Collection[str]], Change],
+    added: Sequence[Input],
+    changed: Collection[str],
+) -> tuple[Change, Sequence[str]]:
+    """Stage the facts of inputs, and of those related to them; return the change and notes.
+
+    Parameters
+    ----------
+    change_without
+        Returns the change, which takes out the facts of some other inputs.
+    added
+        The inputs, whose packets are in the lake or staged.
+    changed
+        Sources whose facts in the lake are no more.
+    """
+    change = change_without(())
+    with reaching(lake):
+        facts = _write_facts(runner, lake, change, added)
+        if related := related_to(lake, facts, changed):
+            change = change_without(related)
+            inputs = _inputs_after(lake, change)
+            both = [*added, *(inputs[source] for source in sorted(related))]
+            facts = _write_facts(runner, lake, change, both)
+    return _with_facts(change, facts), facts.notes
 
 
 def _write_facts(runner: Runner, lake: Lake, change: Change, inputs: Sequence[Input]) -> Facts:

@@ -61,6 +61,7 @@ from wireyard.lake.commits import (
     Input,
     RemovedFile,
     describe_file,
+    is_shown,
 )
 from wireyard.lake.published import OPEN_FORMATS, expire_tables, publish_tables
 from wireyard.lake.snapshot import COMMITS, DATA, LakeSnapshot
@@ -251,7 +252,7 @@ class Lake(LakeSnapshot):
             if self.commits:
                 self._take(partial(publish_tables, self, self.table_format))
         elif self._local and shown_commit(self._root) != self.commits:
-            paths = {table: self.paths(table) for table in self._commit.tables}
+            paths = {table: self.paths(table) for table in filter(is_shown, self._commit.tables)}
             self._take(partial(publish_view, self._root, self.commits, paths))
 
     def _take(self, step: Callable[[], None]) -> None:

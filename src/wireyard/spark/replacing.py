@@ -19,12 +19,28 @@ from wireyard.spark.lake import Change, Input, Lake
 from wireyard.spark.parts import PartFile
 from wireyard.streams.source import filesystem
 
-__all__ = ["compact", "drop_damaged", "drop_inputs"]
+__all__ = [
+    "OPEN_PREFIX",
+    "OPEN_STATES",
+    "compact",
+    "drop_damaged",
+    "drop_inputs",
+    "is_of_open",
+]
 
+OPEN_STATES: Final = "_open"
+"""The table of what inputs that grow are read on from."""
+OPEN_PREFIX: Final = "open-"
+"""What the names of files begin with that the next part of their input takes out again."""
 _MERGED: Final = 16
 """How many files of a size become one."""
 _MERGED_BYTES: Final = 64 << 20
 """Files of this size are left alone."""
+
+
+def is_of_open(name: str) -> bool:
+    """Tell whether a file is taken out when its input has grown."""
+    return name.startswith(OPEN_PREFIX)
 
 
 def drop_inputs(lake: Lake, changed: Collection[str], related: Collection[str]) -> Change:
@@ -89,11 +105,13 @@ def compact(lake: Lake, change: Change) -> Change:
 
     Files are of a size if their lengths have the same power of 16. Once a table has 16 of a size,
     they become one file, which mostly is of the next size: a row is written anew once for each size
-    that there is, and a table has 15 files of each at most, besides those of the last run.
+    that there is, and a table has 15 files of each at most, besides those of the last run, and of
+    inputs that grow.
     """
     becomes: dict[str, dict[str, str]] = {}
+    open_now = _of_open(lake)
     for table, files in lake.record.tables.items():
-        gone = set(change.remove.get(table, ()))
+        gone = {*change.remove.get(table, ()), *open_now.get(table, ())}
         by_size: defaultdict[int, list[DataFile]] = defaultdict(list)
         for file in files:
             if file.name not in gone and file.bytes < _MERGED_BYTES:
@@ -119,6 +137,19 @@ def compact(lake: Lake, change: Change) -> Change:
         remove.setdefault(table, []).extend(names_now)
         append.setdefault(table, []).extend(dict.fromkeys(names_now.values()))
     return replace(change, inputs=tuple(inputs.values()), remove=remove, append=append)
+
+
+def _of_open(lake: Lake) -> dict[str, set[str]]:
+    """Return the files that the next part of an input takes out of their tables."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for each in lake.record.inputs.values():
+        if each.files.get(OPEN_STATES):
+            for table, names in each.files.items():
+                if table in FACTS:
+                    found[table].update(names)
+                else:
+                    found[table].update(filter(is_of_open, names))
+    return found
 
 
 def _merge(lake: Lake, table: str, paths: Sequence[str]) -> str:

@@ -28,6 +28,8 @@ class _Seen:
     file: FoundFile
     since_s: float
     """From when on it has been so, by the clock of polls."""
+    grew: bool = False
+    """Whether it was larger than at the poll before."""
     is_taken: bool = False
 
 
@@ -80,7 +82,8 @@ class Watched:
             age_s = 0.0
             if before is None and file.modified_ns is not None:
                 age_s = max((wall_ns - file.modified_ns) / _NS, 0.0)
-            seen[file.path] = _Seen(file, now_s - age_s)
+            grew = before is not None and before.file.size < file.size
+            seen[file.path] = _Seen(file, now_s - age_s, grew)
         self._seen = seen
 
     def changed(self) -> list[FoundFile]:
@@ -92,13 +95,18 @@ class Watched:
         """Tell whether a file has not changed for `SETTLED_S`."""
         return self._clock() - self._seen[file.path].since_s >= SETTLED_S
 
+    def is_growing(self, file: FoundFile) -> bool:
+        """Tell whether a file grew when it changed last, and has not settled since."""
+        return self._seen[file.path].grew and not self.is_settled(file)
+
     def take(self, file: FoundFile) -> None:
         """Take note that a file is dealt with as it is, and comes again once it has changed."""
         self._seen[file.path].is_taken = True
 
-    def is_there(self, path: str) -> bool:
-        """Tell whether a file was there at the last poll."""
-        return path in self._seen
+    def unchanged_s(self, path: str) -> float | None:
+        """Return how long a file has not changed; None if it is not there."""
+        seen = self._seen.get(path)
+        return None if seen is None else self._clock() - seen.since_s
 
     @property
     def count(self) -> int:

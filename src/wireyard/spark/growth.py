@@ -1,0 +1,317 @@
+"""Growing inputs in a lake: which there are, what of them is read next, and the commit of it.
+
+The facts of an input (messages, deliveries, sessions and so on) follow from all of its packets, so
+those of a growing one are made anew, now and then, and nothing else is committed meanwhile. So they
+may take half of the time as long as that is a moment, and a tenth of it where it is longer. When an
+input stands still they are made in any case.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from wireyard.captures.live_state import StateError
+from wireyard.formats import names as format_names
+from wireyard.lake.ledgers import LEDGER_FILES, ledger_table, streams_table
+from wireyard.layers.tables import FACTS
+from wireyard.spark.bronze import (
+    DONE_MARKS,
+    FILES_TABLE,
+    QUARANTINE_TABLE,
+    STORE_RECORDS_TABLE,
+    BronzeTask,
+    Settings,
+    packets_table,
+)
+from wireyard.spark.exchange import EXCHANGE
+from wireyard.spark.growing import GrowingInput, GrowthSettings, read_state
+from wireyard.spark.inputs import FoundInput
+from wireyard.spark.job import add_facts, with_all_tables
+from wireyard.spark.lake import Change, Input, Lake
+from wireyard.spark.parts import PartFile
+from wireyard.spark.replacing import OPEN_PREFIX, OPEN_STATES, compact, drop_inputs, is_of_open
+from wireyard.spark.running import Runner
+from wireyard.spark.workers import load_columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+__all__ = ["Growth"]
+
+_MOMENT_S: Final = 2.0
+"""Rows of packets may wait for so long, which leaves them under five seconds old in all."""
+_WAITS_AFTER_MOMENT: Final = 1.0
+_WAITS_AFTER_MORE: Final = 9.0
+"""How many times as long as they take facts wait for each other."""
+
+
+class Growth:
+    """The growing inputs of a lake, while one process reads them.
+
+    Parameters
+    ----------
+    secrets, max_packet_bytes, decode_as, keylog
+        Those of `fill_lake`.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        get_session: Callable[[], SparkSession],
+        *,
+        secrets: bool = False,
+        max_packet_bytes: int | None = None,
+        decode_as: tuple[str, ...] = (),
+        keylog: tuple[str, ...] = (),
+        **_others: Any,
+    ) -> None:
+        self._lake, self._get_session = lake, get_session
+        self._secrets, self._max_packet_bytes = secrets, max_packet_bytes
+        self._settings = GrowthSettings(decode_as, keylog, max_packet_bytes)
+        self._inputs: dict[str, GrowingInput] = {}
+        load_columns()
+
+    def knows(self, path: str) -> bool:
+        """Tell whether a file is read part by part here, or was in a process before."""
+        held = self._lake.record.inputs.get(path)
+        return path in self._inputs or (held is not None and bool(held.files.get(OPEN_STATES)))
+
+    def holds(self, path: str) -> bool:
+        """Tell whether a file is read part by part now, and is the same file still."""
+        one = self._inputs.get(path)
+        return one is not None and one.is_same_file
+
+    def begin(self, found: FoundInput) -> bool:
+        """Take a file to be read part by part; tell whether it can be.
+
+        What the lake holds of it is read on where it is the same file still.
+        """
+        if not _can_grow(found):
+            return False
+        self.forget(found.path)
+        one = self._opened(found)
+        held = self._lake.record.inputs.get(found.path)
+        for name in held.files.get(OPEN_STATES, ()) if held else ():
+            try:
+                state = read_state(self._lake.path(OPEN_STATES, name), found.path)
+                one.restore(state)
+            except StateError:
+                one.close()
+                one = self._opened(found)
+        self._inputs[found.path] = one
+        return True
+
+    def _opened(self, found: FoundInput) -> GrowingInput:
+        one = GrowingInput(found.path, found.format, bool(found.files), self._settings)
+        one.open()
+        return one
+
+    def forget(self, path: str) -> None:
+        """Let go of an input; a state of it in the lake stays."""
+        if (one := self._inputs.pop(path, None)) is not None:
+            one.close()
+
+    def commit(self, sizes: Mapping[str, int], ending: Collection[str]) -> tuple[int, list[str]]:
+        """Read inputs on, and commit what is new of them; return how many bytes, and notes.
+
+        Parameters
+        ----------
+        sizes
+            How far each is to be read.
+        ending
+            Those that stand still: they get the rows that they would have if nothing followed.
+        """
+        lake = self._lake
+        lake.begin_run()
+        tables = [packets_table(name) for name in format_names()]
+        staged = [*tables, QUARANTINE_TABLE, STORE_RECORDS_TABLE, DONE_MARKS, EXCHANGE]
+        lake.make_staging([*staged, *LEDGER_FILES, FILES_TABLE, OPEN_STATES])
+        settings = Settings(lake.staged(""), self._secrets, self._max_packet_bytes)
+        read_bytes, notes, parts = 0, list[str](), []
+        for number, (path, size) in enumerate(sizes.items()):
+            one = self._inputs[path]
+            before = one.position
+            part = _Part(lake, one, settings, number)
+            notes += part.read(size, ends=path in ending)
+            read_bytes += one.position - before
+            parts.append(part)
+        with_facts = [part for part in parts if part.source in ending or _facts_are_due(part.input)]
+        notes += self._commit(parts, with_facts)
+        for part in parts:
+            part.input.replaces = False
+            part.input.fresh.clear()
+            if part.source in ending:
+                self.forget(part.source)
+        return read_bytes, notes
+
+    def _commit(self, parts: Sequence[_Part], with_facts: Sequence[_Part]) -> Sequence[str]:
+        lake = self._lake
+        replaced = [part.source for part in parts if part.input.replaces]
+        replaced = [source for source in replaced if source in lake.inputs]
+        anew = {part.source for part in with_facts} & lake.inputs.keys() - {*replaced}
+
+        def change_without(related: Collection[str]) -> Change:
+            return _with_parts(lake, drop_inputs(lake, replaced, {*anew, *related}), parts)
+
+        notes: Sequence[str] = ()
+        if with_facts:
+            began_s = time.monotonic()
+            sources = {part.source for part in with_facts}
+            added = [each for each in change_without(()).inputs if each.source in sources]
+            runner = Runner(self._get_session, lake)
+            gone = {*replaced, *anew}
+            change, notes = add_facts(runner, lake, change_without, added, gone)
+            now_s = time.monotonic()
+            for part in with_facts:
+                part.input.facts_s, part.input.facts_at_s = now_s - began_s, now_s
+                part.input.facts_position = part.input.position
+        else:
+            change = change_without(())
+        lake.commit(compact(lake, with_all_tables(lake, change)))
+        return notes
+
+    def is_behind(self, path: str) -> bool:
+        """Tell whether the facts of an input do not have all of its packets, and are due."""
+        one = self._inputs.get(path)
+        return one is not None and one.facts_position < one.position and _facts_are_due(one)
+
+    def close(self) -> None:
+        """Let go of all inputs."""
+        for path in [*self._inputs]:
+            self.forget(path)
+
+    def position(self, path: str) -> int:
+        """Return how many bytes of an input were read."""
+        return self._inputs[path].position
+
+    @property
+    def paths(self) -> list[str]:
+        """The inputs that are read part by part now."""
+        return [*self._inputs]
+
+    def expire(self, is_over: Callable[[str], bool]) -> None:
+        """Forget the states of inputs that have stood still for long.
+
+        Should one grow after that, it is read again as a whole.
+        """
+        lake = self._lake
+        over = [
+            each
+            for source, each in lake.record.inputs.items()
+            if each.files.get(OPEN_STATES) and source not in self._inputs and is_over(source)
+        ]
+        if over:
+            lake.begin_run()
+            names = [name for each in over for name in each.files[OPEN_STATES]]
+            inputs = [replace(each, files={**each.files, OPEN_STATES: []}) for each in over]
+            lake.commit(compact(lake, Change(tuple(inputs), {OPEN_STATES: names})))
+
+
+def _can_grow(found: FoundInput) -> bool:
+    """Tell whether an input can be read part by part."""
+    one_file = not found.files or found.files == (found.path,)
+    whole = found.compressed or found.stored or (not found.files and found.format is None)
+    return one_file and not whole and "://" not in found.path
+
+
+def _facts_are_due(one: GrowingInput) -> bool:
+    """Tell whether it is time to make the facts of an input again.
+
+    How long they take grows with the input.
+    """
+    expected_s = one.facts_s * one.position / max(one.facts_position, 1)
+    waits = _WAITS_AFTER_MOMENT if expected_s <= _MOMENT_S else _WAITS_AFTER_MORE
+    return time.monotonic() - one.facts_at_s >= waits * expected_s
+
+
+class _Part:
+    """What is new of an input, staged."""
+
+    def __init__(self, lake: Lake, one: GrowingInput, settings: Settings, number: int) -> None:
+        self.input = one
+        self.source = one.source
+        self._lake = lake
+        self._settings = settings
+        self._number = number
+        self.files: defaultdict[str, list[str]] = defaultdict(list)
+        """What was staged, by table."""
+        self._stamp: Mapping[str, Any] = {}
+
+    def read(self, size: int, *, ends: bool) -> list[str]:
+        """Stage what is new of the input up to a size; return notes."""
+        one = self.input
+        self._stage(one, lambda task: one.read(size, task), "part-")
+        state = one.state()
+        notes: list[str] = []
+        closed = [*one.fresh]
+        if ends:
+            self._stage(one, lambda task: notes.extend(one.end(task)), OPEN_PREFIX)
+            notes = [f"{self.source}: {note}" for note in notes]
+        for streams, prefix in ((closed, "part-"), (one.open_ledgers(), OPEN_PREFIX)):
+            tables = streams_table(streams), ledger_table(streams)
+            for table, rows in zip(LEDGER_FILES, tables, strict=True):
+                if streams:
+                    self._write(table, rows, prefix)
+        frames = one.frame_rows()
+        if frames is not None:
+            self._write(FILES_TABLE, frames, OPEN_PREFIX)
+        if state is not None:
+            self._write(OPEN_STATES, state, OPEN_PREFIX)
+        self._stamp = one.stamp() if ends else {"growing": one.position}
+        return notes
+
+    def _stage(self, one: GrowingInput, work: Callable[[BronzeTask], object], prefix: str) -> None:
+        task = BronzeTask(self._number, self._settings, prefix)
+        work(task)
+        task.close()
+        for table, names in task.files.items():
+            self.files[table] += names
+
+    def _write(self, table: str, rows: pa.Table, prefix: str) -> None:
+        name = f"{prefix}{self._number:05d}-{uuid4().hex}.parquet"
+        file = PartFile(self._lake.staged(table, name), rows.schema)
+        for batch in rows.to_batches():
+            file.write(batch)
+        file.close()
+        self.files[table].append(name)
+
+    def after(self, before: Input | None) -> Input:
+        """Return the input as the lake will have it.
+
+        Parameters
+        ----------
+        before
+            With the files of it that stay; None if none do.
+        """
+        files: defaultdict[str, list[str]] = defaultdict(list)
+        for table, names in before.files.items() if before is not None else ():
+            files[table] += (name for name in names if not is_of_open(name))
+        for table, names in self.files.items():
+            files[table] += names
+        held = {table: names for table, names in files.items() if names}
+        return Input(self.source, self.input.format, self._stamp, self.input.ledger(), held)
+
+
+def _with_parts(lake: Lake, change: Change, parts: Sequence[_Part]) -> Change:
+    """Return a change with what is new of inputs, and without what their parts take out."""
+    inputs = {each.source: each for each in change.inputs}
+    remove = defaultdict(list, {table: list(names) for table, names in change.remove.items()})
+    append = defaultdict(list, {table: list(names) for table, names in change.append.items()})
+    for part in parts:
+        held = None
+        if not part.input.replaces:
+            held = inputs.get(part.source, lake.inputs.get(part.source))
+        if held is not None:
+            for table, names in held.files.items():
+                if table not in FACTS:
+                    remove[table] += filter(is_of_open, names)
+        inputs[part.source] = part.after(held)
+        for table, names in part.files.items():
+            append[table] += names
+    return replace(change, inputs=tuple(inputs.values()), remove=remove, append=append)
