@@ -1,0 +1,159 @@
+"""Moments, clients and topics by number, for columns that are integers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, Generic, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from wireyard.layers.mqtt import delivery_kernels as kernels
+from wireyard.layers.mqtt.flow_kernels import NONE
+from wireyard.layers.mqtt.packets import NO_TIME, Bools, Ints, KnownStream
+from wireyard.layers.mqtt.records import Moment, moment_of
+
+__all__ = ["Moments", "Numbers", "joined", "values_at"]
+
+T = TypeVar("T")
+_LONGEST_TIE: Final = 64
+
+
+class Moments:
+    """Moments by number: first those in columns, then others as they are added.
+
+    Parameters
+    ----------
+    columns
+        Tables, and what the names of their columns begin with.
+    """
+
+    def __init__(self, streams: Sequence[KnownStream], *columns: tuple[pa.Table, str]) -> None:
+        self._streams = streams
+        self._columns = {
+            name: np.concatenate(
+                [table[f"{prefix}_{name}"].to_numpy() for table, prefix in columns]
+            )
+            for name in ("reached_ns", "reached_frame", "stream", "offset", "ns", "frame")
+        }
+        self._count = len(self._columns["ns"])
+        self._firsts: dict[tuple[int, str], int] = {}
+        first = 0
+        for table, prefix in columns:
+            self._firsts[id(table), prefix] = first
+            first += table.num_rows
+        self._added: list[Moment] = []
+        self._places: dict[tuple[str, str], int] = {}
+        self._wholes: dict[str, Ints] = {}
+
+    def of(self, table: pa.Table, prefix: str) -> Ints:
+        """Return the numbers of the moments in columns; -1 where there is none."""
+        first = self._firsts[id(table), prefix]
+        numbers = np.arange(first, first + table.num_rows)
+        there = self._columns["reached_ns"][numbers] != NO_TIME
+        return np.where(there, numbers, NONE)
+
+    def add(self, moment: Moment | None) -> int:
+        """Return the number of a moment; -1 for none."""
+        if moment is None:
+            return NONE
+        self._added.append(moment)
+        return self._count + len(self._added) - 1
+
+    def numbers(self, moments: Iterable[Moment | None]) -> Ints:
+        """Return the numbers of moments."""
+        return np.array([self.add(moment) for moment in moments], np.int64)
+
+    def get(self, number: int) -> Moment | None:
+        """Return the moment of a number."""
+        if number == NONE:
+            return None
+        if number >= self._count:
+            return self._added[number - self._count]
+        row = {name: int(column[number]) for name, column in self._columns.items()}
+        stream, ns = self._streams[row["stream"]], row["ns"]
+        order = row["reached_ns"], row["reached_frame"], stream.name, row["offset"]
+        own = (None, None) if ns == NO_TIME else (ns, row["frame"])
+        return moment_of((*order, *own, stream.source))
+
+    def at(self, number: int) -> Moment:
+        """Return the moment of a number that is there."""
+        found = self.get(number)
+        assert found is not None
+        return found
+
+    def _stream(self, moment: Moment) -> int:
+        if not self._places:
+            self._places = {(s.source, s.name): place for place, s in enumerate(self._streams)}
+        return self._places[moment.source, moment.stream]
+
+    def ranks(self) -> Ints:
+        """Return the place of each moment in the order of all, equal ones alike; of -1 it is -1."""
+        ns, frame, stream, offset = (
+            self._whole(name) for name in ("reached_ns", "reached_frame", "stream", "offset")
+        )
+        # What has no time is one stream behind the other.
+        ns = np.where(ns == 0, stream, ns)
+        order = np.argsort(ns, kind="stable")
+        if _longest_tie(ns[order]) > _LONGEST_TIE:
+            order = np.lexsort((offset, frame, ns))
+        ranks = np.empty(len(ns) + 1, np.int64)
+        kernels.rank(order, ns, frame, offset, ranks)
+        ranks[NONE] = NONE
+        return ranks
+
+    def column(self, numbers: Ints, name: str) -> tuple[Ints, Bools]:
+        """Return ``ns``, ``frame``, ``stream`` or ``offset`` of moments, and where none is."""
+        values, missing = values_at(self._whole(name), numbers), numbers == NONE
+        if name in ("ns", "frame"):
+            missing |= (values_at(self._whole("ns"), numbers) == NO_TIME) | (values == NO_TIME)
+        return np.where(missing, 0, values), missing
+
+    def _whole(self, name: str) -> Ints:
+        """Return a column of all moments, those that were added too."""
+        count = self._count + len(self._added)
+        found = self._wholes.get(name)
+        if found is None or len(found) != count:
+            added = [self._value(moment, name) for moment in self._added]
+            found = self._wholes[name] = joined(self._columns[name], added)
+        return found
+
+    def _value(self, moment: Moment, name: str) -> int:
+        if name == "stream":
+            return self._stream(moment)
+        value: int | None = getattr(moment, name)
+        return NO_TIME if value is None else value
+
+
+class Numbers(Generic[T]):
+    """Things by number, in the order in which they were first asked for."""
+
+    def __init__(self, first: Iterable[T] = ()) -> None:
+        self.all: list[T] = list(first)
+        self._numbers: dict[T, int] = {}
+        for number, one in enumerate(self.all):
+            self._numbers.setdefault(one, number)
+
+    def __getitem__(self, one: T) -> int:
+        number = self._numbers.get(one)
+        if number is None:
+            number = self._numbers[one] = len(self.all)
+            self.all.append(one)
+        return number
+
+
+def joined(values: Ints, more: Sequence[int]) -> Ints:
+    """Return numbers with some more behind them."""
+    return np.concatenate((values, np.array(more, np.int64)))
+
+
+def values_at(values: Ints, index: Ints) -> Ints:
+    """Return values by index; anything where the index is -1."""
+    if not len(values):
+        return np.full(len(index), NONE, np.int64)
+    return values[np.maximum(index, 0)]
+
+
+def _longest_tie(ordered: Ints) -> int:
+    bounds = np.flatnonzero(np.diff(ordered)) + 1
+    return int(np.diff(bounds, prepend=0, append=len(ordered)).max(initial=0))
