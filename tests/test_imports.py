@@ -36,7 +36,7 @@ ALLOWED = {
     "dissector": BYTES | {"formats"},
     "warm": {"accelerate"},
     "lake": STREAMS | {"captures", "lake"},
-    "spark": STREAMS | {"api", "captures", "lake", "layers", "spark"},
+    "spark": STREAMS | {"api", "captures", "lake", "layers", "payloads", "spark"},
     "net": STREAMS | {"layers", "net"},
     "answers": STREAMS | {"answers", "captures", "lake", "layers"},
     "report": {"answers", "errors", "formats", "layers", "report"},
