@@ -30,6 +30,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 KILLS = int(os.environ.get("WIREYARD_STREAM_KILLS", "3"))
 """How often the process is killed; in the suite a few times."""
 _WAIT_S = 120
+PAYLOAD = ["--payload", "shop/#=json"]
 
 
 def tables(lake: Path) -> dict[str, list[str]]:
@@ -46,7 +47,7 @@ def tables(lake: Path) -> dict[str, list[str]]:
 @contextmanager
 def following(folder: Path, lake: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Have a process follow a folder; it is killed at the end if it still runs."""
-    words = ["run", str(folder), "--follow", "--lake", str(lake), "-q"]
+    words = ["run", str(folder), "--follow", "--lake", str(lake), "-q", *PAYLOAD]
     command = [sys.executable, "-m", "wireyard", *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
         try:
@@ -86,7 +87,7 @@ def newest(lake: Path) -> int:
 def assert_as_one_run(folder: Path, lake: Path) -> None:
     """Compare a lake with that of one run over the folder as it is now."""
     once = lake.with_name("once")
-    lakes.run(once, None, folder, few_bytes=FEW_BYTES)
+    lakes.run(once, None, folder, few_bytes=FEW_BYTES, payload=tuple(PAYLOAD[1:]))
     found, expected = tables(lake), tables(once)
     assert found.keys() == expected.keys()
     for name, rows in expected.items():
@@ -136,9 +137,10 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
             process.send_signal(signal.SIGKILL)
             process.wait()
         killed_after += held(lake) > 0
+    before = newest(lake)
     with following(folder, lake) as process:
         shutil.copy(last, folder)
-        until(lambda: held(lake) == count, process)
+        until(lambda: held(lake) == count and newest(lake) > before, process)
         stop(process)
     assert killed_after
     assert_as_one_run(folder, lake)

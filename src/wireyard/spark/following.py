@@ -37,6 +37,8 @@ _EXPIRE_S: Final = 30.0
 _POLL_S: Final = 0.2
 _POLL_SHARE: Final = 10
 """To look for files takes at most one part in so many of the time."""
+_OF_TASKS: Final = frozenset({"few_bytes", "skip_missing", "split_bytes"})
+"""Settings of `fill_lake` that mean nothing to a file that is read part by part."""
 _COMMIT_S: Final = 1.0
 """Between two commits of files that grow."""
 _STATE_S: Final = 600.0
@@ -146,7 +148,10 @@ class _Following:
         """The inputs that grow; what reads them is loaded for the first."""
         from wireyard.spark.growth import Growth
 
-        return Growth(self._lake, self._get_session, **self._settings.fill)
+        of_reading = {
+            name: value for name, value in self._settings.fill.items() if name not in _OF_TASKS
+        }
+        return Growth(self._lake, self._get_session, **of_reading)
 
     def run(self, stop: Callable[[], bool]) -> None:
         while True:

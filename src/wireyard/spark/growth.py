@@ -22,6 +22,7 @@ from wireyard.layers.tables import FACTS
 from wireyard.spark.bronze import (
     DONE_MARKS,
     FILES_TABLE,
+    PAYLOADS_TABLE,
     QUARANTINE_TABLE,
     STORE_RECORDS_TABLE,
     BronzeTask,
@@ -56,7 +57,7 @@ class Growth:
 
     Parameters
     ----------
-    secrets, max_packet_bytes, decode_as, keylog
+    secrets, max_packet_bytes, decode_as, keylog, payload
         Those of `fill_lake`.
     """
 
@@ -69,10 +70,11 @@ class Growth:
         max_packet_bytes: int | None = None,
         decode_as: tuple[str, ...] = (),
         keylog: tuple[str, ...] = (),
-        **_others: Any,
+        payload: tuple[str, ...] = (),
     ) -> None:
         self._lake, self._get_session = lake, get_session
         self._secrets, self._max_packet_bytes = secrets, max_packet_bytes
+        self._payload = payload
         self._settings = GrowthSettings(decode_as, keylog, max_packet_bytes)
         self._inputs: dict[str, GrowingInput] = {}
         load_columns()
@@ -131,8 +133,10 @@ class Growth:
         lake.begin_run()
         tables = [packets_table(name) for name in format_names()]
         staged = [*tables, QUARANTINE_TABLE, STORE_RECORDS_TABLE, DONE_MARKS, EXCHANGE]
-        lake.make_staging([*staged, *LEDGER_FILES, FILES_TABLE, OPEN_STATES])
-        settings = Settings(lake.staged(""), self._secrets, self._max_packet_bytes)
+        lake.make_staging([*staged, *LEDGER_FILES, FILES_TABLE, PAYLOADS_TABLE, OPEN_STATES])
+        settings = Settings(
+            lake.staged(""), self._secrets, self._max_packet_bytes, payload=self._payload
+        )
         read_bytes, notes, parts = 0, list[str](), []
         for number, (path, size) in enumerate(sizes.items()):
             one = self._inputs[path]
