@@ -49,7 +49,7 @@ class Capture:
     def wait(self, seconds: float) -> None:
         self.now_ns += int(seconds * 1000) * MS
 
-    def _moment(self) -> None:
+    def _position(self) -> None:
         self.frame += 1
         self.now_ns += MS
 
@@ -69,7 +69,7 @@ class Capture:
         view = FORMAT.encode(packet)
         row, error = FORMAT.read_row(view, self.version)
         assert error is None
-        self._moment()
+        self._position()
         self._add(who, up, row, len(view))
         return self.frame
 
@@ -88,12 +88,12 @@ class Capture:
 
     def gap(self, who: str, up: bool) -> None:
         """Leave some bytes of a stream out."""
-        self._moment()
+        self._position()
         self._add(who, up, {"status": "gap"}, 100)
 
     def end(self, who: str) -> None:
         """Show the FIN of a client, who may come back on another port."""
-        self._moment()
+        self._position()
         self.streams.append(
             {
                 "source": "made.pcap", "stream": self.stream(who), "begun": None, "ended": "fin",

@@ -122,10 +122,10 @@ class Judge:
             assert row.get(column) in (None, "", true.get(column)), (column, row, true)
 
     def deliveries(self) -> None:
-        handed, others = {}, Counter[Any]()
+        attempts, others = {}, Counter[Any]()
         for row in self.whole.tables["deliveries"]:
             if "delivered_frame" in row:
-                handed[row["stream"], row["offset"]] = row
+                attempts[row["stream"], row["offset"]] = row
             others[row["message_key"], row["consumer_client_id"], row["verdict"]] += 1
             others[row["message_key"], row["verdict"]] += 1
         found = set()
@@ -133,8 +133,8 @@ class Judge:
             if "delivered_frame" in row:
                 place = self.packet(row)
                 found.add(place)
-                if place in handed:
-                    self.delivery(row, handed[place])
+                if place in attempts:
+                    self.delivery(row, attempts[place])
                 else:
                     self.resent(row)
             elif row["verdict"] not in _OPEN and row["message_key"] not in self._resent:
@@ -143,7 +143,7 @@ class Judge:
                 assert others[self.key(row["message_key"]), *who, row["verdict"]], row
         for row in self.part.rows:
             if row["packet_type"] == 3 and row["status"] == "ok":
-                assert self.packet(row) in found or self.packet(row) not in handed
+                assert self.packet(row) in found or self.packet(row) not in attempts
 
     def delivery(self, row: Row, true: Row) -> None:
         self.same("deliveries", row, true)
@@ -155,7 +155,7 @@ class Judge:
         assert again or row["verdict"] in (*_OPEN, true["verdict"]), (row, true)
 
     def resent(self, row: Row) -> None:
-        """Compare a delivery of which the first copy was handed over before."""
+        """Compare a delivery of which the first copy was delivered before."""
         assert row["redelivered"]
         verdicts = {
             true["verdict"]

@@ -17,14 +17,14 @@ from wireyard.layers.mqtt.flow_tables import RECEIVER, SENDER
 from wireyard.layers.mqtt.flows import MAX_IN_FLIGHT, Flows
 from wireyard.layers.mqtt.notes import Notes
 from wireyard.layers.mqtt.observer import Observer
-from wireyard.layers.mqtt.records import Client, Link, Moment, Subscribed
+from wireyard.layers.mqtt.records import Client, Link, Position, Subscribed
 from wireyard.layers.mqtt.retained import Retained, Value
 from wireyard.layers.mqtt.sessions import MAX_FILTERS, Session
 from wireyard.layers.mqtt.subscriptions import Subscription, Subscriptions
 
 MILLION: Final = 1_000_000
 KEPT: Final = 10_000
-AT: Final = Moment(1, 1, "stream", 0, 1, 1, "source")
+AT: Final = Position(1, 1, "stream", 0, 1, 1, "source")
 
 pytestmark = pytest.mark.slow
 

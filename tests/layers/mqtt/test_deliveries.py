@@ -58,11 +58,11 @@ def test_one_of_three_is_not_forwarded(version: int, lost: int, same: bool) -> N
 def test_delivered() -> None:
     capture = pair()
     sent = capture.message("pub", "t/1", b"x", 2)
-    handed = capture.hand("sub", "t/1", b"x", 2, 7)
+    attempts = capture.hand("sub", "t/1", b"x", 2, 7)
     (row,) = deliveries_of(capture)
     assert (row["verdict"], row["outcome"], row["qos"]) == ("delivered", "acknowledged", 2)
     frames = [row[name] for name in ("sent_frame", "delivered_frame", "acknowledged_frame")]
-    assert frames == [sent, handed, handed + 3]
+    assert frames == [sent, attempts, attempts + 3]
     assert (row["redelivered"], row["delivery_count"]) == (False, 1)
     assert row["acknowledged_ns"] - row["delivered_ns"] == 3 * MS
 
@@ -76,7 +76,7 @@ def test_at_qos_0_no_acknowledgement_is_wanted() -> None:
 
 
 def test_qos_2_is_overtaken() -> None:
-    """What came later is handed over before; payload by payload nothing is missing."""
+    """What came later is delivered before; payload by payload nothing is missing."""
     capture = pair()
     capture.publish("pub", True, "t/1", b"slow", 2, 1)
     capture.message("pub", "t/1", b"fast", 1, 2)
@@ -132,12 +132,12 @@ def test_the_state_outlives_a_restart_of_the_broker() -> None:
     for who in ("sub", "pub"):
         capture.connect(who, clean=False, present=True)
     capture.put("pub", True, layout.PUBREL, packet_id=5)
-    handed = capture.hand("sub", "t", b"x", 2, 1)
+    attempts = capture.hand("sub", "t", b"x", 2, 1)
     capture.put("pub", False, layout.PUBCOMP, packet_id=5)
     tables = tables_of(capture)
     (row,) = tables["deliveries"]
     assert (row["verdict"], row["sent_frame"], row["delivered_frame"]) == (
-        "delivered", sent, handed,
+        "delivered", sent, attempts,
     )  # fmt: skip
     assert [one["in_flight_sent"] for one in tables["sessions"]] == [0, 1, 0, 0]
 

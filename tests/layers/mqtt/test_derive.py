@@ -121,7 +121,7 @@ def test_a_will_that_was_not_published() -> None:
 
 
 def test_a_capture_that_begins_in_the_middle() -> None:
-    """Nothing is known of the subscriptions; what is handed over still finds its message."""
+    """Nothing is known of the subscriptions; what is delivered still finds its message."""
     capture = Capture()
     capture.ping("sub")
     capture.ping("pub")

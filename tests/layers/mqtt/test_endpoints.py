@@ -89,7 +89,7 @@ class Link:
 
 
 def keeps_its_promise(link: Link) -> bool:
-    """Tell whether every message came, and those at QoS 2 once."""
+    """Return whether every message came, and those at QoS 2 once."""
     return all(
         link.got[number] == 1 if qos == 2 else link.got[number] >= 1
         for number, qos in link.qos.items()

@@ -15,7 +15,7 @@ from wireyard.layers.mqtt import clients, observer
 from wireyard.layers.mqtt.clients import follow_clients
 from wireyard.layers.mqtt.directions import known_streams, sides_of
 from wireyard.layers.mqtt.observer import MAX_LINGERING, Observer
-from wireyard.layers.mqtt.records import Handed, Link, Message
+from wireyard.layers.mqtt.records import Attempt, Link, Message
 from wireyard.layers.mqtt.state import Connection
 from wireyard.layers.steps import Fact, Note
 
@@ -36,7 +36,7 @@ def repeated(capture: Capture, times: int) -> Iterator[Row]:
 
 
 def test_messages_that_are_done_are_not_held() -> None:
-    """Neither those that a client sent, at any QoS, nor those that it was handed."""
+    """Neither those that a client sent, at any QoS, nor those that were delivered to it."""
     capture = Capture()
     capture.connect("both")
     opening, capture.rows = capture.rows, []
@@ -47,12 +47,12 @@ def test_messages_that_are_done_are_not_held() -> None:
     sides = sides_of([*opening, *capture.rows])
     first = [*known_streams(sides), *opening]
     gc.collect()  # what other tests have left
-    before, most, noted = alive(Message, Handed), 0, Counter[str]()
+    before, most, noted = alive(Message, Attempt), 0, Counter[str]()
     for place, found in enumerate(follow_clients(_all(first, repeated(capture, 5000)))):
         if isinstance(found, Note):
             noted[found.step] += 1
         if place % 5000 == 0:
-            most = max(most, alive(Message, Handed) - before)
+            most = max(most, alive(Message, Attempt) - before)
     assert noted == {"deliveries": 6 * 5000, "subscribers": 2}
     # Those of the packets that are taken away together, and one for each packet identifier.
     assert 0 < most <= clients._TAKEN_AWAY + 4
@@ -76,7 +76,7 @@ def test_retained_payloads_are_not_held(qos: int) -> None:
     for row in capture.rows:
         watch.take(row)
     if qos:
-        assert [one.payload for one in watch.notes.settings] == [b"%d" % n for n in range(1, 100)]
+        assert [one.payload for one in watch.notes.changes] == [b"%d" % n for n in range(1, 100)]
         assert not watch.notes.messages
     watch.finish()
     assert len(watch.notes.messages) == 99

@@ -140,20 +140,20 @@ def test_a_full_window_explains_it() -> None:
 @pytest.mark.parametrize("published", [0, 1, 2])
 @pytest.mark.parametrize("granted", [0, 1, 2])
 def test_a_value_has_the_lower_qos(version: int, published: int, granted: int) -> None:
-    for handed in range(3):
+    for delivered in range(3):
         capture = with_value(version, published)
         capture.subscribe("sub", "t/#", qos=granted)
-        value(capture, handed)
+        value(capture, delivered)
         capture.ping("sub")
         tables = tables_of(capture)
-        if handed == min(published, granted):
+        if delivered == min(published, granted):
             assert not tables["violations"]
             continue
         (row,) = tables["violations"]
         assert row["rule"] == ("retained_qos" if version == 3 else QOS[version - 4])
         assert (row["client"], row["client_id"]) == ("10.0.0.1:1883", "sub")
         packet = next(one for one in capture.rows if one["frame"] == row["frame"])
-        assert (packet["topic"], packet["qos"]) == ("t/a", handed)
+        assert (packet["topic"], packet["qos"]) == ("t/a", delivered)
         assert row["message_key"] == tables["deliveries"][0]["message_key"]
 
 

@@ -9,7 +9,7 @@ from tests.layers.mqtt.test_deliveries import away
 
 
 def missed(capture: Capture) -> str:
-    """Return the verdict on the message that was never handed over."""
+    """Return the verdict on the message that was never delivered."""
     (row,) = (row for row in deliveries_of(capture) if "delivered_ns" not in row)
     verdict: str = row["verdict"]
     return verdict

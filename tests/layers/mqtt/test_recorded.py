@@ -15,7 +15,7 @@ from tests.layers.mqtt.recorded import capture_of, log_of, rows_of, streams_of
 from wireyard.layers.mqtt.derive import derive_tables
 from wireyard.layers.mqtt.directions import known_streams, sides_of
 from wireyard.layers.mqtt.observer import Observer
-from wireyard.layers.mqtt.records import Client, Fact, Message, Moment, content_of
+from wireyard.layers.mqtt.records import Client, Fact, Message, Position, content_of
 from wireyard.layers.steps import Key
 
 Row = dict[str, Any]
@@ -245,10 +245,10 @@ def test_wills(scenario: Scenario) -> None:
 
 
 def test_retained_values_as_of_any_time(scenario: Scenario) -> None:
-    """What is handed over with RETAIN is what the topic had then; nothing deleted ever is."""
+    """What is delivered with RETAIN is what the topic had then; nothing deleted ever is."""
     values = scenario.tables["retained"]
     compared = 0
-    for each in scenario.observer.notes.handed:
+    for each in scenario.observer.notes.attempts:
         if each.retain and not each.topic.startswith("$SYS") and each.at.ns is not None:
             time_ns = each.at.ns
             payloads = [
@@ -310,7 +310,7 @@ def test_in_flight_at_every_cut(scenario: Scenario) -> None:
                 r"Sending PUB(?:LISH \(d1, q\d, r\d, m|REL \(Mid: )(\d+)", event["text"]
             ):
                 resent[who].add(int(found[1]))
-    ours: dict[str, dict[Moment, set[int]]] = defaultdict(lambda: defaultdict(set))
+    ours: dict[str, dict[Position, set[int]]] = defaultdict(lambda: defaultdict(set))
     for link in sorted(scenario.observer.notes.links, key=attrgetter("opened")):
         name = link.client.name
         if name in library and link.ended_by == "dropped" and link.closed:
@@ -355,9 +355,9 @@ def test_facts_add_up(scenario: Scenario) -> None:
     kinds = Counter(fact.kind for fact in scenario.facts)
     notes = scenario.observer.notes
     messages = [one for _, one, _ in sent(scenario)]
-    assert kinds["sent"] == len(messages) + len(notes.handed)
+    assert kinds["sent"] == len(messages) + len(notes.attempts)
     again = sum(len(one.again) for one in messages)
-    again += sum(one.count - 1 for one in notes.handed)
+    again += sum(one.count - 1 for one in notes.attempts)
     publishes = kinds["sent"] + again
     assert kinds["delivered"] + kinds["duplicate"] == publishes
     assert not notes.dropped
@@ -397,7 +397,7 @@ def noted(observer: Observer) -> Iterator[tuple[Any, ...]]:
             tuple(one.again),
             one.copies,
         )
-    for each in notes.handed:
+    for each in notes.attempts:
         yield each.at.key, each.acknowledged, each.refused, each.count, each.lost_ack
     for sub in notes.subscriptions:
         yield sub.asked.key, sub.filter, sub.granted, sub.leaving

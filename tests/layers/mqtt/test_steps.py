@@ -26,9 +26,17 @@ from wireyard.layers.mqtt.deliveries import content_note
 from wireyard.layers.mqtt.derive import CHAIN, derive_tables
 from wireyard.layers.mqtt.directions import sides_of
 from wireyard.layers.mqtt.expected import Audience
-from wireyard.layers.mqtt.records import Client, Handed, Link, Message, Moment, Setting, Subscribed
+from wireyard.layers.mqtt.records import (
+    Attempt,
+    Client,
+    Link,
+    Message,
+    Position,
+    Subscribed,
+    ValueChange,
+)
 from wireyard.layers.mqtt.state import Stream
-from wireyard.layers.mqtt.values import handed_note, keep_values, setting_notes
+from wireyard.layers.mqtt.values import attempt_note, keep_values, value_notes
 from wireyard.layers.steps import Fact, Found, Note
 
 Row = dict[str, Any]
@@ -36,8 +44,8 @@ Row = dict[str, Any]
 SOURCE, SERVER = "made.pcap", "10.0.0.1:1883"
 
 
-def at(place: int) -> Moment:
-    return Moment(place, place, "stream", place, place, place, SOURCE)
+def at(place: int) -> Position:
+    return Position(place, place, "stream", place, place, place, SOURCE)
 
 
 def client(name: str) -> Client:
@@ -61,11 +69,11 @@ def test_keys_may_go_anywhere(folder: Path, name: str, seed: int) -> None:
 @pytest.mark.parametrize("name", ["bulk-v4", "qos-v3", "splits-v5", "keepalive-v5"])
 def test_the_order_of_moments_is_that_of_the_capture(folder: Path, name: str) -> None:
     streams: dict[tuple[str, str], Stream] = {}
-    moments = []
+    positions = []
     for row in rows_of(capture_of(folder, name)):
         stream = streams.setdefault((row["source"], row["stream"]), Stream(row, True))
-        moments.append(stream.reach(row))
-    assert moments == sorted(moments)
+        positions.append(stream.reach(row))
+    assert positions == sorted(positions)
 
 
 def test_what_is_remembered_only_to_be_fast(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,18 +202,18 @@ def test_an_audience_is_what_playing_the_changes_gives(
     current: dict[tuple[str, str], Subscribed] = {}
     events = [(one.asked, True, one) for one in every]
     events += [(one.gone, False, one) for one in every if one.gone]
-    moment = at(10 * time + 1)
+    position = at(10 * time + 1)
     for when, begins_now, one in sorted(events, key=lambda event: event[0]):
         key = one.client.name, one.filter
-        if when > moment:
+        if when > position:
             break
         if begins_now:
             current[key] = one
         elif current.get(key) is one:
             del current[key]
     audience = Audience(every)
-    assert set(audience.at(moment)) == set(current.values())
-    assert audience.at(moment) == [one for one in every if one in current.values()]
+    assert set(audience.at(position)) == set(current.values())
+    assert audience.at(position) == [one for one in every if one in current.values()]
 
 
 def test_subscriptions_that_are_too_many_match_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,20 +234,20 @@ def values_of(records: Iterable[Note]) -> list[Found]:
     return list(keep_values(note.record for note in ordered))
 
 
-def setting(place: int, payload: bytes) -> Note:
-    one = Setting(client("p"), "t", payload, 1, at(place), at(place), at(place), None, 9)
-    (note,) = setting_notes(one)
+def change(place: int, payload: bytes) -> Note:
+    one = ValueChange(client("p"), "t", payload, 1, at(place), at(place), at(place), None, 9)
+    (note,) = value_notes(one)
     return note
 
 
 def test_a_value_that_was_handed_over_was_set_a_while_ago_at_most() -> None:
     """It may be on its way while the next ones come, but not while many do."""
-    sent = [setting(place, b"%d" % place) for place in range(20)]
-    handed = [
-        handed_note(Handed(at(place), client("s"), "t", content, 1, True))
+    sent = [change(place, b"%d" % place) for place in range(20)]
+    attempts = [
+        attempt_note(Attempt(at(place), client("s"), "t", content, 1, True))
         for place, content in ((30, b"19"), (31, b"4"), (32, b"3"), (7, b"7"), (6, b"7"))
     ]
-    found = values_of([*sent, *handed])
+    found = values_of([*sent, *attempts])
     setters = {
         note.record.at.ns: note.record.setter and note.record.setter.ns
         for note in found
@@ -272,8 +280,8 @@ def test_records_are_packed_as_they_are() -> None:
         "publish", at(1), client("c"), "t", b"x", 1, True, b"x", 9, 5, "r", b"d", True, at(2), None,
         7, [at(3), at(4)], 2,
     )  # fmt: skip
-    handed = Handed(at(1), client("c"), "t", b"x", 2, True, (1, 2), True, 3, at(4), setter=at(5))
-    for one in (link, message, handed, subscribed("c", "t", 1, 2)):
+    attempts = Attempt(at(1), client("c"), "t", b"x", 2, True, (1, 2), True, 3, at(4), setter=at(5))
+    for one in (link, message, attempts, subscribed("c", "t", 1, 2)):
         packed = pickle.loads(pickle.dumps(one))
         assert type(packed) is type(one)
         for field in fields(one):
@@ -283,9 +291,9 @@ def test_records_are_packed_as_they_are() -> None:
 
 
 def test_contents_of_a_topic_come_one_after_the_other() -> None:
-    """Their hash stands before the moment, so all that one step holds is of one content."""
+    """Their hash stands before the position, so all that one step holds is of one content."""
     notes = [
-        content_note(Handed(at(place), client("c"), "t", b"%d" % (place % 3), 0, False))
+        content_note(Attempt(at(place), client("c"), "t", b"%d" % (place % 3), 0, False))
         for place in range(9)
     ]
     notes.sort(key=lambda note: note.order)

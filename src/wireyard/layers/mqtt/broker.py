@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from wireyard.layers.mqtt.notes import Notes
-from wireyard.layers.mqtt.records import Link, Moment, Subscribed
+from wireyard.layers.mqtt.records import Link, Position, Subscribed
 from wireyard.layers.mqtt.sessions import MAX_FILTERS, Session, Will
 
 __all__ = ["MAX_CARRIED", "MAX_SESSIONS", "Broker"]
@@ -90,17 +90,17 @@ class Broker:
     def close(
         self,
         session: Session,
-        at: Moment,
+        at: Position,
         ended_by: str,
         will_event: str = "dropped",
-        until: Moment | None = None,
+        until: Position | None = None,
     ) -> None:
         """End the connection that a session is on, if it has not ended.
 
         Parameters
         ----------
         until
-            The last moment at which it was open for certain, `at` if that is not given.
+            The last position at which it was open for certain, `at` if that is not given.
         """
         link = session.link
         if link is None or link.ended_by != "open":
@@ -116,8 +116,8 @@ class Broker:
             session.expires = at.after(link.expires_s)
         self._close_will(session.will, will_event, link, at)
 
-    def count_in_flight(self, session: Session, at: Moment) -> None:
-        """Tell what was on its way when a connection ended."""
+    def count_in_flight(self, session: Session, at: Position) -> None:
+        """Return what was on its way when a connection ended."""
         link = session.link
         assert link is not None
         counts = []
@@ -128,7 +128,7 @@ class Broker:
                 self._notes.fact("in_flight", link, upward, packet_id, at)
         link.in_flight = counts[0], counts[1]
 
-    def _close_will(self, will: Will | None, event: str, link: Link, at: Moment) -> None:
+    def _close_will(self, will: Will | None, event: str, link: Link, at: Position) -> None:
         if will is None or will.step(event) == "dropped":
             return
         # A broker that gives a client up may publish its will before its FIN leaves.
@@ -140,15 +140,15 @@ class Broker:
             delays = [will.delay_s] if link.expires_s is None else [will.delay_s, link.expires_s]
             will.due = at.after(min(delays))
 
-    def _pass_time(self, session: Session, at: Moment) -> None:
-        """Do what became due before a moment: a will is published, the session expires."""
+    def _pass_time(self, session: Session, at: Position) -> None:
+        """Do what became due before a position: a will is published, the session expires."""
         will, expires = session.will, session.expires
         if will and will.due and will.due < at and will.step("delay_over") == "published":
             self._publish(will, will.due)
         if expires is not None and expires < at:
             self._end_filters(session, expires, expires)
 
-    def _publish(self, will: Will, at: Moment) -> None:
+    def _publish(self, will: Will, at: Position) -> None:
         will.message.accepted = at
         self._notes.messages.append(will.message)
 
@@ -165,17 +165,19 @@ class Broker:
         if len(session.served_as) < MAX_FILTERS:
             session.served_as[subscribed.served_as] = None
 
-    def unsubscribe(self, session: Session, filter: str, asked: Moment, answered: Moment) -> None:
+    def unsubscribe(
+        self, session: Session, filter: str, asked: Position, answered: Position
+    ) -> None:
         """Note the end of a subscription."""
         subscribed = session.filters.pop(filter, None)
         if subscribed is not None:
             self._end_filter(subscribed, asked, answered)
 
-    def _end_filter(self, subscribed: Subscribed, leaving: Moment, gone: Moment) -> None:
+    def _end_filter(self, subscribed: Subscribed, leaving: Position, gone: Position) -> None:
         subscribed.leaving, subscribed.gone = leaving, gone
         self._notes.subscriptions.append(subscribed)
 
-    def _end_filters(self, session: Session, leaving: Moment, gone: Moment) -> None:
+    def _end_filters(self, session: Session, leaving: Position, gone: Position) -> None:
         for subscribed in session.filters.values():
             self._end_filter(subscribed, leaving, gone)
         session.filters.clear()

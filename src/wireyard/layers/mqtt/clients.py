@@ -13,7 +13,7 @@ from wireyard.layers.mqtt.observer import Observer
 from wireyard.layers.mqtt.rows import session_row, violation_row
 from wireyard.layers.mqtt.sent import message_notes
 from wireyard.layers.mqtt.subscribers import last_note, subscription_note, topic_note, will_note
-from wireyard.layers.mqtt.values import handed_note, setting_notes
+from wireyard.layers.mqtt.values import attempt_note, value_notes
 from wireyard.layers.steps import Dropped, Fact, Found
 
 __all__ = ["CLIENTS", "follow_clients"]
@@ -63,8 +63,8 @@ def _take_away(observer: Observer, topics: set[tuple[str, bool]]) -> Iterator[Fo
         yield Fact("violations", violation_row(violation))
     for subscribed in _taken(notes.subscriptions):
         yield subscription_note(subscribed)
-    for setting in _taken(notes.settings):
-        yield from setting_notes(setting)
+    for change in _taken(notes.changes):
+        yield from value_notes(change)
     for message in _taken(notes.messages):
         if _is_new((message.topic, message.retain), topics):
             yield topic_note(message)
@@ -73,8 +73,8 @@ def _take_away(observer: Observer, topics: set[tuple[str, bool]]) -> Iterator[Fo
         if _is_new((will.topic, will.retain), topics):
             yield topic_note(will)
         yield will_note(will)
-    for each in _taken(notes.handed):
-        yield handed_note(each) if each.retain else content_note(each)
+    for each in _taken(notes.attempts):
+        yield attempt_note(each) if each.retain else content_note(each)
 
 
 def _is_new(topic: tuple[str, bool], topics: set[tuple[str, bool]]) -> bool:

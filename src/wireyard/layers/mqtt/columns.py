@@ -45,7 +45,7 @@ from wireyard.layers.mqtt.directions import (
 from wireyard.layers.mqtt.missing import MISSING, explain, link_note
 from wireyard.layers.mqtt.packets import Ints, KnownStream, Packets, Part, new_secret
 from wireyard.layers.mqtt.published import Clients, message_tables, published
-from wireyard.layers.mqtt.records import Client, Link, Message, Moment, Subscribed
+from wireyard.layers.mqtt.records import Client, Link, Message, Position, Subscribed
 from wireyard.layers.mqtt.subscribers import Topic, match_topics
 from wireyard.layers.mqtt.topics import topic_hash
 from wireyard.layers.mqtt.tracking import track_clients
@@ -289,7 +289,7 @@ def match(found: Sequence[Clients]) -> Matched:
     matched = Matched([], [], [], {}, set(), set(), set(), [], Counter())
     by_broker: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
     named: set[tuple[TopicKey, bool]] = set()
-    waiting: dict[Moment, Will] = {}
+    waiting: dict[Position, Will] = {}
     for part in found:
         named |= part.topics
         matched.clients += part.clients

@@ -18,7 +18,7 @@ from wireyard.layers.mqtt.conversations import reply_note
 from wireyard.layers.mqtt.expected import Audience, Expected, expected_deliveries
 from wireyard.layers.mqtt.matching import assign
 from wireyard.layers.mqtt.missing import Progress, missing_note
-from wireyard.layers.mqtt.records import Handed, Message, Moment, Subscribed
+from wireyard.layers.mqtt.records import Attempt, Message, Position, Subscribed
 from wireyard.layers.mqtt.rows import delivery_row
 from wireyard.layers.steps import Fact, Found, Key, Note, fact_of, note_of
 
@@ -87,14 +87,14 @@ def asked_note(request: Message) -> Note:
     return Note(DELIVERIES, key, request.sent.order(_ASKED), None)
 
 
-def content_note(one: Message | Handed) -> Note:
-    """Note a message that was sent or handed over."""
+def content_note(one: Message | Attempt) -> Note:
+    """Note a message that was sent or delivered."""
     at, client = one.sent if isinstance(one, Message) else one.at, one.client
     order = at.order(_CONTENT, crc32(one.content))
     return note_of((DELIVERIES, (client.source, client.server, one.topic), order, one))
 
 
-def deliver(records: Iterator[Subscribed | Older | Message | Handed | None]) -> Iterator[Found]:
+def deliver(records: Iterator[Subscribed | Older | Message | Attempt | None]) -> Iterator[Found]:
     """Yield what became of the messages of a topic.
 
     Limits
@@ -111,16 +111,16 @@ def deliver(records: Iterator[Subscribed | Older | Message | Handed | None]) -> 
         elif record is None:
             is_asked = True
         else:
-            rest = cast(Iterator[Message | Handed], chain((record,), records))
+            rest = cast(Iterator[Message | Attempt], chain((record,), records))
             audience, progress = Audience(subscriptions), Progress()
             for several in _by_content(rest):
                 yield from _deliver(several, audience, is_asked, progress, has_older)
             yield from progress.notes()
 
 
-def _by_content(records: Iterator[Message | Handed]) -> Iterator[list[Message | Handed]]:
+def _by_content(records: Iterator[Message | Attempt]) -> Iterator[list[Message | Attempt]]:
     """Yield some records at a time; those with the same content are together."""
-    several: list[Message | Handed] = []
+    several: list[Message | Attempt] = []
     for _, same in groupby(records, key=lambda one: crc32(one.content)):
         several += same
         if len(several) >= _AT_ONCE:
@@ -130,7 +130,7 @@ def _by_content(records: Iterator[Message | Handed]) -> Iterator[list[Message | 
 
 
 def _deliver(
-    records: list[Message | Handed],
+    records: list[Message | Attempt],
     audience: Audience,
     asked: bool,
     progress: Progress,
@@ -140,12 +140,12 @@ def _deliver(
     messages = [one for one in records if isinstance(one, Message)]
     # The last packet of a connection may be a message; its will comes behind that.
     messages.sort(key=lambda one: (one.start, one.origin == "will"))
-    handed = [one for one in records if isinstance(one, Handed)]
-    handed.sort(key=attrgetter("at"))
+    attempts = [one for one in records if isinstance(one, Attempt)]
+    attempts.sort(key=attrgetter("at"))
     if asked:
         yield from (reply_note(one) for one in messages if one.origin == "publish")
     expected = list(expected_deliveries(messages, audience))
-    unexpected = _assign_all(expected, handed)
+    unexpected = _assign_all(expected, attempts)
     taken = _taken(expected, messages)
     for one in expected:
         progress.add(one)
@@ -160,13 +160,13 @@ def _deliver(
 
 
 def _not_due(
-    handed: list[Handed],
+    attempts: list[Attempt],
     expected: list[Expected],
     messages: list[Message],
     found_for: set[Message],
     has_older: bool,
 ) -> Iterator[Found]:
-    """Yield what was handed over and not expected; add the messages it is of to `found_for`.
+    """Yield what was delivered and not expected; add the messages it is of to `found_for`.
 
     Parameters
     ----------
@@ -178,8 +178,8 @@ def _not_due(
     by_content: dict[bytes, list[Message]] = {}
     for message in messages:
         by_content.setdefault(message.content, []).append(message)
-    of_older = _of_older(handed, by_content) if has_older else {}
-    for each in handed:
+    of_older = _of_older(attempts, by_content) if has_older else {}
+    for each in attempts:
         if each.setter is not None:
             found = by_sending.get(each.setter)
         elif not each.is_live:
@@ -199,15 +199,15 @@ def _not_due(
 
 
 def _of_older(
-    handed: list[Handed], by_content: Mapping[bytes, list[Message]]
-) -> dict[Handed, Message]:
-    """Return which messages were handed over, if a client gets one as often as it was sent.
+    attempts: list[Attempt], by_content: Mapping[bytes, list[Message]]
+) -> dict[Attempt, Message]:
+    """Return which messages were delivered, if a client gets one as often as it was sent.
 
     From the last one back, so that what is left over is of before the capture.
     """
-    found: dict[Handed, Message] = {}
+    found: dict[Attempt, Message] = {}
     left: dict[tuple[str, bytes], tuple[int, int]] = {}
-    for each in reversed(handed):
+    for each in reversed(attempts):
         messages, key = by_content.get(each.content, []), (each.client.name, each.content)
         stop = bisect_left(messages, each.at, key=attrgetter("start"))
         count, copies = left.get(key, (stop, 0))
@@ -221,14 +221,14 @@ def _of_older(
     return found
 
 
-def _latest(messages: list[Message], each: Handed) -> Message | None:
-    """Return the latest message of some content before it was handed over."""
+def _latest(messages: list[Message], each: Attempt) -> Message | None:
+    """Return the latest message of some content before it was delivered."""
     place = bisect_left(messages, each.at, key=attrgetter("start"))
     return messages[place - 1] if place else None
 
 
-def _assign_all(expected: Iterable[Expected], handed: Iterable[Handed]) -> list[Handed]:
-    """Give everybody what was handed to them; return what was not expected."""
+def _assign_all(expected: Iterable[Expected], attempts: Iterable[Attempt]) -> list[Attempt]:
+    """Give everybody what was delivered to them; return what was not expected."""
     due: dict[tuple[object, ...], list[Expected]] = {}
     shared: dict[bytes, list[Expected]] = {}
     for one in expected:
@@ -237,11 +237,11 @@ def _assign_all(expected: Iterable[Expected], handed: Iterable[Handed]) -> list[
             shared.setdefault(content, []).append(one)
         else:
             due.setdefault((one.name, content, one.retain), []).append(one)
-    got: dict[tuple[object, ...], list[Handed]] = {}
-    for each in handed:
+    got: dict[tuple[object, ...], list[Attempt]] = {}
+    for each in attempts:
         retain = each.retain if each.is_live else None
         got.setdefault((each.client.name, each.content, retain), []).append(each)
-    rest: dict[bytes, list[Handed]] = {}
+    rest: dict[bytes, list[Attempt]] = {}
     for key, of_client in got.items():
         for each in assign(due.get(key, []), of_client):
             rest.setdefault(each.content, []).append(each)
@@ -250,12 +250,12 @@ def _assign_all(expected: Iterable[Expected], handed: Iterable[Handed]) -> list[
     return [each for left in rest.values() for each in left]
 
 
-def _assign_shared(groups: list[Expected], rest: list[Handed]) -> list[Handed]:
+def _assign_shared(groups: list[Expected], rest: list[Attempt]) -> list[Attempt]:
     """Give groups what their members got and no subscription of their own accounts for."""
     by_group: dict[str, list[Expected]] = {}
     for one in groups:
         by_group.setdefault(one.name, []).append(one)
-    by_member: dict[str, list[Handed]] = {}
+    by_member: dict[str, list[Attempt]] = {}
     for each in rest:
         by_member.setdefault(each.client.name, []).append(each)
     for of_group in by_group.values():
@@ -270,13 +270,13 @@ def _assign_shared(groups: list[Expected], rest: list[Handed]) -> list[Handed]:
 # --- verdicts -------------------------------------------------------------------------------
 
 
-def _taken(expected: Iterable[Expected], messages: Iterable[Message]) -> dict[Message, Moment]:
+def _taken(expected: Iterable[Expected], messages: Iterable[Message]) -> dict[Message, Position]:
     """Return when brokers showed that they had taken messages: by an answer, or forwarding them.
 
     What was delivered may be an earlier message with the same payload, so beside an answer it
     shows that of the first one only.
     """
-    taken: dict[Message, Moment] = {}
+    taken: dict[Message, Position] = {}
     firsts: dict[bytes, Message] = {}
     for message in messages:
         firsts.setdefault(message.content, message)
@@ -286,14 +286,14 @@ def _taken(expected: Iterable[Expected], messages: Iterable[Message]) -> dict[Me
             continue
         if message.accepted is not None:
             taken.setdefault(message, message.accepted)
-        if one.handed and (message.accepted is None or firsts[message.content] is message):
-            first = one.handed[0].at
+        if one.attempts and (message.accepted is None or firsts[message.content] is message):
+            first = one.attempts[0].at
             taken[message] = min(taken.get(message, first), first)
     return taken
 
 
 def _found(
-    one: Expected, taken: Moment | None, progress: Progress, has_older: bool
+    one: Expected, taken: Position | None, progress: Progress, has_older: bool
 ) -> Iterator[Found]:
     """Yield what became of a message and one of those who were due to get it.
 
@@ -305,12 +305,12 @@ def _found(
         Whether there may be subscriptions that nobody saw, so that a group may have more members.
     """
     due = one.copies
-    for place, each in enumerate(one.handed):
+    for place, each in enumerate(one.attempts):
         # What its client sent again may come again, and is a copy too many all the same.
         verdict = _verdict(each, one.message) if place < due else "duplicate"
         row = delivery_row(one.message, each, _subscription(one, each), verdict)
         yield fact_of((DELIVERIES, row))
-    if one.handed:
+    if one.attempts:
         return
     message = one.message
     if message.refused is not None:
@@ -328,7 +328,7 @@ def _found(
     yield Fact(DELIVERIES, delivery_row(message, None, one.matching[0], verdict))
 
 
-def _subscription(one: Expected, each: Handed) -> Subscribed:
+def _subscription(one: Expected, each: Attempt) -> Subscribed:
     """Return the subscription that a message came by: by its identifier, or any that matches."""
     client, found = each.client.name, None
     for subscribed in one.matching:
@@ -350,8 +350,8 @@ def _without_subscriber(message: Message, has_older: bool) -> str:
     return "undecided" if has_older else "no_subscriber"
 
 
-def _verdict(each: Handed, message: Message | None) -> str:
-    """Return what became of a message that was handed over."""
+def _verdict(each: Attempt, message: Message | None) -> str:
+    """Return what became of a message that was delivered."""
     if each.refused is not None:
         return "refused_by_client"
     if each.qos and each.acknowledged is None:

@@ -1,6 +1,6 @@
 """Who got which message: the steps that take the messages of some topics, by columns.
 
-What is rare is handed to the scalar steps as records: retained values, what was due to somebody for
+What is rare goes to the scalar steps as records: retained values, deliveries that were expected for
 certain and never came, requests and replies.
 """
 
@@ -45,23 +45,23 @@ from wireyard.layers.mqtt.expected import ends_of
 from wireyard.layers.mqtt.flow_kernels import NONE, Status
 from wireyard.layers.mqtt.missing import Passed, missing_note, passed_note
 from wireyard.layers.mqtt.missing_columns import connections_of, explain_absence
-from wireyard.layers.mqtt.numbering import Moments, Numbers, joined, values_at
+from wireyard.layers.mqtt.numbering import Numbers, Positions, joined, values_at
 from wireyard.layers.mqtt.packets import NO_TIME, Bools, Ints, KnownStream
 from wireyard.layers.mqtt.records import (
+    Attempt,
     Client,
-    Handed,
     Link,
-    Moment,
-    Setting,
+    Position,
     Subscribed,
+    ValueChange,
     content_of,
 )
 from wireyard.layers.mqtt.records import Message as Sent
 from wireyard.layers.mqtt.values import (
-    handed_note,
+    attempt_note,
     keep_values,
     new_subscription_note,
-    setting_notes,
+    value_notes,
 )
 from wireyard.layers.steps import Fact, Found, Key, Note
 from wireyard.layers.tables import as_fact_table, fact_table, text_array
@@ -155,7 +155,7 @@ class _Derivation:
         self.sent_table, self.delivered_table = sent, delivered
         self.known = topics
         self.streams = streams
-        self.moments = Moments(
+        self.positions = Positions(
             streams, (sent, "sent"), (sent, "accepted"), (sent, "released"), (delivered, "at")
         )
         self.clients = Numbers(clients)
@@ -204,19 +204,19 @@ class _Derivation:
     # --- messages ---------------------------------------------------------------------------
 
     def _sent(self) -> SentColumns:
-        table, moments = self.sent_table, self.moments
+        table, positions = self.sent_table, self.positions
         wills = [will.message for will in self.known.wills]
         hashes = np.array([will.content for will in self.known.wills], np.int64).reshape(-1, 2)
-        number = moments.of(table, "sent")
+        number = positions.of(table, "sent")
         return SentColumns(
-            sent=joined(number, [moments.add(will.sent) for will in wills]),
+            sent=joined(number, [positions.add(will.sent) for will in wills]),
             accepted=joined(
-                moments.of(table, "accepted"), [moments.add(w.accepted) for w in wills]
+                positions.of(table, "accepted"), [positions.add(w.accepted) for w in wills]
             ),
             released=joined(
-                moments.of(table, "released"), [moments.add(w.released) for w in wills]
+                positions.of(table, "released"), [positions.add(w.released) for w in wills]
             ),
-            start=joined(number, [moments.add(will.start) for will in wills]),
+            start=joined(number, [positions.add(will.start) for will in wills]),
             topic=joined(
                 self._number_topics(table), [self.topics[*w.client[:2], w.topic] for w in wills]
             ),
@@ -247,7 +247,7 @@ class _Derivation:
                 else:
                     self._several[place] = some
         return DeliveredColumns(
-            at=self.moments.of(table, "at"),
+            at=self.positions.of(table, "at"),
             topic=self._number_topics(table),
             content=_contents(table),
             client=_ints(table, "client"),
@@ -265,14 +265,14 @@ class _Derivation:
 
     def _message(self, sent: SentColumns, place: int) -> Sent:
         """Return a message as a record."""
-        table, moments = self.sent_table, self.moments
+        table, positions = self.sent_table, self.positions
         if place >= table.num_rows:
             will: Sent = self.known.wills[place - table.num_rows].message
             return will
         row = {name: table[name][place].as_py() for name in _SAID}
         return Sent(
             "publish",
-            moments.at(int(sent.sent[place])),
+            positions.at(int(sent.sent[place])),
             self.clients.all[sent.client[place]],
             self.topics.all[sent.topic[place]][2],
             b"",
@@ -284,8 +284,8 @@ class _Derivation:
             row["response_topic"],
             row["correlation_data"],
             bool(sent.malformed[place]),
-            moments.get(int(sent.accepted[place])),
-            moments.get(int(sent.released[place])),
+            positions.get(int(sent.accepted[place])),
+            positions.get(int(sent.released[place])),
             None if sent.refused[place] == NONE else int(sent.refused[place]),
         )
 
@@ -294,24 +294,24 @@ class _Derivation:
     def _keep_values(self, sent: SentColumns, delivered: DeliveredColumns) -> None:
         """Follow retained values; what was delivered of them learns which message set it."""
         notes: defaultdict[Key, list[Note]] = defaultdict(list)
-        for setting in self._settings(sent):
-            for note in setting_notes(setting):
+        for change in self._settings(sent):
+            for note in value_notes(change):
                 notes[note.key].append(note)
         for key in self.known.valued:
             for subscribed in self.known.matching.get(key, ()):
                 notes[key].append(new_subscription_note(key[2], subscribed))
-        places: dict[Moment, int] = {}
+        places: dict[Position, int] = {}
         for place in np.flatnonzero(delivered.retain).tolist():
-            at = self.moments.at(int(delivered.at[place]))
+            at = self.positions.at(int(delivered.at[place]))
             places[at] = place
             client = self.clients.all[delivered.client[place]]
             topic = self.topics.all[delivered.topic[place]][2]
             content = content_of(self.delivered_table["payload"][place].as_py() or b"")
-            handed = Handed(at, client, topic, content, int(delivered.qos[place]), True)
-            handed.may_be_live = bool(delivered.may_be_live[place])
-            note = handed_note(handed)
+            attempt = Attempt(at, client, topic, content, int(delivered.qos[place]), True)
+            attempt.may_be_live = bool(delivered.may_be_live[place])
+            note = attempt_note(attempt)
             notes[note.key].append(note)
-        setters: dict[Moment, int] = {}
+        setters: dict[Position, int] = {}
         for of_topic in notes.values():
             of_topic.sort(key=attrgetter("order"))
             for found in keep_values(note.record for note in of_topic):
@@ -323,19 +323,19 @@ class _Derivation:
                 delivered.may_be_live[place] = found.record.may_be_live
                 if setter is not None:
                     if setter not in setters:
-                        setters[setter] = self.moments.add(setter)
+                        setters[setter] = self.positions.add(setter)
                     delivered.setter[place] = setters[setter]
 
-    def _settings(self, sent: SentColumns) -> Iterator[Setting]:
+    def _settings(self, sent: SentColumns) -> Iterator[ValueChange]:
         """Yield what messages did to retained values."""
         payloads = self.sent_table["payload"]
         for place in np.flatnonzero(sent.retain).tolist():
             message = self._message(sent, place)
             if message.origin != "will":
                 message.value = payloads[place].as_py() or b""
-            setting = message.setting()
-            if setting is not None:
-                yield setting
+            change = message.change()
+            if change is not None:
+                yield change
 
     # --- requests and replies ---------------------------------------------------------------
 
@@ -357,9 +357,9 @@ class _Derivation:
         """Find what became of every message; return what is known of it already as a table."""
         subs, kept, firsts, matching = self._subscriptions()
         links = self.known.links
-        ends = [self.moments.numbers((one.accepted, one.closed, one.until)) for one in links]
+        ends = [self.positions.numbers((one.accepted, one.closed, one.until)) for one in links]
         link_clients = [self.clients[one.client] for one in links]
-        ranks = self.moments.ranks()
+        ranks = self.positions.ranks()
         names = Numbers[tuple[str, str, str]]()
         by_client = [names[c.source, c.server, c.name] for c in self.clients.all]
         client_names = np.array(by_client, np.int64)
@@ -403,7 +403,7 @@ class _Derivation:
         by_rank[ranks] = np.arange(len(ranks))
         found = _Found(messages, expected, expected_subs, taken, assigned, message_order,
                        delivered_order, by_rank, subs, grid, names)  # fmt: skip
-        sent_ns, has_none = self.moments.column(sent.sent[message_order], "ns")
+        sent_ns, has_none = self.positions.column(sent.sent[message_order], "ns")
         sent_ns[has_none] = NO_TIME
         explain_absence(
             fates, expected, expected_subs, grid, messages, shown, connections, sent_ns,
@@ -414,26 +414,26 @@ class _Derivation:
         return _delivery_table(self, sent, delivered, found, fates[~is_missed])
 
     def _subscriptions(self) -> tuple[list[Subscribed], list[list[int]], Ints, Ints]:
-        """Return subscriptions, their moments, and which of them match each topic.
+        """Return subscriptions, their positions, and which of them match each topic.
 
-        The moments are the numbers of begin, end, whether that is an end, granted and leaving.
+        The positions are the numbers of begin, end, whether that is an end, granted and leaving.
         """
         subs = self.known.subscriptions
         numbers = {one: number for number, one in enumerate(subs)}
         by_broker: defaultdict[tuple[str, str], list[Subscribed]] = defaultdict(list)
         for one in subs:
             by_broker[one.client[:2]].append(one)
-        moments: list[list[int]] = [[] for _ in subs]
+        positions: list[list[int]] = [[] for _ in subs]
         for of_broker in by_broker.values():
             for one, turn in ends_of(of_broker).items():
-                end = (NONE, 0) if turn is None else (self.moments.add(turn[0]), turn[1])
-                others = [self.moments.add(at) for at in (one.asked, one.granted, one.leaving)]
-                moments[numbers[one]] = [*others, *end]
+                end = (NONE, 0) if turn is None else (self.positions.add(turn[0]), turn[1])
+                others = [self.positions.add(at) for at in (one.asked, one.granted, one.leaving)]
+                positions[numbers[one]] = [*others, *end]
         firsts, matching = [0], []
         for topic in self.topics.all:
             matching += [numbers[one] for one in self.known.matching.get(topic, ())]
             firsts.append(len(matching))
-        return subs, moments, np.array(firsts, np.int64), np.array(matching, np.int64)
+        return subs, positions, np.array(firsts, np.int64), np.array(matching, np.int64)
 
     def _note_missed(
         self,
@@ -459,7 +459,7 @@ class _Derivation:
             record = self._message(sent, int(found.message_order[message]))
             name = int(found.expected[entry, Expected.NAME])
             topics[int(found.messages[message, Message.TOPIC])].add(name)
-            taken = self.moments.at(int(found.by_rank[rank]))
+            taken = self.positions.at(int(found.by_rank[rank]))
             text = found.names.all[name][2]
             self._take([missing_note(record, text, subs[matching[0]], certain, taken)])
         self._note_passed(delivered, found, topics)
@@ -510,8 +510,8 @@ class _Derivation:
                 text,
                 ends.all[int(endpoint[place])],
                 int(qos[place]),
-                self.moments.at(int(found.by_rank[start[place]])),
-                self.moments.at(int(found.by_rank[at[place]])),
+                self.positions.at(int(found.by_rank[start[place]])),
+                self.positions.at(int(found.by_rank[at[place]])),
             )
             self._take([passed_note(found.names.all[int(names[place])], passed)])
 
@@ -535,7 +535,7 @@ class _Derivation:
     def message_keys(self, sent: SentColumns, found: _Found, message: Ints) -> pa.Array:
         """Return how messages are called, of rows that are about them."""
         numbers = sent.sent[found.message_order]
-        stream, offset = (self.moments.column(numbers, name)[0] for name in ("stream", "offset"))
+        stream, offset = (self.positions.column(numbers, name)[0] for name in ("stream", "offset"))
         names = _pick(stream, text_array([stream.name for stream in self.streams]))
         offsets = pa.array(offset).cast(pa.string())
         keys = pc.binary_join_element_wise(names.dictionary_decode(), offsets, "@")
@@ -554,7 +554,7 @@ class _Found:
     message_order: Ints
     delivered_order: Ints
     by_rank: Ints
-    """A moment of each rank."""
+    """A position of each rank."""
     subs: list[Subscribed]
     grid: Grid
     """The subscriptions."""
@@ -573,7 +573,7 @@ def _delivery_table(
     sub = fates[:, Fate.SUBSCRIPTION]
     none_sent, none_delivered, none_sub = message == NONE, each == NONE, sub == NONE
     where = values_at(found.message_order, message), values_at(found.delivered_order, each)
-    moments = of.moments
+    positions = of.positions
     sub_clients = np.array([of.clients[one.client] for one in found.subs] or [0], np.int64)
     clients = of.clients.all
     endpoints = text_array([client.endpoint for client in clients])
@@ -612,9 +612,9 @@ def _delivery_table(
         [NONE if one.identifier is None else one.identifier for one in found.subs] or [0], np.int64
     )
     identifier = values_at(identifiers, sub)
-    granted = of.moments.numbers([one.granted for one in found.subs])
-    stream, _ = moments.column(proof, "stream")
-    offset, _ = moments.column(proof, "offset")
+    granted = of.positions.numbers([one.granted for one in found.subs])
+    stream, _ = positions.column(proof, "stream")
+    offset, _ = positions.column(proof, "offset")
     streams = text_array([one.name for one in of.streams])
     sources = text_array([one.source for one in of.streams])
     columns = {
@@ -633,19 +633,19 @@ def _delivery_table(
             values_at(delivered.is_live, where[1]) == 0,
             mask=none_delivered | (values_at(delivered.may_be_live, where[1]) == 1),
         ),
-        "sent_ns": _integers(*moments.column(sent_at, "ns")),
-        "delivered_ns": _integers(*moments.column(at, "ns")),
+        "sent_ns": _integers(*positions.column(sent_at, "ns")),
+        "delivered_ns": _integers(*positions.column(at, "ns")),
         "acknowledged_ns": pa.array(own_ns, mask=none_done),
         "redelivered": pa.array(is_again, mask=none_delivered | (is_untraced & ~is_again)),
         "delivery_count": _integers(values_at(delivered.copies, where[1]), none_delivered),
         "outcome": _pick(np.where(none_delivered, never, outcome), _OUTCOMES),
         "verdict": _pick(fates[:, Fate.VERDICT], text_array(VERDICT_NAMES)),
-        "sent_frame": _integers(*moments.column(sent_at, "frame")),
-        "accepted_frame": _integers(*moments.column(accepted, "frame")),
+        "sent_frame": _integers(*positions.column(sent_at, "frame")),
+        "accepted_frame": _integers(*positions.column(accepted, "frame")),
         "subscribed_frame": _integers(
-            *moments.column(np.where(none_sub, NONE, values_at(granted, sub)), "frame")
+            *positions.column(np.where(none_sub, NONE, values_at(granted, sub)), "frame")
         ),
-        "delivered_frame": _integers(*moments.column(at, "frame")),
+        "delivered_frame": _integers(*positions.column(at, "frame")),
         "acknowledged_frame": pa.array(own_frame, mask=none_done),
         "source": _pick(stream, sources),
         "stream": _pick(stream, streams),

@@ -52,7 +52,7 @@ class SentColumns:
     sent: Ints
     accepted: Ints
     released: Ints
-    """Moments by number."""
+    """Positions by number."""
     start: Ints
     topic: Ints
     content: Grid
@@ -89,12 +89,12 @@ class DeliveredColumns:
 
 
 def subscription_grid(
-    subs: Sequence[Subscribed], moments: Sequence[Sequence[int]], ranks: Ints, names: Numbers[Any]
+    subs: Sequence[Subscribed], positions: Sequence[Sequence[int]], ranks: Ints, names: Numbers[Any]
 ) -> Grid:
-    """Return subscriptions as columns of `Subscription`; `moments` are those of each by number."""
+    """Return subscriptions as columns of `Subscription`; `positions` are the numbers of theirs."""
     grid = np.empty((len(subs), len(Subscription)), np.int64)
     filters = Numbers[str]()
-    for row, one, (asked, granted, leaving, end, ends) in zip(grid, subs, moments, strict=True):
+    for row, one, (asked, granted, leaving, end, ends) in zip(grid, subs, positions, strict=True):
         broker = one.client[:2]
         row[Subscription.BEGINS] = 2 * ranks[asked]
         row[Subscription.ENDS] = NONE if end == NONE else 2 * ranks[end] + ends

@@ -5,7 +5,7 @@ The references are `expected`, `matching` and `deliveries`.
 Axes: m = messages, by topic and payload and then by when they were sent; d = what was delivered, by
 topic and payload and then by when; u = subscriptions; e = expected deliveries, a message and a
 client or a group each; g = groups of messages and deliveries with one topic and payload; r = rows.
-Moments are ranks: the smaller of two is the earlier, and -1 is none.
+Positions are ranks: the smaller of two is the earlier, and -1 is none.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ _GRID: Final = array("int64", 2)
 
 @kernel(_INTS(_INTS, _INTS, _INTS, _INTS, _INTS))
 def rank(order: Ints, ns: Ints, frame: Ints, offset: Ints, ranks: Ints) -> Ints:
-    """Rank moments, equal ones alike; `order` has them by `ns`, and is put right for the rest."""
+    """Rank positions, equal ones alike; `order` has them by `ns`, and is put right for the rest."""
     latest = -1
     start = 0
     while start < len(order):
@@ -206,15 +206,15 @@ def _find_latest(numbers: Ints, start: Ints, at: Ints, found: Ints) -> None:
 
 
 @piece
-def _stands(subs: Grid, one: int, moment: int) -> bool:
-    turn = 2 * moment + 1
+def _stands(subs: Grid, one: int, position: int) -> bool:
+    turn = 2 * position + 1
     ends = subs[one, Subscription.ENDS]
     return bool(subs[one, Subscription.BEGINS] < turn and (ends == NONE or turn <= ends))
 
 
 @piece
 def _matches(messages: Grid, message: int, subs: Grid, one: int) -> int:
-    """Tell when a subscription stood: 1 from the beginning, 2 when the broker had the message."""
+    """Return when a subscription stood: 1 from the beginning, 2 when the broker had the message."""
     if (
         subs[one, Subscription.NO_LOCAL]
         and subs[one, Subscription.NAME] == messages[message, Message.NAME]
@@ -294,7 +294,7 @@ def find_expected(
 
 @piece
 def _is_held(subs: Grid, one: int, expected_subs: Ints, held: int, used: int) -> bool:
-    """Tell whether another subscription of the same client to the same filter is held."""
+    """Return whether another subscription of the same client to the same filter is held."""
     for place in range(held, used):
         other = expected_subs[place]
         if (
@@ -715,7 +715,7 @@ def _outcome(messages: Grid, message: int, delivered: Grid, each: int) -> int:
 def _is_certain(
     messages: Grid, subs: Grid, expected: Grid, expected_subs: Ints, entry: int, taken: int
 ) -> bool:
-    """Tell whether a subscription stood from before a message until the broker had it."""
+    """Return whether a subscription stood from before a message until the broker had it."""
     start = messages[expected[entry, Expected.MESSAGE], Message.START]
     first = expected[entry, Expected.FIRST]
     for place in range(first, first + expected[entry, Expected.SUBSCRIPTIONS]):

@@ -4,7 +4,7 @@
    `Observer`: sessions, broken rules, and what became of each message on its way to the broker, or
    from it. A connection on which nobody tells a client id stands for itself.
 2. ``subscribers``, key: source and server. Which subscriptions match which topics.
-3. ``values``, key: source, server and topic. Retained values; what was handed over of them learns
+3. ``values``, key: source, server and topic. Retained values; what was delivered of them learns
    which message set it, and what a new subscription should have got breaks a rule.
 4. ``deliveries``, key: source, server and topic, one payload after the other. Who should have got
    a message, and who got it.

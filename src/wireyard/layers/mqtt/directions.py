@@ -110,15 +110,15 @@ def in_order(rows: Iterable[Row]) -> list[Row]:
     gap has no time, and stands behind the row before it.
     """
     latest: dict[Stream, tuple[int, int]] = {}
-    moments = []
+    positions = []
     for place, row in enumerate(rows):
         stream = row["source"], row["stream"]
-        moment = latest.get(stream, (0, 0))
+        position = latest.get(stream, (0, 0))
         if row.get("captured_ns") is not None:
-            moment = latest[stream] = max(moment, (row["captured_ns"], row["frame"]))
-        moments.append((*moment, place, row))
-    moments.sort(key=lambda one: one[:3])
-    return [one[3] for one in moments]
+            position = latest[stream] = max(position, (row["captured_ns"], row["frame"]))
+        positions.append((*position, place, row))
+    positions.sort(key=lambda one: one[:3])
+    return [one[3] for one in positions]
 
 
 # --- evidence from rows ---------------------------------------------------------------------

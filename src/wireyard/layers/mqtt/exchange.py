@@ -11,7 +11,7 @@ from wireyard.layers.mqtt.flow_tables import Cell
 from wireyard.layers.mqtt.flows import event_of
 from wireyard.layers.mqtt.notes import Notes
 from wireyard.layers.mqtt.properties import properties_of
-from wireyard.layers.mqtt.records import Handed, Message, Moment, content_of
+from wireyard.layers.mqtt.records import Attempt, Message, Position, content_of
 from wireyard.layers.mqtt.requests import MAX_ASKED
 from wireyard.layers.mqtt.sessions import Direction
 from wireyard.layers.mqtt.state import Connection, Row
@@ -33,7 +33,7 @@ class Exchange:
         """Return one direction of a new session."""
         return Direction(known)
 
-    def accept_before(self, connection: Connection, request: Moment, answer: Moment) -> None:
+    def accept_before(self, connection: Connection, request: Position, answer: Position) -> None:
         """Take it that the broker took all that was published before a request it answered."""
         unproved = connection.unproved
         while unproved and unproved[0].sent < request:
@@ -41,7 +41,7 @@ class Exchange:
             message.accepted = answer
             self._notes.messages.append(message)
 
-    def accept_all(self, connection: Connection, at: Moment) -> None:
+    def accept_all(self, connection: Connection, at: Position) -> None:
         """Take it that the broker took all that was published."""
         for message in connection.unproved or ():
             message.accepted = at
@@ -51,29 +51,29 @@ class Exchange:
         self._notes.messages += connection.unproved or ()
         connection.unproved = None
 
-    def over(self, records: Iterable[Message | Handed]) -> None:
+    def over(self, records: Iterable[Message | Attempt]) -> None:
         """Note messages of which nothing more can come."""
         for record in records:
             if isinstance(record, Message):
                 self._notes.messages.append(record)
             else:
-                self._notes.handed.append(record)
+                self._notes.attempts.append(record)
 
-    def pingreq(self, connection: Connection, row: Row, at: Moment, _: bool) -> None:
+    def pingreq(self, connection: Connection, row: Row, at: Position, _: bool) -> None:
         """Take a PINGREQ."""
         if len(connection.pings) < MAX_ASKED:
             connection.pings.append(at)
         else:
             self._notes.dropped["requests"] += 1
 
-    def pingresp(self, connection: Connection, row: Row, at: Moment, _: bool) -> None:
+    def pingresp(self, connection: Connection, row: Row, at: Position, _: bool) -> None:
         """Take a PINGRESP."""
         if connection.pings:
             connection.prove(connection.pings.popleft(), at)
         else:
             connection.breaks("pingresp_unasked", False, at)
 
-    def publish(self, connection: Connection, row: Row, at: Moment, upward: bool) -> None:
+    def publish(self, connection: Connection, row: Row, at: Position, upward: bool) -> None:
         """Take a PUBLISH, from the client if it goes `upward`."""
         topic, qos, properties = (
             row.get("topic"),
@@ -94,8 +94,8 @@ class Exchange:
         notes = self._notes
         notes.fact("sent", connection.link, upward, None, at)
         notes.fact("delivered", connection.link, upward, None, at)
-        if isinstance(found, Handed):
-            notes.handed.append(found)
+        if isinstance(found, Attempt):
+            notes.attempts.append(found)
             return
         unproved = connection.unproved
         if unproved is None:
@@ -110,15 +110,15 @@ class Exchange:
         self,
         connection: Connection,
         row: Row,
-        at: Moment,
+        at: Position,
         upward: bool,
-        found: Message | Handed,
+        found: Message | Attempt,
     ) -> None:
         notes, packet_id = self._notes, row["packet_id"]
         direction = connection.session.up if upward else connection.session.down
         event = event_of(layout.PUBLISH, row["qos"], bool(row["dup"]))
         assert event is not None
-        before: Message | Handed | None = direction.carried.get(packet_id)
+        before: Message | Attempt | None = direction.carried.get(packet_id)
         if before is None and connection.broker.carried >= connection.broker.most_carried:
             notes.dropped["flows"] += 1
             self.over((found,))
@@ -151,7 +151,7 @@ class Exchange:
         notes.fact(sender.fact, connection.link, upward, packet_id, at)
         notes.fact(receiver.fact, connection.link, upward, packet_id, at)
 
-    def acknowledge(self, connection: Connection, row: Row, at: Moment, by_client: bool) -> None:
+    def acknowledge(self, connection: Connection, row: Row, at: Position, by_client: bool) -> None:
         """Take a PUBACK, PUBREC, PUBREL or PUBCOMP."""
         packet_id, kind = row.get("packet_id"), row["packet_type"]
         code = row.get("return_code") or 0
@@ -164,7 +164,7 @@ class Exchange:
         sender = direction.sender.step(packet_id, event)
         receiver = direction.receiver.step(packet_id, event)
         own = sender if by_sender else receiver
-        record: Message | Handed | None = direction.carried.get(packet_id)
+        record: Message | Attempt | None = direction.carried.get(packet_id)
         if own.rule is not None:
             key = record.key if isinstance(record, Message) else None
             connection.breaks(own.rule, by_client, at, key)
@@ -179,7 +179,7 @@ class Exchange:
         elif record is not None and fact == "refused":
             record.refused = code
 
-    def _settle(self, message: Message, fact: str | None, code: int, at: Moment) -> None:
+    def _settle(self, message: Message, fact: str | None, code: int, at: Position) -> None:
         """Note how far a client's message got."""
         if fact == "refused":
             message.refused = code
@@ -188,15 +188,15 @@ class Exchange:
         elif fact == "acknowledged" and message.accepted is None and message.refused is None:
             message.accepted = at
         if message.value is not None and message.accepted:
-            setting = message.setting()
-            if setting is not None:
+            change = message.change()
+            if change is not None:
                 # It may come again; its payload, which may be large, need not wait for that.
-                self._notes.settings.append(setting)
+                self._notes.changes.append(change)
                 message.value = None
 
 
 def _topic(
-    connection: Connection, sent: str, properties: Mapping[str, Any], at: Moment, upward: bool
+    connection: Connection, sent: str, properties: Mapping[str, Any], at: Position, upward: bool
 ) -> str | None:
     """Return the topic that a PUBLISH with properties means, None if that was never told."""
     topic, fault = connection.aliases[upward].resolve(sent, properties.get("topic_alias"))
@@ -210,7 +210,7 @@ def _topic(
 
 
 def _message(
-    connection: Connection, row: Row, at: Moment, topic: str, properties: Mapping[str, Any]
+    connection: Connection, row: Row, at: Position, topic: str, properties: Mapping[str, Any]
 ) -> Message:
     payload, retain = row.get("payload") or b"", bool(row.get("retain"))
     return Message(
@@ -231,9 +231,9 @@ def _message(
 
 
 def _handed(
-    connection: Connection, row: Row, at: Moment, topic: str, properties: Mapping[str, Any]
-) -> Handed:
-    return Handed(
+    connection: Connection, row: Row, at: Position, topic: str, properties: Mapping[str, Any]
+) -> Attempt:
+    return Attempt(
         at,
         connection.link.client,
         topic,
@@ -246,12 +246,12 @@ def _handed(
     )
 
 
-def _same(before: Message | Handed, found: Message | Handed) -> bool:
-    """Tell whether what is flagged as sent again is what was sent."""
+def _same(before: Message | Attempt, found: Message | Attempt) -> bool:
+    """Return whether what is flagged as sent again is what was sent."""
     return before.topic == found.topic and before.content == found.content
 
 
-def _again(record: Message | Handed, at: Moment, sender: Cell, receiver: Cell) -> None:
+def _again(record: Message | Attempt, at: Position, sender: Cell, receiver: Cell) -> None:
     """Note that a message was sent again."""
     if isinstance(record, Message):
         record.again.append(at)

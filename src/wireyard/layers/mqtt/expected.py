@@ -12,17 +12,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from wireyard.layers.mqtt.records import Handed, Message, Moment, Subscribed
+from wireyard.layers.mqtt.records import Attempt, Message, Position, Subscribed
 
 __all__ = ["Audience", "Expected", "Turn", "ends_of", "expected_deliveries"]
 
 _MAX_REMEMBERED: Final = 1 << 20
 """Subscriptions that stood at some times, together: what is forgotten is found once more."""
 _BEGINS, _ENDS = range(2)
-"""What begins at a moment is there, what ends at it still is."""
+"""What begins at a position is there, what ends at it still is."""
 
-Turn = tuple[Moment, int]
-"""A moment, and 0 for what begins then or 1 for what ends."""
+Turn = tuple[Position, int]
+"""A position, and 0 for what begins then or 1 for what ends."""
 
 
 @dataclass(slots=True, eq=False)
@@ -33,11 +33,11 @@ class Expected:
     name: str
     """The client, or the filter with the group's name."""
     matching: list[Subscribed] = field(default_factory=list)
-    handed: list[Handed] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list)
 
     @property
-    def start(self) -> Moment:
-        """From when on the message can have been handed over."""
+    def start(self) -> Position:
+        """From when on the message can have been delivered."""
         return self.message.start
 
     @property
@@ -52,16 +52,16 @@ class Expected:
 
     @property
     def retain(self) -> bool:
-        """Whether it is handed over with RETAIN though it is no retained value."""
+        """Whether it is delivered with RETAIN though it is no retained value."""
         return self.message.retain and any(one.retain_as_published for one in self.matching)
 
     @property
     def qos(self) -> set[int]:
-        """What it may be handed over with."""
+        """What it may be delivered with."""
         sent = self.message.qos
         return {min(sent, one.qos) for one in self.matching}
 
-    def certain(self, taken: Moment) -> list[Subscribed]:
+    def certain(self, taken: Position) -> list[Subscribed]:
         """Return the subscriptions from before the message that did not end before `taken`."""
         return [
             one
@@ -87,9 +87,9 @@ class Audience:
         self._found: dict[int, list[Subscribed]] = {}
         self._remembered = 0
 
-    def at(self, moment: Moment) -> list[Subscribed]:
-        """Return the subscriptions that stood at a moment."""
-        turn = moment, _ENDS
+    def at(self, position: Position) -> list[Subscribed]:
+        """Return the subscriptions that stood at a position."""
+        turn = position, _ENDS
         behind = bisect_left(self._turns, turn)
         found = self._found.get(behind)
         if found is None:
@@ -124,8 +124,8 @@ def expected_deliveries(messages: Iterable[Message], audience: Audience) -> Iter
     for message in messages:
         matching: dict[tuple[str, str], Subscribed] = {}
         before: list[Subscribed] | None = None
-        for moment in _probes(message):
-            standing = audience.at(moment)
+        for position in _probes(message):
+            standing = audience.at(position)
             if standing is before:  # Nothing came or went.
                 continue
             before = standing
@@ -140,8 +140,8 @@ def expected_deliveries(messages: Iterable[Message], audience: Audience) -> Iter
         yield from found.values()
 
 
-def _probes(message: Message) -> Iterator[Moment]:
-    """Yield the moments between which the broker forwarded a message."""
+def _probes(message: Message) -> Iterator[Position]:
+    """Yield the positions between which the broker forwarded a message."""
     yield message.start
     if message.accepted is not None and message.accepted > message.start:
         yield message.accepted

@@ -454,7 +454,7 @@ def _asks_before(
     packets: Grid, packet: int, by_client: bool, records: Grid, carried: Shorts, link: Ints,
     pings: Shorts, since: int,
 ) -> bool:  # fmt: skip
-    """Tell whether a packet answers a request that came behind another packet."""
+    """Return whether a packet answers a request that came behind another packet."""
     kind = packets[packet, Packet.KIND]
     if by_client or kind in (_PUBLISH, _PUBREL):
         return False

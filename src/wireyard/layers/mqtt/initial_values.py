@@ -16,10 +16,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from wireyard.layers.mqtt.records import (
-    Handed,
-    Moment,
-    Setting,
+    Attempt,
+    Position,
     Subscribed,
+    ValueChange,
     content_of,
     may_exceed,
 )
@@ -38,8 +38,8 @@ class _Due(NamedTuple):
     """A value that a subscription should get."""
 
     subscribed: Subscribed
-    confirmed: Moment
-    setting: Setting
+    confirmed: Position
+    change: ValueChange
     content: bytes
 
 
@@ -52,18 +52,18 @@ class InitialValues:
     """
 
     def __init__(self) -> None:
-        self._settled: Moment | None = None
+        self._settled: Position | None = None
         """From when on the value is what was set last."""
         self._is_unsettled = False
         """Whether a broker may take a message still that sets the value."""
         self._by_client: dict[str, list[Subscribed]] = {}
         self._due: dict[str, list[_Due]] = {}
-        self._live: dict[str, tuple[Moment, int]] = {}
+        self._live: dict[str, tuple[Position, int]] = {}
         """The message that set the value which a client had last, and how often it had it."""
         self._unconfirmed: list[_Due] = []
         """Those of `_due` that a change of the value still concerns."""
 
-    def change(self, sent: Moment, accepted: Moment | None) -> None:
+    def change(self, sent: Position, accepted: Position | None) -> None:
         """Take that the value changes, at some time between two packets."""
         concerned = [one for one in self._unconfirmed if sent < one.confirmed]
         self._unconfirmed.clear()
@@ -76,65 +76,65 @@ class InitialValues:
             self._settled = max(self._settled or accepted, accepted)
 
     def subscribe(
-        self, subscribed: Subscribed, value: Value | None, setting: Setting | None
+        self, subscribed: Subscribed, value: Value | None, change: ValueChange | None
     ) -> None:
         """Take a new subscription, and the value that the topic has as far as anybody saw."""
         name = subscribed.client.name
         self._by_client.setdefault(name, []).append(subscribed)
         confirmed = subscribed.confirmed
-        if confirmed is None or value is None or setting is None:
+        if confirmed is None or value is None or change is None:
             return
-        if self._is_due(subscribed, value, setting, confirmed):
-            due = _Due(subscribed, confirmed, setting, content_of(value.payload))
+        if self._is_due(subscribed, value, change, confirmed):
+            due = _Due(subscribed, confirmed, change, content_of(value.payload))
             self._due.setdefault(name, []).append(due)
             self._unconfirmed.append(due)
 
     def _is_due(
-        self, subscribed: Subscribed, value: Value, setting: Setting, confirmed: Moment
+        self, subscribed: Subscribed, value: Value, change: ValueChange, confirmed: Position
     ) -> bool:
         if self._is_unsettled or self._settled is None or subscribed.asked < self._settled:
             return False
-        own = subscribed.no_local and setting.client.name == subscribed.client.name
-        too_large = may_exceed(subscribed.maximum_packet_size, value.topic, setting.length)
+        own = subscribed.no_local and change.client.name == subscribed.client.name
+        too_large = may_exceed(subscribed.maximum_packet_size, value.topic, change.length)
         lasts = value.until is None or confirmed.time < value.until
         can_be_compared = confirmed.ns is not None and subscribed.known
         sent = value.qos > 0 and subscribed.gets_values and not (own or too_large)
         return can_be_compared and sent and lasts
 
-    def deliver(self, each: Handed, settings: Sequence[Setting]) -> Iterator[Fact]:
-        """Take what was handed over with RETAIN; `settings` may have set its value."""
+    def deliver(self, each: Attempt, changes: Sequence[ValueChange]) -> Iterator[Fact]:
+        """Take what was delivered with RETAIN; `changes` may have set its value."""
         name = each.client.name
         due = self._due.get(name, [])
         # What nobody was seen to set has taken the place of the value.
-        due[:] = [one for one in due if settings and one.content != each.content]
+        due[:] = [one for one in due if changes and one.content != each.content]
         matching = self._by_client.get(name, [])
         if not matching or each.at.ns is None or not all(one.known for one in matching):
             return
         allowed = {
-            setting.qos if one.version == _AS_PUBLISHED else min(setting.qos, one.qos)
-            for setting in settings
+            change.qos if one.version == _AS_PUBLISHED else min(change.qos, one.qos)
+            for change in changes
             for one in matching
         }
         if allowed and each.qos not in allowed:
-            yield from _violations("retained_qos", matching[-1], each.at, settings[0])
+            yield from _violations("retained_qos", matching[-1], each.at, changes[0])
 
-    def is_live(self, each: Handed, setting: Setting) -> bool:
-        """Tell whether what was handed over with RETAIN was so because it was sent.
+    def is_live(self, each: Attempt, change: ValueChange) -> bool:
+        """Return whether what was delivered with RETAIN was so because it was sent.
 
         The broker sent as many copies of it as there were subscriptions with Retain As Published.
         """
-        until = setting.accepted or each.at
+        until = change.accepted or each.at
         copies = sum(
             one.retain_as_published
             and one.asked < until
-            and (one.gone is None or setting.sent < one.gone)
+            and (one.gone is None or change.sent < one.gone)
             for one in self._by_client.get(each.client.name, ())
         )
         if not copies:
             return False
         sent, count = self._live.get(each.client.name, (None, 0))
-        count = count + 1 if sent == setting.sent else 1
-        self._live[each.client.name] = setting.sent, count
+        count = count + 1 if sent == change.sent else 1
+        self._live[each.client.name] = change.sent, count
         return count <= copies
 
     def missing(self) -> Iterator[Fact]:
@@ -142,12 +142,14 @@ class InitialValues:
         for due in self._due.values():
             for one in due:
                 yield from _violations(
-                    "retained_missing", one.subscribed, one.confirmed, one.setting
+                    "retained_missing", one.subscribed, one.confirmed, one.change
                 )
 
 
-def _violations(rule: str, subscribed: Subscribed, at: Moment, setting: Setting) -> Iterator[Fact]:
+def _violations(
+    rule: str, subscribed: Subscribed, at: Position, change: ValueChange
+) -> Iterator[Fact]:
     """Yield that the broker broke a rule, if the version of its client has it."""
     if (found := broken(rule, subscribed.version)) is not None:
-        row = violation_row_of(*found, subscribed.client, False, at, setting.sent.key)
+        row = violation_row_of(*found, subscribed.client, False, at, change.sent.key)
         yield fact_of(("violations", row))

@@ -8,7 +8,7 @@ from typing import Any, Final
 from wireyard.layers.mqtt.aliases import Aliases
 from wireyard.layers.mqtt.flows import MAX_IN_FLIGHT
 from wireyard.layers.mqtt.properties import properties_of
-from wireyard.layers.mqtt.records import Link, Message, Moment, content_of
+from wireyard.layers.mqtt.records import Link, Message, Position, content_of
 from wireyard.layers.mqtt.sessions import Will
 from wireyard.layers.mqtt.state import Connection, Row
 
@@ -22,7 +22,7 @@ _FOREVER_S: Final = 0xFFFF_FFFF
 """Session Expiry Interval of a session that does not expire."""
 
 
-def connect(connection: Connection, row: Row, at: Moment) -> None:
+def connect(connection: Connection, row: Row, at: Position) -> None:
     """Take the CONNECT of a connection."""
     link = connection.link
     properties = properties_of(row.get("properties"))
@@ -45,7 +45,7 @@ def connect(connection: Connection, row: Row, at: Moment) -> None:
         connection.aliases[True] = Aliases()
 
 
-def connack(connection: Connection, row: Row, at: Moment) -> None:
+def connack(connection: Connection, row: Row, at: Position) -> None:
     """Take a CONNACK, which refuses the connection or opens it."""
     link = connection.link
     link.status = row.get("return_code") or 0
@@ -61,7 +61,7 @@ def connack(connection: Connection, row: Row, at: Moment) -> None:
     connection.answered()
 
 
-def _open(connection: Connection, said: Mapping[str, Any], at: Moment) -> None:
+def _open(connection: Connection, said: Mapping[str, Any], at: Position) -> None:
     """Begin the session; `said` are the properties of CONNACK."""
     link, opening = connection.link, connection.opening or {}
     asked = properties_of(opening.get("properties"))
@@ -88,7 +88,7 @@ def _open(connection: Connection, said: Mapping[str, Any], at: Moment) -> None:
         connection.give_up(before)
 
 
-def disconnect(connection: Connection, row: Row, at: Moment, by_client: bool) -> None:
+def disconnect(connection: Connection, row: Row, at: Position, by_client: bool) -> None:
     """Take a DISCONNECT."""
     link, session = connection.link, connection.session
     if by_client and "session_expiry_interval" in (said := properties_of(row.get("properties"))):

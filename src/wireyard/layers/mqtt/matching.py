@@ -1,7 +1,7 @@
-"""Which handed-over message is which message that was sent: by topic and payload, in their order.
+"""Which delivery attempt is of which message: by topic and payload, in their order.
 
 No packet says it. Brokers forward a topic and a payload as they are, so the two are the key; of
-messages that have both in common each was handed over after it was sent, in order. That leaves one
+messages that have both in common each was delivered after it was sent, in order. That leaves one
 answer where nothing is missing; where something is, the one with the shortest waits.
 """
 
@@ -11,75 +11,75 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 
 from wireyard.layers.mqtt.expected import Expected
-from wireyard.layers.mqtt.records import Handed
+from wireyard.layers.mqtt.records import Attempt
 
 __all__ = ["assign"]
 
 _at = attrgetter("at")
 
 
-def assign(expected: Sequence[Expected], handed: Sequence[Handed]) -> list[Handed]:
-    """Give messages of one topic and payload what was handed over of them.
+def assign(expected: Sequence[Expected], attempts: Sequence[Attempt]) -> list[Attempt]:
+    """Give messages of one topic and payload what was delivered of them.
 
     Parameters
     ----------
-    expected, handed
-        In the order of their places. What is assigned is appended to `Expected.handed`.
+    expected, attempts
+        In the order of their places. What is assigned is appended to `Expected.attempts`.
 
     Returns
     -------
-    list of Handed
+    list of Attempt
         What is none of them.
     """
-    rest = _latest_first(expected, handed, lambda one: one.qos)
+    rest = _latest_first(expected, attempts, lambda one: one.qos)
     if rest:
         # What came with a QoS that it should not have has come all the same.
         rest = _latest_first(expected, rest, lambda one: (0, 1, 2))
     for one in expected:
-        one.handed.sort(key=_at, reverse=True)
+        one.attempts.sort(key=_at, reverse=True)
     _cover(expected)
     for one in expected:
-        one.handed.reverse()
+        one.attempts.reverse()
     return rest
 
 
 def _latest_first(
     expected: Sequence[Expected],
-    handed: Sequence[Handed],
+    attempts: Sequence[Attempt],
     levels: Callable[[Expected], Iterable[int]],
-) -> list[Handed]:
+) -> list[Attempt]:
     """Give each, from the last one back, to the latest message before it that takes its QoS."""
     open_ones: dict[int, list[Expected]] = {0: [], 1: [], 2: []}
     for one in expected:
         for qos in levels(one):
             open_ones[qos].append(one)
     rest = []
-    for each in reversed(handed):
+    for each in reversed(attempts):
         candidates = open_ones[each.qos]
         # What is full, or was sent later, is nothing for those before either.
         while candidates and not _takes(candidates[-1], each):
             candidates.pop()
         if candidates:
-            candidates[-1].handed.append(each)
+            candidates[-1].attempts.append(each)
         else:
             rest.append(each)
     return rest[::-1]
 
 
-def _takes(one: Expected, each: Handed) -> bool:
-    return one.start < each.at and len(one.handed) < one.capacity
+def _takes(one: Expected, each: Attempt) -> bool:
+    return one.start < each.at and len(one.attempts) < one.capacity
 
 
 def _cover(expected: Sequence[Expected]) -> None:
     """Give those that have nothing the first of a later message that has more than it needs.
 
-    That is as causal as before: it was handed over after a message that was sent after theirs.
+    That is as causal as before: it was delivered after a message that was sent after theirs.
     """
     rich: list[Expected] = []
     for one in reversed(expected):
-        if len(one.handed) > 1:
+        if len(one.attempts) > 1:
             rich.append(one)
-        elif not one.handed and rich:
-            one.handed.append(rich[-1].handed.pop())
-            if len(rich[-1].handed) == 1:
+        elif not one.attempts and rich:
+            one.attempts.append(rich[-1].attempts.pop())
+            if len(rich[-1].attempts) == 1:
                 rich.pop()

@@ -1,4 +1,4 @@
-"""Why a message was not handed over: where its subscriber was, and what became of its session.
+"""Why a message was not delivered: where its subscriber was, and what became of its session.
 
 Rules of this file (errata M31 and M32):
 
@@ -20,7 +20,7 @@ from wireyard.layers.mqtt.records import (
     SMALLEST_WINDOW,
     Link,
     Message,
-    Moment,
+    Position,
     Subscribed,
     may_exceed,
 )
@@ -37,10 +37,10 @@ _NS_PER_S: Final = 1_000_000_000
 
 
 class Missed(NamedTuple):
-    """A message that was due to a client, or to one of a group, and was not handed over."""
+    """A message that was due to a client, or to one of a group, and was not delivered."""
 
     message: Message
-    taken: Moment
+    taken: Position
     """When the broker had shown that it took it."""
     subscribed: Subscribed
     granted: tuple[tuple[str, int], ...]
@@ -54,9 +54,9 @@ class Passed(NamedTuple):
     """Its topic; None where it is that sent last of any topic."""
     endpoint: str
     qos: int
-    sent: Moment
-    at: Moment
-    """When it was handed over."""
+    sent: Position
+    at: Position
+    """When it was delivered."""
 
 
 class Progress:
@@ -64,7 +64,7 @@ class Progress:
 
     Limits
     ------
-    What is held is a moment for each connection on which some of them came, and QoS.
+    What is held is a position for each connection on which some of them came, and QoS.
     """
 
     def __init__(self) -> None:
@@ -73,9 +73,9 @@ class Progress:
         self._passed: dict[tuple[Key, str, int], Passed] = {}
 
     def add(self, one: Expected) -> None:
-        """Add what was handed over of a message."""
+        """Add what was delivered of a message."""
         topic, sent, client = one.message.topic, one.start, one.message.client
-        for each in one.handed:
+        for each in one.attempts:
             key = (*client[:2], one.name), each.client.endpoint, each.qos
             before = self._passed.get(key)
             if before is None or before.sent < sent:
@@ -96,7 +96,7 @@ def passed_note(key: Key, passed: Passed) -> Note:
     return Note(MISSING, key, order, passed)
 
 
-def _order_on(topic: str, missed: Moment | None) -> Order:
+def _order_on(topic: str, missed: Position | None) -> Order:
     """Return the place of a message that was missed, and before them of what came on its topic."""
     group = topic_hash(topic)
     if missed is None:
@@ -110,9 +110,9 @@ def link_note(link: Link, name: str) -> Note:
 
 
 def missing_note(
-    message: Message, name: str, subscribed: Subscribed, certain: list[Subscribed], taken: Moment
+    message: Message, name: str, subscribed: Subscribed, certain: list[Subscribed], taken: Position
 ) -> Note:
-    """Note a message that was not handed over to anybody of those who were due to get it.
+    """Note a message that was not delivered to anybody of those who were due to get it.
 
     Parameters
     ----------
@@ -183,8 +183,8 @@ class Presence:
         before = self._passed_on.get((topic, endpoint, qos), passed)
         self._passed_on[topic, endpoint, qos] = max(before, passed, key=_sent)
 
-    def is_passed(self, link: Link, qos: int, taken: Moment, topic: str | None = None) -> bool:
-        """Tell whether a message that was sent after a moment came on a connection.
+    def is_passed(self, link: Link, qos: int, taken: Position, topic: str | None = None) -> bool:
+        """Return whether a message that was sent after a position came on a connection.
 
         Parameters
         ----------
@@ -208,7 +208,7 @@ class Presence:
             for one in found
         )
 
-    def at(self, name: str, start: Moment, stop: Moment) -> tuple[Link | None, bool]:
+    def at(self, name: str, start: Position, stop: Position) -> tuple[Link | None, bool]:
         """Return the connection a client had from `start` to `stop`.
 
         Returns
@@ -223,18 +223,18 @@ class Presence:
             return None, True
         return link, _accepted(link) < start and (link.until is None or stop <= link.until)
 
-    def after(self, name: str, moment: Moment) -> Link | None:
-        """Return the first connection of a client after a moment."""
+    def after(self, name: str, position: Position) -> Link | None:
+        """Return the first connection of a client after a position."""
         links = self._links.get(name, [])
-        behind = bisect_right(links, moment, key=_accepted)
+        behind = bisect_right(links, position, key=_accepted)
         return links[behind] if behind < len(links) else None
 
 
-def _sent(passed: Passed) -> Moment:
+def _sent(passed: Passed) -> Position:
     return passed.sent
 
 
-def _accepted(link: Link) -> Moment:
+def _accepted(link: Link) -> Position:
     assert link.accepted is not None
     return link.accepted
 
@@ -250,7 +250,7 @@ def _missed(one: Missed, presence: Presence) -> tuple[Link | None, str]:
 
 
 def _missed_by(
-    name: str, qos: int, message: Message, taken: Moment, presence: Presence
+    name: str, qos: int, message: Message, taken: Position, presence: Presence
 ) -> tuple[Link | None, str]:
     """Return why a client that was subscribed did not get a message that the broker took."""
     if not presence.shows(name):

@@ -45,7 +45,7 @@ class Connection(IntEnum):
     ACCEPTED = 2
     CLOSED = 3
     UNTIL = 4
-    """Ranks of moments; -1 is none."""
+    """Ranks of positions; -1 is none."""
     OPENED_NS = 5
     IS_BEGUN = 6
     IS_RESUMED = 7
@@ -62,7 +62,7 @@ _GRID: Final = array("int64", 2)
 
 def connections_of(
     links: Sequence[Link],
-    moments: Grid,
+    positions: Grid,
     clients: Sequence[int],
     number: Callable[[tuple[str, str, str]], int],
 ) -> Grid:
@@ -72,7 +72,7 @@ def connections_of(
     ----------
     links
         Accepted ones, in the order of their opening.
-    moments
+    positions
         Of each the ranks of `accepted`, `closed` and `until`.
     clients
         Of each the number of its client.
@@ -91,7 +91,7 @@ def connections_of(
             client,
             True,
         )
-        for link, ranks, client in zip(links, moments.tolist(), clients, strict=True)
+        for link, ranks, client in zip(links, positions.tolist(), clients, strict=True)
         for name in link.served_as
     ]
     grid = np.array(rows, np.int64).reshape(-1, len(Connection))
@@ -106,11 +106,11 @@ def connections_of(
 
 
 @piece
-def _behind(links: Grid, first: int, last: int, moment: int) -> int:
-    """Return the place of the first connection that was accepted after a moment."""
+def _behind(links: Grid, first: int, last: int, position: int) -> int:
+    """Return the place of the first connection that was accepted after a position."""
     while first < last:
         middle = (first + last) // 2
-        if moment < links[middle, Connection.ACCEPTED]:
+        if position < links[middle, Connection.ACCEPTED]:
             last = middle
         else:
             first = middle + 1

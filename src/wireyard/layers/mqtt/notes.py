@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from wireyard.layers.mqtt.records import (
+    Attempt,
     Fact,
-    Handed,
     Link,
     Message,
-    Moment,
-    Setting,
+    Position,
     Subscribed,
+    ValueChange,
     Violation,
 )
 
@@ -30,10 +30,10 @@ class Tracker(Protocol):
     def new_direction(self, known: bool) -> Direction:
         """Return one direction of a new session."""
 
-    def accept_before(self, connection: Connection, request: Moment, answer: Moment) -> None:
+    def accept_before(self, connection: Connection, request: Position, answer: Position) -> None:
         """Take it that the broker took all that was published before a request it answered."""
 
-    def accept_all(self, connection: Connection, at: Moment) -> None:
+    def accept_all(self, connection: Connection, at: Position) -> None:
         """Take it that the broker took all that was published."""
 
     def leave(self, connection: Connection) -> None:
@@ -58,9 +58,9 @@ class Notes:
         """Those that clients sent, and wills that were published."""
         self.waiting: list[Message] = []
         """Wills whose time had not come when their clients were last seen."""
-        self.settings: list[Setting] = []
+        self.changes: list[ValueChange] = []
         """Of messages that are held longer than the values they set."""
-        self.handed: list[Handed] = []
+        self.attempts: list[Attempt] = []
         self.subscriptions: list[Subscribed] = []
         self.violations: list[Violation] = []
         self.dropped: Counter[str] = Counter()
@@ -70,8 +70,8 @@ class Notes:
         """Set by the tracker itself."""
 
     def fact(
-        self, kind: str | None, link: Link, upward: bool, packet_id: int | None, at: Moment
+        self, kind: str | None, link: Link, upward: bool, packet_id: int | None, at: Position
     ) -> None:
-        """Tell what a packet did to a flow, if anything."""
+        """Return what a packet did to a flow, if anything."""
         if kind is not None and self._on_fact is not None:
             self._on_fact(Fact(kind, link.client.name, upward, packet_id, at))

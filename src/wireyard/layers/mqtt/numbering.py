@@ -1,4 +1,4 @@
-"""Moments, clients and topics by number, for columns that are integers."""
+"""Positions, clients and topics by number, for columns that are integers."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pyarrow as pa
 from wireyard.layers.mqtt import delivery_kernels as kernels
 from wireyard.layers.mqtt.flow_kernels import NONE
 from wireyard.layers.mqtt.packets import NO_TIME, Bools, Ints, KnownStream
-from wireyard.layers.mqtt.records import Moment, moment_of
+from wireyard.layers.mqtt.records import Position, position_of
 
-__all__ = ["Moments", "Numbers", "joined", "values_at"]
+__all__ = ["Numbers", "Positions", "joined", "values_at"]
 
 T = TypeVar("T")
 _LONGEST_TIE: Final = 64
 
 
-class Moments:
-    """Moments by number: first those in columns, then others as they are added.
+class Positions:
+    """Positions by number: first those in columns, then others as they are added.
 
     Parameters
     ----------
@@ -42,30 +42,30 @@ class Moments:
         for table, prefix in columns:
             self._firsts[id(table), prefix] = first
             first += table.num_rows
-        self._added: list[Moment] = []
+        self._added: list[Position] = []
         self._places: dict[tuple[str, str], int] = {}
         self._wholes: dict[str, Ints] = {}
 
     def of(self, table: pa.Table, prefix: str) -> Ints:
-        """Return the numbers of the moments in columns; -1 where there is none."""
+        """Return the numbers of the positions in columns; -1 where there is none."""
         first = self._firsts[id(table), prefix]
         numbers = np.arange(first, first + table.num_rows)
         there = self._columns["reached_ns"][numbers] != NO_TIME
         return np.where(there, numbers, NONE)
 
-    def add(self, moment: Moment | None) -> int:
-        """Return the number of a moment; -1 for none."""
-        if moment is None:
+    def add(self, position: Position | None) -> int:
+        """Return the number of a position; -1 for none."""
+        if position is None:
             return NONE
-        self._added.append(moment)
+        self._added.append(position)
         return self._count + len(self._added) - 1
 
-    def numbers(self, moments: Iterable[Moment | None]) -> Ints:
-        """Return the numbers of moments."""
-        return np.array([self.add(moment) for moment in moments], np.int64)
+    def numbers(self, positions: Iterable[Position | None]) -> Ints:
+        """Return the numbers of positions."""
+        return np.array([self.add(position) for position in positions], np.int64)
 
-    def get(self, number: int) -> Moment | None:
-        """Return the moment of a number."""
+    def get(self, number: int) -> Position | None:
+        """Return the position of a number."""
         if number == NONE:
             return None
         if number >= self._count:
@@ -74,21 +74,21 @@ class Moments:
         stream, ns = self._streams[row["stream"]], row["ns"]
         order = row["reached_ns"], row["reached_frame"], stream.name, row["offset"]
         own = (None, None) if ns == NO_TIME else (ns, row["frame"])
-        return moment_of((*order, *own, stream.source))
+        return position_of((*order, *own, stream.source))
 
-    def at(self, number: int) -> Moment:
-        """Return the moment of a number that is there."""
+    def at(self, number: int) -> Position:
+        """Return the position of a number that is there."""
         found = self.get(number)
         assert found is not None
         return found
 
-    def _stream(self, moment: Moment) -> int:
+    def _stream(self, position: Position) -> int:
         if not self._places:
             self._places = {(s.source, s.name): place for place, s in enumerate(self._streams)}
-        return self._places[moment.source, moment.stream]
+        return self._places[position.source, position.stream]
 
     def ranks(self) -> Ints:
-        """Return the place of each moment in the order of all, equal ones alike; of -1 it is -1."""
+        """Return the rank of each position, equal ones alike; of -1 it is -1."""
         ns, frame, stream, offset = (
             self._whole(name) for name in ("reached_ns", "reached_frame", "stream", "offset")
         )
@@ -103,25 +103,25 @@ class Moments:
         return ranks
 
     def column(self, numbers: Ints, name: str) -> tuple[Ints, Bools]:
-        """Return ``ns``, ``frame``, ``stream`` or ``offset`` of moments, and where none is."""
+        """Return ``ns``, ``frame``, ``stream`` or ``offset`` of positions, and where none is."""
         values, missing = values_at(self._whole(name), numbers), numbers == NONE
         if name in ("ns", "frame"):
             missing |= (values_at(self._whole("ns"), numbers) == NO_TIME) | (values == NO_TIME)
         return np.where(missing, 0, values), missing
 
     def _whole(self, name: str) -> Ints:
-        """Return a column of all moments, those that were added too."""
+        """Return a column of all positions, those that were added too."""
         count = self._count + len(self._added)
         found = self._wholes.get(name)
         if found is None or len(found) != count:
-            added = [self._value(moment, name) for moment in self._added]
+            added = [self._value(position, name) for position in self._added]
             found = self._wholes[name] = joined(self._columns[name], added)
         return found
 
-    def _value(self, moment: Moment, name: str) -> int:
+    def _value(self, position: Position, name: str) -> int:
         if name == "stream":
-            return self._stream(moment)
-        value: int | None = getattr(moment, name)
+            return self._stream(position)
+        value: int | None = getattr(position, name)
         return NO_TIME if value is None else value
 
 

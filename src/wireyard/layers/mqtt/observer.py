@@ -28,7 +28,7 @@ from wireyard.layers.mqtt.connections import CONNECTION, FLOWING, PLAIN, connect
 from wireyard.layers.mqtt.exchange import Exchange
 from wireyard.layers.mqtt.logins import connack, connect, disconnect
 from wireyard.layers.mqtt.notes import Notes
-from wireyard.layers.mqtt.records import BEHIND, UNSEEN, Client, Fact, Link, Moment, Violation
+from wireyard.layers.mqtt.records import BEHIND, UNSEEN, Client, Fact, Link, Position, Violation
 from wireyard.layers.mqtt.requests import Requests
 from wireyard.layers.mqtt.state import MAX_EARLY, Connection, Known, Row, Stream
 
@@ -71,10 +71,10 @@ class Observer:
     ) -> None:
         self.notes = Notes(on_fact)
         self.brokers: dict[tuple[str, str], Broker] = {}
-        self.last: Moment | None = None
+        self.last: Position | None = None
         """The last packet."""
         self._known: dict[_StreamName, Known] = {}
-        self._ends: list[Moment] = []
+        self._ends: list[Position] = []
         """Those that are to come, the next one last."""
         for row in streams:
             self._know(row)
@@ -83,7 +83,7 @@ class Observer:
         self._streams: dict[_StreamName, Stream] = {}
         self._lingering: deque[Connection] = deque()
         exchange, requests = exchange_of(self.notes), Requests(self.notes)
-        self._readers: dict[int, Callable[[Connection, Row, Moment, bool], None]] = {
+        self._readers: dict[int, Callable[[Connection, Row, Position, bool], None]] = {
             layout.CONNACK: self._connack,
             layout.PUBLISH: exchange.publish,
             layout.PUBACK: exchange.acknowledge,
@@ -106,7 +106,7 @@ class Observer:
         self._known[name] = Known(row["by_client"], row["alone"], begun, resets, older)
         if row["ended"] is not None:
             ns, frame = row["ended_ns"], row["ended_frame"]
-            self._ends.append(Moment(ns, frame, name[1], BEHIND, ns, frame, name[0]))
+            self._ends.append(Position(ns, frame, name[1], BEHIND, ns, frame, name[0]))
 
     def take(self, row: Row) -> None:
         """Take the next row, in the order of the capture."""
@@ -119,8 +119,8 @@ class Observer:
             stream = self._meet(name, row)
         self.advance(row, stream, stream.reach(row))
 
-    def advance(self, row: Row, stream: Stream, at: Moment) -> None:
-        """Take a row of a stream that stands at a moment."""
+    def advance(self, row: Row, stream: Stream, at: Position) -> None:
+        """Take a row of a stream that stands at a position."""
         self.last = at
         self.end_before(at)
         connection, by_client = stream.connection, stream.by_client
@@ -148,7 +148,7 @@ class Observer:
             self._advance(connection, row, at, by_client)
 
     def _take_no_packet(
-        self, connection: Connection, row: Row, at: Moment, by_client: bool
+        self, connection: Connection, row: Row, at: Position, by_client: bool
     ) -> None:
         """Take bytes that are no packet, or that were not captured."""
         link, code = connection.link, (row.get("error") or {}).get("code")
@@ -185,7 +185,7 @@ class Observer:
         connection.streams.append(name)
         return stream
 
-    def _advance(self, connection: Connection, row: Row, at: Moment, by_client: bool) -> None:
+    def _advance(self, connection: Connection, row: Row, at: Position, by_client: bool) -> None:
         kind, link = row["packet_type"], connection.link
         if kind == layout.CONNECT:
             # The version that the connection is judged by is the one it declares.
@@ -209,33 +209,33 @@ class Observer:
         elif before not in ("refused", "closed") and (before != "left" or not by_client):
             self._read(connection, row, at, by_client)
 
-    def _wait(self, connection: Connection, row: Row, at: Moment) -> None:
+    def _wait(self, connection: Connection, row: Row, at: Position) -> None:
         if len(connection.early) < MAX_EARLY:
             connection.early.append((row, at))
         else:
             self.notes.dropped["early"] += 1
 
-    def _read(self, connection: Connection, row: Row, at: Moment, by_client: bool) -> None:
+    def _read(self, connection: Connection, row: Row, at: Position, by_client: bool) -> None:
         connection.keep_session()
         reader = self._readers.get(row["packet_type"])
         if reader is not None:
             reader(connection, row, at, by_client)
 
-    def _connack(self, connection: Connection, row: Row, at: Moment, _: bool) -> None:
+    def _connack(self, connection: Connection, row: Row, at: Position, _: bool) -> None:
         connack(connection, row, at)
         early, connection.early = connection.early, []
-        for packet, moment in early:
-            self._read(connection, packet, moment, True)
+        for packet, position in early:
+            self._read(connection, packet, position, True)
 
     # --- the end ----------------------------------------------------------------------------
 
-    def end_before(self, at: Moment) -> None:
-        """Take the ends of streams that come before a moment."""
+    def end_before(self, at: Position) -> None:
+        """Take the ends of streams that come before a position."""
         while self._ends and self._ends[-1] < at:
             self._end(self._ends.pop())
 
     @property
-    def next_end(self) -> Moment | None:
+    def next_end(self) -> Position | None:
         """The end of a stream that comes next."""
         return self._ends[-1] if self._ends else None
 
@@ -243,7 +243,7 @@ class Observer:
         """Return a stream of which a row was taken, by source and name."""
         return self._streams.get(name)
 
-    def _end(self, at: Moment) -> None:
+    def _end(self, at: Position) -> None:
         """Take the end of a stream, as TCP shows it; the first of a connection ends it."""
         name = at.source, at.stream
         stream = self._streams.get(name)

@@ -24,7 +24,7 @@ from wireyard.formats.mqtt import layout
 from wireyard.layers.grouping import split_rows
 from wireyard.layers.mqtt.directions import Stream
 from wireyard.layers.mqtt.flow_kernels import NONE, Flag, Packet
-from wireyard.layers.mqtt.records import Moment, moment_of
+from wireyard.layers.mqtt.records import Position, position_of
 
 __all__ = [
     "NEEDED",
@@ -150,7 +150,7 @@ def _reach(
 
 @kernel(BOOL(_INTS, _INTS, _INTS, _INTS, _INTS, _INTS))
 def _is_ordered(order: Ints, key: Ints, ns: Ints, frame: Ints, stream: Ints, offset: Ints) -> bool:
-    """Tell whether packets of a key that were there at the same time are in their order."""
+    """Return whether packets of a key that were there at the same time are in their order."""
     for place in range(1, len(order)):
         one, other = order[place], order[place - 1]
         if key[one] != key[other] or ns[one] != ns[other] or frame[one] > frame[other]:
@@ -333,12 +333,12 @@ class Packets:
     def __len__(self) -> int:
         return len(self.kept_row)
 
-    def moment(self, packet: int) -> Moment:
+    def position(self, packet: int) -> Position:
         """Return the place of a packet in the order of a capture."""
         stream = self.streams[self.stream[packet]]
         ns = int(self.ns[packet])
         has_time = ns != NO_TIME
-        return moment_of(
+        return position_of(
             (
                 int(self.reached_ns[packet]),
                 int(self.reached_frame[packet]),

@@ -1,6 +1,6 @@
 """What some clients published and were delivered, as columns that other steps take.
 
-A table has a row a message: moments as a capture has them, numbers of clients and streams, and two
+A table has a row a message: positions in the capture, numbers of clients and streams, and two
 hashes of the payload. A step that takes some topics takes those of all clients.
 """
 
@@ -49,15 +49,15 @@ _COMMON: Final = (
 )
 
 
-def _moment(prefix: str, *parts: tuple[str, pa.DataType]) -> list[tuple[str, pa.DataType]]:
+def _position(prefix: str, *parts: tuple[str, pa.DataType]) -> list[tuple[str, pa.DataType]]:
     return [(f"{prefix}_{name}", kind) for name, kind in parts]
 
 
 SENT: Final = pa.schema(
     [
-        *_moment("sent", *_ORDER, *_OWN),
-        *_moment("accepted", *_ORDER, *_OWN),
-        *_moment("released", *_ORDER, *_OWN),
+        *_position("sent", *_ORDER, *_OWN),
+        *_position("accepted", *_ORDER, *_OWN),
+        *_position("released", *_ORDER, *_OWN),
         *_COMMON,
         ("malformed", pa.bool_()),
         ("is_repeated", pa.bool_()),
@@ -73,8 +73,8 @@ SENT: Final = pa.schema(
 (`NO_TIME` if never), the payload if it sets a retained value, where its row was read."""
 DELIVERED: Final = pa.schema(
     [
-        *_moment("at", *_ORDER, *_OWN),
-        *_moment("acknowledged", *_OWN),
+        *_position("at", *_ORDER, *_OWN),
+        *_position("acknowledged", *_OWN),
         ("is_acknowledged", pa.bool_()),
         *_COMMON,
         ("status", pa.int8()),
@@ -201,7 +201,7 @@ def _hashed(packets: Packets, wills: list[Message]) -> list[Will]:
     ]
 
 
-def _columns_of_moments(packets: Packets, prefix: str, numbers: Ints) -> dict[str, Ints]:
+def _columns_of_positions(packets: Packets, prefix: str, numbers: Ints) -> dict[str, Ints]:
     missing = numbers == NONE
     inside = np.maximum(numbers, 0)
     found = {
@@ -245,9 +245,9 @@ def _sent(packets: Packets, records: Grid, extra: Mapping[int, Mapping[str, Any]
     return _as_table(
         SENT,
         {
-            **_columns_of_moments(packets, "sent", numbers),
-            **_columns_of_moments(packets, "accepted", records[:, Record.ACCEPTED]),
-            **_columns_of_moments(packets, "released", records[:, Record.RELEASED]),
+            **_columns_of_positions(packets, "sent", numbers),
+            **_columns_of_positions(packets, "accepted", records[:, Record.ACCEPTED]),
+            **_columns_of_positions(packets, "released", records[:, Record.RELEASED]),
             **_common(packets, records),
             "malformed": packets.grid[numbers, Packet.FLAGS] & Flag.MALFORMED != 0,
             "is_repeated": records[:, Record.STATUS] & Status.REPEATED != 0,
@@ -268,11 +268,11 @@ def _delivered(packets: Packets, records: Grid, extra: Mapping[int, Mapping[str,
         identifiers = pa.array(
             [one.get("subscription_identifier") for one in said], pa.list_(pa.int64())
         )
-    acknowledged = _columns_of_moments(packets, "acknowledged", done)
+    acknowledged = _columns_of_positions(packets, "acknowledged", done)
     return _as_table(
         DELIVERED,
         {
-            **_columns_of_moments(packets, "at", numbers),
+            **_columns_of_positions(packets, "at", numbers),
             **acknowledged,
             "is_acknowledged": done != NONE,
             **_common(packets, records),

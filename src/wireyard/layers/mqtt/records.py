@@ -18,18 +18,18 @@ __all__ = [
     "BEHIND",
     "SMALLEST_WINDOW",
     "UNSEEN",
+    "Attempt",
     "Client",
     "Fact",
-    "Handed",
     "Link",
     "Message",
-    "Moment",
-    "Setting",
+    "Position",
     "Subscribed",
+    "ValueChange",
     "Violation",
     "content_of",
     "may_exceed",
-    "moment_of",
+    "position_of",
 ]
 
 BEHIND: Final = (1 << 63) - 1
@@ -49,7 +49,7 @@ _HASH_BYTES: Final = 32
 """Of SHA-256, which most processors do faster than any other hash that cannot be forged."""
 
 
-class Moment(NamedTuple):
+class Position(NamedTuple):
     """A packet's place in the order of a capture: the smaller of two is the earlier.
 
     A receiver reads a stream in order, so a packet is there when all before it are, too: at
@@ -75,19 +75,19 @@ class Moment(NamedTuple):
         return f"{self.stream}@{self.offset}"
 
     def order(self, rank: int = 0, group: int = 0) -> Order:
-        """Return where a note of this moment stands, behind all of lower rank and group."""
+        """Return where a note of this position stands, behind all of lower rank and group."""
         return rank, group, self.reached_ns, self.reached_frame, self.stream, self.offset
 
-    def after(self, seconds: int) -> Moment | None:
+    def after(self, seconds: int) -> Position | None:
         """Return what is some time later, before all packets then; None without a time."""
         if self.ns is None:
             return None
         due_ns = self.ns + seconds * _NS_PER_S
-        return Moment(due_ns, 0, self.stream, _BEFORE, due_ns, None, self.source)
+        return Position(due_ns, 0, self.stream, _BEFORE, due_ns, None, self.source)
 
 
-moment_of = partial(tuple.__new__, Moment)
-"""`Moment` of its values, in a third less time."""
+position_of = partial(tuple.__new__, Position)
+"""`Position` of its values, in a third less time."""
 
 
 class Client(NamedTuple):
@@ -102,17 +102,17 @@ class Client(NamedTuple):
     """As told; null or empty where the client left it to the broker."""
 
 
-class Setting(NamedTuple):
+class ValueChange(NamedTuple):
     """A value that a message set, or deleted if it is empty."""
 
     client: Client
     topic: str
     payload: bytes
     qos: int
-    sent: Moment
-    at: Moment
+    sent: Position
+    at: Position
     """When the broker had it."""
-    accepted: Moment | None
+    accepted: Position | None
     """When the broker had shown that; between `sent` and then it may be the value, or not."""
     expires_s: int | None
     length: int
@@ -126,7 +126,7 @@ class Fact(NamedTuple):
     client_id: str
     upward: bool
     packet_id: int | None
-    at: Moment
+    at: Position
 
 
 class _Record:
@@ -155,7 +155,7 @@ class Link(_Record):
     """One connection that a client logged in on, or tried to."""
 
     client: Client
-    opened: Moment
+    opened: Position
     """Its CONNECT, or the first of its packets that was captured."""
     begun: bool = False
     """Whether its CONNECT was captured."""
@@ -173,13 +173,13 @@ class Link(_Record):
     maximum_packet_size: int | None = None
     packets: int = 0
     bytes: int = 0
-    last: Moment | None = None
-    closed: Moment | None = None
+    last: Position | None = None
+    closed: Position | None = None
     """The packet or the FIN that ended it."""
-    until: Moment | None = None
+    until: Position | None = None
     """The last packet at which it was open for certain, once it has ended."""
     ended_by: str = "open"
-    accepted: Moment | None = None
+    accepted: Position | None = None
     """CONNACK."""
     damaged: bool = False
     """Whether bytes of it are missing or belong to no packet."""
@@ -187,7 +187,7 @@ class Link(_Record):
     """Messages of the client, and to it, that were on their way at the end."""
     served_as: tuple[str, ...] = ()
     """Who messages to it went to: see `Subscribed.served_as`."""
-    answered: Moment | None = None
+    answered: Position | None = None
     """Its last request that the broker answered: all that it was to get before that came."""
 
 
@@ -196,7 +196,7 @@ class Message(_Record):
     """A message that a client sent, or its will."""
 
     origin: str
-    sent: Moment
+    sent: Position
     client: Client
     topic: str
     content: bytes
@@ -210,12 +210,12 @@ class Message(_Record):
     response_topic: str | None = None
     correlation_data: bytes | None = None
     malformed: bool = False
-    accepted: Moment | None = None
+    accepted: Position | None = None
     """What shows that the broker took it: PUBACK, PUBCOMP, or a later answer to its client."""
-    released: Moment | None = None
+    released: Position | None = None
     """PUBREL; of a will the last packet of its connection."""
     refused: int | None = None
-    again: list[Moment] = field(default_factory=list)
+    again: list[Position] = field(default_factory=list)
     """Where it was sent again."""
     copies: int = 1
     """How often the broker may have taken it for a message of its own."""
@@ -228,8 +228,8 @@ class Message(_Record):
         return self.sent.key
 
     @property
-    def start(self) -> Moment:
-        """From when on it can be handed over.
+    def start(self) -> Position:
+        """From when on it can be delivered.
 
         For a will that is the last packet of its connection: brokers count a delay in whole
         seconds.
@@ -239,7 +239,7 @@ class Message(_Record):
         return self.sent
 
     @property
-    def taken(self) -> Moment | None:
+    def taken(self) -> Position | None:
         """When a broker has it, at QoS 2 with PUBREL; None if it refuses it or never has."""
         if self.refused is not None or self.malformed:
             return None
@@ -247,20 +247,20 @@ class Message(_Record):
             return self.accepted
         return self.released if self.qos == _AT_PUBREL else self.sent
 
-    def setting(self) -> Setting | None:
+    def change(self) -> ValueChange | None:
         """Return what it does to the retained value of its topic, if anything."""
         at = self.taken
         if self.value is None or at is None:
             return None
         common = self.client, self.topic, self.value, self.qos, self.sent, at
-        return Setting(*common, self.accepted, self.expires_s, self.length)
+        return ValueChange(*common, self.accepted, self.expires_s, self.length)
 
 
 @dataclass(slots=True, eq=False)
-class Handed(_Record):
-    """A message that a broker handed to a client."""
+class Attempt(_Record):
+    """A message that a broker delivered to a client."""
 
-    at: Moment
+    at: Position
     client: Client
     topic: str
     content: bytes
@@ -269,7 +269,7 @@ class Handed(_Record):
     identifiers: tuple[int, ...] = ()
     redelivered: bool = False
     count: int = 1
-    acknowledged: Moment | None = None
+    acknowledged: Position | None = None
     refused: int | None = None
     lost_ack: bool = False
     abandoned: bool = False
@@ -278,7 +278,7 @@ class Handed(_Record):
     """Whether its connection ended before that, and nobody knows whose session it was."""
     may_be_live: bool = False
     """Whether a subscription that was not seen may ask for RETAIN as published."""
-    setter: Moment | None = None
+    setter: Position | None = None
     """Where the message was sent that set the retained value it has."""
     is_live: bool = True
     """Whether it came because it was sent, and not because of a new subscription."""
@@ -295,13 +295,13 @@ class Subscribed(_Record):
     no_local: bool
     retain_as_published: bool
     identifier: int | None
-    asked: Moment
-    granted: Moment
-    since: Moment
+    asked: Position
+    granted: Position
+    since: Position
     """Where the client asked for it first, if it asked again and again; no two have the same."""
-    leaving: Moment | None = None
+    leaving: Position | None = None
     """The UNSUBSCRIBE, or whatever else may end it."""
-    gone: Moment | None = None
+    gone: Position | None = None
     """From when on it matches nothing."""
     version: int = 4
     known: bool = True
@@ -309,7 +309,7 @@ class Subscribed(_Record):
     gets_values: bool = True
     """Whether the retained values that it matches are sent for it."""
     maximum_packet_size: int | None = None
-    confirmed: Moment | None = None
+    confirmed: Position | None = None
     """The broker's answer to a later request, when it kept nothing back for a full window."""
 
     @property
@@ -327,11 +327,11 @@ class Violation:
     link: Link
     by_client: bool
     """Whether the client broke it, and not the broker."""
-    at: Moment
+    at: Position
     message_key: str | None = None
 
 
-_NAMED_TUPLES: Final = {"Moment": Moment, "Moment | None": Moment, "Client": Client}
+_NAMED_TUPLES: Final = {"Position": Position, "Position | None": Position, "Client": Client}
 _LAYOUTS: Final[Mapping[type, tuple[Callable[[Any], Any], list[tuple[int, type]]]]] = {
     kind: (
         attrgetter(*(one.name for one in fields(kind))),
@@ -341,13 +341,13 @@ _LAYOUTS: Final[Mapping[type, tuple[Callable[[Any], Any], list[tuple[int, type]]
             if one.type in _NAMED_TUPLES
         ],
     )
-    for kind in (Link, Message, Handed, Subscribed)
+    for kind in (Link, Message, Attempt, Subscribed)
 }
 """Of every record that is pickled, how to get its values, and which are named tuples."""
 
 
 def may_exceed(maximum_packet_size: int | None, topic: str, length: int) -> bool:
-    """Tell whether a message of a length may be above the largest packet that a client takes."""
+    """Return whether a message of a length may be above the largest packet that a client takes."""
     most = maximum_packet_size
     return most is not None and len(topic) + length + _ADDED_BYTES > most
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from wireyard.layers.mqtt.notes import Notes
 from wireyard.layers.mqtt.properties import properties_of
-from wireyard.layers.mqtt.records import Moment, Subscribed
+from wireyard.layers.mqtt.records import Position, Subscribed
 from wireyard.layers.mqtt.sessions import MAX_FILTERS
 from wireyard.layers.mqtt.state import Connection, Request, Row
 from wireyard.layers.mqtt.topics import split_shared
@@ -26,13 +26,13 @@ class Requests:
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
 
-    def subscribe(self, connection: Connection, row: Row, at: Moment, _: bool) -> None:
+    def subscribe(self, connection: Connection, row: Row, at: Position, _: bool) -> None:
         """Take a SUBSCRIBE."""
         identifiers = properties_of(row.get("properties")).get("subscription_identifier")
         request = Request(row.get("filters") or [], identifiers[0] if identifiers else None, at)
         self._ask(connection.asked, row, request)
 
-    def unsubscribe(self, connection: Connection, row: Row, at: Moment, _: bool) -> None:
+    def unsubscribe(self, connection: Connection, row: Row, at: Position, _: bool) -> None:
         """Take an UNSUBSCRIBE."""
         self._ask(connection.leaving, row, Request(row.get("filters") or [], None, at))
 
@@ -42,7 +42,7 @@ class Requests:
         else:
             self._notes.dropped["requests"] += 1
 
-    def suback(self, connection: Connection, row: Row, at: Moment, _: bool) -> None:
+    def suback(self, connection: Connection, row: Row, at: Position, _: bool) -> None:
         """Take a SUBACK: what was granted is a subscription."""
         request = connection.asked.pop(row.get("packet_id") or 0, None)
         codes = row.get("return_codes") or []
@@ -57,7 +57,7 @@ class Requests:
                 if subscribed.gets_values and len(connection.unconfirmed) < MAX_FILTERS:
                     connection.unconfirmed.append(subscribed)
 
-    def unsuback(self, connection: Connection, row: Row, at: Moment, _: bool) -> None:
+    def unsuback(self, connection: Connection, row: Row, at: Position, _: bool) -> None:
         """Take an UNSUBACK: subscriptions end."""
         request = connection.leaving.pop(row.get("packet_id") or 0, None)
         if request is None:
@@ -70,7 +70,7 @@ class Requests:
 
 
 def _subscribed(
-    connection: Connection, request: Request, place: int, asked: Row, code: int, at: Moment
+    connection: Connection, request: Request, place: int, asked: Row, code: int, at: Position
 ) -> Subscribed:
     """Return a subscription to the filter at a place of a SUBSCRIBE, as it was granted."""
     link, session, filter = connection.link, connection.session, asked["filter"]

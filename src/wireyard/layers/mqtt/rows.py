@@ -6,13 +6,13 @@ from typing import Any, Final
 
 from wireyard.layers.mqtt.records import (
     UNSEEN,
+    Attempt,
     Client,
-    Handed,
     Link,
     Message,
-    Moment,
-    Setting,
+    Position,
     Subscribed,
+    ValueChange,
     Violation,
 )
 from wireyard.layers.mqtt.retained import Value
@@ -30,7 +30,7 @@ _Row = dict[str, Any]
 _NS_PER_MS: Final = 1_000_000
 
 
-def _packet(at: Moment) -> _Row:
+def _packet(at: Position) -> _Row:
     """Return the columns that lead to a packet."""
     return {"source": at.source, "stream": at.stream, "offset": at.offset}
 
@@ -69,7 +69,7 @@ def violation_row(one: Violation) -> _Row:
 
 
 def violation_row_of(
-    rule: str, text: str, client: Client, by_client: bool, at: Moment, message_key: str | None
+    rule: str, text: str, client: Client, by_client: bool, at: Position, message_key: str | None
 ) -> _Row:
     """Return a row of `VIOLATIONS`.
 
@@ -93,7 +93,7 @@ def violation_row_of(
     }
 
 
-def retained_row(value: Value, setter: Setting) -> _Row:
+def retained_row(value: Value, setter: ValueChange) -> _Row:
     """Return a row of `RETAINED`."""
     timed = setter.sent.ns is not None
     return {
@@ -139,7 +139,7 @@ def conversation_row(request: Message, reply: Message | None) -> _Row:
 
 def delivery_row(
     message: Message | None,
-    each: Handed | None,
+    each: Attempt | None,
     subscribed: Subscribed | None,
     verdict: str,
     link: Link | None = None,
@@ -151,7 +151,7 @@ def delivery_row(
     message
         Null if it was not seen sent.
     each
-        What was handed over of it, None if nothing was.
+        What was delivered of it, None if nothing was.
     link
         The connection that it was missed on.
     """
@@ -200,7 +200,7 @@ def delivery_row(
     return row
 
 
-def _outcome(each: Handed) -> str | None:
+def _outcome(each: Attempt) -> str | None:
     if not each.qos:
         return "no_ack_wanted"
     if each.untraced:

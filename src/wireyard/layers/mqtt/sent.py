@@ -8,7 +8,7 @@ from dataclasses import replace
 from wireyard.layers.mqtt.conversations import request_note
 from wireyard.layers.mqtt.deliveries import asked_note, content_note
 from wireyard.layers.mqtt.records import Message
-from wireyard.layers.mqtt.values import setting_notes
+from wireyard.layers.mqtt.values import value_notes
 from wireyard.layers.steps import Note
 
 __all__ = ["message_notes"]
@@ -16,9 +16,9 @@ __all__ = ["message_notes"]
 
 def message_notes(message: Message) -> Iterator[Note]:
     """Note a message that a client sent, or a will that was published."""
-    setting = message.setting()
-    if setting is not None:
-        yield from setting_notes(setting)
+    change = message.change()
+    if change is not None:
+        yield from value_notes(change)
     if message.value is not None:
         message = replace(message, value=None)
     yield content_note(message)

@@ -13,7 +13,7 @@ from wireyard.layers.mqtt.connections import WILL
 from wireyard.layers.mqtt.flow_tables import RECEIVER, SENDER
 from wireyard.layers.mqtt.flows import Flows
 from wireyard.layers.mqtt.notes import Tracker
-from wireyard.layers.mqtt.records import Link, Message, Moment, Subscribed
+from wireyard.layers.mqtt.records import Link, Message, Position, Subscribed
 
 __all__ = ["MAX_FILTERS", "Direction", "Session", "Will"]
 
@@ -47,13 +47,13 @@ class Direction:
 
     def abandon(self) -> None:
         """Note that the session ends before these messages are acknowledged."""
-        for handed in self.carried.values():
-            handed.abandoned = True
+        for attempt in self.carried.values():
+            attempt.abandoned = True
 
     def untrace(self) -> None:
         """Note that the connection ends, and that nobody knows whose session it was."""
-        for handed in self.carried.values():
-            handed.untraced = handed.acknowledged is None
+        for attempt in self.carried.values():
+            attempt.untraced = attempt.acknowledged is None
 
     def leave(self) -> Iterable[Any]:
         """Forget the messages; return them."""
@@ -81,7 +81,7 @@ class Will:
     def __init__(self, message: Message, delay_s: int = 0) -> None:
         self.message = message
         self.delay_s = delay_s
-        self.due: Moment | None = None
+        self.due: Position | None = None
         """When its delay is over, once it has begun."""
         self.state = WILL["none"]["connected"].state
 
@@ -120,7 +120,7 @@ class Session:
         self.link: Link | None = None
         """The connection it is on, or was on last."""
         self.will: Will | None = None
-        self.expires: Moment | None = None
+        self.expires: Position | None = None
         """When it ends, unless its client comes back before."""
 
     def connect(self, link: Link, kept: bool, limits: tuple[int, int]) -> list[Any]:

@@ -12,10 +12,10 @@ from wireyard.layers.mqtt.notes import Notes
 from wireyard.layers.mqtt.records import (
     SMALLEST_WINDOW,
     Link,
-    Moment,
+    Position,
     Subscribed,
     Violation,
-    moment_of,
+    position_of,
 )
 from wireyard.layers.mqtt.rules import OF_ALL_CONNECTIONS, OF_ALL_PACKETS, broken
 from wireyard.layers.mqtt.sessions import Session
@@ -48,7 +48,7 @@ class Request(NamedTuple):
 
     filters: list[Row]
     identifier: int | None
-    at: Moment
+    at: Position
 
 
 class Connection:
@@ -89,7 +89,7 @@ class Connection:
         self.session.link = link
         self.opening: Row | None = None
         """The CONNECT."""
-        self.early: list[tuple[Row, Moment]] = []
+        self.early: list[tuple[Row, Position]] = []
         """What the client sent before CONNACK."""
         self.rules_broken: list[Violation] = []
         """Before CONNACK, which may say who it was."""
@@ -99,7 +99,7 @@ class Connection:
         """The largest packet that may be sent, by whether the client sends it."""
         self.asked: dict[int, Request] = {}
         self.leaving: dict[int, Request] = {}
-        self.pings: deque[Moment] = deque()
+        self.pings: deque[Position] = deque()
         self.unproved: Any = None
         """Messages at QoS 0 of which nothing shows yet that the broker read them; whoever follows
         messages keeps them here."""
@@ -112,13 +112,13 @@ class Connection:
             self.session = Session(self.link.client.name, False, self.notes.tracker)
             self.session.link = self.link
 
-    def prove(self, request: Moment, answer: Moment) -> None:
+    def prove(self, request: Position, answer: Position) -> None:
         """Take an answer: the broker has read all that came before the request."""
         self.link.answered = max(self.link.answered or request, request)
         self.confirm(request, answer)
         self.notes.tracker.accept_before(self, request, answer)
 
-    def confirm(self, request: Moment, answer: Moment) -> None:
+    def confirm(self, request: Position, answer: Position) -> None:
         """Take it that the broker has sent what it sends for new subscriptions."""
         waiting = self.unconfirmed
         if not waiting or waiting[0].granted > request or self.link.damaged:
@@ -131,7 +131,7 @@ class Connection:
                 subscribed.confirmed = answer
 
     def breaks(
-        self, rule: str, by_client: bool, at: Moment, message_key: str | None = None
+        self, rule: str, by_client: bool, at: Position, message_key: str | None = None
     ) -> None:
         """Note that a side broke a rule, if the connection's version has it."""
         if rule in OF_ALL_PACKETS and not self._is_whole:
@@ -193,10 +193,10 @@ class Stream:
         self.ns = self.frame = 0
         self.first = self.reach(row)
 
-    def reach(self, row: Row) -> Moment:
+    def reach(self, row: Row) -> Position:
         """Return where the next row stands in the order of the capture."""
         ns: int | None = row.get("captured_ns")
         frame: int = row.get("frame", 0)
         if ns is not None and (ns > self.ns or (ns == self.ns and frame > self.frame)):
             self.ns, self.frame = ns, frame
-        return moment_of((self.ns, self.frame, self.name, row["offset"], ns, frame, self.source))
+        return position_of((self.ns, self.frame, self.name, row["offset"], ns, frame, self.source))

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from wireyard.layers.mqtt.deliveries import older_note, subscribed_note
-from wireyard.layers.mqtt.records import Message, Moment, Subscribed
+from wireyard.layers.mqtt.records import Message, Position, Subscribed
 from wireyard.layers.mqtt.sent import message_notes
 from wireyard.layers.mqtt.subscriptions import Subscription, Subscriptions
 from wireyard.layers.mqtt.topics import split_shared, topic_hash
@@ -47,7 +47,7 @@ class Last(NamedTuple):
     """How far the packets of a client go, and whether some of its sessions are older."""
 
     broker: Key
-    at: Moment
+    at: Position
     has_older: bool
 
 
@@ -57,7 +57,7 @@ def subscription_note(subscribed: Subscribed) -> Note:
     return Note(SUBSCRIBERS, subscribed.client[:2], order, subscribed)
 
 
-def last_note(broker: Key, last: Moment, has_older: bool) -> Note:
+def last_note(broker: Key, last: Position, has_older: bool) -> Note:
     """Note the last packet of a client, or to it, and whether its session may be older."""
     return Note(SUBSCRIBERS, broker, last.order(_LAST), Last(broker, last, has_older))
 
@@ -81,7 +81,7 @@ def match_topics(records: Iterator[Subscribed | Last | Message | Topic]) -> Iter
     Subscriptions that are too many match nothing, and are counted.
     """
     kept = _Kept()
-    last: Moment | None = None
+    last: Position | None = None
     matched: set[Topic] = set()
     of_hash: int | None = None
     for record in records:

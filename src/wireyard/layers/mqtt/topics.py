@@ -23,7 +23,7 @@ def topic_hash(topic: str) -> int:
 
 
 def matches(filter: str, topic: str) -> bool:
-    """Tell whether a topic filter, without a share name, matches a topic name.
+    """Return whether a topic filter, without a share name, matches a topic name.
 
     A filter that begins with a wildcard matches no topic that begins with ``$``.
     """

@@ -40,7 +40,7 @@ from wireyard.layers.mqtt.flows import MAX_IN_FLIGHT
 from wireyard.layers.mqtt.notes import Notes
 from wireyard.layers.mqtt.observer import Observer
 from wireyard.layers.mqtt.packets import Bools, Grid, Ints, Packets, room
-from wireyard.layers.mqtt.records import Client, Message, Moment, Subscribed, Violation
+from wireyard.layers.mqtt.records import Client, Message, Position, Subscribed, Violation
 from wireyard.layers.mqtt.records import Link as Session
 from wireyard.layers.mqtt.requests import MAX_ASKED
 from wireyard.layers.mqtt.state import Connection
@@ -200,12 +200,12 @@ class _Client:
         if stream is None:
             self._observer.take(row)
         else:
-            self._observer.advance(row, stream, self._packets.moment(packet))
+            self._observer.advance(row, stream, self._packets.position(packet))
 
     def _run(self, start: int, stop: int) -> int:
         """Track a run of packets of one connection, up to what ends it; return where that is."""
         packets, observer = self._packets, self._observer
-        at = packets.moment(start)
+        at = packets.position(start)
         observer.end_before(at)
         if observer.next_end is not None:
             stop = self._before(observer.next_end, start, stop)
@@ -222,18 +222,18 @@ class _Client:
             link.version = int(versions[np.argmax(versions != 0)])
         link.packets += stop - start
         link.bytes += int(packets.length[start:stop].sum())
-        link.last = observer.last = packets.moment(stop - 1)
+        link.last = observer.last = packets.position(stop - 1)
         self._check_sizes(connection, start, stop)
         connection.keep_session()
         self._tracker.track(connection, start, stop)
         return stop
 
-    def _before(self, end: Moment, start: int, stop: int) -> int:
+    def _before(self, end: Position, start: int, stop: int) -> int:
         """Return where the packets are over that come before the end of a stream."""
         packets = self._packets
         ns = packets.reached_ns[start:stop]
         behind = int(np.searchsorted(ns, end.reached_ns, "right")) + start
-        while behind > start and packets.moment(behind - 1) > end:
+        while behind > start and packets.position(behind - 1) > end:
             behind -= 1
         return behind
 
@@ -245,7 +245,7 @@ class _Client:
             is_by_client = self._packets.grid[start:stop, Packet.FLAGS] & Flag.BY_CLIENT != 0
             above = (self._packets.length[start:stop] > most) & (is_by_client == by_client)
             for packet in (np.flatnonzero(above) + start).tolist():
-                connection.breaks(rule, by_client, self._packets.moment(packet))
+                connection.breaks(rule, by_client, self._packets.position(packet))
 
 
 class _Direction:
@@ -372,13 +372,13 @@ class _Tracker:
         """Return one direction of a new session."""
         return _Direction(known, self._found.records, self._identifiers)
 
-    def publish(self, connection: Connection, row: Row, _at: Moment, _by_client: bool) -> None:
+    def publish(self, connection: Connection, row: Row, _at: Position, _by_client: bool) -> None:
         """Take a packet that is tracked."""
         self.track(connection, row["packet"], row["packet"] + 1)
 
     acknowledge = pingreq = pingresp = publish
 
-    def accept_before(self, connection: Connection, request: Moment, answer: Moment) -> None:
+    def accept_before(self, connection: Connection, request: Position, answer: Position) -> None:
         """Take it that the broker took all that was published before a request it answered."""
         known, records = connection.unproved, self._found.records
         if known is None:
@@ -391,7 +391,7 @@ class _Tracker:
             link[Link.UNPROVED] -= 1
         link[Link.UNPROVED_FIRST] = first
 
-    def accept_all(self, connection: Connection, at: Moment) -> None:
+    def accept_all(self, connection: Connection, at: Position) -> None:
         """Take it that the broker took all that was published."""
         if connection.unproved is None:
             return
@@ -407,11 +407,11 @@ class _Tracker:
     def over(self, records: Iterable[int]) -> None:
         """Nothing: all records are final at the end."""
 
-    def _number(self, at: Moment) -> int:
-        """Return the packet of a moment."""
+    def _number(self, at: Position) -> int:
+        """Return the packet of a position."""
         packets, start, stop = self._packets, self._start, self._stop
         place = start + int(np.searchsorted(packets.reached_ns[start:stop], at.reached_ns))
-        while packets.moment(place) != at:
+        while packets.position(place) != at:
             place += 1
         return place
 
@@ -454,10 +454,10 @@ class _Tracker:
             connection.broker.carried = int(total[Total.CARRIED])
             self._take_breaches(connection)
             if total[Total.ANSWERED] != NONE:
-                request = packets.moment(int(total[Total.ANSWERED]))
+                request = packets.position(int(total[Total.ANSWERED]))
                 link.answered = max(link.answered or request, request)
                 if alone:
-                    connection.confirm(request, packets.moment(at))
+                    connection.confirm(request, packets.position(at))
             # It came no further because of an answer, or of too many broken rules.
             alone = reached < until and total[Total.BREACHES] <= _BREACHES // 2
             at = reached
@@ -471,7 +471,7 @@ class _Tracker:
             key = None
             if record != NONE:
                 key = packets.key_of(int(self._found.records[record, Record.PACKET]))
-            connection.breaks(RULE_NAMES[rule], bool(by_client), packets.moment(packet), key)
+            connection.breaks(RULE_NAMES[rule], bool(by_client), packets.position(packet), key)
 
     def _count_dropped(self) -> None:
         for cap, place in _DROPPED.items():
