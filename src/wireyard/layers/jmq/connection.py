@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES
-from wireyard.layers.jmq.facts import Facts, Place, place_of
+from wireyard.layers.jmq.facts import Facts, Position, position_of
 from wireyard.layers.jmq.receiver import Receiver
 from wireyard.layers.jmq.report import Report
 from wireyard.layers.jmq.requests import REPLIES, Requests
@@ -34,7 +34,7 @@ WITHOUT_T: Final = 103
 _SENDER, _RECEIVER, _ASKED, ASKED_BY_SERVER = range(4)
 """The parts of a connection."""
 
-_Handler = tuple[int, Callable[[Any, Row, Place], None]]
+_Handler = tuple[int, Callable[[Any, Row, Position], None]]
 
 _ASK: Final[_Handler] = (_ASKED, Requests.ask)
 FROM_CLIENT: Final[Mapping[int, _Handler]] = MappingProxyType(
@@ -90,7 +90,7 @@ class Connection:
 
     def take(self, row: Row, from_client: bool) -> None:
         """Take the row of the next packet, one whose status is ``ok``."""
-        place = place_of(row)
+        place = position_of(row)
         if row["bit_flags"] & _TRANSACTED and _lacks_transaction(row):
             self._report.breach("transaction_id_missing", row, place, row["sys_message_id"])
         self._session.take(row, place, from_client)
@@ -102,7 +102,7 @@ class Connection:
 
     def breach(self, rule: str, row: Row) -> None:
         """Take that the next packet breaks a rule of its stream."""
-        self._report.breach(rule, row, place_of(row), row["sys_message_id"])
+        self._report.breach(rule, row, position_of(row), row["sys_message_id"])
 
     def miss(self) -> None:
         """Take that packets of this connection are missing here, or damaged."""
@@ -141,5 +141,5 @@ class Connection:
 
 
 def _lacks_transaction(row: Row) -> bool:
-    """Tell whether flag T stands without a transaction id; version 103 has no T (erratum 49)."""
+    """Return whether flag T stands without a transaction id; version 103 has no T (erratum 49)."""
     return row["version"] > WITHOUT_T and not row.get("transaction_id")

@@ -1,7 +1,7 @@
 """What the packets of JMQ connections say, as values: what walks make and joins put together.
 
 A walk (``connection.py``) gives them in the order in which they became certain. None of them holds
-a packet: where one came from is a `Place`.
+a packet: where one came from is a `Position`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = [
     "Exchange",
     "Facts",
     "Login",
-    "Place",
+    "Position",
     "Relay",
     "Run",
     "Sending",
     "Use",
     "Violation",
     "number",
-    "place_of",
+    "position_of",
     "properties_of",
     "text",
 ]
@@ -65,7 +65,7 @@ MAX_TEXT: Final = 1024
 be as long as a peer likes. Names in use are far shorter."""
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Where a packet is, and when it was complete; frame and time only in captures."""
 
     source: str
@@ -85,14 +85,14 @@ class Place(NamedTuple):
         return self.ns or 0, self.frame or 0, self.stream, self.offset
 
 
-def place_of(row: Row) -> Place:
+def position_of(row: Row) -> Position:
     """Return where a row's packet is."""
     get = row.get
     return _place((row["source"], row["stream"], row["offset"], get("frame"), get("captured_ns")))
 
 
-_place = partial(tuple.__new__, Place)
-"""`Place` of its values, in a third less time."""
+_place = partial(tuple.__new__, Position)
+"""`Position` of its values, in a third less time."""
 
 
 def properties_of(row: Row) -> Mapping[str, Any]:
@@ -142,8 +142,8 @@ class Exchange:
     """Name of the packet type, or the destination of a JMS message."""
     requester: str
     responder: str
-    asked: Place
-    answered: Place | None = None
+    asked: Position
+    answered: Position | None = None
     status: int | None = None
     request_message: str | None = None
     reply_message: str | None = None
@@ -166,8 +166,8 @@ class Sending(_Packable):
     correlation_id: str | None
     message_id: str | None
     transaction_id: int | None
-    place: Place
-    accepted: Place | None = None
+    place: Position
+    accepted: Position | None = None
     status: int | None = None
     rolled_back: bool = False
     """Whether the transaction was that it was sent in."""
@@ -187,13 +187,13 @@ class Delivery(_Packable):
     subscription: str | None
     redelivered: bool
     delivery_count: int | None
-    place: Place
+    place: Position
     state: str
     dead_reason: str | None = None
     reply_to: str | None = None
     correlation_id: str | None = None
     message_id: str | None = None
-    acknowledged: Place | None = None
+    acknowledged: Position | None = None
     transaction_id: int | None = None
 
 
@@ -212,7 +212,7 @@ class Use(NamedTuple):
     """How many were sent or acknowledged."""
     client: str
     client_id: str | None
-    place: Place
+    place: Position
 
 
 @dataclass(slots=True)
@@ -221,8 +221,8 @@ class Login:
 
     client: str
     server: str
-    opened: Place
-    last: Place
+    opened: Position
+    last: Position
     state: str = "new"
     known: bool = False
     """Whether its HELLO was seen; if not, it was there before the capture."""
@@ -246,7 +246,7 @@ class Relay(NamedTuple):
     consumer_id: int
     broker: str | None
     """Where the port mapper of the broker that sent it listens."""
-    place: Place
+    place: Position
     sender: str
     receiver: str
     """Endpoints of both brokers."""
@@ -265,7 +265,7 @@ class Violation(NamedTuple):
     """Of the connection."""
     message_key: str | None
     text: str
-    place: Place
+    place: Position
 
 
 class Run(NamedTuple):
@@ -280,7 +280,7 @@ class Run(NamedTuple):
     sender: str
     start: int
     stop: int
-    place: Place
+    place: Position
     """The packet with the first number of the run, or of the last run."""
 
 

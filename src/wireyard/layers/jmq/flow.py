@@ -13,7 +13,7 @@ from typing import Final
 
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import FLAGS
-from wireyard.layers.jmq.facts import Place
+from wireyard.layers.jmq.facts import Position
 from wireyard.layers.jmq.report import Report
 
 __all__ = ["FLOW", "FLOW_EVENTS", "FLOW_RULES", "MAX_PAUSED", "Flow"]
@@ -80,7 +80,7 @@ class Flow:
         known = self._paused.get(who)
         return known[0] if known else "flowing"
 
-    def send(self, who: int | None, row: Row, place: Place) -> None:
+    def send(self, who: int | None, row: Row, place: Position) -> None:
         """Take a message for a consumer, or of a producer."""
         flags = row["bit_flags"] & _MARKS
         if not flags and not self._paused:
@@ -89,11 +89,11 @@ class Flow:
         if who is not None:
             self._step(who, "send_last" if flags & _OF_ONE else "send", row, place)
 
-    def resume(self, who: int | None, row: Row, place: Place, stop: bool = False) -> None:
+    def resume(self, who: int | None, row: Row, place: Position, stop: bool = False) -> None:
         """Take a RESUME_FLOW for a consumer or producer, or for the connection."""
         self._step(who, "stop" if stop else "resume", row, place)
 
-    def forget(self, who: int, place: Place) -> None:
+    def forget(self, who: int, place: Position) -> None:
         """Take that a consumer or producer is gone."""
         if who in self._paused:
             self._resume(who, place)
@@ -103,12 +103,12 @@ class Flow:
         self._report.facts.release("MAX_PAUSED", len(self._paused))
         self._paused.clear()
 
-    def close(self, place: Place) -> None:
+    def close(self, place: Position) -> None:
         """Take that the connection is over."""
         for who in list(self._paused):
             self._resume(who, place)
 
-    def _step(self, who: int | None, event: str, row: Row, place: Place) -> None:
+    def _step(self, who: int | None, event: str, row: Row, place: Position) -> None:
         state = self.state(who)
         following = FLOW[state].get(event)
         if following is None:
@@ -120,7 +120,7 @@ class Flow:
             if following != "flowing":
                 self._pause(who, following, place)
 
-    def _pause(self, who: int | None, state: str, place: Place) -> None:
+    def _pause(self, who: int | None, state: str, place: Position) -> None:
         self.pauses += 1
         if not self._report.facts.admit("MAX_PAUSED", MAX_PAUSED):
             if not self._paused:
@@ -129,7 +129,7 @@ class Flow:
             self._report.facts.admit("MAX_PAUSED", MAX_PAUSED)
         self._paused[who] = state, place.ns
 
-    def _resume(self, who: int | None, place: Place) -> None:
+    def _resume(self, who: int | None, place: Position) -> None:
         _, since = self._paused.pop(who)
         self._report.facts.release("MAX_PAUSED")
         if since is not None and place.ns is not None:

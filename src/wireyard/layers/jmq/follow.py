@@ -22,7 +22,7 @@ from wireyard.formats.message_id import message_id_text
 from wireyard.layers.endpoints import endpoint, endpoints_of
 from wireyard.layers.grouping import decode_texts, dense_ids, text_codes
 from wireyard.layers.jmq import follow_kernels as k
-from wireyard.layers.jmq.facts import RULES, Login, Place, Relay, properties_of, text
+from wireyard.layers.jmq.facts import RULES, Login, Position, Relay, properties_of, text
 from wireyard.layers.jmq.following import Following
 from wireyard.layers.jmq.packet_columns import (
     GPACKET,
@@ -410,10 +410,10 @@ class _Tables(Following):
         login.pauses, login.paused_ns = int(links.pauses[c]), int(links.paused_ns[c])
         return login
 
-    def _python_place(self, row: int) -> Place:
+    def _python_place(self, row: int) -> Position:
         frame = self.frame
         stream = frame.streams[int(frame.stream[row])]
-        return Place(
+        return Position(
             stream["source"],
             stream["stream"],
             int(frame.offset[row]),
@@ -594,5 +594,5 @@ def _codes(texts: Sequence[str], places: Any) -> tuple[Any, pa.Array]:
 
 
 def _packet_keys(streams: pa.Array, offsets: pa.Array) -> pa.Array:
-    """Return packets as keys of conversations, as `Place.key` does."""
+    """Return packets as keys of conversations, as `Position.key` does."""
     return pc.binary_join_element_wise(streams.cast(pa.string()), offsets.cast(pa.string()), "@")

@@ -25,7 +25,7 @@ from wireyard.layers.grouping import (
     text_codes,
 )
 from wireyard.layers.jmq import hops as scalar
-from wireyard.layers.jmq.facts import Delivery, Place, Relay, Sending
+from wireyard.layers.jmq.facts import Delivery, Position, Relay, Sending
 from wireyard.layers.jmq.hops import FOLLOWS, HOPS, OF_MESSAGE
 from wireyard.layers.jmq.message_columns import join_codes, moments_of, nullable
 from wireyard.layers.jmq.packet_columns import ROW_NUMBER, rank_of
@@ -390,9 +390,9 @@ def records_of(
             yield from map(make, batch.to_pylist())
 
 
-def _place(row: dict[str, Any], prefix: str = "") -> Place:
+def _place(row: dict[str, Any], prefix: str = "") -> Position:
     names = ("stream", "offset", "frame", "ns")
-    return Place(row["source"], *(row[f"{prefix}{name}"] for name in names))
+    return Position(row["source"], *(row[f"{prefix}{name}"] for name in names))
 
 
 def _sending(row: dict[str, Any]) -> Sending:

@@ -34,7 +34,7 @@ from wireyard.layers.jmq.clocks import (
     separate_clocks,
     widened,
 )
-from wireyard.layers.jmq.facts import Delivery, Place, Relay, Sending
+from wireyard.layers.jmq.facts import Delivery, Position, Relay, Sending
 from wireyard.layers.steps import Dropped, Found, Key, Note, Step, fact_of, note_of
 
 __all__ = [
@@ -112,7 +112,7 @@ class Sighting(NamedTuple):
     delivery_count: int | None
     sender: str
     receiver: str
-    place: Place
+    place: Position
 
 
 class Timed(NamedTuple):

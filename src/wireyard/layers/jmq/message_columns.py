@@ -75,7 +75,7 @@ def nullable(column: pa.ChunkedArray) -> tuple[Int64s, Any]:
 
 
 class Moments(NamedTuple):
-    """Where records stand in the order of time, as `Place.moment` says."""
+    """Where records stand in the order of time, as `Position.moment` says."""
 
     ns: Int64s
     frame: Int64s

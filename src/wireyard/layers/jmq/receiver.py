@@ -13,7 +13,7 @@ from wireyard.formats.jmq.layout import FLAGS, HEADERS, SYS_MESSAGE_ID
 from wireyard.formats.message_id import MESSAGE_ID_CODES, message_id_text
 from wireyard.layers.endpoints import endpoint
 from wireyard.layers.jmq.consumers import Consumer, Consumers, MessageId
-from wireyard.layers.jmq.facts import Delivery, Place, number, properties_of, text
+from wireyard.layers.jmq.facts import Delivery, Position, number, properties_of, text
 from wireyard.layers.jmq.flow import Flow
 from wireyard.layers.jmq.report import Report
 from wireyard.layers.jmq.requests import Requests
@@ -67,7 +67,7 @@ class Receiver:
 
     # --- consumers --------------------------------------------------------------------------
 
-    def add(self, row: Row, place: Place) -> None:
+    def add(self, row: Row, place: Position) -> None:
         """Take an ADD_CONSUMER."""
         properties = properties_of(row)
         ack_mode = number(properties, "JMQAckMode")
@@ -80,16 +80,18 @@ class Receiver:
         )
         self._requests.ask(row, place, partial(self._added, consumer))
 
-    def browse(self, row: Row, place: Place) -> None:
+    def browse(self, row: Row, place: Position) -> None:
         """Take a BROWSE: its reply names a consumer that gets copies."""
         self._requests.ask(row, place, partial(self._added, Consumer(begins="browsed")))
 
-    def _added(self, consumer: Consumer, reply: Row | None, accepted: bool, place: Place) -> None:
+    def _added(
+        self, consumer: Consumer, reply: Row | None, accepted: bool, place: Position
+    ) -> None:
         consumer_id = number(properties_of(reply), "JMQConsumerID") if reply else None
         if accepted and consumer_id is not None:
             self.consumers.add(consumer_id, consumer)
 
-    def delete(self, row: Row, place: Place) -> None:
+    def delete(self, row: Row, place: Position) -> None:
         """Take a DELETE_CONSUMER, or an unsubscription, which names no consumer."""
         consumer_id = number(properties_of(row), "JMQConsumerID")
         body = row.get("body") or b""
@@ -102,26 +104,26 @@ class Receiver:
         last_seen: MessageId | None,
         reply: Row | None,
         accepted: bool,
-        place: Place,
+        place: Position,
     ) -> None:
         if accepted and consumer_id is not None:
             self.consumers.delete(consumer_id, last_seen)
             self.flow.forget(consumer_id, place)
 
-    def destroy_session(self, row: Row, place: Place) -> None:
+    def destroy_session(self, row: Row, place: Position) -> None:
         """Take a DESTROY_SESSION."""
         session_id = number(properties_of(row), "JMQSessionID")
         self._requests.ask(row, place, partial(self._session_destroyed, session_id))
 
     def _session_destroyed(
-        self, session_id: int | None, reply: Row | None, accepted: bool, place: Place
+        self, session_id: int | None, reply: Row | None, accepted: bool, place: Position
     ) -> None:
         if accepted and session_id is not None:
             self.consumers.close_session(session_id)
 
     # --- messages ---------------------------------------------------------------------------
 
-    def deliver(self, row: Row, place: Place) -> None:
+    def deliver(self, row: Row, place: Position) -> None:
         """Take a message from the broker."""
         get = row.get
         consumer_id = row["consumer_id"]
@@ -153,13 +155,13 @@ class Receiver:
             self._report.breach("handed_over_twice", row, place, row["sys_message_id"])
         self.flow.send(consumer_id, row, place)
 
-    def resume(self, row: Row, place: Place) -> None:
+    def resume(self, row: Row, place: Position) -> None:
         """Take a RESUME_FLOW of the client."""
         self.flow.resume(number(properties_of(row), "JMQConsumerID"), row, place)
 
     # --- what consumers say -----------------------------------------------------------------
 
-    def acknowledge(self, row: Row, place: Place) -> None:
+    def acknowledge(self, row: Row, place: Position) -> None:
         """Take an ACKNOWLEDGE."""
         properties = properties_of(row)
         if number(properties, "JMSXDeliveryCountUpdateOnly"):
@@ -199,7 +201,7 @@ class Receiver:
         blocks: int,
         reply: Row | None,
         accepted: bool,
-        place: Place,
+        place: Position,
     ) -> None:
         for consumer_id, message in pending:
             delivery = self.consumers.step(
@@ -210,14 +212,14 @@ class Receiver:
         if transaction_id and not accepted:
             self._report.use(transaction_id, "deny_acknowledge", place, blocks)
 
-    def redeliver(self, row: Row, place: Place) -> None:
+    def redeliver(self, row: Row, place: Position) -> None:
         """Take a REDELIVER: messages come again, as new unless the application saw them."""
         seen = number(properties_of(row), "JMQSetRedelivered")
         event = "redeliver_seen" if seen else "redeliver_unseen"
         for consumer_id, message in self._blocks(row, place):
             self.consumers.step(consumer_id, message, event)
 
-    def _blocks(self, row: Row, place: Place) -> Iterator[_Block]:
+    def _blocks(self, row: Row, place: Position) -> Iterator[_Block]:
         body = row.get("body") or b""
         block = _BLOCKS[row["version"]]
         if len(body) % block.size:

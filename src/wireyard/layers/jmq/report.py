@@ -6,7 +6,7 @@ from typing import Final
 
 from wireyard.formats.base import Row
 from wireyard.layers.endpoints import endpoints_of
-from wireyard.layers.jmq.facts import RULES, Facts, Place, Use, Violation
+from wireyard.layers.jmq.facts import RULES, Facts, Position, Use, Violation
 
 __all__ = [
     "NEEDS_ALL",
@@ -48,7 +48,7 @@ class Report:
         self,
         rule: str,
         row: Row,
-        place: Place,
+        place: Position,
         message_key: str | None = None,
         times: int = 1,
     ) -> None:
@@ -64,7 +64,7 @@ class Report:
             Violation(rule, endpoints_of(row)[0], self.client_id, message_key, told, place)
         )
 
-    def use(self, transaction_id: int, event: str, place: Place, messages: int = 0) -> None:
+    def use(self, transaction_id: int, event: str, place: Position, messages: int = 0) -> None:
         """Take that something happened to a transaction."""
         self.facts.uses.append(
             Use(self.server, transaction_id, event, messages, self.client, self.client_id, place)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES, PACKET_TYPES
-from wireyard.layers.jmq.facts import Exchange, Place, Sending, number, properties_of
+from wireyard.layers.jmq.facts import Exchange, Position, Sending, number, properties_of
 from wireyard.layers.jmq.report import Report
 
 __all__ = [
@@ -40,7 +40,7 @@ REPLY_OF: Final = {code: code + 1 for code in PACKET_TYPES if code + 1 in REPLIE
 )
 _WANTED: Final = FLAGS["A"]
 
-Settle = Callable[[Row | None, bool, Place], None]
+Settle = Callable[[Row | None, bool, Position], None]
 """What a request decides: its reply (None if it wanted none), whether that says yes, and when."""
 
 
@@ -80,7 +80,7 @@ class Requests:
     def ask(
         self,
         row: Row,
-        place: Place,
+        place: Position,
         settle: Settle | None = None,
         sending: Sending | None = None,
     ) -> None:
@@ -108,7 +108,7 @@ class Requests:
             self._end(self._waiting.popitem(last=False)[1])
         self._waiting[ack_id] = waiting
 
-    def answer(self, row: Row, place: Place) -> None:
+    def answer(self, row: Row, place: Position) -> None:
         """Take a reply."""
         ack_id, packet_type = row["consumer_id"], row["packet_type"]
         waiting = self._waiting.get(ack_id)

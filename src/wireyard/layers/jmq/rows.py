@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wireyard.formats.base import Row
 from wireyard.layers.jmq.delivery import OUTCOMES
-from wireyard.layers.jmq.facts import Delivery, Exchange, Login, Place, Relay, Sending, Violation
+from wireyard.layers.jmq.facts import Delivery, Exchange, Login, Position, Relay, Sending, Violation
 from wireyard.layers.jmq.transaction import TRANSACTION_OUTCOMES, Transaction
 
 __all__ = ["conversation_row", "delivery_row", "session_row", "transaction_row", "violation_row"]
@@ -137,5 +137,5 @@ def violation_row(violation: Violation) -> Row:
     }
 
 
-def _lead(place: Place) -> Row:
+def _lead(place: Position) -> Row:
     return {"source": place.source, "stream": place.stream, "offset": place.offset}

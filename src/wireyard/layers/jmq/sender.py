@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from wireyard.formats.base import Row
-from wireyard.layers.jmq.facts import Place, Sending, number, properties_of, text
+from wireyard.layers.jmq.facts import Position, Sending, number, properties_of, text
 from wireyard.layers.jmq.flow import Flow
 from wireyard.layers.jmq.report import Report
 from wireyard.layers.jmq.requests import Requests
@@ -39,7 +39,7 @@ class Sender:
 
     # --- messages ---------------------------------------------------------------------------
 
-    def send(self, row: Row, place: Place) -> None:
+    def send(self, row: Row, place: Position) -> None:
         """Take a message from the client."""
         get = row.get
         transaction_id = get("transaction_id") or None  # 103 has it in every header.
@@ -61,49 +61,51 @@ class Sender:
         settle = partial(self._sent, transaction_id) if transaction_id else None
         self._requests.ask(row, place, settle, sending)
 
-    def _sent(self, transaction_id: int, reply: Row | None, accepted: bool, place: Place) -> None:
+    def _sent(
+        self, transaction_id: int, reply: Row | None, accepted: bool, place: Position
+    ) -> None:
         if not accepted:
             self._report.use(transaction_id, "deny_send", place, 1)
 
-    def resume(self, row: Row, place: Place) -> None:
+    def resume(self, row: Row, place: Position) -> None:
         """Take a RESUME_FLOW of the broker."""
         properties = properties_of(row)
         stop = number(properties, "JMQSize") == 0
         self.flow.resume(number(properties, "JMQProducerID"), row, place, stop)
 
-    def delete_producer(self, row: Row, place: Place) -> None:
+    def delete_producer(self, row: Row, place: Position) -> None:
         """Take a DELETE_PRODUCER."""
         producer_id = number(properties_of(row), "JMQProducerID")
         self._requests.ask(row, place, partial(self._producer_deleted, producer_id))
 
     def _producer_deleted(
-        self, producer_id: int | None, reply: Row | None, accepted: bool, place: Place
+        self, producer_id: int | None, reply: Row | None, accepted: bool, place: Position
     ) -> None:
         if accepted and producer_id is not None:
             self.flow.forget(producer_id, place)
 
-    def set_client_id(self, row: Row, place: Place) -> None:
+    def set_client_id(self, row: Row, place: Position) -> None:
         """Take a SET_CLIENTID; one without an id takes it back."""
         client_id = text(properties_of(row), "JMQClientID")
         self._requests.ask(row, place, partial(self._client_id_set, client_id))
 
     def _client_id_set(
-        self, client_id: str | None, reply: Row | None, accepted: bool, place: Place
+        self, client_id: str | None, reply: Row | None, accepted: bool, place: Position
     ) -> None:
         if accepted:
             self._report.client_id = client_id
 
     # --- transactions -----------------------------------------------------------------------
 
-    def start(self, row: Row, place: Place) -> None:
+    def start(self, row: Row, place: Position) -> None:
         """Take a START_TRANSACTION."""
         self._requests.ask(row, place, self._started)
 
-    def _started(self, reply: Row | None, accepted: bool, place: Place) -> None:
+    def _started(self, reply: Row | None, accepted: bool, place: Position) -> None:
         if reply is not None and accepted:
             self._begin(number(properties_of(reply), _ID), place)
 
-    def _begin(self, transaction_id: int | None, place: Place) -> None:
+    def _begin(self, transaction_id: int | None, place: Position) -> None:
         if transaction_id is None:
             return
         self._report.use(transaction_id, "start", place)
@@ -112,19 +114,19 @@ class Sender:
         if self._report.facts.admit("MAX_TRANSACTIONS", MAX_TRANSACTIONS):
             self._begun.add(transaction_id)
 
-    def end(self, row: Row, place: Place) -> None:
+    def end(self, row: Row, place: Position) -> None:
         """Take an END_TRANSACTION."""
         self._ask_for(row, place, "end")
 
-    def prepare(self, row: Row, place: Place) -> None:
+    def prepare(self, row: Row, place: Position) -> None:
         """Take a PREPARE_TRANSACTION."""
         self._ask_for(row, place, "prepare")
 
-    def roll_back(self, row: Row, place: Place) -> None:
+    def roll_back(self, row: Row, place: Position) -> None:
         """Take a ROLLBACK_TRANSACTION."""
         self._ask_for(row, place, "roll_back")
 
-    def _ask_for(self, row: Row, place: Place, event: str) -> None:
+    def _ask_for(self, row: Row, place: Position, event: str) -> None:
         transaction_id = number(properties_of(row), _ID)
         self._requests.ask(row, place, partial(self._done, transaction_id, event))
 
@@ -134,7 +136,7 @@ class Sender:
         event: str,
         reply: Row | None,
         accepted: bool,
-        place: Place,
+        place: Position,
     ) -> None:
         """Take that a request took effect; an XA one may name its transaction in the reply only."""
         if transaction_id is None and reply is not None:
@@ -142,13 +144,13 @@ class Sender:
         if accepted and transaction_id is not None:
             self._over(transaction_id, event, place)
 
-    def _over(self, transaction_id: int, event: str, place: Place) -> None:
+    def _over(self, transaction_id: int, event: str, place: Position) -> None:
         self._report.use(transaction_id, event, place)
         if event in ("commit", "roll_back") and transaction_id in self._begun:
             self._begun.remove(transaction_id)
             self._report.facts.release("MAX_TRANSACTIONS")
 
-    def commit(self, row: Row, place: Place) -> None:
+    def commit(self, row: Row, place: Position) -> None:
         """Take a COMMIT_TRANSACTION."""
         transaction_id = number(properties_of(row), _ID)
         if transaction_id is not None:
@@ -156,7 +158,7 @@ class Sender:
         self._requests.ask(row, place, partial(self._committed, transaction_id))
 
     def _committed(
-        self, transaction_id: int | None, reply: Row | None, accepted: bool, place: Place
+        self, transaction_id: int | None, reply: Row | None, accepted: bool, place: Position
     ) -> None:
         properties = properties_of(reply or {})
         if transaction_id is None:
@@ -168,7 +170,7 @@ class Sender:
         if accepted:
             self._begin(number(properties, _NEXT_ID), place)
 
-    def close(self, place: Place, left: bool) -> None:
+    def close(self, place: Position, left: bool) -> None:
         """Take that there are no more packets; `left` tells that the connection is over.
 
         Then what it began and did not end is left behind.

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import MESSAGE_TYPES
-from wireyard.layers.jmq.facts import Place, Run, place_of
+from wireyard.layers.jmq.facts import Position, Run, position_of
 
 __all__ = ["Gap", "Numbers", "Runs", "gaps"]
 
@@ -36,7 +36,7 @@ class Gap(NamedTuple):
     sender: str
     start: int
     stop: int
-    place: Place
+    place: Position
 
 
 def _broken_rule(
@@ -99,7 +99,7 @@ class Runs:
         self._from_client = from_client
         self._found = found
         self._first = self._start = self._stop = 0
-        self._place: Place | None = None
+        self._place: Position | None = None
         """The packet with the first number of the run; None before there is one."""
         self._highest: tuple[Any, ...] = ()
         """The identity of the packet with the last number of the run."""
@@ -123,7 +123,7 @@ class Runs:
                 is_used = sequence >= self._start
                 return _broken_rule(identity, self._highest, ahead == -1, is_used)
             self._add("run", self._start, self._place)
-        self._start, self._stop, self._place = sequence, sequence + 1, place_of(row)
+        self._start, self._stop, self._place = sequence, sequence + 1, position_of(row)
         self._highest = identity
         return None
 
@@ -133,13 +133,13 @@ class Runs:
             self._add("run", self._start, self._place)
             self._add("span", self._first, self._place)
 
-    def _add(self, kind: str, start: int, place: Place) -> None:
+    def _add(self, kind: str, start: int, place: Position) -> None:
         self._found.append(
             Run(kind, self._host, self._from_client, self._sender, start, self._stop, place)
         )
 
     def _is_own(self, row: Row) -> bool:
-        """Tell whether a broker numbered a packet: messages have the number of who sent them."""
+        """Return whether a broker numbered a packet: messages have the number of who sent them."""
         address = row["source_ip"], row["source_port"]
         if row["packet_type"] not in MESSAGE_TYPES:
             self._address = address

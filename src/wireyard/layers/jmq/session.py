@@ -9,7 +9,7 @@ from typing import Final
 from wireyard.errors import DecodeError
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.body import body_value
-from wireyard.layers.jmq.facts import MAX_TEXT, Login, Place, number, properties_of
+from wireyard.layers.jmq.facts import MAX_TEXT, Login, Position, number, properties_of
 from wireyard.layers.jmq.report import Report
 from wireyard.layers.jmq.requests import OK
 
@@ -172,7 +172,7 @@ class Session:
         self._report = report
         self.login: Login | None = None
 
-    def take(self, row: Row, place: Place, from_client: bool) -> None:
+    def take(self, row: Row, place: Position, from_client: bool) -> None:
         """Take the next packet of either side."""
         login = self.login
         if login is None:

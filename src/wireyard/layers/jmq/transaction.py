@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from wireyard.layers.jmq.facts import Place, Use
+from wireyard.layers.jmq.facts import Position, Use
 
 __all__ = ["TRANSACTION", "TRANSACTION_EVENTS", "TRANSACTION_OUTCOMES", "Transaction"]
 
@@ -119,8 +119,8 @@ class Transaction:
 
     first: Use
     state: str = "unseen"
-    begun: Place | None = None
-    ended: Place | None = None
+    begun: Position | None = None
+    ended: Position | None = None
     sent: int = 0
     acknowledged: int = 0
 

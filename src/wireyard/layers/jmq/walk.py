@@ -17,7 +17,7 @@ from wireyard.formats.jmq.layout import (
 )
 from wireyard.layers.endpoints import connection_of, endpoints_of
 from wireyard.layers.jmq.connection import Connection
-from wireyard.layers.jmq.facts import MAX_TEXT, RULES, Facts, Violation, place_of
+from wireyard.layers.jmq.facts import MAX_TEXT, RULES, Facts, Violation, position_of
 from wireyard.layers.jmq.relays import relays
 from wireyard.layers.jmq.requests import REPLIES
 from wireyard.layers.jmq.sequences import Numbers, Runs
@@ -81,7 +81,7 @@ BY_BROKER: Final = frozenset(BROKER_TYPES)
 
 
 def sent_by_client(row: Row) -> bool | None:
-    """Tell whether a client sent a packet, None if both sides send its like.
+    """Return whether a client sent a packet, None if both sides send its like.
 
     Only brokers count deliveries.
     """
@@ -159,7 +159,7 @@ class Walk:
         rule = way.numbers.take(row)
         if rule is not None:
             text = f"GPacket {row['sequence']}: {RULES[rule]}"
-            found = Violation(rule, way.src, None, None, text, place_of(row))
+            found = Violation(rule, way.src, None, None, text, position_of(row))
             self.facts.violations.append(found)
         self.facts.relays.extend(relays(row))
 
