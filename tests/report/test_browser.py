@@ -97,3 +97,26 @@ def test_print_is_pages_of_paper(browser: Any, path: Path) -> None:
     assert printed.startswith(b"%PDF")
     assert 2 <= printed.count(b"/Type /Page\n") + printed.count(b"/Type /Page ") <= 12
     page.close()
+
+
+def test_the_first_screen_shows_what_is_going_on(browser: Any, path: Path) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(path.as_uri())
+    screen = page.locator("#numbers")
+    assert page.evaluate(
+        "document.querySelector('#numbers table').getBoundingClientRect().bottom < 900"
+    )
+    tiles = screen.locator("dt").all_inner_texts()
+    for wanted in (
+        "sent a second", "delivered a second", "sessions", "unacknowledged", "oldest of them",
+        "dead letters", "violations",
+    ):  # fmt: skip
+        assert wanted in tiles
+    captions = screen.locator("caption").all_inner_texts()
+    assert [one.partition(",")[0] for one in captions] == [
+        "Busiest destinations",
+        "Busiest clients",
+    ]
+    heads = screen.locator("th[scope=col]").all_inner_texts()
+    assert {"messages", "bytes", "bytes sent"} <= set(heads)
+    page.close()
