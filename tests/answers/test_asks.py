@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from itertools import pairwise
@@ -291,3 +292,23 @@ def test_iceberg_takes_every_table_without_a_cast(lake: Path, tmp_path: Path) ->
         iceberg = catalog.create_table(f"lake.{table.name}", schema=rows.schema)
         iceberg.append(rows)
         assert iceberg.scan().to_arrow().num_rows == rows.num_rows, table.name
+
+
+# --- the page -------------------------------------------------------------------------------
+
+
+def test_the_page_names_tests_that_there_are() -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "asks.md").read_text()
+    assert len(re.findall(r"^## \d+\. ", page, re.MULTILINE)) == 15
+    named = 0
+    for row in page.splitlines():
+        text = ""
+        for file, test in re.findall(r"`(?:(tests/[\w/.]+))?(?:::)?(test_\w+)?`", row):
+            if file:
+                assert (root / file).is_file(), file
+                text = (root / file).read_text()
+            if test:
+                assert f"def {test}(" in text, (file, test)
+                named += 1
+    assert named > 40
