@@ -16,7 +16,7 @@ from tests.captures.make import BEGAN_NS
 from wireyard.answers import open_tables
 from wireyard.answers.latencies import Latencies, ages, measure_latencies
 from wireyard.cli import main
-from wireyard.cli.blocks import WIDTH
+from wireyard.cli.blocks import WIDTH, columns
 
 CLIENTS = ("one", "two", "three", "four")
 MESSAGES = 200
@@ -218,3 +218,15 @@ def test_the_delay_of_a_real_proxy_is_measured() -> None:
     for name, row in with_delay.items():
         expected = without[name]["p50_ns"] + (DELAY_MS * 1e6 if name == "late" else 0)
         assert abs(row["p50_ns"] - expected) < 1e6
+
+
+def test_columns_are_as_wide_as_what_is_seen_of_them() -> None:
+    lines = [
+        columns((10, -6, 4), text, "7", "x") for text in ("tea", "緑茶", "緑茶" * 9, "t" * 10**6)
+    ]
+    assert lines == [
+        "tea           7 x",
+        "緑茶          7 x",
+        "緑茶緑..      7 x",
+        "ttttttt..     7 x",
+    ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
+from rich.cells import cell_len
+
 from wireyard.cli.tables import printable
 
 __all__ = ["WIDTH", "columns", "field", "ms_text", "wrapped"]
@@ -34,13 +36,20 @@ def columns(widths: Sequence[int], *cells: str) -> str:
     for place, (text, width) in enumerate(zip(cells, widths, strict=True), 1):
         room = abs(width) - (place < len(widths))  # a space before the next
         cell = _cut(text, room)
-        shown.append(f"{cell:>{room}} " if width < 0 else f"{cell:<{abs(width)}}")
+        fill = " " * (room - cell_len(cell))
+        behind = " " * (abs(width) - room)
+        shown.append(fill + cell + behind if width < 0 else cell + fill + behind)
     return "".join(shown).rstrip()
 
 
 def _cut(text: str, width: int) -> str:
     shown = printable(text)
-    return shown if len(shown) <= width else f"{shown[: width - 2]}.."
+    if cell_len(shown) <= width:
+        return shown
+    shown = shown[:width]
+    while cell_len(shown) > width - 2:
+        shown = shown[:-1]
+    return f"{shown}.."
 
 
 def ms_text(time_ns: float | None, *, unit: bool = True) -> str:

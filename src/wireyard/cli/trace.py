@@ -144,7 +144,9 @@ def _summary(found: Trace, asked: str, files: FrameFiles) -> Iterator[str]:
     yield from field("deliveries", ", ".join(counted) or "none was seen")
     if found.unseen:
         yield from field(
-            "besides", f"{found.unseen:,} deliveries of messages whose sending was not captured"
+            "besides",
+            f"{found.unseen:,} deliver{'y' if found.unseen == 1 else 'ies'} of messages whose"
+            " sending was not captured",
         )
     if found.timed:
         said = f"p50 {ms_text(found.p50_ns)}, p99 {ms_text(found.p99_ns)}"
