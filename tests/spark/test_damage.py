@@ -64,6 +64,14 @@ def overwrite(path: Path) -> None:
         file.write(b"\x5a" * 200)
 
 
+def test_a_reader_that_asks_for_checksums(lake: Path) -> None:
+    assert read_lake(str(lake), checksums=True).commits == 2
+    overwrite(file_of(lake, "packets_jmq", lake.parent / "in" / INPUTS[2]))
+    read_lake(str(lake))  # the size is as it was
+    with pytest.raises(LakeDamaged, match="is not what was written: its checksum differs; see"):
+        read_lake(str(lake), checksums=True)
+
+
 def test_what_is_whole(lake: Path) -> None:
     found = cli("lake", "check", lake)
     assert found.exit_code == 0

@@ -74,7 +74,7 @@ def test_what_is_new_leaves_other_facts_alone(
     write_facts = facts.write_facts
 
     def seen(runner, lake, of, *given):  # type: ignore[no-untyped-def]
-        read.extend(each.source for each in given[2])
+        read.extend(each.source for each in given[-2])
         return write_facts(runner, lake, of, *given)
 
     monkeypatch.setattr("wireyard.spark.job.write_facts", seen)

@@ -82,6 +82,11 @@ their last change, captures and streams that grow part by part. Ctrl-C ends it w
     " Parquet.",
 )
 @click.option(
+    "--partition-by",
+    type=click.Choice(["day"]),
+    help="Files of a day each, by UTC and the time of rows; as the lake is if not given.",
+)
+@click.option(
     "--master",
     metavar="URL",
     help="Spark to run on; this machine if not given, without Spark where there is little to read.",
@@ -117,6 +122,7 @@ def command(
     inputs: tuple[str, ...],
     lake: str,
     table_format: str | None,
+    partition_by: str | None,
     master: str | None,
     conf: tuple[str, ...],
     format_name: str | None,
@@ -156,7 +162,8 @@ def command(
         settings["few_bytes"] = -1
     try:
         fill = _follow if follow else _fill
-        fill(inputs, lake, table_format, master, spark_settings, format_name, how, quiet, settings)
+        kinds = {"table_format": table_format, "partition_by": partition_by}
+        fill(inputs, lake, kinds, master, spark_settings, format_name, how, quiet, settings)
     except LakeDamaged:
         raise
     except LakeError as error:
@@ -181,7 +188,7 @@ def _settings_of(conf: tuple[str, ...]) -> dict[str, str]:
 def _fill(
     inputs: tuple[str, ...],
     folder: str,
-    table_format: str | None,
+    kinds: dict[str, Any],
     master: str | None,
     conf: dict[str, str],
     format_name: str | None,
@@ -202,7 +209,7 @@ def _fill(
         exits.note(f"left out: {text}")
     with (
         SparkLog() as log,
-        Lake.open(folder, table_format=table_format) as lake,
+        Lake.open(folder, **kinds) as lake,
         _Watch(quiet) as watch,
     ):
         new, again = new_inputs(lake, listing.inputs)
@@ -223,7 +230,7 @@ def _fill(
 def _follow(
     inputs: tuple[str, ...],
     folder: str,
-    table_format: str | None,
+    kinds: dict[str, Any],
     master: str | None,
     conf: dict[str, str],
     format_name: str | None,
@@ -242,7 +249,7 @@ def _follow(
     line = FollowLine(quiet)
     with (
         SparkLog() as log,
-        Lake.open(folder, table_format=table_format) as lake,
+        Lake.open(folder, **kinds) as lake,
         _Watch(quiet=True) as watch,
         stopping() as stop,
     ):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -31,6 +32,7 @@ __all__ = [
     "describe_file",
     "file_crc32",
     "is_shown",
+    "move_file",
     "write_seal",
 ]
 
@@ -61,6 +63,7 @@ class DataFile:
     """A file of a table; it never changes, and stays where the run wrote it."""
 
     name: str
+    """Below the folder of the table; of a table that is partitioned it begins with ``day=``."""
     run: str
     rows: int
     bytes: int
@@ -90,6 +93,8 @@ class Commit:
     """Not deleted yet."""
     table_format: str = "parquet"
     """How engines see the tables."""
+    partition_by: str | None = None
+    """``day``, where the files of a table are those of a day each."""
 
     def to_json(self) -> bytes:
         """Return the record; an input names its files by their places in the lists of tables."""
@@ -127,6 +132,7 @@ class Commit:
                 for each in self.removed
             ],
             "table_format": self.table_format,
+            "partition_by": self.partition_by,
         }
         return json.dumps(record, separators=(",", ":")).encode()
 
@@ -154,7 +160,7 @@ def _from_json(record: Mapping[str, Any]) -> Commit:
         removed.append(RemovedFile(table, DataFile(**each), removed_at))
     committed_at = _time(record["committed_at"])
     whole = record["commit"], record["run"], committed_at, tables, inputs, removed
-    return Commit(*whole, table_format=record["table_format"])
+    return Commit(*whole, table_format=record["table_format"], partition_by=record["partition_by"])
 
 
 def is_shown(table: str) -> bool:
@@ -170,7 +176,7 @@ def _time(text: str) -> datetime:
     return datetime.fromisoformat(text).astimezone(UTC)
 
 
-def describe_file(path: str, run: str) -> DataFile:
+def describe_file(path: str, name: str, run: str) -> DataFile:
     """Return what a commit records of a Parquet file.
 
     Writers that know the checksum of what they wrote leave it in a hidden file beside
@@ -185,7 +191,6 @@ def describe_file(path: str, run: str) -> DataFile:
     info = system.get_file_info(inner)
     if info.type != fs.FileType.File:
         raise LakeError(f"{path}: is missing, and was to be committed")
-    name = info.base_name
     try:
         with system.open_input_stream(_seal_path(inner)) as file:
             seal = json.loads(file.read())
@@ -201,6 +206,15 @@ def write_seal(path: str, rows: int, crc32: int) -> None:
     system, inner = filesystem(path)
     with system.open_output_stream(_seal_path(inner)) as file:
         file.write(json.dumps({"rows": rows, "crc32": crc32}).encode())
+
+
+def move_file(path: str, target: str) -> None:
+    """Move a file of a table that is not committed yet, and what its commit records of it."""
+    system, inner = filesystem(path)
+    _, there = filesystem(target)
+    system.move(inner, there)
+    with suppress(FileNotFoundError):
+        system.move(_seal_path(inner), _seal_path(there))
 
 
 def file_crc32(system: fs.FileSystem, path: str) -> int:

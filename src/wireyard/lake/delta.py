@@ -13,13 +13,14 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 from pyarrow import fs
 
 from wireyard.lake.commits import DataFile
-from wireyard.lake.snapshot import LakeSnapshot
+from wireyard.lake.snapshot import NO_DAY, LakeSnapshot
 
 __all__ = ["expire_table", "publish_table"]
 
@@ -31,11 +32,11 @@ def publish_table(lake: LakeSnapshot, table: str, files: Sequence[DataFile]) -> 
     folder, options = f"{lake.root}/{table}", _options()
     there = DeltaTable.is_deltatable(folder, options)
     delta = DeltaTable(folder, storage_options=options) if there else None
-    held = set() if delta is None else _names(delta)
+    held = set() if delta is None else _names(delta, folder)
     wanted = {file.name: file for file in files}
     now_ms = int(lake.record.committed_at.timestamp() * 1000)
     added = [
-        AddAction(name, file.bytes, {}, now_ms, True, json.dumps({"numRecords": file.rows}))
+        AddAction(name, file.bytes, _day(name), now_ms, True, json.dumps({"numRecords": file.rows}))
         for name, file in wanted.items()
         if name not in held
     ]
@@ -45,15 +46,25 @@ def publish_table(lake: LakeSnapshot, table: str, files: Sequence[DataFile]) -> 
     if delta is None:
         if files:
             with lake.system.open_input_file(lake.inner_of(table, files[0])) as opened:
-                schema = Schema.from_arrow(pq.read_schema(opened))
+                schema = pq.read_schema(opened)
+            days = [] if lake.record.partition_by is None else [pa.field("day", pa.date32())]
             create_table_with_add_actions(
-                folder, schema, added, storage_options=options, commit_properties=properties
+                folder,
+                Schema.from_arrow(pa.schema([*schema, *days])),
+                added,
+                partition_by=[day.name for day in days],
+                storage_options=options,
+                commit_properties=properties,
             )
         return
     gone = [RemoveAction(name, True, now_ms) for name in held - wanted.keys()]
     if added or gone:
         delta.create_write_transaction(
-            [*added, *gone], "append", delta.schema(), commit_properties=properties
+            [*added, *gone],
+            "append",
+            delta.schema(),
+            partition_by=delta.metadata().partition_columns,
+            commit_properties=properties,
         )
 
 
@@ -72,14 +83,22 @@ def expire_table(lake: LakeSnapshot, table: str, now: datetime, retention: timed
     """Delete what is below a Delta table and the record lists no more; its own log stays."""
     listed = {file.name for file in lake.record.tables[table]}
     listed |= {each.file.name for each in lake.record.removed if each.table == table}
-    folder = fs.FileSelector(lake.inner(table), allow_not_found=True)
-    for info in lake.system.get_file_info(folder):
-        if info.base_name.endswith(".parquet") and info.base_name not in listed:
+    folder = lake.inner(table)
+    found = fs.FileSelector(folder, allow_not_found=True, recursive=True)
+    for info in lake.system.get_file_info(found):
+        name = info.path[len(folder) + 1 :]
+        if name.endswith(".parquet") and not name.startswith("_") and name not in listed:
             lake.system.delete_file(info.path)
 
 
-def _names(delta: DeltaTable) -> set[str]:
-    return {uri.rpartition("/")[2] for uri in delta.file_uris()}
+def _names(delta: DeltaTable, folder: str) -> set[str]:
+    return {uri.partition(f"{folder}/")[2] for uri in delta.file_uris()}
+
+
+def _day(name: str) -> dict[str, str | None]:
+    """Return the partition of a file by its name: none, or a day, or that of rows without one."""
+    day, slash, _ = name.removeprefix("day=").partition("/")
+    return {"day": None if day == NO_DAY else day} if slash else {}
 
 
 def _options() -> dict[str, str] | None:

@@ -17,13 +17,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.dataset as ds
 
-__all__ = ["COMMITS", "DATA", "DamagedFile", "LakeSnapshot", "read_lake"]
+__all__ = ["COMMITS", "DATA", "NO_DAY", "DamagedFile", "LakeSnapshot", "name_of", "read_lake"]
 
 COMMITS: Final = "_wireyard/commits"
 """Folder of the records."""
 DATA: Final = "_wireyard/data"
 """Folder of what runs have written, ``<run>/<table>/<file>``."""
+NO_DAY: Final = "__HIVE_DEFAULT_PARTITION__"
+"""What engines call the partition of rows without a day."""
 _THREADS: Final = 8  # what is waited for is mostly a store's answer
+
+
+def name_of(path: str) -> str:
+    """Return the name of a file of a table, which is what is behind ``<run>/<table>/``."""
+    return path.rpartition(f"/{DATA}/")[2].split("/", 2)[2]
 
 
 class DamagedFile(NamedTuple):
@@ -97,6 +104,8 @@ class LakeSnapshot:
     def dataset(self, table: str) -> ds.Dataset:
         """Return a table for Arrow, and what takes its datasets: DuckDB, Polars, pandas.
 
+        A table that is partitioned has a column `day`, by which files are left out.
+
         Raises
         ------
         LakeError
@@ -109,7 +118,17 @@ class LakeSnapshot:
             raise LakeError(f"{self.url}: has no table '{table}'")
         inner = [self.inner_of(table, file) for file in files]
         with reading(self.url):
-            return ds.dataset(inner, filesystem=self.system, format="parquet")
+            return ds.dataset(
+                inner, filesystem=self.system, format="parquet", partitioning=self._partitioning()
+            )
+
+    def _partitioning(self) -> ds.Partitioning | None:
+        import pyarrow as pa
+        import pyarrow.dataset as ds
+
+        if self._commit.partition_by is None:
+            return None
+        return ds.partitioning(pa.schema([("day", pa.date32())]), flavor="hive")
 
     def read(self, table: str, columns: list[str] | None = None, where: Any = None) -> pa.Table:
         """Return rows of a table; `where` is an expression of `pyarrow.compute`."""
@@ -152,15 +171,15 @@ class LakeSnapshot:
             return f"cannot be read ({error.strerror or error})"
         return None if crc32 == file.crc32 else "is not what was written: its checksum differs"
 
-    def check_sizes(self) -> None:
-        """Look whether all files are there, each of the size that it had.
+    def check_files(self, *, checksums: bool = False) -> None:
+        """Look whether all files are there, each of the size that it had, on request of its bytes.
 
         Raises
         ------
         LakeDamaged
             One is not; it is named.
         """
-        found = self.damage()
+        found = self.damage(checksums=checksums)
         if found:
             more = f", and {len(found) - 1} more" if found[1:] else ""
             raise LakeDamaged(
@@ -181,20 +200,24 @@ class LakeSnapshot:
         return "/".join((self._root, *parts))
 
 
-def read_lake(url: str, number: int | None = None, *, check: bool = True) -> LakeSnapshot:
+def read_lake(
+    url: str, number: int | None = None, *, check: bool = True, checksums: bool = False
+) -> LakeSnapshot:
     """Open a lake to read one commit of it; the newest if no number is given.
 
     Parameters
     ----------
     check
         Whether to look if all of its files are there, in their sizes.
+    checksums
+        Whether to read all of their bytes too, and compare checksums.
 
     Raises
     ------
     SourceError
         It cannot be read, or there is no such commit.
     LakeDamaged
-        A file of it is missing, or has another size than when it was written.
+        A file of it is missing, or is not what was written.
     """
     with reading(url):
         try:
@@ -203,6 +226,6 @@ def read_lake(url: str, number: int | None = None, *, check: bool = True) -> Lak
             raise SourceError(f"{url}: has no commit {number}, or no longer") from None
         if not snapshot.commits:
             raise SourceError(f"{url}: is no lake that 'wireyard run' has filled")
-        if check:
-            snapshot.check_sizes()
+        if check or checksums:
+            snapshot.check_files(checksums=checksums)
         return snapshot

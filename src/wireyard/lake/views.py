@@ -32,21 +32,22 @@ def shown_commit(root: str) -> int:
     return 0
 
 
-def publish_view(root: str, number: int, files: Mapping[str, Iterable[str]]) -> None:
+def publish_view(root: str, number: int, files: Mapping[str, Mapping[str, str]]) -> None:
     """Have the folders of a lake show a commit. What a crash left undone is done again.
 
     Parameters
     ----------
     files
-        By table, the paths of its files; their names differ.
+        By table and name, the paths of its files.
     """
     view = f"{_VIEWS}/{number:0{_DIGITS}d}"
     if not os.path.isdir(f"{root}/{view}"):
         hidden = f"{root}/{_VIEWS}/.{uuid4().hex}"
         for table, paths in files.items():
             os.makedirs(f"{hidden}/{table}")
-            for path in paths:
-                os.link(path, f"{hidden}/{table}/{os.path.basename(path)}")
+            for name, path in paths.items():
+                os.makedirs(os.path.dirname(f"{hidden}/{table}/{name}"), exist_ok=True)
+                os.link(path, f"{hidden}/{table}/{name}")
         os.makedirs(hidden, exist_ok=True)
         os.rename(hidden, f"{root}/{view}")
     for table in files:

@@ -32,7 +32,7 @@ from wireyard.spark.bronze import (
 from wireyard.spark.exchange import EXCHANGE
 from wireyard.spark.growing import GrowingInput, GrowthSettings, read_state
 from wireyard.spark.inputs import FoundInput
-from wireyard.spark.job import add_facts, with_all_tables
+from wireyard.spark.job import add_facts, commit_change
 from wireyard.spark.lake import Change, Input, Lake
 from wireyard.spark.parts import PartFile
 from wireyard.spark.replacing import OPEN_PREFIX, OPEN_STATES, compact, drop_inputs, is_of_open
@@ -164,11 +164,11 @@ class Growth:
             return _with_parts(lake, drop_inputs(lake, replaced, {*anew, *related}), parts)
 
         notes: Sequence[str] = ()
+        runner = Runner(self._get_session, lake)
         if with_facts:
             began_s = time.monotonic()
             sources = {part.source for part in with_facts}
             added = [each for each in change_without(()).inputs if each.source in sources]
-            runner = Runner(self._get_session, lake)
             gone = {*replaced, *anew}
             change, notes = add_facts(runner, lake, change_without, added, gone)
             now_s = time.monotonic()
@@ -177,7 +177,7 @@ class Growth:
                 part.input.facts_position = part.input.position
         else:
             change = change_without(())
-        lake.commit(compact(lake, with_all_tables(lake, change)))
+        commit_change(runner, lake, change)
         return notes
 
     def is_behind(self, path: str) -> bool:

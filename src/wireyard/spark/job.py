@@ -23,6 +23,7 @@ import pyarrow as pa
 from wireyard.captures.quarantine import QUARANTINE
 from wireyard.captures.stream_table import FILES, LEDGER_TABLE, STREAMS
 from wireyard.formats import names as format_names
+from wireyard.lake.snapshot import name_of
 from wireyard.layers.tables import FACTS
 from wireyard.spark.bronze import FILES_TABLE, QUARANTINE_TABLE, Settings, packets_table
 from wireyard.spark.bronze_stage import BronzeStage
@@ -31,14 +32,14 @@ from wireyard.spark.inputs import FoundInput
 from wireyard.spark.lake import Change, Input, Lake
 from wireyard.spark.parts import write_table
 from wireyard.spark.reach import reaching
-from wireyard.spark.replacing import compact, drop_inputs
+from wireyard.spark.replacing import compact, drop_inputs, split_by_day
 from wireyard.spark.report import Report, Watch, new_inputs
 from wireyard.spark.running import Runner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["FEW_BYTES", "SPLIT_BYTES", "add_facts", "fill_lake", "with_all_tables"]
+__all__ = ["FEW_BYTES", "SPLIT_BYTES", "add_facts", "commit_change", "fill_lake", "with_all_tables"]
 
 SPLIT_BYTES = 64 << 20
 """What one task reads: starting one costs as much as decoding 8 MB."""
@@ -119,7 +120,7 @@ def fill_lake(
 
     change, notes = add_facts(runner, lake, change_without, report.added, changed)
     report.notes += notes
-    lake.commit(compact(lake, with_all_tables(lake, change)))
+    commit_change(runner, lake, change)
     return report
 
 
@@ -199,12 +200,17 @@ def _with_added(change: Change, added: Sequence[Input]) -> Change:
 def _files_after(lake: Lake, change: Change, table: str) -> list[str]:
     """Return the files of a table as they will be, where they stand now."""
     removed = set(change.remove.get(table, ()))
-    held = [path for path in lake.paths(table) if path.rpartition("/")[2] not in removed]
+    held = [path for path in lake.paths(table) if name_of(path) not in removed]
     return [*held, *(lake.staged(table, name) for name in change.append.get(table, ()))]
 
 
 def _inputs_after(lake: Lake, change: Change) -> dict[str, Input]:
     return {**lake.inputs, **{each.source: each for each in change.inputs}}
+
+
+def commit_change(runner: Runner, lake: Lake, change: Change) -> None:
+    """Commit a change with no table left out, files where their days are, and small ones joined."""
+    lake.commit(compact(lake, split_by_day(runner, lake, with_all_tables(lake, change))))
 
 
 def with_all_tables(lake: Lake, change: Change) -> Change:

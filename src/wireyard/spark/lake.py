@@ -111,12 +111,18 @@ class Lake(LakeSnapshot):
         self.retention = RETENTION
         """How long files and records stay once a commit has replaced them."""
         self.table_format = self.record.table_format
+        self.partition_by = self.record.partition_by
         self._undecided = False
 
     @classmethod
     @contextmanager
     def open(
-        cls, url: str, *, damaged: bool = False, table_format: str | None = None
+        cls,
+        url: str,
+        *,
+        damaged: bool = False,
+        table_format: str | None = None,
+        partition_by: str | None = None,
     ) -> Iterator[Self]:
         """Open a lake for one run: make it where it is not there, lock it, finish what a crash cut.
 
@@ -126,6 +132,8 @@ class Lake(LakeSnapshot):
             Whether files may be missing, as for a repair.
         table_format
             One of `TABLE_FORMATS`; that of the lake if None, Parquet of a new one.
+        partition_by
+            ``day`` for files of a day each; as the lake is if None.
 
         Raises
         ------
@@ -142,9 +150,9 @@ class Lake(LakeSnapshot):
             held.enter_context(_locked(f"{root}/{_LOCK}", url) if local else nullcontext())
             with writing(url):
                 lake = cls(url)
-                lake._choose(table_format)
+                lake._choose(table_format, partition_by)
                 if not damaged:
-                    lake.check_sizes()
+                    lake.check_files()
                     lake._publish()
                 lake.expire(RETENTION)
             try:
@@ -152,15 +160,18 @@ class Lake(LakeSnapshot):
             finally:
                 lake._discard()
 
-    def _choose(self, table_format: str | None) -> None:
-        if table_format is None or table_format == self.table_format:
-            return
-        if self.commits:
+    def _choose(self, table_format: str | None, partition_by: str | None) -> None:
+        if table_format not in (None, self.table_format) and self.commits:
             raise LakeError(
                 f"{self.url}: its tables are {self.table_format}, not {table_format};"
                 " name a new folder"
             )
-        self.table_format = table_format
+        if partition_by not in (None, self.partition_by) and self.commits:
+            raise LakeError(
+                f"{self.url}: its tables are not partitioned by {partition_by}; name a new folder"
+            )
+        self.table_format = table_format or self.table_format
+        self.partition_by = partition_by or self.partition_by
 
     # --- what a run writes --------------------------------------------------------------------
 
@@ -180,7 +191,8 @@ class Lake(LakeSnapshot):
         """Return the names of what this run has written for a table, hidden ones aside."""
         folder = self.inner(DATA, self.run, table)
         found = self.system.get_file_info(fs.FileSelector(folder, allow_not_found=True))
-        return sorted(info.base_name for info in found if not info.base_name.startswith(_HIDDEN))
+        files = (info.base_name for info in found if info.type == fs.FileType.File)
+        return sorted(name for name in files if not name.startswith(_HIDDEN))
 
     def make_staging(self, tables: Iterable[str]) -> None:
         """Make the folders that tasks write to."""
@@ -231,13 +243,13 @@ class Lake(LakeSnapshot):
         for source in change.forget:
             del inputs[source]
         whole = before.number + 1, self.run, now, tables, inputs, removed
-        return Commit(*whole, table_format=self.table_format)
+        return Commit(*whole, table_format=self.table_format, partition_by=self.partition_by)
 
     def _describe(self, change: Change) -> dict[tuple[str, str], DataFile]:
         """Return what is to be recorded of the files of a change that are new."""
         new = [(table, name) for table, names in change.append.items() for name in names]
         with ThreadPoolExecutor(_THREADS) as pool:
-            files = pool.map(lambda one: describe_file(self.staged(*one), self.run), new)
+            files = pool.map(lambda one: describe_file(self.staged(*one), one[1], self.run), new)
             return dict(zip(new, files, strict=True))
 
     def _show(self, commit: Commit) -> None:
@@ -252,8 +264,9 @@ class Lake(LakeSnapshot):
             if self.commits:
                 self._take(partial(publish_tables, self, self.table_format))
         elif self._local and shown_commit(self._root) != self.commits:
-            paths = {table: self.paths(table) for table in filter(is_shown, self._commit.tables)}
-            self._take(partial(publish_view, self._root, self.commits, paths))
+            paths = self._paths_by_name
+            shown = {table: names for table, names in paths.items() if is_shown(table)}
+            self._take(partial(publish_view, self._root, self.commits, shown))
 
     def _take(self, step: Callable[[], None]) -> None:
         """Do one step of a commit, for tests to crash before."""

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from wireyard.formats.base import Row
 from wireyard.lake.ledgers import captured_streams
+from wireyard.lake.snapshot import name_of
 from wireyard.layers.grouping import split_rows, text_codes
 from wireyard.layers.latencies import latencies
 from wireyard.layers.mqtt.columns import Evidences, Matched, explain_rest, known_of, match, track
@@ -86,9 +87,7 @@ def mqtt_groups(
     streams
         Files of the table `streams` of all inputs.
     """
-    packets_of, streams_of = (
-        {path.rpartition("/")[2]: path for path in paths} for paths in (files, streams)
-    )
+    packets_of, streams_of = ({name_of(path): path for path in paths} for paths in (files, streams))
     by_file: defaultdict[str, list[Input]] = defaultdict(list)
     for each in inputs:
         for name in each.files.get(_TABLE, ()):

@@ -1,22 +1,26 @@
-"""Files written anew: without the rows of inputs that have changed, or several as one."""
+"""Files written anew: without the rows of inputs that have changed, several as one, by day."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from datetime import date
+from functools import partial
 from typing import Final
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from wireyard.lake.commits import DataFile
-from wireyard.lake.snapshot import DamagedFile
+from wireyard.lake.commits import DataFile, is_shown, move_file
+from wireyard.lake.snapshot import NO_DAY, DamagedFile
 from wireyard.layers.tables import FACTS
-from wireyard.spark.lake import Change, Input, Lake
-from wireyard.spark.parts import PartFile
+from wireyard.spark.lake import Change, Input, Lake, writing
+from wireyard.spark.parts import PartFile, measure
+from wireyard.spark.running import Runner
 from wireyard.streams.source import filesystem
 
 __all__ = [
@@ -26,6 +30,7 @@ __all__ = [
     "drop_damaged",
     "drop_inputs",
     "is_of_open",
+    "split_by_day",
 ]
 
 OPEN_STATES: Final = "_open"
@@ -40,7 +45,7 @@ _MERGED_BYTES: Final = 64 << 20
 
 def is_of_open(name: str) -> bool:
     """Tell whether a file is taken out when its input has grown."""
-    return name.startswith(OPEN_PREFIX)
+    return name.rpartition("/")[2].startswith(OPEN_PREFIX)
 
 
 def drop_inputs(lake: Lake, changed: Collection[str], related: Collection[str]) -> Change:
@@ -68,7 +73,6 @@ def drop_inputs(lake: Lake, changed: Collection[str], related: Collection[str]) 
             ]
             if not sharers:
                 continue
-            lake.make_staging([table])
             new = _copy_without(lake, table, name, gone)
             append.setdefault(table, []).append(new)
             for each in sharers:
@@ -112,13 +116,14 @@ def compact(lake: Lake, change: Change) -> Change:
     open_now = _of_open(lake)
     for table, files in lake.record.tables.items():
         gone = {*change.remove.get(table, ()), *open_now.get(table, ())}
-        by_size: defaultdict[int, list[DataFile]] = defaultdict(list)
+        by_size: defaultdict[tuple[str, int], list[DataFile]] = defaultdict(list)
         for file in files:
             if file.name not in gone and file.bytes < _MERGED_BYTES:
-                by_size[file.bytes.bit_length() // 4].append(file)
-        for alike in by_size.values():
+                by_size[_folder(file.name), file.bytes.bit_length() // 4].append(file)
+        for (folder, _), alike in by_size.items():
             if len(alike) >= _MERGED:
-                new = _merge(lake, table, [lake.path_of(table, file) for file in alike])
+                paths = [lake.path_of(table, file) for file in alike]
+                new = _merge(lake, table, folder, paths)
                 becomes.setdefault(table, {}).update((file.name, new) for file in alike)
     if not becomes:
         return change
@@ -152,10 +157,10 @@ def _of_open(lake: Lake) -> dict[str, set[str]]:
     return found
 
 
-def _merge(lake: Lake, table: str, paths: Sequence[str]) -> str:
+def _merge(lake: Lake, table: str, folder: str, paths: Sequence[str]) -> str:
     """Stage the rows of committed files as one file; return its name."""
-    new = f"part-merged-{uuid4().hex}.parquet"
-    lake.make_staging([table])
+    new = f"{folder}part-merged-{uuid4().hex}.parquet"
+    lake.make_staging([f"{table}/{folder}"])
     file: PartFile | None = None
     for path in paths:
         system, inner = filesystem(path)
@@ -169,13 +174,19 @@ def _merge(lake: Lake, table: str, paths: Sequence[str]) -> str:
     return new
 
 
+def _folder(name: str) -> str:
+    """Return the folder of a file below that of its table: empty, or ``day=.../``."""
+    return name[: name.rfind("/") + 1]
+
+
 def _no_rows(file: pq.ParquetFile) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([], file.schema_arrow)
 
 
 def _copy_without(lake: Lake, table: str, name: str, sources: Collection[str]) -> str:
     """Stage a copy of a committed file without the rows of some sources; return its name."""
-    new = f"part-copy-{uuid4().hex}.parquet"
+    new = f"{_folder(name)}part-copy-{uuid4().hex}.parquet"
+    lake.make_staging([f"{table}/{_folder(name)}"])
     gone = pa.array(sorted(sources), pa.string())
     system, inner = filesystem(lake.path(table, name))
     with system.open_input_file(inner) as opened, pq.ParquetFile(opened) as old:
@@ -184,3 +195,105 @@ def _copy_without(lake: Lake, table: str, name: str, sources: Collection[str]) -
             file.write(batch.filter(pc.invert(pc.is_in(batch["source"], gone))))
         file.close()
     return new
+
+
+# --- by day ---------------------------------------------------------------------------------
+
+_TIMES: Final = (
+    "captured_ns", "delivered_ns", "begun_ns", "requested_ns", "opened_ns", "from_ns", "sent_ns",
+    "first_ns", "minute_ms", "sent_ms", "first_ms",
+)  # fmt: skip
+"""The day of a row is that of the first of these that it has."""
+_EPOCH: Final = date(1970, 1, 1).toordinal()
+_DAYS_AT_ONCE: Final = 16
+"""Files that a task writes at once, each of which holds a row group."""
+_FEW_BYTES: Final = 64 << 20
+_DAY_S: Final = 24 * 60 * 60
+_FIRST, _LAST = date.min.toordinal() - _EPOCH, date.max.toordinal() - _EPOCH
+"""Days since 1970 that have a name; the times of a wire may be any."""
+_SPLIT: Final = pa.schema([("name", pa.string()), ("become", pa.list_(pa.string()))])
+
+
+def split_by_day(runner: Runner, lake: Lake, change: Change) -> Change:
+    """Put what is staged where files of a day belong, if the lake is partitioned by day.
+
+    A file whose rows are of one day is moved, and one of several days written anew, a file a day.
+    """
+    if lake.partition_by is None:
+        return change
+    new = [
+        (table, name)
+        for table, names in change.append.items()
+        for name in names
+        if is_shown(table) and not _folder(name)
+    ]
+    few = sum(measure(lake.staged(*one))[1] for one in new) <= _FEW_BYTES
+    become: dict[tuple[str, str], list[str]] = {}
+    work = partial(_split_file, staging=lake.staged(""))
+    found = runner.run(new, work, _SPLIT, here=few).to_pylist()
+    for row in found:
+        table, _, name = row["name"].partition("/")
+        become[table, name] = row["become"]
+
+    def names_after(table: str, names: Iterable[str]) -> list[str]:
+        return [after for name in names for after in become.get((table, name), [name])]
+
+    append = {table: names_after(table, names) for table, names in change.append.items()}
+    inputs = tuple(
+        replace(
+            each, files={table: names_after(table, names) for table, names in each.files.items()}
+        )
+        for each in change.inputs
+    )
+    return replace(change, inputs=inputs, append=append)
+
+
+def _split_file(file: tuple[str, str], staging: str) -> Iterator[pa.RecordBatch]:
+    """Write the rows of a staged file to files of a day each."""
+    table, name = file
+    folder = f"{staging}/{table}"
+    system, inner = filesystem(f"{folder}/{name}")
+    with system.open_input_file(inner) as opened, pq.ParquetFile(opened) as old:
+        times = [column for column in _TIMES if column in old.schema_arrow.names]
+        # A file without rows is one of none.
+        days = sorted(_days(old, times)) or [NO_DAY]
+        become = [f"day={day}/{name}" for day in days]
+        for one in become:
+            system.create_dir(filesystem(f"{folder}/{_folder(one)}")[1], recursive=True)
+        for first in range(0, len(days) if len(days) > 1 else 0, _DAYS_AT_ONCE):
+            wanted = days[first : first + _DAYS_AT_ONCE]
+            files = {
+                day: PartFile(f"{folder}/day={day}/{name}", old.schema_arrow) for day in wanted
+            }
+            for batch in old.iter_batches():
+                of_row = _days_of(batch.select(times))
+                for day in set(pc.unique(of_row).to_pylist()) & files.keys():
+                    files[day].write(batch.filter(pc.equal(of_row, day)))
+            for each in files.values():
+                each.close()
+    with writing(f"{folder}/{name}"):
+        if len(days) == 1:
+            move_file(f"{folder}/{name}", f"{folder}/{become[0]}")
+        else:
+            system.delete_file(inner)
+    yield pa.RecordBatch.from_pylist([{"name": f"{table}/{name}", "become": become}], _SPLIT)
+
+
+def _days(file: pq.ParquetFile, times: Sequence[str]) -> set[str]:
+    """Return the days that rows of a file are of."""
+    if not times:
+        return set()
+    batches = file.iter_batches(columns=list(times))
+    return {day for batch in batches for day in pc.unique(_days_of(batch)).to_pylist()}
+
+
+def _days_of(times: pa.RecordBatch) -> pa.Array:
+    """Return the day of each row by UTC, as text."""
+    found = pa.nulls(times.num_rows, pa.date32())
+    for name, column in zip(times.schema.names, times.columns, strict=True):
+        per_day = _DAY_S * (10**9 if name.endswith("_ns") else 10**3)
+        days = np.floor_divide(column.fill_null(0).to_numpy(zero_copy_only=False), per_day)
+        none = column.is_null().to_numpy(zero_copy_only=False) | (days < _FIRST) | (days > _LAST)
+        of_column = pa.array(np.where(none, 0, days).astype(np.int32), mask=none)
+        found = pc.coalesce(found, of_column.cast(pa.date32()))
+    return pc.fill_null(found.cast(pa.string()), NO_DAY)
