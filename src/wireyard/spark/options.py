@@ -67,6 +67,10 @@ class Options:
     again."""
     payload: tuple[str, ...] = ()
     """Rules by which payloads are opened, a line each: ``plant/#=json``."""
+    batch_files: int | None = None
+    """How many files a batch of a stream reads at most; all if not given."""
+    batch_bytes: int | None = None
+    """How many bytes it reads, about: one file more or one packet more where that is larger."""
     push_filters: bool = False
     """Whether conditions are decided before rows are decoded; Spark has to be told as well, with
     ``spark.sql.python.filterPushdown.enabled``."""
@@ -81,6 +85,12 @@ def _size(text: str) -> int:
     if match is None or not int(match[1]):
         raise ValueError
     return int(match[1]) * _UNITS[match[2].lower() or "b"]
+
+
+def _count(text: str) -> int:
+    if int(text) < 1:
+        raise ValueError
+    return int(text)
 
 
 def _time(text: str) -> datetime:
@@ -104,6 +114,7 @@ def _one_of(names: Sequence[str]) -> Callable[[str], str]:
 _TRUTH = "true or false"
 _BYTES = "a size such as 64m or 134217728"
 _MOMENT = "a time such as 2026-03-01T12:00:00"
+_NUMBER = "a number from 1 on"
 _READERS: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "protocol": ("protocol", str, ""),
     "path": ("paths", lambda text: (text,), ""),
@@ -125,6 +136,8 @@ _READERS: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "keylog": ("keylog", lambda text: (text,), ""),
     "rotated": ("rotated", _yes_or_no, _TRUTH),
     "payload": ("payload", lambda text: tuple(filter(None, map(str.strip, text.splitlines()))), ""),
+    "maxFilesPerTrigger": ("batch_files", _count, _NUMBER),
+    "maxBytesPerTrigger": ("batch_bytes", _size, _BYTES),
     "pushFilters": ("push_filters", _yes_or_no, _TRUTH),
 }
 _BY_KEY = {name.lower(): name for name in _READERS}

@@ -54,14 +54,15 @@ class Reader(ask.DataSourceReader):
         files = list_files(options)
         captures = find_captures(files, options)
         self._options = options
-        self._captured = bool(captures)
-        self._format = format_of(options, files, captures).label
+        self._captured = bool(captures) or options.input == "pcap"
+        self.format = format_of(options, files, captures).label
+        """Label of the format of all rows."""
         self._schema = schema
         self._where: list[Condition] = []
         name = options.corrupt_column or _CORRUPT_COLUMN
         self._corrupt = name if name in schema.names else None
         own = [field for field in schema.fields if field.name != name]
-        opener = opener_of(get_format(self._format), options)
+        opener = opener_of(get_format(self.format), options)
         fields = {} if opener is None else {field.name: field for field in opener.fields}
         opened = [field for field in own if field.name in fields]
         own = [field for field in own if field.name not in fields]
@@ -74,24 +75,23 @@ class Reader(ask.DataSourceReader):
             if schema[name].dataType.typeName() not in ("string", "binary"):
                 raise UsageError(f"column '{name}' takes bytes: it is binary, or string for hex")
             self._columns += [extra for extra in BAD_ROW_COLUMNS if extra not in self._columns]
-        offered = self._plan().schema
+        offered = self.plan().schema
         check_schema(StructType(own), pa.schema([offered.field(field.name) for field in own]))
 
     def partitions(self) -> list[ask.InputPartition]:
         """Return what each task reads."""
         files = list_files(self._options)
         captures = find_captures(files, self._options)
-        tasks = deal_out(files, get_format(self._format), self._options, captures)
+        tasks = deal_out(files, get_format(self.format), self._options, captures)
         return [ask.InputPartition(pieces) for pieces in tasks]
 
     def read(self, partition: ask.InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
         pieces: tuple[Piece | CapturePart, ...] = partition.value or ()
-        plan = self._plan()
+        plan = self.plan()
         if load_fast_path(plan.format, sum(piece.size for piece in pieces)):
             settle()
-        opener = opener_of(plan.format, self._options) if self._opens else None
-        shape = Shape(arrow_schema(self._schema), self._corrupt, opener)
+        shape = self.shape(plan)
         for piece in pieces:
             if isinstance(piece, CapturePart):
                 yield from self._of_capture(piece, plan, shape)
@@ -100,9 +100,15 @@ class Reader(ask.DataSourceReader):
                 for batch in self._batches(piece, plan):
                     yield shape.fit(batch, bad_bytes)
 
-    def _plan(self) -> Plan:
+    def shape(self, plan: Plan) -> Shape:
+        """Return what makes rows those of the table."""
+        opener = opener_of(plan.format, self._options) if self._opens else None
+        return Shape(arrow_schema(self._schema), self._corrupt, opener)
+
+    def plan(self) -> Plan:
+        """Return what is read of each stream."""
         options = self._options
-        format = get_format(self._format)
+        format = get_format(self.format)
         where, limit = self._where, options.packet_bytes
         return make_plan(format, self._columns, where, options.mode, limit, captured=self._captured)
 
@@ -175,7 +181,7 @@ class FilteringReader(Reader):
         """Take the conditions that can be decided here; return the others to Spark."""
         kinds = {
             column.name: column.kind
-            for column in pick_columns(get_format(self._format), None, captured=self._captured)
+            for column in pick_columns(get_format(self.format), None, captured=self._captured)
         }
         for asked in filters:
             condition = _condition(asked, kinds)

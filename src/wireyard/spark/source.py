@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from wireyard.spark.files import FoundFile
     from wireyard.spark.reader import Reader
     from wireyard.spark.segments import SegmentReader
+    from wireyard.spark.stream_reader import StreamReader
     from wireyard.spark.writer import Writer
 
 __all__ = ["WireyardSource", "format_of", "opener_of", "register"]
@@ -69,7 +70,8 @@ class WireyardSource(DataSource):
         files = list_files(options)
         captures = find_captures(files, options)
         format = format_of(options, files, captures)
-        plan = make_plan(format, options.columns, mode=options.mode, captured=bool(captures))
+        captured = bool(captures) or options.input == "pcap"
+        plan = make_plan(format, options.columns, mode=options.mode, captured=captured)
         opener = opener_of(format, options)
         opened = () if opener is None else opener.fields
         schema = spark_schema(pa.schema([*plan.schema, *opened]))
@@ -88,6 +90,14 @@ class WireyardSource(DataSource):
             return SegmentReader(_with_paths(self._options), schema)
         kind = FilteringReader if self._options.push_filters else Reader
         return kind(_with_paths(self._options), schema)
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
+        """Return what reads the columns of `schema` of what comes."""
+        from wireyard.spark.stream_reader import StreamReader
+
+        if self._options.table == TABLE:
+            raise UsageError(f"option 'table' cannot be '{TABLE}' with readStream")
+        return StreamReader(_with_paths(self._options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> Writer:
         """Return what writes rows as streams of packets into a folder."""

@@ -1,0 +1,260 @@
+"""`readStream`: files that come and streams that grow, batch by batch.
+
+An offset has for each file how far it was read. Of a bare stream that is the end of a frame, with
+the context of the next one, and how many bytes were looked at to find it: a task that reads up to
+there finds the same frames, whatever the file has by then. So the same two offsets always give the
+same rows, as Spark asks of a source that is read again after a failure. Captures, stores and what
+is compressed are read as a whole, once they stand still.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql import datasource as ask
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+)
+
+from wireyard.captures.quarantine import BadBytes
+from wireyard.errors import SourceError, UsageError
+from wireyard.formats import get_format
+from wireyard.spark.captures import find_captures
+from wireyard.spark.files import FoundFile, list_files
+from wireyard.spark.options import Options
+from wireyard.spark.reader import Reader, faults
+from wireyard.spark.tasks import deal_out
+from wireyard.spark.watching import SETTLED_S
+from wireyard.spark.workers import settle
+from wireyard.streams.batches import BlockReader
+from wireyard.streams.scan import load_fast_path
+from wireyard.streams.source import compression, reading
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from wireyard.streams.framer import Framer
+
+__all__ = ["StreamReader"]
+
+_READ_BYTES: Final = 1 << 20
+_MAGIC_BYTES: Final = 4
+_NS: Final = 1_000_000_000
+_FILES: Final = "files"
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Rows of a bare stream: frames from `start` to `stop`, which bytes up to `seen` show."""
+
+    path: str
+    start: int
+    stop: int
+    context: int
+    seen: int
+
+
+class StreamReader(ask.DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what comes to paths, and what bare streams there get.
+
+    Parameters
+    ----------
+    options, schema
+        Those of `Reader`.
+
+    Raises
+    ------
+    UsageError
+        An option that streams do not have, or a column that the format does not have.
+    """
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        if options.rotated or options.push_filters:
+            name = "rotated" if options.rotated else "pushFilters"
+            raise UsageError(f"option '{name}' is not for readStream")
+        self._options = options
+        self._reader = Reader(options, schema)
+        self._there: dict[str, int] | None = None
+        """The sizes of files when a query began that reads what there is then, and ends."""
+
+    # --- offsets ------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return the offset before the first file."""
+        return {_FILES: {}}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return what the options say of how much a batch has."""
+        options = self._options
+        if options.batch_bytes is not None:
+            return ReadMaxBytes(options.batch_bytes)
+        if options.batch_files is not None:
+            return ReadMaxFiles(options.batch_files)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Take note of what there is: all of it is read, and nothing that comes later."""
+        self._there = {file.path: file.size for file in list_files(self._options)}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return how far the next batch reads."""
+        unlimited = isinstance(limit, ReadAllAvailable)
+        left_bytes = None if unlimited else self._options.batch_bytes
+        left_files = None if unlimited else self._options.batch_files
+        before: Mapping[str, list[int]] = start[_FILES]
+        after = dict(before)
+        files = self._files()
+        for path in before.keys() - {file.path for file in files}:
+            del after[path]  # gone: an offset does not get longer and longer
+        files.sort(key=lambda file: (file.modified_ns or 0, file.path))
+        new = [file for file in files if file.path not in before or not _is_whole(before, file)]
+        captures = find_captures(new, self._options)
+        for file in new:
+            if left_files == 0 or (left_bytes is not None and left_bytes <= 0):
+                break
+            most = file.size if left_bytes is None else left_bytes
+            found = self._reach(file, before.get(file.path), file.path in captures, most)
+            if found is None or found == before.get(file.path):
+                continue
+            old = before.get(file.path, [0])[0]
+            after[file.path] = found
+            if left_bytes is not None:
+                left_bytes -= found[0] - (old if old <= found[0] else 0)
+            if left_files is not None:
+                left_files -= 1
+        return {_FILES: after}
+
+    def _files(self) -> list[FoundFile]:
+        files = list_files(self._options)
+        if self._there is None:
+            return files
+        there = self._there
+        return [
+            FoundFile(file.path, there[file.path], file.origin, file.modified_ns)
+            for file in files
+            if file.size >= there.get(file.path, file.size + 1)
+        ]
+
+    def _reach(
+        self, file: FoundFile, before: list[int] | None, is_captured: bool, most: int
+    ) -> list[int] | None:
+        """Return how far a file is read next; None if nothing of it is."""
+        inode = None if "://" in file.path else os.stat(file.path).st_ino
+        whole = is_captured or inode is None or _is_compressed(file.path)
+        if whole:
+            settled = self._there is not None or _is_settled(file)
+            return [file.size] if file.size and settled else None
+        assert inode is not None
+        if before is None or len(before) == 1 or before[3] != inode or file.size < before[2]:
+            before = [0, get_format(self._reader.format).context, 0, inode]
+        stop, context, seen = self._walk(file, before[0], before[1], most)
+        return before if stop == before[0] else [stop, context, seen, inode]
+
+    def _walk(self, file: FoundFile, start: int, context: int, most: int) -> tuple[int, int, int]:
+        """Return where the last whole frame ends, the next one's context, and what was looked at.
+
+        About `most` bytes are looked at, and more only if they hold no frame.
+        """
+        format = get_format(self._reader.format)
+        framer = self._reader.plan().framer(start, context)
+        fast = load_fast_path(format, file.size - start)
+        found = start, context, start
+        step = max(min(most, _READ_BYTES), _MAGIC_BYTES)
+        for _, seen in _blocks(file.path, start, file.size, framer, fast, step):
+            if framer.in_step and framer.position > start:
+                found = framer.position, framer.context, seen
+                if seen - start >= most:
+                    break
+        return found
+
+    # --- tasks --------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[ask.InputPartition]:
+        """Return what each task of a batch reads."""
+        before: Mapping[str, list[int]] = start[_FILES]
+        spans: list[_Span] = []
+        whole: list[FoundFile] = []
+        context = get_format(self._reader.format).context
+        for path, (stop, *rest) in end[_FILES].items():
+            old = before.get(path)
+            if old == [stop, *rest]:
+                continue
+            if not rest:
+                whole.append(FoundFile(path, stop, path))
+            elif old is not None and len(old) > 1 and old[3] == rest[2] and old[0] <= stop:
+                spans.append(_Span(path, old[0], stop, old[1], rest[1]))
+            else:
+                spans.append(_Span(path, 0, stop, context, rest[1]))
+        captures = find_captures(whole, self._options)
+        tasks = deal_out(whole, get_format(self._reader.format), self._options, captures)
+        return [*map(ask.InputPartition, spans), *map(ask.InputPartition, tasks)]
+
+    def read(self, partition: ask.InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task."""
+        span = partition.value
+        if not isinstance(span, _Span):
+            yield from self._reader.read(partition)
+            return
+        plan = self._reader.plan()
+        fast = load_fast_path(plan.format, span.stop - span.start)
+        if fast:
+            settle()
+        shape = self._reader.shape(plan)
+        rows = BlockReader(plan, fast)
+        framer = plan.framer(span.start, span.context)
+        with closing(BadBytes(span.path)) as bad_bytes, faults(self._options, span.path):
+            for part, _ in _blocks(span.path, span.start, span.seen, framer, fast):
+                if part is not None:
+                    for batch in rows.read([part]):
+                        if batch.num_rows:
+                            yield shape.fit(batch, bad_bytes)
+            if framer.begun_at < span.stop:
+                raise SourceError(f"{span.path}: has less than when it was looked at")
+
+
+def _blocks(
+    path: str, start: int, stop: int, framer: Framer, fast: Any, step: int = _READ_BYTES
+) -> Iterator[tuple[Any, int]]:
+    """Yield the frames of a local file that are whole within ``[start, stop)``, block by block.
+
+    Each with how many bytes were looked at by then; None if there was no whole frame in them.
+    """
+    from wireyard.captures.following import BareStream
+
+    stream = BareStream(path, start)
+    seen = start
+    with reading(path), open(path, "rb") as file:
+        file.seek(start)
+        while seen < stop and (data := file.read(min(step, stop - seen))):
+            seen += len(data)
+            stream.receive(data)
+            part = None
+            for block in stream.blocks(framer, fast and fast.scan_frames):
+                part = stream, block
+            yield part, seen
+
+
+def _is_whole(before: Mapping[str, list[int]], file: FoundFile) -> bool:
+    """Tell whether a file was read as a whole, or has nothing new."""
+    old = before[file.path]
+    return len(old) == 1 or (file.size == old[2] and old[0] == old[2])
+
+
+def _is_settled(file: FoundFile) -> bool:
+    """Tell whether a file stands still."""
+    return file.modified_ns is None or time.time_ns() - file.modified_ns >= SETTLED_S * _NS
+
+
+def _is_compressed(path: str) -> bool:
+    with reading(path), open(path, "rb") as file:
+        return compression(file.read(_MAGIC_BYTES)) is not None
