@@ -19,11 +19,16 @@ import pyarrow.dataset as ds
 import pytest
 
 from tests.spark import lakes
-from tests.spark.lakes import nothing_left
+from tests.spark.lakes import Silent, nothing_left
+from wireyard.cli.follow import progress_text
 from wireyard.errors import SourceError
 from wireyard.lake import read_lake
 from wireyard.lake.commits import is_shown
+from wireyard.spark import following as spark_following
+from wireyard.spark import watching
+from wireyard.spark.following import Progress, follow_lake
 from wireyard.spark.job import FEW_BYTES
+from wireyard.spark.lake import Lake
 from wireyard.spark.watching import SETTLED_S
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -245,6 +250,64 @@ def test_killed_while_files_grow(tmp_path: Path) -> None:
         stop(process)
     assert_as_one_run(folder, lake)
     nothing_left(lake)
+
+
+class Heard:
+    """A listener that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.lines: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def progress(self, progress: Progress) -> None:
+        self.lines.append(progress_text(progress))
+
+
+def test_states_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "SETTLED_S", 0.5)
+    monkeypatch.setattr(spark_following, "_EXPIRE_S", 0.0)
+    folder, lake, ended, heard = tmp_path / "in", tmp_path / "lake", Event(), Heard()
+    folder.mkdir()
+    data = (EXAMPLES / "traffic" / "shop-c2b.jmq").read_bytes()
+    path, rng = folder / "a.jmq", Random(4)
+
+    def follow() -> None:
+        with Lake.open(str(lake)) as opened:
+            rules = tuple(PAYLOAD[1:])
+            given = opened, [str(folder)], lakes.no_session, Silent(), heard, ended.is_set
+            follow_lake(*given, payload=rules)
+
+    def wait(there: Callable[[], bool]) -> None:
+        end = time.monotonic() + _WAIT_S
+        while not there():
+            assert time.monotonic() < end and thread.is_alive()
+            time.sleep(0.02)
+
+    thread = Thread(target=follow)
+    thread.start()
+    try:
+        at = 0
+        while not open_state(lake):
+            with path.open("ab") as file:
+                file.write(data[at : (at := at + rng.randint(1, 500))])
+            assert at < len(data) and thread.is_alive()
+            time.sleep(0.1)
+        monkeypatch.setattr(spark_following, "_STATE_S", 0.0)
+        wait(lambda: newest(lake) > 0 and not open_state(lake))
+        before = newest(lake)
+        with path.open("ab") as file:
+            file.write(data[at:])
+        wait(lambda: newest(lake) > before)
+    finally:
+        ended.set()
+        thread.join()
+    assert_as_one_run(folder, lake)
+    nothing_left(lake)
+    assert any("1 wait" in line for line in heard.lines)
+    assert "wait" not in heard.lines[-1] and "behind its files" in heard.lines[-1]
 
 
 @pytest.mark.parametrize("words", [["--rotated"], ["--lake"]])
