@@ -1,4 +1,4 @@
-"""Whether executors on other machines can run our tasks, and what they need for it.
+"""Whether Spark reaches the lake, and executors on other machines can run our tasks.
 
 A task of a cluster runs in a Python that Spark starts there. That it has what tasks import, the
 wireyard of the driver and the lake in reach is checked before any work is done: what Spark says of
@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -24,11 +25,19 @@ import pyarrow as pa
 from wireyard.errors import SourceError
 from wireyard.spark.exchange import dump_each, load_one
 from wireyard.spark.lake import Lake, LakeError
+from wireyard.spark.urls import literal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["check_executors", "explained", "is_elsewhere", "make_archive"]
+__all__ = [
+    "check_executors",
+    "check_reach",
+    "explained",
+    "is_elsewhere",
+    "make_archive",
+    "reaching",
+]
 
 _PACKAGE: Final = "wireyard"
 _PARALLELISM: Final = "spark.default.parallelism"
@@ -144,6 +153,40 @@ def explained(error: Exception) -> Exception:
         if found := re.search(pattern, str(error)):
             return SourceError(f"Spark's executors: {said.format(found[1])}; {_REMEDY}")
     return error
+
+
+# --- the lake -----------------------------------------------------------------------------
+
+_UNREACHED: Final = {
+    "No space left on device": "No space left on device",
+    "S3AFileSystem not found": "Spark has no S3A file system; its jars (hadoop-aws) are missing",
+    "No FileSystem for scheme": "Spark has no file system for such URLs; its jars are missing",
+}
+"""What Spark fails with somewhere in its text, and what we make of it."""
+
+
+def check_reach(spark: SparkSession, lake: Lake) -> None:
+    """Have Spark look at the lake, before any work is done for nothing.
+
+    Raises
+    ------
+    LakeError
+        Spark does not reach it.
+    """
+    with reaching(lake):
+        spark.read.schema("nothing int").parquet(literal(lake.root))
+
+
+@contextmanager
+def reaching(lake: Lake) -> Iterator[None]:
+    """Say in one line why Spark cannot write to the lake, or read it."""
+    try:
+        yield
+    except Exception as error:
+        for text, reason in _UNREACHED.items():
+            if text in str(error):
+                raise LakeError(f"{lake.url}: cannot be written ({reason})") from None
+        raise
 
 
 # --- sending --------------------------------------------------------------------------------

@@ -27,11 +27,11 @@ from wireyard.lake.snapshot import name_of
 from wireyard.layers.tables import FACTS
 from wireyard.spark.bronze import FILES_TABLE, QUARANTINE_TABLE, Settings, packets_table
 from wireyard.spark.bronze_stage import BronzeStage
+from wireyard.spark.executors import reaching
 from wireyard.spark.facts import Facts, related_to, write_empty, write_facts
 from wireyard.spark.inputs import FoundInput
 from wireyard.spark.lake import Change, Input, Lake
 from wireyard.spark.parts import write_table
-from wireyard.spark.reach import reaching
 from wireyard.spark.replacing import compact, drop_inputs, split_by_day
 from wireyard.spark.report import Report, Watch, new_inputs
 from wireyard.spark.running import Runner

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from wireyard.spark.exchange import dump_each, load_one
-from wireyard.spark.executors import check_executors, is_elsewhere
+from wireyard.spark.executors import check_executors, check_reach, is_elsewhere
 from wireyard.spark.lake import Lake
-from wireyard.spark.reach import check_reach
 from wireyard.spark.workers import load_columns, settle
 
 if TYPE_CHECKING:
