@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -13,13 +14,17 @@ import pyarrow.parquet as pq
 import pytest
 
 import wireyard
+from tests.captures.connections import make_capture
+from tests.captures.test_bundled import reading
 from tests.make import item, items, packet, section, text
 from tests.spark.lakes import uncaptured
 from wireyard.captures.quarantine import QUARANTINE
 from wireyard.formats import get_format
 from wireyard.formats.base import Format, Row
+from wireyard.lake.ledgers import LEDGER_FILES
 from wireyard.spark import bronze
-from wireyard.spark.bronze import Outcome, Piece, Settings, write_task
+from wireyard.spark.bronze import AnyPiece, Outcome, Piece, Settings, write_task
+from wireyard.spark.captures import CapturePart
 from wireyard.spark.parts import PartFile
 from wireyard.streams.redaction import Redactor
 from wireyard.streams.split import TO_THE_END
@@ -31,9 +36,10 @@ PACKETS = [
 STREAM = b"".join(PACKETS)
 
 
-def decode(folder: Path, pieces: list[Piece], **settings: Any) -> list[Outcome]:
+def decode(folder: Path, pieces: Sequence[AnyPiece], **settings: Any) -> list[Outcome]:
     """Run a task here; what it stages is in `folder`."""
-    for table in ("packets_jmq", "quarantine", bronze.DONE_MARKS):
+    tables = ("packets_jmq", "packets_mqtt", "quarantine", *LEDGER_FILES, bronze.FILES_TABLE)
+    for table in (*tables, bronze.DONE_MARKS):
         (folder / table).mkdir(parents=True, exist_ok=True)
     manifest = write_task((7, pieces), Settings(str(folder), **settings))
     return [Outcome(**row) for batch in manifest for row in batch.to_pylist()]
@@ -70,6 +76,25 @@ def test_a_task_writes_what_a_reader_reads(tmp_path: Path, stream: Path) -> None
     assert ledger.bytes_ok + ledger.bytes_garbage + ledger.bytes_tail == other.stat().st_size
     assert ledger.broken_at is None
     assert [mark.name for mark in (tmp_path / "out" / bronze.DONE_MARKS).iterdir()] == ["7"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_streams_read_together_are_staged_as_each_is_by_itself(tmp_path: Path, seed: int) -> None:
+    path = tmp_path / "many.pcap"
+    path.write_bytes(make_capture(Random(seed), 120))
+    part = CapturePart(str(path), (str(path),), None, (), (), 0, 1, path.stat().st_size)
+    tables = ("packets_mqtt", "quarantine", *LEDGER_FILES)
+    found = []
+    for together in (False, True):
+        folder = tmp_path / str(together)
+        with reading(together=together):
+            outcomes = decode(folder, [part])
+        counts = [(one.streams, one.packets_ok, one.bad_streams, one.bytes_gap) for one in outcomes]
+        found.append((counts, *(staged(folder, table).to_pylist() for table in tables)))
+    for alone, together_rows in zip(*found, strict=True):
+        assert alone == together_rows
+    _, packets, bad, streams, _ = found[0]
+    assert len(packets) > 300 and len(bad) > 10 and len(streams) > 100
 
 
 def test_the_quarantine_has_what_is_no_packet(tmp_path: Path) -> None:

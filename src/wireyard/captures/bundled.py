@@ -23,6 +23,7 @@ from wireyard.captures.connections import StreamTable
 from wireyard.captures.directed import CapturedStream
 from wireyard.captures.flows import Endpoint
 from wireyard.captures.merge_kernels import complete_rows
+from wireyard.captures.stream import Stream
 from wireyard.captures.tray import Tray
 from wireyard.formats import Format, get_format
 from wireyard.schema import as_array
@@ -183,6 +184,18 @@ class BundledStreams(StreamBundle):
     def streams(self) -> list[CapturedStream]:
         """Return each stream by itself."""
         return [self._alone(row) for row in self.rows.tolist()]
+
+    def rows_by_stream(self, owners: Ints) -> Iterator[tuple[Stream, int]]:
+        """Yield the streams of rows, and how many each has.
+
+        Parameters
+        ----------
+        owners
+            Those of a block.
+        """
+        bounds = [0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), len(owners)]
+        for first, behind in pairwise(bounds):
+            yield self.table.stream(int(self.rows[owners[first]])), behind - first
 
     def parts(
         self,

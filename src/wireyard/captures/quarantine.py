@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from wireyard.schema import COMMON, schema_of
@@ -84,7 +86,6 @@ class PieceBytes:
 
     def __init__(self, stream: Stream | StoreStream) -> None:
         self._stream = stream
-        self._pieces = stream.pieces
 
     def read(self, start: int, length: int) -> bytes:
         """Return up to `MAX_CORRUPT_BYTES` of the row at offset `start`; none of a gap."""
@@ -93,6 +94,10 @@ class PieceBytes:
         if at < 0 or stop > self._pieces[at, 1]:
             return b""
         return self._stream.read(start, stop).tobytes()
+
+    @cached_property
+    def _pieces(self) -> npt.NDArray[np.int64]:
+        return self._stream.pieces  # which few streams are asked for
 
 
 def quarantined(

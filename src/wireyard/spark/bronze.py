@@ -7,9 +7,11 @@ commits count, so an attempt that was killed, repeated or run twice leaves nothi
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, fields
+from itertools import groupby, pairwise
 from types import MappingProxyType
 from typing import IO, Any, Final, cast
 from uuid import uuid4
@@ -18,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wireyard.captures.bundled import BundledStreams
 from wireyard.captures.directed import CapturedStream
 from wireyard.captures.inputs import open_captures
 from wireyard.captures.quarantine import (
@@ -46,11 +49,13 @@ from wireyard.spark.indexing import HeaderPiece, write_headers
 from wireyard.spark.lake import LakeError, writing
 from wireyard.spark.parts import PartFile
 from wireyard.spark.snapshot import open_snapshot
+from wireyard.streams.batches import Part
+from wireyard.streams.blocks import DirectedStream
 from wireyard.streams.framer import MALFORMED, OK, Framer
 from wireyard.streams.mapped import map_windows
 from wireyard.streams.plan import Plan, make_plan
 from wireyard.streams.redaction import Redactor
-from wireyard.streams.scan import scan_source, scan_stream
+from wireyard.streams.scan import scan_parts, scan_source, scan_stream
 from wireyard.streams.source import Reading, filesystem
 from wireyard.streams.split import guess_start
 from wireyard.streams.window import windows_of_file
@@ -296,16 +301,43 @@ class BronzeTask:
         if part.part == 0:
             yield self._write_files(part.source, found.spans)
         sums: dict[str, Outcome] = {}
-        for format, opened in found.streams:
-            assert isinstance(opened, CapturedStream)
-            outcome = self._write_stream(part, format, opened, opened.captured)
-            self._close_stream(opened.stream, outcome, sums, describe_stream(opened.captured))
+        for _, same in groupby(found.readables, key=lambda one: one.format.label):
+            some = list(same)
+            streams = [one.opened for one in some]
+            for content, outcome in self._write_captured(part, some[0].format, streams):
+                self._close_stream(content.name, outcome, sums, describe_stream(content))
         yield from sums.values()
 
     def _write_files(self, source: str, spans: Iterable[FrameSpan]) -> Outcome:
         rows = [{"source": source, **span._asdict()} for span in spans]
         self._file(FILES_TABLE, FILES).write(pa.RecordBatch.from_pylist(rows, FILES))
         return Outcome(source, 0, 0, frames_file=self._name)
+
+    def _write_captured(
+        self, part: CapturePart, format: Format, streams: Sequence[DirectedStream]
+    ) -> Iterator[tuple[Stream, Outcome]]:
+        """Write the rows of a capture's streams of one format; yield what became of each."""
+        plan = self.plan_of(format)
+        last: tuple[Stream, Outcome] | None = None
+        for parts, batches in scan_parts((opened, plan) for opened in streams):
+            written: list[tuple[Stream, Outcome]] = []
+            bounds = [0]
+            for content, rows in _rows_by_stream(parts):
+                if last is None or last[0].name != content.name:
+                    if last is not None and not written:
+                        yield last
+                    last = content, Outcome(part.source, 0, content.size, format.label, first=0)
+                if written and written[-1] is last:  # a stream may have several blocks
+                    bounds[-1] += rows
+                    continue
+                written.append(last)
+                bounds.append(bounds[-1] + rows)
+            outcomes = [outcome for _, outcome in written]
+            bad_bytes = [PieceBytes(content) for content, _ in written]
+            self._write_rows(format, pa.concat_batches(batches), outcomes, bounds, bad_bytes)
+            yield from written[:-1]
+        if last is not None:
+            yield last
 
     def _write_stored(self, part: CapturePart) -> Iterator[Outcome]:
         sums: dict[str, Outcome] = {}
@@ -314,7 +346,7 @@ class BronzeTask:
                 yield Outcome(part.source, 0, 0, message=str(file.failure))
             opened = file.stream
             if opened is not None:
-                outcome = self._write_stream(part, opened.format, opened, opened)
+                outcome = self._write_stream(part, opened.format, opened)
             else:
                 outcome = Outcome(part.source, 0, len(file.data), first=0)
                 outcome.end = outcome.bytes_gap = len(file.data)
@@ -329,11 +361,10 @@ class BronzeTask:
         self,
         part: CapturePart,
         format: Format,
-        opened: CapturedStream | StoreStream,
-        content: Stream | StoreStream,
+        opened: StoreStream,
     ) -> Outcome:
         outcome = Outcome(part.source, 0, opened.size, format.label, first=0)
-        bad_bytes = PieceBytes(content)
+        bad_bytes = PieceBytes(opened)
         for batch in scan_stream(opened, self.plan_of(format)):
             self.write_batch(format, batch, outcome, bad_bytes)
         return outcome
@@ -401,13 +432,25 @@ class BronzeTask:
         self, format: Format, batch: pa.RecordBatch, outcome: Outcome, bad_bytes: BytesOfRows
     ) -> None:
         """Write rows of one stream, and count them to its outcome."""
-        bad = _count(batch, outcome)
+        self._write_rows(format, batch, [outcome], [0, batch.num_rows], [bad_bytes])
+
+    def _write_rows(
+        self,
+        format: Format,
+        batch: pa.RecordBatch,
+        outcomes: Sequence[Outcome],
+        bounds: Sequence[int],
+        bad_bytes: Sequence[BytesOfRows],
+    ) -> None:
+        """Write rows of one stream or several, those of stream k from ``bounds[k]`` on."""
+        bad = _count(batch, outcomes, bounds)
         touched: Any = ()
         if not self._settings.secrets:
             redactor = self._redactors.setdefault(format.name, Redactor(format))
             batch, touched = redactor.redact(batch)
         self._file(packets_table(format.name), batch.schema).write(batch)
-        outcome.packets_file = self._name
+        for outcome in outcomes:
+            outcome.packets_file = self._name
         if self._rules:
             opener = self._openers.get(format.name)
             if opener is None:
@@ -415,13 +458,15 @@ class BronzeTask:
             opened = opener.rows(batch)
             if opened.num_rows:
                 self._file(PAYLOADS_TABLE, PAYLOADS).write(opened)
-                outcome.payloads_file = self._name
+                for outcome in outcomes:
+                    outcome.payloads_file = self._name
         # What lies between the packets of a store is no row of a stream either.
         bad = bad[batch["error"].take(bad).is_valid().to_numpy(zero_copy_only=False)]
-        if len(bad):
-            rows = quarantined(batch, bad, set(touched), bad_bytes)
+        owners = np.searchsorted(bounds, bad, "right") - 1
+        for owner in np.unique(owners).tolist():
+            rows = quarantined(batch, bad[owners == owner], set(touched), bad_bytes[owner])
             self._file(QUARANTINE_TABLE, QUARANTINE).write(rows)
-            outcome.quarantine_file = self._name
+            outcomes[owner].quarantine_file = self._name
 
     def _file(self, table: str, schema: pa.Schema) -> PartFile:
         self._writes += 1
@@ -494,19 +539,42 @@ def _guess(piece: Piece, plan: Plan) -> int | None:
         return guess_start(windows, plan.format, piece.stop, plan.max_packet_bytes)
 
 
-def _count(batch: pa.RecordBatch, outcome: Outcome) -> Any:
-    """Add a batch to the ledger of its piece; return which of its rows are no packets."""
+def _rows_by_stream(parts: Sequence[Part]) -> Iterator[tuple[Stream, int]]:
+    """Yield the streams of a capture that blocks are of, and how many rows each has in them."""
+    for opened, block in parts:
+        if isinstance(opened, BundledStreams):
+            assert block.owners is not None
+            yield from opened.rows_by_stream(block.owners)
+        else:
+            assert isinstance(opened, CapturedStream)
+            yield opened.captured, len(block.offsets)
+
+
+def _count(batch: pa.RecordBatch, outcomes: Sequence[Outcome], bounds: Sequence[int]) -> Any:
+    """Add a batch to the ledgers of its streams; return which of its rows are no packets."""
     starts, lengths = batch["offset"].to_numpy(), batch["length"].to_numpy()
-    expected = np.concatenate([[outcome.end], (starts + lengths)[:-1]])
-    if outcome.broken_at is None and (starts != expected).any():
-        outcome.broken_at = int(starts[np.argmax(starts != expected)])
-    outcome.end = int(starts[-1] + lengths[-1])
-    outcome.rows += batch.num_rows
+    begins = np.array(bounds[:-1])
+    stops = starts + lengths
+    expected = np.concatenate([[0], stops[:-1]])
+    expected[begins] = [outcome.end for outcome in outcomes]
     bad = np.flatnonzero(pc.not_equal(batch["status"], OK).to_numpy(zero_copy_only=False))
-    outcome.packets_ok += batch.num_rows - len(bad)
-    outcome.bytes_ok += int(lengths.sum() - lengths[bad].sum())
-    for row in bad:
-        status = batch["status"][int(row)].as_py()
+    good = np.ones(len(starts), np.int64)
+    good[bad] = 0
+    packets, sizes = np.add.reduceat(good, begins), np.add.reduceat(lengths * good, begins)
+    ends = stops[np.array(bounds[1:]) - 1]
+    counts = zip(packets.tolist(), sizes.tolist(), ends.tolist(), pairwise(bounds), strict=True)
+    for outcome, (count, size, end, (first, last)) in zip(outcomes, counts, strict=True):
+        outcome.end = end
+        outcome.rows += last - first
+        outcome.packets_ok += count
+        outcome.bytes_ok += size
+    for row in np.flatnonzero(starts != expected).tolist():
+        outcome = outcomes[bisect_right(bounds, row) - 1]
+        if outcome.broken_at is None:
+            outcome.broken_at = int(starts[row])
+    for row in bad.tolist():
+        outcome = outcomes[bisect_right(bounds, row) - 1]
+        status = batch["status"][row].as_py()
         outcome.packets_malformed += status == MALFORMED
         bucket = f"bytes_{status}"
         setattr(outcome, bucket, getattr(outcome, bucket) + int(lengths[row]))
