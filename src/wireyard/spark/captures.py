@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wireyard.captures.magic import is_capture
-from wireyard.errors import SourceError
+from wireyard.errors import SourceError, UsageError
+from wireyard.formats import Format, get_format, labels, sniff
 from wireyard.spark.files import FoundFile
 from wireyard.spark.options import Options
 from wireyard.streams.source import open_source, reading
@@ -16,9 +17,10 @@ from wireyard.streams.source import open_source, reading
 if TYPE_CHECKING:
     from wireyard.captures.index import IndexedExtent
 
-__all__ = ["CapturePart", "count_parts", "cut_capture", "find_captures"]
+__all__ = ["CapturePart", "count_parts", "cut_capture", "find_captures", "format_of"]
 
 _HEAD_BYTES = 4
+_SNIFFED_BYTES = 1 << 12
 _THREADS = 8  # what is waited for is mostly a store's answer
 _SPLITS = 4
 """How much more a task takes of a capture without an index: each walks over all of its packets."""
@@ -100,3 +102,33 @@ def find_captures(files: Sequence[FoundFile], options: Options) -> dict[str, int
     with ThreadPoolExecutor(_THREADS) as pool:
         sizes = pool.map(look, files)
     return {file.path: size for file, size in zip(files, sizes, strict=True) if size is not None}
+
+
+def format_of(options: Options, files: Sequence[FoundFile], captures: Collection[str]) -> Format:
+    """Return the format that was named, or that the first file shows: of a capture, its streams.
+
+    Raises
+    ------
+    UsageError
+        There is no file with anything in it, or it begins like no format, or is a capture of
+        several.
+    SourceError
+        That file cannot be read.
+    """
+    if options.protocol is not None:
+        return get_format(options.protocol)
+    known = ", ".join(labels())
+    path = next((file.path for file in files if file.size), None)
+    if path is None:
+        raise UsageError(f"no bytes tell the protocol; set option 'protocol': {known}")
+    if path in captures:
+        from wireyard.captures.inputs import open_captures
+
+        found = open_captures([path], decode_as=options.decode_as, keylog=options.keylog)
+        return found.one_format()
+    _, file, _ = open_source(path)
+    with file, reading(path):
+        sniffed = sniff(file.peek(_SNIFFED_BYTES))
+    if sniffed is None:
+        raise UsageError(f"{path}: begins like no format; set option 'protocol': {known}")
+    return sniffed

@@ -10,16 +10,17 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from pyarrow import fs
 
-from wireyard.errors import SourceError, UsageError
+from wireyard.errors import DecodeError, SourceError, UsageError, WireError
 from wireyard.spark.options import Options
 from wireyard.streams.source import filesystem, reading
 
-__all__ = ["FoundFile", "absolute", "is_missing", "is_pattern", "list_files"]
+__all__ = ["FoundFile", "absolute", "faults", "is_missing", "is_pattern", "list_files"]
 
 _HIDDEN = (".", "_")
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -208,3 +209,18 @@ def _join(folder: str, name: str) -> str:
     """Append a name to a path or URL; the query of a URL stays at its end."""
     base, mark, query = folder.partition("?") if "://" in folder else (folder, "", "")
     return f"{base.rstrip('/')}/{name}{mark}{query}"
+
+
+@contextmanager
+def faults(options: Options, path: str) -> Iterator[None]:
+    """Pass over what is to be ignored of a file, and say the rest as Spark shows it."""
+    try:
+        yield
+    except DecodeError as error:
+        # Spark shows the last line of a traceback, and a note would be a line of its own.
+        where = " ".join(getattr(error, "__notes__", ()))
+        raise WireError(f"{error} {where}") from None
+    except SourceError:
+        missing = options.ignore_missing and is_missing(path)
+        if not (missing or options.ignore_corrupt):
+            raise

@@ -10,12 +10,16 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wireyard.captures.segment_columns import TABLE
 from wireyard.errors import UsageError
 
-__all__ = ["WRITE_OPTIONS", "Options", "read_options"]
+if TYPE_CHECKING:
+    from wireyard.formats.base import Format
+    from wireyard.payloads.columns import PayloadColumns
+
+__all__ = ["WRITE_OPTIONS", "Options", "opener_of", "read_options"]
 
 INPUTS = ("auto", "pcap", "stream")
 TABLES = ("packets", TABLE)
@@ -171,3 +175,13 @@ def read_options(given: Mapping[str, str]) -> Options:
         except (KeyError, ValueError):
             raise UsageError(f"option '{name}' cannot be '{text}': {wanted} is wanted") from None
     return Options(**values)
+
+
+def opener_of(format: Format, options: Options) -> PayloadColumns | None:
+    """Return what opens payloads; None without rules."""
+    if not options.payload:
+        return None
+    from wireyard.payloads import parse_rules
+    from wireyard.payloads.columns import PayloadColumns
+
+    return PayloadColumns(format, parse_rules(options.payload))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
@@ -12,14 +12,13 @@ from pyspark.sql.types import StructType
 
 from wireyard.captures.inputs import open_captures
 from wireyard.captures.quarantine import BadBytes, PieceBytes
-from wireyard.errors import DecodeError, SourceError, UsageError, WireError
+from wireyard.errors import SourceError, UsageError
 from wireyard.formats import get_format
 from wireyard.formats.rows import pick_columns
-from wireyard.spark.captures import CapturePart, find_captures
-from wireyard.spark.files import is_missing, list_files
-from wireyard.spark.options import Options
+from wireyard.spark.captures import CapturePart, find_captures, format_of
+from wireyard.spark.files import faults, list_files
+from wireyard.spark.options import Options, opener_of
 from wireyard.spark.rows import BAD_ROW_COLUMNS, Shape
-from wireyard.spark.source import format_of, opener_of
 from wireyard.spark.tasks import Piece, deal_out
 from wireyard.spark.types import arrow_schema, check_schema
 from wireyard.spark.workers import settle
@@ -140,21 +139,6 @@ class Reader(ask.DataSourceReader):
             with closing(opened):
                 framer = plan.framer(piece.start, piece.context)
                 yield from scan_stream(opened, plan, framer, piece.stop)
-
-
-@contextmanager
-def faults(options: Options, path: str) -> Iterator[None]:
-    """Pass over what is to be ignored of a file, and say the rest as Spark shows it."""
-    try:
-        yield
-    except DecodeError as error:
-        # Spark shows the last line of a traceback, and a note would be a line of its own.
-        where = " ".join(getattr(error, "__notes__", ()))
-        raise WireError(f"{error} {where}") from None
-    except SourceError:
-        missing = options.ignore_missing and is_missing(path)
-        if not (missing or options.ignore_corrupt):
-            raise
 
 
 _SIGNS: Mapping[type[ask.Filter], str] = {

@@ -16,9 +16,8 @@ from wireyard.captures.segments import scan_extent, scan_files
 from wireyard.errors import UsageError
 from wireyard.spark.captures import find_captures
 from wireyard.spark.dealing import deal
-from wireyard.spark.files import list_files
+from wireyard.spark.files import faults, list_files
 from wireyard.spark.options import Options
-from wireyard.spark.reader import faults
 from wireyard.spark.rows import Shape
 from wireyard.spark.types import arrow_schema, check_schema
 from wireyard.spark.workers import settle

@@ -7,7 +7,7 @@ questions need no kernels unless a file has to be cut.
 
 from __future__ import annotations
 
-from collections.abc import Collection, MutableMapping, Sequence
+from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -15,24 +15,19 @@ from pyspark.sql.datasource import DataSource
 
 from wireyard.captures.segment_columns import TABLE, segment_schema
 from wireyard.errors import UsageError
-from wireyard.formats import get_format, labels, sniff
-from wireyard.spark.options import WRITE_OPTIONS, Options, read_options
+from wireyard.formats import get_format, labels
+from wireyard.spark.options import WRITE_OPTIONS, Options, opener_of, read_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-    from wireyard.formats.base import Format
-    from wireyard.payloads.columns import PayloadColumns
-    from wireyard.spark.files import FoundFile
     from wireyard.spark.reader import Reader
     from wireyard.spark.segments import SegmentReader
     from wireyard.spark.stream_reader import StreamReader
     from wireyard.spark.writer import Writer
 
-__all__ = ["WireyardSource", "format_of", "opener_of", "register"]
-
-_SNIFFED_BYTES = 1 << 12
+__all__ = ["WireyardSource", "register"]
 
 
 class WireyardSource(DataSource):
@@ -59,7 +54,7 @@ class WireyardSource(DataSource):
         """Return the columns of the protocol, or those that option ``columns`` names."""
         from pyspark.sql.types import BinaryType
 
-        from wireyard.spark.captures import find_captures
+        from wireyard.spark.captures import find_captures, format_of
         from wireyard.spark.files import list_files
         from wireyard.spark.types import spark_schema
         from wireyard.streams.plan import make_plan
@@ -108,18 +103,9 @@ class WireyardSource(DataSource):
                 raise UsageError(f"option '{name}' is for reading, not for writing")
         options = _with_paths(self._options)
         if options.protocol is None:
-            raise UsageError(f"option 'protocol' is needed to write; there are: {_known()}")
+            known = ", ".join(labels())
+            raise UsageError(f"option 'protocol' is needed to write; there are: {known}")
         return Writer(get_format(options.protocol).label, options.paths[0], overwrite)
-
-
-def opener_of(format: Format, options: Options) -> PayloadColumns | None:
-    """Return what opens payloads; None without rules."""
-    if not options.payload:
-        return None
-    from wireyard.payloads import parse_rules
-    from wireyard.payloads.columns import PayloadColumns
-
-    return PayloadColumns(format, parse_rules(options.payload))
 
 
 def register(spark: SparkSession) -> None:
@@ -134,40 +120,6 @@ def register(spark: SparkSession) -> None:
     >>> wireyard.register(spark)  # doctest: +SKIP
     """
     spark.dataSource.register(WireyardSource)
-
-
-def format_of(options: Options, files: Sequence[FoundFile], captures: Collection[str]) -> Format:
-    """Return the format that was named, or that the first file shows: of a capture, its streams.
-
-    Raises
-    ------
-    UsageError
-        There is no file with anything in it, or it begins like no format, or is a capture of
-        several.
-    SourceError
-        That file cannot be read.
-    """
-    if options.protocol is not None:
-        return get_format(options.protocol)
-    from wireyard.captures.inputs import open_captures
-    from wireyard.streams.source import open_source, reading
-
-    path = next((file.path for file in files if file.size), None)
-    if path is None:
-        raise UsageError(f"no bytes tell the protocol; set option 'protocol': {_known()}")
-    if path in captures:
-        found = open_captures([path], decode_as=options.decode_as, keylog=options.keylog)
-        return found.one_format()
-    _, file, _ = open_source(path)
-    with file, reading(path):
-        sniffed = sniff(file.peek(_SNIFFED_BYTES))
-    if sniffed is None:
-        raise UsageError(f"{path}: begins like no format; set option 'protocol': {_known()}")
-    return sniffed
-
-
-def _known() -> str:
-    return ", ".join(labels())
 
 
 def _with_paths(options: Options) -> Options:
