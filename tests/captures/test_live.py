@@ -287,6 +287,13 @@ def test_fragments_wait_for_the_rest() -> None:
     assert assert_same(data, Random(1))[1] == 2
 
 
+def test_the_header_of_a_proxy_and_nothing_behind_it() -> None:
+    line = b"PROXY TCP4 10.0.0.7 10.0.0.2 40000 1883\r\n"
+    for answer in (b"", b"\x20\2\0\0"):
+        data = pcap(packets(both_ways(line, answer, (40000, 1883))))
+        assert assert_same(data, Random(2))[1] == bool(answer)
+
+
 def test_datagrams_come_at_once() -> None:
     data = (EXAMPLES / "ring.pcap").read_bytes()
     fed = Fed.begin(get_format("rmp"))

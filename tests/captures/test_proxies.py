@@ -128,6 +128,8 @@ def test_a_stream_without_its_first_bytes() -> None:
 def test_a_connection_with_nothing_behind_the_header_has_no_stream() -> None:
     found = open_input(pcap(packets(both_ways(LINE, b""))))
     assert not found.streams and not found.unknown
+    (note,) = found.notes
+    assert note == f"headers of proxies, {len(LINE)} bytes in no row: 1 of PROXY protocol 1"
 
 
 def test_the_largest_header_of_version_2() -> None:

@@ -177,15 +177,14 @@ def _server_port(directions: Sequence[Stream]) -> int:
 def captured_connections(
     streams: Sequence[Stream], carriers: Carriers
 ) -> Iterator[CapturedConnection]:
-    """Yield the connections of streams that are in order, those with a byte behind a proxy."""
+    """Yield the connections of streams that are in order."""
     for _, both in groupby(streams, key=lambda stream: stream.connection):
         captured = list(both)
         heads = [first_bytes(stream) for stream in captured]
         directions = behind_proxy(captured, heads)
         if directions is not captured:
             heads = [first_bytes(stream) for stream in directions]
-        if directions:
-            yield CapturedConnection(directions, heads, carriers)
+        yield CapturedConnection(directions, heads, carriers)
 
 
 class CapturedConnection:

@@ -299,8 +299,9 @@ def open_captures(
     streams = capture.streams if plain is None else [table.stream(at) for at in places.tolist()]
     opened = {} if plain is None or not streams else plain.opened(table)
     assigned = assign_formats(streams, rules, named, capture.guides, keys, opened)
-    unknown = [each for each in assigned if each.format is None and each.port_mapper is None]
-    mappers = [each for each in assigned if each.format is None and each.port_mapper is not None]
+    there = [each for each in assigned if each.stream.size or each.carriers]
+    unknown = [each for each in there if each.format is None and each.port_mapper is None]
+    mappers = [each for each in there if each.format is None and each.port_mapper is not None]
     wanted = [each for each in assigned if named is None or _is(named, each.format)]
     together = plain is not None and (named is None or _is(named, plain.format))
     size = sum(each.stream.size for each in wanted)

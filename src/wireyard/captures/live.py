@@ -732,11 +732,11 @@ class LiveCapture:
         seen = [stream for stream in seen if stream.size]
         if not seen:
             return
-        connection = next(captured_connections(seen, Carriers(self._keys)), None)
-        if connection is None:
-            return
+        connection = next(captured_connections(seen, Carriers(self._keys)))
         self._services.update({**connection.services(), **connection.opened()})
         assigned = connection.assigned(self._rules, self._services, self._named)
+        if not final and not any(each.stream.size for each in assigned):
+            return  # so far there is the header of a proxy alone
         one.assigned = assigned
         format = assigned[0].format
         held = max(stream.size for stream in seen)
@@ -822,9 +822,7 @@ class LiveCapture:
         if not seen or (size == one.opened_bytes and not final):
             return []
         one.opened_bytes = size
-        connection = next(captured_connections(seen, Carriers(self._keys)), None)
-        if connection is None:
-            return []
+        connection = next(captured_connections(seen, Carriers(self._keys)))
         one.assigned = connection.assigned(self._rules, self._services, self._named)
         self._services |= connection.opened()
         found = []

@@ -40,7 +40,7 @@ class ProxyHeader(NamedTuple):
 
 
 def behind_proxy(directions: list[Stream], heads: Sequence[bytes]) -> list[Stream]:
-    """Return the directions of a connection without the header of a proxy; those with bytes.
+    """Return the directions of a connection without the header of a proxy, which may leave none.
 
     Parameters
     ----------
@@ -55,8 +55,7 @@ def behind_proxy(directions: list[Stream], heads: Sequence[bytes]) -> list[Strea
         found = find_header(heads[asking], heads[other] if len(heads) > 1 else b"")
         if found is not None:
             sizes = {asking: found.asked_bytes, other: found.answered_bytes}
-            rest = [one.behind(sizes[at], found.name) for at, one in enumerate(directions)]
-            return [stream for stream in rest if stream.size]
+            return [one.behind(sizes[at], found.name) for at, one in enumerate(directions)]
     return directions
 
 
