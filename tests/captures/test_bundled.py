@@ -119,11 +119,12 @@ def test_streams_taken_out_of_a_bundle_know_who_opened_them() -> None:
 def test_connections_without_a_handshake_are_read_together() -> None:
     frames, connack = [], {4: b"\x20\2\0\0", 5: b"\x20\3\0\0\0"}
     suback = {4: b"\x90\3\0\1\0", 5: b"\x90\4\0\1\0\0"}
+    publish = {4: b"\x30\4\0\1tx", 5: b"\x30\5\0\1t\0x"}
     for port in range(30000, 30000 + bundled.LEAST_STREAMS):
         version = 4 + port % 2
         rest = b"\0" * (version == 5) + b"\0\1c"
         connect = bytes([0x10, 10 + len(rest)]) + b"\0\4MQTT" + bytes([version, 2, 0, 60]) + rest
-        server = connack[version] + suback[version]
+        server = connack[version] + suback[version] + publish[version]
         frames.append(ethernet(ipv4(tcp(port, 1883, 10, connect, ACK, 50), 6)))
         answer = tcp(1883, port, 50, server, ACK, 10 + len(connect))
         frames.append(ethernet(ipv4(answer, 6, "10.0.0.2", "10.0.0.1")))
@@ -132,7 +133,7 @@ def test_connections_without_a_handshake_are_read_together() -> None:
     assert isinstance(only.opened, BundledStreams)
     assert not any(one.captured.begun for one in only.opened.streams())
     rows = read(data, {"columns": ["src_port", "dst_port", "version_in_force"]}, together=True)
-    assert isinstance(rows, pa.Table) and rows.num_rows == 3 * bundled.LEAST_STREAMS
+    assert isinstance(rows, pa.Table) and rows.num_rows == 4 * bundled.LEAST_STREAMS
     for row in rows.to_pylist():
         assert row["version_in_force"] == 4 + max(row["src_port"], row["dst_port"]) % 2
     check(data, {})

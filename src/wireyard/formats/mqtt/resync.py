@@ -20,13 +20,21 @@ from wireyard.formats.mqtt.framing import frame_size, next_context
 from wireyard.formats.mqtt.layout import AUTH, FIXED_FLAGS, PUBLISH, VERSION_BITS
 from wireyard.formats.mqtt.packet import read_packet
 
-__all__ = ["LEAST_BITS", "PROOF_BITS", "TYPE_AND_LENGTH_BITS", "confirm_start", "tell_context"]
+__all__ = [
+    "LEAST_BITS",
+    "PROOF_BITS",
+    "PUBLISH_BITS",
+    "TYPE_AND_LENGTH_BITS",
+    "confirm_start",
+    "tell_context",
+]
 
 PROOF_BITS: Final = 40
 LEAST_BITS: Final = 16
 TYPE_AND_LENGTH_BITS: Final = 16
 """Of a packet other than PUBLISH: its first byte, and a length that its fields fill exactly."""
-_PUBLISH_BITS: Final = 4
+PUBLISH_BITS: Final = 4
+"""Of a PUBLISH: half of its first byte."""
 _WORD_BITS: Final = 16
 _MOST_BYTES: Final = 1 << 16
 """A longer packet other than PUBLISH confirms nothing: it would be read whole for each segment."""
@@ -130,7 +138,7 @@ def _fixed_bits(values: dict[str, Any]) -> int:
     if values["packet_type"] != PUBLISH:
         return TYPE_AND_LENGTH_BITS
     spare_bits = _WORD_BITS - int(values["remaining_length"]).bit_length()
-    return _PUBLISH_BITS + max(spare_bits, 0) + len(values["topic"])
+    return PUBLISH_BITS + max(spare_bits, 0) + len(values["topic"])
 
 
 def _may_begin(view: View, at: int, stop: int, size: int | None, context: int) -> bool:

@@ -21,7 +21,14 @@ from wireyard.formats.mqtt.layout import (
 from wireyard.formats.mqtt.topic_kernels import has_forbidden
 from wireyard.memory import Bytes, load_u8, load_u16, valid_utf8
 
-__all__ = ["LONGEST_HEAD", "body_at", "keeps_rules", "opened_version", "shown_version"]
+__all__ = [
+    "LONGEST_HEAD",
+    "body_at",
+    "keeps_rules",
+    "opened_version",
+    "shown_version",
+    "sound_publish",
+]
 
 LONGEST_HEAD: Final = 21
 """Of a CONNECT, what shows that a stream begins with one: `HEADER_BYTES` of its framing."""
@@ -148,6 +155,19 @@ def opened_version(data: Bytes, start: int, stop: int) -> int:
     if at and flags & 0x40:
         at = at + 2 + load_u16(data, at) if at + 2 <= stop else 0
     return version if at == stop else 0
+
+
+@piece
+def sound_publish(data: Bytes, start: int, stop: int, version: int) -> bool:
+    """Tell whether a PUBLISH from 3.1 on surely keeps every rule; with properties it is not."""
+    flags = load_u8(data, start) & 15
+    at = body_at(data, start, stop)
+    if at == start or version < 3 or flags & 6 == 6 or flags & 14 == 8:
+        return False
+    at = sound_name(data, at, stop)
+    if at and flags & 6:
+        at = at + 2 if at + 2 <= stop and load_u16(data, at) else 0
+    return at > 0 and no_properties(data, at, stop, version) > 0
 
 
 @piece

@@ -21,14 +21,16 @@ from wireyard.formats.mqtt.layout import (
     PINGRESP,
     PUBACK,
     PUBCOMP,
+    PUBLISH,
     PUBREL,
 )
-from wireyard.formats.mqtt.resync import PROOF_BITS, TYPE_AND_LENGTH_BITS
+from wireyard.formats.mqtt.resync import PROOF_BITS, PUBLISH_BITS, TYPE_AND_LENGTH_BITS
 from wireyard.formats.mqtt.session_kernels import (
     LONGEST_HEAD,
     body_at,
     keeps_rules,
     shown_version,
+    sound_publish,
 )
 from wireyard.memory import Bytes, load_u8, load_u16
 
@@ -116,7 +118,7 @@ def sniff_heads(
 def confirmed(data: Bytes, starts: Ints, sizes: Ints, first: int, last: int, version: int) -> bool:
     """Tell whether a stream surely is confirmed to begin with a packet, as `confirm_start` says.
 
-    A PUBLISH among its first packets is left to that.
+    Of a PUBLISH its first byte counts alone, so more packets may be asked for than there.
     """
     bits = 0
     for row in range(first, last):
@@ -129,6 +131,10 @@ def confirmed(data: Bytes, starts: Ints, sizes: Ints, first: int, last: int, ver
         elif kind == PINGRESP:
             if size != 2 or byte & 15:
                 return False
+        elif kind == PUBLISH:
+            if not sound_publish(data, start, start + size, version):
+                return False
+            bits += PUBLISH_BITS - TYPE_AND_LENGTH_BITS
         elif not keeps_rules(data, start, start + size, version):
             return False
         bits += TYPE_AND_LENGTH_BITS
