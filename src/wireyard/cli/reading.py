@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, repeat, takewhile
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +23,10 @@ from wireyard.streams.plan import Plan
 from wireyard.streams.scan import bundles, load_fast_path, parts_of
 
 __all__ = ["Budget", "OpenInput", "read_blocks", "read_parts"]
+
+
+_FEW_BYTES: Final = 1 << 14
+"""Of fewer bytes of streams that grow, rows are written one by one sooner than by columns."""
 
 
 class Budget:
@@ -66,7 +71,8 @@ class OpenInput:
     @property
     def has_plain_columns(self) -> bool:
         """Whether its columns are compiled, and hold what is shown as the scalar reader has it."""
-        if self.live:  # a few rows at a time
+        ahead = [one.bytes_ahead for one in self.streams]
+        if self.live and sum(ahead) < _FEW_BYTES:
             return False
         format, request = self.selection.format, self.selection.request
         name = self.streams[0].name
@@ -77,7 +83,7 @@ class OpenInput:
             and self.selection.shown_body is None
             and self.selection.opener is None
             and storable(name) == name
-            and load_fast_path(format, max(one.bytes_ahead for one in self.streams)) is not None
+            and load_fast_path(format, (sum if self.live else max)(ahead)) is not None
         )
 
     def wanted_streams(self) -> Iterator[DirectedStream]:

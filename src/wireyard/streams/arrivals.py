@@ -5,10 +5,12 @@ Plain `select` and polling, so that it is the same on every system and file syst
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from glob import glob
 from pathlib import Path
 from select import select
@@ -22,7 +24,7 @@ __all__ = ["Arrival", "arrivals_of_file", "arrivals_of_pipe", "is_pipe"]
 Stop = Callable[[], bool]
 
 _READ_BYTES: Final = 1 << 20
-"""What is read at once, of a pipe by several calls: it has 64 KiB at a time."""
+"""What is read at once. A pipe has 64 KiB at a time unless it is asked to hold more."""
 _POLL_S: Final = 0.1
 _LAST_S: Final = 0.5
 """Who writes into a pipe is told to stop when we are, and writes what it still has."""
@@ -54,6 +56,7 @@ def arrivals_of_pipe(descriptor: int, name: str, stop: Stop) -> Iterator[Arrival
         The pipe cannot be read.
     """
     with reading(name):
+        _hold_more(descriptor)
         idle_since: float | None = None
         stops_at: float | None = None
         while True:
@@ -72,6 +75,13 @@ def arrivals_of_pipe(descriptor: int, name: str, stop: Stop) -> Iterator[Arrival
                 yield Arrival(data)
             if at_end:
                 return
+
+
+def _hold_more(descriptor: int) -> None:
+    """Let who writes into a pipe be further ahead: to read little at a time costs the most."""
+    if (command := getattr(fcntl, "F_SETPIPE_SZ", None)) is not None:
+        with suppress(OSError):  # no pipe, or more than this user may have
+            fcntl.fcntl(descriptor, command, _READ_BYTES)
 
 
 def _is_ready(descriptor: int, wait_s: float) -> bool:

@@ -56,6 +56,9 @@ Turn = tuple[Plan, Any, Iterable[Part]]
 _COLD_BYTES = 1 << 20
 """Below this a cold process has the scalar reader's answer about as soon as the kernels are loaded,
 which takes 0.4 s: of the smallest MQTT packets it reads 1.6 MB/s."""
+_SMALLER_WITH_NUMBA: Final = 2
+"""By how many bits less that is where Numba is loaded, as it is for all captures: the kernels alone
+take 0.1 s."""
 _WARM_BYTES = 1 << 10
 """The same for a process that has loaded them."""
 _MOST_IDLE: Final = 4
@@ -349,7 +352,10 @@ def _of_same_data(parts: Iterable[Part]) -> Iterator[list[Part]]:
 
 def load_fast_path(format: Format, size: int) -> Any:
     """Return the format's compiled columns, or None where loading them would cost more."""
-    loaded = format.fast_path in sys.modules
-    if size < (_WARM_BYTES if loaded else _COLD_BYTES):
+    if format.fast_path in sys.modules:
+        least = _WARM_BYTES
+    else:
+        least = _COLD_BYTES >> (_SMALLER_WITH_NUMBA if "numba" in sys.modules else 0)
+    if size < least:
         return None
     return import_module(format.fast_path)
