@@ -6,8 +6,9 @@ with TCP acknowledgements between, as in the MQTTset collection, 150 MB.
 
 tshark prints frame, time, source, topic and type of every control packet; the same five columns are
 read here. Times are processor time of all cores, so another process on the machine disturbs them
-less; that of a command has its start in it. Only what says so may use more than one core; there
-the time that passed is given, against that of one core.
+less; that of a command has its start in it, which is given by itself too: that of a capture without
+packets. Commands find the bytecode of all modules, as where wireyard is installed. Only what says
+so may use more than one core; there the time that passed is given, against that of one core.
 """
 
 from __future__ import annotations
@@ -176,8 +177,9 @@ def children_time() -> float:
 
 def command(words: list[str]) -> Callable[[], object]:
     """Return what runs a command and lets its output go."""
+    env = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return lambda: subprocess.run(
-        words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env
     )
 
 
@@ -189,19 +191,21 @@ def scan(path: Path, threads: int) -> int:
 def measure(title: str, frames: Iterator[bytes], most_bytes: int | None = None) -> None:
     """Measure a capture and print one table."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "capture.pcap"
+        path, empty = Path(folder) / "capture.pcap", Path(folder) / "empty.pcap"
         written = write_capture(path, frames, most_bytes)
+        write_capture(empty, iter(()))
         size, rows = path.stat().st_size, scan(path, 1)
-        decode = [sys.executable, "-m", "wireyard", "decode", str(path), "--format", "mqtt"]
-        decode += ["--columns", ",".join(COLUMNS), "-w"]
+
+        def decode(read: Path, kind: str) -> float:
+            words = [sys.executable, "-m", "wireyard", "decode", str(read), "--format", "mqtt"]
+            words += ["--columns", ",".join(COLUMNS), "-w", f"{folder}/x.{kind}"]
+            return best(command(words), children_time)
+
         seconds = {
             "to columns": best(lambda: scan(path, 1), process_time),
-            "decode -w x.parquet, start and all": best(
-                command([*decode, f"{folder}/x.parquet"]), children_time
-            ),
-            "decode -w x.jsonl, start and all": best(
-                command([*decode, f"{folder}/x.jsonl"]), children_time
-            ),
+            "decode -w x.parquet, start and all": decode(path, "parquet"),
+            "decode -w x.jsonl, start and all": decode(path, "jsonl"),
+            "decode -w x.parquet, start alone": decode(empty, "parquet"),
         }
         alone, both = (best(partial(scan, path, threads), perf_counter) for threads in (1, 2))
         baseline = None
@@ -215,6 +219,9 @@ def measure(title: str, frames: Iterator[bytes], most_bytes: int | None = None) 
     if baseline is not None:
         seconds = {"tshark -T fields": baseline, **seconds}
     for case, taken in seconds.items():
+        if case.endswith("alone"):
+            table.add_row(case, f"{taken:.3f}", "", "")
+            continue
         ratio = "" if baseline is None else f"{baseline / taken:.1f}"
         table.add_row(case, f"{taken:.3f}", f"{size / taken / 1e6:.0f}", ratio)
     console = Console(width=120)
