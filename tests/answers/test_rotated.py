@@ -117,18 +117,16 @@ def test_why_names_the_file_of_a_proof(run_on: dict[str, list[str]], ring: Path)
 
 def test_trace_names_the_files_of_frames(run_on: dict[str, list[str]], ring: Path) -> None:
     whole = records(CAPTURE)
-    lines = {kind: run_on[f"trace {kind}"] for kind in ("ring", "whole")}
+    text = {kind: "\n".join(run_on[f"trace {kind}"]) for kind in ("ring", "whole")}
     sent = {
-        kind: [line for line in some if line.startswith("  in         frame")]
-        for kind, some in lines.items()
+        kind: re.findall(r"^  in +frame (\d+) of\s+(\S+)", some, re.MULTILINE)
+        for kind, some in text.items()
     }
     assert len(sent["ring"]) == len(sent["whole"]) == 60
-    for ours, theirs in zip(sent["ring"], sent["whole"], strict=True):
-        number, file = ours.split()[2], ours.split()[4]
-        assert records(Path(file))[int(number) - 1] == whole[int(theirs.split()[2]) - 1]
+    for (number, file), (frame, _) in zip(sent["ring"], sent["whole"], strict=True):
+        assert records(Path(file))[int(number) - 1] == whole[int(frame) - 1]
     # Every frame of another file than the message's is given with that file.
-    text = "\n".join(lines["ring"])
-    given = re.findall(r"frame\s+(\d+)\s+(?:in|of)\s+(\S+)", text)
+    given = re.findall(r"frame\s+(\d+)\s+(?:in|of)\s+(\S+)", text["ring"])
     assert len({file for _, file in given}) > 5
     assert all(0 < int(number) <= len(records(Path(file))) for number, file in given)
 

@@ -156,7 +156,7 @@ def test_the_story_of_a_request(lake: Path) -> None:
     assert f"  packets    layer RPC, domain 1, number {number}; 1 packet, frame {frame}" in lines
     replies = [line.split()[1] for line in lines if line.startswith("  reply ")]
     assert len(replies) == 2
-    assert lines[-1].endswith("every member of the group: no capture shows who took it")
+    assert lines[-1].endswith("every member of the group: no capture shows who read it")
     answer = wireyard("trace", lake, replies[0]).stdout.splitlines()
     assert any(line.startswith(f"  answers    {asked['message_key']} in") for line in answer)
 
@@ -167,4 +167,4 @@ def test_the_story_of_a_large_message(lake: Path) -> None:
     assert f"; 44 packets, frames {properties(large)['frames']}" in " ".join(told.split())
     silent = [row for row in rows(lake, "messages") if row["body"] == b"the weather"]
     told = wireyard("trace", lake, silent[0]["message_key"]).stdout
-    assert "  reply      asked for, and none was seen" in told
+    assert "  reply      expected, and none was seen" in told

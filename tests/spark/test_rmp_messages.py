@@ -85,6 +85,7 @@ def test_what_a_message_says(tmp_path: Path, spark: SparkSession) -> None:
         "first_seen": "sent",
         "file": str(tmp_path / "in.pcap"),
         "frame": 1,
+        "file_frame": 1,
         "source": str(tmp_path / "in.pcap"),
         "stream": STREAM,
         "offset": 0,

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSource
 
 from wireyard.captures.segment_columns import TABLE, segment_schema
@@ -52,6 +51,7 @@ class WireyardSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of the protocol, or those that option ``columns`` names."""
+        import pyarrow as pa
         from pyspark.sql.types import BinaryType
 
         from wireyard.spark.captures import find_captures, format_of
