@@ -140,7 +140,7 @@ def test_formats_do_not_know_each_other() -> None:
 
 
 def is_fast_path(name: str) -> bool:
-    """Tell whether a file or a module of a format is part of its compiled columns."""
+    """Return whether a file or a module of a format is part of its compiled columns."""
     return name.removesuffix(".py").endswith(("columns", "kernels"))
 
 

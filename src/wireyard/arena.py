@@ -314,7 +314,7 @@ class Arena:
         return self.body[self.used :]
 
     def has(self, name: str) -> bool:
-        """Tell whether a column needs the array."""
+        """Return whether a column needs the array."""
         return name in self._layout.numbers
 
     def claim(self, name: str, size: int) -> int:

@@ -330,7 +330,7 @@ def copy_long(out: Bytes, out_at: int, data: Bytes, at: int, size: int, stop: in
 
 @piece
 def valid_utf8(data: Bytes, at: int, size: int) -> bool:
-    """Tell whether `size` bytes are UTF-8: no overlong forms, surrogates or planes above 16."""
+    """Return whether `size` bytes are UTF-8: no overlong forms, surrogates or planes above 16."""
     stop = at + size
     while at < stop:
         while at + 16 <= stop and (load_word(data, at) | load_word(data, at + 8)) & HIGH_BITS == 0:

@@ -124,7 +124,7 @@ def _writable(folder: Path) -> Path | None:
 
 
 def _is_private(folder: Path, owner: int | None) -> bool:
-    """Tell whether nobody else could have put code for us to run into `folder`."""
+    """Return whether nobody else could have put code for us to run into `folder`."""
     found = folder.lstat()
     return owner is None or (
         stat.S_ISDIR(found.st_mode) and found.st_uid == owner and not found.st_mode & 0o022

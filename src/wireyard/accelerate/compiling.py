@@ -229,7 +229,7 @@ _COMPILER: Final = threading.Event()
 
 
 def is_compiler() -> bool:
-    """Tell whether this process is there to compile, so that it must not start another."""
+    """Return whether this process is there to compile, so that it must not start another."""
     return _COMPILER.is_set()
 
 

@@ -311,7 +311,7 @@ def open_tables(
 
 
 def is_lake(path: str) -> bool:
-    """Tell whether a path or URL leads to the folder of a lake."""
+    """Return whether a path or URL leads to the folder of a lake."""
     if "://" not in path:
         return os.path.isdir(os.path.join(path, _LAKE_MARK))
     with reading(path):

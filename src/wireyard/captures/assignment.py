@@ -109,7 +109,7 @@ def assign_formats(
     keys: KeyLog | None = None,
     opened: Mapping[Endpoint, str] | None = None,
 ) -> list[Assigned]:
-    """Tell the format of each stream, in the order of the streams.
+    """Return the format of each stream, in the order of the streams.
 
     Parameters
     ----------

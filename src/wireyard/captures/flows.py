@@ -129,7 +129,7 @@ class FlowTable:
         return (hashes % np.uint64(of)).astype(np.int64)
 
     def has_port(self, first: int, port: int) -> Flags:
-        """Tell of each conversation from number `first` on whether one endpoint has a port."""
+        """Return, for each conversation from number `first` on, whether one endpoint has a port."""
         ports = self._keys[first : self._count, Key.PORTS]
         there: Flags = (ports >> 16 == port) | (ports & 0xFFFF == port)
         return there
@@ -199,7 +199,7 @@ class FlowTable:
         return ports
 
     def _old(self, conversations: Ints) -> bool:
-        """Tell whether conversations are all over IPv4."""
+        """Return whether conversations are all over IPv4."""
         return bool((self._keys[conversations, Key.PROTOCOL] >> 8 == _OLD).all())
 
     @staticmethod

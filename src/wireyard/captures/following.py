@@ -39,7 +39,7 @@ _STANDARD_INPUT: Final = 0
 
 
 def is_live(source: object) -> bool:
-    """Tell whether a source is a pipe whose bytes are read as they arrive, and not compressed."""
+    """Return whether a source is a pipe whose bytes are read as they arrive, and not compressed."""
     if source == "-":
         try:
             descriptor = sys.stdin.buffer.fileno()

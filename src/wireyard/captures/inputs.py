@@ -192,7 +192,7 @@ def shown_format(head: bytes, named: Format | None) -> Format | None:
 
 
 def begins_store(head: bytes) -> bool:
-    """Tell whether first bytes that show no format are those of a file of a store."""
+    """Return whether first bytes that show no format are those of a file of a store."""
     if not head:
         return False
     from wireyard.captures.stores.kinds import is_store_file

@@ -287,7 +287,7 @@ class LiveCapture:
         }
 
     def _has_bytes(self, number: int) -> bool:
-        """Tell whether a side is a stream."""
+        """Return whether a side is a stream."""
         side = self._placer.sides[number]
         if not side[Side.STATE] & (State.BEGUN | State.DATA):
             return False
@@ -684,7 +684,7 @@ class LiveCapture:
         return None if latest_ns == NO_TIME else latest_ns + LINGER_NS
 
     def _is_complete(self, one: _Open, ready: dict[str, int]) -> bool:
-        """Tell whether all bytes up to both FINs can be read."""
+        """Return whether all bytes up to both FINs can be read."""
         if one.stage not in (_Stage.READ, _Stage.CARRIED):
             return False
         for way, stream in enumerate(one.sides):
@@ -705,7 +705,7 @@ class LiveCapture:
         return True
 
     def _settle(self, one: _Open, way: int, due_ns: list[int], *, final: bool) -> bool:
-        """Tell whether it is known where a stream of a connection begins."""
+        """Return whether it is known where a stream of a connection begins."""
         stream, side = one.sides[way], self._placer.sides[2 * one.number + way]
         if stream.begin is not None and stream.framer is not None:
             return True
@@ -843,7 +843,7 @@ class LiveCapture:
         return found
 
     def _may_open(self, assigned: Assigned) -> bool:
-        """Tell whether the key logs may open a connection that is closed so far."""
+        """Return whether the key logs may open a connection that is closed so far."""
         return assigned.carriers[-1].name == "tls" and len(self._keys) > 0
 
     def _grown(self, format: Format, framer: Framer, live: Stream, *, growing: bool) -> Grown:

@@ -22,5 +22,5 @@ _PCAP: Final = frozenset(
 
 
 def is_capture(head: bytes) -> bool:
-    """Tell whether a file's first bytes show a capture file."""
+    """Return whether a file's first bytes show a capture file."""
     return head[:4] in _PCAP or head[:4] == PCAPNG

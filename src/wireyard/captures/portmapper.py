@@ -76,7 +76,7 @@ class PortMapper:
 
 
 def is_answer(head: bytes) -> bool:
-    """Tell whether a stream's first bytes, few as they may be, begin the answer of a port mapper.
+    """Return whether a stream's first bytes, few as they may be, begin the answer of a port mapper.
 
     A client's request, ``101`` alone on its line, is no answer.
     """

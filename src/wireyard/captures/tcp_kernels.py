@@ -137,7 +137,7 @@ def position_of(sides: Grid, side: int, sequence: int) -> int:
 
 @piece
 def has_ended(connections: Grid, connection: int, time_ns: int) -> bool:
-    """Tell whether a connection has ended, as far as can be told at some time."""
+    """Return whether a connection has ended, as far as can be told at some time."""
     if connections[connection, Connection.ENDED] != 0:
         return True
     latest_ns = int(connections[connection, Connection.LATEST_NS])
@@ -149,7 +149,7 @@ def has_ended(connections: Grid, connection: int, time_ns: int) -> bool:
 def fits_syn(
     sides: Grid, side: int, ended: bool, sequence: int, acknowledgment: int, acknowledges: bool
 ) -> bool:
-    """Tell whether a SYN makes sense in a connection."""
+    """Return whether a SYN makes sense in a connection."""
     first = (sequence + 1) & _SPACE
     other, state = side ^ 1, sides[side, Side.STATE]
     if state & State.BEGUN and ahead_of_begin(sides, side, first) == 0:
@@ -181,7 +181,7 @@ def fits(
     flags: int,
     length: int,
 ) -> bool:
-    """Tell whether a segment makes sense in a connection."""
+    """Return whether a segment makes sense in a connection."""
     if flags & Flag.RST:
         return True
     if flags & Flag.SYN:

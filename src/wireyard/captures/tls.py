@@ -64,7 +64,7 @@ class OpenedTls(NamedTuple):
 
 
 def is_tls(head: bytes) -> bool:
-    """Tell whether a stream's first bytes are those of TLS, even if it was captured from later on.
+    """Return whether a stream's first bytes are TLS, even if it was captured from later on.
 
     A handshake's first record is told by its first bytes. Without that, records are looked for
     that follow each other, from the first byte on or behind the rest of one.
@@ -76,7 +76,7 @@ def is_tls(head: bytes) -> bool:
 
 
 def _is_chain(head: bytes, at: int) -> bool:
-    """Tell whether there are records from a place on: several, or nothing else to the end."""
+    """Return whether there are records from a place on: several, or nothing else to the end."""
     start = at
     for _ in range(_CHAIN):
         if at == len(head):
@@ -372,7 +372,7 @@ class _Connection:
         return f"its {names.get((absent[0], absent[1]), 'handshake')} was not captured whole"
 
     def _is_ready(self, side: _Side) -> bool:
-        """Tell whether both hellos are known that the next keys of a side are made of."""
+        """Return whether both hellos are known that the next keys of a side are made of."""
         hellos = self._client_hellos, self._server_hellos
         if hellos[0] and hellos[1] and hellos[1][-1].version == TLS13:
             # Between a HelloRetryRequest and the ServerHello there is nothing to be opened.

@@ -91,7 +91,7 @@ class KeyLog:
 
 
 def has_ciphers() -> bool:
-    """Tell whether the package with the ciphers is installed."""
+    """Return whether the package with the ciphers is installed."""
     return find_spec("cryptography") is not None
 
 

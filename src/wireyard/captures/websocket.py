@@ -66,7 +66,7 @@ class _Head(NamedTuple):
 
 
 def is_http(head: bytes) -> bool:
-    """Tell whether a stream's first bytes are those of HTTP."""
+    """Return whether a stream's first bytes are those of HTTP."""
     return _BEGINS.match(head) is not None
 
 

@@ -129,7 +129,7 @@ def command(
 
 
 def _is_bare(found: Input) -> bool:
-    """Tell whether an input is one stream."""
+    """Return whether an input is one stream."""
     from wireyard.streams.scan import OpenedStream
 
     return bool(found.readables) and isinstance(found.readables[0].opened, OpenedStream)

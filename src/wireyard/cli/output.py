@@ -33,7 +33,7 @@ _ENDINGS: Mapping[str, str] = MappingProxyType(
 
 
 def to_terminal(path: str | None) -> bool:
-    """Tell whether what is written to `path` is read by a person as it comes."""
+    """Return whether what is written to `path` is read by a person as it comes."""
     return path in (None, "-") and sys.stdout.isatty()
 
 

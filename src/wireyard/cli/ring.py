@@ -286,7 +286,7 @@ def _json(message: Delivered) -> bytes:
 
 
 def _note(event: Event) -> None:
-    """Tell what is no message: views, and what was lost."""
+    """Return what is no message: views, and what was lost."""
     name, fields = type(event).__name__, event._asdict()
     fields.pop("ring", None)
     shown = ", ".join(f"{key} {value}" for key, value in fields.items())

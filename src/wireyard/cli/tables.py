@@ -225,7 +225,7 @@ def _share(columns: Sequence[Column], wide: Sequence[int], width: int) -> list[i
 
 
 def _fits(columns: Sequence[Column], sample: Sequence[Row], width: int) -> bool:
-    """Tell whether all columns can be read side by side."""
+    """Return whether all columns can be read side by side."""
     shared = _share(columns, _wanted(columns, sample), width)
     return sum(shared) + 2 * max(len(shared) - 1, 0) <= width
 

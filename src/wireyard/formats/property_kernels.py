@@ -112,7 +112,7 @@ def put_value(
 
 @piece
 def is_written_text(data: Bytes, at: int, size: int) -> bool:
-    """Tell whether text that is not only ASCII without NUL is UTF-8 and modified UTF-8 at once."""
+    """Return whether text beyond ASCII without NUL is UTF-8 and modified UTF-8 at once."""
     odd = 0
     for place in range(at, at + size):
         byte = load_u8(data, place)
@@ -136,7 +136,7 @@ def name_hash(data: Bytes, at: int, size: int, stop: int) -> int:
 
 @piece
 def is_among(hashes: Ints, count: int, word: int) -> bool:
-    """Tell whether one of the first `count` hashes is `word`."""
+    """Return whether one of the first `count` hashes is `word`."""
     found = False
     for earlier in range(count):
         found = found or hashes[earlier] == word

@@ -150,7 +150,7 @@ def raw_section(properties: Properties, write: Callable[[Properties], bytes]) ->
 
 
 def _spelled_out(properties: Properties) -> bool:
-    """Tell whether columns show some text otherwise than it is."""
+    """Return whether columns show some text otherwise than it is."""
     texts = (text for name, (_, value) in properties.items() for text in (name, value))
     return any(isinstance(text, str) and java.storable(text) != text for text in texts)
 

@@ -164,7 +164,7 @@ def _from_json(record: Mapping[str, Any]) -> Commit:
 
 
 def is_shown(table: str) -> bool:
-    """Tell whether a table is for readers, and not only for the next run."""
+    """Return whether a table is for readers, and not only for the next run."""
     return not table.startswith("_")
 
 

@@ -24,7 +24,7 @@ class Rule:
     decoder: Decoder
 
     def matches(self, destination: str, separator: str) -> bool:
-        """Tell whether messages to a destination are meant, their properties apart."""
+        """Return whether messages to a destination are meant, their properties apart."""
         wanted, levels = self.filter.split(separator), destination.split(separator)
         if levels[0].startswith("$") and wanted[0] in ("+", "#"):
             return False  # MQTT 5.0, 4.7.2: they are for those who name them
@@ -36,7 +36,7 @@ class Rule:
         return len(wanted) == len(levels)
 
     def has_properties(self, properties: Mapping[str, Sequence[str]]) -> bool:
-        """Tell whether a message with these properties is meant."""
+        """Return whether a message with these properties is meant."""
         return all(value in properties.get(name, ()) for name, value in self.properties)
 
 

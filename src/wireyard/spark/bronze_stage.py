@@ -197,7 +197,7 @@ class BronzeStage:
 def _marks_watched(
     lake: Lake, tasks: Sequence[tuple[int, Sequence[AnyPiece]]], watch: Watch
 ) -> Iterator[None]:
-    """Tell how many bytes are done, by the marks that tasks leave, while the caller waits."""
+    """Return how many bytes are done, by the marks that tasks leave, while the caller waits."""
     weights = {str(number): sum(piece.bytes for piece in task) for number, task in tasks}
     total = sum(weights.values())
     over = Event()

@@ -61,7 +61,7 @@ _Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def is_elsewhere(spark: SparkSession) -> bool:
-    """Tell whether tasks run in processes that this one's Java has not started."""
+    """Return whether tasks run in processes that this one's Java has not started."""
     master = str(spark.conf.get("spark.master", ""))
     return not master.startswith("local") or master.startswith("local-cluster")
 
@@ -135,7 +135,7 @@ def _looking() -> tuple[Callable[[Path], int | None], _Work]:
 
 
 def _say(batches: Iterator[pa.RecordBatch], path: str) -> Iterator[pa.RecordBatch]:
-    """Tell on an executor whether the lake is in reach. For `mapInArrow`."""
+    """Yield from an executor whether it reaches the lake. For `mapInArrow`."""
     from wireyard.spark.workers import import_tasks
 
     import_tasks()

@@ -78,12 +78,12 @@ def list_files(options: Options) -> list[FoundFile]:
 
 
 def is_pattern(path: str) -> bool:
-    """Tell whether a path has what makes one stand for several."""
+    """Return whether a path has what makes one stand for several."""
     return bool((_URL_PATTERN if "://" in path else _PATTERN).search(path))
 
 
 def is_missing(path: str) -> bool:
-    """Tell whether there is nothing at `path`."""
+    """Return whether there is nothing at `path`."""
     system, inner = filesystem(path)
     return bool(system.get_file_info(inner).type == fs.FileType.NotFound)
 

@@ -262,7 +262,7 @@ class _Following:
         return batch
 
     def _is_read_here(self, file: FoundFile) -> bool:
-        """Tell whether a file is read part by part now."""
+        """Return whether a file is read part by part now."""
         return "_growth" in self.__dict__ and self._growth.holds(file.path)
 
     def _read(self, batch: Sequence[FoundFile]) -> None:

@@ -80,12 +80,12 @@ class Growth:
         load_columns()
 
     def knows(self, path: str) -> bool:
-        """Tell whether a file is read part by part here, or was in a process before."""
+        """Return whether a file is read part by part here, or was in a process before."""
         held = self._lake.record.inputs.get(path)
         return path in self._inputs or (held is not None and bool(held.files.get(OPEN_STATES)))
 
     def holds(self, path: str) -> bool:
-        """Tell whether a file is read part by part now, and is the same file still."""
+        """Return whether a file is read part by part now, and is the same file still."""
         one = self._inputs.get(path)
         return one is not None and one.is_same_file
 
@@ -181,7 +181,7 @@ class Growth:
         return notes
 
     def is_behind(self, path: str) -> bool:
-        """Tell whether the facts of an input do not have all of its packets, and are due."""
+        """Return whether the facts of an input do not have all of its packets, and are due."""
         one = self._inputs.get(path)
         return one is not None and one.facts_position < one.position and _facts_are_due(one)
 
@@ -218,14 +218,14 @@ class Growth:
 
 
 def _can_grow(found: FoundInput) -> bool:
-    """Tell whether an input can be read part by part."""
+    """Return whether an input can be read part by part."""
     one_file = not found.files or found.files == (found.path,)
     whole = found.compressed or found.stored or (not found.files and found.format is None)
     return one_file and not whole and "://" not in found.path
 
 
 def _facts_are_due(one: GrowingInput) -> bool:
-    """Tell whether it is time to make the facts of an input again.
+    """Return whether it is time to make the facts of an input again.
 
     How long they take grows with the input.
     """

@@ -195,7 +195,7 @@ def identity_of(stamp: Mapping[str, Any]) -> Hashable:
 
 
 def is_as_it_was(stamp: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    """Tell whether an input is as it was when it had another stamp."""
+    """Return whether an input is as it was when it had another stamp."""
     if "files" in stamp or "files" in before:
         now, then = (one.get("files", ()) for one in (stamp, before))
         return len(now) == len(then) and all(map(is_as_it_was, now, then))

@@ -44,7 +44,7 @@ _MERGED_BYTES: Final = 64 << 20
 
 
 def is_of_open(name: str) -> bool:
-    """Tell whether a file is taken out when its input has grown."""
+    """Return whether a file is taken out when its input has grown."""
     return name.rpartition("/")[2].startswith(OPEN_PREFIX)
 
 

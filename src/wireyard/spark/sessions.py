@@ -156,7 +156,7 @@ def _startup_on_path() -> Iterator[None]:
 
 
 def _can_import(python: str, module: str) -> bool:
-    """Tell whether a fresh Python finds a module: where it does not, every task would fail."""
+    """Return whether a fresh Python finds a module: where it does not, every task would fail."""
     command = [python, "-c", f"import {module}"]
     try:
         return subprocess.run(command, capture_output=True, check=False).returncode == 0

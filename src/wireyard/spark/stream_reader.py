@@ -245,13 +245,13 @@ def _blocks(
 
 
 def _is_whole(before: Mapping[str, list[int]], file: FoundFile) -> bool:
-    """Tell whether a file was read as a whole, or has nothing new."""
+    """Return whether a file was read as a whole, or has nothing new."""
     old = before[file.path]
     return len(old) == 1 or (file.size == old[2] and old[0] == old[2])
 
 
 def _is_settled(file: FoundFile) -> bool:
-    """Tell whether a file stands still."""
+    """Return whether a file stands still."""
     return file.modified_ns is None or time.time_ns() - file.modified_ns >= SETTLED_S * _NS
 
 

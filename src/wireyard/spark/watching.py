@@ -92,11 +92,11 @@ class Watched:
         return sorted(found, key=lambda file: (file.modified_ns or 0, file.path))
 
     def is_settled(self, file: FoundFile) -> bool:
-        """Tell whether a file has not changed for `SETTLED_S`."""
+        """Return whether a file has not changed for `SETTLED_S`."""
         return self._clock() - self._seen[file.path].since_s >= SETTLED_S
 
     def is_growing(self, file: FoundFile) -> bool:
-        """Tell whether a file grew when it changed last, and has not settled since."""
+        """Return whether a file grew when it changed last, and has not settled since."""
         return self._seen[file.path].grew and not self.is_settled(file)
 
     def take(self, file: FoundFile) -> None:

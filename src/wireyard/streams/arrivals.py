@@ -42,7 +42,7 @@ class Arrival(NamedTuple):
 
 
 def is_pipe(descriptor: int) -> bool:
-    """Tell whether bytes of a descriptor come when somebody writes them."""
+    """Return whether bytes of a descriptor come when somebody writes them."""
     mode = os.fstat(descriptor).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 

@@ -85,7 +85,7 @@ class BlockReader:
         self._decoder = fast.ColumnDecoder(self._own, plan.validates, self._same) if fast else None
 
     def fits(self, plan: Plan, fast: Any) -> bool:
-        """Tell whether a reader made of these would be no other."""
+        """Return whether a reader made of these would be no other."""
         if fast is not self.fast:
             return False
         # Whether two filters are the same, Arrow does not say.

@@ -104,7 +104,7 @@ def test_neither_magic_nor_link_version_begins_no_packet() -> None:
 
 
 def believable(data: bytes, at: int, limit: int) -> bool:
-    """Tell whether a whole header stands there that agrees with itself, straight from the facts."""
+    """Return whether a whole header that agrees with itself is there, straight from the facts."""
     if len(data) - at >= 16:
         version, kind, size, destination, flags = LINK.unpack_from(data, at)
         known = version == 100 and kind in (1, 2, 3, 4, 5, 6, 7, 9)

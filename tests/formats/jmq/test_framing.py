@@ -67,7 +67,7 @@ def test_an_unknown_version_still_has_a_size() -> None:
 
 
 def believable(data: bytes, at: int, limit: int) -> bool:
-    """Tell whether a whole header stands there that agrees with itself, straight from the facts."""
+    """Return whether a whole header that agrees with itself is there, straight from the facts."""
     version = int.from_bytes(data[at + 4 : at + 6], "big")
     if data[at : at + 4] != MAGIC or version not in (103, 200, 301):
         return False

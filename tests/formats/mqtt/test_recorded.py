@@ -81,7 +81,7 @@ def fields_of(row: dict[str, Any]) -> dict[str, str]:
 
 
 def explained(field: str, row: dict[str, Any], ours: str, theirs: str) -> bool:
-    """Tell why tshark shows something else; where there is no reason, that is a failure.
+    """Return why tshark shows something else; where there is no reason, that is a failure.
 
     It never looks at rules, so it reads on where we say that nobody knows what follows.
     """

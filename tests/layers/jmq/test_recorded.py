@@ -170,7 +170,7 @@ def test_every_request_has_its_reply(openmq: Path, scenario: str) -> None:
 
 
 def wants_reply(row: Row) -> bool:
-    """Tell whether a packet is a request; what a producer wanted stays set on what is delivered."""
+    """Return whether a packet is a request; a producer's flag stays set on deliveries."""
     if row["format"] != "jmq" or "A" not in row["flags"]:
         return False
     # The port of a message is that of its producer.

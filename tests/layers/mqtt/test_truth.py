@@ -52,7 +52,7 @@ def what(row: Row) -> tuple[Any, ...]:
 
 
 def is_open(row: Row, known: list[Row], cut: int) -> bool:
-    """Tell whether nothing up to frame `cut` decides a delivery, by all rows of its message.
+    """Return whether nothing up to frame `cut` decides a delivery, by all rows of its message.
 
     What reached the subscriber is in a later frame, or does not show in the whole capture either:
     until then the broker may have lost the message, or send it yet. Of a shared subscription

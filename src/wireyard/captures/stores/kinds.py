@@ -73,7 +73,7 @@ _DATA_AT: Final = 14
 
 
 def is_store_file(head: bytes) -> bool:
-    """Tell whether a file's first `HEAD_BYTES` show a file of a store."""
+    """Return whether a file's first `HEAD_BYTES` show a file of a store."""
     return int.from_bytes(head[:4], "big") in _MAGICS or single.begins_single(head)
 
 

@@ -59,7 +59,7 @@ class Store:
 
 
 def is_store(path: str) -> bool:
-    """Tell whether a path leads to the folder of a store, of its broker, or to a file of one."""
+    """Return whether a path leads to the folder of a store, of its broker, or to a file of one."""
     try:
         if os.path.isdir(path):
             return bool(_places(path))

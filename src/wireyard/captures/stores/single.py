@@ -30,7 +30,7 @@ _DATA, _ATTACHMENT = "data", "attachment"
 
 
 def begins_single(head: bytes) -> bool:
-    """Tell whether the first bytes of a file are a tag."""
+    """Return whether the first bytes of a file are a tag."""
     return head[:2] == _LENGTH and head[2:TAG_BYTES] in SINGLE_TAGS
 
 

@@ -48,7 +48,7 @@ _MEMBER_BYTES: Final = 8
 
 
 def begins_log(head: bytes) -> bool:
-    """Tell whether the first bytes of a file, `LOG_HEADER.size` or more, are a log's header."""
+    """Return whether the first bytes of a file, `LOG_HEADER.size` or more, are a log's header."""
     if len(head) < LOG_HEADER.size:
         return False
     header: Any = LOG_HEADER.unpack(head)
@@ -171,7 +171,7 @@ class _Walk:
         return Record(at, stop, state, Contents(), status, error if status != OK else None)
 
     def damages(self, at: int, stop: int) -> bool:
-        """Tell whether bytes that are no record stand where one should be played back."""
+        """Return whether bytes that are no record stand where one should be played back."""
         if not self.plays or at < self.position:
             return False
         if len(self.data) - at < LOG_RECORD.size:
@@ -182,7 +182,7 @@ class _Walk:
         return stop < len(self.data) and self.is_of_round(LOG_RECORD.unpack(self.data, stop))
 
     def is_of_round(self, header: dict[str, Any]) -> bool:
-        """Tell whether a record was written since the last checkpoint."""
+        """Return whether a record was written since the last checkpoint."""
         return bool(header["checkpoint_sequence"] == self.round)
 
     def record(self, at: int, header: dict[str, Any]) -> Iterator[Record]:

@@ -141,7 +141,7 @@ class _Walk:
         return _Frame(at + (VR_RECORD.size if last else capacity), state, cookie)
 
     def followed(self, frame: _Frame) -> bool:
-        """Tell whether another record begins behind a frame; none has to behind the last."""
+        """Return whether another record begins behind a frame; none has to behind the last."""
         if frame.state is State.LAST:
             return True
         return self.data.startswith(_MAGIC, frame.stop)

@@ -126,7 +126,7 @@ def _find_link(view: View, start: int, found: int, stop: int, max_packet_bytes: 
 
 
 def begins(head: View) -> bool:
-    """Tell whether a stream that begins with `head` is one of GPackets, or of a cluster link.
+    """Return whether a stream that begins with `head` is one of GPackets, or of a cluster link.
 
     Fewer bytes than tell where a packet ends show nothing: almost any could begin one.
     """
@@ -180,7 +180,7 @@ _FORMS = (_SHIPPED, _DOCUMENTED, _LINK)
 
 
 def _agrees(view: View, start: int, stop: int, form: _Form, max_packet_bytes: int) -> bool:
-    """Tell whether the fields of a header, as far as they are there, agree with each other."""
+    """Return whether the fields of a header, as far as they are there, agree with each other."""
     layout = form.layout
     head = bytes(view[start : min(start + layout.size, stop)])
     for at, data in form.constants:

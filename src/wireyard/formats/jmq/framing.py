@@ -85,13 +85,13 @@ def find_header(view: View, start: int, stop: int, max_packet_bytes: int) -> tup
 
 
 def begins(head: View) -> bool:
-    """Tell whether a stream that begins with `head` is one of JMQ packets."""
+    """Return whether a stream that begins with `head` is one of JMQ packets."""
     stop = min(len(head), HEADER_BYTES)
     return stop > 0 and find_header(head, 0, stop, MAX_PACKET_BYTES)[0] == 0
 
 
 def _agrees(head: bytes, max_packet_bytes: int) -> bool:
-    """Tell whether the fields of a header, as far as they are there, agree with each other."""
+    """Return whether the fields of a header, as far as they are there, agree with each other."""
     whole = head.ljust(HEADER_BYTES, b"\0")
     layout = HEADERS.get(int.from_bytes(whole[4:6], "big"))
     if layout is None:

@@ -285,7 +285,7 @@ def _read_header(view: View, version: int, values: Row) -> dict[str, Any]:
 
 
 def _is_written(view: View, offset: int, values: Row) -> bool:
-    """Tell whether the items of a packet are written to the variable header it has."""
+    """Return whether the items of a packet are written to the variable header it has."""
     try:
         return encode_items(values.get) == view[HEADER_BYTES:offset]
     except EncodeError:
@@ -386,7 +386,7 @@ def encode(packet: Packet) -> bytes:
 
 
 def _says(view: bytes, offset: int, packet: Packet) -> bool:
-    """Tell whether the headers of `view`, which end at `offset`, say what a packet's fields say."""
+    """Return whether the headers of `view`, which end at `offset`, agree with a packet's fields."""
     values: Row = {}
     try:
         version = read_prefix(view, values)
@@ -406,7 +406,7 @@ def _says(view: bytes, offset: int, packet: Packet) -> bool:
 
 
 def _is_same(said: Any, held: Any) -> bool:
-    """Tell whether a field holds what a header says; columns spell lone surrogates out."""
+    """Return whether a field holds what a header says; columns spell lone surrogates out."""
     if isinstance(said, str) and isinstance(held, str):
         return java.storable(said) == java.storable(held)
     return type(said) is type(held) and bool(said == held)

@@ -194,7 +194,7 @@ def fill_ids(
 
 @piece
 def same_text(text: Bytes, one: int, other: int, size: int) -> bool:
-    """Tell whether `size` bytes at two places are the same."""
+    """Return whether `size` bytes at two places are the same."""
     at = 0
     while size - at >= 8:
         if load_word(text, one + at) != load_word(text, other + at):

@@ -122,7 +122,7 @@ def find_header(view: View, start: int, stop: int, max_packet_bytes: int) -> tup
 
 
 def _agrees(head: bytes, max_packet_bytes: int) -> int:
-    """Tell whether `head` begins a CONNECT of a known version whose lengths and flags agree."""
+    """Return whether `head` begins a CONNECT of a known version whose lengths and flags agree."""
     length, at = read_integer(head, 1, len(head))
     if at == 1:
         return _CUT_OFF
@@ -141,7 +141,7 @@ def _agrees(head: bytes, max_packet_bytes: int) -> int:
 
 
 def _rest_agrees(head: bytes, at: int, stop: int, version: int) -> int:
-    """Tell whether the client identifier, in 5.0 the properties before it, end within `stop`."""
+    """Return whether the client identifier, in 5.0 the properties before it, end within `stop`."""
     if version == 5:
         size, after = read_integer(head, at, len(head))
         if after == at:
@@ -153,14 +153,14 @@ def _rest_agrees(head: bytes, at: int, stop: int, version: int) -> int:
 
 
 def _flags_agree(flags: int, version: int) -> bool:
-    """Tell whether the connect flags are those that every broker takes."""
+    """Return whether the connect flags are those that every broker takes."""
     will, qos, retain = flags & 4, flags >> 3 & 3, flags & 0x20
     login = version == 5 or flags & 0xC0 != 0x40
     return not flags & 1 and qos < 3 and bool(login) and bool(will or not (qos or retain))
 
 
 def begins(head: View) -> bool:
-    """Tell whether a stream that begins with `head` is one of MQTT: with CONNECT, or CONNACK."""
+    """Return whether a stream that begins with `head` is one of MQTT: with CONNECT, or CONNACK."""
     if len(head) < _SHORTEST_CONNACK:
         return False
     if head[0] == CONNACK << 4:
@@ -175,7 +175,7 @@ def opens(head: View) -> bool:
 
 
 def _is_connack(head: View) -> bool:
-    """Tell whether `head` has a whole CONNACK that keeps every rule."""
+    """Return whether `head` has a whole CONNACK that keeps every rule."""
     length, at = read_integer(head, 1, len(head))
     if at + length > len(head):
         return False

@@ -66,7 +66,7 @@ KINDS: Final = _kinds()
 
 @piece
 def is_plain(data: Bytes, at: int, size: int) -> bool:
-    """Tell whether text is valid and has nothing that JSON escapes, U+0000 among it."""
+    """Return whether text is valid and has nothing that JSON escapes, U+0000 among it."""
     plain = True
     high = 0
     for place in range(size):
@@ -78,7 +78,7 @@ def is_plain(data: Bytes, at: int, size: int) -> bool:
 
 @piece
 def is_text(data: Bytes, at: int, size: int, topic: bool) -> bool:
-    """Tell whether text is valid, without U+0000 and, of a topic, without wildcards."""
+    """Return whether text is valid, without U+0000 and, of a topic, without wildcards."""
     odd = False
     high = 0
     for place in range(size):

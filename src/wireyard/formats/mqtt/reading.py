@@ -129,7 +129,7 @@ def _read_connect_payload(cursor: Cursor, values: Values, flags: int) -> None:
 
 
 def _left_out(cursor: Cursor) -> bool:
-    """Tell whether a login that the flags tell is not there.
+    """Return whether a login that the flags tell is not there.
 
     1999 has no logins, and in 3.1 Remaining Length wins over the flags.
     """

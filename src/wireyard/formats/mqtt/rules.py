@@ -41,7 +41,7 @@ class Rule:
         return f"{SPECS[version or _READ_AS]}, {self.cited[version or _READ_AS]}"
 
     def holds(self, version: int) -> bool:
-        """Tell whether a version has the rule."""
+        """Return whether a version has the rule."""
         if version == _UNKNOWN:
             return _OLDER in self.cited and _READ_AS in self.cited
         return version in self.cited

@@ -159,7 +159,7 @@ def opened_version(data: Bytes, start: int, stop: int) -> int:
 
 @piece
 def sound_publish(data: Bytes, start: int, stop: int, version: int) -> bool:
-    """Tell whether a PUBLISH from 3.1 on surely keeps every rule; with properties it is not."""
+    """Return whether a PUBLISH from 3.1 on surely keeps every rule; with properties it is not."""
     flags = load_u8(data, start) & 15
     at = body_at(data, start, stop)
     if at == start or version < 3 or flags & 6 == 6 or flags & 14 == 8:
@@ -172,7 +172,7 @@ def sound_publish(data: Bytes, start: int, stop: int, version: int) -> bool:
 
 @piece
 def sound_connack(data: Bytes, at: int, stop: int, version: int) -> bool:
-    """Tell whether the fields of a CONNACK surely keep every rule."""
+    """Return whether the fields of a CONNACK surely keep every rule."""
     if stop - at < 2:
         return False
     flags, code = load_u8(data, at), load_u8(data, at + 1)
@@ -205,7 +205,7 @@ def sound_filter(data: Bytes, at: int, stop: int) -> int:
 
 @piece
 def sound_filters(data: Bytes, at: int, stop: int, version: int, with_qos: bool) -> bool:
-    """Tell whether the fields of a SUBSCRIBE or UNSUBSCRIBE surely keep every rule."""
+    """Return whether the fields of a SUBSCRIBE or UNSUBSCRIBE surely keep every rule."""
     if stop - at < 3 or load_u16(data, at) == 0:
         return False
     at = no_properties(data, at + 2, stop, version)
@@ -224,7 +224,7 @@ def sound_filters(data: Bytes, at: int, stop: int, version: int, with_qos: bool)
 
 @piece
 def sound_codes(data: Bytes, at: int, stop: int, version: int, kind: int) -> bool:
-    """Tell whether the fields of a SUBACK or UNSUBACK surely keep every rule."""
+    """Return whether the fields of a SUBACK or UNSUBACK surely keep every rule."""
     if stop - at < 2:
         return False
     at = no_properties(data, at + 2, stop, version)
@@ -239,7 +239,7 @@ def sound_codes(data: Bytes, at: int, stop: int, version: int, kind: int) -> boo
 
 @piece
 def keeps_rules(data: Bytes, start: int, stop: int, version: int) -> bool:
-    """Tell whether a packet of one of these types surely keeps every rule of a version.
+    """Return whether a packet of one of these types surely keeps every rule of a version.
 
     Of a CONNECT, `version` is the one that it declares.
     """

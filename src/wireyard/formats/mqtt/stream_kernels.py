@@ -90,7 +90,7 @@ def connect_shown(data: Bytes, start: int, stop: int, max_packet_bytes: int) -> 
 def sniff_heads(
     heads: Bytes, bounds: Ints, max_packet_bytes: int, sides: Octets, contexts: Ints
 ) -> int:
-    """Tell which `Side` each stream is, by its first bytes; return how many show one.
+    """Return which `Side` each stream is, by its first bytes; return how many show one.
 
     The context of a client's stream is the version that its CONNECT declares; of a server's, the
     context that its CONNACK alone would tell.
@@ -116,7 +116,7 @@ def sniff_heads(
 
 @piece
 def confirmed(data: Bytes, starts: Ints, sizes: Ints, first: int, last: int, version: int) -> bool:
-    """Tell whether a stream surely is confirmed to begin with a packet, as `confirm_start` says.
+    """Return whether a stream surely is confirmed to begin with a packet, as `confirm_start` says.
 
     Of a PUBLISH its first byte counts alone, so more packets may be asked for than there.
     """

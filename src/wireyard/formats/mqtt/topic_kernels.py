@@ -17,7 +17,7 @@ _PLUS_FROM_HASH: Final = 0x0808080808080808
 
 @piece
 def has_forbidden(text: Bytes, at: int, stop: int) -> bool:
-    """Tell whether +, # or U+0000 is in ``text[at:stop]``.
+    """Return whether +, # or U+0000 is in ``text[at:stop]``.
 
     A word less one at each byte borrows from the high bit of those that are 0, and only then.
     """

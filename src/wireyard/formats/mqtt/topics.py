@@ -10,12 +10,12 @@ _SHARED = "$share/"
 
 
 def has_wildcard(topic: str) -> bool:
-    """Tell whether a topic name has a character that only filters may have."""
+    """Return whether a topic name has a character that only filters may have."""
     return "+" in topic or "#" in topic
 
 
 def is_shared(text: str) -> bool:
-    """Tell whether a topic filter asks for a shared subscription, which 5.0 knows."""
+    """Return whether a topic filter asks for a shared subscription, which 5.0 knows."""
     return text.startswith(_SHARED)
 
 

@@ -111,7 +111,7 @@ def message_size(data: Bytes, start: int, size: int, left: int, list_order: bool
 
 @piece
 def is_packet(data: Bytes, start: int, left: int, list_order: bool) -> bool:
-    """Tell whether all messages of a packet of `left` bytes keep the rules."""
+    """Return whether all messages of a packet of `left` bytes keep the rules."""
     while left > 0:
         size = message_size(data, start, left, left, list_order)
         if size < 0:

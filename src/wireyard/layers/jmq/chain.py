@@ -161,7 +161,7 @@ def _over(use: Use) -> Violation:
 
 
 def _messages(records: Iterator[Sending | Relay | Delivery]) -> Iterator[Found]:
-    """Tell of a message's deliveries who sent it; leave it for who answers it, and what it answers.
+    """Add the sender to a message's deliveries; pass it on to requests and replies.
 
     One that nobody was seen to send, such as those of brokers, counts from its first delivery.
     """
@@ -218,7 +218,7 @@ def _letters(message: Sending) -> Iterator[Found]:
 
 
 def _numbers(runs: Iterator[Run]) -> Iterator[Found]:
-    """Tell which numbers of a host are missing."""
+    """Return which numbers of a host are missing."""
     for gap in gaps(runs):
         numbers = f"{gap.start} to {gap.stop - 1}" if gap.stop > gap.start + 1 else gap.start
         told = f"numbers {numbers} of this sender are in no packet that was seen"

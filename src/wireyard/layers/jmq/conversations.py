@@ -37,7 +37,7 @@ class Letter(NamedTuple):
 
 
 def may_answer(message: Sending) -> bool:
-    """Tell whether a message can be the reply to another."""
+    """Return whether a message can be the reply to another."""
     if message.destination is None:
         return False
     return message.correlation_id is not None or message.destination.startswith(TEMPORARY)

@@ -154,7 +154,7 @@ class Exchange:
 class Sending(_Packable):
     """A message that a client sent, and what the broker said to it.
 
-    One that was only seen when it was handed over counts too, from where it was.
+    One that was only seen when it was delivered counts too, from where it was.
     """
 
     message_key: str

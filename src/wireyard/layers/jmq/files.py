@@ -113,7 +113,7 @@ def _blanked(table: pa.Table, name: str, rows: pa.ChunkedArray) -> pa.Table:
 
 
 def _has_key(maps: pa.ChunkedArray, key: str) -> pa.Array:
-    """Tell which maps have a key."""
+    """Return which maps have a key."""
     found = np.zeros(len(maps), np.bool_)
     first = 0
     for chunk in maps.chunks:

@@ -329,7 +329,7 @@ class Joined(NamedTuple):
 
 
 def join_messages(sendings: pa.Table, deliveries: pa.Table, relays: pa.Table) -> Joined:
-    """Tell deliveries who sent their message, and what brought it.
+    """Add to deliveries who sent their message, and what brought it.
 
     Key: source and message. Of several packets the first in the order of time counts.
     """

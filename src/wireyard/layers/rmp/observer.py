@@ -232,7 +232,7 @@ def observe(rows: Iterable[Row], observer: Observer) -> Iterator[Seen | Breach]:
 
 
 def _belongs(row: Row, packet: Sequence[Row]) -> bool:
-    """Tell whether a row is the next message of a packet."""
+    """Return whether a row is the next message of a packet."""
     first = packet[0]
     place = first["packet_offset"], len(packet)
     is_next = (row["packet_offset"], row["message_in_packet"]) == place
