@@ -96,7 +96,7 @@ _FORGET_FROM: Final = 1 << 12
 
 
 StreamFacts = tuple[str, dict[str, Any]]
-"""The name of a stream, and what a capture tells of it: see `describe_stream`."""
+"""The name of a stream, and what a capture shows of it: see `describe_stream`."""
 
 
 class _Stage(IntEnum):

@@ -137,7 +137,7 @@ def position_of(sides: Grid, side: int, sequence: int) -> int:
 
 @piece
 def has_ended(connections: Grid, connection: int, time_ns: int) -> bool:
-    """Return whether a connection has ended, as far as can be told at some time."""
+    """Return whether a connection has ended, as far as is known at some time."""
     if connections[connection, Connection.ENDED] != 0:
         return True
     latest_ns = int(connections[connection, Connection.LATEST_NS])

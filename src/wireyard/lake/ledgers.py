@@ -42,7 +42,7 @@ class StreamLedger:
     """None of an empty stream."""
     counts: Mapping[str, int]
     facts: Mapping[str, Any]
-    """What a capture tells of it: columns of the table ``streams``."""
+    """What a capture shows of it: columns of the table ``streams``."""
 
 
 class LedgerSum(NamedTuple):

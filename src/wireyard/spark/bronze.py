@@ -491,7 +491,7 @@ def make_ledger(
     read
         How many bytes the stream has, those of gaps too.
     facts
-        What a capture tells of it.
+        What a capture shows of it.
     format
         That of a stream of which nothing was kept.
 

@@ -204,7 +204,7 @@ class _StreamReader:
         yield [Grown(self._format, self._stream, self._framer)]
 
     def facts(self) -> tuple[Mapping[str, Mapping[str, Any]], set[str]]:
-        """Return nothing: a bare stream tells nothing of itself, and may always go on."""
+        """Return nothing: a bare stream has no description, and may always go on."""
         return {}, set()
 
     def state(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Why a message was not delivered, by columns: the twin of `missing` where connections explain it.
 
-Where its subscriber was connected, or came back to the same session, the broker is blamed or not by
-what else came to it, of all topics: those few are left to `missing`.
+Where its subscriber was connected, or came back to the same session, the verdict depends on what
+else it was delivered, of all topics: those few are left to `missing`.
 """
 
 from __future__ import annotations
