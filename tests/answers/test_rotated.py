@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from shutil import rmtree
+from tempfile import mkdtemp
 
 import numpy as np
 import pyarrow.compute as pc
@@ -38,17 +40,20 @@ def records(path: Path) -> list[bytes]:
 
 
 @pytest.fixture(scope="module")
-def ring(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the example in several files, whose names have no order."""
+def ring() -> Iterator[Path]:
+    """Yield a folder with the example in several files, whose names have no order.
+
+    Its path is short, so that it is not cut where a line of 80 columns ends.
+    """
     rng = Random(5)
-    folder = tmp_path_factory.mktemp("rings") / "ring"
-    folder.mkdir()
+    folder = Path(mkdtemp(prefix="ring"))
     head, all_records = CAPTURE.read_bytes()[:HEADER_BYTES], records(CAPTURE)
     cuts = sorted(rng.sample(range(1, len(all_records)), FILES - 1))
     names = rng.sample(range(1000), FILES)
     for name, (start, stop) in zip(names, pairwise([0, *cuts, len(all_records)]), strict=True):
         (folder / f"{name}.pcap").write_bytes(head + b"".join(all_records[start:stop]))
-    return folder
+    yield folder
+    rmtree(folder)
 
 
 @pytest.fixture(scope="module", params=["capture", "lake"])

@@ -32,7 +32,9 @@ write.save(folder + "/out")
 print(packets.load(folder + "/out").count())
 print(failure(lambda: packets.load("in").count()))
 print(failure(lambda: write.save("out")))
-print(failure(lambda: packets.option("mode", "FAILFAST").load(folder + "/in").count()))
+# One task a file: of several the first to fail would be any.
+strict = packets.option("mode", "FAILFAST").option("maxPartitionBytes", "100000000")
+print(failure(lambda: strict.load(folder + "/in").count()))
 spark.stop()
 """
 
