@@ -143,7 +143,7 @@ def find_plain(table: StreamTable) -> Plain | None:
         both = (kinds[ours] == 1) & (kinds[theirs] == 2)
         client, server = ours[both], theirs[both]
         there[client] = there[server] = True
-        # What looks like a CONNACK tells nothing where it may be inside a packet.
+        # The bytes of a CONNACK prove nothing where they may be inside a packet.
         firsts[client] = np.where(begun[server], contexts[server], 0)
         firsts[server] = followings[server] = contexts[client]
     return Plain(format, there, firsts, followings, kinds == 1)

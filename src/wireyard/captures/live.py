@@ -42,7 +42,7 @@ from wireyard.captures.merge_kernels import Run, merge_rows
 from wireyard.captures.places import Places
 from wireyard.captures.records import NO_TIME, Records
 from wireyard.captures.stream import Content, Runs, Stream
-from wireyard.captures.stream_table import describe_stream
+from wireyard.captures.stream_table import describe_beginning, describe_stream
 from wireyard.captures.tcp import Placer
 from wireyard.captures.tcp_kernels import (
     NONE,
@@ -272,13 +272,7 @@ class LiveCapture:
                 if closing == NONE or theirs < closing:
                     closing, closed_ns = theirs, theirs_ns
         return {
-            "transport": stream.protocol,
-            "src_addr": stream.src.address,
-            "src_port": stream.src.port,
-            "dst_addr": stream.dst.address,
-            "dst_port": stream.dst.port,
-            "opened": stream.opened,
-            "begun": stream.begun,
+            **describe_beginning(stream),
             "ended": "rst" if is_reset else "fin" if is_finished else None,
             "first_ns": None if stream.first_ns == NO_TIME else stream.first_ns,
             "last_ns": None if stream.last_ns == NO_TIME else stream.last_ns,

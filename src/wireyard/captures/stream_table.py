@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 if TYPE_CHECKING:
+    from wireyard.captures.live_stream import LiveStream
     from wireyard.captures.stream import Stream
     from wireyard.formats.base import Row
 
@@ -17,6 +18,7 @@ __all__ = [
     "LEDGER",
     "LEDGER_TABLE",
     "STREAMS",
+    "describe_beginning",
     "describe_stream",
     "streams_table",
 ]
@@ -92,10 +94,8 @@ FILES: Final = pa.schema(
 frame `f` of the source is frame ``f - first_frame + 1`` of its file."""
 
 
-def describe_stream(stream: Stream) -> dict[str, Any]:
-    """Return what a capture tells of a stream apart from its bytes, by columns of `STREAMS`."""
-    first_ns, last_ns = stream.span_ns or (None, None)
-    ended_frame, ended_ns = stream.closed or (None, None)
+def describe_beginning(stream: Stream | LiveStream) -> dict[str, Any]:
+    """Return the endpoints of a stream, and whether its beginning was captured, by columns."""
     return {
         "transport": stream.protocol,
         "src_addr": stream.src.address,
@@ -104,6 +104,15 @@ def describe_stream(stream: Stream) -> dict[str, Any]:
         "dst_port": stream.dst.port,
         "opened": stream.opened,
         "begun": stream.begun,
+    }
+
+
+def describe_stream(stream: Stream) -> dict[str, Any]:
+    """Return what a capture shows of a stream apart from its bytes, by columns of `STREAMS`."""
+    first_ns, last_ns = stream.span_ns or (None, None)
+    ended_frame, ended_ns = stream.closed or (None, None)
+    return {
+        **describe_beginning(stream),
         "ended": stream.ended,
         "first_ns": first_ns,
         "last_ns": last_ns,

@@ -58,8 +58,8 @@ class FoundInput:
     compressed: bool
     stamp: dict[str, Any]
     """Size, time and the checksum of both ends: if these are as they were, so is the file. Of a
-    local file its device and inode too, and the checksum of all of it if that was asked for. What
-    is `kept` tells a later run what the file is, without opening it."""
+    local file its device and inode too, and the checksum of all of it if that was asked for. By
+    what is `kept` a later run recognizes the file without opening it."""
     files: tuple[str, ...] = ()
     """The files of a capture, or of a store one file; none of a bare stream."""
     stored: bool = False
