@@ -3,7 +3,9 @@
 Spark's own shuffle would turn the rows of Python's tasks to Java's and back. What a task leaves for
 others here is Arrow as it lies in memory: a task writes one file, and each task of the next stage
 reads its part of every file in one piece. To compress it (LZ4) took twice as long to write and four
-times as long to read, for two fifths of the bytes.
+times as long to read, for two fifths of the bytes; integers as narrow as their values (`narrowed`)
+leave two thirds of them at no cost that could be measured. A file is deleted after the stage that
+reads it, often before the system has written it to a disk.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import fs
 
 from wireyard.layers.frame_files import FrameFiles
@@ -31,7 +34,9 @@ __all__ = [
     "load",
     "load_frame_files",
     "load_one",
+    "narrowed",
     "read_part",
+    "remove",
     "split_table",
     "write_parts",
 ]
@@ -79,6 +84,33 @@ def read_part(paths: Iterable[str], part: int) -> Iterator[list[pa.Table]]:
             pa.ipc.open_stream(whole.slice(start, stop - start)).read_all()
             for start, stop in pairwise(ends)
         ]
+
+
+def remove(paths: Iterable[str]) -> None:
+    """Delete files that no later stage reads."""
+    for path in paths:
+        system, inner = filesystem(path)
+        with writing(path):
+            system.delete_file(inner)
+
+
+def narrowed(table: pa.Table) -> pa.Table:
+    """Return a table whose integers are as narrow as their values; `pa.Table.cast` undoes it."""
+    return pa.Table.from_arrays(list(map(_narrowed, table.columns)), table.column_names)
+
+
+_WIDTHS: Final = (pa.int8(), pa.int16(), pa.int32())
+
+
+def _narrowed(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not pa.types.is_integer(column.type) or column.null_count == len(column):
+        return column
+    bounds = pc.min_max(column).as_py()
+    for kind in _WIDTHS:
+        most = 1 << (kind.bit_width - 1)
+        if -most <= bounds["min"] <= bounds["max"] < most:
+            return column.cast(kind)
+    return column
 
 
 _REPEATS: Final = 4

@@ -37,9 +37,9 @@ from wireyard.layers.mqtt.files import (
 )
 from wireyard.layers.mqtt.messages import marks_of
 from wireyard.layers.mqtt.packets import Ints, KnownStream, Part, new_secret
-from wireyard.layers.mqtt.published import SENT, Clients
+from wireyard.layers.mqtt.published import DELIVERED, SENT, Clients
 from wireyard.layers.steps import Note
-from wireyard.spark.exchange import dump, load, read_part, write_parts
+from wireyard.spark.exchange import dump, load, narrowed, read_part, remove, write_parts
 from wireyard.spark.fact_tasks import dropped_rows, note_file, run_tasks, write_tables
 from wireyard.spark.lake import Input
 from wireyard.spark.parts import read_batches
@@ -253,6 +253,7 @@ class _Large:
         shared = replace(shared, divided=_divided(topics_of, shared.partitions))
         numbers = range(self._partitions)
         tracked = list(run_tasks(runner, numbers, partial(_track, shared=shared, files=packets)))
+        remove(packets)
         yield from (one for one in tracked if one["kind"] == "fact")
         # In the order of partitions, by which clients are numbered.
         clients: list[_Tracked] = sorted(
@@ -268,6 +269,7 @@ class _Large:
         wills = dump(self._staging, (matched.wills, links))
         work = partial(_write_messages, shared=shared, marks=marks, wills=wills)
         yield from run_tasks(runner, numbered, work)
+        remove(marks)
         topics = self._write_topics(matched, shared)
         tasks = list(zip(numbers, topics, strict=True))
         firsts = accumulate((len(one.found.clients) for one in clients), initial=0)
@@ -277,6 +279,7 @@ class _Large:
             for path in one.messages
         ]
         delivered = list(run_tasks(runner, tasks, partial(_deliver, shared=shared, files=files_of)))
+        remove(path for path, _ in files_of)
         notes: list[Note] = []
         for one in delivered:
             if one["name"] == _NOTES:
@@ -306,6 +309,7 @@ class _Large:
         return [write(number) for number in range(shared.partitions)]
 
 
+_PUBLISHED: Final = (SENT, DELIVERED)
 _CLIENTS, _NOTES, _PACKETS, _TOPICS = "clients", "notes", "packets", "topics"
 _WHOLE: Final = 1 << 62
 
@@ -340,15 +344,10 @@ def _split(task: tuple[int, str], shared: _Shared) -> Iterator[Mapping[str, Any]
 
 
 def _write_split(parts: Sequence[Part], of_stream: Ints, shared: _Shared) -> str:
-    split = [
-        list(part.split(of_stream[part.packets["stream"].to_numpy()], shared.partitions))
-        for part in parts
-    ]
-    joined = (
-        [pa.concat_tables(tables) for tables in zip(*some, strict=True)]
-        for some in zip(*split, strict=True)
-    )
-    return write_parts(shared.staging, joined)
+    packets, rows = map(pa.concat_tables, zip(*parts, strict=True))
+    whole = Part(narrowed(packets).unify_dictionaries(), rows.unify_dictionaries())
+    split = whole.split(of_stream[packets["stream"].to_numpy()], shared.partitions)
+    return write_parts(shared.staging, split)
 
 
 def _count_topics(part: Part) -> Counter[str]:
@@ -388,7 +387,8 @@ def _track(number: int, shared: _Shared, files: Sequence[str]) -> Iterator[Mappi
     parts.clear()
     dealt, marked = [], []
     for sent, delivered in messages:
-        dealt.append(write_parts(shared.staging, _by_topic(sent, delivered, shared)))
+        by_topic = _by_topic(narrowed(sent), narrowed(delivered), shared)
+        dealt.append(write_parts(shared.staging, by_topic))
         marks = marks_of(sent, found.clients, (), found.links)
         of_files = split_rows(marks, marks["file"].to_numpy(), shared.files)
         marked.append(write_parts(shared.staging, ([table] for table in of_files)))
@@ -445,7 +445,7 @@ def _deliver(
     streams = _streams(shared.streams)
     tables = read_part((path for path, _ in files), number)
     parts = (
-        [_renumbered(table, first) for table in both]
+        [_renumbered(table.cast(kind), first) for table, kind in zip(both, _PUBLISHED, strict=True)]
         for both, (_, first) in zip(tables, files, strict=True)
     )
     sent, delivered = map(pa.concat_tables, zip(*parts, strict=True))

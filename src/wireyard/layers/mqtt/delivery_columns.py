@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wireyard.layers.grouping import text_codes
+from wireyard.layers.grouping import by_group, text_codes
 from wireyard.layers.mqtt import delivery_kernels as kernels
 from wireyard.layers.mqtt.conversations import reply_note, request_note
 from wireyard.layers.mqtt.delivery_grids import (
@@ -371,8 +371,8 @@ class _Derivation:
             names.__getitem__,
         )
         # The last packet of a connection may be a message; its will comes behind that.
-        by_start = np.argsort(ranks[sent.start] * 2 + sent.is_will, kind="stable")
-        by_at = np.argsort(ranks[delivered.at], kind="stable")
+        by_start, _ = by_group(ranks[sent.start] * 2 + sent.is_will, 2 * len(ranks))
+        by_at, _ = by_group(ranks[delivered.at], len(ranks))
         groups, message_order, delivered_order = group_contents(sent, delivered, by_start, by_at)
         older = np.array([key in self.known.older for key in self.topics.all], np.int64)
         messages = message_grid(sent, message_order, groups, ranks, client_names)

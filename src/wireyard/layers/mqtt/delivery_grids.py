@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from wireyard.layers.grouping import by_group, dense_ids
 from wireyard.layers.mqtt import delivery_kernels as kernels
 from wireyard.layers.mqtt.delivery_kernels import (
     VERDICT_NAMES,
@@ -39,7 +40,6 @@ __all__ = [
     "subscription_grid",
 ]
 
-_MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 _REFUSED, _MALFORMED = 1, 2
 _NO_OLDER: Final = -2
 NO_INTS: Final[Ints] = np.zeros(0, np.int64)
@@ -122,20 +122,11 @@ def group_contents(
     """
     topic = np.concatenate((sent.topic[by_start], delivered.topic[by_at]))
     content = np.concatenate((sent.content[by_start], delivered.content[by_at]))
-    mixed = content[:, 0].view(np.uint64) ^ (topic.astype(np.uint64) * _MIX)
-    order = np.argsort(mixed, kind="stable")
-    changes = np.diff(mixed[order]) != 0
-    differs = np.diff(topic[order]) != 0
-    differs |= (np.diff(content[order], axis=0) != 0).any(axis=1)
-    if (differs & ~changes).any():
-        order = np.lexsort((content[:, 1], content[:, 0], topic))
-        differs = np.diff(topic[order]) != 0
-        differs |= (np.diff(content[order], axis=0) != 0).any(axis=1)
-    group = np.zeros(len(order), np.int64)
-    group[1:] = np.cumsum(differs)
+    number, count = dense_ids(topic, content[:, 0], content[:, 1])
+    order, _ = by_group(number, count)
+    group = number[order].astype(np.int64)
     is_message = order < len(by_start)
     messages, deliveries = by_start[order[is_message]], by_at[order[~is_message] - len(by_start)]
-    count = int(group[-1]) + 1 if len(group) else 0
     return (group[is_message], group[~is_message], count), messages, deliveries
 
 

@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 
 from wireyard.accelerate import I64, array, kernel, piece
+from wireyard.layers.grouping import dense_ids
 from wireyard.layers.mqtt.deliveries import VERDICTS
 
 __all__ = [
@@ -184,8 +185,8 @@ def rank(order: Ints, ns: Ints, frame: Ints, offset: Ints, ranks: Ints) -> Ints:
 
 def latest_of(ways: Ints, start: Ints, at: Ints) -> Ints:
     """Return, for each way, which message that came was sent last, and came first of that."""
-    unique, numbers = np.unique(ways, return_inverse=True)
-    found = np.full(len(unique), NONE, np.int64)
+    numbers, count = dense_ids(ways)
+    found = np.full(count, NONE, np.int64)
     _find_latest(numbers.astype(np.int64), start, at, found)
     return found
 
