@@ -13,15 +13,13 @@ PACKAGE = Path(__file__).resolve().parent.parent / "src" / "wireyard"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 BYTES = {"errors", "layout", "java"}
-COLUMNS = {"accelerate", "arena", "decimals", "floor", "floor_kernels", "memory", "schema"}
+COLUMNS = {"accelerate", "arena", "decimals", "memory", "schema"}
 STREAMS = BYTES | COLUMNS | {"formats", "streams"}
 ALLOWED = {
     "errors": set[str](),
     "layout": {"errors"},
     "java": {"errors", "java"},
     "accelerate": set[str](),
-    "floor": set[str](),
-    "floor_kernels": {"accelerate", "memory"},
     "memory": {"accelerate"},
     "decimals": {"accelerate", "memory"},
     "arena": {"accelerate"},

@@ -125,7 +125,7 @@ def test_a_run_compiles_nothing_in_any_process(installed: Path, tmp_path: Path) 
 
 
 def test_what_is_compiled_after_all_is_recorded(installed: Path) -> None:
-    (installed / "wireyard/compiled/floor_kernels.wait_for_floor").unlink()
+    (installed / "wireyard/compiled/arena.place_arrays").unlink()
     code = "from wireyard.accelerate import load_kernels; load_kernels()"
     found = compiled(installed, "-c", code)
-    assert any("wait_for_floor" in line for line in found)
+    assert any("place_arrays" in line for line in found)

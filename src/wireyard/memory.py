@@ -45,7 +45,6 @@ __all__ = [
     "put_leading",
     "spread_digits",
     "store_word",
-    "swap_word",
     "valid_utf8",
 ]
 
@@ -127,10 +126,6 @@ def _emit_prefetch(writes: int) -> Any:
         builder.call(fetch, [builder.gep(data, [at]), word(writes), word(3), word(1)])
 
     return emit
-
-
-def _emit_swap_word(builder: Any, word: Any, old: Any, new: Any) -> Any:
-    return builder.extract_value(builder.cmpxchg(word, old, new, "acq_rel", "monotonic"), 0)
 
 
 def _emit_count_zero_bytes(builder: Any, word: Any) -> Any:
@@ -238,18 +233,6 @@ def prefetch_lines(data: Bytes, start: int, stop: int) -> int:
         prefetch(data, start)
         start += LINE
     return start
-
-
-@instruction(_emit_swap_word)
-def swap_word(word: Ints, old: int, new: int) -> int:
-    """Put `new` in the place of `old`, between which no other thread comes; return what was there.
-
-    The word is the first of `word`, and stays as it is if it is not `old`.
-    """
-    was = int(word[0])
-    if was == old:
-        word[0] = new
-    return was
 
 
 @instruction(_emit_count_zero_bytes)

@@ -27,7 +27,6 @@ from wireyard.captures.merge_kernels import copy_runs
 from wireyard.captures.read import Capture, put_together
 from wireyard.captures.units import Share, UnitReader
 from wireyard.errors import SourceError, WireError
-from wireyard.floor import aside
 from wireyard.streams.mapped import map_places
 from wireyard.streams.source import filesystem, reading
 
@@ -194,7 +193,7 @@ def _payloads(data: npt.NDArray[np.uint8], starts: Ints, lengths: Ints) -> pa.Ar
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     content = np.empty(int(offsets[-1]), np.uint8)
     if len(content):
-        aside(copy_runs, data, 0, starts, lengths, 0, content)
+        copy_runs(data, 0, starts, lengths, 0, content)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content)]
     return pa.Array.from_buffers(pa.large_binary(), len(lengths), buffers)
 

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from wireyard.captures.merge_kernels import copy_runs
-from wireyard.floor import aside
 
 __all__ = ["Places"]
 
@@ -46,7 +45,7 @@ class Places:
         if not len(out):
             return
         if len(self._parts) == 1:
-            aside(copy_runs, self._parts[0], 0, starts, lengths, skip, out)
+            copy_runs(self._parts[0], 0, starts, lengths, skip, out)
             return
         parts = np.searchsorted(self._bases, starts, "right") - 1
         bounds = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(parts)]
@@ -55,7 +54,7 @@ class Places:
             if first < stop:
                 part, runs = int(parts[first]), slice(first, stop)
                 base = int(self._bases[part])
-                at += aside(
-                    copy_runs, self._parts[part], base, starts[runs], lengths[runs], skip, out[at:]
+                at += copy_runs(
+                    self._parts[part], base, starts[runs], lengths[runs], skip, out[at:]
                 )
                 skip = 0

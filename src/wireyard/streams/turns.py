@@ -11,8 +11,6 @@ from queue import SimpleQueue
 from threading import Lock
 from typing import Any, Final, Generic, TypeVar
 
-from wireyard.floor import Floor, aside
-
 __all__ = ["in_turns"]
 
 Item = TypeVar("Item")
@@ -85,7 +83,6 @@ class _Turns(Generic[Item, Result]):
         self._most = most
         self._taken = 0
         self._taking = Lock()
-        self._floor = Floor()
 
     def take_all(self) -> None:
         """Take items until there are no more, or enough ahead of what is wanted."""
@@ -96,18 +93,13 @@ class _Turns(Generic[Item, Result]):
         """Take the next item if that is not too far ahead; return whether work on it went well."""
         number = _NOBODYS
         try:
-            with self._floor.held():
-                if not self._taking.acquire(blocking=False):
-                    aside(self._taking.acquire)
-                try:
-                    if self._taken >= self.wanted + self._most:
-                        return False
-                    number = self._taken
-                    self._taken += 1
-                    item = next(self._items, _END)
-                finally:
-                    self._taking.release()
-                outcome = item if item is _END else self._work(item)
+            with self._taking:
+                if self._taken >= self.wanted + self._most:
+                    return False
+                number = self._taken
+                self._taken += 1
+                item = next(self._items, _END)
+            outcome = item if item is _END else self._work(item)
         except BaseException as error:
             self.done.put((number, error))  # or the caller would wait for it for ever
             if isinstance(error, Exception):

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from wireyard.floor import aside
 from wireyard.streams.source import Reading, reading
 
 __all__ = [
@@ -132,7 +131,7 @@ def _fill(file: Reading, buffer: memoryview) -> tuple[int, OSError | None]:
     """Read until `buffer` is full or the file ends, or fails; a short read is not an end."""
     filled = 0
     try:
-        while filled < len(buffer) and (count := aside(file.readinto, buffer[filled:])):
+        while filled < len(buffer) and (count := file.readinto(buffer[filled:])):
             filled += count
     except OSError as failure:
         return filled, failure

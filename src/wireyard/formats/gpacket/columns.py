@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from wireyard.arena import Arena, Shape
-from wireyard.floor import floor
 from wireyard.formats.gpacket import kernels
 from wireyard.formats.gpacket.layout import HEADER_BYTES, SHIPPED
 from wireyard.formats.property_columns import PROPERTY_ENDS, Scratch, row_sources, take_texts
@@ -115,7 +114,6 @@ class ColumnDecoder:
             scratch.capacity, used, a["text_offsets"], scratch.entry_offsets, a["map_offsets"][0],
             arena.rest, a["payload_offsets"][0], a["bits"], rejected, scratch.hashes,
             *kernels.TABLES, scratch.ends, arena.body, arena.used, self._texts, arena.extents,
-            *floor(),
         )  # fmt: skip
         fill_places(arena, offsets, sizes)
         found = np.flatnonzero(rejected) if odd else _NONE

@@ -22,7 +22,6 @@ from typing import Final
 import numpy as np
 
 from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece
-from wireyard.floor_kernels import enter_floor, leave_floor
 from wireyard.formats.gpacket.layout import FLAGS, HEADER_BYTES, MAGIC, PACKET_TYPES, VERSION
 from wireyard.formats.property_kernels import (
     PROPERTY_TEXTS,
@@ -298,7 +297,7 @@ _GRID32, _GRID64, _GRID8 = array("int32", 2), array("int64", 2), array("uint8", 
     I64(
         READ, I64, _INTS, _INTS, I64, _GRID32, _GRID64, TEXT, I64, _INTS, _GRID32, _GRID32,
         _OFFSETS, TEXT, _OFFSETS, _GRID8, TEXT, _INTS, _INTS, _INTS,
-        TEXT, TEXT, I64, _INTS, _GRID64, _INTS, I64,
+        TEXT, TEXT, I64, _INTS, _GRID64,
     )
 )  # fmt: skip
 def fill_rows(
@@ -327,17 +326,14 @@ def fill_rows(
     at: int,
     numbers: Ints,
     extents: Grid64,
-    floor: Ints,
-    thread: int,
 ) -> int:
     """Fill the wanted columns of the packets at `starts`; return how many are rejected.
 
     Shapes: i32, i64 (field, r); text (text, `capacity`); used (`COUNTS`); text_offsets (text of a
     row, r + 1); entry_offsets (3, e + 1); map_offsets, payload_offsets (r + 1); bits (nullable,
     r / 8); rejected (r); hashes (unique names of a packet); ends are the bytes of entry_offsets.
-    Zero at first: the first of all offsets. The others are what `put_texts` and the floor take.
+    Zero at first: the first of all offsets. The others are what `put_texts` takes.
     """
-    leave_floor(floor, thread)
     rows = starts.shape[0]
     clear(used, bits, rejected)
     for first in range(0, rows, _BLOCK_ROWS):
@@ -360,5 +356,4 @@ def fill_rows(
         text, capacity, ends, used, used[_PAYLOAD_BYTES], numbers, out, at, extents
     )
     count = count_rejected(rejected)
-    enter_floor(floor, thread)
     return count

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from wireyard.arena import Arena, Shape
-from wireyard.floor import floor
 from wireyard.formats.jmq import kernels
 from wireyard.formats.jmq.layout import HEADER_BYTES, ITEMS
 from wireyard.formats.property_columns import PROPERTY_ENDS, Scratch, row_sources, take_texts
@@ -134,7 +133,7 @@ class ColumnDecoder:
             scratch.text, scratch.capacity, used, a["text_offsets"], scratch.entry_offsets,
             a["map_offsets"][0], arena.rest, a["body_offsets"][0], a["seen"], a["bits"], rejected,
             scratch.hashes, *kernels.TABLES, scratch.ends, arena.body, arena.used, self._texts,
-            arena.extents, *floor(),
+            arena.extents,
         )  # fmt: skip
         fill_places(arena, offsets, sizes)
         if arena.has("addresses"):

@@ -22,7 +22,6 @@ from typing import Final
 import numpy as np
 
 from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece
-from wireyard.floor_kernels import enter_floor, leave_floor
 from wireyard.formats.jmq.layout import HEADER_BYTES, ITEMS, ITEMS_BY_NAME, MAGIC
 from wireyard.formats.jmq.text_kernels import TABLES, fill_hashes, fill_ids, fill_names
 from wireyard.formats.property_kernels import (
@@ -404,7 +403,7 @@ def fill_bodies(
     I64(
         READ, I64, _INTS, _INTS, I64, _GRID32, _GRID64, TEXT, TEXT, I64, _INTS, _GRID32,
         _GRID32, _OFFSETS, TEXT, _OFFSETS, _GRID8, _GRID8, TEXT, _INTS, _INTS, _INTS,
-        TEXT, TEXT, I64, _INTS, _GRID64, _INTS, I64,
+        TEXT, TEXT, I64, _INTS, _GRID64,
     )
 )  # fmt: skip
 def fill_rows(
@@ -435,8 +434,6 @@ def fill_rows(
     at: int,
     numbers: Ints,
     extents: Grid64,
-    floor: Ints,
-    thread: int,
 ) -> int:
     """Fill the wanted columns of the packets at `starts`; return how many are rejected.
 
@@ -444,9 +441,8 @@ def fill_rows(
     text_offsets (text of a row, r + 1); entry_offsets (3, e + 1); map_offsets, body_offsets
     (r + 1); seen (2, `BLOCK_ROWS`); bits (nullable, r / 8); rejected (r); hashes (unique names of
     a packet); ends are the bytes of entry_offsets. Zero at first: the first of all offsets. The
-    others are what `put_texts` and the floor take.
+    others are what `put_texts` takes.
     """
-    leave_floor(floor, thread)
     rows = starts.shape[0]
     clear(used, bits, rejected)
     for first in range(0, rows, BLOCK_ROWS):
@@ -480,5 +476,4 @@ def fill_rows(
         text, capacity, ends, used, used[_BODY_BYTES], numbers, out, at, extents
     )
     count = count_rejected(rejected)
-    enter_floor(floor, thread)
     return count

@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 
 from wireyard.arena import Arena, Shape, Source
-from wireyard.floor import floor
 from wireyard.formats.mqtt import block_kernels, kernels, stream_kernels
 from wireyard.formats.mqtt.layout import COLUMNS, MAX_PACKET_BYTES, PROPERTIES
 from wireyard.formats.mqtt.property_kernels import LEAST_PROPERTY_BYTES, TEXT_BYTES_PER_BYTE
@@ -255,7 +254,7 @@ class ColumnDecoder:
             data, stop, starts, sizes, contexts, limits is None, *(limits or _NO_LIMITS),
             self._judged, self._wanted, a["i32"], a["i64"], a["block"][0], a["said"][0], a["bits"],
             a["rejected"][0], a["names"][0], scratch.topics, arena.rest, scratch.text,
-            scratch.codes, scratch.offsets, a["offsets"], *kernels.TABLES, *floor(),
+            scratch.codes, scratch.offsets, a["offsets"], *kernels.TABLES,
         )  # fmt: skip
         ends = a["offsets"][:, rows].tolist()
         _, topics, payloads, entries = map(mul, ends, self._filled)

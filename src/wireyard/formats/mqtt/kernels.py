@@ -20,7 +20,6 @@ from typing import Final
 import numpy as np
 
 from wireyard.accelerate import BOOL, I64, READ, TEXT, array, kernel, piece
-from wireyard.floor_kernels import enter_floor, leave_floor
 from wireyard.formats.mqtt.block_kernels import (
     BLOCK_ROWS,
     FIRST_BYTES,
@@ -271,7 +270,7 @@ def fill_no_properties(offsets: Grid32, first: int, last: int) -> None:
     I64(
         READ, I64, _INTS, _INTS, _INTS, BOOL, I64, I64, I64, I64, BOOL, I64, _GRID32, _GRID64,
         _INTS, TEXT, _GRID8, TEXT, TEXT, TEXT, TEXT, TEXT, _OFFSETS, _OFFSETS, _GRID32, _INTS,
-        _INTS, _INTS, _INTS, _INTS, I64,
+        _INTS, _INTS, _INTS,
     )
 )  # fmt: skip
 def fill_rows(
@@ -304,8 +303,6 @@ def fill_rows(
     lengths: Ints,
     first_bytes: Ints,
     kinds: Ints,
-    floor: Ints,
-    thread: int,
 ) -> int:
     """Fill the wanted columns of the packets at `starts`; return how many there are.
 
@@ -316,9 +313,8 @@ def fill_rows(
     Shapes: starts, sizes, contexts, rejected (r); i32, i64 (field, r); block (`BLOCK_SIZE`); said
     (`BLOCK_ROWS`); bits (`BITS`, r / 8); names, topics, payloads and the text of properties: their
     bytes, and slack; codes (e); entry_offsets (e + 1); offsets (group, r + 1). Zero at first: the
-    first of all offsets. The last two are what the floor takes.
+    first of all offsets.
     """
-    leave_floor(floor, thread)
     rows = starts.shape[0]
     filled = 0
     for first in range(0, rows, BLOCK_ROWS):
@@ -356,5 +352,4 @@ def fill_rows(
         filled = last
         if last < first + BLOCK_ROWS:
             break
-    enter_floor(floor, thread)
     return filled

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from wireyard.arena import Arena, Shape, Source
-from wireyard.floor import floor
 from wireyard.formats.rmp import kernels
 from wireyard.formats.rmp.layout import FOREIGN, LAYERS, PREFIX_BYTES, SEGMENT, TYPING
 from wireyard.formats.row_columns import fill_places, lay_out
@@ -127,7 +126,7 @@ class ColumnDecoder:
         kernels.fill_rows(
             data, starts, sizes, contexts, a["i32"], a["packet_offset"][0], a["data_size"][0],
             a["bits"], a["sources"][0] if self._wants_sources else _NOTHING, a["source_offsets"][0],
-            arena.rest if self._wants_data else _NOTHING, a["body_offsets"][0], rejected, *floor(),
+            arena.rest if self._wants_data else _NOTHING, a["body_offsets"][0], rejected,
         )  # fmt: skip
         fill_places(arena, offsets, sizes)
         a["packet_offset"][0, :rows] += offsets

@@ -18,7 +18,6 @@ from typing import Final
 import numpy as np
 
 from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece
-from wireyard.floor_kernels import enter_floor, leave_floor
 from wireyard.formats.rmp.layout import FLAGS, FOREIGN, LAYER_MASK, PREFIX_BYTES
 from wireyard.formats.rmp.place import (
     BEFORE_BITS,
@@ -195,7 +194,7 @@ _GRID32, _GRID8 = array("int32", 2), array("uint8", 2)
 @kernel(
     I64(
         READ, _INTS, _INTS, _INTS, _GRID32, _INTS, _INTS, _GRID8,
-        TEXT, _OFFSETS, TEXT, _OFFSETS, TEXT, _INTS, I64,
+        TEXT, _OFFSETS, TEXT, _OFFSETS, TEXT,
     )
 )  # fmt: skip
 def fill_rows(
@@ -212,17 +211,13 @@ def fill_rows(
     bodies: Bytes,
     body_offsets: Offsets,
     rejected: Bytes,
-    floor: Ints,
-    thread: int,
 ) -> int:
     """Fill the columns of the messages at `starts`; return how many there are.
 
     Shapes: i32 (field, r); packet_offsets, data_sizes, rejected (r); bits (`BITS`, r / 8);
     source_offsets, body_offsets (r + 1); sources, bodies as long as all rows can need, or empty:
-    then they are left out. Zero at first: bits, rejected, and the first of all offsets. The last
-    two are what the floor takes.
+    then they are left out. Zero at first: bits, rejected, and the first of all offsets.
     """
-    leave_floor(floor, thread)
     rows = starts.shape[0]
     source_at = body_at = 0
     for row in range(rows):
@@ -273,5 +268,4 @@ def fill_rows(
                 body_at += size - data_at
         source_offsets[row + 1] = source_at
         body_offsets[row + 1] = body_at
-    enter_floor(floor, thread)
     return rows
