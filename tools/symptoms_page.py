@@ -27,6 +27,9 @@ brokers show most symptoms, one each.
   and {much} ms more, of {fewest} messages at least; or messages waited for a second and more in a
   JMS queue while it was there.
 - A keep-alive is missed after one and a half times its length.
+- What two Open MQ brokers of a cluster hold is compared: what one forwarded, announced or asked
+  over their link, and what the other delivered, routed or answered. A broker is named by its
+  instance and its address. Consumers that are full, or hold messages, are not held against one.
 """
 _MEANINGS = {
     "lost": "Messages are gone",

@@ -5,7 +5,7 @@ import jakarta.jms.*;
 /**
  * JMS clients that do one thing wrong, or meet a broker that does not let them.
  *
- * <p>usage: SymptomTraffic SYMPTOM ADDRESS. All go to the queue or topic `symptoms`.
+ * <p>usage: SymptomTraffic SYMPTOM ADDRESS [OTHER BROKER OF ITS CLUSTER]. All go to the queue or topic `symptoms`.
  */
 public final class SymptomTraffic {
     private static final String NAME = "symptoms";
@@ -191,6 +191,51 @@ public final class SymptomTraffic {
         }
     }
 
+    /** A consumer at another broker of the cluster than the producer; something goes wrong between the messages. */
+    private static void cluster(String other) throws Exception {
+        String home = address;
+        address = other;
+        try (Connection consumes = connect("guest", null)) {
+            Session session = consumes.createSession(false, Session.AUTO_ACKNOWLEDGE);
+            session.createConsumer(session.createQueue(NAME)).setMessageListener(message -> {});
+            consumes.start();
+            address = home;
+            send(3, "red", 0, false);
+            sleep(LONG_MS);
+            meet();
+            send(3, "red", 0, false);
+            sleep(LONG_MS);
+            connect("guest", null).close();
+            meet();
+        }
+    }
+
+    /** A consumer comes to a broker that asks the other one of its cluster first. */
+    private static void lock(String other) throws Exception {
+        connect("guest", null).close();
+        meet();
+        address = other;
+        Thread consumes = new Thread(() -> {
+            try {
+                Session session = connect("guest", null).createSession(false, Session.AUTO_ACKNOWLEDGE);
+                session.createConsumer(session.createQueue(NAME));
+            } catch (JMSException error) {
+                throw new RuntimeException(error);
+            }
+        });
+        consumes.setDaemon(true);
+        consumes.start();
+        sleep(LONG_MS);
+        connect("guest", null).close();
+        meet();
+    }
+
+    /** Waits for a line, after one that says so. */
+    private static void meet() throws Exception {
+        System.out.println("your turn");
+        System.in.read();
+    }
+
     private static void sleep(long milliseconds) {
         try {
             Thread.sleep(milliseconds);
@@ -214,6 +259,8 @@ public final class SymptomTraffic {
             case "dead" -> dead();
             case "over_limit" -> overLimit();
             case "refused" -> refused();
+            case "cluster" -> cluster(arguments[2]);
+            case "lock" -> lock(arguments[2]);
             default -> throw new IllegalArgumentException(arguments[0]);
         }
         System.exit(0);

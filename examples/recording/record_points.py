@@ -25,6 +25,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from asyncio.subprocess import Process
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,7 +129,7 @@ def inside(name: str) -> tuple[str, ...]:
     return "ip", "netns", "exec", name
 
 
-def dumpcap(name: str, path: Path) -> contextlib.AbstractAsyncContextManager[None]:
+def dumpcap(name: str, path: Path) -> contextlib.AbstractAsyncContextManager[Process]:
     # -P: the classic format, which does not tell what machine this is.
     only = f"tcp port {JMS_PORT}"
     return running(

@@ -63,7 +63,7 @@ async def tap(name: str, suffix: str, broker_port: int, out: Path) -> int:
 
 
 @contextlib.asynccontextmanager
-async def running(*command: str | Path, ready: bytes) -> AsyncIterator[None]:
+async def running(*command: str | Path, ready: bytes) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run a broker, from the line in which it says that it is ready."""
     broker = await asyncio.create_subprocess_exec(
         *command,
@@ -79,7 +79,7 @@ async def running(*command: str | Path, ready: bytes) -> AsyncIterator[None]:
                     sys.exit("the broker did not start")
         # Read on, or the broker would stop at a full pipe.
         reading = asyncio.create_task(broker.stdout.read())
-        yield
+        yield broker
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(broker.pid, signal.SIGTERM)

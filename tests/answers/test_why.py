@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,10 @@ ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "examples" / "symptoms"
 SHARED = ROOT.parent / "shared" / "captures"
 NAMED = {
+    "cluster-healthy": [],
+    "cluster-lock_unanswered": ["request_unanswered", "broker_silent"],
+    "cluster-not_routed": ["not_routed"],
+    "cluster-relay_unanswered": ["relay_unanswered"],
     "jms-consumer_paused": ["consumer_paused"],
     "jms-dead": ["dead_messages"],
     "jms-expired": ["expired_unseen"],
@@ -48,6 +53,7 @@ NAMED = {
 }
 """What is named in each recording. The broker of the last one had more in flight than its client
 had asked for; where a client was to be away, or vanished, its connection was dropped."""
+ONE, TWO = "10.78.0.1", "10.78.0.2"
 HEALTHY = (
     "mosquitto/bulk-v4.pcap.gz", "mosquitto/bulk-v5.pcap.gz", "mosquitto/qos-v3.pcap.gz",
     "mosquitto/qos-v4.pcap.gz", "mosquitto/qos-v5.pcap.gz", "mosquitto/splits-v4.pcap",
@@ -154,6 +160,80 @@ def test_what_the_example_shows() -> None:
         ("odd", "duplicate", "shop/sales/0", 1),
         ("odd", "duplicate", "shop/sales/0", 1),
     ]
+
+
+# --- brokers of a cluster that disagree -----------------------------------------------------
+
+
+def only(name: str, keep: Callable[[int, str, str], bool], to: Path) -> Path:
+    """Write the segments of a recording that are to be kept, by frame, source and destination."""
+    data = (RECORDED / f"{name}.pcap").read_bytes()
+    kept, at, frame = data[:24], 24, 0
+    while at < len(data):
+        end = at + 16 + int.from_bytes(data[at + 8 : at + 12], "little")
+        frame += 1
+        source, target = (".".join(map(str, data[at + n : at + n + 4])) for n in (42, 46))
+        if keep(frame, source, target):
+            kept += data[at:end]
+        at = end
+    to.write_bytes(kept)
+    return to
+
+
+def silenced(name: str, packet_type: int, to: Path) -> Path:
+    """Write a recording in which broker two says nothing to the other from a packet on."""
+    with open_tables([str(RECORDED / f"{name}.pcap")]) as tables:
+        (row,) = tables.sql(
+            "SELECT min(frame) AS first FROM packets_gpacket"
+            f" WHERE src_addr = '{TWO}' AND packet_type = {packet_type}"
+        ).to_pylist()
+    return only(name, lambda frame, *ends: frame < row["first"] or ends != (TWO, ONE), to)
+
+
+def test_the_broker_that_disagrees_is_named() -> None:
+    (one,) = findings(RECORDED / "cluster-relay_unanswered.pcap")
+    assert (one["destination"], one["count"]) == ("symptoms", 3)
+    with open_tables([one["source"]]) as tables:
+        (row,) = tables.sql(
+            "SELECT src_addr, packet_type_name, (SELECT max(frame) FROM packets_gpacket"
+            " WHERE src_addr = '10.78.0.2') AS last FROM packets_gpacket WHERE frame = $frame",
+            {"frame": one["frame"]},
+        ).to_pylist()
+    assert (row["src_addr"], row["packet_type_name"]) == ("10.78.0.1", "G_MESSAGE_DATA")
+    assert one["text"] == (
+        "3 messages from broker one (10.78.0.1): broker two (10.78.0.2) neither delivered nor"
+        f" acknowledged them; frame {row['last']} is the last of its link"
+    )
+    (one,) = findings(RECORDED / "cluster-not_routed.pcap")
+    assert (one["destination"], one["count"]) == ("symptoms", 3)
+    assert one["text"] == (
+        "3 messages kept by broker one (10.78.0.1); broker two (10.78.0.2) has a consumer,"
+        " and announced it"
+    )
+    _, one = findings(RECORDED / "cluster-lock_unanswered.pcap")
+    assert one["client"] == "10.78.0.1" and "G_LOCK queue:symptoms" in one["text"]
+
+
+def test_a_broker_that_keeps_acknowledgements_to_itself(tmp_path: Path) -> None:
+    path = silenced("cluster-healthy", 3, tmp_path / "in.pcap")
+    found = {one["symptom"]: one for one in findings(path)}
+    assert "had them acknowledged by the consumer" in found["relay_unanswered"]["text"]
+    assert found["relay_unanswered"]["client"].startswith("10.78.0.3:")
+
+
+def test_a_broker_that_announces_no_consumer(tmp_path: Path) -> None:
+    path = silenced("cluster-not_routed", 5, tmp_path / "in.pcap")
+    found = {one["symptom"]: one for one in findings(path)}
+    assert found["not_routed"]["count"] == 3
+    assert found["not_routed"]["text"].endswith("has a consumer, and never announced it")
+
+
+def test_a_link_is_enough_to_name_a_broker(tmp_path: Path) -> None:
+    """Captured where no client is seen, the link shows what is forwarded and not acknowledged."""
+    path = tmp_path / "in.pcap"
+    only("cluster-relay_unanswered", lambda _, *ends: {*ends} <= {ONE, TWO}, path)
+    (one,) = findings(path)
+    assert (one["symptom"], one["count"], one["client"]) == ("relay_unanswered", 3, None)
 
 
 # --- symptoms without a recording of their own ----------------------------------------------

@@ -27,7 +27,7 @@ UNION ALL
 SELECT 1 FROM store_records WHERE $asked = destination
 LIMIT 1
 """
-_NOUNS = ("message", "time", "login", "connection", "subscription", "piece")
+_NOUNS = ("message", "request", "time", "login", "connection", "subscription", "piece")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,145 @@
+"""What goes wrong with any protocol: verdicts of deliveries, ends of connections, bytes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from wireyard.answers.latencies import ENDS, SLOWER
+from wireyard.answers.symptoms.mqtt import LAST_WORD, SILENT, TAKEN_OVER
+from wireyard.answers.symptoms.symptom import (
+    LONG_NS,
+    MUCH_SLOWER_NS,
+    NAME,
+    SLOW,
+    SQL_SESSIONS,
+    TRACE,
+    Symptom,
+    deliveries,
+    sessions,
+)
+
+__all__ = ["EVERY"]
+
+_STATUS: Final = ", min(s.status) AS status, min(s.protocol) AS protocol"
+_END: Final = f"JOIN ({ENDS}) e ON e.source = d.source"
+_SLOW_CONSUMER: Final = f"""
+WITH busy AS (
+  SELECT d.source, d.consumer, d.destination, min(d.delivered_ns) AS first_ns
+  FROM deliveries d WHERE d.delivered_ns IS NOT NULL GROUP BY ALL
+), named AS (
+  SELECT destination, name AS client, deliveries AS count, what, median_ns, peers_ns
+  FROM ({SLOWER})
+  WHERE median_ns - peers_ns >= {MUCH_SLOWER_NS}
+  UNION ALL
+  SELECT l.destination, coalesce(l.consumer_client_id, l.consumer), count(*), 'in queue',
+    quantile_cont(l.queue_ns, 0.5), NULL
+  FROM latencies l JOIN busy b USING (source, consumer, destination)
+  WHERE l.sent_ns >= b.first_ns AND l.queue_ns >= {LONG_NS} AND l.protocol = 'jms'
+  GROUP BY 1, 2
+)
+SELECT n.destination, n.client, n.count, n.what,
+  round(n.median_ns / 1e6, 1) AS median_ms,
+  coalesce(', its peers ' || round(n.peers_ns / 1e6, 1) || ' ms', '') AS peers,
+  arg_max(d.source, d.delivered_ns - d.sent_ns) AS source,
+  arg_max(d.delivered_frame, d.delivered_ns - d.sent_ns) AS frame,
+  arg_max(d.stream, d.delivered_ns - d.sent_ns) AS stream,
+  arg_max(d."offset", d.delivered_ns - d.sent_ns) AS "offset"
+FROM named n JOIN deliveries d ON d.destination = n.destination AND {NAME} = n.client
+WHERE d.sent_ns >= 0 AND d.delivered_ns >= 0
+GROUP BY ALL
+"""
+_GAPS: Final = """
+SELECT NULL AS destination, stream AS client, 1 AS count, bytes_gap AS bytes, source,
+  NULL AS frame, stream, 0 AS "offset"
+FROM streams
+WHERE bytes_gap > 0 AND format IS NOT NULL AND transport IS NOT NULL
+"""
+_MALFORMED: Final = """
+SELECT NULL AS destination, q.stream AS client, count(*) AS count, q.source, NULL AS frame,
+  q.stream, min(q."offset") AS "offset"
+FROM quarantine q JOIN streams s ON s.source = q.source AND s.stream = q.stream
+WHERE s.transport IS NOT NULL AND q.status IN ('malformed', 'garbage')
+GROUP BY q.source, q.stream
+"""
+_VIOLATIONS: Final = """
+SELECT NULL AS destination, coalesce(client_id, client) AS client, count(*) AS count, rule,
+  min(text) AS said, arg_min(source, captured_ns) AS source, arg_min(frame, captured_ns) AS frame,
+  arg_min(stream, captured_ns) AS stream, arg_min("offset", captured_ns) AS "offset"
+FROM violations
+WHERE captured_ns IS NOT NULL
+GROUP BY 2, rule
+"""
+
+EVERY: Final = (
+    Symptom(
+        "expired",
+        "lost",
+        "{messages} expired before being consumed",
+        TRACE,
+        deliveries("d.verdict = 'expired'"),
+    ),
+    Symptom(
+        "unacknowledged",
+        "stuck",
+        "{messages} delivered more than a second before the end, not acknowledged",
+        TRACE,
+        deliveries(
+            "d.verdict IN ('in_flight', 'held', 'in_transaction')"
+            f" AND e.end_ns - d.delivered_ns >= {LONG_NS}",
+            join=_END,
+        ),
+    ),
+    Symptom(
+        "never_acknowledged",
+        "stuck",
+        "{messages} delivered; the session ended without an acknowledgement",
+        TRACE,
+        deliveries("d.verdict IN ('abandoned', 'left')"),
+    ),
+    Symptom(
+        "login_refused",
+        "refused",
+        "{logins} refused, with status {status}",
+        SQL_SESSIONS,
+        sessions("s.ended_by = 'refused'", _STATUS),
+    ),
+    Symptom(
+        "dropped",
+        "cut",
+        "{connections} ended without a goodbye",
+        SQL_SESSIONS,
+        sessions(
+            f"s.ended_by = 'dropped' AND NOT coalesce({SILENT}, false) AND NOT ({TAKEN_OVER})",
+            "",
+            LAST_WORD,
+        ),
+    ),
+    Symptom(
+        "slow_consumer",
+        "slow",
+        "{messages} took {median_ms} ms {what} by the median{peers}",
+        SLOW,
+        _SLOW_CONSUMER,
+    ),
+    Symptom(
+        "rule_broken",
+        "odd",
+        "{rule} was broken ({times}): {said}",
+        'wireyard sql {input} "FROM violations"',
+        _VIOLATIONS,
+    ),
+    Symptom(
+        "malformed",
+        "odd",
+        "{pieces} of the stream that are no well-formed packet",
+        'wireyard sql {input} "FROM quarantine"',
+        _MALFORMED,
+    ),
+    Symptom(
+        "capture_gap",
+        "odd",
+        "the capture lacks {bytes} bytes of the stream, so what was in them is not known",
+        "wireyard flows {source}",
+        _GAPS,
+    ),
+)

@@ -1,0 +1,313 @@
+"""What goes wrong with messages and clients of an Open MQ broker, and in its store."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from wireyard.answers.latencies import DENIED, ENDS, WAITING
+from wireyard.answers.symptoms.symptom import (
+    LONG_NS,
+    SLOW,
+    SQL_SESSIONS,
+    TRACE,
+    TRACE_ALL,
+    Symptom,
+    deliveries,
+)
+
+__all__ = ["CONSUMERS", "JMS"]
+
+_STORE: Final = "wireyard store {source}"
+_WAITS: Final = f"""
+  SELECT w.destination, w.source, w.frame, w.message_key, w.since_ns, m.stream, m."offset"
+  FROM ({WAITING}) w JOIN ({ENDS}) e ON e.source = w.source
+  JOIN messages m ON m.source = w.source AND m.message_key = w.message_key
+  WHERE w.state = 'no consumer' AND e.end_ns - w.since_ns >= {LONG_NS}
+"""
+CONSUMERS: Final = """
+  SELECT c.source, c.frame, c.stream, c."offset", c.captured_ns, c.src_addr, c.src_port,
+    c.dst_addr, c.dst_port,
+    c.properties['JMQDestination'].value AS destination,
+    c.properties['JMQDestType'].value::INTEGER & 2 > 0 AS is_topic,
+    nullif(c.properties['JMQSelector'].value, '') AS selector,
+    r.properties['JMQConsumerID'].value::BIGINT AS consumer_id
+  FROM packets_jmq c JOIN packets_jmq r
+  ON r.source = c.source AND r.consumer_id = c.consumer_id AND r.packet_type = 15
+    AND r.src_addr = c.dst_addr AND r.src_port = c.dst_port
+    AND r.dst_addr = c.src_addr AND r.dst_port = c.src_port
+  WHERE c.packet_type = 14 AND r.properties['JMQStatus'].value = '200'
+    AND c.captured_ns IS NOT NULL
+"""
+_NO_CONSUMER: Final = f"""
+SELECT w.destination, NULL AS client, count(*) AS count, arg_min(w.source, w.since_ns) AS source,
+  arg_min(w.frame, w.since_ns) AS frame, arg_min(w.stream, w.since_ns) AS stream,
+  arg_min(w."offset", w.since_ns) AS "offset"
+FROM ({_WAITS}) w
+WHERE NOT EXISTS (
+  FROM ({CONSUMERS}) c WHERE c.source = w.source AND c.destination = w.destination
+)
+GROUP BY 1
+"""
+_SELECTOR: Final = f"""
+WITH unmatched AS (
+  SELECT source, destination, message_key, since_ns, false AS is_topic FROM ({_WAITS})
+  UNION ALL
+  SELECT m.source, m.destination, m.message_key, m.captured_ns, true
+  FROM messages m
+  WHERE m.protocol = 'jms' AND m.destination_kind IN ('topic', 'temporary_topic')
+    AND m.captured_ns IS NOT NULL
+)
+SELECT c.destination, coalesce(s.client_id, s.client, c.src_addr || ':' || c.src_port) AS client,
+  count(DISTINCT u.message_key) AS count, c.selector, c.source, c.frame, c.stream, c."offset"
+FROM ({CONSUMERS}) c
+JOIN unmatched u
+ON u.source = c.source AND u.destination = c.destination AND u.is_topic = c.is_topic
+  AND (NOT c.is_topic OR u.since_ns > c.captured_ns)
+LEFT JOIN sessions s
+ON s.source = c.source AND s.protocol = 'jms' AND s.client = c.src_addr || ':' || c.src_port
+WHERE c.selector IS NOT NULL
+  AND NOT EXISTS (
+    FROM deliveries d
+    WHERE d.source = c.source AND d.consumer_id = c.consumer_id AND d.destination = c.destination
+  )
+GROUP BY ALL
+"""
+
+
+def _paused(marks: str, whose: str) -> str:
+    """Return a query for long pauses of flow control.
+
+    Parameters
+    ----------
+    marks
+        A query for the packets that began a pause, with `number`, the producer or consumer that it
+        is of, null for the whole connection.
+    whose
+        The property of RESUME_FLOW (52) that has this number.
+    """
+    return f"""
+WITH marks AS ({marks}), paused AS (
+  SELECT p.destination, p.client, p.source, p.frame, p.stream, p."offset",
+    coalesce(min(r.captured_ns), any_value(b.ended_ns), any_value(e.end_ns)) - p.captured_ns
+      AS paused_ns
+  FROM marks p
+  JOIN ({ENDS}) e ON e.source = p.source
+  LEFT JOIN streams b ON b.source = p.source AND b.stream = p.stream
+  LEFT JOIN packets_jmq r
+  ON r.source = p.source AND r.packet_type = 52 AND r.captured_ns >= p.captured_ns
+    AND r.src_addr = p.from_addr AND r.src_port = p.from_port
+    AND r.dst_addr = p.to_addr AND r.dst_port = p.to_port
+    AND r.properties['{whose}'].value IS NOT DISTINCT FROM p.number
+    AND coalesce(r.properties['JMQSize'].value, '') <> '0'
+  WHERE p.captured_ns IS NOT NULL
+  GROUP BY 1, 2, 3, 4, 5, 6, p.captured_ns
+)
+SELECT destination, client, count(*) AS count, max(paused_ns) // 1000000 / 1000 AS longest_s,
+  arg_max(source, paused_ns) AS source, arg_max(frame, paused_ns) AS frame,
+  arg_max(stream, paused_ns) AS stream, arg_max("offset", paused_ns) AS "offset"
+FROM paused
+WHERE paused_ns >= {LONG_NS}
+GROUP BY 1, 2
+"""
+
+
+_MARK: Final = """p.source, p.frame, p.stream, p."offset", p.captured_ns"""
+_TOSENDER: Final = """p.dst_addr AS from_addr, p.dst_port AS from_port, p.src_addr AS to_addr,
+  p.src_port AS to_port"""
+_PRODUCER_PAUSED: Final = _paused(
+    f"""
+SELECT p.destination, p.src_addr || ':' || p.src_port AS client, {_MARK}, {_TOSENDER},
+  if(p.flags LIKE '%C%', p.producer_id::VARCHAR, NULL) AS number
+FROM packets_jmq p
+WHERE p.packet_type BETWEEN 1 AND 6 AND p.delivery_count IS NULL
+  AND (p.flags LIKE '%C%' OR p.flags LIKE '%F%')
+UNION ALL
+SELECT regexp_replace(p.properties['JMQDestinationID'].value, '^[QT]:', ''),
+  p.dst_addr || ':' || p.dst_port, {_MARK},
+  p.src_addr, p.src_port, p.dst_addr, p.dst_port, p.properties['JMQProducerID'].value
+FROM packets_jmq p
+WHERE p.packet_type IN (19, 52) AND p.properties['JMQSize'].value = '0'
+  AND p.properties['JMQProducerID'].value IS NOT NULL
+""",
+    "JMQProducerID",
+)
+"""A producer waits behind the last message that it may send (flags C and F), or had to stop."""
+_CONSUMER_PAUSED: Final = _paused(
+    f"""
+SELECT p.destination, p.dst_addr || ':' || p.dst_port AS client, {_MARK}, {_TOSENDER},
+  if(p.flags LIKE '%C%', p.consumer_id::VARCHAR, NULL) AS number
+FROM packets_jmq p
+WHERE p.packet_type BETWEEN 1 AND 6 AND p.delivery_count IS NOT NULL
+  AND (p.flags LIKE '%C%' OR p.flags LIKE '%F%')
+""",
+    "JMQConsumerID",
+)
+"""A broker waits behind the last message that a consumer has room for."""
+
+
+def _denied(condition: str) -> str:
+    """Return a query for messages that an Open MQ broker did not take."""
+    return f"""
+SELECT destination, src_addr || ':' || src_port AS client, count(*) AS count,
+  min(status) AS status, min(reason) AS reason, arg_min(source, captured_ns) AS source,
+  arg_min(frame, captured_ns) AS frame, arg_min(stream, captured_ns) AS stream,
+  arg_min("offset", captured_ns) AS "offset"
+FROM ({DENIED})
+WHERE captured_ns IS NOT NULL AND {condition}
+GROUP BY 1, 2
+"""
+
+
+_REQUEST_REFUSED: Final = """
+SELECT NULL AS destination, c.requester AS client, count(*) AS count, c.request, c.status,
+  arg_min(c.source, c.requested_ns) AS source, arg_min(c.requested_frame, c.requested_ns) AS frame,
+  arg_min(c.stream, c.requested_ns) AS stream, arg_min(c."offset", c.requested_ns) AS "offset"
+FROM conversations c
+WHERE c.kind = 'control' AND c.requested_ns IS NOT NULL AND c.status >= 400
+  AND c.request NOT IN ('HELLO', 'AUTHENTICATE')
+  AND NOT (c.request LIKE '%_MESSAGE' OR c.request = 'MESSAGE')
+  AND NOT (c.request IN ('VERIFY_DESTINATION', 'BROWSE', 'DELIVER') AND c.status = 404)
+  AND NOT (c.request = 'CREATE_DESTINATION' AND c.status = 409)
+GROUP BY c.requester, c.request, c.status
+"""
+_REQUEST_UNANSWERED: Final = f"""
+SELECT NULL AS destination, c.requester AS client, count(*) AS count, c.request,
+  arg_min(c.source, c.requested_ns) AS source, arg_min(c.requested_frame, c.requested_ns) AS frame,
+  arg_min(c.stream, c.requested_ns) AS stream, arg_min(c."offset", c.requested_ns) AS "offset"
+FROM conversations c
+JOIN ({ENDS}) e ON e.source = c.source
+JOIN sessions s
+ON s.source = c.source AND s.protocol = 'jms' AND s.client = c.requester AND s.ended_by = 'open'
+WHERE c.kind = 'control' AND c.replied_ns IS NULL AND e.end_ns - c.requested_ns >= {LONG_NS}
+GROUP BY c.requester, c.request
+"""
+_NEVER_DELIVERED: Final = f"""
+SELECT m.destination, coalesce(m.producer_client_id, m.client) AS client, count(*) AS count,
+  arg_min(m.source, m.captured_ns) AS source, arg_min(m.frame, m.captured_ns) AS frame,
+  arg_min(m.stream, m.captured_ns) AS stream, arg_min(m."offset", m.captured_ns) AS "offset"
+FROM messages m JOIN ({ENDS}) e ON e.source = m.source
+WHERE m.protocol = 'jms' AND m.captured_ns IS NOT NULL AND m.first_seen = 'sent'
+  AND m.destination_kind IN ('queue', 'temporary_queue')
+  AND m.expiration_ms > 0 AND m.expiration_ms < e.end_ns // 1000000
+  AND NOT EXISTS (FROM deliveries d WHERE d.message_key = m.message_key)
+GROUP BY 1, 2
+"""
+
+
+def _stored(state: str) -> str:
+    """Return a query for messages in a store, by whether some consumer had them."""
+    had = "len([x FOR x IN packet.consumers IF x.state = 'delivered']) > 0"
+    left = "len([x FOR x IN packet.consumers IF x.state = 'acknowledged']) = 0"
+    return f"""
+SELECT destination, NULL AS client, count(*) AS count, min(source) AS source, NULL AS frame,
+  min_by(stream, source) AS stream, min_by("offset", source) AS "offset"
+FROM (
+  SELECT source, stream, "offset", destination, unnest(packets) AS packet
+  FROM store_records
+  WHERE state = 'allocated' AND destination IS NOT NULL
+)
+WHERE {left} AND {"" if state == "delivered" else "NOT "}({had})
+GROUP BY 1
+"""
+
+
+JMS: Final = (
+    Symptom(
+        "expired_unseen",
+        "lost",
+        "{messages} of this client expired in the queue, delivered to no consumer",
+        TRACE_ALL,
+        _NEVER_DELIVERED,
+    ),
+    Symptom(
+        "dead",
+        "lost",
+        "{messages} that the client could not consume, buried by the broker",
+        TRACE,
+        deliveries("d.verdict = 'dead'"),
+    ),
+    Symptom(
+        "dead_messages",
+        "lost",
+        "{messages} came out of the dead message queue, reason {dead_reason}",
+        TRACE_ALL,
+        deliveries("d.dead_reason IS NOT NULL"),
+    ),
+    Symptom(
+        "no_consumer",
+        "stuck",
+        "{messages} in a queue that nobody consumes",
+        TRACE_ALL,
+        _NO_CONSUMER,
+    ),
+    Symptom(
+        "selector_matches_nothing",
+        "stuck",
+        "the selector {selector} of the consumer matched none of {messages}",
+        TRACE_ALL,
+        _SELECTOR,
+    ),
+    Symptom(
+        "producer_paused",
+        "stuck",
+        "flow control paused the producer for up to {longest_s} s ({times})",
+        TRACE_ALL,
+        _PRODUCER_PAUSED,
+    ),
+    Symptom(
+        "consumer_paused",
+        "stuck",
+        "the consumer was full and paused delivery for up to {longest_s} s ({times})",
+        SLOW,
+        _CONSUMER_PAUSED,
+    ),
+    Symptom(
+        "stored_unacknowledged",
+        "stuck",
+        "{messages} in the store, delivered to a consumer and not acknowledged",
+        _STORE,
+        _stored("delivered"),
+    ),
+    Symptom(
+        "stored",
+        "stuck",
+        "{messages} in the store, delivered to no consumer",
+        _STORE,
+        _stored("routed"),
+    ),
+    Symptom(
+        "over_limit",
+        "refused",
+        "{messages} over a limit of the broker, status {status}: {reason}",
+        TRACE_ALL,
+        _denied("status IN ('414', '423')"),
+    ),
+    Symptom(
+        "send_refused",
+        "refused",
+        "{messages} of this client refused by the broker, status {status}: {reason}",
+        TRACE_ALL,
+        _denied("status NOT IN ('414', '423')"),
+    ),
+    Symptom(
+        "request_unanswered",
+        "stuck",
+        "{request} not answered by the broker ({times})",
+        SQL_SESSIONS,
+        _REQUEST_UNANSWERED,
+    ),
+    Symptom(
+        "request_refused",
+        "refused",
+        "{request} refused by the broker ({times}), with status {status}",
+        SQL_SESSIONS,
+        _REQUEST_REFUSED,
+    ),
+    Symptom(
+        "given_back",
+        "odd",
+        "{messages} rolled back, or returned after the application had seen them",
+        TRACE,
+        deliveries("d.verdict IN ('rolled_back', 'returned_seen')"),
+    ),
+)
