@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections.abc import Iterator
+from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from shutil import rmtree
+from shutil import copy, copytree, rmtree
 from tempfile import mkdtemp
 
 import numpy as np
@@ -82,6 +84,38 @@ def test_files_account_for_all_frames(tables: Tables, ring: Path) -> None:
         assert (row["first_frame"], row["frames"]) == (first, len(records(Path(row["file"]))))
         first += row["frames"]
     assert first - 1 == len(records(CAPTURE))
+
+
+def test_messages_lead_to_the_hash_of_their_file(tables: Tables) -> None:
+    rows = tables.sql("SELECT DISTINCT file, sha256 FROM messages JOIN files USING (file)")
+    assert rows.num_rows > FILES / 2
+    for row in rows.to_pylist():
+        assert row["sha256"] == sha256(Path(row["file"]).read_bytes()).hexdigest()
+
+
+def test_streams_and_stores_have_a_hash_too(tmp_path: Path) -> None:
+    inputs = tmp_path / "in"
+    copytree(EXAMPLES / "store", inputs / "store")
+    with gzip.open(inputs / "shop.jmq.gz", "wb") as packed:
+        packed.write((EXAMPLES / "traffic" / "shop-c2b.jmq").read_bytes())
+    copy(EXAMPLES / "traffic" / "office-c2b.mqtt", inputs)
+    lake = str(tmp_path / "lake")
+    with Lake.open(lake) as opened:
+        fill_lake(opened, list_inputs([str(inputs)]).inputs, no_session, Silent(), split_bytes=300)
+    with open_tables([lake]) as tables:
+        rows = tables.sql("SELECT source, file, frames, sha256 FROM files").to_pylist()
+        without = tables.sql(
+            "SELECT DISTINCT file FROM messages WHERE file NOT IN (SELECT file FROM files)"
+        )
+        sources = tables.sql("SELECT DISTINCT source FROM ledger")["source"].to_pylist()
+    assert without.num_rows == 0
+    assert sorted(row["file"] for row in rows) == sorted(sources)
+    for row in rows:
+        assert (row["source"], row["frames"]) == (row["file"], None)
+        assert row["sha256"] == sha256(Path(row["file"]).read_bytes()).hexdigest()
+    with open_tables([str(inputs / "shop.jmq.gz"), str(inputs / "store" / "fs370")]) as tables:
+        (row,) = tables.sql("FROM files").to_pylist()
+    assert row["sha256"] == sha256((inputs / "shop.jmq.gz").read_bytes()).hexdigest()
 
 
 def test_messages_name_the_file_and_the_frame_there(tables: Tables) -> None:

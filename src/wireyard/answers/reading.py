@@ -26,7 +26,7 @@ from wireyard.captures.stores.read import is_store, read_store
 from wireyard.captures.stores.rows import SCHEMA as STORE_RECORDS
 from wireyard.captures.stores.rows import record_rows
 from wireyard.captures.stores.stream import StoreStream
-from wireyard.captures.stream_table import LEDGER, describe_stream
+from wireyard.captures.stream_table import LEDGER, describe_stream, file_rows
 from wireyard.errors import SourceError, UsageError
 from wireyard.formats import Format, get_format
 from wireyard.formats.base import Row
@@ -150,7 +150,8 @@ def _sources(path: str) -> Iterator[str]:
 def _read_input(opened: Input, source: str, spool: Spool, found: Reading) -> None:
     said = (opened.damage, *opened.notes, *opened.closed, opened.unread)
     found.notes += [f"{opened.name}: {note}" for note in said if note]
-    found.files += [{"source": opened.name, **span._asdict()} for span in opened.spans]
+    if not is_store(source):
+        found.files += file_rows(opened.name, opened.spans)
     streams = {one.opened.stream: one for one in opened.streams}
     for _, some in groupby(sorted(opened.readables, key=_format_name), key=_format_name):
         _read_streams(list(some), streams, source, spool, found)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from wireyard.streams.source import file_sha256
+
 if TYPE_CHECKING:
     from wireyard.captures.live_stream import LiveStream
+    from wireyard.captures.read import FrameSpan
     from wireyard.captures.stream import Stream
     from wireyard.formats.base import Row
 
@@ -20,6 +23,7 @@ __all__ = [
     "STREAMS",
     "describe_beginning",
     "describe_stream",
+    "file_rows",
     "streams_table",
 ]
 
@@ -88,10 +92,12 @@ FILES: Final = pa.schema(
         ("file", pa.string()),
         ("first_frame", pa.int64()),
         ("frames", pa.int64()),
+        ("sha256", pa.string()),
     ]
 )
-"""The table ``files``, a row a file of a capture. Frames count over all files of a rotated one, so
-frame `f` of the source is frame ``f - first_frame + 1`` of its file."""
+"""The table ``files``, a row a file. Frames count over all files of a rotated capture, so frame `f`
+of the source is frame ``f - first_frame + 1`` of its file; what is no capture has none. `sha256` is
+null of what is no file of this machine, or was read while it grew."""
 
 
 def describe_beginning(stream: Stream | LiveStream) -> dict[str, Any]:
@@ -105,6 +111,18 @@ def describe_beginning(stream: Stream | LiveStream) -> dict[str, Any]:
         "opened": stream.opened,
         "begun": stream.begun,
     }
+
+
+def file_rows(source: str, spans: Sequence[FrameSpan] = ()) -> list[Row]:
+    """Return the rows of the table ``files`` for the files of a source, which are read for it.
+
+    Parameters
+    ----------
+    spans
+        Those of a capture; a source without is one file.
+    """
+    files = [span._asdict() for span in spans] or [{"file": source}]
+    return [{"source": source, **row, "sha256": file_sha256(row["file"])} for row in files]
 
 
 def describe_stream(stream: Stream) -> dict[str, Any]:

@@ -8,7 +8,7 @@ commits count, so an attempt that was killed, repeated or run twice leaves nothi
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, fields
 from itertools import groupby, pairwise
@@ -36,7 +36,7 @@ from wireyard.captures.stores.rows import SCHEMA as STORE_RECORDS
 from wireyard.captures.stores.rows import record_rows
 from wireyard.captures.stores.stream import StoreStream
 from wireyard.captures.stream import Stream
-from wireyard.captures.stream_table import FILES, LEDGER, describe_stream
+from wireyard.captures.stream_table import FILES, LEDGER, describe_stream, file_rows
 from wireyard.errors import LedgerError, SourceError, WireError
 from wireyard.formats import get_format
 from wireyard.formats.base import Format
@@ -176,7 +176,7 @@ class Outcome:
     ledger_file: str | None = None
     """Where the rows of its streams are, in both tables."""
     frames_file: str | None = None
-    """Where the rows of the files of a capture are."""
+    """Where the rows of its files are."""
     payloads_file: str | None = None
     """Where what payloads carry is."""
     failed: str | None = None
@@ -299,7 +299,8 @@ class BronzeTask:
         for note in filter(None, (damage, *found.notes, *found.closed, found.unread)):
             yield Outcome(part.source, 0, 0, message=note)
         if part.part == 0:
-            yield self._write_files(part.source, found.spans)
+            frames_file = self._write_files(part.source, found.spans)
+            yield Outcome(part.source, 0, 0, frames_file=frames_file)
         sums: dict[str, Outcome] = {}
         for _, same in groupby(found.readables, key=lambda one: one.format.label):
             some = list(same)
@@ -308,10 +309,11 @@ class BronzeTask:
                 self._close_stream(content.name, outcome, sums, describe_stream(content))
         yield from sums.values()
 
-    def _write_files(self, source: str, spans: Iterable[FrameSpan]) -> Outcome:
-        rows = [{"source": source, **span._asdict()} for span in spans]
-        self._file(FILES_TABLE, FILES).write(pa.RecordBatch.from_pylist(rows, FILES))
-        return Outcome(source, 0, 0, frames_file=self._name)
+    def _write_files(self, source: str, spans: Sequence[FrameSpan] = ()) -> str:
+        """Write the rows of the files of a source; return where."""
+        rows = pa.RecordBatch.from_pylist(file_rows(source, spans), FILES)
+        self._file(FILES_TABLE, FILES).write(rows)
+        return self._name
 
     def _write_captured(
         self, part: CapturePart, format: Format, streams: Sequence[DirectedStream]
@@ -340,6 +342,7 @@ class BronzeTask:
             yield last
 
     def _write_stored(self, part: CapturePart) -> Iterator[Outcome]:
+        yield Outcome(part.source, 0, 0, frames_file=self._write_files(part.source))
         sums: dict[str, Outcome] = {}
         for file in read_store(part.source):
             if file.failure is not None:
@@ -411,6 +414,8 @@ class BronzeTask:
             for batch in _batches(piece, plan, framer, outcome):
                 self.write_batch(format, batch, outcome, bad_bytes)
         outcome.next_context = framer.context
+        if piece.start == 0:
+            outcome.frames_file = self._write_files(piece.source)
         return outcome
 
     @property

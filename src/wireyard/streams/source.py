@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from hashlib import file_digest
 from pathlib import Path
 from typing import IO, Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -25,6 +26,7 @@ __all__ = [
     "Source",
     "compression",
     "create_file",
+    "file_sha256",
     "filesystem",
     "open_source",
     "reading",
@@ -86,6 +88,20 @@ def _ready(name: str, opened: Reading, size: int | None, start: int) -> tuple[Re
 def compression(head: bytes) -> str | None:
     """Return the name of the compression that `head` begins, if it begins one."""
     return next((name for magic, name in _COMPRESSIONS.items() if head.startswith(magic)), None)
+
+
+def file_sha256(path: str) -> str | None:
+    """Return the SHA-256 of a file as ``sha256sum`` prints it; None of what is no local file.
+
+    Raises
+    ------
+    SourceError
+        It cannot be read.
+    """
+    if not os.path.isfile(path):
+        return None
+    with reading(path), open(path, "rb") as file:
+        return file_digest(file, "sha256").hexdigest()
 
 
 class Reading:
