@@ -10,9 +10,10 @@ import javax.transaction.xa.Xid;
 /**
  * A depot whose broker is about to die: messages in every state that a file store can hold them in.
  *
- * <p>usage: StoreTraffic PORT fill, or StoreTraffic PORT list QUEUE... The first says `ready` when all is done and
- * then waits, consumers open, until its standard input ends; so the broker can be killed under it. The second prints
- * the message ids that a browser sees in each queue, one `QUEUE ID` a line.
+ * <p>usage: StoreTraffic PORT fill, StoreTraffic PORT list QUEUE..., or StoreTraffic PORT send QUEUE BYTES. The first
+ * says `ready` when all is done and then waits, consumers open, until its standard input ends; so the broker can be
+ * killed under it. The second prints the message ids that a browser sees in each queue, one `QUEUE ID` a line. The
+ * third sends a message of so many bytes, which count up from 0 again and again.
  */
 public final class StoreTraffic {
     private static String address;
@@ -60,10 +61,11 @@ public final class StoreTraffic {
         producer.close();
     }
 
-    private static void sendLarge(Session session, Destination destination, int number) throws JMSException {
+    private static void sendLarge(Session session, Destination destination, int number, byte[] body)
+            throws JMSException {
         BytesMessage message = session.createBytesMessage();
         message.setIntProperty("number", number);
-        message.writeBytes(new byte[6000]);
+        message.writeBytes(body);
         MessageProducer producer = session.createProducer(destination);
         producer.send(message);
         producer.close();
@@ -97,8 +99,8 @@ public final class StoreTraffic {
         Queue orders = session.createQueue("orders");
         Queue freight = session.createQueue("freight");
         send(session, orders, 1, 8);
-        sendLarge(session, freight, 1);
-        sendLarge(session, freight, 2);
+        sendLarge(session, freight, 1, new byte[6000]);
+        sendLarge(session, freight, 2, new byte[6000]);
         take(session.createConsumer(orders), 5, 3);
         Session other = connect(null).createSession(false, Session.CLIENT_ACKNOWLEDGE);
         take(other.createConsumer(freight), 1, 1);
@@ -148,6 +150,17 @@ public final class StoreTraffic {
         if (arguments[1].equals("list")) {
             for (int at = 2; at < arguments.length; at++) {
                 list(arguments[at]);
+            }
+            System.exit(0);
+        }
+        if (arguments[1].equals("send")) {
+            byte[] body = new byte[Integer.parseInt(arguments[3])];
+            for (int at = 0; at < body.length; at++) {
+                body[at] = (byte) at;
+            }
+            try (Connection connection = connect(null)) {
+                Session session = connection.createSession(false, Session.AUTO_ACKNOWLEDGE);
+                sendLarge(session, session.createQueue(arguments[2]), 1, body);
             }
             System.exit(0);
         }

@@ -89,6 +89,11 @@ class Depot:
         done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
         return done.stdout.splitlines()
 
+    def send(self, queue: str, count: int) -> None:
+        """Send a message of so many bytes, which count up from 0 again and again."""
+        command = [*self._java, str(self.jms_port), "send", queue, str(count)]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+
     @property
     def _java(self) -> list[str]:
         # The client tells the broker its kernel's release; ours is nobody's business.

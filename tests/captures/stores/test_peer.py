@@ -18,6 +18,7 @@ from wireyard.captures.stores.read import read_store
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
 
+TWO_MB = 2 << 20
 QUEUES = ("orders", "freight", "bookings", "ledger")
 
 
@@ -66,6 +67,16 @@ def test_a_store_is_read_as_its_broker_reads_it(depot: Depot) -> None:
     assert again == killed
     for queue in QUEUES:
         assert sorted(killed[queue]) == sorted(number for name, number in listed if name == queue)
+
+
+def test_a_message_of_two_megabytes_is_there(depot: Depot) -> None:
+    with depot.broker() as kill:
+        depot.send("freight", TWO_MB)
+        kill()
+    rows = [row for file in read_store(depot.store) for row in rows_of(file)]
+    (body,) = (row["body"] for row in rows if row["status"] == "ok" and row["body_size"] == TWO_MB)
+    assert body == bytes(range(256)) * (TWO_MB // 256)
+    assert held(depot)["freight"]
 
 
 def test_a_broker_that_plays_its_log_back_leaves_it_stale(depot: Depot) -> None:

@@ -10,8 +10,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pytest
 
+import wireyard
 from tests.captures.stores.judge import judged
 from tests.captures.stores.make import (
     log,
@@ -20,8 +22,10 @@ from tests.captures.stores.make import (
     packets,
     record,
     single,
+    states,
     vrfile,
 )
+from tests.make import packet
 from wireyard.captures.stores.kinds import Kind
 from wireyard.captures.stores.read import is_store, read_store
 from wireyard.errors import SourceError
@@ -121,6 +125,21 @@ def test_a_destination_alone_is_read(copied: Path) -> None:
         ("1", "Q:freight"),
         ("vrfile", "Q:freight"),
     ]
+
+
+@pytest.mark.parametrize("name", ["vrfile", "0"])
+def test_a_message_of_two_megabytes_is_there(tmp_path: Path, name: str) -> None:
+    body = bytes(range(256)) * (1 << 13)
+    data = packet(packet_type=3, body=body)
+    folder = tmp_path / "fs370" / "message" / "Qfreight"
+    folder.mkdir(parents=True)
+    held = single(data, states((7, 1))) if name == "0" else vrfile(record(message(data, (7, 1))))
+    (folder / name).write_bytes(held)
+    table = wireyard.read(tmp_path / "fs370", "jmq")
+    (row,) = table.filter(pc.equal(table["status"], "ok")).to_pylist()
+    assert (row["body_size"], row["body"]) == (2 << 20, body)
+    (file,) = read_store(tmp_path / "fs370")
+    judged(file.kind, file.data)
 
 
 def test_files_that_are_no_part_of_a_store_are_left_alone(copied: Path) -> None:
