@@ -6,6 +6,7 @@ import json
 import re
 import struct
 import sys
+from collections import Counter
 from pathlib import Path
 
 import duckdb
@@ -80,6 +81,22 @@ def test_every_number_is_what_its_query_gives(page: Page, run: Run) -> None:
         for (query, row, column), value in page.values.items():
             if (query, row) == (name, 0):
                 assert first[column] == value
+
+
+def test_many_numbers_are_counted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of millions of rows is read a few times, whatever is made of it."""
+    scans: Counter[str] = Counter()
+
+    with open_tables([CAPTURE]) as tables:
+        define = tables._define_named
+
+        def count(query: str) -> None:
+            scans.update(re.findall(r"FROM (messages|deliveries|latencies)\b", query))
+            define(query)
+
+        monkeypatch.setattr(tables, "_define_named", count)
+        ask_all(tables)
+    assert scans == {"messages": 3, "deliveries": 5, "latencies": 1}
 
 
 def _value_of(row: dict[str, object]) -> str:
@@ -232,13 +249,12 @@ def test_nothing_to_say(tmp_path: Path) -> None:
 def test_five_hundred_clients_are_twelve_and_the_others() -> None:
     connection = duckdb.connect(":memory:")
     connection.execute(
-        "CREATE TABLE messages AS SELECT 'client' || (i % 500) AS producer_client_id,"
-        " NULL AS client, NULL AS producer, 'topic' || (i % 40) AS destination"
-        " FROM range(9999) numbers(i)"
+        "CREATE TABLE counted_messages AS SELECT 'client' || (i % 500) AS client,"
+        " 'topic' || (i % 40) AS destination, 1 AS messages FROM range(9999) numbers(i)"
     )
     connection.execute(
-        "CREATE TABLE deliveries AS SELECT destination, producer_client_id AS consumer_client_id,"
-        " NULL AS consumer, 1 AS delivered_ns, 1 AS delivered_frame FROM messages"
+        "CREATE TABLE counted_deliveries AS SELECT destination, client, 1 AS delivered"
+        " FROM counted_messages"
     )
     asked = dict(questions._questions(1))
     producers, consumers = (

@@ -84,16 +84,19 @@ HAVING count(queue_ns) + count(acknowledge_ns) > 0
 ORDER BY greatest(p50_ns, acknowledge_p50_ns) DESC, name
 """
 SLOWER: Final = f"""
-WITH one AS (
-  SELECT destination, {_NAME} AS name, 'in queue' AS what, queue_ns AS took_ns FROM latencies
-  UNION ALL
-  SELECT destination, {_NAME}, 'to acknowledge', acknowledge_ns FROM latencies
-), each AS (
-  SELECT destination, name, what, count(took_ns) AS deliveries,
-    quantile_cont(took_ns, 0.5) AS median_ns
-  FROM one
-  WHERE name IS NOT NULL AND took_ns IS NOT NULL
+WITH medians AS MATERIALIZED (
+  SELECT destination, {_NAME} AS name,
+    count(queue_ns) AS queued, quantile_cont(queue_ns, 0.5) AS queue_ns,
+    count(acknowledge_ns) AS acknowledged, quantile_cont(acknowledge_ns, 0.5) AS acknowledge_ns
+  FROM latencies
+  WHERE {_NAME} IS NOT NULL
   GROUP BY ALL
+), each AS (
+  SELECT destination, name, 'in queue' AS what, queued AS deliveries, queue_ns AS median_ns
+  FROM medians WHERE queued > 0
+  UNION ALL
+  SELECT destination, name, 'to acknowledge', acknowledged, acknowledge_ns
+  FROM medians WHERE acknowledged > 0
 )
 SELECT * FROM (
   SELECT e.name, e.destination, e.what, e.deliveries, e.median_ns,
@@ -119,7 +122,7 @@ ORDER BY oldest_ns DESC, name
 _MINUTE_NS: Final = 60 * 10**9
 
 
-def ages(step_ns: int) -> str:
+def ages(step_ns: int, waiting: str = f"({WAITING})") -> str:
     """Return the query for how old the oldest messages of each destination were, time by time.
 
     A row is a destination at a moment, the moments being multiples of `step_ns` since 1970:
@@ -130,6 +133,11 @@ def ages(step_ns: int) -> str:
     What waits counts from when it was sent, or was to be delivered at the earliest (JMS). What
     was never delivered counts to the end of its capture if it was still waiting then; of what
     expired, was discarded or got lost nobody saw when it ceased to wait, and it does not count.
+
+    Parameters
+    ----------
+    waiting
+        What has the rows of `WAITING`.
     """
     return f"""
 WITH across AS MATERIALIZED (
@@ -145,7 +153,7 @@ WITH across AS MATERIALIZED (
   FROM across WHERE acknowledge_ns > 0
   UNION ALL
   SELECT w.destination, if(w.state = 'unacknowledged', w.state, 'waiting'), w.since_ns, e.end_ns + 1
-  FROM ({WAITING}) w JOIN ({ENDS}) e USING (source)
+  FROM {waiting} w JOIN ({ENDS}) e USING (source)
 ), spans AS (
   SELECT destination, state, (since_ns + {step_ns - 1}) // {step_ns} AS first,
     (until_ns + {step_ns - 1}) // {step_ns} AS stop, count(*) AS n, min(since_ns) AS since_ns

@@ -97,10 +97,7 @@ class Tables:
         """
         import duckdb
 
-        for name in self.names:
-            if name not in self._defined and re.search(rf"\b{name}\b", query, re.IGNORECASE):
-                self._define(name)
-                self._defined.add(name)
+        self._define_named(query)
         try:
             statements = self.connection.extract_statements(query)
             if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
@@ -111,6 +108,18 @@ class Tables:
             return _with_integers(_named_once(_plain(found).to_arrow_table()))
         except duckdb.Error as error:
             raise UsageError(self._reason(error)) from None
+
+    def keep(self, name: str, query: str) -> None:
+        """Keep what a query selects, in memory, as a table that later queries may name."""
+        self._define_named(query)
+        self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
+
+    def _define_named(self, query: str) -> None:
+        """Make the views of the tables that a query names."""
+        for name in self.names:
+            if name not in self._defined and re.search(rf"\b{name}\b", query, re.IGNORECASE):
+                self._define(name)
+                self._defined.add(name)
 
     @cached_property
     def frame_files(self) -> FrameFiles:

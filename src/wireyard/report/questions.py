@@ -2,7 +2,8 @@
 
 Rules of this file:
 
-1. A query is complete: it names no view of ours, so that ``wireyard sql`` gives the same rows.
+1. A query is complete: it names no view of ours, so that ``wireyard sql`` gives the same rows. What
+   several are made of is counted once, in a table that the query on the page has as a subquery.
 2. It counts in the database and returns some hundred rows at most; where it cuts, a column ``of``
    says how many there are, or a row without a name has the others.
 3. Its order is total and no aggregate is approximate, so that it gives the same rows each time.
@@ -10,6 +11,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -111,9 +113,12 @@ def ask_all(tables: Tables) -> dict[str, Answer]:
     """Ask all questions; return the answers by their names."""
     found: dict[str, Answer] = {}
 
+    for name, sql in _COUNTED.items():
+        tables.keep(name, sql)
+
     def ask(name: str, sql: str) -> Answer:
         text = "\n".join(line.rstrip() for line in sql.strip().splitlines())
-        found[name] = Answer(name, text, tables.sql(text).to_pylist())
+        found[name] = Answer(name, _complete(text), tables.sql(text).to_pylist())
         return found[name]
 
     overview = ask("overview", _OVERVIEW).rows[0]
@@ -123,10 +128,52 @@ def ask_all(tables: Tables) -> dict[str, Answer]:
     return found
 
 
+def _complete(sql: str) -> str:
+    """Return a query with a subquery for each of the counted tables that it names."""
+    counted = ",\n".join(
+        f"{name} AS ({text.strip()})"
+        for name, text in _COUNTED.items()
+        if re.search(rf"\b{name}\b", sql)
+    )
+    if not counted:
+        return sql
+    return f"WITH {counted}" + (f",\n{sql[5:]}" if sql.startswith("WITH ") else f"\n{sql}")
+
+
+_LATENCY_NS: Final = "delivered_ns - sent_ns"
+_QUEUED: Final = f"{_LATENCY_NS} >= 0 AND retained IS NOT TRUE"
+"""Deliveries that took what the broker took; a retained value waits for a subscriber."""
+_COUNTED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "counted_messages": """
+SELECT protocol, destination, destination_kind,
+       coalesce(producer_client_id, client, producer) AS client,
+       CASE WHEN body_size IS NOT NULL
+            THEN CAST(floor(log2(greatest(body_size, 1))) AS INTEGER) END AS power,
+       count(*) AS messages, sum(length) AS bytes
+  FROM messages GROUP BY ALL
+""",
+        "counted_deliveries": f"""
+SELECT protocol, verdict, destination, coalesce(consumer_client_id, consumer) AS client,
+       CASE WHEN {_QUEUED}
+            THEN CAST(floor(log10(greatest({_LATENCY_NS}, 1)) * 5) AS INTEGER) END AS step,
+       count(*) AS deliveries, count(delivered_ns) AS timed,
+       count(*) FILTER (delivered_ns IS NOT NULL OR delivered_frame IS NOT NULL) AS delivered,
+       count(*) FILTER (verdict = 'dead' OR dead_reason IS NOT NULL) AS dead
+  FROM deliveries GROUP BY ALL
+""",
+        "left_waiting": WAITING,
+    }
+)
+"""What several questions are made of: what was sent and delivered, counted by everything that they
+group by, and what was left waiting. `power` and `step` are the intervals of the charts."""
 _OVERVIEW: Final = """
-WITH destinations AS (SELECT destination, count(*) AS messages FROM messages GROUP BY 1),
-inputs AS (SELECT source, min(first_ns) AS first_ns, max(last_ns) AS last_ns, count(*) AS streams
-             FROM streams GROUP BY 1)
+WITH destinations AS (
+  SELECT destination, sum(messages) AS messages FROM counted_messages GROUP BY 1
+), inputs AS (
+  SELECT source, min(first_ns) AS first_ns, max(last_ns) AS last_ns, count(*) AS streams
+    FROM streams GROUP BY 1
+)
 SELECT round(messages * 1e9 / nullif(last_ns - first_ns, 0), 1) AS sent_a_second,
        round(delivered * 1e9 / nullif(last_ns - first_ns, 0), 1) AS delivered_a_second, * FROM (
 SELECT (SELECT min(first_ns) FROM inputs) AS first_ns,
@@ -144,9 +191,8 @@ SELECT (SELECT min(first_ns) FROM inputs) AS first_ns,
          SELECT sum(bytes_read - bytes_ok - bytes_malformed - bytes_garbage - bytes_tail)
            FROM ledger
        ), 0) AS bytes_nowhere
-  FROM (SELECT count(*) AS deliveries, count(delivered_ns) AS delivered,
-               count(*) FILTER (verdict = 'dead' OR dead_reason IS NOT NULL) AS dead
-          FROM deliveries)
+  FROM (SELECT coalesce(sum(deliveries), 0) AS deliveries, coalesce(sum(timed), 0) AS delivered,
+               coalesce(sum(dead), 0) AS dead FROM counted_deliveries)
 )
 """
 _FORMATS: Final = """
@@ -159,9 +205,6 @@ SELECT split_part(format, '/', 1) AS format, count(*) AS streams,
  WHERE format IS NOT NULL
  GROUP BY 1 ORDER BY bytes_read DESC, 1
 """
-_LATENCY_NS: Final = "delivered_ns - sent_ns"
-_QUEUED: Final = f"{_LATENCY_NS} >= 0 AND retained IS NOT TRUE"
-"""Deliveries that took what the broker took; a retained value waits for a subscriber."""
 
 
 def _questions(width: int) -> Iterator[tuple[str, str]]:
@@ -200,18 +243,17 @@ SELECT from_ns, sum(sent) AS sent, sum(delivered) AS delivered FROM (
     yield (
         "sizes",
         """
-SELECT protocol, CAST(floor(log2(greatest(body_size, 1))) AS INTEGER) AS power,
-       count(*) AS messages
-  FROM messages WHERE body_size IS NOT NULL GROUP BY ALL ORDER BY ALL
+SELECT protocol, power, sum(messages) AS messages
+  FROM counted_messages WHERE power IS NOT NULL GROUP BY ALL ORDER BY ALL
 """,
     )
     yield (
         "producers",
         f"""
 WITH sent AS (
-  SELECT coalesce(producer_client_id, client, producer, 'unknown') AS client,
-         coalesce(destination, 'unknown') AS destination, count(*) AS messages
-    FROM messages GROUP BY ALL
+  SELECT coalesce(client, 'unknown') AS client,
+         coalesce(destination, 'unknown') AS destination, sum(messages) AS messages
+    FROM counted_messages GROUP BY ALL
 ), clients AS (
   SELECT client FROM sent GROUP BY 1 ORDER BY sum(messages) DESC, 1 LIMIT {_ENDS}
 ), destinations AS (
@@ -228,14 +270,14 @@ SELECT CASE WHEN client IN (FROM clients) THEN client END AS client,
         "consumers",
         f"""
 WITH delivered AS (
-  SELECT coalesce(consumer_client_id, consumer, 'unknown') AS client,
-         coalesce(destination, 'unknown') AS destination, count(*) AS deliveries
-    FROM deliveries WHERE delivered_ns IS NOT NULL OR delivered_frame IS NOT NULL GROUP BY ALL
+  SELECT coalesce(client, 'unknown') AS client,
+         coalesce(destination, 'unknown') AS destination, sum(delivered) AS deliveries
+    FROM counted_deliveries WHERE delivered > 0 GROUP BY ALL
 ), clients AS (
   SELECT client FROM delivered GROUP BY 1 ORDER BY sum(deliveries) DESC, 1 LIMIT {_ENDS}
 ), destinations AS (
-  SELECT coalesce(destination, 'unknown') FROM messages
-   GROUP BY 1 ORDER BY count(*) DESC, 1 LIMIT {_ENDS}
+  SELECT coalesce(destination, 'unknown') FROM counted_messages
+   GROUP BY 1 ORDER BY sum(messages) DESC, 1 LIMIT {_ENDS}
 )
 SELECT CASE WHEN destination IN (FROM destinations) THEN destination END AS destination,
        CASE WHEN client IN (FROM clients) THEN client END AS client,
@@ -247,9 +289,9 @@ SELECT CASE WHEN destination IN (FROM destinations) THEN destination END AS dest
     yield (
         "destinations",
         f"""
-SELECT destination, destination_kind AS kind, count(*) AS messages, sum(length) AS bytes,
+SELECT destination, destination_kind AS kind, sum(messages) AS messages, sum(bytes) AS bytes,
        count(*) OVER () AS of
-  FROM messages GROUP BY ALL ORDER BY messages DESC, bytes DESC, 1, 2 LIMIT {_RANKED}
+  FROM counted_messages GROUP BY ALL ORDER BY messages DESC, bytes DESC, 1, 2 LIMIT {_RANKED}
 """,
     )
     yield (
@@ -258,30 +300,26 @@ SELECT destination, destination_kind AS kind, count(*) AS messages, sum(length) 
 SELECT client, sum(sent) AS sent, sum(bytes) AS bytes_sent, sum(received) AS received,
        count(*) OVER () AS of
   FROM (
-    SELECT coalesce(producer_client_id, client, producer) AS client, count(*) AS sent,
-           sum(length) AS bytes,
-           0 AS received
-      FROM messages GROUP BY 1
+    SELECT client, messages AS sent, bytes, 0 AS received FROM counted_messages
     UNION ALL
-    SELECT coalesce(consumer_client_id, consumer), 0, 0, count(*)
-      FROM deliveries WHERE delivered_ns IS NOT NULL OR delivered_frame IS NOT NULL GROUP BY 1
+    SELECT client, 0, 0, delivered FROM counted_deliveries WHERE delivered > 0
   ) WHERE client IS NOT NULL
  GROUP BY 1 ORDER BY sum(sent) + sum(received) DESC, 1 LIMIT {_RANKED}
 """,
     )
     yield (
         "delays",
-        f"""
-SELECT protocol, CAST(floor(log10(greatest({_LATENCY_NS}, 1)) * 5) AS INTEGER) AS step,
-       count(*) AS deliveries
-  FROM deliveries WHERE {_QUEUED} GROUP BY ALL ORDER BY ALL
+        """
+SELECT protocol, step, sum(deliveries) AS deliveries
+  FROM counted_deliveries WHERE step IS NOT NULL GROUP BY ALL ORDER BY ALL
 """,
     )
     yield (
         "slowest",
         f"""
-WITH counts AS MATERIALIZED (
-  SELECT destination, count(*) AS deliveries FROM deliveries WHERE {_QUEUED} GROUP BY 1
+WITH counts AS (
+  SELECT destination, sum(deliveries) AS deliveries
+    FROM counted_deliveries WHERE step IS NOT NULL GROUP BY 1
 ), busiest AS (
   SELECT destination FROM counts ORDER BY deliveries DESC, 1 LIMIT {_RANKED}
 ), taken AS (
@@ -297,7 +335,7 @@ SELECT destination, deliveries, ns[1] AS p50_ns, ns[2] AS p90_ns, ns[3] AS p99_n
     yield (
         "ages",
         f"""
-WITH ages AS ({ages(width).strip()}),
+WITH ages AS ({ages(width, "left_waiting").strip()}),
 worst AS (
   SELECT destination FROM ages GROUP BY 1
    ORDER BY max(greatest(coalesce(oldest_ns, 0), coalesce(oldest_unacknowledged_ns, 0))) DESC, 1
@@ -335,11 +373,12 @@ _WAITED: Final = f"""
 SELECT count(*) FILTER (state = 'unacknowledged') AS unacknowledged,
        count(*) FILTER (state <> 'unacknowledged') AS waiting,
        coalesce(max(end_ns - since_ns), 0) AS oldest_ns
-  FROM ({WAITING}) JOIN ({ENDS}) USING (source)
+  FROM left_waiting JOIN ({ENDS}) USING (source)
 """
 _VERDICTS: Final = """
 WITH found AS (
-  SELECT protocol, verdict, destination, count(*) AS deliveries FROM deliveries GROUP BY ALL
+  SELECT protocol, verdict, destination, sum(deliveries) AS deliveries
+    FROM counted_deliveries GROUP BY ALL
 )
 SELECT protocol, verdict, sum(deliveries) AS deliveries, count(destination) AS destinations
   FROM found GROUP BY ALL ORDER BY deliveries DESC, 1, 2

@@ -25,7 +25,9 @@ _END: Final = f"JOIN ({ENDS}) e ON e.source = d.source"
 _SLOW_CONSUMER: Final = f"""
 WITH busy AS (
   SELECT d.source, d.consumer, d.destination, min(d.delivered_ns) AS first_ns
-  FROM deliveries d WHERE d.delivered_ns IS NOT NULL GROUP BY ALL
+  FROM deliveries d
+  WHERE d.protocol = 'jms' AND d.delivered_ns IS NOT NULL
+  GROUP BY ALL
 ), named AS (
   SELECT destination, name AS client, deliveries AS count, what, median_ns, peers_ns
   FROM ({SLOWER})

@@ -48,6 +48,7 @@ WITH waited AS (
   FROM waited w ASOF JOIN (
     SELECT source, consumer, delivered_ns, acknowledged_ns FROM deliveries
     WHERE protocol = 'mqtt' AND acknowledged_ns IS NOT NULL
+      AND consumer IN (SELECT consumer FROM waited)
   ) a ON a.source = w.source AND a.consumer = w.consumer AND a.acknowledged_ns <= w.delivered_ns
   WHERE a.delivered_ns <= w.sent_ns AND a.acknowledged_ns >= w.sent_ns
   UNION ALL
