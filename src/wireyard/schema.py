@@ -2,11 +2,16 @@
 
 Only types that every engine takes: signed integers, 32-bit offsets, no unions, dictionaries or
 views. The columns every row has come first, then the format's own.
+
+Arrays are made from buffers here, and read as buffers. `pyarrow.array`, `pyarrow.scalar` and
+`to_numpy` look first whether they were given something of pandas, and load it for that, which
+takes longer than to read a capture of a megabyte.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from operator import mul
 from typing import Any
 
@@ -21,10 +26,14 @@ __all__ = [
     "CAPTURED",
     "COMMON",
     "Repeated",
+    "array_of",
     "arrow_type",
     "as_array",
+    "as_numbers",
     "choose_columns",
+    "empty_batch",
     "repeat_texts",
+    "scalar_of",
     "schema_of",
 ]
 
@@ -132,9 +141,11 @@ class Repeated:
 
     @staticmethod
     def _repeat(kind: str, value: str | int | None, rows: int) -> pa.Array:
+        if value is None:
+            return pa.nulls(rows, arrow_type(kind))
         if isinstance(value, str):
             return repeat_texts([value], [rows])
-        return pa.repeat(pa.scalar(value, arrow_type(kind)), rows)
+        return as_array(np.full(rows, value, kind))
 
 
 def repeat_texts(texts: Sequence[str], counts: Sequence[int]) -> pa.StringArray:
@@ -146,14 +157,86 @@ def repeat_texts(texts: Sequence[str], counts: Sequence[int]) -> pa.StringArray:
     return pa.StringArray.from_buffers(len(ends) - 1, pa.py_buffer(ends), pa.py_buffer(data))
 
 
-def as_array(values: npt.NDArray[Any]) -> pa.Array:
-    """Return integers as an array that keeps their memory.
+def as_array(values: npt.NDArray[Any], unknown: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+    """Return integers, which keep their memory, or truth values as an array.
 
-    `pyarrow.array` does so too, and loads pandas first, which takes a tenth of a second.
+    Parameters
+    ----------
+    unknown
+        Which of them are null; none if None.
     """
     values = np.ascontiguousarray(values)
     kind = pa.from_numpy_dtype(values.dtype)
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+    held = _bits(values) if values.dtype == np.bool_ else pa.py_buffer(values)
+    validity = None if unknown is None else _bits(~unknown)
+    return pa.Array.from_buffers(kind, len(values), [validity, held])
+
+
+def as_numbers(array: pa.Array) -> npt.NDArray[Any]:
+    """Return an array of integers, which keep their memory, or truth values; none is null."""
+    start, stop = array.offset, array.offset + len(array)
+    held = array.buffers()[1] or b""
+    if pa.types.is_boolean(array.type):
+        bits = np.unpackbits(np.frombuffer(held, np.uint8), bitorder="little")
+        return bits[start:stop].astype(np.bool_)
+    return np.frombuffer(held, str(array.type))[start:stop]
+
+
+def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Return Python values of a column's type as an array.
+
+    Parameters
+    ----------
+    values
+        None is null. A struct is a mapping in which what is missing is null, a list a sequence, a
+        map a sequence of pairs.
+    """
+    absent = [value is None for value in values]
+    validity = _bits(~np.array(absent, np.bool_)) if any(absent) else None
+    if pa.types.is_boolean(kind):
+        buffers = [validity, _bits(np.array([bool(value) for value in values], np.bool_))]
+        return pa.Array.from_buffers(kind, len(values), buffers)
+    if pa.types.is_integer(kind):
+        numbers = np.array([0 if value is None else value for value in values], str(kind))
+        return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(numbers)])
+    if pa.types.is_struct(kind):
+        fields = [
+            array_of([_field(value, field.name) for value in values], field.type) for field in kind
+        ]
+        return pa.Array.from_buffers(kind, len(values), [validity], children=fields)
+    if pa.types.is_string(kind):
+        values = [b"" if value is None else value.encode() for value in values]
+    parts = [() if value is None else value for value in values]
+    ends = np.zeros(len(parts) + 1, np.int32)
+    np.cumsum([len(part) for part in parts], out=ends[1:])
+    buffers = [validity, pa.py_buffer(ends)]
+    if pa.types.is_list(kind):
+        items = [array_of(list(chain.from_iterable(parts)), kind.value_type)]
+        return pa.Array.from_buffers(kind, len(parts), buffers, children=items)
+    if pa.types.is_map(kind):
+        pairs = [{"key": key, "value": value} for key, value in chain.from_iterable(parts)]
+        items = [array_of(pairs, pa.struct([kind.key_field, kind.item_field]))]
+        return pa.Array.from_buffers(kind, len(parts), buffers, children=items)
+    buffers.append(pa.py_buffer(b"".join(part or b"" for part in parts)))
+    return pa.Array.from_buffers(kind, len(parts), buffers)
+
+
+def _field(value: Mapping[str, Any] | None, name: str) -> Any:
+    return None if value is None else value.get(name)
+
+
+def scalar_of(value: Any, kind: pa.DataType) -> pa.Scalar:
+    """Return a value of a column's type as a scalar, which Arrow compares a column with."""
+    return array_of([value], kind)[0]
+
+
+def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch without rows."""
+    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+
+
+def _bits(values: npt.NDArray[np.bool_]) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(values, bitorder="little"))
 
 
 def schema_of(columns: Iterable[Column]) -> pa.Schema:

@@ -12,7 +12,7 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 
-from tests.captures.make import pcap
+from tests.captures.make import both_ways, packets, pcap
 from tests.cli.results import Run, one_line
 from wireyard.cli import COMMANDS, main
 from wireyard.formats import get_format, labels, names
@@ -53,6 +53,36 @@ def test_help_of_a_command_loads_no_engine(name: str) -> None:
 def test_a_small_stream_is_decoded_without_a_compiler(out: str, stream: Path) -> None:
     loaded = loaded_by("decode", str(stream), "--out", out, "-w", str(stream.with_suffix(".out")))
     assert not loaded.intersection(HEAVY)
+
+
+@pytest.mark.parametrize("connections", [1, 100])
+@pytest.mark.parametrize("out", ["jsonl", "parquet"])
+def test_a_capture_of_mqtt_loads_no_other_room(out: str, connections: int, tmp_path: Path) -> None:
+    """What no byte of it needs would take more time than the capture."""
+    client = bytes.fromhex("100d00044d51545404020000000161") + bytes.fromhex("3003000161")
+    server = bytes.fromhex("20020000")
+    frames = [
+        frame
+        for number in range(connections)
+        for frame in both_ways(client, server, (40000 + number, 1883))
+    ]
+    capture, rows = tmp_path / "mqtt.pcap", tmp_path / "rows"
+    capture.write_bytes(pcap(packets(frames)))
+    line = ("decode", str(capture), "--columns", "frame,topic", "--out", out, "-w", str(rows))
+    loaded = loaded_by(*line, "--format", "mqtt")
+    captures = ("tls", "tls_handshake", "websocket", "live", "following", "stores")
+    assert "pandas" not in loaded
+    assert not loaded.intersection({f"wireyard.captures.{name}" for name in captures})
+    if connections == 1:  # columns of several streams are gathered by it
+        assert "pyarrow.compute" not in loaded
+    else:  # whose first bytes are compared with no other format
+        assert not {f"wireyard.formats.{name}" for name in ("jmq", "gpacket", "rmp")} & loaded
+    assert rows.stat().st_size
+
+
+@pytest.mark.parametrize("line", [("flows",), ("flows", "--segments"), ("decode",)])
+def test_commands_on_a_capture_load_no_pandas(line: tuple[str, ...]) -> None:
+    assert "pandas" not in loaded_by(*line, "examples/traffic.pcap")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

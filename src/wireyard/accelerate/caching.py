@@ -27,6 +27,7 @@ from typing import Any, Final
 import llvmlite
 import llvmlite.binding as llvm
 import numba
+from llvmlite import ir
 from numba.core import caching, config
 from numba.core.serialize import dumps
 
@@ -136,7 +137,7 @@ def _digest(data: bytes) -> str:
 
 
 def _sources(function: Callable[..., Any]) -> Iterator[bytes]:
-    """Yield every source a kernel may take pieces or constants from.
+    """Yield a digest of every folder or file that a kernel may take pieces or constants from.
 
     Those are the files beside it, above it up to the top of the package, and those of `java` and
     `accelerate`, for formats import nothing else. Numba itself looks at the kernel's own file only,
@@ -149,15 +150,17 @@ def _sources(function: Callable[..., Any]) -> Iterator[bytes]:
             folders.add(package)
             package = package.rpartition(".")[0]
     else:
-        yield Path(inspect.getfile(function)).read_bytes()
+        yield hashlib.sha256(Path(inspect.getfile(function)).read_bytes()).digest()
     for folder in sorted(folders):
-        yield from _read_folder(folder)
+        yield _digest_of(folder)
 
 
 @functools.cache
-def _read_folder(package: str) -> tuple[bytes, ...]:
+def _digest_of(package: str) -> bytes:
+    """Return the digest of all sources of a folder, which most of its kernels share."""
     files = sorted(resources.files(package).iterdir(), key=lambda file: file.name)
-    return tuple(file.read_bytes() for file in files if file.name.endswith(".py"))
+    sources = (file.read_bytes() for file in files if file.name.endswith(".py"))
+    return hashlib.sha256(b"\0".join(sources)).digest()
 
 
 class _Place(caching._CacheLocator):
@@ -196,6 +199,24 @@ class _Place(caching._CacheLocator):
 
 class _Keep(caching.CompileResultCacheImpl):
     _locator_classes = [_Place]  # noqa: RUF012
+
+    def reduce(self, compiled: Any) -> Any:
+        """Return compiled code to be written: machine code, and the names in it.
+
+        Numba keeps the bitcode too, for other functions to inline. Nothing inlines a kernel, and
+        reading it was half of the time that a kernel takes to load.
+        """
+        (name, kind, (code, bitcode)), *rest = super().reduce(compiled)  # type: ignore[no-untyped-call]
+        return (name, kind, (code, _names_alone(bitcode))), *rest
+
+
+def _names_alone(bitcode: bytes) -> bytes:
+    """Return a module that defines the same names, which is where Numba looks them up."""
+    module, whole = ir.Module(), llvm.parse_bitcode(bitcode)
+    for symbol in (*whole.functions, *whole.global_variables):
+        if not symbol.is_declaration:
+            ir.GlobalVariable(module, ir.IntType(8), symbol.name).initializer = ir.IntType(8)(0)
+    return llvm.parse_assembly(str(module)).as_bitcode()  # type: ignore[no-any-return]
 
 
 class KernelCache(caching.FunctionCache):

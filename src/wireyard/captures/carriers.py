@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from wireyard.captures.inner import Carrier
+from wireyard.captures.signatures import is_http, is_tls
 from wireyard.captures.stream import Stream
-from wireyard.captures.tls import is_tls, open_tls
-from wireyard.captures.tls_keys import KeyLog
-from wireyard.captures.websocket import InflateBudget, is_http, open_http
 from wireyard.formats import sniff
+
+if TYPE_CHECKING:
+    from wireyard.captures.tls_keys import KeyLog
+    from wireyard.captures.websocket import InflateBudget
 
 __all__ = ["Carriers", "first_bytes"]
 
@@ -28,7 +30,7 @@ class Carriers:
 
     def __init__(self, keys: KeyLog) -> None:
         self._keys = keys
-        self._budget = InflateBudget()
+        self._budget: InflateBudget | None = None
 
     def open(
         self, streams: Sequence[Stream], heads: Sequence[bytes]
@@ -47,10 +49,15 @@ class Carriers:
         found: list[Carrier] = []
         inside: Sequence[Stream] | None = streams
         if streams[0].protocol == "tcp" and _begins(heads, is_tls):
+            from wireyard.captures.tls import open_tls
+
             carrier, inside = open_tls(streams, self._keys)
             found.append(carrier)
             heads = [first_bytes(stream) for stream in inside or ()]
         if inside is not None and _begins(heads, is_http):
+            from wireyard.captures.websocket import InflateBudget, open_http
+
+            self._budget = self._budget or InflateBudget()
             carrier, inside = open_http(inside, self._budget)
             found.append(carrier)
         return tuple(found), inside

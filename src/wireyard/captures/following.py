@@ -16,7 +16,7 @@ from wireyard.captures.inputs import Input, describe_unknown, no_format, shown_f
 from wireyard.captures.magic import is_capture
 from wireyard.errors import UsageError
 from wireyard.formats import Format
-from wireyard.streams.arrivals import Arrival, arrivals_of_file, arrivals_of_pipe, is_pipe
+from wireyard.streams.arrivals import Arrival, arrivals_of_file, arrivals_of_pipe, first_bytes
 from wireyard.streams.blocks import Block, FrameScanner, Ints, cut_window
 from wireyard.streams.framer import Framer
 from wireyard.streams.growth import Grown
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from wireyard.captures.growing import GrowingFile
     from wireyard.captures.live import LiveCapture
 
-__all__ = ["BareStream", "Following", "follow", "is_live"]
+__all__ = ["BareStream", "Following", "follow"]
 
 _SNIFFED_BYTES: Final = 1 << 16
 _HEAD_BYTES: Final = 72
@@ -36,23 +36,6 @@ _MAGIC_BYTES: Final = 4
 _SETTLED_NS: Final = 200_000_000
 _NOBODY: Final[Mapping[str, str | int]] = {}
 _STANDARD_INPUT: Final = 0
-
-
-def is_live(source: object) -> bool:
-    """Return whether a source is a pipe whose bytes are read as they arrive, and not compressed."""
-    if source == "-":
-        try:
-            descriptor = sys.stdin.buffer.fileno()
-        except (OSError, ValueError):
-            return False
-        # What a decompressor has ready is known to nobody but it.
-        return is_pipe(descriptor) and not compression(_peek()[:_MAGIC_BYTES])
-    return isinstance(source, str | os.PathLike) and Path(source).is_fifo()
-
-
-def _peek() -> bytes:
-    """Return what stands in the buffer of standard input, filled once if nothing does."""
-    return cast(BufferedReader, sys.stdin.buffer).peek(_MAGIC_BYTES)
 
 
 def follow(
@@ -102,7 +85,7 @@ def follow(
 
 def _arrivals(path: str, stop: Callable[[], bool]) -> Iterator[Arrival]:
     if path == "-":
-        if head := _peek():
+        if head := first_bytes():
             yield Arrival(cast(BufferedReader, sys.stdin.buffer).read1(len(head)))
         yield from arrivals_of_pipe(_STANDARD_INPUT, path, stop)
     elif Path(path).is_fifo():

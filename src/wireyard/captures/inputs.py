@@ -168,7 +168,8 @@ def open_input(
     opened = open_windows(source)
     try:
         head = bytes(opened.first.view[:_SNIFFED_BYTES])
-        captured, shown = is_capture(head), shown_format(head, named)
+        captured = is_capture(head)
+        shown = None if captured else shown_format(head, named)
         stored = not captured and shown is None and path is not None and begins_store(head)
         if not (captured or stored):
             format = shown or named or no_format(opened.name, head)

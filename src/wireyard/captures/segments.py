@@ -22,7 +22,7 @@ from wireyard.captures.places import Places
 from wireyard.captures.records import NO_TIME
 from wireyard.captures.segment_columns import segment_schema
 from wireyard.errors import SourceError
-from wireyard.schema import Repeated
+from wireyard.schema import Repeated, array_of, as_array
 from wireyard.streams.source import Source
 
 __all__ = ["scan_extent", "scan_files", "scan_segments"]
@@ -32,13 +32,14 @@ Bytes = npt.NDArray[np.uint8]
 Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _LETTERS: Final = "FSRPAUEC"
-_FLAG_TEXTS: Final = pa.array(
+_FLAG_TEXTS: Final = array_of(
     [
         "".join(letter for bit, letter in enumerate(_LETTERS) if flags >> bit & 1)
         for flags in range(256)
-    ]
+    ],
+    pa.string(),
 )
-_TRANSPORTS: Final = pa.array(["tcp", "udp"])
+_TRANSPORTS: Final = array_of(["tcp", "udp"], pa.string())
 _BATCH_BYTES: Final = 8 << 20
 """Of payload: a batch is handed on while it is in the cache, and a binary column ends at 2 GiB."""
 _MOST_FLOWS: Final = 1 << 16
@@ -184,7 +185,8 @@ class _Names:
     def texts(self, flows: Ints, part: int) -> pa.Array:
         """Return one of a flow's texts for each unit: source, target, name."""
         used, places = np.unique(flows, return_inverse=True)
-        return pa.array([self._texts[flow][part] for flow in used.tolist()]).take(pa.array(places))
+        texts = array_of([self._texts[flow][part] for flow in used.tolist()], pa.string())
+        return texts.take(as_array(places))
 
     def _forget(self) -> None:
         self._flows = FlowTable()
@@ -207,7 +209,7 @@ class _Segments:
 
     def of_tcp(self, values: Ints, absent: npt.NDArray[np.bool_] | None = None) -> pa.Array:
         """Return values that datagrams do not have."""
-        return pa.array(values, mask=self.udp if absent is None else self.udp | absent)
+        return as_array(values, self.udp if absent is None else self.udp | absent)
 
     def texts(self, part: int) -> pa.Array:
         """Return a text that is made of the endpoints."""
@@ -227,13 +229,13 @@ class _Segments:
 
 
 _COLUMNS: Final[dict[str, Callable[[_Segments], pa.Array]]] = {
-    "frame": lambda one: pa.array(one.field(Unit.RECORD) + 1),
-    "captured_ns": lambda one: pa.array(one.times_ns, mask=one.times_ns == NO_TIME),
-    "transport": lambda one: _TRANSPORTS.take(pa.array(one.udp.astype(np.int8))),
+    "frame": lambda one: as_array(one.field(Unit.RECORD) + 1),
+    "captured_ns": lambda one: as_array(one.times_ns, one.times_ns == NO_TIME),
+    "transport": lambda one: _TRANSPORTS.take(as_array(one.udp.astype(np.int8))),
     "src_addr": lambda one: one.texts(0),
-    "src_port": lambda one: pa.array(one.field(Unit.SRC_PORT)),
+    "src_port": lambda one: as_array(one.field(Unit.SRC_PORT)),
     "dst_addr": lambda one: one.texts(1),
-    "dst_port": lambda one: pa.array(one.field(Unit.DST_PORT)),
+    "dst_port": lambda one: as_array(one.field(Unit.DST_PORT)),
     "flow": lambda one: one.texts(2),
     "seq": lambda one: one.of_tcp(one.field(Unit.SEQUENCE)),
     "ack": lambda one: one.of_tcp(
@@ -242,7 +244,7 @@ _COLUMNS: Final[dict[str, Callable[[_Segments], pa.Array]]] = {
     "bit_flags": lambda one: one.of_tcp(one.field(Unit.FLAGS)),
     "flags": lambda one: _FLAG_TEXTS.take(one.of_tcp(one.field(Unit.FLAGS))),
     "window": lambda one: one.of_tcp(one.field(Unit.WINDOW), one.field(Unit.WINDOW) < 0),
-    "payload_length": lambda one: pa.array(one.field(Unit.LENGTH)),
-    "cut_bytes": lambda one: pa.array(one.field(Unit.LENGTH) - one.field(Unit.CAPTURED)),
+    "payload_length": lambda one: as_array(one.field(Unit.LENGTH)),
+    "cut_bytes": lambda one: as_array(one.field(Unit.LENGTH) - one.field(Unit.CAPTURED)),
     "payload": lambda one: one.payloads(),
 }

@@ -11,12 +11,12 @@ Rules of this file:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from wireyard.captures.inner import Carrier, Part, Unreadable, inner_stream
+from wireyard.captures.signatures import MAX_RECORD_BYTES, RECORD_START
 from wireyard.captures.stream import Stream
 from wireyard.captures.tls_handshake import (
     TLS12,
@@ -34,11 +34,9 @@ from wireyard.captures.tls_keys import NOT_INSTALLED, KeyLog, has_ciphers
 if TYPE_CHECKING:
     from wireyard.captures.tls_ciphers import Opener, Suite
 
-__all__ = ["OpenedTls", "is_tls", "open_tls"]
+__all__ = ["OpenedTls", "open_tls"]
 
 _HEADER_BYTES: Final = 5
-_MAX_RECORD_BYTES: Final = (1 << 14) + 2048
-"""The most that a record protected by TLS 1.2 may have, which is over what one of 1.3 may."""
 _FIRST_BYTES: Final = 1 << 16
 _GROWTH: Final = 4
 """How much of a direction is in memory at first, and how that grows while its records are read."""
@@ -48,11 +46,6 @@ _CHANGE_CIPHER_SPEC, _ALERT, _HANDSHAKE, _APPLICATION, _HEARTBEAT = range(20, 25
 _CLIENT_HELLO, _SERVER_HELLO, _END_OF_EARLY_DATA = 1, 2, 5
 _ENCRYPTED_EXTENSIONS, _FINISHED, _KEY_UPDATE = 8, 20, 24
 _FATAL: Final = 2
-_BEGINS: Final = re.compile(rb"\x16\x03[\0-\x04](..[\x01\x02]|.{0,2}\Z)", re.S)
-"""A record with the first message of a client or a server, or as much of it as there is."""
-_INSIDE: Final = re.compile(rb"[\x14-\x18]\x03[\0-\x04]")
-_CHAIN: Final = 3
-"""Headers in a row that prove records, where no handshake was captured."""
 
 
 class OpenedTls(NamedTuple):
@@ -61,33 +54,6 @@ class OpenedTls(NamedTuple):
     carrier: Carrier
     streams: list[Stream] | None
     """The streams inside, in the order of those that carry them; None if nothing was opened."""
-
-
-def is_tls(head: bytes) -> bool:
-    """Return whether a stream's first bytes are TLS, even if it was captured from later on.
-
-    A handshake's first record is told by its first bytes. Without that, records are looked for
-    that follow each other, from the first byte on or behind the rest of one.
-    """
-    if _BEGINS.match(head):
-        return True
-    starts = (found.start() for found in _INSIDE.finditer(head, 0, _MAX_RECORD_BYTES))
-    return any(_is_chain(head, start) for start in starts)
-
-
-def _is_chain(head: bytes, at: int) -> bool:
-    """Return whether there are records from a place on: several, or nothing else to the end."""
-    start = at
-    for _ in range(_CHAIN):
-        if at == len(head):
-            return start == 0
-        size = int.from_bytes(head[at + 3 : at + _HEADER_BYTES], "big")
-        if not _INSIDE.match(head, at) or not 0 < size <= _MAX_RECORD_BYTES:
-            return False
-        at += _HEADER_BYTES + size
-        if at > len(head):
-            return False
-    return True
 
 
 def open_tls(streams: Sequence[Stream], keys: KeyLog) -> OpenedTls:
@@ -161,7 +127,7 @@ class _Side:
 
     def _next(self) -> _Record | None:
         at = self._at
-        if len(self._data) < min(at + _HEADER_BYTES + _MAX_RECORD_BYTES, self._stop):
+        if len(self._data) < min(at + _HEADER_BYTES + MAX_RECORD_BYTES, self._stop):
             self._data = self.stream.head(_GROWTH * len(self._data))
         left = len(self._data) - at
         if left == 0 and at == self.stream.size:
@@ -169,7 +135,7 @@ class _Side:
         header = bytes(self._data[at : at + _HEADER_BYTES])
         size = int.from_bytes(header[3:], "big")
         if len(header) == _HEADER_BYTES and not (
-            _INSIDE.match(header) and size <= _MAX_RECORD_BYTES
+            RECORD_START.match(header) and size <= MAX_RECORD_BYTES
         ):
             raise Unreadable(f"begins with {header.hex(' ')}, which is no header of a record")
         if left < _HEADER_BYTES or left < _HEADER_BYTES + size:

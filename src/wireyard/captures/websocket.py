@@ -14,9 +14,10 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from wireyard.captures.inner import Carrier, Part, Unreadable, inner_stream
+from wireyard.captures.signatures import HTTP_START
 from wireyard.captures.stream import Stream
 
-__all__ = ["InflateBudget", "OpenedHttp", "is_http", "open_http"]
+__all__ = ["InflateBudget", "OpenedHttp", "open_http"]
 
 MAX_HEAD_BYTES: Final = 1 << 16
 """Of a request's or response's lines; servers take 8 to 16 KiB."""
@@ -25,11 +26,6 @@ _MAX_MESSAGE_BYTES: Final = (1 << 28) + 4
 _MAX_INFLATED_BYTES: Final = 1 << 30
 """Of all streams of a capture together, which are in memory."""
 
-_BEGINS: Final = re.compile(
-    rb"(?:GET|PUT|POST|HEAD|PATCH|TRACE|DELETE|OPTIONS|CONNECT) [!-~]+ HTTP/1\.[01]\r\n"
-    rb"|HTTP/1\.[01] [1-5]\d\d[ \r]"
-    rb"|PRI \* HTTP/2\.0\r\n"
-)
 _TUNNEL: Final = re.compile(r"[^?]*\?Type=(?:connect|push|pull)(?:&.*)?")
 """Targets of the requests that Open MQ's clients make of its HTTP connection service."""
 _CONTINUATION, _TEXT, _BINARY, _CLOSE = 0, 1, 2, 8
@@ -63,11 +59,6 @@ class _Head(NamedTuple):
     fields: dict[str, str]
     """By their names in lower case; those of one name joined with commas."""
     size: int
-
-
-def is_http(head: bytes) -> bool:
-    """Return whether a stream's first bytes are those of HTTP."""
-    return _BEGINS.match(head) is not None
 
 
 def open_http(streams: Sequence[Stream], budget: InflateBudget) -> OpenedHttp:
@@ -108,7 +99,7 @@ def open_http(streams: Sequence[Stream], budget: InflateBudget) -> OpenedHttp:
 def _head(data: bytes) -> _Head | None:
     """Return the head that bytes begin with; None if they do not begin with a whole one."""
     stop = data.find(b"\r\n\r\n")
-    if not _BEGINS.match(data) or stop < 0:
+    if not HTTP_START.match(data) or stop < 0:
         return None
     line, *lines = data[:stop].decode("latin-1").split("\r\n")
     fields: dict[str, str] = {}

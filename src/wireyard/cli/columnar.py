@@ -9,7 +9,6 @@ from typing import IO, Protocol
 
 import pyarrow as pa
 
-from wireyard.cli.csv import PAYLOAD_TEXTS, CsvWriter
 from wireyard.cli.output import open_output, to_terminal
 from wireyard.cli.reading import OpenInput, read_parts
 from wireyard.cli.selection import Selection
@@ -121,6 +120,8 @@ class Tables:
             return _ArrowWriter(schema, file)
         if self._kind == "parquet":
             return _ParquetWriter(schema, file)
+        from wireyard.cli.csv import PAYLOAD_TEXTS, CsvWriter
+
         request = selection.request
         return CsvWriter(
             schema,
@@ -150,8 +151,11 @@ def _check_request(selection: Selection, kind: str) -> None:
         Payloads to be shown in a way that the kind has none for, or nested packets.
     """
     choice = selection.payload
-    if kind == "csv" and choice not in (*PAYLOAD_TEXTS, "none"):
-        raise UsageError(f"--payload {choice} is for table and jsonl; csv has text and bytes")
+    if kind == "csv":
+        from wireyard.cli.csv import PAYLOAD_TEXTS
+
+        if choice not in (*PAYLOAD_TEXTS, "none"):
+            raise UsageError(f"--payload {choice} is for table and jsonl; csv has text and bytes")
     if kind != "csv" and selection.shown_body is not None:
         raise UsageError(f"--payload {choice} is for text; {kind} holds bytes")
     if selection.request.nested:
@@ -238,7 +242,7 @@ def _encodings(schema: pa.Schema) -> tuple[list[str], list[str]]:
     from pyarrow import parquet
 
     sink = pa.BufferOutputStream()
-    parquet.write_table(schema.empty_table(), sink)
+    parquet.ParquetWriter(sink, schema).close()
     columns = parquet.ParquetFile(pa.BufferReader(sink.getvalue())).schema
     paths = [columns.column(place).path for place in range(len(columns.names))]
     delta = [field.name for field in schema if pa.types.is_int64(field.type)]

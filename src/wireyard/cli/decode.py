@@ -64,8 +64,8 @@ class _Job:
 
     def readings(self) -> Generator[OpenInput]:
         """Yield the inputs one after the other; what was wrong with one is printed after it."""
-        from wireyard.captures.following import is_live
         from wireyard.captures.inputs import open_input
+        from wireyard.streams.arrivals import is_live
 
         named = get_format(self.format_name) if self.format_name else None
         for path in self.paths:

@@ -10,12 +10,12 @@ from itertools import groupby, repeat, takewhile
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from wireyard.cli.faults import Faults
 from wireyard.cli.progress import Progress
 from wireyard.cli.selection import Selection
 from wireyard.java import storable
+from wireyard.schema import empty_batch, scalar_of
 from wireyard.streams.batches import BlockReader, Part
 from wireyard.streams.blocks import Block, DirectedStream, StreamBundle, each_stream
 from wireyard.streams.framer import GAP, MALFORMED, Framer
@@ -166,7 +166,7 @@ def _parts(reading: OpenInput, opened: DirectedStream, reader: BlockReader) -> I
 def _wanted(reading: OpenInput, reader: BlockReader, parts: Sequence[Part]) -> pa.RecordBatch:
     """Return the rows that are wanted of blocks, and count the others by what is wrong."""
     budget, plan = reading.budget, reader.plan
-    batches = reader.read(parts) or [pa.RecordBatch.from_pylist([], plan.schema)]
+    batches = reader.read(parts) or [empty_batch(plan.schema)]
     batch = pa.concat_batches(batches)
     batch = batch.slice(0, budget.take(batch.num_rows))
     if plan.mode == "permissive":
@@ -194,7 +194,9 @@ def _count_odd(block: Block, last: int, faults: Faults) -> None:
 def _count_malformed(
     batch: pa.RecordBatch, parts: Sequence[Part], faults: Mapping[str, Faults]
 ) -> None:
-    malformed = pc.equal(batch["status"], MALFORMED)
+    from pyarrow import compute as pc  # costs more than to read a small capture
+
+    malformed = pc.equal(batch["status"], scalar_of(MALFORMED, pa.string()))
     if pc.any(malformed).as_py():
         names = ["status", "offset", "length", "error"]
         rows = batch.filter(malformed)

@@ -17,7 +17,7 @@ from wireyard.cli.selection import PARENT, Selection
 from wireyard.errors import DecodeError
 from wireyard.formats import get_format
 from wireyard.formats.base import Row
-from wireyard.schema import CAPTURED
+from wireyard.schema import CAPTURED, as_numbers
 from wireyard.streams.blocks import Block, DirectedStream
 from wireyard.streams.framer import MALFORMED, OK
 
@@ -38,7 +38,7 @@ def read_rows(reading: OpenInput, opened: DirectedStream) -> Iterator[Row]:
     plan = selection.row_plan
     common = {"source": opened.name, "stream": opened.stream}
     for block, batch in read_blocks(reading, opened, plan):
-        rows = np.searchsorted(block.offsets, batch["offset"].to_numpy()).tolist()
+        rows = np.searchsorted(block.offsets, as_numbers(batch["offset"])).tolist()
         for number, place in zip(rows, batch.to_pylist(), strict=True):
             row = {**common, **place, **packet_of_row(block, number, place, selection)}
             if selection.opener is not None:

@@ -12,7 +12,7 @@ from wireyard.formats.base import Format, Row
 from wireyard.formats.property_rows import property_text
 from wireyard.java import storable
 from wireyard.layout import Column
-from wireyard.schema import CAPTURED, COMMON, arrow_type, choose_columns, schema_of
+from wireyard.schema import CAPTURED, COMMON, array_of, arrow_type, choose_columns, schema_of
 
 __all__ = ["pick_columns", "rows_to_batch"]
 
@@ -33,7 +33,7 @@ def pick_columns(
 
 def rows_to_batch(columns: Sequence[Column], rows: Sequence[Row]) -> pa.RecordBatch:
     """Return rows as a batch; a value a row does not have is null."""
-    arrays = [pa.array(_values(column, rows), type=arrow_type(column.kind)) for column in columns]
+    arrays = [array_of(_values(column, rows), arrow_type(column.kind)) for column in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns))
 
 

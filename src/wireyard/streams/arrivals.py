@@ -8,23 +8,33 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from glob import glob
+from io import BufferedReader
 from pathlib import Path
 from select import select
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from wireyard.errors import SourceError
-from wireyard.streams.source import reading
+from wireyard.streams.source import compression, reading
 
-__all__ = ["Arrival", "arrivals_of_file", "arrivals_of_pipe", "is_pipe"]
+__all__ = [
+    "Arrival",
+    "arrivals_of_file",
+    "arrivals_of_pipe",
+    "first_bytes",
+    "is_live",
+    "is_pipe",
+]
 
 Stop = Callable[[], bool]
 
 _READ_BYTES: Final = 1 << 20
 """What is read at once. A pipe has 64 KiB at a time unless it is asked to hold more."""
+_MAGIC_BYTES: Final = 4
 _POLL_S: Final = 0.1
 _LAST_S: Final = 0.5
 """Who writes into a pipe is told to stop when we are, and writes what it still has."""
@@ -45,6 +55,23 @@ def is_pipe(descriptor: int) -> bool:
     """Return whether bytes of a descriptor come when somebody writes them."""
     mode = os.fstat(descriptor).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+
+
+def is_live(source: object) -> bool:
+    """Return whether a source is a pipe whose bytes are read as they arrive, and not compressed."""
+    if source == "-":
+        try:
+            descriptor = sys.stdin.buffer.fileno()
+        except (OSError, ValueError):
+            return False
+        # What a decompressor has ready is known to nobody but it.
+        return is_pipe(descriptor) and not compression(first_bytes()[:_MAGIC_BYTES])
+    return isinstance(source, str | os.PathLike) and Path(source).is_fifo()
+
+
+def first_bytes() -> bytes:
+    """Return what the buffer of standard input holds, filled once if it holds nothing."""
+    return cast(BufferedReader, sys.stdin.buffer).peek(_MAGIC_BYTES)
 
 
 def arrivals_of_pipe(descriptor: int, name: str, stop: Stop) -> Iterator[Arrival]:

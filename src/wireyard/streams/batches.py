@@ -17,7 +17,7 @@ from wireyard.errors import DecodeError
 from wireyard.formats.base import Row
 from wireyard.formats.rows import rows_to_batch
 from wireyard.java import storable
-from wireyard.schema import CAPTURED, COMMON, Repeated, as_array, repeat_texts
+from wireyard.schema import CAPTURED, COMMON, Repeated, as_array, as_numbers, repeat_texts
 from wireyard.streams.blocks import (
     UNKNOWN,
     Block,
@@ -135,7 +135,7 @@ class BlockReader:
             return batches
         good = np.ones(len(block.offsets), np.bool_)
         good[list(bad)] = False
-        table = pa.Table.from_batches(batches).filter(pa.array(good))
+        table = pa.Table.from_batches(batches).filter(as_array(good))
         left: list[pa.RecordBatch] = table.to_batches()
         return left
 
@@ -200,7 +200,7 @@ class BlockReader:
         assert self.plan.expression is not None
         table = pa.Table.from_batches(reader.read(parts))
         table = table.append_column("", as_array(np.arange(table.num_rows)))
-        wanted: Ints = table.filter(self.plan.expression)[""].to_numpy()
+        wanted: Ints = as_numbers(table.filter(self.plan.expression)[""].combine_chunks())
         left, start = [], 0
         for opened, block in parts:
             stop = start + len(block.offsets)
@@ -281,7 +281,7 @@ class BlockReader:
 def _known(values: Ints) -> pa.Array:
     """Return a column of the source, null where it knows nothing."""
     unknown = values == UNKNOWN
-    return pa.array(values, mask=unknown) if unknown.any() else as_array(values)
+    return as_array(values, unknown if unknown.any() else None)
 
 
 def _in_order(batch: pa.RecordBatch, more: pa.RecordBatch, order: Ints) -> list[pa.RecordBatch]:

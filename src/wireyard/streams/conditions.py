@@ -18,17 +18,19 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import reduce
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from wireyard.errors import UsageError
 from wireyard.formats import get_format, names
 from wireyard.formats.base import Format
 from wireyard.formats.rows import pick_columns
 from wireyard.layout import Column
-from wireyard.schema import CAPTURED, COMMON
+from wireyard.schema import CAPTURED, COMMON, array_of, scalar_of
+
+if TYPE_CHECKING:
+    from pyarrow import compute as pc
 
 __all__ = [
     "ALIASES",
@@ -53,6 +55,11 @@ FILTERED_KINDS: Mapping[str, type] = MappingProxyType(
 )
 """The kinds of columns that conditions take, and what a value is in Python."""
 
+_COMPARED_AS: Mapping[str, pa.DataType] = MappingProxyType(
+    {"bool": pa.bool_(), "int32": pa.int64(), "int64": pa.int64(), "string": pa.string()}
+)
+"""The types of values, which may be larger than those of their column."""
+
 _OPERATORS: Mapping[str, Callable[[pc.Expression, Any], pc.Expression]] = MappingProxyType(
     {
         "==": operator.eq,
@@ -62,7 +69,7 @@ _OPERATORS: Mapping[str, Callable[[pc.Expression, Any], pc.Expression]] = Mappin
         ">": operator.gt,
         ">=": operator.ge,
         # Of null Arrow says that it is in no list; with the second part that is not known.
-        "in": lambda field, values: field.isin(list(values)) | (field != field),
+        "in": lambda field, values: field.isin(values) | (field != field),
     }
 )
 _INT64 = range(-(1 << 63), 1 << 63)
@@ -170,6 +177,8 @@ def bind(
         else:
             pick_columns(format, [one.column], captured=captured)  # which says what there is
 
+    from pyarrow import compute as pc  # costs more than to read a small capture
+
     def expression(part: Tree) -> pc.Expression:
         if isinstance(part, Negation):
             return ~expression(part.part)
@@ -177,9 +186,11 @@ def bind(
             return reduce(operator.and_ if part.all else operator.or_, map(expression, part.parts))
         column = known.get(part.column) or known.get(ALIASES.get(part.column, ""))
         if column is None:
-            return pc.scalar(pa.scalar(None, pa.bool_()))
-        value = _value(part, column)
-        return _OPERATORS[part.sign](pc.field(column.name), value)
+            return pc.scalar(scalar_of(None, pa.bool_()))
+        value, kind = _value(part, column), _COMPARED_AS[column.kind]
+        listed = part.sign == "in"
+        compared = array_of(list(value), kind) if listed else scalar_of(value, kind)
+        return _OPERATORS[part.sign](pc.field(column.name), compared)
 
     return BoundFilter(tuple(columns.values()), expression(tree), tuple(missing))
 

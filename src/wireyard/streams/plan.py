@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from wireyard.errors import UsageError
 from wireyard.formats.base import Format
@@ -15,6 +15,9 @@ from wireyard.layout import Column
 from wireyard.schema import schema_of
 from wireyard.streams.conditions import Condition, Where, bind, parse
 from wireyard.streams.framer import Framer
+
+if TYPE_CHECKING:
+    from pyarrow import compute as pc
 
 __all__ = ["MODES", "Condition", "Plan", "Where", "make_plan"]
 

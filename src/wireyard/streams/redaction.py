@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from wireyard.formats.base import Format, Row
+from wireyard.schema import array_of, as_numbers
 
 __all__ = ["Redactor"]
 
@@ -51,14 +52,14 @@ class Redactor:
                 values[at] = row[name]
             field = batch.schema.get_field_index(name)
             batch = batch.set_column(
-                field, batch.schema.field(field), pa.array(values, batch.schema.field(field).type)
+                field, batch.schema.field(field), array_of(values, batch.schema.field(field).type)
             )
         return batch, np.array(sorted(changes), np.int64)
 
     def _suspects(self, batch: pa.RecordBatch, decider: str) -> Ints:
         """Return the rows that are not clean by the value of the column that decides."""
         encoded = batch[decider].dictionary_encode(null_encoding="encode")
-        codes = encoded.indices.to_numpy()
+        codes = as_numbers(encoded.indices)
         suspects = []
         for code, value in enumerate(encoded.dictionary.to_pylist()):
             if value in self._clean:

@@ -12,14 +12,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import file_digest
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 from uuid import uuid4
 
 import pyarrow as pa
-from pyarrow import fs
 
 from wireyard.errors import SourceError
+
+if TYPE_CHECKING:
+    from pyarrow import fs
 
 __all__ = [
     "Reading",
@@ -180,6 +182,8 @@ def filesystem(path: str) -> tuple[fs.FileSystem, str]:
     SourceError
         A URL of a scheme that neither Arrow nor an installed fsspec package knows.
     """
+    from pyarrow import fs  # with the clients of stores
+
     if "://" not in path:
         return fs.LocalFileSystem(), os.path.abspath(path)
     scheme, rest = path.split("://", 1)
@@ -193,6 +197,7 @@ def filesystem(path: str) -> tuple[fs.FileSystem, str]:
 
 def _through_fsspec(path: str) -> tuple[fs.FileSystem, str]:
     import fsspec
+    from pyarrow import fs
 
     try:
         found, inner = fsspec.core.url_to_fs(path)
