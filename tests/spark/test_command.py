@@ -18,6 +18,7 @@ from tests.make import item, items, packet
 from wireyard.cli import exits, main
 from wireyard.cli.spark_log import SparkLog
 from wireyard.errors import LedgerError, SourceError
+from wireyard.lake.commits import Commit, CommitLog
 from wireyard.layers.tables import FACTS
 from wireyard.spark import sessions
 from wireyard.spark.lake import Lake, LakeError
@@ -83,6 +84,23 @@ def test_kernels_are_ready_before_a_local_spark_starts(
     result = wireyard_run(tmp_path / "in.jmq", "--lake", tmp_path / "lake", "--master", master)
     assert result.exit_code == 3
     assert order == (["kernels", "session"] if master.startswith("local") else ["session"])
+
+
+def test_a_run_with_nothing_to_do_reads_the_record_once(
+    stream: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = tmp_path / "lake"
+    assert wireyard_run(stream, "--lake", lake, "-q").exit_code == 0
+    read: list[int] = []
+    read_commit = CommitLog.read
+
+    def counted(log: CommitLog, number: int) -> Commit:
+        read.append(number)
+        return read_commit(log, number)
+
+    monkeypatch.setattr(CommitLog, "read", counted)
+    assert wireyard_run(stream, "--lake", lake, "-q").exit_code == 0
+    assert read == [1]
 
 
 def test_a_run_and_another(stream: Path, asked: list[str | None]) -> None:

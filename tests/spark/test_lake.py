@@ -341,6 +341,18 @@ def test_a_reader_keeps_its_commit(tmp_path: Path) -> None:
     assert names(read_lake(str(tmp_path), 1)) == BEFORE
 
 
+def test_a_commit_that_is_known_counts_as_long_as_it_is_the_newest(tmp_path: Path) -> None:
+    with Lake.open(str(tmp_path)) as lake:
+        first_commit(lake)
+    known = read_lake(str(tmp_path)).record
+    with Lake.open(str(tmp_path), known=known) as lake:
+        assert lake.record is known
+        second_commit(lake)
+    with Lake.open(str(tmp_path), known=known) as lake:
+        assert lake.commits == 2
+        assert names(lake) == AFTER
+
+
 def test_older_commits_expire(tmp_path: Path) -> None:
     with Lake.open(str(tmp_path)) as lake:
         first_commit(lake)

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import IO, TYPE_CHECKING, Any, Self
 
@@ -148,10 +149,7 @@ def command(
         from wireyard.payloads import parse_rules
 
         parse_rules(payload)
-    spark_settings = _settings_of(conf)
-    how = {"rotated": rotated, "by_content": by_content, "skip_missing": skip_missing}
     settings: dict[str, Any] = {
-        "skip_missing": skip_missing,
         "secrets": secrets,
         "max_packet_bytes": max_packet_bytes,
         "decode_as": decode_as,
@@ -160,10 +158,11 @@ def command(
     }
     if master is not None:
         settings["few_bytes"] = -1
+    kinds = {"table_format": table_format, "partition_by": partition_by}
+    look = {"format": format_name, "by_content": by_content, "skip_missing": skip_missing}
+    given = _Given(inputs, lake, kinds, master, _settings_of(conf), look, rotated, quiet, settings)
     try:
-        fill = _follow if follow else _fill
-        kinds = {"table_format": table_format, "partition_by": partition_by}
-        fill(inputs, lake, kinds, master, spark_settings, format_name, how, quiet, settings)
+        (_follow if follow else _fill)(given)
     except LakeDamaged:
         raise
     except LakeError as error:
@@ -185,84 +184,87 @@ def _settings_of(conf: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def _fill(
-    inputs: tuple[str, ...],
-    folder: str,
-    kinds: dict[str, Any],
-    master: str | None,
-    conf: dict[str, str],
-    format_name: str | None,
-    how: dict[str, bool],
-    quiet: bool,
-    settings: dict[str, Any],
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What was given on the command line."""
+
+    inputs: tuple[str, ...]
+    lake: str
+    kinds: dict[str, Any]
+    """What kind of lake is made: parameters of `Lake.open`."""
+    master: str | None
+    conf: dict[str, str]
+    look: dict[str, Any]
+    """How files are looked at: parameters of `Looking`."""
+    rotated: bool
+    quiet: bool
+    settings: dict[str, Any]
+    """How they are read: parameters of `fill_lake`."""
+
+
+def _fill(given: _Given) -> None:
+    """Add what is new to a lake."""
     from wireyard.cli.spark_log import SparkLog
     from wireyard.cli.summary import print_summary
     from wireyard.spark.files import absolute
-    from wireyard.spark.inputs import list_inputs
+    from wireyard.spark.inputs import Looking, list_inputs
     from wireyard.spark.lake import Lake
-    from wireyard.spark.report import Report, held_stamps, new_inputs
+    from wireyard.spark.report import Report, held_commit, new_inputs
 
-    held = held_stamps(folder)
-    listing = list_inputs(inputs, format_name, inside=absolute(folder), held=held, **how)
+    known = held_commit(given.lake)
+    held = [each.stamp for each in known.inputs.values()] if known is not None else []
+    look = Looking(**given.look, held=held)
+    listing = list_inputs(given.inputs, look, inside=absolute(given.lake), rotated=given.rotated)
     for text in listing.left_out:
         exits.note(f"left out: {text}")
     with (
         SparkLog() as log,
-        Lake.open(folder, **kinds) as lake,
-        _Watch(quiet) as watch,
+        Lake.open(given.lake, **given.kinds, known=known) as lake,
+        _Watch(given.quiet) as watch,
     ):
         new, again = new_inputs(lake, listing.inputs)
         if new:
             from wireyard.spark.job import fill_lake
 
-            start = _starter(master, conf, log, watch)
-            report = fill_lake(lake, listing.inputs, start, watch, **settings)
+            start = _starter(given, log, watch)
+            missing = given.look["skip_missing"]
+            settings = given.settings
+            report = fill_lake(lake, listing.inputs, start, watch, skip_missing=missing, **settings)
         else:
             report = Report(unchanged=len(listing.inputs) - len(again), notes=again)
     for text in report.notes:
         exits.note(text)
-    if not quiet:
+    if not given.quiet:
         with open_output(None, binary=False) as target:
             print_summary(target, lake, report, watch.reading_s, watch.total_s)
 
 
-def _follow(
-    inputs: tuple[str, ...],
-    folder: str,
-    kinds: dict[str, Any],
-    master: str | None,
-    conf: dict[str, str],
-    format_name: str | None,
-    how: dict[str, bool],
-    quiet: bool,
-    settings: dict[str, Any],
-) -> None:
+def _follow(given: _Given) -> None:
     """Fill a lake with what comes, until Ctrl-C."""
     from wireyard.cli.follow import FollowLine
     from wireyard.cli.live import stopping
     from wireyard.cli.spark_log import SparkLog
     from wireyard.spark.following import follow_lake
+    from wireyard.spark.inputs import Looking
     from wireyard.spark.lake import Lake
 
-    del settings["skip_missing"]  # files come and go
-    line = FollowLine(quiet)
+    line = FollowLine(given.quiet)
+    look = Looking(**given.look)
     with (
         SparkLog() as log,
-        Lake.open(folder, **kinds) as lake,
+        Lake.open(given.lake, **given.kinds) as lake,
         _Watch(quiet=True) as watch,
         stopping() as stop,
     ):
-        start = _starter(master, conf, log, watch)
-        settings |= {"format": format_name, "by_content": how["by_content"]}
+        start = _starter(given, log, watch)
         try:
-            follow_lake(lake, inputs, start, watch, line, stop, **settings)
+            follow_lake(lake, given.inputs, start, watch, line, stop, look=look, **given.settings)
         finally:
             line.end()
 
 
 def _starter(
-    master: str | None, conf: dict[str, str], log: SparkLog, watch: _Watch
+    given: _Given, log: SparkLog, watch: _Watch
 ) -> Callable[[], Any]:  # Spark is named in its own room only
     """Return what starts Spark."""
 
@@ -271,13 +273,13 @@ def _starter(
 
         before = watch.name
         watch.stage("starting Spark")
-        if master is None or master.startswith("local"):
+        if given.master is None or given.master.startswith("local"):
             from wireyard.accelerate import load_kernels
 
             # Not left to the workers: what they say of the time it takes is kept in the log.
             load_kernels()
         with log.taking():
-            spark = session(master, app_name="wireyard run", **conf)
+            spark = session(given.master, app_name="wireyard run", **given.conf)
         watch.stage(before)
         return spark
 

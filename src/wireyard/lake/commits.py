@@ -8,10 +8,11 @@ one step on a disk and on an object store, which at most one of several writers 
 
 from __future__ import annotations
 
+import gc
 import json
 import zlib
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -277,19 +278,30 @@ class CommitLog:
         with self._fs.open_input_stream(path) as file:
             content = file.read()
         try:
-            record = json.loads(content)
-            version = record["record"]
-            if version == _RECORD_VERSION:
-                return _from_json(record)
+            with _no_collection():
+                record = json.loads(content)
+                version = record["record"]
+                if version == _RECORD_VERSION:
+                    return _from_json(record)
         except (ValueError, KeyError, TypeError, IndexError, AttributeError):
             raise LakeDamaged(f"{self._url}: the record of commit {number} is damaged") from None
         other = "a newer" if version > _RECORD_VERSION else "an older"
         raise LakeError(f"{self._url}: was written by {other} wireyard; name a new folder")
 
-    def newest(self) -> Commit:
-        """Return the newest commit; of an empty log number 0, which holds nothing."""
+    def newest(self, known: Commit | None = None) -> Commit:
+        """Return the newest commit; of an empty log number 0, which holds nothing.
+
+        Parameters
+        ----------
+        known
+            A commit that was read before; its record is not read again.
+        """
         numbers = list(self.times())
-        return self.read(numbers[-1]) if numbers else Commit(0, "", datetime.now(UTC))
+        if not numbers:
+            return Commit(0, "", datetime.now(UTC))
+        if known is not None and known.number == numbers[-1]:
+            return known
+        return self.read(numbers[-1])
 
     def create(self, commit: Commit) -> None:
         """Make a commit, unless there is one of its number.
@@ -316,3 +328,19 @@ class CommitLog:
 
 def _record_name(number: int) -> str:
     return f"{number:0{_DIGITS}d}{_SUFFIX}"
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Pause Python's search for cycles, which a record has none of.
+
+    It would go through all objects again and again while some hundred thousand are made of a large
+    record: 0.27 s of processor time instead of 0.10 for one of 10,000 inputs.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

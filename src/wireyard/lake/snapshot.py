@@ -47,13 +47,13 @@ class LakeSnapshot:
     Its files stay for an hour after the commit that replaced them.
     """
 
-    def __init__(self, url: str, number: int | None = None) -> None:
+    def __init__(self, url: str, number: int | None = None, known: Commit | None = None) -> None:
         self.url = url
         self.system, self._root = filesystem(url)
         self._local = isinstance(self.system, fs.LocalFileSystem)
         name = f"{self.root}/{COMMITS}"
         self._log = CommitLog(url, self.system, self.inner(COMMITS), name)
-        self._commit = self._log.newest() if number is None else self._log.read(number)
+        self._commit = self._log.newest(known) if number is None else self._log.read(number)
 
     @property
     def root(self) -> str:

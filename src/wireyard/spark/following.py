@@ -11,13 +11,13 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from wireyard.spark.files import FoundFile
-from wireyard.spark.inputs import is_as_it_was, look_at
+from wireyard.spark.inputs import Looking, is_as_it_was, look_at
 from wireyard.spark.job import FEW_BYTES, fill_lake
 from wireyard.spark.lake import Lake
 from wireyard.spark.replacing import OPEN_STATES
@@ -76,8 +76,7 @@ class Listener(Protocol):
 
 @dataclass(slots=True)
 class _Settings:
-    format: str | None
-    by_content: bool
+    look: Looking
     most_bytes: int
     fill: dict[str, Any] = field(default_factory=dict)
 
@@ -90,8 +89,7 @@ def follow_lake(
     listener: Listener,
     stop: Callable[[], bool],
     *,
-    format: str | None = None,
-    by_content: bool = False,
+    look: Looking | None = None,
     most_bytes: int = FEW_BYTES,
     **settings: Any,
 ) -> None:
@@ -99,7 +97,7 @@ def follow_lake(
 
     Parameters
     ----------
-    paths, format, by_content
+    paths, look
         Those of `list_inputs`.
     stop
         Is asked a few times a second whether to end.
@@ -119,7 +117,8 @@ def follow_lake(
     """
     lake.retention = RETENTION
     settings["skip_missing"] = True
-    given = _Settings(format, by_content, most_bytes, settings)
+    look = replace(look or Looking(), skip_missing=True)  # files come and go
+    given = _Settings(look, most_bytes, settings)
     _Following(lake, Watched(paths, lake.root), get_session, watch, listener, given).run(stop)
 
 
@@ -178,7 +177,7 @@ class _Following:
 
     def _grow(self, stopping: bool) -> None:
         """Commit what is new of files that grow."""
-        if self._settings.by_content:
+        if self._settings.look.by_content:
             return
         files = {file.path: file for file in self._watched.changed() if self._is_growing(file)}
         if not files and "_growth" not in self.__dict__:
@@ -236,7 +235,7 @@ class _Following:
         growth = self._growth
         if growth.holds(file.path):
             return True
-        listing = look_at([file], self._settings.format, skip_missing=True)
+        listing = look_at([file], self._settings.look)
         if not listing.inputs:
             return False
         found = listing.inputs[0]
@@ -268,13 +267,7 @@ class _Following:
     def _read(self, batch: Sequence[FoundFile]) -> None:
         """Commit what is new in some files."""
         settings = self._settings
-        listing = look_at(
-            batch,
-            settings.format,
-            roots=self._watched.roots,
-            by_content=settings.by_content,
-            skip_missing=True,
-        )
+        listing = look_at(batch, settings.look, self._watched.roots)
         for text in listing.left_out:
             self._listener.note(f"left out: {text}")
         for file in batch:

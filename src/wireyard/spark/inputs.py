@@ -27,6 +27,7 @@ __all__ = [
     "MISSING",
     "FoundInput",
     "Listing",
+    "Looking",
     "distinct",
     "identity_of",
     "is_as_it_was",
@@ -74,33 +75,36 @@ class Listing:
     left_out: list[str]
 
 
+@dataclass(frozen=True, slots=True)
+class Looking:
+    """How files are looked at."""
+
+    format: str | None = None
+    """Name of the format of all of them; by the first bytes of each if None."""
+    by_content: bool = False
+    """Whether all of each file is read for its checksum, by which copies are known."""
+    skip_missing: bool = False
+    """Whether a file that is gone before it was looked at is left out."""
+    held: Collection[Mapping[str, Any]] = ()
+    """Stamps of files that were looked at before. One that the system has not changed since then
+    is what it was, and not opened."""
+
+
 def list_inputs(
     paths: Sequence[str],
-    format: str | None = None,
-    inside: str | None = None,
+    look: Looking = Looking(),
     *,
+    inside: str | None = None,
     rotated: bool = False,
-    by_content: bool = False,
-    skip_missing: bool = False,
-    held: Iterable[Mapping[str, Any]] = (),
 ) -> Listing:
     """Find and look at every file that the paths stand for, folders in folders too.
 
     Parameters
     ----------
-    format
-        Name of the format of all of them; by the first bytes of each if None.
     inside
         A folder, the lake, whose files are no inputs.
     rotated
         Whether all captures in a folder are one, that went on in a new file again and again.
-    by_content
-        Whether all of each file is read for its checksum, by which copies are known.
-    skip_missing
-        Whether a file that is gone before it was looked at is left out.
-    held
-        Stamps of files that were looked at before. One that the system has not changed since then
-        is what it was, and not opened.
 
     Raises
     ------
@@ -114,9 +118,7 @@ def list_inputs(
     kept = [file for file in found.values() if not (inside and file.path.startswith(f"{inside}/"))]
     if not kept:
         raise SourceError(f"{', '.join(paths)}: no file to read there")
-    listing = look_at(
-        kept, format, roots=roots, by_content=by_content, skip_missing=skip_missing, held=held
-    )
+    listing = look_at(kept, look, roots)
     inputs, left_out = listing.inputs, listing.left_out
     if rotated:
         inputs, again = distinct(inputs, {})
@@ -124,16 +126,8 @@ def list_inputs(
     return Listing(inputs, left_out)
 
 
-def look_at(
-    files: Sequence[FoundFile],
-    format: str | None = None,
-    *,
-    roots: Collection[str] = (),
-    by_content: bool = False,
-    skip_missing: bool = False,
-    held: Iterable[Mapping[str, Any]] = (),
-) -> Listing:
-    """Look at files that were found; the parameters are those of `list_inputs`.
+def look_at(files: Sequence[FoundFile], look: Looking, roots: Collection[str] = ()) -> Listing:
+    """Look at files that were found.
 
     Parameters
     ----------
@@ -147,13 +141,12 @@ def look_at(
     UnknownFormat
         A file named by itself begins like no format.
     """
-    named = get_format(format).label if format else None
-    known = {tuple(each["file"]): each for stamp in held for each in _kept(stamp)}
+    named = get_format(look.format).label if look.format else None
+    known = {tuple(each["file"]): each for stamp in look.held for each in _kept(stamp)}
     with ThreadPoolExecutor(_THREADS) as pool:
-        found_again = [_as_before(file, known, named, by_content) for file in files]
+        found_again = [_as_before(file, known, named, look.by_content) for file in files]
         new = [file for file, before in zip(files, found_again, strict=True) if before is None]
-        look = partial(_look_at, named=named, by_content=by_content, skip_missing=skip_missing)
-        looking = pool.map(look, new)
+        looking = pool.map(partial(_look_at, named=named, look=look), new)
         looked_at = [each or next(looking) for each in found_again]
     left_out = [each for each in looked_at if isinstance(each, str)]
     for file, each in zip(files, looked_at, strict=True):
@@ -222,14 +215,12 @@ def _joined(inputs: Sequence[FoundInput]) -> list[FoundInput]:
     return list(joined.values())
 
 
-def _look_at(
-    file: FoundFile, named: str | None, by_content: bool, skip_missing: bool
-) -> FoundInput | str:
+def _look_at(file: FoundFile, named: str | None, look: Looking) -> FoundInput | str:
     """Return a file as an input, or why it is none."""
     try:
-        return _looked_at(file, named, by_content)
+        return _looked_at(file, named, look.by_content)
     except SourceError:
-        if skip_missing and is_missing(file.path):
+        if look.skip_missing and is_missing(file.path):
             return f"{file.path}: {MISSING}"
         raise
 

@@ -105,8 +105,8 @@ class Change:
 class Lake(LakeSnapshot):
     """A lake that one run changes. Made by `open`, which locks it and deletes what is over."""
 
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
+    def __init__(self, url: str, known: Commit | None = None) -> None:
+        super().__init__(url, known=known)
         self.run = uuid4().hex
         self.retention = RETENTION
         """How long files and records stay once a commit has replaced them."""
@@ -123,6 +123,7 @@ class Lake(LakeSnapshot):
         damaged: bool = False,
         table_format: str | None = None,
         partition_by: str | None = None,
+        known: Commit | None = None,
     ) -> Iterator[Self]:
         """Open a lake for one run: make it where it is not there, lock it, finish what a crash cut.
 
@@ -134,6 +135,8 @@ class Lake(LakeSnapshot):
             One of `TABLE_FORMATS`; that of the lake if None, Parquet of a new one.
         partition_by
             ``day`` for files of a day each; as the lake is if None.
+        known
+            A commit of it that was read before, and is not read again if it is the newest.
 
         Raises
         ------
@@ -149,7 +152,7 @@ class Lake(LakeSnapshot):
                 _make(system, root, url)
             held.enter_context(_locked(f"{root}/{_LOCK}", url) if local else nullcontext())
             with writing(url):
-                lake = cls(url)
+                lake = cls(url, known)
                 lake._choose(table_format, partition_by)
                 if not damaged:
                     lake.check_files()

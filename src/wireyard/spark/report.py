@@ -5,16 +5,17 @@ Apart from the job, whose imports take longer than a run that has nothing to do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from wireyard.errors import WireError
 from wireyard.lake import read_lake
+from wireyard.lake.commits import Commit
 from wireyard.spark.inputs import FoundInput, distinct, identity_of, is_as_it_was
 from wireyard.spark.lake import Input, Lake
 
-__all__ = ["Report", "Watch", "held_stamps", "new_inputs"]
+__all__ = ["Report", "Watch", "held_commit", "new_inputs"]
 
 
 class Watch(Protocol):
@@ -57,13 +58,12 @@ def new_inputs(lake: Lake, found: Sequence[FoundInput]) -> tuple[list[FoundInput
     return distinct(new, known)
 
 
-def held_stamps(url: str) -> list[Mapping[str, Any]]:
-    """Return the stamps of the inputs of a lake; of none if it cannot be read, or is not there."""
+def held_commit(url: str) -> Commit | None:
+    """Return the newest commit of a lake; None if it cannot be read, or is not there."""
     try:
-        held = read_lake(url, check=False)
+        return read_lake(url, check=False).record
     except WireError:
-        return []  # what opens it to write says why
-    return [each.stamp for each in held.inputs.values()]
+        return None  # what opens it to write says why
 
 
 def _is_held(lake: Lake, found: FoundInput) -> bool:
