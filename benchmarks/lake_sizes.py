@@ -2,8 +2,8 @@
 
 Three tables. Lakes of ever more small captures: what adding one capture takes, and what a run takes
 that has nothing to add. A made-up lake of two million streams: the time and memory of each way to
-open it. A capture that went on in ever more files: time and memory under ``ulimit -n 1024``. Each
-case is a process of its own, whose time is that of user and system.
+open it. The same packets in ever more files of a capture: time and memory under ``ulimit -n 1024``.
+Each case is a process of its own, whose time is that of user and system.
 
 ``python -m benchmarks.lake_sizes [captures|streams|rotated]...``
 """
@@ -37,7 +37,8 @@ from wireyard.spark.parts import write_table
 ROOT: Final = FOLDER / "lake_sizes"
 CAPTURES: Final = (10, 160, 3_000, 10_000)
 STREAMS_HELD: Final = 2_000_000
-ROTATED: Final = (1_000, 10_000)
+ROTATED: Final = (1, 1_000, 10_000)
+ROTATED_PACKETS: Final = 200_000
 ADDED: Final = 5
 """Captures added one after the other; the median counts."""
 _SECOND_NS: Final = 1_000_000_000
@@ -112,18 +113,15 @@ def write_captures(folder: Path, count: int) -> None:
 
 
 def write_rotated(folder: Path, count: int) -> None:
-    """Write one connection that went on in file after file."""
+    """Write one connection of always as many packets, in `count` files."""
     if folder.exists():
         return
     folder.mkdir(parents=True)
-    sequence = 0
+    frames = list(_frames(2000, 0, ROTATED_PACKETS, "client", 0))
+    each = -(-len(frames) // count)
     for number in range(count):
-        payloads = list(mqtt(20 * number, 20 * number + 20, "client"))
-        frames = []
-        for place, payload in enumerate(payloads):
-            frames.append(record(25 * number + place, segment(2000, sequence, payload)))
-            sequence += len(payload)
-        (folder / f"rotated-{number:06d}.pcap").write_bytes(PCAP_HEADER + b"".join(frames))
+        some = frames[number * each : (number + 1) * each]
+        (folder / f"rotated-{number:06d}.pcap").write_bytes(PCAP_HEADER + b"".join(some))
 
 
 def _frames(port: int, first: int, last: int, client: str, sequence: int) -> Iterator[bytes]:
@@ -244,7 +242,7 @@ def measure_streams() -> None:
 
 def measure_rotated() -> None:
     """Print what a capture in ever more files takes, with 1,024 open files at most."""
-    table = Table(title="A capture that went on in N files, ulimit -n 1024")
+    table = Table(title=f"{ROTATED_PACKETS:,} packets in N files, ulimit -n 1024")
     for heading in ("N", "s", "wall, s", "MB", "unchanged, s", "MB"):
         table.add_column(heading, justify="right")
     for count in ROTATED:

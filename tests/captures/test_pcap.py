@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
+import tracemalloc
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +13,7 @@ from tests.captures.make import Packet, ethernet, ipv4, packets, pcap, tcp
 from wireyard.captures import files
 from wireyard.captures.magic import is_capture
 from wireyard.captures.pcap import MAGICS
-from wireyard.captures.read import read_capture
+from wireyard.captures.read import read_capture, read_captures
 from wireyard.errors import LimitExceeded, SourceError, Truncated, UsageError
 
 RECORDS = packets(ethernet(ipv4(tcp(1, 2, 10 * n, b"0123456789"))) for n in range(5))
@@ -176,3 +178,29 @@ def test_an_empty_capture_has_nothing() -> None:
 def test_an_unknown_overlap_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="overlap 'both' is unknown; known: first, last"):
         read_capture(pcap([]), "both")
+
+
+def test_files_of_a_capture_take_hardly_more_than_their_packets(tmp_path: Path) -> None:
+    count = 200
+    records = packets(ethernet(ipv4(tcp(1, 2, 10 * n, b"0123456789"))) for n in range(count))
+    whole = tmp_path / "whole.pcap"
+    whole.write_bytes(pcap(records))
+    pieces = []
+    for number, record in enumerate(records):
+        pieces.append(tmp_path / f"{number:03}.pcap")
+        pieces[-1].write_bytes(pcap([record]))
+
+    def held_bytes(paths: list[Path]) -> int:
+        tracemalloc.start()
+        try:
+            opened = len(os.listdir("/proc/self/fd"))
+            capture = read_captures(paths)
+            assert len(os.listdir("/proc/self/fd")) == opened
+            (stream,) = capture.streams
+            assert stream.read(0, stream.size).tobytes() == b"0123456789" * count
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    read_captures([whole])  # what is loaded for the first one
+    assert held_bytes(pieces) - held_bytes([whole]) < 6_000 * count

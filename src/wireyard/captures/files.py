@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import closing
-from itertools import chain
 from typing import Final, NamedTuple, Self
 
 import numpy as np
@@ -101,9 +100,9 @@ class CaptureFile:
         self.name, self.data = name, data
         self.damage: WireError | None = failure
         self.unread_bytes = 0
-        found = read_records(data, name, extent)
-        first = next(found)
-        self._blocks = chain([first], found)
+        self._extent = extent
+        # Not kept, but read again: a capture may have gone on in ten thousand files.
+        first = next(read_records(data, name, extent))
         self.begun_ns = int(first.times_ns[0]) if len(first) else NO_TIME
 
     @classmethod
@@ -124,7 +123,7 @@ class CaptureFile:
 
     def records(self) -> Iterator[Records]:
         """Yield its records once, and take note of how far reading has come."""
-        for records in self._blocks:
+        for records in read_records(self.data, self.name, self._extent):
             yield records
             self.damage = self.damage or records.damage
             self.unread_bytes = len(self.data) - records.stop

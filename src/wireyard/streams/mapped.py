@@ -6,15 +6,21 @@ A mapped page that cannot be read, because a disk fails or somebody cut the file
 with a signal. So every window is asked of the system before anybody looks at it, which fails like
 a read would.
 
+Python's own `mmap` keeps a file open for each mapping, and a capture may have more files than a
+process may have open. So the system is asked by its C library.
+
 A remote file has as many pages, without content but at its beginning and where ranges of it were
 fetched.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
+import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from mmap import ACCESS_READ, MAP_ANONYMOUS, MAP_PRIVATE, PAGESIZE, mmap
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, MAP_SHARED, PAGESIZE, PROT_READ, mmap
 from pathlib import Path
 
 import numpy as np
@@ -31,11 +37,24 @@ Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 _WINDOW_BYTES = 8 << 20
 """A window that is read has to stay in the cache, which half of this does better. One that is
 mapped never was in it, and fewer windows are less Python."""
-_POPULATE_READ = 22  # of Linux 5.14; the mmap module does not know it yet
+_POPULATE_READ = 22  # of Linux 5.14
 _MAP_NORESERVE = 0x4000  # of Linux: pages that are never written take no memory
 _FETCHES = 8
 _NEAR_PAGES = 16
 _MAGIC_BYTES = 4
+_LIBRARY = ctypes.CDLL(None, use_errno=True)
+_LIBRARY.mmap.argtypes = (
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int64,
+)
+_LIBRARY.mmap.restype = ctypes.c_void_p
+_LIBRARY.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_LIBRARY.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_NO_ADDRESS = ctypes.c_void_p(-1).value
 
 
 def map_windows(path: str, start: int, size: int | None = None) -> OpenedStream | None:
@@ -50,10 +69,10 @@ def map_windows(path: str, start: int, size: int | None = None) -> OpenedStream 
         pages = _map(path)
         if pages is None or start >= len(pages):
             return None
-        data = np.frombuffer(pages, np.uint8)[:size]
-        windows = _windows(path, pages, data, start)
+        data = pages[:size]
+        windows = _windows(path, data, start)
         return OpenedStream(path, next(windows), windows, len(data) - start)
-    except (OSError, ValueError, SourceError):  # a ValueError is an empty file
+    except (OSError, SourceError):
         return None
 
 
@@ -97,7 +116,7 @@ def _map_ranges(path: str, ranges: Callable[[int], Iterable[tuple[int, int]]]) -
         for start, stop in ranges(len(pages)):
             for at in range(start, stop, _WINDOW_BYTES):
                 _populate(path, pages, at, min(at + _WINDOW_BYTES, stop))
-        return np.frombuffer(pages, np.uint8)
+        return pages
     except (OSError, ValueError, SourceError):
         return None
 
@@ -131,22 +150,30 @@ def _fetch_ranges(path: str, ranges: Callable[[int], Iterable[tuple[int, int]]])
     return data
 
 
-def _map(path: str) -> mmap | None:
-    """Map a file, unless it is compressed."""
+def _map(path: str) -> Bytes | None:
+    """Map a file, unless it is empty or compressed."""
     with Path(path).open("rb") as file:
-        pages = mmap(file.fileno(), 0, access=ACCESS_READ)
-    return None if compression(pages[:_MAGIC_BYTES]) else pages
+        size = os.fstat(file.fileno()).st_size
+        if not size:
+            return None
+        address = _LIBRARY.mmap(None, size, PROT_READ, MAP_SHARED, file.fileno(), 0)
+    if address == _NO_ADDRESS:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
+    held = (ctypes.c_ubyte * size).from_address(address)
+    # Every array of its bytes keeps it; at the end of the process nothing has to be given back.
+    weakref.finalize(held, _LIBRARY.munmap, address, size).atexit = False
+    pages = np.frombuffer(memoryview(held), np.uint8)
+    pages.flags.writeable = False
+    return None if compression(pages[:_MAGIC_BYTES].tobytes()) else pages
 
 
-def _windows(path: str, pages: mmap, data: Bytes, start: int) -> Windows:
+def _windows(path: str, data: Bytes, start: int) -> Windows:
     for window in windows_of_bytes(data, start, _WINDOW_BYTES):
-        _populate(path, pages, window.start, window.stop)
+        _populate(path, data, window.start, window.stop)
         yield window
 
 
-def _populate(path: str, pages: mmap, start: int, stop: int) -> None:
+def _populate(path: str, pages: Bytes, start: int, stop: int) -> None:
     begin = start - start % PAGESIZE
-    try:
-        pages.madvise(_POPULATE_READ, begin, stop - begin)
-    except OSError:
-        raise SourceError(f"{path}: cannot be read on at byte {start}") from None
+    if _LIBRARY.madvise(pages.ctypes.data + begin, stop - begin, _POPULATE_READ):
+        raise SourceError(f"{path}: cannot be read on at byte {start}")
