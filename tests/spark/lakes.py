@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +13,11 @@ import pyarrow.dataset as ds
 import wireyard
 from tests.make import item, items, long_item, packet
 from wireyard.lake import read_lake
+from wireyard.lake.commits import is_shown
 from wireyard.layers.tables import FACTS
 from wireyard.schema import CAPTURED
 from wireyard.spark.inputs import list_inputs
-from wireyard.spark.job import fill_lake
+from wireyard.spark.job import FEW_BYTES, fill_lake
 from wireyard.spark.lake import Lake
 from wireyard.spark.report import Report
 
@@ -28,6 +30,8 @@ __all__ = [
     "NOON_MS",
     "TABLES",
     "Silent",
+    "all_rows",
+    "assert_as_one_run",
     "message",
     "no_session",
     "nothing_left",
@@ -75,6 +79,28 @@ def run(
         found = list_inputs([str(path) for path in inputs], inside=str(lake)).inputs
         settings["few_bytes"] = few_bytes
         return fill_lake(opened, found, get_session, watch or Silent(), **settings)
+
+
+def all_rows(lake: Path) -> dict[str, list[str]]:
+    """Return all rows of all tables that have some."""
+    held = read_lake(str(lake))
+    found = {}
+    for name in filter(is_shown, held.files):
+        rows = sorted(map(repr, ds.dataset(held.paths(name)).to_table().to_pylist()))
+        if rows:
+            found[name] = rows
+    return found
+
+
+def assert_as_one_run(folder: Path, lake: Path, **settings: Any) -> None:
+    """Compare a lake with that of one run over the folder as it is now."""
+    once = lake.with_name("once")
+    shutil.rmtree(once, ignore_errors=True)
+    run(once, None, folder, few_bytes=FEW_BYTES, **settings)
+    found, expected = all_rows(lake), all_rows(once)
+    assert found.keys() == expected.keys()
+    for name, rows in expected.items():
+        assert found[name] == rows, name
 
 
 def table(lake: Path, name: str) -> pa.Table:

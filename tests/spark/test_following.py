@@ -15,7 +15,6 @@ from random import Random
 from threading import Event, Thread
 from typing import Self
 
-import pyarrow.dataset as ds
 import pytest
 
 from tests.spark import lakes
@@ -23,7 +22,6 @@ from tests.spark.lakes import Silent, nothing_left
 from wireyard.cli.follow import progress_text
 from wireyard.errors import SourceError
 from wireyard.lake import read_lake
-from wireyard.lake.commits import is_shown
 from wireyard.spark import following as spark_following
 from wireyard.spark import watching
 from wireyard.spark.following import Progress, follow_lake
@@ -36,17 +34,6 @@ KILLS = int(os.environ.get("WIREYARD_STREAM_KILLS", "3"))
 """How often the process is killed; in the suite a few times."""
 _WAIT_S = 120
 PAYLOAD = ["--payload", "shop/#=json"]
-
-
-def tables(lake: Path) -> dict[str, list[str]]:
-    """Return all rows of all tables that have some."""
-    held = read_lake(str(lake))
-    found = {}
-    for name in filter(is_shown, held.files):
-        rows = sorted(map(repr, ds.dataset(held.paths(name)).to_table().to_pylist()))
-        if rows:
-            found[name] = rows
-    return found
 
 
 @contextmanager
@@ -91,12 +78,7 @@ def newest(lake: Path) -> int:
 
 def assert_as_one_run(folder: Path, lake: Path) -> None:
     """Compare a lake with that of one run over the folder as it is now."""
-    once = lake.with_name("once")
-    lakes.run(once, None, folder, few_bytes=FEW_BYTES, payload=tuple(PAYLOAD[1:]))
-    found, expected = tables(lake), tables(once)
-    assert found.keys() == expected.keys()
-    for name, rows in expected.items():
-        assert found[name] == rows, name
+    lakes.assert_as_one_run(folder, lake, payload=tuple(PAYLOAD[1:]))
 
 
 def test_files_that_come(tmp_path: Path) -> None:

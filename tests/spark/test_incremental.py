@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 from collections.abc import Iterable
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -12,8 +15,11 @@ from tests.formats.mqtt.make import connack, connect, publish
 from tests.make import item, items, long_item
 from tests.spark import lakes
 from tests.spark.lakes import HELLO, HELLO_REPLY, message, table
+from wireyard.lake import read_lake
 from wireyard.layers.tables import FACTS
 from wireyard.spark import facts
+from wireyard.spark.bronze import BronzeTask
+from wireyard.spark.growing import GrowingInput
 from wireyard.spark.job import FEW_BYTES
 
 DELIVERED = items(item(11, (1).to_bytes(4, "big")), long_item(9, 7), item(1, "orders"))
@@ -125,3 +131,73 @@ def test_captures_of_several_points(tmp_path: Path, shared: Path) -> None:
         run(tmp_path / "lake", path)
     found, expected = rows(tmp_path / "lake"), rows(tmp_path / "once")
     assert found == expected and len(found["hops"]) > 100
+
+
+def test_what_has_grown_is_read_on(
+    examples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began: dict[str, list[int]] = {}
+    read_on = GrowingInput.read
+
+    def seen(one: GrowingInput, stop: int, task: BronzeTask) -> None:
+        began.setdefault(Path(one.source).name, []).append(one.position)
+        read_on(one, stop, task)
+
+    monkeypatch.setattr(GrowingInput, "read", seen)
+    folder, lake, rng = tmp_path / "in", tmp_path / "lake", Random(5)
+    folder.mkdir()
+    streams = examples / "traffic"
+    growing = [
+        examples / "traffic.pcap",
+        examples / "ring.pcap",
+        streams / "shop-c2b.jmq",
+        streams / "monitor-b2c.mqtt",
+    ]
+    shutil.copy(streams / "office-c2b.mqtt", folder)
+    reports, sizes = [], {path.name: list[int]() for path in growing}
+    for part in (0.3, 0.5, 0.8, 1.0):
+        for path in growing:
+            data = path.read_bytes()
+            stop = len(data) if part == 1.0 else int(len(data) * (part + rng.random() / 10))
+            (folder / path.name).write_bytes(data[:stop])
+            sizes[path.name].append(stop)
+        reports.append(lakes.run(lake, None, folder, few_bytes=FEW_BYTES))
+        lakes.assert_as_one_run(folder, lake)
+    assert [report.grown for report in reports] == [0, 4, 4, 4]
+    assert [report.replaced for report in reports] == [0, 0, 0, 0]
+    for name, (_, second, third, _) in sizes.items():
+        # Once more from the beginning, and from then on at the frame that was not whole.
+        first, *later = began[name]
+        assert first == 0
+        assert all(0 < at <= size for at, size in zip(later, (second, third), strict=True))
+        assert later[0] > second - 2000
+    read = sum(each.bytes_read for one in reports[-1].added for each in one.ledger.values())
+    assert 0 < reports[-1].held_bytes < read
+    lakes.nothing_left(lake)
+    # Where the state is gone, and where the file is another one, it is read as a whole.
+    (folder / "shop-c2b.jmq").write_bytes((streams / "shop-b2c.jmq").read_bytes())
+    with (folder / "monitor-b2c.mqtt").open("ab") as file:
+        file.write(b"\xc0")
+    report = lakes.run(lake, None, folder, few_bytes=FEW_BYTES)
+    assert report.grown + report.replaced == 2
+    lakes.assert_as_one_run(folder, lake)
+
+
+def test_states_of_what_stands_still_for_a_day_are_forgotten(tmp_path: Path) -> None:
+    folder, lake = tmp_path / "in", tmp_path / "lake"
+    folder.mkdir()
+    path = folder / "one.mqtt"
+    for size in (30, 50, 70):
+        path.write_bytes(mqtt("one")[:size])
+        run(lake, folder)
+    (source,) = read_lake(str(lake)).record.inputs
+    assert read_lake(str(lake)).record.inputs[source].files["_open"]
+    then = time.time() - 25 * 3600
+    with path.open("ab") as file:
+        file.write(mqtt("one")[70:72])
+    os.utime(path, (then, then))
+    run(lake, folder)
+    (folder / "two.mqtt").write_bytes(mqtt("two"))
+    run(lake, folder)
+    assert not read_lake(str(lake)).record.inputs[source].files["_open"]
+    lakes.assert_as_one_run(folder, lake)

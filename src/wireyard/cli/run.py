@@ -54,8 +54,9 @@ DIR/ledger           one row a stream: where each of its bytes went
 DIR/files            one row a file of a capture: which frames are in it
 
 A run adds what is new: files that the lake has already are left as they are, those that changed
-or grew are read again and their rows replaced. It does all of it or nothing, also when killed.
-What is in quarantine is reported and no error; bytes that are nowhere are (exit status 1).
+are read again and their rows replaced, those that grew are read on. It does all of it or nothing,
+also when killed. What is in quarantine is reported and no error; bytes that are nowhere are (exit
+status 1).
 
 With --follow it does not end: files that come are read once they are whole, two seconds after
 their last change, captures and streams that grow part by part. Ctrl-C ends it with all committed.

@@ -46,7 +46,7 @@ def _done(report: Report, reading_s: float, total_s: float) -> str:
     held = f"{_count(report.unchanged, 'input')} in the lake already, unchanged"
     if not report.added:
         return f"nothing new: {held}"
-    read = _total(report.added).bytes_read
+    read = _total(report.added).bytes_read - report.held_bytes
     speed = f"{bytes_text(read / max(reading_s, 1e-3))}/s"
     parts = [
         f"{_count(len(report.added), 'input')} read, {bytes_text(read)} in {reading_s:.1f} s"
@@ -54,6 +54,8 @@ def _done(report: Report, reading_s: float, total_s: float) -> str:
     ]
     if report.replaced:
         parts.append(f"{report.replaced} of them replaced, because they had changed")
+    if report.grown:
+        parts.append(f"{report.grown} of them read on, because they had grown")
     if report.unchanged:
         parts.append(held)
     return "; ".join(parts)

@@ -83,7 +83,8 @@ class BronzeStage:
         self._settings = settings
         self._watch = watch
         self._decode_as, self._keylog = decode_as, keylog
-        self._tasks = 0
+        self.tasks = 0
+        """How many were run."""
         self._gone: set[str] = set()
         self.repaired = 0
         self.notes: list[str] = []
@@ -179,8 +180,8 @@ class BronzeStage:
     def _run(self, tasks: Sequence[Sequence[AnyPiece]]) -> dict[str, list[Outcome]]:
         """Run tasks; return what became of each source."""
         outcomes: defaultdict[str, list[Outcome]] = defaultdict(list)
-        numbered = list(enumerate(tasks, self._tasks))
-        self._tasks += len(tasks)
+        numbered = list(enumerate(tasks, self.tasks))
+        self.tasks += len(tasks)
         work = partial(bronze.write_task, settings=self._settings)
         with _marks_watched(self._lake, numbered, self._watch):
             manifest = self._runner.run(numbered, work, bronze.MANIFEST, here=self._here)

@@ -9,38 +9,27 @@ input stands still they are made in any case.
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
-from uuid import uuid4
+from typing import TYPE_CHECKING, Final
 
-from wireyard.captures.live_state import StateError
-from wireyard.formats import names as format_names
-from wireyard.lake.ledgers import LEDGER_FILES, ledger_table, streams_table
-from wireyard.layers.tables import FACTS
-from wireyard.spark.bronze import (
-    DONE_MARKS,
-    FILES_TABLE,
-    PAYLOADS_TABLE,
-    QUARANTINE_TABLE,
-    STORE_RECORDS_TABLE,
-    BronzeTask,
-    Settings,
-    packets_table,
+from wireyard.spark.bronze import Settings
+from wireyard.spark.growing import GrowingInput, GrowthSettings
+from wireyard.spark.grown import (
+    GrownPart,
+    can_grow,
+    make_part_staging,
+    open_growing,
+    with_parts,
 )
-from wireyard.spark.exchange import EXCHANGE
-from wireyard.spark.growing import GrowingInput, GrowthSettings, read_state
 from wireyard.spark.inputs import FoundInput
 from wireyard.spark.job import add_facts, commit_change
-from wireyard.spark.lake import Change, Input, Lake
-from wireyard.spark.parts import PartFile
-from wireyard.spark.replacing import OPEN_PREFIX, OPEN_STATES, compact, drop_inputs, is_of_open
+from wireyard.spark.lake import Change, Lake
+from wireyard.spark.replacing import OPEN_STATES, compact, drop_inputs
 from wireyard.spark.running import Runner
 from wireyard.spark.workers import load_columns
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 __all__ = ["Growth"]
@@ -94,25 +83,11 @@ class Growth:
 
         What the lake holds of it is read on where it is the same file still.
         """
-        if not _can_grow(found):
+        if not can_grow(found):
             return False
         self.forget(found.path)
-        one = self._opened(found)
-        held = self._lake.record.inputs.get(found.path)
-        for name in held.files.get(OPEN_STATES, ()) if held else ():
-            try:
-                state = read_state(self._lake.path(OPEN_STATES, name), found.path)
-                one.restore(state)
-            except StateError:
-                one.close()
-                one = self._opened(found)
-        self._inputs[found.path] = one
+        self._inputs[found.path] = open_growing(self._lake, found, self._settings)
         return True
-
-    def _opened(self, found: FoundInput) -> GrowingInput:
-        one = GrowingInput(found.path, found.format, bool(found.files), self._settings)
-        one.open()
-        return one
 
     def forget(self, path: str) -> None:
         """Let go of an input; a state of it in the lake stays."""
@@ -131,9 +106,7 @@ class Growth:
         """
         lake = self._lake
         lake.begin_run()
-        tables = [packets_table(name) for name in format_names()]
-        staged = [*tables, QUARANTINE_TABLE, STORE_RECORDS_TABLE, DONE_MARKS, EXCHANGE]
-        lake.make_staging([*staged, *LEDGER_FILES, FILES_TABLE, PAYLOADS_TABLE, OPEN_STATES])
+        make_part_staging(lake)
         settings = Settings(
             lake.staged(""), self._secrets, self._max_packet_bytes, payload=self._payload
         )
@@ -141,7 +114,7 @@ class Growth:
         for number, (path, size) in enumerate(sizes.items()):
             one = self._inputs[path]
             before = one.position
-            part = _Part(lake, one, settings, number)
+            part = GrownPart(lake, one, settings, number)
             notes += part.read(size, ends=path in ending)
             read_bytes += one.position - before
             parts.append(part)
@@ -154,14 +127,14 @@ class Growth:
                 self.forget(part.source)
         return read_bytes, notes
 
-    def _commit(self, parts: Sequence[_Part], with_facts: Sequence[_Part]) -> Sequence[str]:
+    def _commit(self, parts: Sequence[GrownPart], with_facts: Sequence[GrownPart]) -> Sequence[str]:
         lake = self._lake
         replaced = [part.source for part in parts if part.input.replaces]
         replaced = [source for source in replaced if source in lake.inputs]
         anew = {part.source for part in with_facts} & lake.inputs.keys() - {*replaced}
 
         def change_without(related: Collection[str]) -> Change:
-            return _with_parts(lake, drop_inputs(lake, replaced, {*anew, *related}), parts)
+            return with_parts(lake, drop_inputs(lake, replaced, {*anew, *related}), parts)
 
         notes: Sequence[str] = ()
         runner = Runner(self._get_session, lake)
@@ -217,13 +190,6 @@ class Growth:
             lake.commit(compact(lake, Change(tuple(inputs), {OPEN_STATES: names})))
 
 
-def _can_grow(found: FoundInput) -> bool:
-    """Return whether an input can be read part by part."""
-    one_file = not found.files or found.files == (found.path,)
-    whole = found.compressed or found.stored or (not found.files and found.format is None)
-    return one_file and not whole and "://" not in found.path
-
-
 def _facts_are_due(one: GrowingInput) -> bool:
     """Return whether it is time to make the facts of an input again.
 
@@ -232,90 +198,3 @@ def _facts_are_due(one: GrowingInput) -> bool:
     expected_s = one.facts_s * one.position / max(one.facts_position, 1)
     waits = _WAITS_AFTER_MOMENT if expected_s <= _MOMENT_S else _WAITS_AFTER_MORE
     return time.monotonic() - one.facts_at_s >= waits * expected_s
-
-
-class _Part:
-    """What is new of an input, staged."""
-
-    def __init__(self, lake: Lake, one: GrowingInput, settings: Settings, number: int) -> None:
-        self.input = one
-        self.source = one.source
-        self._lake = lake
-        self._settings = settings
-        self._number = number
-        self.files: defaultdict[str, list[str]] = defaultdict(list)
-        """What was staged, by table."""
-        self._stamp: Mapping[str, Any] = {}
-
-    def read(self, size: int, *, ends: bool) -> list[str]:
-        """Stage what is new of the input up to a size; return notes."""
-        one = self.input
-        self._stage(one, lambda task: one.read(size, task), "part-")
-        state = one.state()
-        notes: list[str] = []
-        closed = [*one.fresh]
-        if ends:
-            self._stage(one, lambda task: notes.extend(one.end(task)), OPEN_PREFIX)
-            notes = [f"{self.source}: {note}" for note in notes]
-        for streams, prefix in ((closed, "part-"), (one.open_ledgers(), OPEN_PREFIX)):
-            tables = streams_table(streams), ledger_table(streams)
-            for table, rows in zip(LEDGER_FILES, tables, strict=True):
-                if streams:
-                    self._write(table, rows, prefix)
-        frames = one.frame_rows()
-        if frames is not None:
-            self._write(FILES_TABLE, frames, OPEN_PREFIX)
-        if state is not None:
-            self._write(OPEN_STATES, state, OPEN_PREFIX)
-        self._stamp = one.stamp() if ends else {"growing": one.position}
-        return notes
-
-    def _stage(self, one: GrowingInput, work: Callable[[BronzeTask], object], prefix: str) -> None:
-        task = BronzeTask(self._number, self._settings, prefix)
-        work(task)
-        task.close()
-        for table, names in task.files.items():
-            self.files[table] += names
-
-    def _write(self, table: str, rows: pa.Table, prefix: str) -> None:
-        name = f"{prefix}{self._number:05d}-{uuid4().hex}.parquet"
-        file = PartFile(self._lake.staged(table, name), rows.schema)
-        for batch in rows.to_batches():
-            file.write(batch)
-        file.close()
-        self.files[table].append(name)
-
-    def after(self, before: Input | None) -> Input:
-        """Return the input as the lake will have it.
-
-        Parameters
-        ----------
-        before
-            With the files of it that stay; None if none do.
-        """
-        files: defaultdict[str, list[str]] = defaultdict(list)
-        for table, names in before.files.items() if before is not None else ():
-            files[table] += (name for name in names if not is_of_open(name))
-        for table, names in self.files.items():
-            files[table] += names
-        held = {table: names for table, names in files.items() if names}
-        return Input(self.source, self.input.format, self._stamp, self.input.ledger(), held)
-
-
-def _with_parts(lake: Lake, change: Change, parts: Sequence[_Part]) -> Change:
-    """Return a change with what is new of inputs, and without what their parts take out."""
-    inputs = {each.source: each for each in change.inputs}
-    remove = defaultdict(list, {table: list(names) for table, names in change.remove.items()})
-    append = defaultdict(list, {table: list(names) for table, names in change.append.items()})
-    for part in parts:
-        held = None
-        if not part.input.replaces:
-            held = inputs.get(part.source, lake.inputs.get(part.source))
-        if held is not None:
-            for table, names in held.files.items():
-                if table not in FACTS:
-                    remove[table] += filter(is_of_open, names)
-        inputs[part.source] = part.after(held)
-        for table, names in part.files.items():
-            append[table] += names
-    return replace(change, inputs=tuple(inputs.values()), remove=remove, append=append)

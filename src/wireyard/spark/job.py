@@ -6,15 +6,15 @@ both show the same JMS messages; then all of it becomes visible. A run that ends
 nothing.
 
 An input is known by its absolute path or URL, and unchanged if its size, time and the checksum of
-both ends are. One that has changed, or has grown, is read again as a whole, and its new rows take
-the place of the old ones in the same commit: the unfinished packet at the end of a file that still
-grows would otherwise be there twice, once as a tail.
+both ends are. One that has changed is read again as a whole, and its new rows take the place of the
+old ones in the same commit. One that has grown is read part by part from then on, as one that is
+followed: again as a whole this time, and later from where the lake has left it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -29,12 +29,22 @@ from wireyard.spark.bronze import FILES_TABLE, QUARANTINE_TABLE, Settings, packe
 from wireyard.spark.bronze_stage import BronzeStage
 from wireyard.spark.executors import reaching
 from wireyard.spark.facts import Facts, related_to, write_empty, write_facts
+from wireyard.spark.growing import GrowingInput, GrowthSettings
+from wireyard.spark.grown import (
+    GrownPart,
+    has_grown,
+    make_part_staging,
+    open_growing,
+    with_parts,
+    without_old_states,
+)
 from wireyard.spark.inputs import FoundInput
 from wireyard.spark.lake import Change, Input, Lake
 from wireyard.spark.parts import write_table
 from wireyard.spark.replacing import compact, drop_inputs, split_by_day
 from wireyard.spark.report import Report, Watch, new_inputs
 from wireyard.spark.running import Runner
+from wireyard.spark.workers import load_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,21 +117,85 @@ def fill_lake(
         return report
     runner = Runner(get_session, lake)
     settings = Settings(lake.staged(""), secrets, max_packet_bytes, skip_missing, payload)
-    stage = BronzeStage(runner, lake, settings, watch, decode_as, keylog, few_bytes)
-    report.added = stage.read(new, split_bytes)
-    report.repaired = stage.repaired
-    report.notes += stage.notes
-    changed = [each.path for each in new if each.path in lake.inputs]
-    report.replaced = len(changed)
+    growth = GrowthSettings(decode_as, keylog, max_packet_bytes)
+    grown = _open_grown(lake, new, growth, reads_again=few_bytes >= 0)
+    try:
+        whole = [each for each in new if each.path not in grown]
+        stage = BronzeStage(runner, lake, settings, watch, decode_as, keylog, few_bytes)
+        if whole:
+            report.added = stage.read(whole, split_bytes)
+        report.repaired = stage.repaired
+        report.notes += stage.notes
+        changed = [each.path for each in whole if each.path in lake.inputs]
+        report.replaced = len(changed)
+        parts, notes = _read_grown(lake, grown, new, settings, stage.tasks, watch)
+    finally:
+        for one in grown.values():
+            one.close()
+    report.notes += notes
     watch.stage("writing tables")
+    replaced = [*changed, *(part.source for part in parts if part.input.replaces)]
+    continued = {part.source for part in parts if not part.input.replaces}
+    added = list(report.added)
 
     def change_without(related: Collection[str]) -> Change:
-        return _with_added(drop_inputs(lake, changed, related), report.added)
+        change = _with_added(drop_inputs(lake, replaced, {*continued, *related}), added)
+        return with_parts(lake, change, parts)
 
-    change, notes = add_facts(runner, lake, change_without, report.added, changed)
-    report.notes += notes
-    commit_change(runner, lake, change)
+    sources = {part.source for part in parts}
+    of_parts = [each for each in change_without(()).inputs if each.source in sources]
+    report.added += of_parts
+    report.grown = len(parts)
+    report.held_bytes = sum(
+        ledger.bytes_read for source in continued for ledger in lake.inputs[source].ledger.values()
+    )
+    gone = {*replaced, *continued}
+    change, of_facts = add_facts(runner, lake, change_without, report.added, gone)
+    report.notes += of_facts
+    commit_change(runner, lake, without_old_states(lake, change))
     return report
+
+
+def _open_grown(
+    lake: Lake, new: Sequence[FoundInput], settings: GrowthSettings, *, reads_again: bool
+) -> dict[str, GrowingInput]:
+    """Open the inputs that have grown where the lake has left them.
+
+    Parameters
+    ----------
+    reads_again
+        Whether those that the lake has no state of are read here from their beginning.
+    """
+    opened = {}
+    for each in new:
+        if has_grown(lake, each):
+            one = open_growing(lake, each, settings)
+            if one.replaces and not reads_again:
+                one.close()
+            else:
+                opened[each.path] = one
+    return opened
+
+
+def _read_grown(
+    lake: Lake,
+    grown: Mapping[str, GrowingInput],
+    found: Sequence[FoundInput],
+    settings: Settings,
+    first: int,
+    watch: Watch,
+) -> tuple[list[GrownPart], list[str]]:
+    """Stage what is new of inputs that have grown; return it, and notes."""
+    parts, notes = list[GrownPart](), list[str]()
+    if grown:
+        watch.stage("reading")
+        make_part_staging(lake)
+        load_columns()
+    for number, each in enumerate((one for one in found if one.path in grown), first):
+        part = GrownPart(lake, grown[each.path], settings, number)
+        notes += part.read(each.size, ends=True)
+        parts.append(part)
+    return parts, notes
 
 
 def add_facts(

@@ -36,6 +36,10 @@ class Report:
     """The inputs that were read, with their ledgers."""
     replaced: int = 0
     """How many of them were in the lake before, as they were then."""
+    grown: int = 0
+    """How many of them were in the lake before, and were read on."""
+    held_bytes: int = 0
+    """How many of their bytes the lake had already."""
     unchanged: int = 0
     repaired: int = 0
     """How many pieces were decoded twice, because a packet lay in another at a cut."""

@@ -1,0 +1,200 @@
+"""What is new of inputs that have grown: opened where they were left, staged, part of a change."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from wireyard.captures.live_state import StateError
+from wireyard.formats import names as format_names
+from wireyard.lake.ledgers import LEDGER_FILES, ledger_table, streams_table
+from wireyard.layers.tables import FACTS
+from wireyard.spark.bronze import (
+    DONE_MARKS,
+    FILES_TABLE,
+    PAYLOADS_TABLE,
+    QUARANTINE_TABLE,
+    STORE_RECORDS_TABLE,
+    BronzeTask,
+    Settings,
+    packets_table,
+)
+from wireyard.spark.exchange import EXCHANGE
+from wireyard.spark.growing import GrowingInput, GrowthSettings, read_state
+from wireyard.spark.inputs import FoundInput
+from wireyard.spark.lake import Change, Input, Lake
+from wireyard.spark.parts import PartFile
+from wireyard.spark.replacing import OPEN_PREFIX, OPEN_STATES, is_of_open
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "GrownPart",
+    "can_grow",
+    "has_grown",
+    "make_part_staging",
+    "open_growing",
+    "with_parts",
+    "without_old_states",
+]
+
+_OLD_NS: Final = 24 * 60 * 60 * 1_000_000_000
+"""An input that was not changed for so long is not read on: if it grows, it is read again."""
+
+
+def can_grow(found: FoundInput) -> bool:
+    """Return whether an input can be read part by part."""
+    one_file = not found.files or found.files == (found.path,)
+    whole = found.compressed or found.stored or (not found.files and found.format is None)
+    return one_file and not whole and "://" not in found.path
+
+
+def has_grown(lake: Lake, found: FoundInput) -> bool:
+    """Return whether an input of a lake is larger than before, and can be read part by part."""
+    held = lake.inputs.get(found.path)
+    if held is None or not can_grow(found) or held.format != found.format:
+        return False
+    if "content_sha256" in found.stamp:
+        return False
+    if held.files.get(OPEN_STATES):
+        return True
+    same = held.stamp.get("file") == found.stamp.get("file")
+    return same and held.stamp.get("size", found.size) < found.size
+
+
+def open_growing(lake: Lake, found: FoundInput, settings: GrowthSettings) -> GrowingInput:
+    """Open an input where the lake has left it, or from its beginning if it is another file.
+
+    Raises
+    ------
+    SourceError
+        It cannot be read.
+    """
+    one = _opened(found, settings)
+    held = lake.inputs.get(found.path)
+    for name in held.files.get(OPEN_STATES, ()) if held else ():
+        try:
+            one.restore(read_state(lake.path(OPEN_STATES, name), found.path))
+        except StateError:
+            one.close()
+            one = _opened(found, settings)
+    return one
+
+
+def _opened(found: FoundInput, settings: GrowthSettings) -> GrowingInput:
+    one = GrowingInput(found.path, found.format, bool(found.files), settings)
+    one.open()
+    return one
+
+
+def make_part_staging(lake: Lake) -> None:
+    """Make the folders that parts are written to."""
+    tables = [packets_table(name) for name in format_names()]
+    staged = [*tables, QUARANTINE_TABLE, STORE_RECORDS_TABLE, DONE_MARKS, EXCHANGE]
+    lake.make_staging([*staged, *LEDGER_FILES, FILES_TABLE, PAYLOADS_TABLE, OPEN_STATES])
+
+
+class GrownPart:
+    """What is new of an input, staged."""
+
+    def __init__(self, lake: Lake, one: GrowingInput, settings: Settings, number: int) -> None:
+        self.input = one
+        self.source = one.source
+        self._lake = lake
+        self._settings = settings
+        self._number = number
+        self.files: defaultdict[str, list[str]] = defaultdict(list)
+        """What was staged, by table."""
+        self._stamp: Mapping[str, Any] = {}
+
+    def read(self, size: int, *, ends: bool) -> list[str]:
+        """Stage what is new of the input up to a size; return notes."""
+        one = self.input
+        self._stage(one, lambda task: one.read(size, task), "part-")
+        state = one.state()
+        notes: list[str] = []
+        closed = [*one.fresh]
+        if ends:
+            self._stage(one, lambda task: notes.extend(one.end(task)), OPEN_PREFIX)
+            notes = [f"{self.source}: {note}" for note in notes]
+        for streams, prefix in ((closed, "part-"), (one.open_ledgers(), OPEN_PREFIX)):
+            tables = streams_table(streams), ledger_table(streams)
+            for table, rows in zip(LEDGER_FILES, tables, strict=True):
+                if streams:
+                    self._write(table, rows, prefix)
+        frames = one.frame_rows()
+        if frames is not None:
+            self._write(FILES_TABLE, frames, OPEN_PREFIX)
+        if state is not None:
+            self._write(OPEN_STATES, state, OPEN_PREFIX)
+        self._stamp = one.stamp() if ends else {"growing": one.position}
+        return notes
+
+    def _stage(self, one: GrowingInput, work: Callable[[BronzeTask], object], prefix: str) -> None:
+        task = BronzeTask(self._number, self._settings, prefix)
+        work(task)
+        task.close()
+        for table, names in task.files.items():
+            self.files[table] += names
+
+    def _write(self, table: str, rows: pa.Table, prefix: str) -> None:
+        name = f"{prefix}{self._number:05d}-{uuid4().hex}.parquet"
+        file = PartFile(self._lake.staged(table, name), rows.schema)
+        for batch in rows.to_batches():
+            file.write(batch)
+        file.close()
+        self.files[table].append(name)
+
+    def after(self, before: Input | None) -> Input:
+        """Return the input as the lake will have it.
+
+        Parameters
+        ----------
+        before
+            With the files of it that stay; None if none do.
+        """
+        files: defaultdict[str, list[str]] = defaultdict(list)
+        for table, names in before.files.items() if before is not None else ():
+            files[table] += (name for name in names if not is_of_open(name))
+        for table, names in self.files.items():
+            files[table] += names
+        held = {table: names for table, names in files.items() if names}
+        return Input(self.source, self.input.format, self._stamp, self.input.ledger(), held)
+
+
+def with_parts(lake: Lake, change: Change, parts: Sequence[GrownPart]) -> Change:
+    """Return a change with what is new of inputs, and without what their parts take out."""
+    inputs = {each.source: each for each in change.inputs}
+    remove = defaultdict(list, {table: list(names) for table, names in change.remove.items()})
+    append = defaultdict(list, {table: list(names) for table, names in change.append.items()})
+    for part in parts:
+        held = None
+        if not part.input.replaces:
+            held = inputs.get(part.source, lake.inputs.get(part.source))
+        if held is not None:
+            for table, names in held.files.items():
+                if table not in FACTS:
+                    remove[table] += filter(is_of_open, names)
+        inputs[part.source] = part.after(held)
+        for table, names in part.files.items():
+            append[table] += names
+    return replace(change, inputs=tuple(inputs.values()), remove=remove, append=append)
+
+
+def without_old_states(lake: Lake, change: Change) -> Change:
+    """Return a change that forgets the states of inputs that were not changed for a day."""
+    now_ns = time.time_ns()
+    inputs = {each.source: each for each in change.inputs}
+    remove = {table: list(names) for table, names in change.remove.items()}
+    for source, held in lake.inputs.items():
+        names = held.files.get(OPEN_STATES)
+        changed_ns = held.stamp.get("modified_ns", now_ns)
+        if names and source not in inputs and changed_ns < now_ns - _OLD_NS:
+            inputs[source] = replace(held, files={**held.files, OPEN_STATES: []})
+            remove.setdefault(OPEN_STATES, []).extend(names)
+    return replace(change, inputs=tuple(inputs.values()), remove=remove)
