@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = [
+    "HEADER_BYTES",
     "HELLO",
     "HELLO_REPLY",
     "NOON_MS",
@@ -37,6 +38,7 @@ __all__ = [
     "nothing_left",
     "packets_equal",
     "parquet_files",
+    "records",
     "rows",
     "run",
     "table",
@@ -46,6 +48,20 @@ __all__ = [
 TABLES = {"packets_jmq", "quarantine", "ledger", "streams", "files", *FACTS}
 NOON_MS = 1_700_000_040_000  # a whole minute
 HELLO, HELLO_REPLY = packet(packet_type=10), packet(packet_type=11)
+
+
+HEADER_BYTES = 24
+"""Before the first record of a pcap file."""
+
+
+def records(capture: bytes) -> list[bytes]:
+    """Return the records of a pcap file, little-endian."""
+    found, at = [], HEADER_BYTES
+    while at < len(capture):
+        size = 16 + int.from_bytes(capture[at + 8 : at + 12], "little")
+        found.append(capture[at : at + size])
+        at += size
+    return found
 
 
 class Silent:
@@ -71,12 +87,14 @@ def run(
     *inputs: Path,
     watch: Silent | None = None,
     few_bytes: int = -1,
+    rotated: bool = False,
     **settings: Any,
 ) -> Report:
     """Do one run over inputs; Spark reads them unless `few_bytes` says that this process does."""
     get_session: Callable[[], SparkSession] = no_session if spark is None else lambda: spark
     with Lake.open(str(lake)) as opened:
-        found = list_inputs([str(path) for path in inputs], inside=str(lake)).inputs
+        paths = [str(path) for path in inputs]
+        found = list_inputs(paths, inside=str(lake), rotated=rotated).inputs
         settings["few_bytes"] = few_bytes
         return fill_lake(opened, found, get_session, watch or Silent(), **settings)
 

@@ -37,9 +37,9 @@ PAYLOAD = ["--payload", "shop/#=json"]
 
 
 @contextmanager
-def following(folder: Path, lake: Path) -> Iterator[subprocess.Popen[bytes]]:
+def following(folder: Path, lake: Path, *how: str) -> Iterator[subprocess.Popen[bytes]]:
     """Have a process follow a folder; it is killed at the end if it still runs."""
-    words = ["run", str(folder), "--follow", "--lake", str(lake), "-q", *PAYLOAD]
+    words = ["run", str(folder), "--follow", "--lake", str(lake), "-q", *PAYLOAD, *how]
     command = [sys.executable, "-m", "wireyard", *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
         try:
@@ -76,9 +76,9 @@ def newest(lake: Path) -> int:
     return max(found, default=0)
 
 
-def assert_as_one_run(folder: Path, lake: Path) -> None:
+def assert_as_one_run(folder: Path, lake: Path, *, rotated: bool = False) -> None:
     """Compare a lake with that of one run over the folder as it is now."""
-    lakes.assert_as_one_run(folder, lake, payload=tuple(PAYLOAD[1:]))
+    lakes.assert_as_one_run(folder, lake, payload=tuple(PAYLOAD[1:]), rotated=rotated)
 
 
 def test_files_that_come(tmp_path: Path) -> None:
@@ -234,6 +234,57 @@ def test_killed_while_files_grow(tmp_path: Path) -> None:
     nothing_left(lake)
 
 
+def test_killed_while_a_capture_rotates(tmp_path: Path) -> None:
+    folder, lake, rng = tmp_path / "in", tmp_path / "lake", Random(19)
+    folder.mkdir()
+    capture = (EXAMPLES / "traffic.pcap").read_bytes()
+    head, frames = capture[: lakes.HEADER_BYTES], lakes.records(capture)
+    shutil.copy(EXAMPLES / "traffic" / "shop-c2b.jmq", folder)
+    ended = Event()
+
+    def write() -> None:
+        """Write the frames to ever new files, buffers full of bytes at a time."""
+        waiting, number, each = list(frames), 0, len(frames) // (4 * KILLS * 6)
+        while waiting:
+            path, number = folder / f"traffic{number}.pcap", number + 1
+            some, waiting = waiting[: 4 * each], waiting[4 * each :]
+            data = head + b"".join(some)
+            with path.open("wb", buffering=0) as file:
+                while data and not ended.is_set():
+                    size = rng.randint(1, len(data))
+                    file.write(data[:size])
+                    data = data[size:]
+                    time.sleep(rng.random() / 2)
+                file.write(data)
+
+    writer = Thread(target=write)
+    writer.start()
+    states = 0
+    try:
+        for _ in range(KILLS):
+            with following(folder, lake, "--rotated") as process:
+                before = newest(lake)
+                if rng.random() < 0.7:  # else while it starts, or before its first commit
+                    until(lambda: newest(lake) > before, process)  # noqa: B023
+                time.sleep(rng.uniform(0.0, 3.0))
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+            states += folder.name in open_state(lake)
+    finally:
+        ended.set()
+        writer.join()
+    assert states  # some process went on with what another had open
+    assert len(list(folder.glob("*.pcap"))) > 10
+    before = newest(lake)
+    with following(folder, lake, "--rotated") as process:
+        until(lambda: newest(lake) > before, process)
+        stop(process)
+    assert_as_one_run(folder, lake, rotated=True)
+    nothing_left(lake)
+    # A plain run has nothing to do, and goes on with what comes.
+    assert not lakes.run(lake, None, folder, few_bytes=FEW_BYTES, rotated=True).added
+
+
 class Heard:
     """A listener that remembers what it was told."""
 
@@ -292,10 +343,10 @@ def test_states_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "wait" not in heard.lines[-1] and "behind its files" in heard.lines[-1]
 
 
-@pytest.mark.parametrize("words", [["--rotated"], ["--lake"]])
+@pytest.mark.parametrize("words", [["--rotated", "--by-content"], ["--lake"]])
 def test_what_cannot_be_followed(words: list[str], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "wireyard", "run", "--follow"]
-    given = [*words, "x", "--lake", "y"] if words == ["--rotated"] else ["none", "--lake", "y"]
+    given = [*words, "x", "--lake", "y"] if "--rotated" in words else ["none", "--lake", "y"]
     found = subprocess.run(
         [*command, *given], cwd=tmp_path, capture_output=True, text=True, check=False
     )

@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -181,6 +182,38 @@ def test_what_has_grown_is_read_on(
     report = lakes.run(lake, None, folder, few_bytes=FEW_BYTES)
     assert report.grown + report.replaced == 2
     lakes.assert_as_one_run(folder, lake)
+
+
+def test_a_rotated_capture_is_read_on(examples: Path, tmp_path: Path) -> None:
+    folder, lake, rng = tmp_path / "in", tmp_path / "lake", Random(6)
+    folder.mkdir()
+    capture = (examples / "traffic.pcap").read_bytes()
+    head, frames = capture[: lakes.HEADER_BYTES], lakes.records(capture)
+    shutil.copy(examples / "traffic" / "shop-c2b.jmq", folder)
+    cuts = [0, *sorted(rng.sample(range(1, len(frames)), 11)), len(frames)]
+    names = iter(rng.sample(range(100), len(cuts)))
+    reports = []
+    for first, part in enumerate((cuts[:4], cuts[3:5], cuts[4:9], cuts[8:])):
+        for start, stop in pairwise(part):
+            # Files in the order of their packets, not of their names.
+            (folder / f"{next(names):02}.pcap").write_bytes(head + b"".join(frames[start:stop]))
+        if first == 1:
+            (folder / "quiet.pcap").write_bytes(head)
+        reports.append(lakes.run(lake, None, folder, few_bytes=FEW_BYTES, rotated=True))
+        lakes.assert_as_one_run(folder, lake, rotated=True)
+    assert [report.grown for report in reports] == [0, 1, 1, 1]
+    last = len(head) + sum(map(len, frames[cuts[8] :]))
+    (whole,) = (each for each in reports[-1].added if each.source == str(folder))
+    read = sum(one.bytes_read for one in whole.ledger.values()) - reports[-1].held_bytes
+    assert 0 < read < last
+    assert not lakes.run(lake, None, folder, few_bytes=FEW_BYTES, rotated=True).added
+    # A packet that belongs before what was read: all of it is read again.
+    early = min(folder.glob("[0-9]*.pcap"), key=lambda path: path.read_bytes()[24:32][::-1])
+    data = early.read_bytes()
+    early.unlink()
+    (folder / "again.pcap").write_bytes(data[:-100])
+    lakes.run(lake, None, folder, few_bytes=FEW_BYTES, rotated=True)
+    lakes.assert_as_one_run(folder, lake, rotated=True)
 
 
 def test_states_of_what_stands_still_for_a_day_are_forgotten(tmp_path: Path) -> None:

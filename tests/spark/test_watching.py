@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from pathlib import Path
 
@@ -19,9 +20,10 @@ class Clock:
     def __init__(self) -> None:
         self.now_s = 1000.0
 
-    def watched(self, *paths: Path, inside: str = "/nowhere") -> Watched:
+    def watched(self, *paths: Path, inside: str = "/nowhere", rotated: bool = False) -> Watched:
         names = [str(path) for path in paths]
-        return Watched(names, inside, lambda: self.now_s, lambda: int(self.now_s * NS))
+        wall_ns = lambda: int(self.now_s * NS)  # noqa: E731
+        return Watched(names, inside, rotated, lambda: self.now_s, wall_ns)
 
     def write(self, path: Path, data: bytes) -> None:
         path.write_bytes(data)
@@ -88,3 +90,28 @@ def test_patterns_may_stand_for_nothing_yet_but_folders_are_there(tmp_path: Path
     assert names(watched, settled=False) == ["a.pcap"]
     with pytest.raises(SourceError, match="no such file or folder"):
         clock.watched(tmp_path / "none")
+
+
+def test_the_captures_of_a_folder_are_one_where_they_are_rotated(
+    tmp_path: Path, examples: Path
+) -> None:
+    clock = Clock()
+    watched = clock.watched(tmp_path, rotated=True)
+    capture = (examples / "traffic.pcap").read_bytes()
+    clock.write(tmp_path / "empty.pcap", b"")
+    clock.write(tmp_path / "a.jmq", b"JMQ")
+    clock.write(tmp_path / "b.pcap", capture[:1000])
+    assert names(watched, settled=False) == [tmp_path.name, "a.jmq"]
+    (folder,) = (file for file in watched.changed() if file.path == str(tmp_path))
+    assert folder.size == 1000 and watched.is_rotated(folder.path)
+    watched.take(folder)
+    clock.now_s += 3
+    clock.write(tmp_path / "empty.pcap", capture[:500])
+    assert names(watched, settled=False) == [tmp_path.name]
+    (folder,) = (file for file in watched.changed() if file.path == str(tmp_path))
+    assert watched.is_growing(folder)
+    assert {Path(file.path).name for file in watched.files_of(folder)} == {"b.pcap", "empty.pcap"}
+    # What is compressed is not read part by part, and so neither is the capture it is in.
+    clock.write(tmp_path / "c.pcap", gzip.compress(capture[:500]))
+    watched.poll()
+    assert not watched.is_rotated(str(tmp_path))

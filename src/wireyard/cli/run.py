@@ -68,7 +68,7 @@ their last change, captures and streams that grow part by part. Ctrl-C ends it w
     help=_HELP,
     epilog=examples(
         "wireyard run traffic/ --lake lake",
-        "wireyard run /var/captures --follow --lake lake",
+        "wireyard run /var/captures --follow --rotated --lake lake",
         "wireyard run rotated/ --rotated -d tcp.port==1884,mqtt --lake lake",
         "wireyard run '/captures/2026-*/*.jmq.gz' --lake /data/lake",
         "wireyard run s3://captures/jmq --lake s3://lake/jmq --master spark://head:7077",
@@ -142,8 +142,8 @@ def command(
     """Read captures, streams and stores into a lake of Parquet tables with Spark."""
     if not inputs or "-" in inputs:
         raise UsageError("run: name INPUTs: files, folders, patterns or URLs")
-    if follow and rotated:
-        raise UsageError("run: --follow takes each file as an input of its own, not as --rotated")
+    if follow and rotated and by_content:
+        raise UsageError("run: --follow --rotated reads files on, which --by-content would not")
     if find_spec("pyspark") is None:
         raise UsageError("run: Spark is not installed; pip install 'wireyard[spark]'")
     if payload:
@@ -259,7 +259,8 @@ def _follow(given: _Given) -> None:
     ):
         start = _starter(given, log, watch)
         try:
-            follow_lake(lake, given.inputs, start, watch, line, stop, look=look, **given.settings)
+            how = {"look": look, "rotated": given.rotated, **given.settings}
+            follow_lake(lake, given.inputs, start, watch, line, stop, **how)
         finally:
             line.end()
 

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from wireyard.spark.files import FoundFile
-from wireyard.spark.inputs import Looking, is_as_it_was, look_at
+from wireyard.spark.inputs import Listing, Looking, is_as_it_was, join_rotated, look_at
 from wireyard.spark.job import FEW_BYTES, fill_lake
 from wireyard.spark.lake import Lake
 from wireyard.spark.replacing import OPEN_STATES
@@ -77,6 +77,7 @@ class Listener(Protocol):
 @dataclass(slots=True)
 class _Settings:
     look: Looking
+    rotated: bool
     most_bytes: int
     fill: dict[str, Any] = field(default_factory=dict)
 
@@ -90,6 +91,7 @@ def follow_lake(
     stop: Callable[[], bool],
     *,
     look: Looking | None = None,
+    rotated: bool = False,
     most_bytes: int = FEW_BYTES,
     **settings: Any,
 ) -> None:
@@ -97,7 +99,7 @@ def follow_lake(
 
     Parameters
     ----------
-    paths, look
+    paths, look, rotated
         Those of `list_inputs`.
     stop
         Is asked a few times a second whether to end.
@@ -118,8 +120,10 @@ def follow_lake(
     lake.retention = RETENTION
     settings["skip_missing"] = True
     look = replace(look or Looking(), skip_missing=True)  # files come and go
-    given = _Settings(look, most_bytes, settings)
-    _Following(lake, Watched(paths, lake.root), get_session, watch, listener, given).run(stop)
+    given = _Settings(look, rotated, most_bytes, settings)
+    _Following(lake, Watched(paths, lake.root, rotated), get_session, watch, listener, given).run(
+        stop
+    )
 
 
 class _Following:
@@ -186,24 +190,23 @@ class _Following:
         for path in list(files):
             if not self._begin(files[path], stopping):
                 del files[path]
-        sizes, ending = {}, set[str]()
+        most, ending = {}, set[str]()
         left = sys.maxsize if stopping else self._settings.most_bytes
         for path, file in files.items():
-            new = file.size - growth.position(path)
-            size = growth.position(path) + min(new, left)
-            stands = stopping or self._watched.is_settled(file)
-            left -= min(new, left)
-            if stands and size == file.size:
+            unread = growth.unread_bytes(path)
+            new = min(unread, left)
+            left -= new
+            if new == unread and (stopping or self._watched.is_settled(file)):
                 ending.add(path)
-            if path in ending or size > growth.position(path) or growth.is_behind(path):
-                sizes[path] = size
+            if path in ending or new or growth.is_behind(path):
+                most[path] = new
         for path in growth.paths:
             if self._watched.unchanged_s(path) is None:
-                sizes[path] = growth.position(path)
+                most[path] = 0
                 ending.add(path)
-        if not sizes or not (ending or time.monotonic() - self._grown_s >= _COMMIT_S):
+        if not most or not (ending or time.monotonic() - self._grown_s >= _COMMIT_S):
             return
-        read_bytes, notes = growth.commit(sizes, ending)
+        read_bytes, notes = growth.commit(most, ending)
         before_s, self._grown_s = self._read_s, time.monotonic()
         self._read_s = self._polled_s
         # The oldest byte came after the poll that the commit before was about.
@@ -224,6 +227,8 @@ class _Following:
         self._watched.poll()
 
     def _is_growing(self, file: FoundFile) -> bool:
+        if self._watched.is_rotated(file.path):
+            return True
         if "_growth" not in self.__dict__ and not any(
             each.files.get(OPEN_STATES) for each in self._lake.record.inputs.values()
         ):
@@ -232,10 +237,10 @@ class _Following:
 
     def _begin(self, file: FoundFile, stopping: bool) -> bool:
         """See to it that a file is read part by part; tell whether it is."""
-        growth = self._growth
-        if growth.holds(file.path):
+        growth, files = self._growth, self._watched.files_of(file)
+        if growth.holds(file.path) and growth.look(file.path, [one.path for one in files]):
             return True
-        listing = look_at([file], self._settings.look)
+        listing = self._look_at(files)
         if not listing.inputs:
             return False
         found = listing.inputs[0]
@@ -267,7 +272,7 @@ class _Following:
     def _read(self, batch: Sequence[FoundFile]) -> None:
         """Commit what is new in some files."""
         settings = self._settings
-        listing = look_at(batch, settings.look, self._watched.roots)
+        listing = self._look_at([one for file in batch for one in self._watched.files_of(file)])
         for text in listing.left_out:
             self._listener.note(f"left out: {text}")
         for file in batch:
@@ -277,6 +282,10 @@ class _Following:
             self._lake.begin_run()
             report = fill_lake(self._lake, new, self._get_session, self._watch, **settings.fill)
             self._count(report, batch)
+
+    def _look_at(self, files: Sequence[FoundFile]) -> Listing:
+        listing = look_at(files, self._settings.look, self._watched.roots)
+        return join_rotated(listing) if self._settings.rotated else listing
 
     def _count(self, report: Report, batch: Sequence[FoundFile]) -> None:
         for text in report.notes:
@@ -297,7 +306,7 @@ class _Following:
         self._progress.files = self._watched.count
         self._progress.waiting = len(waiting)
         self._progress.waiting_bytes = sum(
-            file.size - (self._growth.position(file.path) if self._is_read_here(file) else 0)
+            self._growth.unread_bytes(file.path) if self._is_read_here(file) else file.size
             for file in waiting
         )
         self._listener.progress(self._progress)

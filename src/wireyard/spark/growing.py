@@ -15,51 +15,36 @@ Rules of this file:
 
 from __future__ import annotations
 
-import os
-import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from wireyard.captures.assignment import parse_decode_as
 from wireyard.captures.directed import CapturedStream
 from wireyard.captures.following import BareStream
-from wireyard.captures.growing import GrowingFile
-from wireyard.captures.inputs import describe_unknown
-from wireyard.captures.live import LiveCapture
-from wireyard.captures.live_state import (
-    StateError,
-    capture_state,
-    pack_state,
-    restore_capture,
-    unpack_state,
-)
+from wireyard.captures.live_state import StateError, pack_state, unpack_state
 from wireyard.captures.quarantine import SHOWN_BYTES, PieceBytes
 from wireyard.captures.read import FrameSpan
-from wireyard.captures.stream_table import FILES
-from wireyard.captures.tls_keys import embedded_secrets, read_key_logs
 from wireyard.formats import get_format
 from wireyard.lake.ledgers import LedgerSum, StreamLedger
 from wireyard.spark.bronze import BronzeTask, Outcome, make_ledger
+from wireyard.spark.growing_files import GrowingFiles
+from wireyard.spark.growing_readers import CaptureReader, GrowthSettings, StreamReader
 from wireyard.streams.batches import BlockReader
-from wireyard.streams.framer import Framer
-from wireyard.streams.growth import Grown
-from wireyard.streams.mapped import map_bytes
 from wireyard.streams.scan import load_fast_path
-from wireyard.streams.source import filesystem, reading
+from wireyard.streams.source import filesystem
 
 if TYPE_CHECKING:
-    from wireyard.formats.base import Format
+    from wireyard.streams.framer import Framer
+    from wireyard.streams.growth import Grown
 
-__all__ = ["OPEN_STATE", "GrowingInput", "GrowthSettings", "StateError", "read_state"]
+__all__ = ["OPEN_STATE", "GrowingInput", "StateError", "read_state"]
 
 _READ_BYTES: Final = 4 << 20
-_EDGE_BYTES: Final = 64 << 10
 OPEN_STATE: Final = pa.schema(
     [
         ("source", pa.string()),
@@ -70,154 +55,6 @@ OPEN_STATE: Final = pa.schema(
 )
 """The table of states: of each source a row of JSON, and the arrays that it stands for."""
 _JSON: Final = "json"
-
-
-@dataclass(frozen=True, slots=True)
-class GrowthSettings:
-    """How growing inputs are read; the fields are those of `open_captures`."""
-
-    decode_as: tuple[str, ...] = ()
-    keylog: tuple[str, ...] = ()
-    max_packet_bytes: int | None = None
-
-
-class _Reader(Protocol):
-    """What turns the bytes of an input to streams."""
-
-    offset: int
-    """Where the bytes begin that a reader of the state wants next."""
-
-    def receive(self, data: bytes) -> Iterator[list[Grown]]:
-        """Take the next bytes; yield what can be read."""
-
-    def end(self) -> Iterator[list[Grown]]:
-        """Yield what is left."""
-
-    def facts(self) -> tuple[Mapping[str, Mapping[str, Any]], set[str]]:
-        """Return what is known of streams since this was asked last, and which have ended."""
-
-    def state(self) -> dict[str, Any] | None:
-        """Return what another reader goes on with, None if it has to begin anew."""
-
-    def notes(self) -> list[str]:
-        """Return what is to be said of the input at its end."""
-
-    @property
-    def frames(self) -> int | None:
-        """How many frames of a capture were read."""
-
-
-class _CaptureReader:
-    """A capture that grows."""
-
-    def __init__(self, path: str, named: Format | None, settings: GrowthSettings) -> None:
-        self._path, self._before = path, 0
-        # Secrets are in no state: those in the file are read again.
-        keys = read_key_logs(settings.keylog, lambda: embedded_secrets(self._bytes_before()))
-        rules = [parse_decode_as(text) for text in settings.decode_as]
-        limit = settings.max_packet_bytes
-        self._capture = LiveCapture(path, named, rules, keys, limit, describes=True)
-        self._file = GrowingFile(keys.add)
-
-    def _bytes_before(self) -> Iterator[Any]:
-        """Yield the bytes before those that arrive."""
-        data = map_bytes(self._path, 0, self._before) if self._before else None
-        if data is not None:
-            yield data[: self._before]
-
-    @property
-    def offset(self) -> int:
-        """Where the record begins that is not read yet."""
-        return self._file.offset
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on where another reader stood."""
-        restore_capture(state, self._capture, self._file)
-        self._before = self._file.offset
-
-    def receive(self, data: bytes) -> Iterator[list[Grown]]:
-        """Take the next bytes; yield what can be read."""
-        for part, records in self._file.receive(np.frombuffer(data, np.uint8), idle=True):
-            yield self._capture.receive(part, records)
-
-    def end(self) -> Iterator[list[Grown]]:
-        """Yield what is left."""
-        for part, records in self._file.end():
-            yield self._capture.receive(part, records)
-        yield from self._capture.end()
-
-    def facts(self) -> tuple[Mapping[str, Mapping[str, Any]], set[str]]:
-        """Return what is known of streams since this was asked last, and which have ended."""
-        ended = dict(self._capture.take_ended())
-        return {**ended, **dict(self._capture.describe())}, {*ended}
-
-    def state(self) -> dict[str, Any] | None:
-        """Return what another reader goes on with, None if it has to begin anew."""
-        return capture_state(self._capture, self._file)
-
-    def notes(self) -> list[str]:
-        """Return what is to be said of the input at its end."""
-        capture, damage = self._capture, self._file.damage
-        found = describe_unknown(
-            capture.name,
-            capture.unknown,
-            capture.tally_endings,
-            capture.proxies,
-            damage=f"{damage}; {self._file.unread_bytes} bytes are not read" if damage else None,
-            problems=[*capture.problems],
-            keyed=capture.has_keys,
-        )
-        return [*filter(None, (found.damage, *found.notes, *found.closed, found.unread))]
-
-    @property
-    def frames(self) -> int:
-        """How many frames were read."""
-        return self._capture.frames
-
-
-class _StreamReader:
-    """A bare stream that grows."""
-
-    def __init__(self, path: str, format: Format, settings: GrowthSettings) -> None:
-        self._path, self._format = path, format
-        self._framer = Framer(format, settings.max_packet_bytes)
-        self._stream = BareStream(path)
-
-    @property
-    def offset(self) -> int:
-        """Where the frame begins that is not read yet, or in garbage the next byte."""
-        return self._framer.position
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on where another reader stood."""
-        self._framer.restore(state)
-        self._stream = BareStream(self._path, self._framer.position)
-
-    def receive(self, data: bytes) -> Iterator[list[Grown]]:
-        """Take the next bytes; yield what can be read."""
-        self._stream.receive(data)
-        yield [Grown(self._format, self._stream, self._framer)]
-
-    def end(self) -> Iterator[list[Grown]]:
-        """Yield what is left."""
-        self._stream.at_end = True
-        yield [Grown(self._format, self._stream, self._framer)]
-
-    def facts(self) -> tuple[Mapping[str, Mapping[str, Any]], set[str]]:
-        """Return nothing: a bare stream has no description, and may always go on."""
-        return {}, set()
-
-    def state(self) -> dict[str, Any]:
-        """Return what another reader goes on with."""
-        return self._framer.state()
-
-    def notes(self) -> list[str]:
-        """Return nothing."""
-        return []
-
-    @property
-    def frames(self) -> None:
-        """None: it has none."""
 
 
 _Held = Callable[[int, int], bytes]
@@ -279,28 +116,28 @@ def _captured_bytes(opened: CapturedStream, start: int, stop: int) -> bytes:
 
 @dataclass(slots=True)
 class GrowingInput:
-    """A local file that grows, read part by part.
+    """An input of local files that grows, read part by part.
 
     Parameters
     ----------
     source
-        Its path, by which the lake knows it.
+        What the lake knows it by: its path, or the folder of a rotated capture.
     format
         Label of its format; None of a capture of any.
-    captured
-        Whether it is a capture.
+    paths
+        The files of a capture; none of a bare stream.
     """
 
     source: str
     format: str | None
-    captured: bool
+    paths: tuple[str, ...]
     settings: GrowthSettings
     replaces: bool = True
     """Whether rows of the source that the lake holds are those of another file, or read again."""
-    position: int = 0
-    """How many of its bytes were read."""
     fresh: list[StreamLedger] = field(default_factory=list)
     """The ledgers of streams that have ended, and are in no commit."""
+    fresh_spans: list[FrameSpan] = field(default_factory=list)
+    """The files of a rotated capture that were read to their ends, and are in no commit."""
     facts_s: float = 0.0
     """How long it took to make its facts last."""
     facts_at_s: float = 0.0
@@ -311,45 +148,71 @@ class GrowingInput:
     """The sums of those that have ended, by format."""
     _open: dict[str, _Tracked] = field(default_factory=dict)
     _facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    _descriptor: int = -1
+    _files: Any = None
+    _frames_before: int = 0
+    """How many frames of a capture are in files that were read to their ends."""
     _reader: Any = None
     _blocks: dict[str, BlockReader] = field(default_factory=dict)
 
     def open(self) -> None:
-        """Open it, from its beginning.
+        """Get ready to read it from its beginning, or to be restored.
 
         Raises
         ------
         SourceError
             It cannot be read.
         """
-        with reading(self.source):
-            self._descriptor = os.open(self.source, os.O_RDONLY)
+        self._files = GrowingFiles(self.source, rotated=self.is_rotated)
         named = get_format(self.format) if self.format else None
-        if self.captured:
-            self._reader = _CaptureReader(self.source, named, self.settings)
+        if self.paths:
+            self._reader = CaptureReader(self._files, named, self.settings)
         else:
             assert named is not None
-            self._reader = _StreamReader(self.source, named, self.settings)
+            self._reader = StreamReader(self.source, named, self.settings)
 
     def close(self) -> None:
         """Close it."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._files.close()
 
     @property
-    def is_same_file(self) -> bool:
-        """Whether its path still leads to it, and no byte that was read is gone."""
-        try:
-            there, own = os.stat(self.source), os.fstat(self._descriptor)
-        except OSError:
-            return False
-        same = (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)
-        return same and own.st_size >= self.position
+    def is_rotated(self) -> bool:
+        """Whether it is a capture that goes on in new files of a folder."""
+        return bool(self.paths) and self.paths != (self.source,)
 
-    def read(self, stop: int, task: BronzeTask) -> None:
-        """Read up to byte `stop` of it, and write the rows that it can have now.
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is something to read: of a rotated capture, a packet."""
+        return bool(self._files.have_begun)
+
+    @property
+    def is_same(self) -> bool:
+        """Whether no byte that was read is gone."""
+        return bool(self._files.are_same)
+
+    @property
+    def position(self) -> int:
+        """How many of its bytes were read."""
+        return int(self._files.position)
+
+    @property
+    def unread_bytes(self) -> int:
+        """How many bytes it had that were not read yet, when its files were looked at."""
+        return int(self._files.unread_bytes)
+
+    def look(self, paths: Iterable[str]) -> None:
+        """Look how large its files are, and which there are.
+
+        Raises
+        ------
+        StateError
+            What was read is not what is there now.
+        SourceError
+            A file cannot be read.
+        """
+        self._files.take(paths)
+
+    def read(self, most_bytes: int, task: BronzeTask) -> None:
+        """Read some more of it, and write the rows that it can have now.
 
         Raises
         ------
@@ -358,16 +221,30 @@ class GrowingInput:
         LedgerError
             The rows of a stream do not follow each other.
         """
-        while self.position < stop:
-            with reading(self.source):
-                size = min(stop - self.position, _READ_BYTES)
-                data = os.pread(self._descriptor, size, self.position)
-            if not data:
-                return
-            self.position += len(data)
-            for turn in self._reader.receive(data):
-                self._write(turn, task)
+        stop = self.position + most_bytes
+        while (left := stop - self.position) > 0:
+            data = self._files.read(min(left, _READ_BYTES))
+            if data:
+                for turn in self._reader.receive(data):
+                    self._write(turn, task)
+            elif not self._next_file(task):
+                break
         self._settle()
+
+    def _next_file(self, task: BronzeTask) -> bool:
+        """Go on with the next file of a rotated capture; return whether there is one."""
+        path = self._files.path
+        if not self._files.next_file():
+            return False
+        for turn in self._reader.next_file():
+            self._write(turn, task)
+        self.fresh_spans.append(self._span(path))
+        self._frames_before = self._reader.frames
+        return True
+
+    def _span(self, path: str) -> FrameSpan:
+        before = self._frames_before
+        return FrameSpan(path, before + 1, self._reader.frames - before)
 
     def end(self, task: BronzeTask) -> list[str]:
         """Write what is left, as if nothing followed; return what is to be said about it.
@@ -381,15 +258,16 @@ class GrowingInput:
         notes: list[str] = self._reader.notes()
         return notes
 
+    def committed(self) -> None:
+        """Take note that what was read is in a commit."""
+        self.replaces = False
+        self.fresh.clear()
+        self.fresh_spans.clear()
+
     def stamp(self) -> dict[str, Any]:
-        """Return the stamp of the file as far as it was read: see `FoundInput`."""
-        own = os.fstat(self._descriptor)
-        return {
-            "size": self.position,
-            "modified_ns": own.st_mtime_ns,
-            "edges_crc32": _edges(self._descriptor, self.position),
-            "file": [own.st_dev, own.st_ino],
-        }
+        """Return the stamp of the input as far as it was read: see `FoundInput`."""
+        stamp: dict[str, Any] = self._files.stamp()
+        return stamp
 
     def ledger(self) -> dict[str, LedgerSum]:
         """Return the sums of the ledgers of all of its streams so far, by format."""
@@ -398,13 +276,12 @@ class GrowingInput:
             _add(sums, ledger)
         return sums
 
-    def frame_rows(self) -> pa.Table | None:
-        """Return its row in the table of the files of captures."""
-        frames = self._reader.frames
-        if frames is None:
-            return None
-        row = {"source": self.source, **FrameSpan(self.source, 1, frames)._asdict()}
-        return pa.Table.from_pylist([row], FILES)
+    def open_spans(self) -> list[FrameSpan]:
+        """Return the file of a capture that is read now, and those without a packet."""
+        if not self.paths:
+            return []
+        empty = [FrameSpan(path, 1, 0) for path in sorted(self._files.without_packets)]
+        return [*empty, self._span(self._files.path)]
 
     def open_ledgers(self) -> list[StreamLedger]:
         """Return the ledgers of the streams that may still go on."""
@@ -455,14 +332,9 @@ class GrowingInput:
         reader = self._reader.state()
         if reader is None:
             return None
-        own = os.fstat(self._descriptor)
-        offset = self._reader.offset
         whole = {
-            "format": self.format,
-            "captured": self.captured,
-            "file": [own.st_dev, own.st_ino],
-            "offset": offset,
-            "edges_crc32": _edges(self._descriptor, offset),
+            "files": self._files.state(self._reader.offset),
+            "frames_before": self._frames_before,
             "reader": reader,
             "ended": {format: list(one) for format, one in self._ended.items()},
             "facts": {name: dict(facts) for name, facts in self._facts.items()},
@@ -490,11 +362,8 @@ class GrowingInput:
             The state is damaged, or the file is another one.
         """
         try:
-            own = os.fstat(self._descriptor)
-            offset = int(state["offset"])
-            same = [own.st_dev, own.st_ino] == state["file"] and own.st_size >= offset
-            if not same or _edges(self._descriptor, offset) != state["edges_crc32"]:
-                raise StateError("is another file than before")
+            self._files.restore(state["files"], self.paths)
+            self._frames_before = int(state["frames_before"])
             self._reader.restore(state["reader"])
             for stream, (outcome, head_at, head) in state["open"].items():
                 known = {each.name: outcome[each.name] for each in fields(Outcome)}
@@ -503,7 +372,6 @@ class GrowingInput:
             self._ended = {format: LedgerSum(*one) for format, one in state["ended"].items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateError(f"its state is damaged ({error})") from None
-        self.position = self._reader.offset
         self.replaces = False
 
 
@@ -535,10 +403,3 @@ def _add(sums: dict[str, LedgerSum], ledger: StreamLedger) -> None:
 
 
 _KINDS: Final = {name: np.dtype(name) for name in ("uint8", "int8", "int32", "int64")}
-
-
-def _edges(descriptor: int, offset: int) -> int:
-    """Return the checksum of both ends of the first bytes of a file."""
-    crc32 = zlib.crc32(os.pread(descriptor, min(_EDGE_BYTES, offset), 0))
-    start = max(offset - _EDGE_BYTES, 0)
-    return zlib.crc32(os.pread(descriptor, offset - start, start), crc32)

@@ -6,10 +6,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import uuid4
 
+import pyarrow as pa
+
 from wireyard.captures.live_state import StateError
+from wireyard.captures.stream_table import FILES
 from wireyard.formats import names as format_names
 from wireyard.lake.ledgers import LEDGER_FILES, ledger_table, streams_table
 from wireyard.layers.tables import FACTS
@@ -24,14 +27,12 @@ from wireyard.spark.bronze import (
     packets_table,
 )
 from wireyard.spark.exchange import EXCHANGE
-from wireyard.spark.growing import GrowingInput, GrowthSettings, read_state
+from wireyard.spark.growing import GrowingInput, read_state
+from wireyard.spark.growing_readers import GrowthSettings
 from wireyard.spark.inputs import FoundInput
 from wireyard.spark.lake import Change, Input, Lake
 from wireyard.spark.parts import PartFile
 from wireyard.spark.replacing import OPEN_PREFIX, OPEN_STATES, is_of_open
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 __all__ = [
     "GrownPart",
@@ -49,9 +50,8 @@ _OLD_NS: Final = 24 * 60 * 60 * 1_000_000_000
 
 def can_grow(found: FoundInput) -> bool:
     """Return whether an input can be read part by part."""
-    one_file = not found.files or found.files == (found.path,)
     whole = found.compressed or found.stored or (not found.files and found.format is None)
-    return one_file and not whole and "://" not in found.path
+    return not whole and "://" not in found.path
 
 
 def has_grown(lake: Lake, found: FoundInput) -> bool:
@@ -59,12 +59,22 @@ def has_grown(lake: Lake, found: FoundInput) -> bool:
     held = lake.inputs.get(found.path)
     if held is None or not can_grow(found) or held.format != found.format:
         return False
-    if "content_sha256" in found.stamp:
+    now, before = _sizes(found.stamp), _sizes(held.stamp)
+    if now is None:
         return False
     if held.files.get(OPEN_STATES):
         return True
-    same = held.stamp.get("file") == found.stamp.get("file")
-    return same and held.stamp.get("size", found.size) < found.size
+    if before is None or not all(now.get(file, -1) >= size for file, size in before.items()):
+        return False
+    return sum(now.values()) > sum(before.values())
+
+
+def _sizes(stamp: Mapping[str, Any]) -> dict[Any, int] | None:
+    """Return the sizes of an input's files; None if copies of them are known by their content."""
+    files = stamp.get("files", [stamp])
+    if not all("file" in each and "content_sha256" not in each for each in files):
+        return None
+    return {tuple(each["file"]): each["size"] for each in files}
 
 
 def open_growing(lake: Lake, found: FoundInput, settings: GrowthSettings) -> GrowingInput:
@@ -75,19 +85,22 @@ def open_growing(lake: Lake, found: FoundInput, settings: GrowthSettings) -> Gro
     SourceError
         It cannot be read.
     """
-    one = _opened(found, settings)
     held = lake.inputs.get(found.path)
     for name in held.files.get(OPEN_STATES, ()) if held else ():
+        one = _opened(found, settings)
         try:
             one.restore(read_state(lake.path(OPEN_STATES, name), found.path))
         except StateError:
             one.close()
-            one = _opened(found, settings)
+        else:
+            return one
+    one = _opened(found, settings)
+    one.look(found.files)
     return one
 
 
 def _opened(found: FoundInput, settings: GrowthSettings) -> GrowingInput:
-    one = GrowingInput(found.path, found.format, bool(found.files), settings)
+    one = GrowingInput(found.path, found.format, found.files, settings)
     one.open()
     return one
 
@@ -112,10 +125,10 @@ class GrownPart:
         """What was staged, by table."""
         self._stamp: Mapping[str, Any] = {}
 
-    def read(self, size: int, *, ends: bool) -> list[str]:
-        """Stage what is new of the input up to a size; return notes."""
+    def read(self, most_bytes: int, *, ends: bool) -> list[str]:
+        """Stage what is new of the input, of so many bytes at most; return notes."""
         one = self.input
-        self._stage(one, lambda task: one.read(size, task), "part-")
+        self._stage(one, lambda task: one.read(most_bytes, task), "part-")
         state = one.state()
         notes: list[str] = []
         closed = [*one.fresh]
@@ -127,9 +140,10 @@ class GrownPart:
             for table, rows in zip(LEDGER_FILES, tables, strict=True):
                 if streams:
                     self._write(table, rows, prefix)
-        frames = one.frame_rows()
-        if frames is not None:
-            self._write(FILES_TABLE, frames, OPEN_PREFIX)
+        for spans, prefix in ((one.fresh_spans, "part-"), (one.open_spans(), OPEN_PREFIX)):
+            if spans:
+                rows = [{"source": self.source, **span._asdict()} for span in spans]
+                self._write(FILES_TABLE, pa.Table.from_pylist(rows, FILES), prefix)
         if state is not None:
             self._write(OPEN_STATES, state, OPEN_PREFIX)
         self._stamp = one.stamp() if ends else {"growing": one.position}

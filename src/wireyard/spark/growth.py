@@ -9,12 +9,16 @@ input stands still they are made in any case.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from wireyard.captures.live_state import StateError
+from wireyard.errors import SourceError
 from wireyard.spark.bronze import Settings
-from wireyard.spark.growing import GrowingInput, GrowthSettings
+from wireyard.spark.growing import GrowingInput
+from wireyard.spark.growing_readers import GrowthSettings
 from wireyard.spark.grown import (
     GrownPart,
     can_grow,
@@ -76,7 +80,21 @@ class Growth:
     def holds(self, path: str) -> bool:
         """Return whether a file is read part by part now, and is the same file still."""
         one = self._inputs.get(path)
-        return one is not None and one.is_same_file
+        return one is not None and one.is_same
+
+    def look(self, path: str, paths: Iterable[str]) -> bool:
+        """Look how large the files of an input are; tell whether it can be read on."""
+        try:
+            with suppress(SourceError):  # gone meanwhile: what is open of it is read
+                self._inputs[path].look(paths)
+        except StateError:
+            self.forget(path)
+            return False
+        return True
+
+    def unread_bytes(self, path: str) -> int:
+        """Return how many bytes of an input were not read when its files were looked at."""
+        return self._inputs[path].unread_bytes
 
     def begin(self, found: FoundInput) -> bool:
         """Take a file to be read part by part; tell whether it can be.
@@ -86,7 +104,11 @@ class Growth:
         if not can_grow(found):
             return False
         self.forget(found.path)
-        self._inputs[found.path] = open_growing(self._lake, found, self._settings)
+        one = open_growing(self._lake, found, self._settings)
+        if not one.has_begun:
+            one.close()
+            return False
+        self._inputs[found.path] = one
         return True
 
     def forget(self, path: str) -> None:
@@ -94,13 +116,15 @@ class Growth:
         if (one := self._inputs.pop(path, None)) is not None:
             one.close()
 
-    def commit(self, sizes: Mapping[str, int], ending: Collection[str]) -> tuple[int, list[str]]:
+    def commit(
+        self, most_bytes: Mapping[str, int], ending: Collection[str]
+    ) -> tuple[int, list[str]]:
         """Read inputs on, and commit what is new of them; return how many bytes, and notes.
 
         Parameters
         ----------
-        sizes
-            How far each is to be read.
+        most_bytes
+            How much of each is to be read.
         ending
             Those that stand still: they get the rows that they would have if nothing followed.
         """
@@ -111,18 +135,17 @@ class Growth:
             lake.staged(""), self._secrets, self._max_packet_bytes, payload=self._payload
         )
         read_bytes, notes, parts = 0, list[str](), []
-        for number, (path, size) in enumerate(sizes.items()):
+        for number, (path, most) in enumerate(most_bytes.items()):
             one = self._inputs[path]
             before = one.position
             part = GrownPart(lake, one, settings, number)
-            notes += part.read(size, ends=path in ending)
+            notes += part.read(most, ends=path in ending)
             read_bytes += one.position - before
             parts.append(part)
         with_facts = [part for part in parts if part.source in ending or _facts_are_due(part.input)]
         notes += self._commit(parts, with_facts)
         for part in parts:
-            part.input.replaces = False
-            part.input.fresh.clear()
+            part.input.committed()
             if part.source in ending:
                 self.forget(part.source)
         return read_bytes, notes
@@ -162,10 +185,6 @@ class Growth:
         """Let go of all inputs."""
         for path in [*self._inputs]:
             self.forget(path)
-
-    def position(self, path: str) -> int:
-        """Return how many bytes of an input were read."""
-        return self._inputs[path].position
 
     @property
     def paths(self) -> list[str]:

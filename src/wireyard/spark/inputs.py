@@ -31,6 +31,7 @@ __all__ = [
     "distinct",
     "identity_of",
     "is_as_it_was",
+    "join_rotated",
     "list_inputs",
     "look_at",
 ]
@@ -119,11 +120,9 @@ def list_inputs(
     if not kept:
         raise SourceError(f"{', '.join(paths)}: no file to read there")
     listing = look_at(kept, look, roots)
-    inputs, left_out = listing.inputs, listing.left_out
     if rotated:
-        inputs, again = distinct(inputs, {})
-        inputs, left_out = _joined(inputs), left_out + again
-    return Listing(inputs, left_out)
+        return join_rotated(listing)
+    return listing
 
 
 def look_at(files: Sequence[FoundFile], look: Looking, roots: Collection[str] = ()) -> Listing:
@@ -197,22 +196,27 @@ def is_as_it_was(stamp: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
     return all(stamp.get(name) == before.get(name) for name in _STATE)
 
 
-def _joined(inputs: Sequence[FoundInput]) -> list[FoundInput]:
+def join_rotated(listing: Listing) -> Listing:
     """Make one input of the captures in each folder; it goes by the name of the folder."""
+    inputs, again = distinct(listing.inputs, {})
     joined: dict[str, FoundInput] = {}
     for each in inputs:
         captured = each.files and not each.stored
         folder = each.path.rpartition("/")[0] if captured else each.path
         before = joined.get(folder)
         if before is not None:
-            stamp = {"files": [*before.stamp["files"], each.stamp]}
-            size, files = before.size + each.size, (*before.files, *each.files)
-            joined[folder] = replace(before, size=size, stamp=stamp, files=files)
+            joined[folder] = replace(
+                before,
+                size=before.size + each.size,
+                stamp={"files": [*before.stamp["files"], each.stamp]},
+                files=(*before.files, *each.files),
+                compressed=before.compressed or each.compressed,
+            )
         elif captured:
             joined[folder] = replace(each, path=folder, stamp={"files": [each.stamp]})
         else:
             joined[folder] = each
-    return list(joined.values())
+    return Listing(list(joined.values()), listing.left_out + again)
 
 
 def _look_at(file: FoundFile, named: str | None, look: Looking) -> FoundInput | str:

@@ -29,7 +29,8 @@ from wireyard.spark.bronze import FILES_TABLE, QUARANTINE_TABLE, Settings, packe
 from wireyard.spark.bronze_stage import BronzeStage
 from wireyard.spark.executors import reaching
 from wireyard.spark.facts import Facts, related_to, write_empty, write_facts
-from wireyard.spark.growing import GrowingInput, GrowthSettings
+from wireyard.spark.growing import GrowingInput
+from wireyard.spark.growing_readers import GrowthSettings
 from wireyard.spark.grown import (
     GrownPart,
     has_grown,
@@ -170,7 +171,7 @@ def _open_grown(
     for each in new:
         if has_grown(lake, each):
             one = open_growing(lake, each, settings)
-            if one.replaces and not reads_again:
+            if not one.has_begun or (one.replaces and not reads_again):
                 one.close()
             else:
                 opened[each.path] = one
@@ -192,8 +193,9 @@ def _read_grown(
         make_part_staging(lake)
         load_columns()
     for number, each in enumerate((one for one in found if one.path in grown), first):
-        part = GrownPart(lake, grown[each.path], settings, number)
-        notes += part.read(each.size, ends=True)
+        one = grown[each.path]
+        part = GrownPart(lake, one, settings, number)
+        notes += part.read(one.unread_bytes, ends=True)
         parts.append(part)
     return parts, notes
 

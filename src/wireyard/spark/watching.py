@@ -6,19 +6,31 @@ Polling, so that it is the same on every file system and store.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
+from wireyard.captures.magic import is_capture
 from wireyard.errors import SourceError
 from wireyard.spark.files import FoundFile, absolute, is_missing, is_pattern, list_files
 from wireyard.spark.options import Options
+from wireyard.streams.source import open_source, reading
 
 __all__ = ["SETTLED_S", "Watched"]
 
 SETTLED_S: Final = 2.0
 """A file that has not changed for so long is whole, until it changes again."""
 _NS: Final = 1_000_000_000
+_MAGIC_BYTES: Final = 4
+
+
+class _Kind(Enum):
+    """What a file is where captures are rotated."""
+
+    CAPTURE = "capture"
+    COMPRESSED = "compressed capture"
+    OTHER = "other"
 
 
 @dataclass(slots=True)
@@ -43,6 +55,9 @@ class Watched:
         come later; anything else has to be there.
     inside
         A folder, the lake, whose files are left out.
+    rotated
+        Whether the captures in a folder are one, that goes on in new files: they are seen as one
+        file with the name of the folder. An empty file is none yet.
     clock, wall_ns
         Time in seconds that never goes back, and the time of day, for tests.
 
@@ -56,6 +71,7 @@ class Watched:
         self,
         paths: Sequence[str],
         inside: str,
+        rotated: bool = False,
         clock: Callable[[], float] = time.monotonic,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
@@ -64,6 +80,9 @@ class Watched:
         self._inside = f"{inside}/"
         self._clock, self._wall_ns = clock, wall_ns
         self._seen: dict[str, _Seen] = {}
+        self._rotated = rotated
+        self._kinds: dict[str, _Kind] = {}
+        self._files: dict[str, list[FoundFile]] = {}
         for path in self.roots:
             if not is_pattern(path) and is_missing(path):
                 raise SourceError(f"{path}: there is no such file or folder")
@@ -72,9 +91,7 @@ class Watched:
         """Look which files there are."""
         now_s, wall_ns = self._clock(), self._wall_ns()
         seen = {}
-        for file in list_files(self._options):
-            if file.path.startswith(self._inside):
-                continue
+        for file in self._listed():
             before = self._seen.get(file.path)
             if before is not None and before.file == file:
                 seen[file.path] = before
@@ -85,6 +102,47 @@ class Watched:
             grew = before is not None and before.file.size < file.size
             seen[file.path] = _Seen(file, now_s - age_s, grew)
         self._seen = seen
+
+    def _listed(self) -> Iterator[FoundFile]:
+        """Yield the files that there are, those of a rotated capture as one."""
+        files = [
+            file for file in list_files(self._options) if not file.path.startswith(self._inside)
+        ]
+        if not self._rotated:
+            yield from files
+            return
+        self._kinds = {file.path: self._kind_of(file) for file in files if file.size}
+        self._files = {}
+        for file in files:
+            if file.size and self._kinds[file.path] is _Kind.OTHER:
+                yield file
+            elif file.size:
+                self._files.setdefault(file.path.rpartition("/")[0], []).append(file)
+        for folder, some in self._files.items():
+            size, modified_ns = sum(file.size for file in some), [file.modified_ns for file in some]
+            yield FoundFile(folder, size, modified_ns=max(filter(None, modified_ns), default=None))
+
+    def _kind_of(self, file: FoundFile) -> _Kind:
+        known = self._kinds.get(file.path)
+        if known is not None:
+            return known
+        try:
+            _, opened, size = open_source(file.path)
+            with opened, reading(file.path):
+                if not is_capture(opened.peek(_MAGIC_BYTES)):
+                    return _Kind.OTHER
+        except SourceError:
+            return _Kind.OTHER  # what reads it says so
+        return _Kind.COMPRESSED if size is None else _Kind.CAPTURE
+
+    def files_of(self, file: FoundFile) -> Sequence[FoundFile]:
+        """Return the files that a file stands for: of a rotated capture all, else itself."""
+        return self._files.get(file.path, [file])
+
+    def is_rotated(self, path: str) -> bool:
+        """Return whether a path is a rotated capture that can be read part by part."""
+        some = self._files.get(path, ())
+        return bool(some) and all(self._kinds[one.path] is _Kind.CAPTURE for one in some)
 
     def changed(self) -> list[FoundFile]:
         """Return the files that were not taken as they are now, the oldest first."""
