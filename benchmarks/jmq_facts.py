@@ -101,7 +101,7 @@ def derive(clock: Clock, packets: pa.Table) -> dict[str, pa.Table]:
         first.uses, first.sendings, first.deliveries))  # fmt: skip
     records = after.sendings, after.deliveries, first.relays
     joined = clock("messages", lambda: columns.join_messages(*records))
-    replies, _ = clock("conversations", lambda: columns.match_replies(joined.letters))
+    replies, _ = clock("conversations", lambda: columns.match_replies(joined.messages))
     gaps = clock("numbers", lambda: columns.find_gaps(first.runs))
     hops = clock("hops", lambda: columns.order_hops(*records))
     stands = clock("what stands for messages", lambda: columns.stand_for_messages(*records))

@@ -208,10 +208,10 @@ in a packet, and from these
 - **violations**: the rules below.
 
 ```python
-from wireyard.layers.rmp.chain import tables
+from wireyard.layers.rmp.chain import derive_tables
 
 rows = wireyard.read("ring.pcap", "rmp").to_pylist()
-tables(rows).tables["conversations"]
+derive_derive_tables(rows).tables["conversations"]
 ```
 
 A sender is what one endpoint sent to one group, in the order of capture. What it sent is put

@@ -21,7 +21,7 @@ from tests.make import item, items, long_item, packet
 from tests.spark.lakes import message, run, table
 from wireyard.captures.read import read_capture
 from wireyard.cli import main
-from wireyard.layers.jmq.tables import tables as jms_tables
+from wireyard.layers.jmq.chain import derive_tables as jms_tables
 from wireyard.layers.mqtt.derive import derive_tables as mqtt_tables
 from wireyard.layers.mqtt.directions import in_order
 from wireyard.layers.tables import FACTS, TABLES
@@ -101,7 +101,7 @@ def test_recorded_captures(spark: SparkSession, shared: Path, tmp_path: Path) ->
     for name in jms:
         path = folder / f"{name}.pcap"
         ended = {(row["source"], row["stream"]) for row in streams_of(path) if row["ended"]}
-        for one, rows in jms_tables(packets_of(path, "jmq", "gpacket"), ended).items():
+        for one, rows in jms_tables(packets_of(path, "jmq", "gpacket"), ended).tables.items():
             expected.setdefault(one, []).extend(rows)
     for name in mqtt:
         path = folder / f"{name}.pcap"
@@ -121,7 +121,9 @@ def test_captures_of_several_points_are_joined(
     ended = {
         (row["source"], row["stream"]) for path in paths for row in streams_of(path) if row["ended"]
     }
-    expected = jms_tables(chain.from_iterable(packets_of(path, "jmq") for path in paths), ended)
+    expected = jms_tables(
+        chain.from_iterable(packets_of(path, "jmq") for path in paths), ended
+    ).tables
     assert {row["unknown"] for row in expected["hops"]} == {"first", None}
     assert len({row["clock_ahead_ns"] for row in expected["hops"]}) > 2
     found = table(tmp_path / "lake", "hops").to_pylist()
@@ -142,7 +144,7 @@ def test_captures_of_several_points_are_joined(
 def test_bare_streams_and_nothing(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "a.jmq").write_bytes(packet(packet_type=10) + message(1) + message(2))
     run(tmp_path / "lake", spark, tmp_path / "a.jmq")
-    check(tmp_path / "lake", jms_tables(packets_of(tmp_path / "a.jmq", "jmq")))
+    check(tmp_path / "lake", jms_tables(packets_of(tmp_path / "a.jmq", "jmq")).tables)
     (tmp_path / "b.mqtt").write_bytes(CONNECT + PUBLISH)
     run(tmp_path / "lake", spark, tmp_path / "b.mqtt")
     sessions = table(tmp_path / "lake", "sessions").to_pylist()

@@ -18,7 +18,7 @@ from tests.spark.lakes import Silent, message, run, table
 from tests.spark.test_facts import check
 from wireyard.formats.rmp.packet import Message, encode_packet
 from wireyard.layers.rmp import MessageId, QoS, Want
-from wireyard.layers.rmp.chain import key_of, tables
+from wireyard.layers.rmp.chain import derive_tables, key_of
 from wireyard.layers.rmp.observer import NEEDED, Observer, observe
 from wireyard.spark.inputs import Looking, list_inputs
 from wireyard.spark.job import fill_lake
@@ -153,7 +153,7 @@ def test_the_same_messages_for_any_number_of_tasks(
     assert sorted(row["body"] for row in found) == sorted(expected)
     assert len({row["message_key"] for row in found}) == len(found)
     path = tmp_path / "in.pcap"
-    facts = tables(wireyard.read(path, "rmp", list(NEEDED)).to_pylist()).tables
+    facts = derive_tables(wireyard.read(path, "rmp", list(NEEDED)).to_pylist()).tables
     replied = sum(row["reply_key"] is not None for row in facts["conversations"])
     assert replied > 20 and len(facts["conversations"]) > replied + 20
     assert len(facts["violations"]) > 20

@@ -19,7 +19,7 @@ from wireyard.layers.jmq.packet_columns import GPACKET, JMQ
 from wireyard.layers.latencies import DELAYS, delayed, latencies
 from wireyard.layers.latencies import NEEDED as LATENCY_NEEDED
 from wireyard.layers.mqtt import files as mqtt_files
-from wireyard.layers.rmp.chain import tables as rmp_tables
+from wireyard.layers.rmp.chain import derive_tables as rmp_tables
 from wireyard.layers.rmp.observer import NEEDED as RMP_NEEDED
 from wireyard.layers.tables import as_text, fact_table, with_times
 

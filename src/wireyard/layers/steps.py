@@ -18,24 +18,26 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from wireyard.formats.base import Row
 
 __all__ = [
     "Chain",
+    "Derived",
     "Dropped",
     "Fact",
     "Found",
     "Key",
     "Note",
     "Order",
-    "Outcome",
     "Step",
     "fact_of",
     "note_of",
     "run_chain",
 ]
+
+Rows = TypeVar("Rows")
 
 Key = tuple[str | int | bytes | None, ...]
 """What tells apart what does not belong together."""
@@ -82,15 +84,16 @@ The first takes rows: first what is known of the streams of its key, which are r
 """
 
 
-class Outcome(NamedTuple):
-    """What a chain found."""
+class Derived(NamedTuple, Generic[Rows]):
+    """The tables that follow from packets."""
 
-    tables: dict[str, list[Row]]
+    tables: dict[str, Rows]
+    """By name."""
     dropped: Counter[str]
-    """How much was forgotten, by the cap."""
+    """How much is not in them, by the cap that it was above."""
 
 
-def run_chain(chain: Chain, packets: Iterable[tuple[Key, Row]]) -> Outcome:
+def run_chain(chain: Chain, packets: Iterable[tuple[Key, Row]]) -> Derived[list[Row]]:
     """Run a chain in memory.
 
     Parameters
@@ -114,7 +117,7 @@ def run_chain(chain: Chain, packets: Iterable[tuple[Key, Row]]) -> Outcome:
                     tables.setdefault(found.table, []).append(found.row)
                 else:
                     dropped[found.cap] += found.things
-    return Outcome(tables, dropped)
+    return Derived(tables, dropped)
 
 
 def _records(notes: list[Note]) -> list[Any]:

@@ -33,7 +33,7 @@ from wireyard.layers.jmq.hops import HOP_STEPS
 from wireyard.layers.latencies import DELAYS, delayed, latencies
 from wireyard.layers.latencies import NEEDED as LATENCY_NEEDED
 from wireyard.layers.rmp.chain import CHAIN as RMP
-from wireyard.layers.rmp.chain import tables as rmp_tables
+from wireyard.layers.rmp.chain import derive_tables as rmp_tables
 from wireyard.layers.rmp.observer import NEEDED as RMP_NEEDED
 from wireyard.layers.steps import Chain, Step
 from wireyard.layers.tables import FACTS, TABLES, fact_table, with_times

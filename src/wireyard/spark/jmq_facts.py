@@ -284,7 +284,7 @@ def _join(number: int, job: _Job, count: int, files: Files) -> Written:
     yield from write_notes(map(seen, records_of(*hops.records)), job.staging)
     yield note_file(
         _REQUESTS,
-        write_parts(job.staging, _by_key("conversations", count, joined.letters)),
+        write_parts(job.staging, _by_key("conversations", count, joined.messages)),
     )
     marks = stand_for_messages(sendings, deliveries, relays)
     by_file = ([some] for some in _of_files(marks, job.files))

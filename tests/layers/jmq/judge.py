@@ -17,7 +17,7 @@ from wireyard.formats.rows import rows_to_batch
 from wireyard.layers.endpoints import connection_of
 from wireyard.layers.jmq import columns
 from wireyard.layers.jmq.chain import CHAIN
-from wireyard.layers.steps import Outcome, run_chain
+from wireyard.layers.steps import Derived, run_chain
 from wireyard.layers.tables import TABLES
 from wireyard.schema import CAPTURED, COMMON
 
@@ -70,7 +70,7 @@ def rows_in_order(tables: Tables) -> list[Row]:
     return sorted(rows, key=lambda row: order[id(row)])
 
 
-def run_scalar(rows: Iterable[Row], ended: Ended = ()) -> Outcome:
+def run_scalar(rows: Iterable[Row], ended: Ended = ()) -> Derived[list[Row]]:
     """Run the chain; `rows` are in the order of time."""
     packets = [(connection_of(row), row) for row in rows]
     keys = {(row["source"], row["stream"]): key for key, row in packets}
@@ -103,7 +103,7 @@ def differences(tables: Tables, ended: Ended = ()) -> list[str]:
     return told + _without_message(found)
 
 
-def _without_message(found: columns.Derived) -> list[str]:
+def _without_message(found: columns.DerivedColumns) -> list[str]:
     """Return keys of messages that no packet stands for."""
     known = set(found.messages["message_key"].to_pylist())
     keys = set(found.tables["deliveries"]["message_key"].to_pylist())
@@ -147,12 +147,12 @@ def derive_in_parts(tables: Tables, ended: Ended, parts: int) -> dict[str, list[
         keep(after[-1].facts)
     sendings = pa.concat_tables([_plain(one.sendings) for one in after])
     deliveries = pa.concat_tables([_plain(one.deliveries) for one in after])
-    letters = []
+    messages = []
     for records in dealt("messages", sendings, deliveries, relays):
         joined = columns.join_messages(*records)
         keep({"deliveries": joined.deliveries})
-        letters.append(_plain(joined.letters))
-    for (records,) in dealt("conversations", pa.concat_tables(letters)):
+        messages.append(_plain(joined.messages))
+    for (records,) in dealt("conversations", pa.concat_tables(messages)):
         keep({"conversations": columns.match_replies(records)[0]})
     for (runs,) in dealt("numbers", together("runs")):
         keep({"violations": columns.find_gaps(runs)})

@@ -11,7 +11,7 @@ from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import FLAGS, HEADERS, PACKET_TYPES
 from wireyard.formats.message_id import MESSAGE_ID_CODES, address_text, sys_message_id_text
 from wireyard.formats.properties import Properties, Property
-from wireyard.layers.jmq.tables import tables
+from wireyard.layers.jmq.chain import derive_tables
 
 CLIENT, BROKER = ("10.0.0.9", 50000), ("10.0.0.1", 7677)
 TYPES = {name: code for code, name in PACKET_TYPES.items()}
@@ -170,7 +170,7 @@ class Talk:
         in_columns = all(abs(row["sequence"]) < 1 << 31 for row in self.rows)
         if in_columns and len(self.rows) < 5_000:  # longer ones would take a minute each
             assert differences(packet_tables(self.rows), ended) == []
-        return tables(self.rows, ended)
+        return derive_tables(self.rows, ended).tables
 
 
 def message_id(row: Row) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any
 import wireyard
 from wireyard.captures.read import read_capture
 from wireyard.formats.base import Row
-from wireyard.layers.jmq.tables import tables
+from wireyard.layers.jmq.chain import derive_tables
 
 Rows = list[Row]
 
@@ -51,7 +51,7 @@ def ended(path: Path) -> frozenset[tuple[str, str]]:
 @cache
 def told(path: Path) -> dict[str, Rows]:
     """Return the tables of a capture."""
-    return tables(packets(path), ended(path))
+    return derive_tables(packets(path), ended(path)).tables
 
 
 def client_log(path: Path) -> list[dict[str, Any]]:

@@ -84,7 +84,7 @@ def test_a_row_that_is_wrong_or_not_there_is_found(monkeypatch: pytest.MonkeyPat
     tables = packet_tables(rows)
     derive = columns.derive_columns
 
-    def spoiled(*given: Any) -> columns.Derived:
+    def spoiled(*given: Any) -> columns.DerivedColumns:
         found = derive(*given)
         hops = found.tables["hops"].slice(1)
         wrong = pa.array([*hops["offset"].to_pylist()[:-1], -1], pa.int64())

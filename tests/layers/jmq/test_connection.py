@@ -6,9 +6,9 @@ import pytest
 
 from tests.layers.jmq.make import BROKER, CLIENT, Talk, held
 from tests.layers.jmq.told import control, only, rules, verdicts
+from wireyard.layers.jmq.chain import derive_tables
 from wireyard.layers.jmq.delivery import VERDICTS
 from wireyard.layers.jmq.facts import RULES
-from wireyard.layers.jmq.tables import tables
 from wireyard.layers.tables import TABLES
 
 
@@ -220,7 +220,7 @@ def test_a_raw_stream_is_half_a_conversation() -> None:
         if row["src_port"] == CLIENT[1]:
             bare = {k: v for k, v in row.items() if k not in ("src_addr", "captured_ns", "frame")}
             half.append(bare | {"stream": "client.jmq"})
-    told = tables(half)
+    told = derive_tables(half).tables
     row = only(told["sessions"])
     assert (row["client"], row["server"], row["opened_ns"]) == ("client.jmq", None, None)
     assert {row["request"] for row in told["conversations"]} == {"HELLO", "AUTHENTICATE"}

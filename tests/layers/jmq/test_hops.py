@@ -16,10 +16,9 @@ from tests.layers.jmq.test_joins import relayed
 from wireyard.formats.base import Row
 from wireyard.layers.endpoints import connection_of
 from wireyard.layers.jmq import hops as module
-from wireyard.layers.jmq.chain import CHAIN
+from wireyard.layers.jmq.chain import CHAIN, derive_tables
 from wireyard.layers.jmq.clocks import CONTRADICTION, ONE_WAY
 from wireyard.layers.jmq.hops import FOLLOWS, HOPS, UNKNOWN
-from wireyard.layers.jmq.tables import tables
 from wireyard.layers.steps import run_chain
 
 DAY_NS = 86_400_000 * MS
@@ -28,7 +27,7 @@ DAY_NS = 86_400_000 * MS
 def hops(*talks: Rows, key: str | None = None) -> Rows:
     """Return the hops that packets of some captures show, of one message if its key is given."""
     rows = sorted((row for rows in talks for row in rows), key=lambda row: row["captured_ns"] or 0)
-    return [row for row in tables(rows)["hops"] if key in (None, row["message_key"])]
+    return [row for row in derive_tables(rows).tables["hops"] if key in (None, row["message_key"])]
 
 
 def brief(rows: Rows) -> list[tuple[str, int | None, float | None, str | None]]:

@@ -14,8 +14,8 @@ from wireyard.formats.gpacket import FORMAT as GPACKET
 from wireyard.formats.gpacket.packet import Packet as GPacket
 from wireyard.formats.jmq.packet import Packet, encode
 from wireyard.formats.properties import Properties, Property
+from wireyard.layers.jmq.chain import derive_tables
 from wireyard.layers.jmq.relays import relays
-from wireyard.layers.jmq.tables import tables
 
 TEMPORARY = "temporary_destination://queue/10.0.0.9/50000/1"
 
@@ -164,12 +164,12 @@ def test_acknowledgements_go_back_over_the_cluster(kind: int, shown: bool) -> No
     message = talk.send()
     link = relayed(message, [7], talk.now_ms * MS + 1)
     back = returned(message, 7, kind, talk.now_ms * MS + 5)
-    found = tables([*talk.rows, link, back])["hops"]
+    found = derive_tables([*talk.rows, link, back]).tables["hops"]
     assert [row["kind"] for row in found[:2]] == ["sent", "relayed"]
     names = ("kind", "consumer_id", "follows", "took_ns", "frame")
     back_in = [tuple(row[name] for name in names) for row in found[2:]]
     assert back_in == ([("relay_acknowledged", 7, 2, 4, 78)] if shown else [])
-    assert tables([*talk.rows, link, back])["deliveries"] == []
+    assert derive_tables([*talk.rows, link, back]).tables["deliveries"] == []
 
 
 def test_a_delivery_tells_which_broker_the_message_came_from() -> None:
@@ -181,7 +181,7 @@ def test_a_delivery_tells_which_broker_the_message_came_from() -> None:
     receiver.consumer(9)
     receiver.acknowledge(receiver.deliver(message, 7), receiver.deliver(message, 9))
     rows = [*sender.rows, link, *receiver.rows]
-    seven, nine = tables(rows)["deliveries"]
+    seven, nine = derive_tables(rows).tables["deliveries"]
     assert (seven["producer"], seven["server"]) == ("10.0.0.9:50000", "10.0.0.2:7677")
     assert (seven["via_broker"], seven["relayed_frame"]) == ("10.0.0.1:7676", 77)
     assert (nine["via_broker"], nine["relayed_frame"]) == (None, None)
@@ -229,7 +229,8 @@ def test_any_packets_in_any_order_give_tables() -> None:
                     row["consumer_id"] = dice.choice((0, 1, 7, -1))
                 case 3:
                     row["body"] = dice.randbytes(dice.choice((0, 32, 40, 41)))
-        found = tables(rows, {(talk.source, talk.stream(True))} if dice.randrange(2) else ())
+        ended = {(talk.source, talk.stream(True))} if dice.randrange(2) else ()
+        found = derive_tables(rows, ended).tables
         assert len(found["sessions"]) <= 1
         keys = {(row["stream"], row["offset"]) for row in found["deliveries"]}
         assert keys <= {(row["stream"], row["offset"]) for row in rows}

@@ -14,8 +14,7 @@ from tests.layers.jmq.recorded import SCENARIOS, client_log, ended, packets, tol
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import MESSAGE_TYPES
 from wireyard.layers.endpoints import connection_of
-from wireyard.layers.jmq.chain import CHAIN
-from wireyard.layers.jmq.tables import tables
+from wireyard.layers.jmq.chain import CHAIN, derive_tables
 from wireyard.layers.jmq.walk import NEEDED, Walk
 from wireyard.layers.tables import TABLES
 
@@ -372,7 +371,7 @@ def test_connections_can_be_dealt_out(openmq: Path, scenario: str, seed: int) ->
 def test_the_needed_columns_are_enough(openmq: Path, scenario: str) -> None:
     path = openmq / f"{scenario}.pcap"
     rows = [{name: row[name] for name in NEEDED if name in row} for row in packets(path)]
-    assert tables(rows, ended(path)) == told(path)
+    assert derive_tables(rows, ended(path)).tables == told(path)
 
 
 @pytest.mark.parametrize("scenario", ["requests", "transactions"])
@@ -383,7 +382,7 @@ def test_a_packet_that_is_missing_is_noticed(openmq: Path, scenario: str) -> Non
     (client, *_) = (row for row in rows if row["packet_type"] == 10)
     stream = [at for at, row in enumerate(rows) if row["stream"] == client["stream"]]
     missing, number = stream[40], rows[stream[40]]["sequence"]
-    found = tables([*rows[:missing], *rows[missing + 1 :]], ended(path))["violations"]
+    found = derive_tables([*rows[:missing], *rows[missing + 1 :]], ended(path)).tables["violations"]
     (gap,) = (row for row in found if row["rule"] == "sequence_gap")
     assert f"numbers {number} of" in gap["text"]
     ports = {row["src_port"] for row in rows if row["packet_type"] == 10}

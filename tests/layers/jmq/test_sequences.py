@@ -13,9 +13,9 @@ from tests.layers.jmq.make import CLIENT, Talk, address_bytes
 from tests.layers.jmq.told import only, rules
 from wireyard.formats.base import Row
 from wireyard.layers.jmq import sequences
+from wireyard.layers.jmq.chain import derive_tables
 from wireyard.layers.jmq.facts import Run
 from wireyard.layers.jmq.sequences import Numbers, Runs
-from wireyard.layers.jmq.tables import tables
 
 
 def gaps(*streams: list[int], client: bool = True) -> list[tuple[int, int]]:
@@ -185,7 +185,7 @@ def gpackets(*packets: tuple[int, int]) -> list[Row]:
 )
 def test_gpackets(packets: list[tuple[int, int]], expected: list[str]) -> None:
     rows = gpackets(*packets)
-    found = tables(rows)["violations"]
+    found = derive_tables(rows).tables["violations"]
     assert rules({"violations": found}) == expected
     for row in found:
         assert row["client"] == "10.0.0.2:40000"

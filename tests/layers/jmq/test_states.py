@@ -18,7 +18,7 @@ from wireyard.layers.jmq.delivery import (
     SETTLED,
     VERDICTS,
 )
-from wireyard.layers.jmq.facts import RULES, Delivery, Facts, Position, Use, position_of
+from wireyard.layers.jmq.facts import RULES, Delivery, Facts, Use
 from wireyard.layers.jmq.flow import FLOW, FLOW_EVENTS, FLOW_RULES, Flow
 from wireyard.layers.jmq.report import Report
 from wireyard.layers.jmq.session import ENDED_BY, SESSION, SESSION_EVENTS, SESSION_RULES, Session
@@ -28,6 +28,7 @@ from wireyard.layers.jmq.transaction import (
     TRANSACTION_OUTCOMES,
     Transaction,
 )
+from wireyard.layers.records import Position
 
 Table = Mapping[str, Mapping[str, str]]
 
@@ -121,7 +122,7 @@ def test_sessions_walk_their_table(state: str, event: str) -> None:
     for step in (*paths(SESSION, "new")[state], event):
         row = SESSION_PACKETS[step](talk)
         before = session.login.state if session.login else "new"
-        session.take(row, position_of(row), row["src_port"] == talk.client[1])
+        session.take(row, Position.of(row), row["src_port"] == talk.client[1])
     assert before == state and session.login is not None
     assert session.login.state == SESSION[state].get(event, state)
     rules = [violation.rule for violation in facts.violations]
@@ -136,20 +137,20 @@ def test_pings_are_allowed_always(state: str, from_client: bool) -> None:
     talk = Talk()
     for step in paths(SESSION, "new")[state]:
         row = SESSION_PACKETS[step](talk)
-        session.take(row, position_of(row), row["src_port"] == talk.client[1])
+        session.take(row, Position.of(row), row["src_port"] == talk.client[1])
     for name in ("PING", "PING_REPLY"):
         row = talk.packet(name, from_client)
-        session.take(row, position_of(row), from_client)
+        session.take(row, Position.of(row), from_client)
     assert session.login and session.login.state == state and not facts.violations
 
 
 # --- deliveries -----------------------------------------------------------------------------
 
-PLACE = Position("a", "b", 0, 1, 2)
+AT = Position(2, 1, "b", 0, 2, 1, "a")
 
 
 def delivery(state: str = "held") -> Delivery:
-    return Delivery("m", "p", "q", "c", "s", 1, None, None, False, 1, PLACE, state)
+    return Delivery("m", "p", "q", "c", "s", 1, None, None, False, 1, AT, state)
 
 
 AT_THE_END = {"committed", "rolled_back"}
@@ -200,7 +201,7 @@ def test_transactions_decide_about_what_was_acknowledged_in_them(outcome: str) -
 
 
 def use(event: str) -> Use:
-    return Use("s", 1, event, 3, "c", None, PLACE)
+    return Use("s", 1, event, 3, "c", None, AT)
 
 
 @pytest.mark.parametrize(("state", "event"), cells(TRANSACTION, TRANSACTION_EVENTS))
@@ -246,6 +247,6 @@ def take(flow: Flow, talk: Talk, event: str, who: int | None) -> None:
     flag: dict[str, Any] = {"flags": "F" if who is None else "C"} if event == "send_last" else {}
     row = talk.send(**flag)
     if event.startswith("send"):
-        flow.send(who, row, position_of(row))
+        flow.send(who, row, Position.of(row))
     else:
-        flow.resume(who, row, position_of(row), stop=event == "stop")
+        flow.resume(who, row, Position.of(row), stop=event == "stop")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.layers.jmq.make import Talk
 from tests.layers.jmq.told import only, rules, verdicts
-from wireyard.layers.jmq.tables import tables
+from wireyard.layers.jmq.chain import derive_tables
 from wireyard.layers.jmq.walk import Walk
 
 XID = struct.pack(">iHH64s64s", 1, 1, 1, b"g", b"b")
@@ -160,8 +160,8 @@ def test_a_prepared_transaction_outlives_its_connection() -> None:
     xa(talk, "END_TRANSACTION", "PREPARE_TRANSACTION")
     other = Talk(client=("10.0.0.9", 50001), now_ms=talk.now_ms).login()
     ended = {(talk.source, talk.stream(True))}
-    assert verdicts(tables(talk.rows + other.rows, ended)) == ["in_transaction"]
+    assert verdicts(derive_tables(talk.rows + other.rows, ended).tables) == ["in_transaction"]
     xa(other, "COMMIT_TRANSACTION")
-    told = tables(talk.rows + other.rows, ended)
+    told = derive_tables(talk.rows + other.rows, ended).tables
     assert verdicts(told) == ["committed"] and not rules(told)
     assert only(told["transactions"])["client"] == "10.0.0.9:50000"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import wireyard
 from tests.captures.make import BEGAN_NS, Packet, ethernet, ipv4, pcap, udp
-from wireyard.layers.rmp.breaches import Breach
+from wireyard.layers.records import Violation
 from wireyard.layers.rmp.limits import Limits
 from wireyard.layers.rmp.observer import NEEDED, Observer, Seen, observe
 
@@ -59,16 +59,16 @@ def rows_of(datagrams: Iterable[Sent], label: str = "rmp") -> list[dict[str, Any
 
 def watch(
     *datagrams: Sent, label: str = "rmp", limits: Limits | None = None
-) -> list[Seen | Breach]:
+) -> list[Seen | Violation]:
     """Return all that an observer of one sender sees."""
     return list(observe(rows_of(datagrams, label), Observer(limits)))
 
 
-def messages(found: Iterable[Seen | Breach]) -> list[bytes]:
+def messages(found: Iterable[Seen | Violation]) -> list[bytes]:
     """Return the data of the messages."""
     return [one.data for one in found if isinstance(one, Seen)]
 
 
-def breaches(found: Iterable[Seen | Breach]) -> list[str]:
+def breaches(found: Iterable[Seen | Violation]) -> list[str]:
     """Return the rules that were broken."""
-    return [one.rule for one in found if isinstance(one, Breach)]
+    return [one.rule for one in found if isinstance(one, Violation)]

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.layers.rmp.captured import GROUP, PORT, Sent, rows_of
 from tests.layers.rmp.make import plain, segment
-from wireyard.layers.rmp.chain import key_of, tables
+from wireyard.layers.rmp.chain import derive_tables, key_of
 from wireyard.layers.rmp.limits import Limits
 from wireyard.layers.tables import TABLES
 
@@ -26,7 +26,7 @@ def reply(data: bytes = b"!", number: int = 258, port: int = ASKER) -> bytes:
 
 
 def conversations(*sent: Sent) -> list[dict[str, Any]]:
-    rows = tables(rows_of(sent)).tables.get("conversations", [])
+    rows = derive_tables(rows_of(sent)).tables.get("conversations", [])
     for row in rows:
         assert row.keys() <= {column.name for column in TABLES["conversations"]}
     return sorted(rows, key=lambda row: (row["requested_frame"], row["replied_frame"] or 0))
@@ -98,14 +98,14 @@ def test_a_request_is_open_with_the_last_of_its_packets() -> None:
 def test_a_reply_in_another_group_is_none() -> None:
     rows = rows_of([Sent(ask()), Sent(reply(), 1, ANSWERER)])
     rows[1] |= {"dst_port": PORT + 1, "stream": "other"}
-    [row] = tables(rows).tables["conversations"]
+    [row] = derive_tables(rows).tables["conversations"]
     assert row["reply_key"] is None
 
 
 def test_a_raw_stream_has_no_conversations() -> None:
     nulls = dict.fromkeys(("src_addr", "src_port", "dst_addr", "dst_port", "captured_ns", "frame"))
     rows = [{**row, **nulls} for row in rows_of([Sent(ask()), Sent(b"\0", 1)])]
-    found = tables(rows).tables
+    found = derive_tables(rows).tables
     assert "conversations" not in found
     [row] = found["violations"]
     assert (row["client"], row["frame"], row["captured_ns"]) == (None, None, None)
@@ -113,7 +113,7 @@ def test_a_raw_stream_has_no_conversations() -> None:
 
 def test_violations_lead_to_their_packets() -> None:
     sent = [Sent(ask(domain=0)), Sent(segment(7, 1, 2, b"a"), 1.0), Sent(b"\0", 2.0, OTHER)]
-    rows = tables(rows_of(sent)).tables["violations"]
+    rows = derive_tables(rows_of(sent)).tables["violations"]
     for row in rows:
         assert row.keys() <= {column.name for column in TABLES["violations"]}
         assert row["protocol"] == "rmp" and row["captured_ns"] is not None
@@ -128,7 +128,7 @@ def test_violations_lead_to_their_packets() -> None:
 def test_what_a_bound_made_forget_is_counted() -> None:
     most = Limits().max_unfinished_of_source
     sent = [Sent(segment(n, 1, 2, b""), 0.001 * n, port) for n in range(most + 3) for port in PORTS]
-    found = tables(rows_of(sent))
+    found = derive_tables(rows_of(sent))
     assert found.dropped == {"max_unfinished_of_source": 6}
     rules = Counter(row["rule"] for row in found.tables["violations"])
     assert rules == {"over_bound": 6, "incomplete": 2 * most}
@@ -147,11 +147,13 @@ def test_the_order_of_senders_says_nothing() -> None:
         )
         sent.append(Sent(packet, 0.1 * n, port))
     rows = rows_of(sent)
-    expected = tables(rows).tables["conversations"]
+    expected = derive_tables(rows).tables["conversations"]
     assert len(expected) > 20
     by_sender: dict[Any, list[Any]] = {}
     for row in rows:
         by_sender.setdefault(key_of(row), []).append(row)
     for group in (reversed(by_sender), sorted(by_sender, key=str)):
-        again = tables(row for key in group for row in by_sender[key]).tables["conversations"]
+        again = derive_tables(row for key in group for row in by_sender[key]).tables[
+            "conversations"
+        ]
         assert sorted(map(str, again)) == sorted(map(str, expected))

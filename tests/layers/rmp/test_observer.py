@@ -23,8 +23,9 @@ from tests.layers.rmp.make import (
 )
 from tests.readings import table_of
 from wireyard.formats.rmp.packet import Message, encode_packet
+from wireyard.layers.records import Violation
 from wireyard.layers.rmp import Limits, MessageId, QoS, Want
-from wireyard.layers.rmp.breaches import RULES, Breach
+from wireyard.layers.rmp.breaches import RULES
 from wireyard.layers.rmp.counters import Drop
 from wireyard.layers.rmp.limits import NUMBERS
 from wireyard.layers.rmp.observer import Observer, Seen, observe
@@ -69,7 +70,7 @@ def test_what_a_layer_sends_is_seen() -> None:
     assert (seen[4].fields.reply_source, seen[4].fields.reply_message_number) == (YOU, 77)
 
 
-def test_a_message_has_the_places_of_its_packets() -> None:
+def test_a_message_has_the_positions_of_its_packets() -> None:
     one, other = (
         [segment(number, place, 3, data * place) for place in (1, 2, 3)]
         for number, data in ((7, b"a"), (8, b"b"))
@@ -78,13 +79,13 @@ def test_a_message_has_the_places_of_its_packets() -> None:
     found = watch(*every(0.001, sent))
     assert messages(found) == [b"x", b"bbbbbb", b"aaaaaa"]
     x, b, a = (one for one in found if isinstance(one, Seen))
-    assert [place.frame for place in a.places] == [1, 6, 7]
-    assert [place.frame for place in b.places] == [2, 3, 5]
-    assert [place.offset for place in a.places] == [
+    assert [at.frame for at in a.packets] == [1, 6, 7]
+    assert [at.frame for at in b.packets] == [2, 3, 5]
+    assert [at.offset for at in a.packets] == [
         sum(len(packet) for packet in sent[: n - 1]) for n in (1, 6, 7)
     ]
-    assert (x.places[0].frame, x.places[0].length) == (4, 3)
-    assert all(place.ns is not None for place in a.places)
+    assert (x.packets[0].frame, x.length) == (4, 3)
+    assert all(at.ns is not None for at in a.packets)
 
 
 @pytest.mark.parametrize("seen", [1, 2, 3])
@@ -105,11 +106,11 @@ def test_a_message_that_a_view_cut_is_there_once(seen: int) -> None:
     assert breaches(found) == ["repeated_packet"] * seen
 
 
-def test_messages_of_one_packet_have_places_of_their_own() -> None:
+def test_messages_of_one_packet_have_positions_of_their_own() -> None:
     packet = encode_packet([Message(data=b"a"), Message(data=b"bb"), Message(data=b"c")])
     found = watch(Sent(packet), Sent(plain(b"d"), 1.0))
-    places = [one.places[0] for one in found if isinstance(one, Seen)]
-    assert [(place.offset, place.length, place.frame) for place in places] == [
+    seen = [one for one in found if isinstance(one, Seen)]
+    assert [(one.packets[0].offset, one.length, one.packets[0].frame) for one in seen] == [
         (0, 5, 1), (5, 6, 1), (11, 3, 1), (14, 3, 2),
     ]  # fmt: skip
 
@@ -171,7 +172,7 @@ def test_a_packet_that_comes_again_is_one() -> None:
     found = watch(*every(1.0, sent))
     assert messages(found) == [b"partpart", b"?"]
     assert breaches(found) == ["repeated_packet"] * 4
-    assert [one.place.frame for one in found if isinstance(one, Breach)] == [2, 4, 6, 7]
+    assert [one.at.frame for one in found if isinstance(one, Violation)] == [2, 4, 6, 7]
 
 
 def test_a_number_may_be_used_again_later() -> None:
@@ -196,7 +197,7 @@ def test_a_clock_that_is_set_back_goes_on() -> None:
     times = (100.0, 100.5, 3.0, 3.5, 4.0, 4.0005)
     found = watch(*(Sent(tick, at_s) for at_s in times))
     assert breaches(found) == ["repeated_packet"] * 2
-    assert [one.place.frame for one in found if isinstance(one, Breach)] == [3, 6]
+    assert [one.at.frame for one in found if isinstance(one, Violation)] == [3, 6]
     unfinished = [Sent(PARTS[0], 100.0), *(Sent(plain(b"x"), at_s) for at_s in (3.0, 5.0, 8.5))]
     assert breaches(watch(*unfinished)) == ["incomplete"]
 
@@ -272,7 +273,7 @@ def test_what_is_wrong_has_a_name(name: str) -> None:
     sent, rules, data, text = BROKEN[name]
     found = watch(*every(0.002, sent))
     assert (breaches(found), messages(found)) == (rules, data)
-    first = next(one for one in found if isinstance(one, Breach))
+    first = next(one for one in found if isinstance(one, Violation))
     assert text in first.text
 
 
@@ -284,10 +285,10 @@ def test_every_rule_is_shown() -> None:
 def test_a_message_that_takes_too_long_is_given_up() -> None:
     found = watch(Sent(PARTS[0]), Sent(PARTS[1], 1.0), Sent(plain(b"x"), 5.1), Sent(PARTS[2], 5.2))
     assert breaches(found) == ["incomplete", "orphan"] and messages(found) == [b"x"]
-    given_up, orphan = (one for one in found if isinstance(one, Breach))
+    given_up, orphan = (one for one in found if isinstance(one, Violation))
     assert given_up.text == "message 7: 2 of 3 packets within 5 s"
-    assert (given_up.place.frame, given_up.of_message) == (1, True)
-    assert (orphan.place.frame, orphan.of_message) == (4, False)
+    assert (given_up.at.frame, given_up.message_key) == (1, given_up.at.key)
+    assert (orphan.at.frame, orphan.message_key) == (4, None)
 
 
 def test_a_packet_of_which_the_end_is_missing_counts_for_nothing() -> None:
@@ -298,7 +299,7 @@ def test_a_packet_of_which_the_end_is_missing_counts_for_nothing() -> None:
     found = list(observe(rows, Observer()))
     assert messages(found) == [b"whole"]
     assert breaches(found) == ["cut_packet"] * 2
-    assert [one.place.frame for one in found if isinstance(one, Breach)] == [1, 3]
+    assert [one.at.frame for one in found if isinstance(one, Violation)] == [1, 3]
 
 
 # --- bounds ---------------------------------------------------------------------------------

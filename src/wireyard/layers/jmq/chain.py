@@ -16,31 +16,44 @@ remembers more than one thing of each kind.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
-from itertools import count
+from itertools import chain, count
 from types import MappingProxyType
 from typing import Final
 
 from wireyard.formats.base import Row
-from wireyard.layers.jmq.conversations import Letter, conversations, may_answer
+from wireyard.layers.endpoints import connection_of
+from wireyard.layers.jmq.conversations import ConversationMessage, conversations, may_answer
 from wireyard.layers.jmq.delivery import DELIVERY
-from wireyard.layers.jmq.facts import RULES, Delivery, Facts, Relay, Run, Sending, Use, Violation
+from wireyard.layers.jmq.facts import RULES, Delivery, Facts, Relay, Run, Sending, Use
 from wireyard.layers.jmq.hops import HOP_STEPS, seen
 from wireyard.layers.jmq.requests import OK
 from wireyard.layers.jmq.rows import (
+    PROTOCOL,
     conversation_row,
     delivery_row,
     session_row,
     transaction_row,
-    violation_row,
 )
 from wireyard.layers.jmq.sequences import gaps
 from wireyard.layers.jmq.transaction import TRANSACTION_OUTCOMES, Transaction
 from wireyard.layers.jmq.walk import Walk
-from wireyard.layers.steps import Chain, Dropped, Fact, Found, Note, fact_of, note_of
+from wireyard.layers.records import Violation, violation_row
+from wireyard.layers.steps import (
+    Chain,
+    Derived,
+    Dropped,
+    Fact,
+    Found,
+    Note,
+    fact_of,
+    note_of,
+    run_chain,
+)
+from wireyard.layers.tables import TABLES
 
-__all__ = ["CHAIN"]
+__all__ = ["CHAIN", "derive_tables"]
 
 _MANY = 1024
 """Packets after which what is final is taken away from a walk."""
@@ -57,7 +70,7 @@ _USED, _CONCERNED = range(2)
 _SENT, _HANDED_OVER = range(2)
 _BROUGHT, _TAKEN = range(2)
 """Who sent a message goes first; then, consumer by consumer, what brought it and who took it."""
-_ANSWERS, _ASKS = range(2)
+_REPLIES, _REQUESTS = range(2)
 """A message that is both does not answer itself."""
 
 
@@ -69,13 +82,13 @@ def _connections(rows: Iterator[Row]) -> Iterator[Found]:
     walk = Walk()
     ended = set()
     uses = count()
-    for place, row in enumerate(rows):
+    for number, row in enumerate(rows):
         if row.get("offset") is None:
             if row["ended"]:
                 ended.add((row["source"], row["stream"]))
             continue
         walk.take(row)
-        if place % _MANY == 0:
+        if number % _MANY == 0:
             yield from _take_away(walk.facts, uses)
     walk.finish(ended)
     yield from _take_away(walk.facts, uses)
@@ -88,40 +101,40 @@ def _take_away(facts: Facts, uses: Iterator[int]) -> Iterator[Found]:
     for login in facts.logins:
         yield Fact("sessions", session_row(login))
     for violation in facts.violations:
-        yield Fact("violations", violation_row(violation))
+        yield Fact("violations", violation_row(PROTOCOL, violation))
     for exchange in facts.exchanges:
         yield fact_of(("conversations", conversation_row("control", exchange)))
     for use in facts.uses:
-        key = use.place.source, use.server, use.transaction_id
-        yield note_of((_TRANSACTIONS, key, (_USED, *use.place.moment, next(uses)), use))
+        key = use.at.source, use.server, use.transaction_id
+        yield note_of((_TRANSACTIONS, key, (_USED, *use.at.order, next(uses)), use))
     for sending in facts.sendings:
         yield _sent(sending) if sending.transaction_id is None else _concerned(sending)
     for delivery in facts.deliveries:
         yield _concerned(delivery) if delivery.state == _UNDECIDED else _taken(delivery)
     for relay in facts.relays:
         if relay.kind == "relayed":
-            order = _HANDED_OVER, relay.consumer_id, _BROUGHT, *relay.place.moment
-            yield Note(_MESSAGES, (relay.place.source, relay.message_key), order, relay)
+            order = _HANDED_OVER, relay.consumer_id, _BROUGHT, *relay.at.order
+            yield Note(_MESSAGES, (relay.at.source, relay.message_key), order, relay)
         yield seen(relay)
     for run in facts.runs:
-        sender = run.place.source, run.host, run.from_client
-        yield Note(_NUMBERS, sender, (run.start, run.kind, *run.place.moment), run)
+        sender = run.at.source, run.host, run.from_client
+        yield Note(_NUMBERS, sender, (run.start, run.kind, *run.at.order), run)
     facts.clear()
 
 
 def _concerned(one: Sending | Delivery) -> Note:
-    key = one.place.source, one.server, one.transaction_id
+    key = one.at.source, one.server, one.transaction_id
     return note_of((_TRANSACTIONS, key, (_CONCERNED,), one))
 
 
 def _sent(sending: Sending) -> Note:
-    key = sending.place.source, sending.message_key
-    return note_of((_MESSAGES, key, (_SENT, *sending.place.moment), sending))
+    key = sending.at.source, sending.message_key
+    return note_of((_MESSAGES, key, (_SENT, *sending.at.order), sending))
 
 
 def _taken(delivery: Delivery) -> Note:
-    key = delivery.place.source, delivery.message_key
-    order = _HANDED_OVER, delivery.consumer_id, _TAKEN, *delivery.place.moment
+    key = delivery.at.source, delivery.message_key
+    order = _HANDED_OVER, delivery.consumer_id, _TAKEN, *delivery.at.order
     return note_of((_MESSAGES, key, order, delivery))
 
 
@@ -135,7 +148,7 @@ def _transactions(records: Iterator[Use | Sending | Delivery]) -> Iterator[Found
     while isinstance(record, Use):
         transaction = transaction or Transaction(record)
         if not transaction.take(record):
-            yield Fact("violations", violation_row(_over(record)))
+            yield Fact("violations", violation_row(PROTOCOL, _over(record)))
         record = next(records, None)
     if transaction is None:  # Nothing is in a transaction without a use of it.
         return
@@ -151,10 +164,10 @@ def _transactions(records: Iterator[Use | Sending | Delivery]) -> Iterator[Found
 
 
 def _over(use: Use) -> Violation:
-    told = f"{use.event} of {use.transaction_id}: {RULES['transaction_over']}"
+    text = f"{use.event} of {use.transaction_id}: {RULES['transaction_over']}"
     # What happens to a transaction its client asked for, but the broker chooses its id.
     endpoint = use.server if use.event == "start" else use.client
-    return Violation("transaction_over", endpoint, use.client_id, None, told, use.place)
+    return Violation("transaction_over", text, use.at, endpoint, use.client_id)
 
 
 # --- messages -------------------------------------------------------------------------------
@@ -180,13 +193,13 @@ def _messages(records: Iterator[Sending | Relay | Delivery]) -> Iterator[Found]:
             brought = relay is not None and relay.consumer_id == record.consumer_id
             row = delivery_row(record, sent, relay if brought else None)
             yield fact_of(("deliveries", row))
-            if first is None or record.place.moment < first.place.moment:
+            if first is None or record.at.order < first.at.order:
                 first = record
     message = sent
     if message is None and first is not None:
         message = _as_sending(first)
     if message is not None and not message.rolled_back and message.status in (None, OK):
-        yield from _letters(message)
+        yield from _conversation_messages(message)
 
 
 def _as_sending(delivery: Delivery) -> Sending:
@@ -200,18 +213,18 @@ def _as_sending(delivery: Delivery) -> Sending:
         delivery.correlation_id,
         delivery.message_id,
         None,
-        delivery.place,
+        delivery.at,
     )
 
 
-def _letters(message: Sending) -> Iterator[Found]:
-    source, moment = message.place.source, message.place.moment
+def _conversation_messages(message: Sending) -> Iterator[Found]:
+    source, order = message.at.source, message.at.order
     if may_answer(message):
-        letter = Letter(message, asks=False)
-        yield Note(_CONVERSATIONS, (source, message.destination), (*moment, _ANSWERS), letter)
+        one = ConversationMessage(message, is_request=False)
+        yield Note(_CONVERSATIONS, (source, message.destination), (*order, _REPLIES), one)
     if message.reply_to is not None:
-        letter = Letter(message, asks=True)
-        yield Note(_CONVERSATIONS, (source, message.reply_to), (*moment, _ASKS), letter)
+        one = ConversationMessage(message, is_request=True)
+        yield Note(_CONVERSATIONS, (source, message.reply_to), (*order, _REQUESTS), one)
 
 
 # --- numbers --------------------------------------------------------------------------------
@@ -221,9 +234,9 @@ def _numbers(runs: Iterator[Run]) -> Iterator[Found]:
     """Return which numbers of a host are missing."""
     for gap in gaps(runs):
         numbers = f"{gap.start} to {gap.stop - 1}" if gap.stop > gap.start + 1 else gap.start
-        told = f"numbers {numbers} of this sender are in no packet that was seen"
-        violation = Violation("sequence_gap", gap.sender, None, None, told, gap.place)
-        yield Fact("violations", violation_row(violation))
+        text = f"numbers {numbers} of this sender are in no packet that was seen"
+        violation = Violation("sequence_gap", text, gap.at, gap.sender)
+        yield Fact("violations", violation_row(PROTOCOL, violation))
 
 
 CHAIN: Final[Chain] = MappingProxyType(
@@ -237,3 +250,43 @@ CHAIN: Final[Chain] = MappingProxyType(
     }
 )
 """What JMQ packets and GPackets say, step by step; the key of packets is their connection."""
+
+_EMPTY = {
+    table: dict.fromkeys(column.name for column in TABLES[table])
+    for table in ("deliveries", "transactions", "hops", "conversations", "sessions", "violations")
+}
+
+
+def derive_tables(
+    rows: Iterable[Row], ended: Collection[tuple[str, str]] = ()
+) -> Derived[list[Row]]:
+    """Return the tables that follow from the JMQ packets and GPackets of captures.
+
+    Parameters
+    ----------
+    rows
+        JMQ packets and GPackets, of both directions of each connection, in the order of time. Rows
+        of other formats, and of what is no packet, may be among them.
+    ended
+        Source and name of the streams that end with a FIN or a reset. Without them nothing tells a
+        connection that was dropped from one that was there when the capture ended.
+
+    Returns
+    -------
+    derived
+        Rows of `deliveries`, `transactions`, `hops`, `conversations`, `sessions` and `violations`,
+        with the columns of ``wireyard.layers.tables``.
+    """
+    packets = [(connection_of(row), row) for row in rows]
+    keys = {(row["source"], row["stream"]): key for key, row in packets}
+    streams = [
+        (key, {"source": stream[0], "stream": stream[1], "ended": True})
+        for stream, key in keys.items()
+        if stream in ended
+    ]
+    found, dropped = run_chain(CHAIN, chain(streams, packets))
+    # All the columns of a table, in their order, whatever it has of them.
+    tables = {
+        table: [empty | row for row in found.get(table, ())] for table, empty in _EMPTY.items()
+    }
+    return Derived(tables, dropped)

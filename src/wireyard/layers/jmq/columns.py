@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from wireyard.formats.base import Row
 from wireyard.layers.endpoints import connection_of
 from wireyard.layers.grouping import hash_keys, text_codes, text_hashes
 from wireyard.layers.jmq.facts import Delivery, Relay, Sending
@@ -47,7 +48,7 @@ from wireyard.layers.jmq.message_columns import (
     match_replies,
 )
 from wireyard.layers.jmq.walk import NEEDED
-from wireyard.layers.steps import Chain, Found, Outcome, run_chain
+from wireyard.layers.steps import Chain, Derived, Found, run_chain
 from wireyard.layers.tables import fact_table
 
 __all__ = [
@@ -55,7 +56,7 @@ __all__ = [
     "FIRST_SEEN",
     "KEYS",
     "NEEDED",
-    "Derived",
+    "DerivedColumns",
     "Ended",
     "Followed",
     "Joined",
@@ -89,8 +90,8 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = {
 """By phase, the columns of its records that are its key."""
 
 
-class Derived(NamedTuple):
-    """What packets say.
+class DerivedColumns(NamedTuple):
+    """What follows from packets: with the tables, the rows of messages that bronze stands for.
 
     Attributes
     ----------
@@ -142,7 +143,7 @@ def _integers(column: pa.ChunkedArray) -> Any:
 
 def derive_columns(
     packets: Mapping[str, pa.Table], ended: Iterable[tuple[str, str]] = ()
-) -> Derived:
+) -> DerivedColumns:
     """Run all phases in memory.
 
     Parameters
@@ -156,7 +157,7 @@ def derive_columns(
     after = follow_transactions(first.uses, first.sendings, first.deliveries)
     records = after.sendings, after.deliveries, first.relays
     joined = join_messages(*records)
-    conversations, forgotten = match_replies(joined.letters)
+    conversations, forgotten = match_replies(joined.messages)
     hops = order_hops(*records)
     of_several = hops_of_several(records_of(*hops.records))
     parts = [
@@ -169,10 +170,10 @@ def derive_columns(
     tables = {table: _together(table, [part[table] for part in parts if table in part])
               for table in FACTS}  # fmt: skip
     dropped = first.dropped + forgotten + hops.dropped + of_several.dropped
-    return Derived(tables, stand_for_messages(*records), producers_of(*records), dropped)
+    return DerivedColumns(tables, stand_for_messages(*records), producers_of(*records), dropped)
 
 
-def hops_of_several(records: Iterable[Sending | Delivery | Relay]) -> Outcome:
+def hops_of_several(records: Iterable[Sending | Delivery | Relay]) -> Derived[list[Row]]:
     """Run the scalar steps of ``hops.py`` over messages that several sources show."""
     chain: Chain = {"records": _pass_on, **HOP_STEPS}
     return run_chain(chain, (((), record) for record in records))  # type: ignore[misc]

@@ -13,12 +13,13 @@ from typing import Any, Final
 
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES
-from wireyard.layers.jmq.facts import Facts, Position, position_of
+from wireyard.layers.jmq.facts import Facts
 from wireyard.layers.jmq.receiver import Receiver
 from wireyard.layers.jmq.report import Report
 from wireyard.layers.jmq.requests import REPLIES, Requests
 from wireyard.layers.jmq.sender import Sender
 from wireyard.layers.jmq.session import Session
+from wireyard.layers.records import Position
 
 __all__ = [
     "ASKED_BY_SERVER",
@@ -90,19 +91,19 @@ class Connection:
 
     def take(self, row: Row, from_client: bool) -> None:
         """Take the row of the next packet, one whose status is ``ok``."""
-        place = position_of(row)
+        at = Position.of(row)
         if row["bit_flags"] & _TRANSACTED and _lacks_transaction(row):
-            self._report.breach("transaction_id_missing", row, place, row["sys_message_id"])
-        self._session.take(row, place, from_client)
+            self._report.breach("transaction_id_missing", row, at, row["sys_message_id"])
+        self._session.take(row, at, from_client)
         if from_client:
             part, handle = FROM_CLIENT.get(row["packet_type"], _ASK)
         else:
             part, handle = FROM_SERVER.get(row["packet_type"], _ASK_BACK)
-        handle(self._parts[part], row, place)
+        handle(self._parts[part], row, at)
 
     def breach(self, rule: str, row: Row) -> None:
         """Take that the next packet breaks a rule of its stream."""
-        self._report.breach(rule, row, position_of(row), row["sys_message_id"])
+        self._report.breach(rule, row, Position.of(row), row["sys_message_id"])
 
     def miss(self) -> None:
         """Take that packets of this connection are missing here, or damaged."""

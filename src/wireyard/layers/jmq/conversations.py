@@ -17,7 +17,7 @@ from wireyard.layers.steps import Dropped, Fact, Found
 __all__ = [
     "MAX_REMEMBERED",
     "TEMPORARY",
-    "Letter",
+    "ConversationMessage",
     "conversations",
     "may_answer",
 ]
@@ -29,11 +29,11 @@ are in use, and many times as many as anybody waits for."""
 TEMPORARY = "temporary_destination://"
 
 
-class Letter(NamedTuple):
-    """A message that asks for answers at a destination, or one that was sent there."""
+class ConversationMessage(NamedTuple):
+    """A message of a reply destination: one that names it as JMSReplyTo, or one sent there."""
 
     message: Sending
-    asks: bool
+    is_request: bool
 
 
 def may_answer(message: Sending) -> bool:
@@ -43,7 +43,7 @@ def may_answer(message: Sending) -> bool:
     return message.correlation_id is not None or message.destination.startswith(TEMPORARY)
 
 
-def conversations(letters: Iterator[Letter]) -> Iterator[Found]:
+def conversations(messages: Iterator[ConversationMessage]) -> Iterator[Found]:
     """Yield every request of a destination with each of its replies, and one without any alone.
 
     A reply goes to the request's JMSReplyTo, and its JMSCorrelationID is the request's
@@ -54,7 +54,7 @@ def conversations(letters: Iterator[Letter]) -> Iterator[Found]:
 
     Parameters
     ----------
-    letters
+    messages
         Each once, in the order of time.
 
     Limits
@@ -64,8 +64,8 @@ def conversations(letters: Iterator[Letter]) -> Iterator[Found]:
     """
     requests = _Requests()
     dropped = 0
-    for message, asks in letters:
-        if asks:
+    for message, is_request in messages:
+        if is_request:
             requests.ask(message)
         else:
             requests.answer(message)
@@ -146,10 +146,10 @@ def _rows(request: _Request) -> Iterator[Found]:
 
 
 def _exchange(request: Sending, reply: Sending | None) -> Exchange:
-    exchange = Exchange(request.destination or "", request.producer, "", request.place)
+    exchange = Exchange(request.destination or "", request.producer, "", request.at)
     exchange.request_message = request.message_key
     if reply is not None:
         exchange.responder = reply.producer
-        exchange.answered = reply.place
+        exchange.answered = reply.at
         exchange.reply_message = reply.message_key
     return exchange

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from functools import partial
-from operator import attrgetter
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -18,6 +16,7 @@ from wireyard.errors import EncodeError
 from wireyard.formats.base import Row
 from wireyard.formats.properties import Property
 from wireyard.formats.property_rows import typed_value
+from wireyard.layers.records import Position, Record, Violation
 
 __all__ = [
     "MAX_TEXT",
@@ -26,14 +25,11 @@ __all__ = [
     "Exchange",
     "Facts",
     "Login",
-    "Position",
     "Relay",
     "Run",
     "Sending",
     "Use",
-    "Violation",
     "number",
-    "position_of",
     "properties_of",
     "text",
 ]
@@ -63,36 +59,6 @@ RULES: Final[Mapping[str, str]] = MappingProxyType(
 MAX_TEXT: Final = 1024
 """Characters of a name or an id that are kept: the wire allows 65535 bytes, and what is held would
 be as long as a peer likes. Names in use are far shorter."""
-
-
-class Position(NamedTuple):
-    """Where a packet is, and when it was complete; frame and time only in captures."""
-
-    source: str
-    stream: str
-    offset: int
-    frame: int | None
-    ns: int | None
-
-    @property
-    def key(self) -> str:
-        """The packet as a key of a conversation."""
-        return f"{self.stream}@{self.offset}"
-
-    @property
-    def moment(self) -> tuple[int, int, str, int]:
-        """Where it stands in the order of time; raw streams go one behind the other."""
-        return self.ns or 0, self.frame or 0, self.stream, self.offset
-
-
-def position_of(row: Row) -> Position:
-    """Return where a row's packet is."""
-    get = row.get
-    return _place((row["source"], row["stream"], row["offset"], get("frame"), get("captured_ns")))
-
-
-_place = partial(tuple.__new__, Position)
-"""`Position` of its values, in a third less time."""
 
 
 def properties_of(row: Row) -> Mapping[str, Any]:
@@ -125,15 +91,6 @@ def _value(properties: Mapping[str, Any], name: str) -> Any:
         return None
 
 
-class _Packable:
-    """What is pickled as its values alone: in half the time, and half the space."""
-
-    __slots__ = ()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), _VALUES[type(self)](self)
-
-
 @dataclass(slots=True)
 class Exchange:
     """A request, and its reply if there was one."""
@@ -151,7 +108,7 @@ class Exchange:
 
 
 @dataclass(slots=True)
-class Sending(_Packable):
+class Sending(Record):
     """A message that a client sent, and what the broker said to it.
 
     One that was only seen when it was delivered counts too, from where it was.
@@ -166,7 +123,7 @@ class Sending(_Packable):
     correlation_id: str | None
     message_id: str | None
     transaction_id: int | None
-    place: Position
+    at: Position
     accepted: Position | None = None
     status: int | None = None
     rolled_back: bool = False
@@ -174,7 +131,7 @@ class Sending(_Packable):
 
 
 @dataclass(slots=True)
-class Delivery(_Packable):
+class Delivery(Record):
     """A message handed to a consumer once; `state` is one of `DELIVERY`."""
 
     message_key: str
@@ -187,7 +144,7 @@ class Delivery(_Packable):
     subscription: str | None
     redelivered: bool
     delivery_count: int | None
-    place: Position
+    at: Position
     state: str
     dead_reason: str | None = None
     reply_to: str | None = None
@@ -195,11 +152,6 @@ class Delivery(_Packable):
     message_id: str | None = None
     acknowledged: Position | None = None
     transaction_id: int | None = None
-
-
-_VALUES: Final[Mapping[type, attrgetter[tuple[Any, ...]]]] = {
-    kind: attrgetter(*(one.name for one in fields(kind))) for kind in (Sending, Delivery)
-}
 
 
 class Use(NamedTuple):
@@ -212,7 +164,7 @@ class Use(NamedTuple):
     """How many were sent or acknowledged."""
     client: str
     client_id: str | None
-    place: Position
+    at: Position
 
 
 @dataclass(slots=True)
@@ -246,26 +198,12 @@ class Relay(NamedTuple):
     consumer_id: int
     broker: str | None
     """Where the port mapper of the broker that sent it listens."""
-    place: Position
+    at: Position
     sender: str
     receiver: str
     """Endpoints of both brokers."""
     kind: str = "relayed"
     """Or ``relay_acknowledged``: that broker returns the acknowledgement of the consumer."""
-
-
-class Violation(NamedTuple):
-    """A rule that was broken."""
-
-    rule: str
-    """One of `RULES`."""
-    endpoint: str
-    """Of the side that broke it."""
-    client_id: str | None
-    """Of the connection."""
-    message_key: str | None
-    text: str
-    place: Position
 
 
 class Run(NamedTuple):
@@ -280,7 +218,7 @@ class Run(NamedTuple):
     sender: str
     start: int
     stop: int
-    place: Position
+    at: Position
     """The packet with the first number of the run, or of the last run."""
 
 

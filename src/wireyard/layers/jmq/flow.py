@@ -13,8 +13,8 @@ from typing import Final
 
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import FLAGS
-from wireyard.layers.jmq.facts import Position
 from wireyard.layers.jmq.report import Report
+from wireyard.layers.records import Position
 
 __all__ = ["FLOW", "FLOW_EVENTS", "FLOW_RULES", "MAX_PAUSED", "Flow"]
 
@@ -80,57 +80,57 @@ class Flow:
         known = self._paused.get(who)
         return known[0] if known else "flowing"
 
-    def send(self, who: int | None, row: Row, place: Position) -> None:
+    def send(self, who: int | None, row: Row, at: Position) -> None:
         """Take a message for a consumer, or of a producer."""
         flags = row["bit_flags"] & _MARKS
         if not flags and not self._paused:
             return
-        self._step(None, "send_last" if flags & _OF_CONNECTION else "send", row, place)
+        self._step(None, "send_last" if flags & _OF_CONNECTION else "send", row, at)
         if who is not None:
-            self._step(who, "send_last" if flags & _OF_ONE else "send", row, place)
+            self._step(who, "send_last" if flags & _OF_ONE else "send", row, at)
 
-    def resume(self, who: int | None, row: Row, place: Position, stop: bool = False) -> None:
+    def resume(self, who: int | None, row: Row, at: Position, stop: bool = False) -> None:
         """Take a RESUME_FLOW for a consumer or producer, or for the connection."""
-        self._step(who, "stop" if stop else "resume", row, place)
+        self._step(who, "stop" if stop else "resume", row, at)
 
-    def forget(self, who: int, place: Position) -> None:
+    def forget(self, who: int, at: Position) -> None:
         """Take that a consumer or producer is gone."""
         if who in self._paused:
-            self._resume(who, place)
+            self._resume(who, at)
 
     def miss(self) -> None:
         """Take that packets are missing: nobody knows what is paused behind them, or how long."""
         self._report.facts.release("MAX_PAUSED", len(self._paused))
         self._paused.clear()
 
-    def close(self, place: Position) -> None:
+    def close(self, at: Position) -> None:
         """Take that the connection is over."""
         for who in list(self._paused):
-            self._resume(who, place)
+            self._resume(who, at)
 
-    def _step(self, who: int | None, event: str, row: Row, place: Position) -> None:
+    def _step(self, who: int | None, event: str, row: Row, at: Position) -> None:
         state = self.state(who)
         following = FLOW[state].get(event)
         if following is None:
             key = row.get("sys_message_id")
-            self._report.breach(FLOW_RULES[state], row, place, key)
+            self._report.breach(FLOW_RULES[state], row, at, key)
         elif following != state:
             if state != "flowing":
-                self._resume(who, place)
+                self._resume(who, at)
             if following != "flowing":
-                self._pause(who, following, place)
+                self._pause(who, following, at)
 
-    def _pause(self, who: int | None, state: str, place: Position) -> None:
+    def _pause(self, who: int | None, state: str, at: Position) -> None:
         self.pauses += 1
         if not self._report.facts.admit("MAX_PAUSED", MAX_PAUSED):
             if not self._paused:
                 return
-            self._resume(next(iter(self._paused)), place)
+            self._resume(next(iter(self._paused)), at)
             self._report.facts.admit("MAX_PAUSED", MAX_PAUSED)
-        self._paused[who] = state, place.ns
+        self._paused[who] = state, at.ns
 
-    def _resume(self, who: int | None, place: Position) -> None:
+    def _resume(self, who: int | None, at: Position) -> None:
         _, since = self._paused.pop(who)
         self._report.facts.release("MAX_PAUSED")
-        if since is not None and place.ns is not None:
-            self.paused_ns += max(place.ns - since, 0)
+        if since is not None and at.ns is not None:
+            self.paused_ns += max(at.ns - since, 0)

@@ -22,7 +22,7 @@ from wireyard.formats.message_id import message_id_text
 from wireyard.layers.endpoints import endpoint, endpoints_of
 from wireyard.layers.grouping import decode_texts, dense_ids, text_codes
 from wireyard.layers.jmq import follow_kernels as k
-from wireyard.layers.jmq.facts import RULES, Login, Position, Relay, properties_of, text
+from wireyard.layers.jmq.facts import RULES, Login, Relay, properties_of, text
 from wireyard.layers.jmq.following import Following
 from wireyard.layers.jmq.packet_columns import (
     GPACKET,
@@ -37,6 +37,7 @@ from wireyard.layers.jmq.requests import OK
 from wireyard.layers.jmq.rows import session_row
 from wireyard.layers.jmq.session import user_of
 from wireyard.layers.jmq.walk import NEEDED
+from wireyard.layers.records import Position
 from wireyard.layers.tables import as_fact_table, fact_table, join_tables
 
 __all__ = ["Followed", "follow_connections"]
@@ -393,8 +394,8 @@ class _Tables(Following):
         login = Login(
             self.endpoints[self.client[c]],
             self.endpoints[self.server[c]],
-            self._python_place(int(links.opened[c])),
-            self._python_place(int(links.last[c])),
+            self._position(int(links.opened[c])),
+            self._position(int(links.last[c])),
         )
         login.known = bool(links.login_known[c])
         login.client_id = self.client_ids[code] if code >= 0 else None
@@ -410,15 +411,17 @@ class _Tables(Following):
         login.pauses, login.paused_ns = int(links.pauses[c]), int(links.paused_ns[c])
         return login
 
-    def _python_place(self, row: int) -> Position:
+    def _position(self, row: int) -> Position:
         frame = self.frame
         stream = frame.streams[int(frame.stream[row])]
-        return Position(
-            stream["source"],
-            stream["stream"],
-            int(frame.offset[row]),
-            int(frame.frame[row]) if frame.has_frame[row] else None,
-            int(frame.ns[row]) if frame.timed[row] else None,
+        return Position.of(
+            {
+                "source": stream["source"],
+                "stream": stream["stream"],
+                "offset": int(frame.offset[row]),
+                "frame": int(frame.frame[row]) if frame.has_frame[row] else None,
+                "captured_ns": int(frame.ns[row]) if frame.timed[row] else None,
+            }
         )
 
     # --- records for transactions, numbers, brokers -------------------------------------------
@@ -560,7 +563,7 @@ def _relay_table(found: Sequence[tuple[Relay, int]]) -> pa.Table:
     """Return relays as records, each with the number of its row."""
     rows = [
         (one.message_key, one.consumer_id, one.broker, one.sender, one.receiver, one.kind,
-         *one.place, number)
+         one.at.source, one.at.stream, one.at.offset, one.at.frame, one.at.ns, number)
         for one, number in found
     ]  # fmt: skip
     columns = zip(*rows, strict=True) if rows else [()] * len(_RELAY)

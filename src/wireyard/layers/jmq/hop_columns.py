@@ -25,10 +25,11 @@ from wireyard.layers.grouping import (
     text_codes,
 )
 from wireyard.layers.jmq import hops as scalar
-from wireyard.layers.jmq.facts import Delivery, Position, Relay, Sending
+from wireyard.layers.jmq.facts import Delivery, Relay, Sending
 from wireyard.layers.jmq.hops import FOLLOWS, HOPS, OF_MESSAGE
-from wireyard.layers.jmq.message_columns import join_codes, moments_of, nullable
+from wireyard.layers.jmq.message_columns import join_codes, nullable, positions_of
 from wireyard.layers.jmq.packet_columns import ROW_NUMBER, rank_of
+from wireyard.layers.records import Position, position_of
 from wireyard.layers.tables import as_fact_table
 
 __all__ = ["FIRST_SEEN", "Seen", "order_hops", "records_of", "stand_for_messages"]
@@ -187,7 +188,7 @@ def _within_cap(
 ) -> tuple[Any, int]:
     """Return what is kept of messages that were seen too often, and how much is not."""
     many = kept[above[found.message[kept]]]
-    moments = [np.concatenate(parts) for parts in zip(*moments_of(*tables), strict=True)]
+    positions = [np.concatenate(parts) for parts in zip(*positions_of(*tables), strict=True)]
     consumers = np.concatenate(
         [np.zeros(tables[0].num_rows, np.int64)]
         + [nullable(table["consumer_id"])[0] for table in tables[1:]]
@@ -195,7 +196,7 @@ def _within_cap(
     of = found.record[many]
     rank = rank_of(sources.to_pylist())[found.source[many]]
     order = np.lexsort(
-        (found.second[many], of, consumers[of], *(part[of] for part in moments[::-1]), rank,
+        (found.second[many], of, consumers[of], *(part[of] for part in positions[::-1]), rank,
          found.message[many])
     )  # fmt: skip
     in_order = many[order]
@@ -312,7 +313,7 @@ def stand_for_messages(sendings: pa.Table, deliveries: pa.Table, relays: pa.Tabl
     codes, keys = join_codes(*(table["message_key"] for table in tables))
     sources, names = join_codes(*(table["source"] for table in tables))
     rank = np.append(rank_of(names.to_pylist()), 0)
-    moments = [np.concatenate(parts) for parts in zip(*moments_of(*tables), strict=True)]
+    positions = [np.concatenate(parts) for parts in zip(*positions_of(*tables), strict=True)]
     kinds, kind_names = text_codes(relays["kind"])
     of_kind = np.array([*map(FIRST_SEEN.index, kind_names.to_pylist()), 0], np.int8)
     seen = np.concatenate(
@@ -322,7 +323,7 @@ def stand_for_messages(sendings: pa.Table, deliveries: pa.Table, relays: pa.Tabl
         [table["resent"].to_numpy() for table in tables[:2]] + [np.zeros(len(codes[2]), bool)]
     )
     first = first_of_groups(
-        np.concatenate(codes), len(keys), seen, resent, rank[np.concatenate(sources)], *moments
+        np.concatenate(codes), len(keys), seen, resent, rank[np.concatenate(sources)], *positions
     )
     chosen = np.flatnonzero(first >= 0)
     rows = first[chosen]
@@ -378,6 +379,8 @@ _KEY_PATTERN: Final = r"^-?\d+-(?P<producer>[^-]*--?\d+)-(?P<ms>-?\d+)$"
 """A SysMessageID as text: sequence, address, port, time."""
 
 
+_POSITION: Final = ("stream", "offset", "frame", "ns")
+
 # --- messages of several sources ------------------------------------------------------------
 
 
@@ -390,31 +393,31 @@ def records_of(
             yield from map(make, batch.to_pylist())
 
 
-def _place(row: dict[str, Any], prefix: str = "") -> Position:
-    names = ("stream", "offset", "frame", "ns")
-    return Position(row["source"], *(row[f"{prefix}{name}"] for name in names))
+def _position(row: dict[str, Any], prefix: str = "") -> Position:
+    stream, offset, frame, ns = (row[f"{prefix}{name}"] for name in _POSITION)
+    return position_of((ns or 0, frame or 0, stream, offset, ns, frame, row["source"]))
 
 
 def _sending(row: dict[str, Any]) -> Sending:
-    accepted = None if row["accepted_offset"] is None else _place(row, "accepted_")
+    accepted = None if row["accepted_offset"] is None else _position(row, "accepted_")
     return Sending(
         row["message_key"], row["producer"], row["server"], row["client_id"], row["destination"],
         row["reply_to"], row["correlation_id"], row["message_id"], row["transaction_id"],
-        _place(row), accepted, row["status"],
+        _position(row), accepted, row["status"],
     )  # fmt: skip
 
 
 def _delivery(row: dict[str, Any]) -> Delivery:
-    done = None if row["acknowledged_offset"] is None else _place(row, "acknowledged_")
+    done = None if row["acknowledged_offset"] is None else _position(row, "acknowledged_")
     return Delivery(
         row["message_key"], row["producer"], row["destination"], row["consumer"], row["server"],
         row["consumer_id"], row["client_id"], row["subscription"], row["redelivered"],
-        row["delivery_count"], _place(row), row["state"], acknowledged=done,
+        row["delivery_count"], _position(row), row["state"], acknowledged=done,
     )  # fmt: skip
 
 
 def _relay(row: dict[str, Any]) -> Relay:
     return Relay(
-        row["message_key"], row["consumer_id"], row["broker"], _place(row), row["sender"],
+        row["message_key"], row["consumer_id"], row["broker"], _position(row), row["sender"],
         row["receiver"], row["kind"],
     )  # fmt: skip

@@ -34,7 +34,8 @@ from wireyard.layers.jmq.clocks import (
     separate_clocks,
     widened,
 )
-from wireyard.layers.jmq.facts import Delivery, Position, Relay, Sending
+from wireyard.layers.jmq.facts import Delivery, Relay, Sending
+from wireyard.layers.records import Position
 from wireyard.layers.steps import Dropped, Found, Key, Note, Step, fact_of, note_of
 
 __all__ = [
@@ -112,7 +113,7 @@ class Sighting(NamedTuple):
     delivery_count: int | None
     sender: str
     receiver: str
-    place: Position
+    at: Position
 
 
 class Timed(NamedTuple):
@@ -150,9 +151,9 @@ class PointWindow(NamedTuple):
 
 def seen(record: Sending | Relay | Delivery) -> Note:
     """Leave a record for the hops of its message."""
-    place = record.place
+    at = record.at
     consumer_id = 0 if isinstance(record, Sending) else record.consumer_id
-    order = place.source, *place.moment, consumer_id
+    order = at.source, *at.order, consumer_id
     return note_of(("hops", (record.message_key,), order, record))
 
 
@@ -169,11 +170,11 @@ def _hops(records: Iterator[Sending | Relay | Delivery]) -> Iterator[Found]:
             dropped += len(found)
     if dropped:
         yield Dropped("MAX_SIGHTINGS", dropped)
-    points = tuple(sorted({one.place.source for one in seen if one.place.ns is not None}))
+    points = tuple(sorted({one.at.source for one in seen if one.at.ns is not None}))
     if len(points) > MAX_POINTS:
         points = points[:MAX_POINTS]
-        yield Dropped("MAX_POINTS", sum(one.place.source not in points for one in seen))
-        seen = [one for one in seen if one.place.source in points]
+        yield Dropped("MAX_POINTS", sum(one.at.source not in points for one in seen))
+        seen = [one for one in seen if one.at.source in points]
     if len(points) > 1:
         yield from _pass_on(message_key, seen, points)
     else:
@@ -186,12 +187,12 @@ def _pass_on(
     """Pass sightings on to their windows, and those without a time to the last step."""
     differences = _differences(points, seen)
     for ordinal, one in enumerate(seen):
-        if one.place.ns is None:
+        if one.at.ns is None:
             timed = Timed(message_key, one, 0, _ONE_CLOCK)
             yield Note("paths", (message_key,), (ordinal,), timed)
             continue
-        point = points.index(one.place.source)
-        window = PointWindow(points, point, one.place.ns // WINDOW_NS)
+        point = points.index(one.at.source)
+        window = PointWindow(points, point, one.at.ns // WINDOW_NS)
         yield Note("spans", window.key, (), (window, differences.get(one, {})))
         waiting = Waiting(message_key, one, point)
         yield Note("windows", window.key, (_SIGHTING, message_key, ordinal), waiting)
@@ -199,15 +200,15 @@ def _pass_on(
 
 def _sightings(record: Sending | Relay | Delivery) -> Iterator[Sighting]:
     match record:
-        case Sending(producer=client, server=server, place=place, accepted=accepted):
-            yield Sighting("sent", None, None, client, server, place)
+        case Sending(producer=client, server=server, at=at, accepted=accepted):
+            yield Sighting("sent", None, None, client, server, at)
             if accepted is not None:
                 yield Sighting("accepted", None, None, server, client, accepted)
         case Relay(kind=kind, consumer_id=consumer_id, sender=sender, receiver=receiver):
-            yield Sighting(kind, consumer_id, None, sender, receiver, record.place)
-        case Delivery(consumer=client, server=server, place=place, acknowledged=acknowledged):
+            yield Sighting(kind, consumer_id, None, sender, receiver, record.at)
+        case Delivery(consumer=client, server=server, at=at, acknowledged=acknowledged):
             which = record.consumer_id, record.delivery_count
-            yield Sighting("delivered", *which, server, client, place)
+            yield Sighting("delivered", *which, server, client, at)
             if acknowledged is not None:
                 yield Sighting("acknowledged", *which, client, server, acknowledged)
 
@@ -223,16 +224,16 @@ def _differences(points: Sequence[str], seen: Iterable[Sighting]) -> Mapping[Sig
     """
     packets: defaultdict[tuple[object, ...], list[list[Sighting]]]
     packets = defaultdict(lambda: [[] for _ in points])
-    for one in sorted(seen, key=lambda one: one.place.moment):
-        if one.place.ns is not None:
+    for one in sorted(seen, key=lambda one: one.at.order):
+        if one.at.ns is not None:
             packet = one.kind, one.consumer_id, one.delivery_count
-            packets[packet][points.index(one.place.source)].append(one)
+            packets[packet][points.index(one.at.source)].append(one)
     found: dict[Sighting, dict[Track, tuple[int, int]]] = {}
     for at_points in packets.values():
         for i, j in combinations(range(len(points)), 2):
             if len(at_points[i]) == len(at_points[j]):
                 for one, other in zip(at_points[i], at_points[j], strict=True):
-                    difference = (other.place.ns or 0) - (one.place.ns or 0)
+                    difference = (other.at.ns or 0) - (one.at.ns or 0)
                     tracks = found.setdefault(one, {})
                     tracks[Track(i, j, *_link(one))] = difference, difference
     return found
@@ -314,7 +315,7 @@ class Hop(NamedTuple):
     @property
     def ahead_ns(self) -> int:
         """How far the clock of its point is taken to be ahead."""
-        return (self.timed.sighting.place.ns or 0) - self.ns
+        return (self.timed.sighting.at.ns or 0) - self.ns
 
 
 def _rows(seen: Iterable[Timed]) -> Iterator[Found]:
@@ -346,28 +347,28 @@ def _on_one_clock(seen: Iterable[Timed]) -> Iterator[Hop]:
     rather than going back.
     """
     latest: dict[tuple[int | None, int], int] = {}
-    for one in sorted(seen, key=lambda one: one.sighting.place.moment):
-        (_, stream, offset, frame, place_ns), point = one.sighting.place, one.point
-        reference = None if place_ns is None else one.clocks.reference[point]
-        shown = place_ns or 0
+    for one in sorted(seen, key=lambda one: one.sighting.at.order):
+        at, point = one.sighting.at, one.point
+        reference = None if at.ns is None else one.clocks.reference[point]
+        shown = at.ns or 0
         ns = shown - one.clocks.ahead_ns[point]
         latest[reference, point] = ns = max(ns, latest.get((reference, point), ns))
         order = (
             reference is None, reference or 0, ns, shown, _RANK[one.sighting.kind], point,
-            frame or 0, stream, offset, one.sighting.consumer_id or 0,
+            at.frame or 0, at.stream, at.offset, one.sighting.consumer_id or 0,
         )  # fmt: skip
         yield Hop(order, ns, reference, one)
 
 
 def _row(ordinal: int, hop: Hop, before: tuple[int, Hop] | None, unknown: str | None) -> Row:
     message_key, sighting, point, clocks = hop.timed
-    place, reference = sighting.place, hop.reference
+    at, reference = sighting.at, hop.reference
     took = error = ahead_error = None
     if before is not None and unknown is None:
         other = before[1]
         took, error = hop.ns - other.ns, 0
         if other.timed.point == point:
-            took = (place.ns or 0) - (other.timed.sighting.place.ns or 0)
+            took = (at.ns or 0) - (other.timed.sighting.at.ns or 0)
         else:
             error = clocks.error_ns(other.timed.point, point, hop.ahead_ns - other.ahead_ns)
     if reference is not None:
@@ -379,17 +380,15 @@ def _row(ordinal: int, hop: Hop, before: tuple[int, Hop] | None, unknown: str | 
         "sender": sighting.sender or None,
         "receiver": sighting.receiver or None,
         "consumer_id": sighting.consumer_id,
-        "captured_ns": place.ns,
-        "frame": place.frame,
+        "captured_ns": at.ns,
+        "frame": at.frame,
         "follows": before and before[0],
         "took_ns": took,
         "took_error_ns": error,
         "unknown": unknown,
         "clock_ahead_ns": None if reference is None else hop.ahead_ns,
         "clock_error_ns": ahead_error,
-        "source": place.source,
-        "stream": place.stream,
-        "offset": place.offset,
+        **at.lead,
     }
 
 

@@ -36,14 +36,14 @@ from wireyard.layers.tables import as_fact_table
 __all__ = [
     "Ended",
     "Joined",
-    "Moments",
+    "Positions",
     "find_gaps",
     "follow_transactions",
     "join_codes",
     "join_messages",
     "match_replies",
-    "moments_of",
     "nullable",
+    "positions_of",
 ]
 
 _long: Final[Any] = np.int64
@@ -74,8 +74,8 @@ def nullable(column: pa.ChunkedArray) -> tuple[Int64s, Any]:
     return np.require(filled.to_numpy(), np.int64, ["C", "W"]), there
 
 
-class Moments(NamedTuple):
-    """Where records stand in the order of time, as `Position.moment` says."""
+class Positions(NamedTuple):
+    """Positions of records; axis: record. They sort as `Position.order` does."""
 
     ns: Int64s
     frame: Int64s
@@ -84,12 +84,12 @@ class Moments(NamedTuple):
     offset: Int64s
 
 
-def moments_of(*tables: pa.Table) -> list[Moments]:
-    """Return the moments of records; ranks of streams are those of all tables together."""
+def positions_of(*tables: pa.Table) -> list[Positions]:
+    """Return the positions of records; ranks of streams are those of all tables together."""
     codes, names = join_codes(*(table["stream"] for table in tables))
     rank = np.append(rank_of(names.to_pylist()), 0)
     return [
-        Moments(
+        Positions(
             nullable(table["ns"])[0],
             nullable(table["frame"])[0],
             rank[code],
@@ -97,10 +97,6 @@ def moments_of(*tables: pa.Table) -> list[Moments]:
         )
         for table, code in zip(tables, codes, strict=True)
     ]
-
-
-def _all(moments: list[Moments]) -> Moments:
-    return Moments(*map(np.concatenate, zip(*moments, strict=True)))
 
 
 def _take(column: pa.ChunkedArray, rows: Any, there: Any | None = None) -> pa.Array:
@@ -168,8 +164,8 @@ def follow_transactions(uses: pa.Table, sendings: pa.Table, deliveries: pa.Table
         `sendings` with a column `rolled_back`, and `deliveries` whose `state` is final.
     """
     (of_use, of_sending, of_delivery), count = _transactions(uses, sendings, deliveries)
-    (moments,) = moments_of(uses)
-    order, starts = order_groups(of_use, count, *moments, nullable(uses["order"])[0])
+    (positions,) = positions_of(uses)
+    order, starts = order_groups(of_use, count, *positions, nullable(uses["order"])[0])
     events, names = text_codes(uses["event"])
     event = np.array([*map(USE_EVENTS.index, names.to_pylist()), 0], np.int32)[events]
     state = np.zeros(count, np.int8)
@@ -320,12 +316,12 @@ class Joined(NamedTuple):
     ----------
     deliveries
         Rows of the table.
-    letters
+    messages
         Messages that ask for answers or may be one, to be partitioned by source and `at`.
     """
 
     deliveries: pa.Table
-    letters: pa.Table
+    messages: pa.Table
 
 
 def join_messages(sendings: pa.Table, deliveries: pa.Table, relays: pa.Table) -> Joined:
@@ -340,19 +336,20 @@ def join_messages(sendings: pa.Table, deliveries: pa.Table, relays: pa.Table) ->
     ends = np.cumsum([0, *(table.num_rows for table in tables)])
     of, count = dense_ids(np.concatenate(sources), np.concatenate(keys))
     of_sending, of_delivery, of_relay = (of[a:b] for a, b in pairwise(ends))
-    moments = moments_of(*tables)
-    sent = first_of_groups(of_sending, count, *moments[0])
-    delivered = first_of_groups(of_delivery, count, *moments[1])
+    positions = positions_of(*tables)
+    sent = first_of_groups(of_sending, count, *positions[0])
+    delivered = first_of_groups(of_delivery, count, *positions[1])
 
     brought = np.full(deliveries.num_rows, -1, np.int64)
     if relayed.num_rows:
         consumers = [nullable(table["consumer_id"])[0] for table in (deliveries, relayed)]
         both, many = dense_ids(np.concatenate([of_delivery, of_relay]), np.concatenate(consumers))
-        first = first_of_groups(both[len(of_delivery) :], many, *moments[2])
+        first = first_of_groups(both[len(of_delivery) :], many, *positions[2])
         brought = first[both[: len(of_delivery)]]
     rows = _delivery_rows(sendings, deliveries, relayed, sent[of_delivery], brought)
     alone = np.where(sent < 0, delivered, -1)
-    return Joined(rows, _letters(sendings, deliveries, sent[sent >= 0], alone[alone >= 0]))
+    messages = _of_conversations(sendings, deliveries, sent[sent >= 0], alone[alone >= 0])
+    return Joined(rows, messages)
 
 
 def _delivery_rows(
@@ -404,7 +401,7 @@ _LETTER: Final = ("message_key", "producer", "destination", "reply_to", "correla
                   "message_id", "source", "stream", "offset", "frame", "ns")  # fmt: skip
 
 
-def _letters(sendings: pa.Table, deliveries: pa.Table, sent: Any, alone: Any) -> pa.Table:
+def _of_conversations(sendings: pa.Table, deliveries: pa.Table, sent: Any, alone: Any) -> pa.Table:
     """Return the messages that ask for answers, and those that may be answers, one row each."""
     status, has_status = nullable(sendings["status"])
     rolled_back = sendings["rolled_back"].to_numpy()
@@ -437,19 +434,19 @@ def _may_answer(table: pa.Table) -> Any:
 # --- conversations --------------------------------------------------------------------------
 
 
-def match_replies(letters: pa.Table) -> tuple[pa.Table, Counter[str]]:
+def match_replies(messages: pa.Table) -> tuple[pa.Table, Counter[str]]:
     """Return requests with each of their replies; those without one alone: `conversations`.
 
     Key: source and `at`, where the replies go.
     """
-    sources, _ = text_codes(letters["source"])
-    places, names = text_codes(letters["at"])
+    sources, _ = text_codes(messages["source"])
+    places, names = text_codes(messages["at"])
     of, count = dense_ids(sources, places)
-    (moments,) = moments_of(letters)
-    asks = letters["asks"].to_numpy().astype(np.int8)
-    order, starts = order_groups(of, count, *moments, asks)
+    (positions,) = positions_of(messages)
+    asks = messages["asks"].to_numpy().astype(np.int8)
+    order, starts = order_groups(of, count, *positions, asks)
     is_temporary = np.array([*(name.startswith(TEMPORARY) for name in names.to_pylist()), False])
-    key, chosen, own = _correlations(letters, of)
+    key, chosen, own = _correlations(messages, of)
     slots = int(max(key.max(initial=-1), chosen.max(initial=-1), own.max(initial=-1))) + 1
     answered = np.full(len(of), -1, np.int64)
     replied = np.zeros(len(of), np.int64)
@@ -462,12 +459,12 @@ def match_replies(letters: pa.Table) -> tuple[pa.Table, Counter[str]]:
     alone = np.flatnonzero((asks != 0) & (replied == 0))
     requests = np.concatenate([answered[replies], alone])
     replies = np.concatenate([replies, np.full(len(alone), -1)])
-    return _conversation_rows(letters, requests, replies), Counter(
+    return _conversation_rows(messages, requests, replies), Counter(
         {"MAX_REMEMBERED": dropped} if dropped else {}
     )
 
 
-def _correlations(letters: pa.Table, of: Any) -> tuple[Any, Any, Any]:
+def _correlations(messages: pa.Table, of: Any) -> tuple[Any, Any, Any]:
     """Return the correlation ids of messages as numbers, each within its destination.
 
     Returns
@@ -477,10 +474,10 @@ def _correlations(letters: pa.Table, of: Any) -> tuple[Any, Any, Any]:
     chosen, own
         Of requests, what a reply may name: the id, and the same as `key`.
     """
-    ids = pc.coalesce(letters["message_id"], letters["message_key"])
+    ids = pc.coalesce(messages["message_id"], messages["message_key"])
     named = pc.binary_join_element_wise(pa.scalar("ID:"), ids, "")
-    (correlation, name), _ = join_codes(letters["correlation_id"], named)
-    asks = letters["asks"].to_numpy()
+    (correlation, name), _ = join_codes(messages["correlation_id"], named)
+    asks = messages["asks"].to_numpy()
     name = np.where(asks, name, -1)
     both = np.concatenate([correlation, name])
     numbers, _ = dense_ids(np.concatenate([of, of]), both)
@@ -538,15 +535,15 @@ def _match(
     return dropped
 
 
-def _conversation_rows(letters: pa.Table, requests: Any, replies: Any) -> pa.Table:
+def _conversation_rows(messages: pa.Table, requests: Any, replies: Any) -> pa.Table:
     there = replies >= 0
 
     def of_reply(name: str) -> pa.Array:
-        return _take(letters[name], np.maximum(replies, 0), there)
+        return _take(messages[name], np.maximum(replies, 0), there)
 
-    asked = letters.take(pa.array(requests))
+    asked = messages.take(pa.array(requests))
     requested, timed = nullable(asked["ns"])
-    replied, reply_timed = nullable(letters["ns"])
+    replied, reply_timed = nullable(messages["ns"])
     at = np.maximum(replies, 0)
     latency = requested
     if len(requests):
@@ -586,12 +583,12 @@ def find_gaps(runs: pa.Table) -> pa.Table:
     sources, _ = text_codes(runs["source"])
     hosts, _ = text_codes(runs["host"])
     of, count = dense_ids(sources, hosts, runs["from_client"].to_numpy())
-    (moments,) = moments_of(runs)
+    (positions,) = positions_of(runs)
     start, stop = nullable(runs["start"])[0].copy(), nullable(runs["stop"])[0].copy()
     kinds, names = text_codes(runs["kind"])
     span = np.array([*(name == "span" for name in names.to_pylist()), False])[kinds]
     span = span.astype(np.int8)
-    order, starts = order_groups(of, count, start, span, *moments)
+    order, starts = order_groups(of, count, start, span, *positions)
     missing = np.full(len(of), 0, np.int64)
     broken = np.zeros(len(of), np.int8)
     _find_gaps(order, starts, start, stop, span, missing, broken)

@@ -13,10 +13,11 @@ from wireyard.formats.jmq.layout import FLAGS, HEADERS, SYS_MESSAGE_ID
 from wireyard.formats.message_id import MESSAGE_ID_CODES, message_id_text
 from wireyard.layers.endpoints import endpoint
 from wireyard.layers.jmq.consumers import Consumer, Consumers, MessageId
-from wireyard.layers.jmq.facts import Delivery, Position, number, properties_of, text
+from wireyard.layers.jmq.facts import Delivery, number, properties_of, text
 from wireyard.layers.jmq.flow import Flow
 from wireyard.layers.jmq.report import Report
 from wireyard.layers.jmq.requests import Requests
+from wireyard.layers.records import Position
 
 __all__ = [
     "DEAD",
@@ -67,7 +68,7 @@ class Receiver:
 
     # --- consumers --------------------------------------------------------------------------
 
-    def add(self, row: Row, place: Position) -> None:
+    def add(self, row: Row, at: Position) -> None:
         """Take an ADD_CONSUMER."""
         properties = properties_of(row)
         ack_mode = number(properties, "JMQAckMode")
@@ -78,25 +79,23 @@ class Receiver:
             begins="no_ack_wanted" if ack_mode == NO_ACKNOWLEDGE else "held",
             of_dead=text(properties, "JMQDestination") == DEAD_MESSAGE_QUEUE,
         )
-        self._requests.ask(row, place, partial(self._added, consumer))
+        self._requests.ask(row, at, partial(self._added, consumer))
 
-    def browse(self, row: Row, place: Position) -> None:
+    def browse(self, row: Row, at: Position) -> None:
         """Take a BROWSE: its reply names a consumer that gets copies."""
-        self._requests.ask(row, place, partial(self._added, Consumer(begins="browsed")))
+        self._requests.ask(row, at, partial(self._added, Consumer(begins="browsed")))
 
-    def _added(
-        self, consumer: Consumer, reply: Row | None, accepted: bool, place: Position
-    ) -> None:
+    def _added(self, consumer: Consumer, reply: Row | None, accepted: bool, at: Position) -> None:
         consumer_id = number(properties_of(reply), "JMQConsumerID") if reply else None
         if accepted and consumer_id is not None:
             self.consumers.add(consumer_id, consumer)
 
-    def delete(self, row: Row, place: Position) -> None:
+    def delete(self, row: Row, at: Position) -> None:
         """Take a DELETE_CONSUMER, or an unsubscription, which names no consumer."""
         consumer_id = number(properties_of(row), "JMQConsumerID")
         body = row.get("body") or b""
         last_seen = _ID.unpack(body) if len(body) == _ID.size else None
-        self._requests.ask(row, place, partial(self._deleted, consumer_id, last_seen))
+        self._requests.ask(row, at, partial(self._deleted, consumer_id, last_seen))
 
     def _deleted(
         self,
@@ -104,32 +103,32 @@ class Receiver:
         last_seen: MessageId | None,
         reply: Row | None,
         accepted: bool,
-        place: Position,
+        at: Position,
     ) -> None:
         if accepted and consumer_id is not None:
             self.consumers.delete(consumer_id, last_seen)
-            self.flow.forget(consumer_id, place)
+            self.flow.forget(consumer_id, at)
 
-    def destroy_session(self, row: Row, place: Position) -> None:
+    def destroy_session(self, row: Row, at: Position) -> None:
         """Take a DESTROY_SESSION."""
         session_id = number(properties_of(row), "JMQSessionID")
-        self._requests.ask(row, place, partial(self._session_destroyed, session_id))
+        self._requests.ask(row, at, partial(self._session_destroyed, session_id))
 
     def _session_destroyed(
-        self, session_id: int | None, reply: Row | None, accepted: bool, place: Position
+        self, session_id: int | None, reply: Row | None, accepted: bool, at: Position
     ) -> None:
         if accepted and session_id is not None:
             self.consumers.close_session(session_id)
 
     # --- messages ---------------------------------------------------------------------------
 
-    def deliver(self, row: Row, place: Position) -> None:
+    def deliver(self, row: Row, at: Position) -> None:
         """Take a message from the broker."""
         get = row.get
         consumer_id = row["consumer_id"]
         consumer = self.consumers.get(consumer_id)
         if consumer is None or consumer.deleted:
-            self._report.breach("unknown_consumer", row, place, row["sys_message_id"])
+            self._report.breach("unknown_consumer", row, at, row["sys_message_id"])
             if consumer is None:
                 consumer = Consumer()
                 self.consumers.add(consumer_id, consumer)
@@ -144,7 +143,7 @@ class Receiver:
             consumer.subscription,
             bool(row["bit_flags"] & _REDELIVERED),
             get("delivery_count"),
-            place,
+            at,
             consumer.begins,
             text(properties_of(row), DEAD_REASON) if consumer.of_dead else None,
             get("reply_to"),
@@ -152,20 +151,20 @@ class Receiver:
             get("message_id"),
         )
         if not self.consumers.hand_over(consumer_id, _MESSAGE_ID(row), delivery):
-            self._report.breach("handed_over_twice", row, place, row["sys_message_id"])
-        self.flow.send(consumer_id, row, place)
+            self._report.breach("handed_over_twice", row, at, row["sys_message_id"])
+        self.flow.send(consumer_id, row, at)
 
-    def resume(self, row: Row, place: Position) -> None:
+    def resume(self, row: Row, at: Position) -> None:
         """Take a RESUME_FLOW of the client."""
-        self.flow.resume(number(properties_of(row), "JMQConsumerID"), row, place)
+        self.flow.resume(number(properties_of(row), "JMQConsumerID"), row, at)
 
     # --- what consumers say -----------------------------------------------------------------
 
-    def acknowledge(self, row: Row, place: Position) -> None:
+    def acknowledge(self, row: Row, at: Position) -> None:
         """Take an ACKNOWLEDGE."""
         properties = properties_of(row)
         if number(properties, "JMSXDeliveryCountUpdateOnly"):
-            self._requests.ask(row, place)
+            self._requests.ask(row, at)
             return
         transaction_id = row.get("transaction_id") or None  # 103 has it in every header.
         event = "acknowledge_in_transaction" if transaction_id else "acknowledge"
@@ -177,22 +176,22 @@ class Receiver:
         pending: list[_Block] = []
         strange: MessageId | None = None
         blocks = 0
-        for consumer_id, message in self._blocks(row, place):
+        for consumer_id, message in self._blocks(row, at):
             blocks += 1
             delivery = self.consumers.step(consumer_id, message, event)
             if delivery is None:
                 strange = strange or message
                 continue
-            delivery.acknowledged = place
+            delivery.acknowledged = at
             delivery.transaction_id = transaction_id
             pending.append((consumer_id, message))
         if strange is not None:
             key = message_id_text(*strange)
-            self._report.breach("acknowledged_nothing", row, place, key, blocks - len(pending))
+            self._report.breach("acknowledged_nothing", row, at, key, blocks - len(pending))
         if transaction_id:
-            self._report.use(transaction_id, "acknowledge", place, blocks)
+            self._report.use(transaction_id, "acknowledge", at, blocks)
         settle = partial(self._acknowledged, pending, transaction_id, blocks)
-        self._requests.ask(row, place, settle)
+        self._requests.ask(row, at, settle)
 
     def _acknowledged(
         self,
@@ -201,7 +200,7 @@ class Receiver:
         blocks: int,
         reply: Row | None,
         accepted: bool,
-        place: Position,
+        at: Position,
     ) -> None:
         for consumer_id, message in pending:
             delivery = self.consumers.step(
@@ -210,20 +209,20 @@ class Receiver:
             if delivery is not None and not accepted:
                 delivery.acknowledged = delivery.transaction_id = None
         if transaction_id and not accepted:
-            self._report.use(transaction_id, "deny_acknowledge", place, blocks)
+            self._report.use(transaction_id, "deny_acknowledge", at, blocks)
 
-    def redeliver(self, row: Row, place: Position) -> None:
+    def redeliver(self, row: Row, at: Position) -> None:
         """Take a REDELIVER: messages come again, as new unless the application saw them."""
         seen = number(properties_of(row), "JMQSetRedelivered")
         event = "redeliver_seen" if seen else "redeliver_unseen"
-        for consumer_id, message in self._blocks(row, place):
+        for consumer_id, message in self._blocks(row, at):
             self.consumers.step(consumer_id, message, event)
 
-    def _blocks(self, row: Row, place: Position) -> Iterator[_Block]:
+    def _blocks(self, row: Row, at: Position) -> Iterator[_Block]:
         body = row.get("body") or b""
         block = _BLOCKS[row["version"]]
         if len(body) % block.size:
-            self._report.breach("malformed_records", row, place)
+            self._report.breach("malformed_records", row, at)
             return
         for found in block.iter_unpack(body):
             yield found[0], found[1:]

@@ -15,7 +15,8 @@ from wireyard.formats.gpacket.layout import LINK_VERSION
 from wireyard.formats.gpacket.payload import payload_value
 from wireyard.formats.jmq.packet import read_row
 from wireyard.layers.endpoints import endpoint, endpoints_of
-from wireyard.layers.jmq.facts import Relay, number, position_of, properties_of, text
+from wireyard.layers.jmq.facts import Relay, number, properties_of, text
+from wireyard.layers.records import Position
 
 __all__ = [
     "MESSAGE_ACK",
@@ -47,9 +48,9 @@ def relays(row: Row) -> Iterator[Relay]:
     host, port = text(properties, "host"), number(properties, "port")
     broker = None if host is None or port is None else endpoint(host, port)
     sender, receiver = endpoints_of(row)
-    place = position_of(row)
+    at = Position.of(row)
     for message_key, consumer_id in _about(kind, payload):
-        yield Relay(message_key, consumer_id, broker, place, sender, receiver, kind)
+        yield Relay(message_key, consumer_id, broker, at, sender, receiver, kind)
 
 
 def _about(kind: str, payload: Any) -> Iterator[tuple[str, int]]:

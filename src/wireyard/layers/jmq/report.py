@@ -6,7 +6,8 @@ from typing import Final
 
 from wireyard.formats.base import Row
 from wireyard.layers.endpoints import endpoints_of
-from wireyard.layers.jmq.facts import RULES, Facts, Position, Use, Violation
+from wireyard.layers.jmq.facts import RULES, Facts, Use
+from wireyard.layers.records import Position, Violation
 
 __all__ = [
     "NEEDS_ALL",
@@ -48,7 +49,7 @@ class Report:
         self,
         rule: str,
         row: Row,
-        place: Position,
+        at: Position,
         message_key: str | None = None,
         times: int = 1,
     ) -> None:
@@ -59,13 +60,13 @@ class Report:
         if rule in NEEDS_ALL and not self.known:
             return
         name = row.get("packet_type_name") or f"packet type {row['packet_type']}"
-        told = f"{name}: {RULES[rule]}" + (f", {times} times" if times > 1 else "")
+        text = f"{name}: {RULES[rule]}" + (f", {times} times" if times > 1 else "")
         self.facts.violations.append(
-            Violation(rule, endpoints_of(row)[0], self.client_id, message_key, told, place)
+            Violation(rule, text, at, endpoints_of(row)[0], self.client_id, message_key)
         )
 
-    def use(self, transaction_id: int, event: str, place: Position, messages: int = 0) -> None:
+    def use(self, transaction_id: int, event: str, at: Position, messages: int = 0) -> None:
         """Take that something happened to a transaction."""
         self.facts.uses.append(
-            Use(self.server, transaction_id, event, messages, self.client, self.client_id, place)
+            Use(self.server, transaction_id, event, messages, self.client, self.client_id, at)
         )

@@ -13,8 +13,9 @@ from typing import Final, NamedTuple
 
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES, PACKET_TYPES
-from wireyard.layers.jmq.facts import Exchange, Position, Sending, number, properties_of
+from wireyard.layers.jmq.facts import Exchange, Sending, number, properties_of
 from wireyard.layers.jmq.report import Report
+from wireyard.layers.records import Position
 
 __all__ = [
     "MAX_WAITING",
@@ -80,7 +81,7 @@ class Requests:
     def ask(
         self,
         row: Row,
-        place: Position,
+        at: Position,
         settle: Settle | None = None,
         sending: Sending | None = None,
     ) -> None:
@@ -90,16 +91,16 @@ class Requests:
         """
         if not row["bit_flags"] & _WANTED:
             if settle is not None:
-                settle(None, True, place)
+                settle(None, True, at)
             if sending is not None:
                 self._report.facts.sendings.append(sending)
             return
         ack_id, packet_type = row["consumer_id"], row["packet_type"]
         if (reused := self._waiting.pop(ack_id, None)) is not None:
-            self._report.breach("request_id_reused", row, place)
+            self._report.breach("request_id_reused", row, at)
             self._end(reused)
         name = row.get("packet_type_name") or str(packet_type)
-        exchange = Exchange(name, self._requester, self._responder, place)
+        exchange = Exchange(name, self._requester, self._responder, at)
         waiting = _waiting_of((packet_type, exchange, settle, sending))
         if reused is None and not self._report.facts.admit("MAX_WAITING", MAX_WAITING):
             if not self._waiting:
@@ -108,24 +109,24 @@ class Requests:
             self._end(self._waiting.popitem(last=False)[1])
         self._waiting[ack_id] = waiting
 
-    def answer(self, row: Row, place: Position) -> None:
+    def answer(self, row: Row, at: Position) -> None:
         """Take a reply."""
         ack_id, packet_type = row["consumer_id"], row["packet_type"]
         waiting = self._waiting.get(ack_id)
         # SEND_REPLY also answers what is too large for the broker to read its type.
         if waiting is None or packet_type not in (REPLY_OF.get(waiting.packet_type), SEND_REPLY):
-            self._report.breach("reply_without_request", row, place)
+            self._report.breach("reply_without_request", row, at)
             return
         del self._waiting[ack_id]
         self._report.facts.release("MAX_WAITING")
         exchange, sending = waiting.exchange, waiting.sending
-        exchange.answered = place
+        exchange.answered = at
         exchange.status = status = number(properties_of(row), "JMQStatus")
         if sending is not None:
             sending.status = status
-            sending.accepted = place if status == OK else None
+            sending.accepted = at if status == OK else None
         if waiting.settle is not None:
-            waiting.settle(row, status == OK, place)
+            waiting.settle(row, status == OK, at)
         self._end(waiting)
 
     def close(self) -> None:

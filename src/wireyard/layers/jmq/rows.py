@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from wireyard.formats.base import Row
 from wireyard.layers.jmq.delivery import OUTCOMES
-from wireyard.layers.jmq.facts import Delivery, Exchange, Login, Position, Relay, Sending, Violation
+from wireyard.layers.jmq.facts import Delivery, Exchange, Login, Relay, Sending
 from wireyard.layers.jmq.transaction import TRANSACTION_OUTCOMES, Transaction
 
-__all__ = ["conversation_row", "delivery_row", "session_row", "transaction_row", "violation_row"]
+__all__ = ["PROTOCOL", "conversation_row", "delivery_row", "session_row", "transaction_row"]
 
-_PROTOCOL = "jms"
+PROTOCOL: Final = "jms"
 _NS_PER_MS = 1_000_000
 
 
 def delivery_row(delivery: Delivery, sending: Sending | None, relay: Relay | None) -> Row:
     """Return the row of a delivery; who sent the message, and what brought it, if that was seen."""
-    place, acknowledged = delivery.place, delivery.acknowledged
-    sent = sending.place if sending else None
+    at, acknowledged = delivery.at, delivery.acknowledged
+    sent = sending.at if sending else None
     accepted = sending.accepted if sending else None
     return {
         "message_key": delivery.message_key,
-        "protocol": _PROTOCOL,
+        "protocol": PROTOCOL,
         "producer": sending.producer if sending else delivery.producer,
         "producer_client_id": sending.client_id if sending else None,
         "destination": delivery.destination,
@@ -30,7 +32,7 @@ def delivery_row(delivery: Delivery, sending: Sending | None, relay: Relay | Non
         "consumer_client_id": delivery.client_id,
         "subscription": delivery.subscription,
         "sent_ns": sent.ns if sent else None,
-        "delivered_ns": place.ns,
+        "delivered_ns": at.ns,
         "acknowledged_ns": acknowledged.ns if acknowledged else None,
         "redelivered": delivery.redelivered,
         "delivery_count": delivery.delivery_count,
@@ -41,12 +43,10 @@ def delivery_row(delivery: Delivery, sending: Sending | None, relay: Relay | Non
         "via_broker": relay.broker if relay else None,
         "sent_frame": sent.frame if sent else None,
         "accepted_frame": accepted.frame if accepted else None,
-        "relayed_frame": relay.place.frame if relay else None,
-        "delivered_frame": place.frame,
+        "relayed_frame": relay.at.frame if relay else None,
+        "delivered_frame": at.frame,
         "acknowledged_frame": acknowledged.frame if acknowledged else None,
-        "source": place.source,
-        "stream": place.stream,
-        "offset": place.offset,
+        **at.lead,
     }
 
 
@@ -66,7 +66,7 @@ def transaction_row(transaction: Transaction) -> Row:
         "outcome": TRANSACTION_OUTCOMES[transaction.state],
         "sent": transaction.sent,
         "acknowledged": transaction.acknowledged,
-        **_lead(first.place),
+        **first.at.lead,
     }
 
 
@@ -89,9 +89,7 @@ def conversation_row(kind: str, exchange: Exchange) -> Row:
         "latency_ms": latency_ms,
         "status": exchange.status,
         "request": exchange.request,
-        "source": asked.source,
-        "stream": asked.stream,
-        "offset": asked.offset,
+        **asked.lead,
     }
 
 
@@ -104,7 +102,7 @@ def session_row(login: Login) -> Row:
         "opened_frame": opened and opened.frame,
         "closed_ns": closed and closed.ns,
         "closed_frame": closed and closed.frame,
-        "protocol": _PROTOCOL,
+        "protocol": PROTOCOL,
         "client": login.client or None,
         "server": login.server or None,
         "client_id": login.client_id,
@@ -118,24 +116,5 @@ def session_row(login: Login) -> Row:
         "in_flight_received": login.in_flight_received,
         "pauses": login.pauses,
         "paused_ns": login.paused_ns,
-        **_lead(login.opened),
+        **login.opened.lead,
     }
-
-
-def violation_row(violation: Violation) -> Row:
-    """Return the row of a broken rule."""
-    return {
-        "protocol": _PROTOCOL,
-        "rule": violation.rule,
-        "client": violation.endpoint or None,
-        "message_key": violation.message_key,
-        "text": violation.text,
-        "client_id": violation.client_id,
-        "captured_ns": violation.place.ns,
-        "frame": violation.place.frame,
-        **_lead(violation.place),
-    }
-
-
-def _lead(place: Position) -> Row:
-    return {"source": place.source, "stream": place.stream, "offset": place.offset}

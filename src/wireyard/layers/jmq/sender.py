@@ -6,10 +6,11 @@ from functools import partial
 from typing import Final
 
 from wireyard.formats.base import Row
-from wireyard.layers.jmq.facts import Position, Sending, number, properties_of, text
+from wireyard.layers.jmq.facts import Sending, number, properties_of, text
 from wireyard.layers.jmq.flow import Flow
 from wireyard.layers.jmq.report import Report
 from wireyard.layers.jmq.requests import Requests
+from wireyard.layers.records import Position
 
 __all__ = ["MAX_TRANSACTIONS", "Sender"]
 
@@ -39,7 +40,7 @@ class Sender:
 
     # --- messages ---------------------------------------------------------------------------
 
-    def send(self, row: Row, place: Position) -> None:
+    def send(self, row: Row, at: Position) -> None:
         """Take a message from the client."""
         get = row.get
         transaction_id = get("transaction_id") or None  # 103 has it in every header.
@@ -53,82 +54,80 @@ class Sender:
             get("correlation_id"),
             get("message_id"),
             transaction_id,
-            place,
+            at,
         )
-        self.flow.send(get("producer_id"), row, place)
+        self.flow.send(get("producer_id"), row, at)
         if transaction_id:
-            self._report.use(transaction_id, "send", place, 1)
+            self._report.use(transaction_id, "send", at, 1)
         settle = partial(self._sent, transaction_id) if transaction_id else None
-        self._requests.ask(row, place, settle, sending)
+        self._requests.ask(row, at, settle, sending)
 
-    def _sent(
-        self, transaction_id: int, reply: Row | None, accepted: bool, place: Position
-    ) -> None:
+    def _sent(self, transaction_id: int, reply: Row | None, accepted: bool, at: Position) -> None:
         if not accepted:
-            self._report.use(transaction_id, "deny_send", place, 1)
+            self._report.use(transaction_id, "deny_send", at, 1)
 
-    def resume(self, row: Row, place: Position) -> None:
+    def resume(self, row: Row, at: Position) -> None:
         """Take a RESUME_FLOW of the broker."""
         properties = properties_of(row)
         stop = number(properties, "JMQSize") == 0
-        self.flow.resume(number(properties, "JMQProducerID"), row, place, stop)
+        self.flow.resume(number(properties, "JMQProducerID"), row, at, stop)
 
-    def delete_producer(self, row: Row, place: Position) -> None:
+    def delete_producer(self, row: Row, at: Position) -> None:
         """Take a DELETE_PRODUCER."""
         producer_id = number(properties_of(row), "JMQProducerID")
-        self._requests.ask(row, place, partial(self._producer_deleted, producer_id))
+        self._requests.ask(row, at, partial(self._producer_deleted, producer_id))
 
     def _producer_deleted(
-        self, producer_id: int | None, reply: Row | None, accepted: bool, place: Position
+        self, producer_id: int | None, reply: Row | None, accepted: bool, at: Position
     ) -> None:
         if accepted and producer_id is not None:
-            self.flow.forget(producer_id, place)
+            self.flow.forget(producer_id, at)
 
-    def set_client_id(self, row: Row, place: Position) -> None:
+    def set_client_id(self, row: Row, at: Position) -> None:
         """Take a SET_CLIENTID; one without an id takes it back."""
         client_id = text(properties_of(row), "JMQClientID")
-        self._requests.ask(row, place, partial(self._client_id_set, client_id))
+        self._requests.ask(row, at, partial(self._client_id_set, client_id))
 
     def _client_id_set(
-        self, client_id: str | None, reply: Row | None, accepted: bool, place: Position
+        self, client_id: str | None, reply: Row | None, accepted: bool, at: Position
     ) -> None:
         if accepted:
             self._report.client_id = client_id
 
     # --- transactions -----------------------------------------------------------------------
 
-    def start(self, row: Row, place: Position) -> None:
+    def start(self, row: Row, at: Position) -> None:
         """Take a START_TRANSACTION."""
-        self._requests.ask(row, place, self._started)
+        self._requests.ask(row, at, self._started)
 
-    def _started(self, reply: Row | None, accepted: bool, place: Position) -> None:
+    def _started(self, reply: Row | None, accepted: bool, at: Position) -> None:
         if reply is not None and accepted:
-            self._begin(number(properties_of(reply), _ID), place)
+            self._begin(number(properties_of(reply), _ID), at)
 
-    def _begin(self, transaction_id: int | None, place: Position) -> None:
+    def _begin(self, transaction_id: int | None, at: Position) -> None:
         if transaction_id is None:
             return
-        self._report.use(transaction_id, "start", place)
+        self._report.use(transaction_id, "start", at)
         if transaction_id in self._begun:
             return
         if self._report.facts.admit("MAX_TRANSACTIONS", MAX_TRANSACTIONS):
             self._begun.add(transaction_id)
 
-    def end(self, row: Row, place: Position) -> None:
+    def end(self, row: Row, at: Position) -> None:
         """Take an END_TRANSACTION."""
-        self._ask_for(row, place, "end")
+        self._ask_for(row, at, "end")
 
-    def prepare(self, row: Row, place: Position) -> None:
+    def prepare(self, row: Row, at: Position) -> None:
         """Take a PREPARE_TRANSACTION."""
-        self._ask_for(row, place, "prepare")
+        self._ask_for(row, at, "prepare")
 
-    def roll_back(self, row: Row, place: Position) -> None:
+    def roll_back(self, row: Row, at: Position) -> None:
         """Take a ROLLBACK_TRANSACTION."""
-        self._ask_for(row, place, "roll_back")
+        self._ask_for(row, at, "roll_back")
 
-    def _ask_for(self, row: Row, place: Position, event: str) -> None:
+    def _ask_for(self, row: Row, at: Position, event: str) -> None:
         transaction_id = number(properties_of(row), _ID)
-        self._requests.ask(row, place, partial(self._done, transaction_id, event))
+        self._requests.ask(row, at, partial(self._done, transaction_id, event))
 
     def _done(
         self,
@@ -136,46 +135,46 @@ class Sender:
         event: str,
         reply: Row | None,
         accepted: bool,
-        place: Position,
+        at: Position,
     ) -> None:
         """Take that a request took effect; an XA one may name its transaction in the reply only."""
         if transaction_id is None and reply is not None:
             transaction_id = number(properties_of(reply), _ID)
         if accepted and transaction_id is not None:
-            self._over(transaction_id, event, place)
+            self._over(transaction_id, event, at)
 
-    def _over(self, transaction_id: int, event: str, place: Position) -> None:
-        self._report.use(transaction_id, event, place)
+    def _over(self, transaction_id: int, event: str, at: Position) -> None:
+        self._report.use(transaction_id, event, at)
         if event in ("commit", "roll_back") and transaction_id in self._begun:
             self._begun.remove(transaction_id)
             self._report.facts.release("MAX_TRANSACTIONS")
 
-    def commit(self, row: Row, place: Position) -> None:
+    def commit(self, row: Row, at: Position) -> None:
         """Take a COMMIT_TRANSACTION."""
         transaction_id = number(properties_of(row), _ID)
         if transaction_id is not None:
-            self._report.use(transaction_id, "ask_commit", place)
-        self._requests.ask(row, place, partial(self._committed, transaction_id))
+            self._report.use(transaction_id, "ask_commit", at)
+        self._requests.ask(row, at, partial(self._committed, transaction_id))
 
     def _committed(
-        self, transaction_id: int | None, reply: Row | None, accepted: bool, place: Position
+        self, transaction_id: int | None, reply: Row | None, accepted: bool, at: Position
     ) -> None:
         properties = properties_of(reply or {})
         if transaction_id is None:
             transaction_id = number(properties, _ID)
             if transaction_id is None:
                 return
-            self._report.use(transaction_id, "ask_commit", place)
-        self._over(transaction_id, "commit" if accepted else "deny_commit", place)
+            self._report.use(transaction_id, "ask_commit", at)
+        self._over(transaction_id, "commit" if accepted else "deny_commit", at)
         if accepted:
-            self._begin(number(properties, _NEXT_ID), place)
+            self._begin(number(properties, _NEXT_ID), at)
 
-    def close(self, place: Position, left: bool) -> None:
+    def close(self, at: Position, left: bool) -> None:
         """Take that there are no more packets; `left` tells that the connection is over.
 
         Then what it began and did not end is left behind.
         """
         for transaction_id in sorted(self._begun if left else ()):
-            self._report.use(transaction_id, "leave", place)
+            self._report.use(transaction_id, "leave", at)
         self._report.facts.release("MAX_TRANSACTIONS", len(self._begun))
         self._begun.clear()

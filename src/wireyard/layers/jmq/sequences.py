@@ -19,7 +19,8 @@ from typing import Any, Final, NamedTuple
 
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import MESSAGE_TYPES
-from wireyard.layers.jmq.facts import Position, Run, position_of
+from wireyard.layers.jmq.facts import Run
+from wireyard.layers.records import Position
 
 __all__ = ["Gap", "Numbers", "Runs", "gaps"]
 
@@ -31,12 +32,12 @@ _GPACKET_IDENTITY: Final = itemgetter("timestamp", "packet_type")
 
 
 class Gap(NamedTuple):
-    """Numbers ``[start, stop)`` that a sender did not use, before the packet at `place`."""
+    """Numbers ``[start, stop)`` that a sender did not use, before the packet at `at`."""
 
     sender: str
     start: int
     stop: int
-    place: Position
+    at: Position
 
 
 def _broken_rule(
@@ -123,7 +124,7 @@ class Runs:
                 is_used = sequence >= self._start
                 return _broken_rule(identity, self._highest, ahead == -1, is_used)
             self._add("run", self._start, self._place)
-        self._start, self._stop, self._place = sequence, sequence + 1, position_of(row)
+        self._start, self._stop, self._place = sequence, sequence + 1, Position.of(row)
         self._highest = identity
         return None
 
@@ -133,9 +134,9 @@ class Runs:
             self._add("run", self._start, self._place)
             self._add("span", self._first, self._place)
 
-    def _add(self, kind: str, start: int, place: Position) -> None:
+    def _add(self, kind: str, start: int, at: Position) -> None:
         self._found.append(
-            Run(kind, self._host, self._from_client, self._sender, start, self._stop, place)
+            Run(kind, self._host, self._from_client, self._sender, start, self._stop, at)
         )
 
     def _is_own(self, row: Row) -> bool:
@@ -165,5 +166,5 @@ def gaps(runs: Iterable[Run]) -> Iterator[Gap]:
         if seen is None:
             seen = reach = run.start
         if run.start > seen and reach > run.start:
-            yield Gap(run.sender, seen, run.start, run.place)
+            yield Gap(run.sender, seen, run.start, run.at)
         seen = max(seen, run.stop)

@@ -9,9 +9,10 @@ from typing import Final
 from wireyard.errors import DecodeError
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.body import body_value
-from wireyard.layers.jmq.facts import MAX_TEXT, Login, Position, number, properties_of
+from wireyard.layers.jmq.facts import MAX_TEXT, Login, number, properties_of
 from wireyard.layers.jmq.report import Report
 from wireyard.layers.jmq.requests import OK
+from wireyard.layers.records import Position
 
 __all__ = [
     "ALWAYS",
@@ -172,21 +173,21 @@ class Session:
         self._report = report
         self.login: Login | None = None
 
-    def take(self, row: Row, place: Position, from_client: bool) -> None:
+    def take(self, row: Row, at: Position, from_client: bool) -> None:
         """Take the next packet of either side."""
         login = self.login
         if login is None:
-            login = self.login = Login(self._report.client, self._report.server, place, place)
+            login = self.login = Login(self._report.client, self._report.server, at, at)
         login.packets += 1
         login.size_bytes += row["size"]
-        login.last = place
+        login.last = at
         packet_type = row["packet_type"]
         if packet_type in PINGS or (login.state in STEADY and packet_type not in _NAMED):
             return
         event = self._event(row, packet_type, from_client)
         following = SESSION[login.state].get(event)
         if following is None:
-            self._report.breach(SESSION_RULES[login.state], row, place)
+            self._report.breach(SESSION_RULES[login.state], row, at)
         elif following != login.state:
             self._learn(login, event, row)
             login.state = following

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from wireyard.layers.jmq.facts import Position, Use
+from wireyard.layers.jmq.facts import Use
+from wireyard.layers.records import Position
 
 __all__ = ["TRANSACTION", "TRANSACTION_EVENTS", "TRANSACTION_OUTCOMES", "Transaction"]
 
@@ -131,7 +132,7 @@ class Transaction:
             return False
         match use.event:
             case "start":
-                self.begun = self.begun or use.place
+                self.begun = self.begun or use.at
             case "send":
                 self.sent += use.messages
             case "deny_send":
@@ -141,6 +142,6 @@ class Transaction:
             case "deny_acknowledge":
                 self.acknowledged -= use.messages
         if following != self.state and TRANSACTION_OUTCOMES[following] != "open":
-            self.ended = use.place
+            self.ended = use.at
         self.state = following
         return True

@@ -17,10 +17,11 @@ from wireyard.formats.jmq.layout import (
 )
 from wireyard.layers.endpoints import connection_of, endpoints_of
 from wireyard.layers.jmq.connection import Connection
-from wireyard.layers.jmq.facts import MAX_TEXT, RULES, Facts, Violation, position_of
+from wireyard.layers.jmq.facts import MAX_TEXT, RULES, Facts
 from wireyard.layers.jmq.relays import relays
 from wireyard.layers.jmq.requests import REPLIES
 from wireyard.layers.jmq.sequences import Numbers, Runs
+from wireyard.layers.records import Position, Violation
 
 __all__ = [
     "BY_BROKER",
@@ -159,7 +160,7 @@ class Walk:
         rule = way.numbers.take(row)
         if rule is not None:
             text = f"GPacket {row['sequence']}: {RULES[rule]}"
-            found = Violation(rule, way.src, None, None, text, position_of(row))
+            found = Violation(rule, text, Position.of(row), way.src)
             self.facts.violations.append(found)
         self.facts.relays.extend(relays(row))
 

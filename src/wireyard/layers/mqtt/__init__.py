@@ -5,7 +5,7 @@ the roles that are its own, and a broker has `Subscriptions` and `Retained` besi
 has both sides' packets, and `derive_tables` says what became of every message.
 """
 
-from wireyard.layers.mqtt.derive import CHAIN, Derived, derive_tables
+from wireyard.layers.mqtt.derive import CHAIN, derive_tables
 from wireyard.layers.mqtt.directions import in_order, known_streams, sides_of
 from wireyard.layers.mqtt.flows import Flows
 from wireyard.layers.mqtt.observer import Observer
@@ -15,7 +15,6 @@ from wireyard.layers.mqtt.subscriptions import Subscription, Subscriptions
 
 __all__ = [
     "CHAIN",
-    "Derived",
     "Flows",
     "Observer",
     "Retained",

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 from wireyard.layers.mqtt.notes import Notes
-from wireyard.layers.mqtt.records import Link, Position, Subscribed
+from wireyard.layers.mqtt.records import Link, Subscribed
 from wireyard.layers.mqtt.sessions import MAX_FILTERS, Session, Will
+from wireyard.layers.records import Position
 
 __all__ = ["MAX_CARRIED", "MAX_SESSIONS", "Broker"]
 

@@ -59,8 +59,8 @@ def _take_away(observer: Observer, topics: set[tuple[str, bool]]) -> Iterator[Fo
         if link.accepted is not None:
             for name in link.served_as:
                 yield link_note(link, name)
-    for violation in _taken(notes.violations):
-        yield Fact("violations", violation_row(violation))
+    for breach in _taken(notes.violations):
+        yield Fact("violations", violation_row(breach))
     for subscribed in _taken(notes.subscriptions):
         yield subscription_note(subscribed)
     for change in _taken(notes.changes):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -45,17 +45,17 @@ from wireyard.layers.mqtt.directions import (
 from wireyard.layers.mqtt.missing import MISSING, explain, link_note
 from wireyard.layers.mqtt.packets import Ints, KnownStream, Packets, Part, new_secret
 from wireyard.layers.mqtt.published import Clients, message_tables, published
-from wireyard.layers.mqtt.records import Client, Link, Message, Position, Subscribed
+from wireyard.layers.mqtt.records import Client, Link, Message, Subscribed
 from wireyard.layers.mqtt.subscribers import Topic, match_topics
 from wireyard.layers.mqtt.topics import topic_hash
 from wireyard.layers.mqtt.tracking import track_clients
 from wireyard.layers.mqtt.values import VALUES
-from wireyard.layers.steps import Dropped, Fact, Found, Key, Note, Step
+from wireyard.layers.records import Position
+from wireyard.layers.steps import Derived, Dropped, Fact, Found, Key, Note, Step
 from wireyard.layers.tables import fact_table
 
 __all__ = [
     "TELLING",
-    "Derived",
     "Evidences",
     "Matched",
     "derive_columns",
@@ -72,19 +72,11 @@ TELLING: Final = (
 """The columns that tell which side a stream is."""
 
 
-class Derived(NamedTuple):
-    """Tables by name, and how much of what was left out of them, by the cap that it was above."""
-
-    tables: dict[str, list[pa.Table]]
-    """In parts; with the columns of ``wireyard.layers.tables``."""
-    dropped: Counter[str]
-
-
 def derive_columns(
     table: pa.Table,
     streams: Iterable[Row] | None = None,
     sides: Mapping[Stream, Side] | None = None,
-) -> Derived:
+) -> Derived[list[pa.Table]]:
     """Return the tables that follow from the MQTT packets of captures, as `derive_tables` does.
 
     Parameters
@@ -332,7 +324,7 @@ def match(found: Sequence[Clients]) -> Matched:
 _REST: Final[Mapping[str, Step]] = {MISSING: explain, CONVERSATIONS: converse}
 
 
-def explain_rest(notes: Iterable[Note], links: Iterable[Link]) -> Derived:
+def explain_rest(notes: Iterable[Note], links: Iterable[Link]) -> Derived[list[pa.Table]]:
     """Return the rows of what the steps before have left notes of."""
     by_key: defaultdict[tuple[str, Key], list[Note]] = defaultdict(list)
     for note in notes:

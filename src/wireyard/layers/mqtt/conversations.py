@@ -28,13 +28,13 @@ class Asked(NamedTuple):
 def request_note(message: Message) -> Note:
     """Note a request where its replies go."""
     key = (*message.client[:2], message.response_topic, message.correlation_data)
-    return Note(CONVERSATIONS, key, (*message.sent.order(), _REQUEST), Asked(message))
+    return Note(CONVERSATIONS, key, (*message.sent.order, _REQUEST), Asked(message))
 
 
 def reply_note(message: Message) -> Note:
     """Note a message that may be a reply, because others ask for replies on its topic."""
     key = (*message.client[:2], message.topic, message.correlation_data)
-    return Note(CONVERSATIONS, key, (*message.sent.order(), _REPLY), message)
+    return Note(CONVERSATIONS, key, (*message.sent.order, _REPLY), message)
 
 
 def converse(records: Iterator[Message | Asked]) -> Iterator[Found]:

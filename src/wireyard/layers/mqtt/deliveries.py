@@ -18,8 +18,9 @@ from wireyard.layers.mqtt.conversations import reply_note
 from wireyard.layers.mqtt.expected import Audience, Expected, expected_deliveries
 from wireyard.layers.mqtt.matching import assign
 from wireyard.layers.mqtt.missing import Progress, missing_note
-from wireyard.layers.mqtt.records import Attempt, Message, Position, Subscribed
+from wireyard.layers.mqtt.records import Attempt, Message, Subscribed
 from wireyard.layers.mqtt.rows import delivery_row
+from wireyard.layers.records import Position
 from wireyard.layers.steps import Fact, Found, Key, Note, fact_of, note_of
 
 __all__ = [
@@ -66,7 +67,7 @@ VERDICTS: Final[Mapping[str, str]] = MappingProxyType(
 
 def subscribed_note(topic: str, place: int, subscribed: Subscribed) -> Note:
     """Note a subscription that matches a topic; of those that do, by its place."""
-    order = subscribed.asked.order(_SUBSCRIBED, place)
+    order = _SUBSCRIBED, place, *subscribed.asked.order
     return Note(DELIVERIES, (*subscribed.client[:2], topic), order, subscribed)
 
 
@@ -84,13 +85,13 @@ def older_note(broker: Key, topic: str) -> Note:
 def asked_note(request: Message) -> Note:
     """Note, for the topic that a request wants its reply on, that there are requests."""
     key = (*request.client[:2], request.response_topic)
-    return Note(DELIVERIES, key, request.sent.order(_ASKED), None)
+    return Note(DELIVERIES, key, (_ASKED, 0, *request.sent.order), None)
 
 
 def content_note(one: Message | Attempt) -> Note:
     """Note a message that was sent or delivered."""
     at, client = one.sent if isinstance(one, Message) else one.at, one.client
-    order = at.order(_CONTENT, crc32(one.content))
+    order = _CONTENT, crc32(one.content), *at.order
     return note_of((DELIVERIES, (client.source, client.server, one.topic), order, one))
 
 

@@ -18,11 +18,10 @@ called by stream and offset of its first PUBLISH, a will by those of its CONNECT
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
 from wireyard.formats.base import Row
 from wireyard.layers.mqtt.clients import CLIENTS, follow_clients
@@ -32,11 +31,9 @@ from wireyard.layers.mqtt.directions import Side, Stream, known_streams, sides_o
 from wireyard.layers.mqtt.missing import MISSING, explain
 from wireyard.layers.mqtt.subscribers import SUBSCRIBERS, match_topics
 from wireyard.layers.mqtt.values import VALUES, keep_values
-from wireyard.layers.steps import Chain, Key, run_chain
+from wireyard.layers.steps import Chain, Derived, Key, run_chain
 
-__all__ = ["CHAIN", "Derived", "derive_tables"]
-
-Tables = dict[str, list[Row]]
+__all__ = ["CHAIN", "derive_tables"]
 
 CHAIN: Final[Chain] = MappingProxyType(
     {
@@ -55,18 +52,11 @@ The first step is dealt by `Side.key`, and takes what `known_streams` yields of 
 _TABLES: Final = ("deliveries", "sessions", "retained", "violations", "conversations")
 
 
-class Derived(NamedTuple):
-    """Tables by name, and how much of what was left out of them, by the cap that it was above."""
-
-    tables: Tables
-    dropped: Counter[str]
-
-
 def derive_tables(
     rows: Iterable[Row],
     streams: Iterable[Row] | None = None,
     sides: Mapping[Stream, Side] | None = None,
-) -> Derived:
+) -> Derived[list[Row]]:
     """Return the tables that follow from the MQTT packets of captures.
 
     Parameters
@@ -84,7 +74,7 @@ def derive_tables(
 
     Returns
     -------
-    Derived
+    derived
         Tables ``deliveries``, ``sessions``, ``retained``, ``violations``, ``conversations``, with
         the columns of ``wireyard.layers.tables``, each in the order of the packets that its rows
         lead to; what a row does not have is not in it.

@@ -11,10 +11,11 @@ from wireyard.layers.mqtt.flow_tables import Cell
 from wireyard.layers.mqtt.flows import event_of
 from wireyard.layers.mqtt.notes import Notes
 from wireyard.layers.mqtt.properties import properties_of
-from wireyard.layers.mqtt.records import Attempt, Message, Position, content_of
+from wireyard.layers.mqtt.records import Attempt, Message, content_of
 from wireyard.layers.mqtt.requests import MAX_ASKED
 from wireyard.layers.mqtt.sessions import Direction
 from wireyard.layers.mqtt.state import Connection, Row
+from wireyard.layers.records import Position
 
 __all__ = ["MAX_UNPROVED", "Exchange"]
 

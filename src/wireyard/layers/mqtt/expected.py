@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from wireyard.layers.mqtt.records import Attempt, Message, Position, Subscribed
+from wireyard.layers.mqtt.records import Attempt, Message, Subscribed
+from wireyard.layers.records import Position
 
 __all__ = ["Audience", "Expected", "Turn", "ends_of", "expected_deliveries"]
 

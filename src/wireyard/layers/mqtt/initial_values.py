@@ -17,15 +17,16 @@ from typing import Final, NamedTuple
 
 from wireyard.layers.mqtt.records import (
     Attempt,
-    Position,
     Subscribed,
     ValueChange,
     content_of,
     may_exceed,
+    violation_of,
 )
 from wireyard.layers.mqtt.retained import Value
-from wireyard.layers.mqtt.rows import violation_row_of
+from wireyard.layers.mqtt.rows import PROTOCOL
 from wireyard.layers.mqtt.rules import broken
+from wireyard.layers.records import Position, violation_row
 from wireyard.layers.steps import Fact, fact_of
 
 __all__ = ["InitialValues"]
@@ -151,5 +152,5 @@ def _violations(
 ) -> Iterator[Fact]:
     """Yield that the broker broke a rule, if the version of its client has it."""
     if (found := broken(rule, subscribed.version)) is not None:
-        row = violation_row_of(*found, subscribed.client, False, at, change.sent.key)
-        yield fact_of(("violations", row))
+        violation = violation_of(*found, subscribed.client, False, at, change.sent.key)
+        yield fact_of(("violations", violation_row(PROTOCOL, violation)))

@@ -8,9 +8,10 @@ from typing import Any, Final
 from wireyard.layers.mqtt.aliases import Aliases
 from wireyard.layers.mqtt.flows import MAX_IN_FLIGHT
 from wireyard.layers.mqtt.properties import properties_of
-from wireyard.layers.mqtt.records import Link, Message, Position, content_of
+from wireyard.layers.mqtt.records import Link, Message, content_of
 from wireyard.layers.mqtt.sessions import Will
 from wireyard.layers.mqtt.state import Connection, Row
+from wireyard.layers.records import Position
 
 __all__ = ["connack", "connect", "disconnect"]
 

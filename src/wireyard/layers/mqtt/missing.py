@@ -16,16 +16,10 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from wireyard.layers.mqtt.expected import Expected
-from wireyard.layers.mqtt.records import (
-    SMALLEST_WINDOW,
-    Link,
-    Message,
-    Position,
-    Subscribed,
-    may_exceed,
-)
+from wireyard.layers.mqtt.records import SMALLEST_WINDOW, Link, Message, Subscribed, may_exceed
 from wireyard.layers.mqtt.rows import delivery_row
 from wireyard.layers.mqtt.topics import topic_hash
+from wireyard.layers.records import Position
 from wireyard.layers.steps import Fact, Found, Key, Note, Order
 
 __all__ = ["MISSING", "Passed", "Progress", "explain", "link_note", "missing_note", "passed_note"]
@@ -92,7 +86,7 @@ class Progress:
 def passed_note(key: Key, passed: Passed) -> Note:
     """Note how far messages came to those who have a name."""
     topic = passed.topic
-    order = passed.at.order(_PASSED) if topic is None else _order_on(topic, None)
+    order = (_PASSED, 0, *passed.at.order) if topic is None else _order_on(topic, None)
     return Note(MISSING, key, order, passed)
 
 
@@ -101,12 +95,12 @@ def _order_on(topic: str, missed: Position | None) -> Order:
     group = topic_hash(topic)
     if missed is None:
         return _MISSED, group, -1, 0, "", 0
-    return missed.order(_MISSED, group)
+    return _MISSED, group, *missed.order
 
 
 def link_note(link: Link, name: str) -> Note:
     """Note a connection of a client that is served under a name."""
-    return Note(MISSING, (*link.client[:2], name), link.opened.order(_LINK), link)
+    return Note(MISSING, (*link.client[:2], name), (_LINK, 0, *link.opened.order), link)
 
 
 def missing_note(

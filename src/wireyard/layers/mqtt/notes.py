@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from wireyard.layers.mqtt.records import (
     Attempt,
+    Breach,
     Fact,
     Link,
     Message,
-    Position,
     Subscribed,
     ValueChange,
-    Violation,
 )
+from wireyard.layers.records import Position
 
 if TYPE_CHECKING:
     from wireyard.layers.mqtt.sessions import Direction
@@ -62,7 +62,7 @@ class Notes:
         """Of messages that are held longer than the values they set."""
         self.attempts: list[Attempt] = []
         self.subscriptions: list[Subscribed] = []
-        self.violations: list[Violation] = []
+        self.violations: list[Breach] = []
         self.dropped: Counter[str] = Counter()
         """By reason, what was not kept in mind."""
         self._on_fact = on_fact

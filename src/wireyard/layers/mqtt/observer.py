@@ -28,9 +28,10 @@ from wireyard.layers.mqtt.connections import CONNECTION, FLOWING, PLAIN, connect
 from wireyard.layers.mqtt.exchange import Exchange
 from wireyard.layers.mqtt.logins import connack, connect, disconnect
 from wireyard.layers.mqtt.notes import Notes
-from wireyard.layers.mqtt.records import BEHIND, UNSEEN, Client, Fact, Link, Position, Violation
+from wireyard.layers.mqtt.records import BEHIND, UNSEEN, Breach, Client, Fact, Link
 from wireyard.layers.mqtt.requests import Requests
 from wireyard.layers.mqtt.state import MAX_EARLY, Connection, Known, Row, Stream
+from wireyard.layers.records import Position
 
 __all__ = ["MAX_LINGERING", "Observer"]
 
@@ -139,7 +140,7 @@ class Observer:
             rule = "packet_size_client" if by_client else "packet_size_broker"
             connection.breaks(rule, by_client, at)
         if verdict := row.get("verdict"):
-            connection.violated(Violation(verdict, _problem(row), link, by_client, at))
+            connection.violated(Breach(verdict, _problem(row), link, by_client, at))
             if kind == layout.DISCONNECT:
                 return  # Who reads it closes the connection as after any malformed packet.
         if kind in PLAIN[by_client] and connection.state in FLOWING:
@@ -154,7 +155,7 @@ class Observer:
         link, code = connection.link, (row.get("error") or {}).get("code")
         # What is behind a gap, or began before the capture, need not begin with a packet.
         if code == _NO_LENGTH and not link.damaged and connection.state != "unknown":
-            connection.violated(Violation(code, _problem(row), link, by_client, at))
+            connection.violated(Breach(code, _problem(row), link, by_client, at))
         # A tail takes nothing away from the packets before it.
         link.damaged |= row.get("status") != "tail"
         if row.get("status") == "gap" and connection.state == "new":

@@ -5,20 +5,18 @@ A record changes while its packets come. Once it is noted it is final, and may b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from functools import partial
+from dataclasses import dataclass, field
 from hashlib import sha256
-from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from wireyard.layers.steps import Order
+from wireyard.layers.records import Position, Record, Violation, position_of
 
 __all__ = [
     "BEHIND",
     "SMALLEST_WINDOW",
     "UNSEEN",
     "Attempt",
+    "Breach",
     "Client",
     "Fact",
     "Link",
@@ -26,17 +24,14 @@ __all__ = [
     "Position",
     "Subscribed",
     "ValueChange",
-    "Violation",
     "content_of",
     "may_exceed",
     "position_of",
+    "violation_of",
 ]
 
 BEHIND: Final = (1 << 63) - 1
 """The offset of what comes behind all packets of a stream: its end."""
-_BEFORE: Final = -1
-"""The offset of what comes before all of them."""
-_NS_PER_S: Final = 1_000_000_000
 _AT_PUBREL: Final = 2
 """The QoS at which a broker has a message with PUBREL."""
 _ADDED_BYTES: Final = 16
@@ -47,47 +42,6 @@ UNSEEN: Final = "unseen"
 """What ended a connection, where that may have been before the capture."""
 _HASH_BYTES: Final = 32
 """Of SHA-256, which most processors do faster than any other hash that cannot be forged."""
-
-
-class Position(NamedTuple):
-    """A packet's place in the order of a capture: the smaller of two is the earlier.
-
-    A receiver reads a stream in order, so a packet is there when all before it are, too: at
-    `reached_ns`, in `reached_frame`. What has no time is at 0, one stream behind the other.
-    """
-
-    reached_ns: int
-    reached_frame: int
-    stream: str
-    offset: int
-    ns: int | None
-    frame: int | None
-    source: str
-
-    @property
-    def time(self) -> int:
-        """What tells earlier from later: the time, the place in the stream where there is none."""
-        return self.offset if self.ns is None else self.ns
-
-    @property
-    def key(self) -> str:
-        """How a message is called whose packet this is."""
-        return f"{self.stream}@{self.offset}"
-
-    def order(self, rank: int = 0, group: int = 0) -> Order:
-        """Return where a note of this position stands, behind all of lower rank and group."""
-        return rank, group, self.reached_ns, self.reached_frame, self.stream, self.offset
-
-    def after(self, seconds: int) -> Position | None:
-        """Return what is some time later, before all packets then; None without a time."""
-        if self.ns is None:
-            return None
-        due_ns = self.ns + seconds * _NS_PER_S
-        return Position(due_ns, 0, self.stream, _BEFORE, due_ns, None, self.source)
-
-
-position_of = partial(tuple.__new__, Position)
-"""`Position` of its values, in a third less time."""
 
 
 class Client(NamedTuple):
@@ -129,29 +83,8 @@ class Fact(NamedTuple):
     at: Position
 
 
-class _Record:
-    """Pickled as its values, and plain tuples for named ones: that takes half of the time."""
-
-    __slots__: tuple[str, ...] = ()
-
-    def __reduce__(self) -> tuple[Callable[..., _Record], tuple[Any, ...]]:
-        values_of, places = _LAYOUTS[type(self)]
-        values = list(values_of(self))
-        for place, _ in places:
-            if values[place] is not None:
-                values[place] = tuple(values[place])
-        return _restored, (type(self), values)
-
-
-def _restored(kind: type[_Record], values: list[Any]) -> _Record:
-    for place, named_tuple in _LAYOUTS[kind][1]:
-        if values[place] is not None:
-            values[place] = named_tuple(*values[place])
-    return kind(*values)
-
-
 @dataclass(slots=True, eq=False)
-class Link(_Record):
+class Link(Record):
     """One connection that a client logged in on, or tried to."""
 
     client: Client
@@ -192,7 +125,7 @@ class Link(_Record):
 
 
 @dataclass(slots=True, eq=False)
-class Message(_Record):
+class Message(Record):
     """A message that a client sent, or its will."""
 
     origin: str
@@ -257,7 +190,7 @@ class Message(_Record):
 
 
 @dataclass(slots=True, eq=False)
-class Attempt(_Record):
+class Attempt(Record):
     """A message that a broker delivered to a client."""
 
     at: Position
@@ -285,7 +218,7 @@ class Attempt(_Record):
 
 
 @dataclass(slots=True, eq=False)
-class Subscribed(_Record):
+class Subscribed(Record):
     """A subscription from SUBSCRIBE until it ended."""
 
     client: Client
@@ -318,9 +251,8 @@ class Subscribed(_Record):
         return self.filter if self.group else self.client.name
 
 
-@dataclass(slots=True, eq=False)
-class Violation:
-    """A rule that was broken."""
+class Breach(NamedTuple):
+    """A rule that was broken on a connection whose client id a later packet may still assign."""
 
     rule: str
     text: str
@@ -330,20 +262,20 @@ class Violation:
     at: Position
     message_key: str | None = None
 
+    @property
+    def violation(self) -> Violation:
+        """The violation by the client id that the connection has now."""
+        return violation_of(
+            self.rule, self.text, self.link.client, self.by_client, self.at, self.message_key
+        )
 
-_NAMED_TUPLES: Final = {"Position": Position, "Position | None": Position, "Client": Client}
-_LAYOUTS: Final[Mapping[type, tuple[Callable[[Any], Any], list[tuple[int, type]]]]] = {
-    kind: (
-        attrgetter(*(one.name for one in fields(kind))),
-        [
-            (place, _NAMED_TUPLES[one.type])
-            for place, one in enumerate(fields(kind))
-            if one.type in _NAMED_TUPLES
-        ],
-    )
-    for kind in (Link, Message, Attempt, Subscribed)
-}
-"""Of every record that is pickled, how to get its values, and which are named tuples."""
+
+def violation_of(
+    rule: str, text: str, client: Client, by_client: bool, at: Position, message_key: str | None
+) -> Violation:
+    """Return a violation by a client, or by the broker that it is connected to."""
+    endpoint = client.endpoint if by_client else client.server
+    return Violation(rule, text, at, endpoint, client.client_id, message_key)
 
 
 def may_exceed(maximum_packet_size: int | None, topic: str, length: int) -> bool:

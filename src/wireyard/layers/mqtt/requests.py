@@ -6,10 +6,11 @@ from typing import Final
 
 from wireyard.layers.mqtt.notes import Notes
 from wireyard.layers.mqtt.properties import properties_of
-from wireyard.layers.mqtt.records import Position, Subscribed
+from wireyard.layers.mqtt.records import Subscribed
 from wireyard.layers.mqtt.sessions import MAX_FILTERS
 from wireyard.layers.mqtt.state import Connection, Request, Row
 from wireyard.layers.mqtt.topics import split_shared
+from wireyard.layers.records import Position
 
 __all__ = ["MAX_ASKED", "Requests"]
 

@@ -4,42 +4,37 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from wireyard.layers import records as layers
 from wireyard.layers.mqtt.records import (
     UNSEEN,
     Attempt,
-    Client,
+    Breach,
     Link,
     Message,
-    Position,
     Subscribed,
     ValueChange,
-    Violation,
 )
 from wireyard.layers.mqtt.retained import Value
 
 __all__ = [
+    "PROTOCOL",
     "conversation_row",
     "delivery_row",
     "retained_row",
     "session_row",
     "violation_row",
-    "violation_row_of",
 ]
 
+PROTOCOL: Final = "mqtt"
 _Row = dict[str, Any]
 _NS_PER_MS: Final = 1_000_000
-
-
-def _packet(at: Position) -> _Row:
-    """Return the columns that lead to a packet."""
-    return {"source": at.source, "stream": at.stream, "offset": at.offset}
 
 
 def session_row(link: Link) -> _Row:
     """Return a row of `SESSIONS`."""
     sent, received = link.in_flight if link.begun else (None, None)
     return {
-        "protocol": "mqtt",
+        "protocol": PROTOCOL,
         "client": link.client.endpoint,
         "server": link.client.server,
         "client_id": link.client.client_id,
@@ -57,40 +52,13 @@ def session_row(link: Link) -> _Row:
         "in_flight_received": received,
         "opened_frame": link.opened.frame if link.begun else None,
         "closed_frame": link.closed.frame if link.closed else None,
-        **_packet(link.opened),
+        **link.opened.lead,
     }
 
 
-def violation_row(one: Violation) -> _Row:
+def violation_row(breach: Breach) -> _Row:
     """Return a row of `VIOLATIONS`."""
-    return violation_row_of(
-        one.rule, one.text, one.link.client, one.by_client, one.at, one.message_key
-    )
-
-
-def violation_row_of(
-    rule: str, text: str, client: Client, by_client: bool, at: Position, message_key: str | None
-) -> _Row:
-    """Return a row of `VIOLATIONS`.
-
-    Parameters
-    ----------
-    client
-        That of the connection.
-    by_client
-        Whether that broke the rule, and not its broker.
-    """
-    return {
-        "protocol": "mqtt",
-        "rule": rule,
-        "client": (client.endpoint if by_client else client.server) or None,
-        "message_key": message_key,
-        "text": text,
-        "client_id": client.client_id,
-        "captured_ns": at.ns,
-        "frame": at.frame,
-        **_packet(at),
-    }
+    return layers.violation_row(PROTOCOL, breach.violation)
 
 
 def retained_row(value: Value, setter: ValueChange) -> _Row:
@@ -106,9 +74,7 @@ def retained_row(value: Value, setter: ValueChange) -> _Row:
         "producer_client_id": setter.client.client_id,
         "ended_by": value.ended_by,
         "from_frame": setter.sent.frame,
-        "source": setter.sent.source,
-        "stream": setter.sent.stream,
-        "offset": setter.sent.offset,
+        **setter.sent.lead,
     }
 
 
@@ -121,7 +87,7 @@ def conversation_row(request: Message, reply: Message | None) -> _Row:
         "requested_ns": request.sent.ns,
         "request": request.topic,
         "requested_frame": request.sent.frame,
-        **_packet(request.sent),
+        **request.sent.lead,
     }
     if reply is None:
         return row
@@ -161,7 +127,7 @@ def delivery_row(
     assert proof is not None
     row: _Row = {
         "message_key": message.key if message else None,
-        "protocol": "mqtt",
+        "protocol": PROTOCOL,
         "origin": message.origin if message else "broker",
         "destination": topic,
         "consumer": told.client.endpoint if told else None,
@@ -170,9 +136,7 @@ def delivery_row(
         "subscription": subscribed.filter if subscribed else None,
         "subscribed_frame": subscribed.granted.frame if subscribed else None,
         "verdict": verdict,
-        "source": proof.source,
-        "stream": proof.stream,
-        "offset": proof.offset,
+        **proof.lead,
     }
     if message is not None:
         row |= {

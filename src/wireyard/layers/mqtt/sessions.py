@@ -13,7 +13,8 @@ from wireyard.layers.mqtt.connections import WILL
 from wireyard.layers.mqtt.flow_tables import RECEIVER, SENDER
 from wireyard.layers.mqtt.flows import Flows
 from wireyard.layers.mqtt.notes import Tracker
-from wireyard.layers.mqtt.records import Link, Message, Position, Subscribed
+from wireyard.layers.mqtt.records import Link, Message, Subscribed
+from wireyard.layers.records import Position
 
 __all__ = ["MAX_FILTERS", "Direction", "Session", "Will"]
 

@@ -9,16 +9,10 @@ from typing import Any, Final, NamedTuple
 from wireyard.layers.mqtt.aliases import Aliases
 from wireyard.layers.mqtt.broker import Broker
 from wireyard.layers.mqtt.notes import Notes
-from wireyard.layers.mqtt.records import (
-    SMALLEST_WINDOW,
-    Link,
-    Position,
-    Subscribed,
-    Violation,
-    position_of,
-)
+from wireyard.layers.mqtt.records import SMALLEST_WINDOW, Breach, Link, Subscribed
 from wireyard.layers.mqtt.rules import OF_ALL_CONNECTIONS, OF_ALL_PACKETS, broken
 from wireyard.layers.mqtt.sessions import Session
+from wireyard.layers.records import Position, position_of
 
 __all__ = ["MAX_EARLY", "Connection", "Known", "Request", "Row", "Stream"]
 
@@ -91,7 +85,7 @@ class Connection:
         """The CONNECT."""
         self.early: list[tuple[Row, Position]] = []
         """What the client sent before CONNACK."""
-        self.rules_broken: list[Violation] = []
+        self.rules_broken: list[Breach] = []
         """Before CONNACK, which may say who it was."""
         self.aliases = {True: Aliases(), False: Aliases()}
         """By whether they are the client's."""
@@ -140,7 +134,7 @@ class Connection:
             return
         found = broken(rule, self.link.version)
         if found is not None:
-            self.violated(Violation(*found, self.link, by_client, at, message_key))
+            self.violated(Breach(*found, self.link, by_client, at, message_key))
 
     @property
     def may_publish_as_retained(self) -> bool:
@@ -152,12 +146,12 @@ class Connection:
         """Whether all packets of both streams so far were captured."""
         return (self.link.begun or self._begun) and not (self.link.damaged or self.alone)
 
-    def violated(self, violation: Violation) -> None:
+    def violated(self, breach: Breach) -> None:
         """Note what was broken, now or when it is known whose connection it is."""
         if self.state in ("new", "asked") and len(self.rules_broken) < MAX_EARLY:
-            self.rules_broken.append(violation)
+            self.rules_broken.append(breach)
         else:
-            self.notes.violations.append(violation)
+            self.notes.violations.append(breach)
 
     def answered(self) -> None:
         """Take it that CONNACK has come, or that none will."""

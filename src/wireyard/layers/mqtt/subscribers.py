@@ -12,11 +12,12 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from wireyard.layers.mqtt.deliveries import older_note, subscribed_note
-from wireyard.layers.mqtt.records import Message, Position, Subscribed
+from wireyard.layers.mqtt.records import Message, Subscribed
 from wireyard.layers.mqtt.sent import message_notes
 from wireyard.layers.mqtt.subscriptions import Subscription, Subscriptions
 from wireyard.layers.mqtt.topics import split_shared, topic_hash
 from wireyard.layers.mqtt.values import new_subscription_note
+from wireyard.layers.records import Position
 from wireyard.layers.steps import Dropped, Found, Key, Note
 
 __all__ = [
@@ -53,23 +54,23 @@ class Last(NamedTuple):
 
 def subscription_note(subscribed: Subscribed) -> Note:
     """Note a subscription."""
-    order = subscribed.since.order(_SUBSCRIBED)
+    order = _SUBSCRIBED, 0, *subscribed.since.order
     return Note(SUBSCRIBERS, subscribed.client[:2], order, subscribed)
 
 
 def last_note(broker: Key, last: Position, has_older: bool) -> Note:
     """Note the last packet of a client, or to it, and whether its session may be older."""
-    return Note(SUBSCRIBERS, broker, last.order(_LAST), Last(broker, last, has_older))
+    return Note(SUBSCRIBERS, broker, (_LAST, 0, *last.order), Last(broker, last, has_older))
 
 
 def will_note(will: Message) -> Note:
     """Note a will that is published at the end of its delay, if the capture has that."""
-    return Note(SUBSCRIBERS, will.client[:2], will.sent.order(_WILL), will)
+    return Note(SUBSCRIBERS, will.client[:2], (_WILL, 0, *will.sent.order), will)
 
 
 def topic_note(message: Message) -> Note:
     """Note that there are messages on a topic, and whether they set its value."""
-    order = message.sent.order(_TOPIC, topic_hash(message.topic))
+    order = _TOPIC, topic_hash(message.topic), *message.sent.order
     return Note(SUBSCRIBERS, message.client[:2], order, Topic(message.topic, message.retain))
 
 

@@ -40,7 +40,8 @@ from wireyard.layers.mqtt.flows import MAX_IN_FLIGHT
 from wireyard.layers.mqtt.notes import Notes
 from wireyard.layers.mqtt.observer import Observer
 from wireyard.layers.mqtt.packets import Bools, Grid, Ints, Packets, room
-from wireyard.layers.mqtt.records import Client, Message, Position, Subscribed, Violation
+from wireyard.layers.mqtt.records import Breach as BrokenRule
+from wireyard.layers.mqtt.records import Client, Message, Position, Subscribed
 from wireyard.layers.mqtt.records import Link as Session
 from wireyard.layers.mqtt.requests import MAX_ASKED
 from wireyard.layers.mqtt.state import Connection
@@ -76,7 +77,7 @@ class Tracked:
     """Those that were published."""
     waiting: list[Message]
     """Those whose time had not come when their clients were last seen."""
-    violations: list[Violation]
+    violations: list[BrokenRule]
     last: dict[tuple[str, str], Last]
     """How far the packets of each broker go."""
     dropped: Counter[str]

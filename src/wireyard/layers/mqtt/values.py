@@ -9,9 +9,10 @@ from typing import Final, NamedTuple
 
 from wireyard.layers.mqtt.deliveries import content_note
 from wireyard.layers.mqtt.initial_values import InitialValues
-from wireyard.layers.mqtt.records import Attempt, Position, Subscribed, ValueChange, content_of
+from wireyard.layers.mqtt.records import Attempt, Subscribed, ValueChange, content_of
 from wireyard.layers.mqtt.retained import Retained, Value
 from wireyard.layers.mqtt.rows import retained_row
+from wireyard.layers.records import Position
 from wireyard.layers.steps import Dropped, Fact, Found, Note, Order, fact_of, note_of
 
 __all__ = ["VALUES", "attempt_note", "keep_values", "new_subscription_note", "value_notes"]
@@ -52,7 +53,7 @@ def attempt_note(each: Attempt) -> Note:
 
 
 def _order(at: Position, rank: int) -> Order:
-    return at.time, rank, *at[:4]
+    return at.time, rank, *at.order
 
 
 def keep_values(records: Iterator[ValueChange | Change | Subscribed | Attempt]) -> Iterator[Found]:

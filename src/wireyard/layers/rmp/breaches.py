@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
 from wireyard.formats.base import Row
 from wireyard.formats.rmp.layout import FLAGS
 from wireyard.layers.rmp.parsing import Fields
 
-__all__ = ["RULES", "TELLING", "Breach", "Place", "broken_by"]
+__all__ = ["RULES", "TELLING", "broken_by"]
 
 RULES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -49,32 +49,12 @@ TELLING: Final = FLAGS["segmentation"] | _FIRST_ONLY
 """Flags without which a message breaks no rule by what it says."""
 
 
-class Place(NamedTuple):
-    """Where a message stands in its stream; frame and time only in captures."""
-
-    offset: int
-    length: int
-    frame: int | None
-    ns: int | None
-
-
-class Breach(NamedTuple):
-    """A rule that was broken, or bytes that are missing."""
-
-    rule: str
-    """One of `RULES`."""
-    text: str
-    place: Place
-    of_message: bool = False
-    """Whether `place` is that of a message's first packet, by which the message is called."""
-
-
-def broken_by(row: Row, fields: Fields, place: Place) -> list[Breach]:
-    """Return what a well-formed message says and its sender should not have.
+def broken_by(row: Row, fields: Fields) -> list[str]:
+    """Return the rules that a well-formed message breaks by itself.
 
     One whose typing word has nothing of `TELLING` says nothing of the kind.
     """
-    rules = []
+    rules: list[str] = []
     if fields.packet_number is None:
         if fields.reply_requested:
             rules.append("reply_not_addressable")
@@ -89,4 +69,4 @@ def broken_by(row: Row, fields: Fields, place: Place) -> list[Breach]:
         rules.append("domain_zero")
     if fields.client == 0:
         rules.append("client_zero")
-    return [Breach(rule, RULES[rule], place) for rule in rules]
+    return rules

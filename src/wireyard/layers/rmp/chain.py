@@ -19,36 +19,29 @@ from typing import Final, NamedTuple
 
 from wireyard.formats.base import Row
 from wireyard.layers.endpoints import endpoint
-from wireyard.layers.rmp.breaches import Breach, Place
+from wireyard.layers.records import Position, Violation, violation_row
 from wireyard.layers.rmp.messages import layer_name, message_row
 from wireyard.layers.rmp.observer import Observer, Seen, observe
-from wireyard.layers.steps import Chain, Dropped, Fact, Found, Key, Note, Outcome, run_chain
+from wireyard.layers.steps import Chain, Derived, Dropped, Fact, Found, Key, Note, run_chain
 
-__all__ = ["CHAIN", "key_of", "tables"]
+__all__ = ["CHAIN", "derive_tables", "key_of"]
 
 _CONVERSATIONS: Final = "conversations"
 _PROTOCOL: Final = "rmp"
 _NS_PER_MS: Final = 1_000_000
 
 
-class Letter(NamedTuple):
+class ConversationMessage(NamedTuple):
     """A message that can be replied to, or that replies to one."""
 
-    source: str
-    stream: str
-    place: Place
+    at: Position
     sender: str
     layer: int | None
     number: int | None
     """The number a reply would name; None in a message seen as a reply."""
-    asks: bool
+    is_request: bool
     replies_to: int | None
     """The number it names; None in a message seen as a request."""
-
-    @property
-    def key(self) -> str:
-        """What tables call the message."""
-        return f"{self.stream}@{self.place.offset}"
 
 
 def key_of(row: Row) -> Key:
@@ -56,7 +49,7 @@ def key_of(row: Row) -> Key:
     return row["source"], row["stream"]
 
 
-def tables(rows: Iterable[Row]) -> Outcome:
+def derive_tables(rows: Iterable[Row]) -> Derived[list[Row]]:
     """Return what follows from RMP packets: rows of `messages`, `conversations`, `violations`.
 
     Parameters
@@ -78,94 +71,74 @@ def _senders(rows: Iterator[Row]) -> Iterator[Found]:
         return
     observer = Observer()
     for found in observe(chain([first], packets), observer):
-        if isinstance(found, Breach):
-            yield Fact("violations", _violation(found, first))
+        if isinstance(found, Violation):
+            yield Fact("violations", violation_row(_PROTOCOL, found))
             continue
         yield Fact("messages", message_row(found, first))
         if first["src_addr"] is not None:
-            yield from _letters(found, first)
+            yield from _conversation_messages(found, first)
     for bound, messages in observer.forgotten.items():
         yield Dropped(bound, messages)
 
 
-def _letters(message: Seen, row: Row) -> Iterator[Note]:
+def _conversation_messages(message: Seen, row: Row) -> Iterator[Note]:
     """Yield a message as one of its sender, as one for whom it replies to, or as both."""
-    fields, last = message.fields, message.places[-1]
+    fields, last = message.fields, message.packets[-1]
     sender = endpoint(row["src_addr"], row["src_port"])
     ring = row["source"], endpoint(row["dst_addr"], row["dst_port"])
-    said = row["source"], row["stream"], message.places[0], sender, fields.layer
-    order = last.ns or 0, last.frame or 0, row["stream"], last.offset
+    common = message.packets[0], sender, fields.layer
     if fields.message_number is not None:
-        asked = Letter(*said, fields.message_number, fields.reply_requested, None)
-        yield Note(_CONVERSATIONS, (*ring, sender), order, asked)
+        asked = ConversationMessage(*common, fields.message_number, fields.reply_requested, None)
+        yield Note(_CONVERSATIONS, (*ring, sender), last.order, asked)
     if fields.reply_message_number is not None:
-        answer = Letter(*said, None, False, fields.reply_message_number)
-        yield Note(_CONVERSATIONS, (*ring, fields.reply_source), order, answer)
-
-
-def _violation(breach: Breach, row: Row) -> Row:
-    source, stream, place = row["source"], row["stream"], breach.place
-    captured = row["src_addr"] is not None
-    return {
-        "protocol": _PROTOCOL,
-        "rule": breach.rule,
-        "client": endpoint(row["src_addr"], row["src_port"]) if captured else None,
-        "message_key": f"{stream}@{place.offset}" if breach.of_message else None,
-        "text": breach.text,
-        "captured_ns": place.ns,
-        "frame": place.frame,
-        "source": source,
-        "stream": stream,
-        "offset": place.offset,
-    }
+        answer = ConversationMessage(*common, None, False, fields.reply_message_number)
+        yield Note(_CONVERSATIONS, (*ring, fields.reply_source), last.order, answer)
 
 
 # --- conversations --------------------------------------------------------------------------
 
 
-def _conversations(letters: Iterator[Letter]) -> Iterator[Found]:
+def _conversations(messages: Iterator[ConversationMessage]) -> Iterator[Found]:
     """Match replies with the latest message before them that has the number they name.
 
     Of a process 65,536 messages are known at a time at most: numbers have 16 bits.
     """
-    open_: dict[int, Letter] = {}
+    open_: dict[int, ConversationMessage] = {}
     answered: set[int] = set()
-    for letter in letters:
-        if letter.replies_to is not None:
-            if letter.replies_to in open_:
-                answered.add(letter.replies_to)
-                yield _conversation(open_[letter.replies_to], letter)
-        elif letter.number is not None:
-            before = open_.get(letter.number)
-            if before is not None and before.asks and letter.number not in answered:
+    for message in messages:
+        if message.replies_to is not None:
+            if message.replies_to in open_:
+                answered.add(message.replies_to)
+                yield _conversation(open_[message.replies_to], message)
+        elif message.number is not None:
+            before = open_.get(message.number)
+            if before is not None and before.is_request and message.number not in answered:
                 yield _conversation(before, None)
-            open_[letter.number] = letter
-            answered.discard(letter.number)
-    for number, letter in open_.items():
-        if letter.asks and number not in answered:
-            yield _conversation(letter, None)
+            open_[message.number] = message
+            answered.discard(message.number)
+    for number, message in open_.items():
+        if message.is_request and number not in answered:
+            yield _conversation(message, None)
 
 
-def _conversation(asked: Letter, reply: Letter | None) -> Fact:
-    start, stop = asked.place.ns, reply.place.ns if reply else None
+def _conversation(asked: ConversationMessage, reply: ConversationMessage | None) -> Fact:
+    start, stop = asked.at.ns, reply.at.ns if reply else None
     latency_ms = None if start is None or stop is None else (stop - start) // _NS_PER_MS
     return Fact(
         "conversations",
         {
             "kind": _PROTOCOL,
-            "request_key": asked.key,
-            "reply_key": reply.key if reply else None,
+            "request_key": asked.at.key,
+            "reply_key": reply.at.key if reply else None,
             "requester": asked.sender,
             "responder": reply.sender if reply else None,
             "requested_ns": start,
             "replied_ns": stop,
             "latency_ms": latency_ms,
             "request": None if asked.layer is None else layer_name(asked.layer),
-            "requested_frame": asked.place.frame,
-            "replied_frame": reply.place.frame if reply else None,
-            "source": asked.source,
-            "stream": asked.stream,
-            "offset": asked.place.offset,
+            "requested_frame": asked.at.frame,
+            "replied_frame": reply.at.frame if reply else None,
+            **asked.at.lead,
         },
     )
 

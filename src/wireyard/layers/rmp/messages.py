@@ -26,8 +26,8 @@ def message_row(message: Seen, packet: Row) -> Row:
     packet
         Any packet of its stream, for where that is.
     """
-    fields, data, places = message
-    first = places[0]
+    fields, data, packets, length = message
+    first = packets[0]
     producer = group = None
     if packet["src_addr"] is not None:
         producer = endpoint(packet["src_addr"], packet["src_port"])
@@ -41,8 +41,8 @@ def message_row(message: Seen, packet: Row) -> Row:
         "domain": ("integer", fields.domain),
         "message_number": ("integer", fields.message_number),
         "reply_requested": ("boolean", None if asks is None else str(asks).lower()),
-        "packets": ("integer", len(places)),
-        "frames": ("string", _ranges(place.frame for place in places if place.frame is not None)),
+        "packets": ("integer", len(packets)),
+        "frames": ("string", _ranges(one.frame for one in packets if one.frame is not None)),
     }
     properties = {
         name: {"type": kind, "value": str(value)}
@@ -50,7 +50,7 @@ def message_row(message: Seen, packet: Row) -> Row:
         if value is not None
     }
     return {
-        "message_key": f"{packet['stream']}@{first.offset}",
+        "message_key": first.key,
         "protocol": "rmp",
         "sent_ns": first.ns,
         "captured_ns": first.ns,
@@ -67,10 +67,8 @@ def message_row(message: Seen, packet: Row) -> Row:
         "properties": list(properties.items()),
         "first_seen": "sent",
         "frame": first.frame,
-        "source": packet["source"],
-        "stream": packet["stream"],
-        "offset": first.offset,
-        "length": sum(place.length for place in places),
+        **first.lead,
+        "length": length,
     }
 
 

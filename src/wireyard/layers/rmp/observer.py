@@ -21,7 +21,9 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from wireyard.formats.base import Row
-from wireyard.layers.rmp.breaches import RULES, TELLING, Breach, Place, broken_by
+from wireyard.layers.endpoints import endpoint
+from wireyard.layers.records import Position, Violation
+from wireyard.layers.rmp.breaches import RULES, TELLING, broken_by
 from wireyard.layers.rmp.counters import Drop, Drops
 from wireyard.layers.rmp.events import Aborted
 from wireyard.layers.rmp.limits import Limits
@@ -52,7 +54,6 @@ _BOUNDS: Final = MappingProxyType(
 """Which of the `Limits` a message is over, by why it was given up."""
 _NS_PER_S: Final = 1e9
 _fields_of = itemgetter(*Fields._fields)
-_place_in = itemgetter("offset", "length", "frame", "captured_ns")
 
 
 class Seen(NamedTuple):
@@ -61,14 +62,17 @@ class Seen(NamedTuple):
     fields: Fields
     """What its first packet says."""
     data: bytes
-    places: tuple[Place, ...]
-    """Those of its packets, as they came; the first is that of its first packet, and its own."""
+    packets: tuple[Position, ...]
+    """As they came; the first is packet 1."""
+    length: int
+    """Bytes of all of them."""
 
 
 class _Part(NamedTuple):
     """What is remembered of a packet that is part of a message."""
 
-    place: Place
+    at: Position
+    length: int
     fields: Fields
 
 
@@ -76,7 +80,7 @@ class _Orphans(NamedTuple):
     """Packets of one message that follow each other, without its first."""
 
     number: int | None
-    first: Place
+    first: Position
     packets: int
 
 
@@ -97,6 +101,8 @@ class Observer:
         self._orphans: _Orphans | None = None
         self._now = 0.0
         self._ns: int | None = None
+        self._sender: str | None = None
+        """Null in a raw stream."""
         self.forgotten: Counter[str] = Counter()
         """How many messages were over a bound, by its name among `Limits`."""
 
@@ -105,41 +111,51 @@ class Observer:
         """How much counts for nothing, by reason; a receiver has the same reasons."""
         return self._drops.counts
 
-    def receive(self, packet: Sequence[Row]) -> list[Seen | Breach]:
+    def receive(self, packet: Sequence[Row]) -> list[Seen | Violation]:
         """Take a packet: the rows of its messages, or the one row of a packet that is broken."""
         first = packet[0]
+        self._sender = _endpoint(first)
         found = self._pass(first["captured_ns"])
         if first["status"] != _OK:
             self._drops.counts[Drop.MALFORMED] += 1
             said = first["error"]["message"] if first["error"] else RULES["malformed_packet"]
-            return [*found, Breach("malformed_packet", said, _place_of(first))]
+            return [*found, self._violation("malformed_packet", said, Position.of(first))]
         messages = [(Fields._make(_fields_of(row)), row["data"]) for row in packet]
         size = sum(row["length"] for row in packet)
         now = None if first["captured_ns"] is None else self._now
         if self._repeats.again(messages, size, now):
             self._drops.counts[Drop.REPEAT] += len(packet)
-            return [*found, Breach("repeated_packet", RULES["repeated_packet"], _place_of(first))]
+            return [*found, self._broken("repeated_packet", first)]
         for row, (fields, data) in zip(packet, messages, strict=True):
-            place = _place_of(row)
             if row["typing"] & TELLING:
-                found += broken_by(row, fields, place)
+                found += (self._broken(rule, row) for rule in broken_by(row, fields))
             if fields.message_number is None:  # it waits for nothing
-                found.append(Seen(fields, data, (place,)))
+                found.append(Seen(fields, data, (Position.of(row),), row["length"]))
             else:
-                found += self._part(_Part(place, fields), data)
+                found += self._part(_Part(Position.of(row), row["length"], fields), data)
         return found
 
-    def cut(self, packet: Sequence[Row]) -> Breach:
+    def cut(self, packet: Sequence[Row]) -> Violation:
         """Take a packet of which the end was not captured: what it says cannot be known."""
-        return Breach("cut_packet", RULES["cut_packet"], _place_of(packet[0]))
+        self._sender = _endpoint(packet[0])
+        return self._broken("cut_packet", packet[0])
 
-    def finish(self) -> list[Seen | Breach]:
+    def _broken(self, rule: str, row: Row) -> Violation:
+        """Return that a packet breaks a rule by itself."""
+        return self._violation(rule, RULES[rule], Position.of(row))
+
+    def _violation(
+        self, rule: str, text: str, at: Position, message_key: str | None = None
+    ) -> Violation:
+        return Violation(rule, text, at, self._sender, None, message_key)
+
+    def finish(self) -> list[Seen | Violation]:
         """Give up what is unfinished: the capture ends."""
         found = self._tell_orphans()
         self._reassembly.view()
         return found + self._collect(None)
 
-    def _pass(self, ns: int | None) -> list[Seen | Breach]:
+    def _pass(self, ns: int | None) -> list[Seen | Violation]:
         """Let time pass until a packet comes."""
         if ns is None:
             return []
@@ -151,40 +167,41 @@ class Observer:
         self._reassembly.handle_timer(self._now)
         return self._collect(None)
 
-    def _part(self, part: _Part, data: bytes) -> list[Seen | Breach]:
+    def _part(self, part: _Part, data: bytes) -> list[Seen | Violation]:
         """Take a packet of a message that has a number."""
         number, orphans = part.fields.message_number, self._drops.counts[Drop.ORPHAN]
         self._reassembly.receive("", QoS.UNRELIABLE, part.fields, data, self._now, part)
         stray = self._drops.counts[Drop.ORPHAN] > orphans and not self._reassembly.found
-        found: list[Seen | Breach] = []
+        found: list[Seen | Violation] = []
         if self._orphans and not (stray and self._orphans.number == number):
             found = self._tell_orphans()
         if stray:
-            known = self._orphans or _Orphans(number, part.place, 0)
+            known = self._orphans or _Orphans(number, part.at, 0)
             self._orphans = known._replace(packets=known.packets + 1)
         return found + self._collect(part)
 
-    def _collect(self, part: _Part | None) -> list[Seen | Breach]:
+    def _collect(self, part: _Part | None) -> list[Seen | Violation]:
         """Return what follows from the last packet, or from time."""
-        found: list[Seen | Breach] = []
+        found: list[Seen | Violation] = []
         while self._reassembly.found:
             match self._reassembly.found.popleft():
                 case Aborted() as event:
                     found.append(self._given_up(event, part))
                 case Whole(_, _, fields, data, places):
-                    found.append(Seen(fields, data, tuple(one.place for one in places)))
+                    packets = tuple(one.at for one in places)
+                    found.append(Seen(fields, data, packets, sum(one.length for one in places)))
         return found
 
-    def _tell_orphans(self) -> list[Seen | Breach]:
+    def _tell_orphans(self) -> list[Seen | Violation]:
         if self._orphans is None:
             return []
-        number, place, packets = self._orphans
+        number, at, packets = self._orphans
         self._orphans = None
         many = f"{packets} packet{'s' * (packets != 1)}"
         text = f"message {number}: {many}, and its first was not seen before"
-        return [Breach("orphan", text, place)]
+        return [self._violation("orphan", text, at)]
 
-    def _given_up(self, event: Aborted, part: _Part | None) -> Breach:
+    def _given_up(self, event: Aborted, part: _Part | None) -> Violation:
         """Return what a message is that will not be whole; `part` is the packet that ended it."""
         first: _Part = event.place
         name = f"message {event.number}"
@@ -203,10 +220,10 @@ class Observer:
                 bound = _BOUNDS[reason]
                 self.forgotten[bound] += 1
                 rule, text = "over_bound", f"{seen}, and it was over {bound}"
-        return Breach(rule, text, first.place, of_message=True)
+        return self._violation(rule, text, first.at, first.at.key)
 
 
-def observe(rows: Iterable[Row], observer: Observer) -> Iterator[Seen | Breach]:
+def observe(rows: Iterable[Row], observer: Observer) -> Iterator[Seen | Violation]:
     """Yield what the rows of one sender's stream show, in the order in which it is known.
 
     Parameters
@@ -231,16 +248,16 @@ def observe(rows: Iterable[Row], observer: Observer) -> Iterator[Seen | Breach]:
     yield from observer.finish()
 
 
+def _endpoint(row: Row) -> str | None:
+    return None if row["src_addr"] is None else endpoint(row["src_addr"], row["src_port"])
+
+
 def _belongs(row: Row, packet: Sequence[Row]) -> bool:
     """Return whether a row is the next message of a packet."""
     first = packet[0]
     place = first["packet_offset"], len(packet)
     is_next = (row["packet_offset"], row["message_in_packet"]) == place
     return is_next and row["status"] == first["status"] == _OK
-
-
-def _place_of(row: Row) -> Place:
-    return Place._make(_place_in(row))
 
 
 def _contradiction(name: str, first: Fields, other: Fields) -> tuple[str, str]:
