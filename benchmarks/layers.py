@@ -85,7 +85,7 @@ def connections() -> Case:
             for by_client, kind in packets:
                 event = connection_event(by_client, kind, 5)
                 assert event is not None
-                state = CONNECTION[state][event].state
+                state = CONNECTION[state, event].state
             assert state == "left"
 
     return Case(work, times * len(packets))

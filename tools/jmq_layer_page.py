@@ -9,11 +9,11 @@ from tools.layer_pages import state_diagram
 from wireyard.layers.jmq.clocks import MAX_DRIFT_PPM, WINDOW_NS
 from wireyard.layers.jmq.delivery import DELIVERY, DELIVERY_EVENTS, OUTCOMES, VERDICTS
 from wireyard.layers.jmq.facts import RULES
-from wireyard.layers.jmq.flow import FLOW, FLOW_EVENTS, FLOW_RULES
+from wireyard.layers.jmq.flow import FLOW, FLOW_EVENTS
 from wireyard.layers.jmq.hops import FOLLOWS, HOPS, UNKNOWN
-from wireyard.layers.jmq.session import ENDED_BY, SESSION, SESSION_EVENTS, SESSION_RULES
+from wireyard.layers.jmq.session import ENDED_BY, SESSION, SESSION_EVENTS
 from wireyard.layers.jmq.transaction import TRANSACTION, TRANSACTION_EVENTS, TRANSACTION_OUTCOMES
-from wireyard.layers.mqtt.flow_tables import Cell
+from wireyard.layers.states import StateTable
 from wireyard.layers.tables import HOPS as HOP_COLUMNS
 from wireyard.layers.tables import TRANSACTIONS
 
@@ -93,7 +93,7 @@ of the bounds, `clock_error_ns` and `took_error_ns` are how wrong it can be.
 def jmq_page() -> Iterator[str]:
     """Yield the lines of docs/layers/jmq.md."""
     yield from (*_HEAD.strip().splitlines(), "")
-    broken = "; ".join(f"{state}: `{rule}`" for state, rule in SESSION_RULES.items())
+    broken = "; ".join(f"{state}: `{rule}`" for state, rule in SESSION.state_rules.items())
     yield from _section("A connection", _CONNECTION.format(rules=broken), SESSION, SESSION_EVENTS)
     yield from markdown(("ended by", "what happened"), _named(ENDED_BY))
     yield from _section("A delivery", _DELIVERY, DELIVERY, DELIVERY_EVENTS)
@@ -108,7 +108,7 @@ def jmq_page() -> Iterator[str]:
         ((state, f"`{outcome}`") for state, outcome in TRANSACTION_OUTCOMES.items()),
     )
     yield from _section("Flow", _FLOW, FLOW, FLOW_EVENTS)
-    assert set(FLOW_RULES.values()) == {"sent_while_paused"}
+    assert set(FLOW.state_rules.values()) == {"sent_while_paused"}
     yield from ("## Hops", "", *_HOPS.strip().splitlines(), "")
     yield from markdown(("kind", "packet"), _named(HOPS))
     yield from (*_FOLLOWS.strip().splitlines(), "")
@@ -131,14 +131,10 @@ def jmq_page() -> Iterator[str]:
 
 
 def _section(
-    title: str, text: str, table: Mapping[str, Mapping[str, str]], events: Mapping[str, str]
+    title: str, text: str, table: StateTable[str, str, str], events: Mapping[str, str]
 ) -> Iterator[str]:
     yield from (f"## {title}", "", *text.strip().splitlines(), "")
-    cells = {
-        state: {event: Cell(following) for event, following in row.items()}
-        for state, row in table.items()
-    }
-    yield from state_diagram(cells, next(iter(table)))
+    yield from state_diagram(table)
     yield from markdown(("event", "what it is"), _named(events))
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Any
 
 from tools.format_pages import markdown
 from wireyard.layers.mqtt.connections import CONNECTION, WILL
 from wireyard.layers.mqtt.deliveries import VERDICTS
 from wireyard.layers.mqtt.directions import EVIDENCE
-from wireyard.layers.mqtt.flow_tables import FACTS, RECEIVER, SENDER, UNASKED, Cell
+from wireyard.layers.mqtt.flow_tables import FACTS, RECEIVER, SENDER, UNASKED
 from wireyard.layers.mqtt.rules import RULES
+from wireyard.layers.states import StateTable
 from wireyard.layers.tables import (
     CONVERSATIONS,
     DELIVERIES,
@@ -102,17 +105,28 @@ concluded from packets that are missing:
 """
 
 
-def state_diagram(table: Mapping[str, Mapping[str, Cell]], first: str) -> Iterator[str]:
-    """Yield a table's allowed transitions as a Mermaid diagram."""
-    yield from ("```mermaid", "stateDiagram-v2", f"    [*] --> {first}")
-    for state, row in table.items():
-        events: dict[str, list[str]] = {}
-        for event, cell in row.items():
-            if cell.rule is None and (cell.state != state or cell.fact):
-                events.setdefault(cell.state, []).append(event)
-        for target, names in events.items():
-            yield f"    {state} --> {target}: {', '.join(names)}"
+def state_diagram(table: StateTable[Any, Any, Any]) -> Iterator[str]:
+    """Yield a table's allowed transitions as a Mermaid diagram, those of the same ends in one line.
+
+    Events that leave everything as it is are not in it. Where states are members of an enumeration,
+    all cells are: it has none of that kind.
+    """
+    yield from ("```mermaid", "stateDiagram-v2")
+    named = isinstance(table.states[0], StrEnum)
+    if named:
+        yield from (f'    state "{state.value}" as {state.name}' for state in table.states)
+    yield f"    [*] --> {_name(table.states[0])}"
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for (state, event), cell in table.items():
+        if cell.rule is None and (named or cell.state != state or cell.effect):
+            arrows.setdefault((_name(state), _name(cell.state)), []).append(str(event))
+    for (start, stop), events in arrows.items():
+        yield f"    {start} --> {stop}: {('<br>' if named else ', ').join(events)}"
     yield from ("```", "")
+
+
+def _name(state: str) -> str:
+    return state.name if isinstance(state, StrEnum) else state
 
 
 def mqtt_page() -> Iterator[str]:
@@ -120,7 +134,7 @@ def mqtt_page() -> Iterator[str]:
     yield from (*_MQTT_HEAD.strip().splitlines(), "")
     for title, text, table in _SECTIONS:
         yield from (f"## {title}", "", *([text, ""] if text else []))
-        yield from state_diagram(table, next(iter(table)))
+        yield from state_diagram(table)
         yield from _broken(table)
     yield from ("An acknowledgement that no cell has is one that nobody asked for:", "")
     yield from markdown(("event", "rule"), ((f"`{key}`", value) for key, value in UNASKED.items()))
@@ -150,14 +164,13 @@ def mqtt_page() -> Iterator[str]:
         yield from markdown(("column", "type", "meaning"), rows)
 
 
-def _broken(table: Mapping[str, Mapping[str, Cell]]) -> Iterator[str]:
+def _broken(table: StateTable[str, str, str]) -> Iterator[str]:
     """Yield the transitions that break a rule, those with the same outcome in one line."""
     found: dict[tuple[str, str, str], list[str]] = {}
-    for state, row in table.items():
-        for event, cell in row.items():
-            if cell.rule is not None:
-                target = cell.state if cell.state != state else ""
-                found.setdefault((event, target, cell.rule), []).append(state)
+    for (state, event), cell in table.items():
+        if cell.rule is not None:
+            target = cell.state if cell.state != state else ""
+            found.setdefault((event, target, cell.rule), []).append(state)
     if found:
         yield from markdown(
             ("event", "in the states", "leads to", "breaks the rule"),

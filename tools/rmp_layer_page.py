@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import fields
-from enum import StrEnum
 from typing import Any
 
 from tools.format_pages import markdown
+from tools.layer_pages import state_diagram
 from wireyard.layers.rmp import Drop, Limits, QoS
 from wireyard.layers.rmp.breaches import RULES
 from wireyard.layers.rmp.states import (
@@ -20,12 +20,11 @@ from wireyard.layers.rmp.states import (
     REQUESTS,
     Arrival,
     Arriving,
-    Asking,
-    Own,
     Step,
 )
 from wireyard.layers.sequencer import Settings
-from wireyard.layers.sequencer.states import ADDRESSES, BALLOTS, PHASES, Phase
+from wireyard.layers.sequencer.states import ADDRESSES, BALLOTS, PHASES
+from wireyard.layers.states import Cell, StateTable
 
 __all__ = ["rmp_page"]
 
@@ -258,27 +257,27 @@ def rmp_page() -> Iterator[str]:
     qualities = ((one.label, one.order, "yes" if one.reliable else "no") for one in QoS)
     yield from markdown(("quality", "who waits for whom", "reaches all members"), qualities)
     yield from _section("A message that arrives", _ARRIVING_TEXT)
-    yield from _diagram(Arriving, {cell: to for cell, (to, _) in ARRIVING.items()})
+    yield from state_diagram(ARRIVING)
     arrivals = (
-        (state, event, ", then ".join(steps), to, _reason(event, steps))
-        for (state, event), (to, steps) in ARRIVING.items()
+        (state, event, ", then ".join(cell.effect or ()), cell.state, _reason(event, cell))
+        for (state, event), cell in ARRIVING.items()
     )
     yield from markdown((*_CELL, "reason"), arrivals)
     yield from _section("An own message", _OWN_TEXT)
-    yield from _diagram(Own, {cell: to for cell, (to, _) in OWN.items()})
-    yield from markdown(_CELL, ((*cell, effect, to) for cell, (to, effect) in OWN.items()))
+    yield from state_diagram(OWN)
+    yield from markdown(_CELL, _cells(OWN))
     yield from _section("Handlers, and messages in pieces", _HANDLERS_TEXT)
     yield from _section("A request", _REQUESTS_TEXT)
-    yield from _diagram(Asking, REQUESTS)
+    yield from state_diagram(REQUESTS)
     ends = ((event, f"`{reason}`") for event, reason in DONE_REASONS.items())
     yield from markdown(("what ends it", "reason"), ends)
     yield from _section("Over TCP", _TCP_TEXT)
-    yield from _diagram(Phase, {cell: to for cell, (to, _) in PHASES.items()})
-    yield from markdown(_CELL, ((*cell, action, to) for cell, (to, action) in PHASES.items()))
+    yield from state_diagram(PHASES)
+    yield from markdown(_CELL, _cells(PHASES))
     yield from ("A ballot of a member's own:", "")
-    yield from markdown(_CELL, ((*cell, action, to) for cell, (to, action) in BALLOTS.items()))
+    yield from markdown(_CELL, _cells(BALLOTS))
     yield from ("Another address, to a process that joins:", "")
-    known = ((*cell, to) for cell, to in ADDRESSES.items())
+    known = ((*pair, cell.state) for pair, cell in ADDRESSES.items())
     yield from markdown(("state", "what happens", "state then"), known)
     yield from ("Settings, the same at all members:", "")
     yield from markdown(("setting", "value", "meaning"), _defaults(Settings))
@@ -294,21 +293,12 @@ def _section(title: str, text: str) -> Iterator[str]:
     yield from (f"## {title}", "", *text.strip().splitlines(), "")
 
 
-def _diagram(states: type[StrEnum], table: Mapping[tuple[Any, Any], StrEnum]) -> Iterator[str]:
-    """Yield a table as a Mermaid diagram, events with the same way in one line."""
-    yield from ("```mermaid", "stateDiagram-v2")
-    yield from (f'    state "{state.value}" as {state.name}' for state in states)
-    yield f"    [*] --> {next(iter(states)).name}"
-    ways: dict[tuple[str, str], list[str]] = {}
-    for (before, event), after in table.items():
-        ways.setdefault((before.name, after.name), []).append(event.value)
-    for (start, stop), events in ways.items():
-        yield f"    {start} --> {stop}: {'<br>'.join(events)}"
-    yield from ("```", "")
+def _cells(table: StateTable[Any, Any, Any]) -> Iterator[tuple[object, ...]]:
+    return ((*pair, cell.effect, cell.state) for pair, cell in table.items())
 
 
-def _reason(event: Arrival, steps: tuple[Step, ...]) -> str:
-    return f"`{ABORT_REASONS[event]}`" if Step.ABORT in steps else ""
+def _reason(event: Arrival, cell: Cell[Arriving, tuple[Step, ...]]) -> str:
+    return f"`{ABORT_REASONS[event]}`" if Step.ABORT in (cell.effect or ()) else ""
 
 
 def _defaults(kind: type[Limits] | type[Settings]) -> Iterator[tuple[object, ...]]:

@@ -19,9 +19,9 @@ from wireyard.layers.jmq.delivery import (
     VERDICTS,
 )
 from wireyard.layers.jmq.facts import RULES, Delivery, Facts, Use
-from wireyard.layers.jmq.flow import FLOW, FLOW_EVENTS, FLOW_RULES, Flow
+from wireyard.layers.jmq.flow import FLOW, FLOW_EVENTS, Flow
 from wireyard.layers.jmq.report import Report
-from wireyard.layers.jmq.session import ENDED_BY, SESSION, SESSION_EVENTS, SESSION_RULES, Session
+from wireyard.layers.jmq.session import ENDED_BY, SESSION, SESSION_EVENTS, Session
 from wireyard.layers.jmq.transaction import (
     TRANSACTION,
     TRANSACTION_EVENTS,
@@ -29,8 +29,9 @@ from wireyard.layers.jmq.transaction import (
     Transaction,
 )
 from wireyard.layers.records import Position
+from wireyard.layers.states import Cell, StateTable
 
-Table = Mapping[str, Mapping[str, str]]
+Table = StateTable[str, str, str]
 
 TABLES = {
     "session": (SESSION, SESSION_EVENTS, {"new"}),
@@ -41,7 +42,7 @@ TABLES = {
 
 
 def cells(table: Table, events: Mapping[str, str]) -> list[tuple[str, str]]:
-    return [(state, event) for state in table for event in events]
+    return [(state, event) for state in table.states for event in events]
 
 
 def paths(table: Table, first: str) -> dict[str, list[str]]:
@@ -50,10 +51,10 @@ def paths(table: Table, first: str) -> dict[str, list[str]]:
     line = deque([first])
     while line:
         state = line.popleft()
-        for event, following in table[state].items():
-            if following not in found:
-                found[following] = [*found[state], event]
-                line.append(following)
+        for event, cell in table.row(state).items():
+            if cell.state not in found:
+                found[cell.state] = [*found[state], event]
+                line.append(cell.state)
     return found
 
 
@@ -61,39 +62,39 @@ def paths(table: Table, first: str) -> dict[str, list[str]]:
 def test_tables_are_whole(name: str) -> None:
     """Every state can be reached, every event happens somewhere, and both have their words."""
     table, events, firsts = TABLES[name]
-    assert {event for row in table.values() for event in row} == set(events)
-    assert {state for first in firsts for state in paths(table, first)} == set(table)
+    assert {event for _, event in table} == set(events)
+    assert {state for first in firsts for state in paths(table, first)} == set(table.states)
 
 
 def test_every_state_has_its_word() -> None:
-    assert set(VERDICTS) == set(OUTCOMES) == set(DELIVERY)
+    assert set(VERDICTS) == set(OUTCOMES) == set(DELIVERY.states)
     assert set(OUTCOMES.values()) == {
         "acknowledged", "unacknowledged", "rolled_back", "committed", "expired", "dead",
         "no_ack_wanted",
     }  # fmt: skip
-    assert set(TRANSACTION_OUTCOMES) == set(TRANSACTION)
+    assert set(TRANSACTION_OUTCOMES) == set(TRANSACTION.states)
     assert set(TRANSACTION_OUTCOMES.values()) == {"committed", "rolled_back", "prepared", "open"}
     assert set(ENDED_BY) == {"client", "server", "dropped", "refused", "open"}
 
 
 def test_what_is_not_allowed_breaks_a_rule() -> None:
-    illegal = {
-        state for state, event in cells(SESSION, SESSION_EVENTS) if event not in SESSION[state]
-    }
-    assert illegal == set(SESSION_RULES)
-    assert {state for state in FLOW if set(FLOW[state]) != set(FLOW_EVENTS)} == set(FLOW_RULES)
-    assert {*SESSION_RULES.values(), *FLOW_RULES.values()} < set(RULES)
+    for table, events in ((SESSION, SESSION_EVENTS), (FLOW, FLOW_EVENTS)):
+        illegal = {state for state, event in cells(table, events) if (state, event) not in table}
+        assert illegal == set(table.state_rules)
+        assert set(table.state_rules.values()) < set(RULES)
+    assert set(TRANSACTION.event_rules.values()) == {"transaction_over"} < set(RULES)
 
 
 def test_a_logged_in_client_may_do_everything_and_one_that_is_not_next_to_nothing() -> None:
-    allowed = {state: "client_packet" in SESSION[state] for state in SESSION}
-    assert {state for state, may in allowed.items() if may} == {"new", "open"}
+    allowed = {state for state in SESSION.states if (state, "client_packet") in SESSION}
+    assert allowed == {"new", "open"}
 
 
 def test_what_has_an_end_stays_there() -> None:
-    assert {state for state in DELIVERY if not DELIVERY[state]} == SETTLED - {"in_transaction"}
+    ends = {state for state in DELIVERY.states if not DELIVERY.row(state)}
+    assert ends == SETTLED - {"in_transaction"}
     for state in ("committed", "rolled_back"):
-        assert set(TRANSACTION[state].values()) == {state}
+        assert set(TRANSACTION.row(state).values()) == {Cell(state)}
 
 
 # --- sessions -------------------------------------------------------------------------------
@@ -124,12 +125,12 @@ def test_sessions_walk_their_table(state: str, event: str) -> None:
         before = session.login.state if session.login else "new"
         session.take(row, Position.of(row), row["src_port"] == talk.client[1])
     assert before == state and session.login is not None
-    assert session.login.state == SESSION[state].get(event, state)
+    assert session.login.state == SESSION.lookup(state, event).state
     rules = [violation.rule for violation in facts.violations]
-    assert rules == ([] if event in SESSION[state] else [SESSION_RULES[state]])
+    assert rules == ([] if (state, event) in SESSION else [SESSION.state_rules[state]])
 
 
-@pytest.mark.parametrize("state", SESSION)
+@pytest.mark.parametrize("state", SESSION.states)
 @pytest.mark.parametrize("from_client", [True, False])
 def test_pings_are_allowed_always(state: str, from_client: bool) -> None:
     facts = Facts()
@@ -176,7 +177,7 @@ def test_deliveries_walk_their_table(state: str, event: str) -> None:
     assert one.state == state
     happen(consumers, event)
     settled = state in SETTLED
-    assert one.state == (state if settled else DELIVERY[state].get(event, state))
+    assert one.state == (state if settled else DELIVERY.lookup(state, event).state)
     assert facts.deliveries == ([one] if one.state in SETTLED else [])
     assert consumers.held == (one.state not in SETTLED)
 
@@ -193,8 +194,8 @@ def happen(consumers: Consumers, event: str) -> None:
 @pytest.mark.parametrize("outcome", sorted(AT_THE_END))
 def test_transactions_decide_about_what_was_acknowledged_in_them(outcome: str) -> None:
     """The last cells are taken by the join; `test_connection` sees it."""
-    assert {state for state in DELIVERY if outcome in DELIVERY[state]} == {"in_transaction"}
-    assert DELIVERY["in_transaction"][outcome] == outcome
+    assert {state for state, event in DELIVERY if event == outcome} == {"in_transaction"}
+    assert DELIVERY["in_transaction", outcome] == Cell(outcome)
 
 
 # --- transactions ---------------------------------------------------------------------------
@@ -212,8 +213,8 @@ def test_transactions_walk_their_table(state: str, event: str) -> None:
     assert transaction.state == state
     counts = transaction.sent, transaction.acknowledged
     allowed = transaction.take(use(event))
-    assert allowed == (event in TRANSACTION[state])
-    assert transaction.state == TRANSACTION[state].get(event, state)
+    assert allowed == ((state, event) in TRANSACTION)
+    assert transaction.state == TRANSACTION.lookup(state, event).state
     change = {
         "send": (3, 0),
         "deny_send": (-3, 0),
@@ -236,9 +237,9 @@ def test_flow_walks_its_table(state: str, event: str, who: int | None) -> None:
     for step in (*paths(FLOW, "flowing")[state], event):
         assert not facts.violations
         take(flow, talk, step, who)
-    following = FLOW[state].get(event, state)
+    following = FLOW.lookup(state, event).state
     rules = [violation.rule for violation in facts.violations]
-    assert rules == ([] if event in FLOW[state] else [FLOW_RULES[state]])
+    assert rules == ([] if (state, event) in FLOW else [FLOW.state_rules[state]])
     assert flow.state(who) == following
     assert flow.state(5) == "flowing"
 

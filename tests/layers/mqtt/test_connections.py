@@ -14,8 +14,8 @@ from wireyard.layers.mqtt.connections import (
     WILL_EVENTS,
     connection_event,
 )
-from wireyard.layers.mqtt.flow_tables import Cell
 from wireyard.layers.mqtt.rules import RULES
+from wireyard.layers.states import Cell
 
 BY_CLIENT = ("connect", "client", "client_auth", "client_disconnect")
 LEGAL = {
@@ -30,13 +30,13 @@ LEGAL = {
 }
 
 
-@pytest.mark.parametrize("state", CONNECTION)
+@pytest.mark.parametrize("state", CONNECTION.states)
 @pytest.mark.parametrize("event", CONNECTION_EVENTS)
 def test_every_cell_of_a_connection(state: str, event: str) -> None:
-    cell = CONNECTION[state][event]
+    cell = CONNECTION[state, event]
     assert (cell.rule is None) == (event in LEGAL[state])
     assert cell.rule is None or cell.rule in RULES
-    assert cell.state in CONNECTION
+    assert cell.state in CONNECTION.states
     if cell.rule and event not in BY_CLIENT:
         assert cell.state == state, "what a broker does wrong changes nothing"
 
@@ -45,9 +45,9 @@ def test_every_state_is_reached_from_a_new_connection() -> None:
     reached, before = {"new"}, set[str]()
     while reached != before:
         before = set(reached)
-        reached |= {cell.state for state in before for cell in CONNECTION[state].values()}
-    assert reached == set(CONNECTION) == set(LEGAL)
-    assert {key for row in CONNECTION.values() for key in row} == set(CONNECTION_EVENTS)
+        reached |= {cell.state for state in before for cell in CONNECTION.row(state).values()}
+    assert reached == set(CONNECTION.states) == set(LEGAL)
+    assert {event for _, event in CONNECTION} == set(CONNECTION_EVENTS)
 
 
 @pytest.mark.parametrize("state", sorted(FLOWING))
@@ -58,7 +58,7 @@ def test_plain_packets_change_nothing(state: str, version: int) -> None:
             event = connection_event(by_client, kind, version)
             plain = event in ("client", "server")
             assert plain == (kind in kinds)
-            assert not plain or (event and CONNECTION[state][event] == Cell(state))
+            assert not plain or (event and CONNECTION[state, event] == Cell(state))
 
 
 WILLS = {
@@ -75,22 +75,22 @@ WILLS = {
 
 @pytest.mark.parametrize("events", WILLS)
 def test_what_becomes_of_a_will(events: tuple[str, ...]) -> None:
-    cell = WILL["none"]["connected"]
+    cell = WILL["none", "connected"]
     for event in events:
-        assert cell.fact is None
-        cell = WILL[cell.state][event]
-    assert cell.fact == WILLS[events]
+        assert cell.effect is None
+        cell = WILL[cell.state, event]
+    assert cell.effect == WILLS[events]
 
 
-@pytest.mark.parametrize("state", WILL)
+@pytest.mark.parametrize("state", WILL.states)
 @pytest.mark.parametrize("event", WILL_EVENTS)
 def test_every_cell_of_a_will(state: str, event: str) -> None:
-    cell = WILL[state][event]
+    cell = WILL[state, event]
     assert cell.rule is None
-    assert cell.state in WILL
-    assert (cell.fact is not None) <= (cell.state == "none"), "what is told is over"
+    assert cell.state in WILL.states
+    assert (cell.effect is not None) <= (cell.state == "none"), "what is told is over"
     if state == "none" and event != "connected":
-        assert cell == WILL["none"]["back"]
+        assert cell == WILL["none", "back"]
 
 
 def test_packets_of_either_side() -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
-from wireyard.layers.mqtt.flow_tables import IN_FLIGHT, RECEIVER, SENDER, Cell
+from wireyard.layers.mqtt.flow_tables import IN_FLIGHT, RECEIVER, SENDER, UNASKED
 from wireyard.layers.mqtt.flows import Flows
+from wireyard.layers.states import Cell, StateTable
 
 MESSAGES: Final = 30
 WINDOW: Final = 5
@@ -26,7 +26,7 @@ Packet = tuple[int, str]
 class Link:
     """A publisher, a receiver, and what is under way between them."""
 
-    def __init__(self, random: Random, table: Mapping[str, Mapping[str, Cell]] = RECEIVER) -> None:
+    def __init__(self, random: Random, table: StateTable[str, str, str] = RECEIVER) -> None:
         self.random = random
         self.sender, self.receiver = Flows(SENDER), Flows(table)
         self.down, self.up = deque[Packet](), deque[Packet]()
@@ -41,7 +41,7 @@ class Link:
         self.down.append((packet_id, event))
 
     @staticmethod
-    def lawful(cell: Cell) -> Cell:
+    def lawful(cell: Cell[str, str]) -> Cell[str, str]:
         assert cell.rule is None, cell
         return cell
 
@@ -59,7 +59,7 @@ class Link:
         if not self.down:
             return
         packet_id, event = self.down.popleft()
-        fact = self.lawful(self.receiver.step(packet_id, event)).fact
+        fact = self.lawful(self.receiver.step(packet_id, event)).effect
         again_at_qos_1 = fact == "duplicate" and event == "dup_1"
         self.got[self.carried[packet_id]] += fact == "delivered" or again_at_qos_1
         answer = ANSWERS[self.receiver.state(packet_id)]
@@ -69,7 +69,7 @@ class Link:
     def answer(self) -> None:
         if self.up:
             packet_id, event = self.up.popleft()
-            if self.lawful(self.sender.step(packet_id, event)).fact == "received":
+            if self.lawful(self.sender.step(packet_id, event)).effect == "received":
                 self.send(packet_id, "pubrel")
 
     def cut(self) -> None:
@@ -106,7 +106,9 @@ def test_at_least_once_and_exactly_once(seed: int) -> None:
 
 def test_a_receiver_that_forgets_is_caught() -> None:
     """The same runs find one that hands a message at QoS 2 over again when it comes again."""
-    wrong = {**RECEIVER, "held": {**RECEIVER["held"], "dup_2": Cell("owes_pubrec", "delivered")}}
+    rows: dict[str, Any] = {state: RECEIVER.row(state) for state in RECEIVER.states}
+    rows["held"]["dup_2"] = Cell("owes_pubrec", "delivered")
+    wrong: StateTable[str, str, str] = StateTable(rows, RECEIVER.events, event_rules=UNASKED)
     links = [Link(Random(seed), wrong) for seed in range(200)]
     for link in links:
         link.run()

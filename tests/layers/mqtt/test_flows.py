@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 
 import pytest
 
@@ -15,23 +14,23 @@ from wireyard.layers.mqtt.flow_tables import (
     RECEIVER,
     SENDER,
     UNASKED,
-    Cell,
 )
 from wireyard.layers.mqtt.flows import MAX_IN_FLIGHT, Flows, event_of
 from wireyard.layers.mqtt.rules import RULES
+from wireyard.layers.states import Cell, StateTable
 
-Table = Mapping[str, Mapping[str, Cell]]
+Table = StateTable[str, str, str]
 TABLES: list[Table] = [SENDER, RECEIVER]
 CELLS = [
     pytest.param(table, state, event, id=f"{name}-{state}-{event}")
     for name, table in zip(("sender", "receiver"), TABLES, strict=True)
-    for state in table
+    for state in table.states
     for event in EVENTS
 ]
 CONNECTIONS = {"resumed": True, "discarded": False}
 
 
-def take(flows: Flows, event: str) -> Cell | None:
+def take(flows: Flows, event: str) -> Cell[str, str] | None:
     """Apply an event to packet identifier 1."""
     if event in CONNECTIONS:
         flows.connect(CONNECTIONS[event])
@@ -45,7 +44,7 @@ def path_to(table: Table, state: str) -> list[str]:
     waiting = deque(["free"])
     while waiting:
         at = waiting.popleft()
-        for event, cell in table[at].items():
+        for event, cell in table.row(at).items():
             if cell.state not in paths:
                 paths[cell.state] = [*paths[at], event]
                 waiting.append(cell.state)
@@ -67,7 +66,7 @@ def test_every_cell(table: Table, state: str, event: str) -> None:
     rule and changes nothing."""
     flows = flows_in(table, state)
     assert flows.state(1) == state
-    cell = table[state].get(event)
+    cell = table.get((state, event))
     taken = take(flows, event)
     if cell is None:
         assert taken == Cell(state, None, UNASKED[event])
@@ -80,18 +79,17 @@ def test_every_cell(table: Table, state: str, event: str) -> None:
 
 @pytest.mark.parametrize("table", TABLES)
 def test_tables_are_closed(table: Table) -> None:
-    for state, row in table.items():
-        assert row.keys() <= set(EVENTS)
-        assert row.keys() | UNASKED.keys() == set(EVENTS), state
-        for cell in row.values():
-            assert cell.state in table
-            assert cell.rule is None or cell.rule in RULES
+    for state in table.states:
+        assert table.row(state).keys() | UNASKED.keys() == set(EVENTS), state
+    for (_, event), cell in table.items():
+        assert event in EVENTS and cell.state in table.states
+        assert cell.rule is None or cell.rule in RULES
     assert set(UNASKED.values()) <= RULES.keys()
-    assert {state for one in TABLES for state in one} >= IN_FLIGHT
+    assert {state for one in TABLES for state in one.states} >= IN_FLIGHT
 
 
 def test_every_fact_has_a_meaning() -> None:
-    told = {cell.fact for table in TABLES for row in table.values() for cell in row.values()}
+    told = {cell.effect for table in TABLES for cell in table.values()}
     assert told - {None} | {"in_flight"} == FACTS.keys()
 
 
@@ -99,7 +97,7 @@ def facts_of(table: Table, *events: str) -> list[str | None]:
     flows = Flows(table)
     cells = [take(flows, event) for event in events]
     assert not [cell for cell in cells if cell and cell.rule]
-    return [cell.fact for cell in cells if cell]
+    return [cell.effect for cell in cells if cell]
 
 
 def rules_of(table: Table, *events: str) -> list[str]:

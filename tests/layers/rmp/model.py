@@ -35,6 +35,7 @@ from wireyard.layers.rmp.outgoing import Outgoing, OwnMessage
 from wireyard.layers.rmp.reassembly import Reassembly
 from wireyard.layers.rmp.sim import SimMember, SimRing
 from wireyard.layers.rmp.states import OWN, Arrival, Effect, Own, OwnEvent
+from wireyard.layers.states import Cell
 
 __all__ = ["MUTANTS", "History", "broken_rule", "broken_rule_of", "check_runs", "mutated"]
 
@@ -285,7 +286,7 @@ def _loose_end(run: Run) -> str | None:
 @contextmanager
 def _table(*cells: tuple[tuple[Own, OwnEvent], tuple[Own, Effect]]) -> Iterator[None]:
     """Have own messages follow another table."""
-    with mock.patch.object(outgoing, "OWN", MappingProxyType({**OWN, **dict(cells)})):
+    with mock.patch.object(outgoing, "OWN", {**OWN, **{key: Cell(*cell) for key, cell in cells}}):
         yield
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -43,6 +42,7 @@ from wireyard.layers.rmp.states import (
     RequestEvent,
     Step,
 )
+from wireyard.layers.states import StateTable
 
 TOTAL, NONE = QoS.TOTALLY_ORDERED, QoS.UNRELIABLE
 
@@ -56,12 +56,13 @@ TOTAL, NONE = QoS.TOTALLY_ORDERED, QoS.UNRELIABLE
     ],
 )
 def test_a_table_has_its_states_and_nothing_leads_out_of_the_last(
-    table: Mapping[tuple[StrEnum, StrEnum], Any],
+    table: StateTable[StrEnum, StrEnum, Any],
     states: type[StrEnum],
     happenings: type[StrEnum],
     over: set[StrEnum],
 ) -> None:
     legal = set(table)
+    assert {*table.states, *(cell.state for cell in table.values())} <= set(states)
     assert legal <= set(itertools.product(states, happenings))
     assert {state for state, _ in legal} == set(states) - over
     assert {happening for _, happening in legal} == set(happenings)
@@ -71,9 +72,11 @@ def test_a_table_has_its_states_and_nothing_leads_out_of_the_last(
 
 
 def test_every_abort_and_every_end_has_a_reason() -> None:
-    aborts = {arrival for (_, arrival), (_, steps) in ARRIVING.items() if Step.ABORT in steps}
+    aborts = {
+        arrival for (_, arrival), cell in ARRIVING.items() if Step.ABORT in (cell.effect or ())
+    }
     assert set(ABORT_REASONS) == aborts
-    ends = {event for (_, event), state in REQUESTS.items() if state is Asking.DONE}
+    ends = {event for (_, event), cell in REQUESTS.items() if cell.state is Asking.DONE}
     assert set(DONE_REASONS) == ends
     assert len(set(DONE_REASONS.values())) == len(ends)
 
@@ -146,7 +149,7 @@ def test_messages_that_arrive(cell: tuple[Arriving, Arrival]) -> None:
     assert [(event.source, event.reason) for event in aborted] == [(YOU, why) for why in reasons]
     assert drops.counts == counts
     others = 4 if cell[1] is Arrival.OVERFLOW else 0
-    assert len(found) - others == (ARRIVING[cell][0] is Arriving.OPEN)
+    assert len(found) - others == (ARRIVING[cell].state is Arriving.OPEN)
     if not len(found):
         assert found.idle and not found.held_bytes
 
@@ -205,7 +208,7 @@ def test_own_messages(cell: tuple[Own, OwnEvent]) -> None:
     outgoing, message, numbers = own_message(walk)
     assert message.state is cell[0]
     own_step(outgoing, walk[-1])
-    state, effect = OWN[cell]
+    state, effect, _ = OWN[cell]
     assert message.state is state
     assert len(numbers) == (effect is not Effect.FREE)
     assert outgoing.waiting_bytes == (0 if effect is Effect.FREE else len(message.draft.data))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
@@ -40,6 +40,7 @@ from wireyard.layers.sequencer.states import (
     PhaseEvent,
     Stage,
 )
+from wireyard.layers.states import StateTable
 
 ADDRESS_LIST = tuple(f"10.0.0.{n}:7077" for n in range(1, 5))
 ME, ANNA, BERT = Member(0, 10), Member(1, 11), Member(2, 12)
@@ -55,7 +56,7 @@ OTHER_RING, RING = 98, 99
     ],
 )
 def test_a_table_has_its_states_and_nothing_leads_out_of_the_last(
-    table: Mapping[tuple[StrEnum, StrEnum], Any],
+    table: StateTable[StrEnum, StrEnum, Any],
     states: type[StrEnum],
     events: type[StrEnum],
     over: set[StrEnum],
@@ -126,7 +127,7 @@ def test_phases(cell: tuple[Phase, PhaseEvent]) -> None:
     if cell not in PHASES:
         assert (member.phase, member.next_event()) == (phase, None)
         return
-    after, action = PHASES[cell]
+    after, action, _ = PHASES[cell]
     assert member.phase is after
     found = member.next_event()
     if action in (Action.FOUND, Action.ENTER, Action.CHANGE):
@@ -184,7 +185,7 @@ def test_ballots(cell: tuple[Stage, BallotEvent]) -> None:
     before = {Stage.IDLE: (), Stage.PREPARING: (), Stage.ACCEPTING: (PROMISE,)}[stage]
     sent = [] if stage is Stage.IDLE else at.review(Phase.MEMBER, (), 1.5)
     answer(at, *before)
-    after, action = BALLOTS[cell]
+    after, action, _ = BALLOTS[cell]
     if event is BallotEvent.CALL:
         sent = at.review(Phase.MEMBER, (), 1.5)
         assert sent == [(one, Prepare(5, 1, 0, (ME, ANNA))) for one in (ME, ANNA)]
@@ -236,7 +237,7 @@ def test_addresses(cell: tuple[Address, AddressEvent]) -> None:
     at = Peers(ADDRESS_LIST[:2], ME, links, Contacts(1.0), SETTINGS)
     at._known[1] = state
     at.learn(1, event)
-    after = ADDRESSES[cell]
+    after = ADDRESSES[cell].state
     assert at.alone == (after in (Address.FREE, Address.JOINING))
     assert at.silent == ([1] if after is Address.UNKNOWN else [])
 

@@ -156,7 +156,7 @@ def _transactions(records: Iterator[Use | Sending | Delivery]) -> Iterator[Found
     outcome = TRANSACTION_OUTCOMES[transaction.state]
     while record is not None:
         if isinstance(record, Delivery):
-            state = DELIVERY[record.state].get(outcome, record.state)
+            state = DELIVERY.lookup(record.state, outcome).state
             yield _taken(replace(record, state=state))
         elif isinstance(record, Sending):
             yield _sent(replace(record, rolled_back=outcome == "rolled_back"))

@@ -92,9 +92,10 @@ class Consumers:
         delivery = consumer.held.get(message) if consumer else None
         if consumer is None or delivery is None:
             return None
-        following = DELIVERY[delivery.state].get(event)
-        if following is None:
+        cell = DELIVERY.get((delivery.state, event))
+        if cell is None:
             return None
+        following = cell.state
         if following not in SETTLED:
             delivery.state = following
             return delivery
@@ -152,7 +153,7 @@ class Consumers:
             self._close(delivery)
 
     def _close(self, delivery: Delivery) -> None:
-        delivery.state = DELIVERY[delivery.state]["close"]
+        delivery.state = DELIVERY[delivery.state, "close"].state
         self._let_go(delivery)
 
     def _let_go(self, delivery: Delivery) -> None:

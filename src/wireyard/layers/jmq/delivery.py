@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from wireyard.layers.states import StateTable
+
 __all__ = ["DELIVERY", "DELIVERY_EVENTS", "OUTCOMES", "SETTLED", "VERDICTS"]
 
 DELIVERY_EVENTS: Final[Mapping[str, str]] = MappingProxyType(
@@ -27,7 +29,7 @@ DELIVERY_EVENTS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """What each event is."""
 
-DELIVERY: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+DELIVERY: Final[StateTable[str, str, str]] = StateTable(
     {
         "held": {
             "acknowledge": "acknowledging",
@@ -58,11 +60,12 @@ DELIVERY: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         # Where a delivery to a browser, or to a consumer that never acknowledges, begins and ends.
         "browsed": {},
         "no_ack_wanted": {},
-    }
+    },
+    DELIVERY_EVENTS,
 )
-"""State, event, next state; what a consumer does not hold cannot be acknowledged."""
+"""A delivery attempt; an event without a cell is one that it does not take part in."""
 
-SETTLED: Final = frozenset(state for state, cells in DELIVERY.items() if "close" not in cells)
+SETTLED: Final = frozenset(state for state in DELIVERY.states if (state, "close") not in DELIVERY)
 """States about which the connection has no more to say."""
 
 VERDICTS: Final[Mapping[str, str]] = MappingProxyType(
@@ -92,7 +95,7 @@ VERDICTS: Final[Mapping[str, str]] = MappingProxyType(
 
 _UNACKNOWLEDGED: Final = "unacknowledged"
 OUTCOMES: Final[Mapping[str, str]] = MappingProxyType(
-    {state: _UNACKNOWLEDGED for state in DELIVERY}
+    dict.fromkeys(DELIVERY.states, _UNACKNOWLEDGED)
     | {
         state: state
         for state in (

@@ -15,8 +15,9 @@ from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import FLAGS
 from wireyard.layers.jmq.report import Report
 from wireyard.layers.records import Position
+from wireyard.layers.states import StateTable
 
-__all__ = ["FLOW", "FLOW_EVENTS", "FLOW_RULES", "MAX_PAUSED", "Flow"]
+__all__ = ["FLOW", "FLOW_EVENTS", "MAX_PAUSED", "Flow"]
 
 MAX_PAUSED: Final = 1 << 16
 """Consumers and producers of all connections that may be paused at once; applications have tens."""
@@ -31,7 +32,7 @@ FLOW_EVENTS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """What each event is."""
 
-FLOW: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+FLOW: Final[StateTable[str, str, str]] = StateTable(
     {
         "flowing": {
             "send": "flowing",
@@ -47,12 +48,11 @@ FLOW: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "resume": "flowing",
             "stop": "stopped",
         },
-    }
+    },
+    FLOW_EVENTS,
+    state_rules={"paused": "sent_while_paused"},
 )
-"""State, event, next state. An event without a cell breaks the state's rule."""
-
-FLOW_RULES: Final[Mapping[str, str]] = MappingProxyType({"paused": "sent_while_paused"})
-"""The rule that an event without a cell breaks."""
+"""A consumer, a producer or a connection that may send, or not."""
 
 
 _OF_CONNECTION, _OF_ONE = FLAGS["F"], FLAGS["C"]
@@ -110,10 +110,10 @@ class Flow:
 
     def _step(self, who: int | None, event: str, row: Row, at: Position) -> None:
         state = self.state(who)
-        following = FLOW[state].get(event)
-        if following is None:
+        following, _, rule = FLOW.lookup(state, event)
+        if rule is not None:
             key = row.get("sys_message_id")
-            self._report.breach(FLOW_RULES[state], row, at, key)
+            self._report.breach(rule, row, at, key)
         elif following != state:
             if state != "flowing":
                 self._resume(who, at)

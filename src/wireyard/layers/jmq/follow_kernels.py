@@ -29,7 +29,7 @@ from wireyard.layers.jmq import receiver as receiving
 from wireyard.layers.jmq import requests
 from wireyard.layers.jmq import sender as sending
 from wireyard.layers.jmq import session as logins
-from wireyard.layers.jmq.delivery import DELIVERY, DELIVERY_EVENTS, SETTLED
+from wireyard.layers.jmq.delivery import DELIVERY, SETTLED
 from wireyard.layers.jmq.facts import RULES
 from wireyard.layers.jmq.follow_records import (
     Connections,
@@ -46,7 +46,8 @@ from wireyard.layers.jmq.receiver import Receiver
 from wireyard.layers.jmq.report import NEEDS_ALL
 from wireyard.layers.jmq.requests import Requests
 from wireyard.layers.jmq.sender import Sender
-from wireyard.layers.jmq.transaction import TRANSACTION_EVENTS
+from wireyard.layers.jmq.transaction import TRANSACTION
+from wireyard.layers.state_arrays import NEXT, RULE, transitions
 
 __all__ = [
     "ANSWERS",
@@ -117,7 +118,7 @@ RULE_CODES: Final = {rule: code for code, rule in enumerate(RULES)}
     )
 )  # fmt: skip
 
-USE_EVENTS: Final = tuple(TRANSACTION_EVENTS)
+USE_EVENTS: Final = TRANSACTION.events
 (_U_START, _U_SEND, _U_DENY_SEND, _U_ACK, _U_DENY_ACK, _U_END, _U_PREPARE, _U_ASK_COMMIT,
  _U_COMMIT, _U_DENY_COMMIT, _U_ROLL_BACK) = (
     USE_EVENTS.index(event)
@@ -125,8 +126,8 @@ USE_EVENTS: Final = tuple(TRANSACTION_EVENTS)
                   "prepare", "ask_commit", "commit", "deny_commit", "roll_back")
 )  # fmt: skip
 
-DELIVERY_STATES: Final = tuple(DELIVERY)
-_EVENTS: Final = tuple(DELIVERY_EVENTS)
+DELIVERY_STATES: Final = DELIVERY.states
+_EVENTS: Final = DELIVERY.events
 (_D_ACK, _D_ACK_IN, _D_EXPIRE, _D_BURY, _D_DECLINE, _D_CONFIRMED, _D_DENIED, _D_SEEN, _D_UNSEEN,
  _D_CLOSE_UNSEEN, _D_CLOSE) = (
     _EVENTS.index(event)
@@ -137,13 +138,13 @@ _EVENTS: Final = tuple(DELIVERY_EVENTS)
 _HELD, _BROWSED, _NO_ACK_WANTED = (
     DELIVERY_STATES.index(state) for state in ("held", "browsed", "no_ack_wanted")
 )
-_LOGIN_STATES: Final = tuple(logins.SESSION)
-_LOGIN_EVENTS: Final = tuple(logins.SESSION_EVENTS)
+_LOGIN_STATES: Final = logins.SESSION.states
+_LOGIN_EVENTS: Final = logins.SESSION.events
 (_HELLO, _HELLO_OK, _HELLO_REFUSED, _CHALLENGE, _LOGIN, _LOGIN_OK, _LOGIN_REFUSED, _CLIENT_BYE,
  _SERVER_BYE, _BYE_REPLY, _CLIENT_PACKET, _SERVER_PACKET) = range(len(_LOGIN_EVENTS))  # fmt: skip
 _NEW: Final = _LOGIN_STATES.index("new")
-_FLOW_STATES: Final = tuple(pausing.FLOW)
-_FLOW_EVENTS: Final = tuple(pausing.FLOW_EVENTS)
+_FLOW_STATES: Final = pausing.FLOW.states
+_FLOW_EVENTS: Final = pausing.FLOW.events
 _FLOWING: Final = _FLOW_STATES.index("flowing")
 _F_SEND, _F_SEND_LAST, _F_RESUME, _F_STOP = range(len(_FLOW_EVENTS))
 
@@ -182,18 +183,8 @@ _HAS_STATUS, _HAS_CONSUMER, _HAS_PRODUCER, _HAS_SESSION, _HAS_TRANSACTION, _HAS_
 _HAS_SIZE: Final = has("size")
 
 
-def _cells(table: Mapping[str, Mapping[str, str]], events: Sequence[str]) -> Any:
-    """Return a state table as ``[state, event]``: the next state, -1 where there is no cell."""
-    states = list(table)
-    found = np.full((len(states), len(events)), -1, np.int8)
-    for state, row in table.items():
-        for event, following in row.items():
-            found[states.index(state), events.index(event)] = states.index(following)
-    return found
-
-
 class Compiled(NamedTuple):
-    """The state tables and what belongs to packet types, flat: ``[state * events + event]``."""
+    """The state tables, each flat: ``[state * events + event]``, and what packet types mean."""
 
     delivery: Int8s
     settled: Int8s
@@ -224,21 +215,20 @@ def compiled() -> Compiled:
     reply_of = np.full(TYPES, -1, np.int32)
     for packet_type, reply in requests.REPLY_OF.items():
         reply_of[packet_type] = reply
-    rules = [RULE_CODES[logins.SESSION_RULES[s]] if s in logins.SESSION_RULES else -1
-             for s in _LOGIN_STATES]  # fmt: skip
-    flows = [
-        RULE_CODES[pausing.FLOW_RULES[s]] if s in pausing.FLOW_RULES else -1 for s in _FLOW_STATES
-    ]
+    delivery, login, flow = (
+        transitions(table, (), tuple(RULES)).astype(np.int8)
+        for table in (DELIVERY, logins.SESSION, pausing.FLOW)
+    )
     return Compiled(
-        _cells(DELIVERY, _EVENTS).ravel(),
+        delivery[:, :, NEXT].ravel(),
         np.array([state in SETTLED for state in DELIVERY_STATES], np.int8),
-        _cells(logins.SESSION, _LOGIN_EVENTS).ravel(),
-        np.array(rules, np.int8),
+        login[:, :, NEXT].ravel(),
+        login[:, :, RULE].ravel(),
         np.array([state in logins.STEADY for state in _LOGIN_STATES], np.int8),
         np.array([state in logins.LOGGING_IN for state in _LOGIN_STATES], np.int8),
         events,
-        _cells(pausing.FLOW, _FLOW_EVENTS).ravel(),
-        np.array(flows, np.int8),
+        flow[:, :, NEXT].ravel(),
+        flow[:, :, RULE].ravel(),
         reply_of,
         np.array([rule in NEEDS_ALL for rule in RULES], np.int8),
         np.array(
@@ -397,7 +387,7 @@ def _step_pause(
     state = pauses.state[who]
     following = tables.flow[state * _F_WIDTH + event]
     if following < 0:
-        _breach(tables, links, found, c, tables.flow_rules[state], row, -1, 1)
+        _breach(tables, links, found, c, tables.flow_rules[state * _F_WIDTH + event], row, -1, 1)
     elif following != state:
         if state != _FLOWING:
             _end_pause(p, links, pauses, c, flow, who, row)
@@ -504,7 +494,7 @@ def _login(
             event = _LOGIN_OK if accepted else _LOGIN_REFUSED
     following = tables.login[state * _L_WIDTH + event]
     if following < 0:
-        _breach(tables, links, found, c, tables.login_rules[state], row, -2, 1)
+        _breach(tables, links, found, c, tables.login_rules[state * _L_WIDTH + event], row, -2, 1)
     elif following != state:
         if event == _HELLO:
             links.known[c] = links.login_known[c] = links.packets[c] == 1

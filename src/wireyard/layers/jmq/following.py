@@ -54,7 +54,7 @@ _ADD_CONSUMER, _SET_CLIENTID, _RESUME_FLOW = 14, 50, 52
 _ACKNOWLEDGE, _REDELIVER, _DELETE_CONSUMER, _DELETE_PRODUCER = 24, 32, 16, 66
 _MARKS: Final = FLAGS["F"] | FLAGS["C"]
 _CLOSED: Final = np.array(
-    [k.DELIVERY_STATES.index(cells.get("close", state)) for state, cells in DELIVERY.items()],
+    [DELIVERY.states.index(DELIVERY.lookup(state, "close").state) for state in DELIVERY.states],
     np.int8,
 )
 
@@ -393,7 +393,7 @@ class Following:
         self.links = records.blank(
             records.Connections,
             links,
-            state=np.full(links, list(SESSION).index("new"), np.int8),
+            state=np.full(links, SESSION.states.index("new"), np.int8),
             open=np.zeros(len(k.CAPS) * links, np.int64),
             pause=self.whole,
             **{name: np.full(2 * links, -1, np.int32) for name in lists},
@@ -430,7 +430,7 @@ class Following:
         links, frame = self.links, self.frame
         seen_ended = np.zeros(frame.connections, bool)
         seen_ended[frame.connection_of_stream[(self.streams.seen != 0) & self.ended]] = True
-        states = list(SESSION)
+        states = SESSION.states
         refused = links.state == states.index("refused")
         names = np.array(["refused", "client", "server", "dropped", "open"])
         by = np.where(refused, 0, np.where(links.ended_by > 0, links.ended_by,

@@ -31,6 +31,7 @@ from wireyard.layers.jmq.follow_kernels import DELIVERY_STATES, USE_EVENTS
 from wireyard.layers.jmq.packet_columns import rank_of
 from wireyard.layers.jmq.requests import OK
 from wireyard.layers.jmq.transaction import TRANSACTION, TRANSACTION_OUTCOMES
+from wireyard.layers.state_arrays import NEXT, transitions
 from wireyard.layers.tables import as_fact_table
 
 __all__ = [
@@ -114,19 +115,13 @@ def _texts(values: list[str], codes: Any) -> pa.Array:
 
 # --- transactions ---------------------------------------------------------------------------
 
-_STATES: Final = tuple(TRANSACTION)
+_STATES: Final = TRANSACTION.states
 _OUTCOMES: Final = tuple(dict.fromkeys(TRANSACTION_OUTCOMES.values()))
 _OUTCOME_OF: Final = np.array(
     [_OUTCOMES.index(TRANSACTION_OUTCOMES[state]) for state in _STATES], np.int8
 )
 _OPEN, _ROLLED_BACK = _OUTCOMES.index("open"), _OUTCOMES.index("rolled_back")
-_CELLS: Final = np.array(
-    [
-        [_STATES.index(row[e]) if e in row else -1 for e in USE_EVENTS]
-        for row in TRANSACTION.values()
-    ],
-    np.int8,
-)
+_CELLS: Final = np.ascontiguousarray(transitions(TRANSACTION)[:, :, NEXT].astype(np.int8))
 _COUNTS: Final = np.array(
     [
         [{"send": 1, "deny_send": -1}.get(event, 0) for event in USE_EVENTS],
@@ -138,7 +133,7 @@ _START: Final = USE_EVENTS.index("start")
 _IN_TRANSACTION: Final = DELIVERY_STATES.index("in_transaction")
 _AFTER: Final = np.array(
     [
-        DELIVERY_STATES.index(DELIVERY["in_transaction"].get(outcome, "in_transaction"))
+        DELIVERY_STATES.index(DELIVERY.lookup("in_transaction", outcome).state)
         for outcome in _OUTCOMES
     ],
     np.int32,

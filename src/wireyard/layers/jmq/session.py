@@ -13,6 +13,7 @@ from wireyard.layers.jmq.facts import MAX_TEXT, Login, number, properties_of
 from wireyard.layers.jmq.report import Report
 from wireyard.layers.jmq.requests import OK
 from wireyard.layers.records import Position
+from wireyard.layers.states import Cell, StateTable
 
 __all__ = [
     "ALWAYS",
@@ -24,7 +25,6 @@ __all__ = [
     "PINGS",
     "SESSION",
     "SESSION_EVENTS",
-    "SESSION_RULES",
     "STEADY",
     "Session",
     "user_of",
@@ -48,7 +48,7 @@ SESSION_EVENTS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """What each event is."""
 
-SESSION: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+SESSION: Final[StateTable[str, str, str]] = StateTable(
     {
         # A capture may begin in the middle: then the first packet shows that a login went before.
         "new": {
@@ -115,12 +115,9 @@ SESSION: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "goodbye_reply": "closed",
             "server_packet": "closed",
         },
-    }
-)
-"""State, event, next state. An event without a cell breaks the state's rule and changes nothing."""
-
-SESSION_RULES: Final[Mapping[str, str]] = MappingProxyType(
-    {
+    },
+    SESSION_EVENTS,
+    state_rules={
         "greeting": "before_login",
         "challenged": "before_login",
         "authenticating": "before_login",
@@ -128,9 +125,9 @@ SESSION_RULES: Final[Mapping[str, str]] = MappingProxyType(
         "refused": "before_login",
         "closing": "after_goodbye",
         "closed": "after_goodbye",
-    }
+    },
 )
-"""The rule that an event without a cell breaks."""
+"""A connection from HELLO to GOODBYE."""
 
 ENDED_BY: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -155,7 +152,9 @@ _BY_SIDE: Final = {GOODBYE: ("client_goodbye", "server_goodbye")}
 _OTHER: Final = ("client_packet", "server_packet")
 _NAMED: Final = frozenset({*ALWAYS, *_BY_STATUS, *_BY_SIDE})
 STEADY: Final = frozenset(
-    state for state, row in SESSION.items() if {row.get(event) for event in _OTHER} == {state}
+    state
+    for state in SESSION.states
+    if all(SESSION.get((state, event)) == Cell(state) for event in _OTHER)
 )
 """States in which packets without an event of their own change nothing, as nearly all are."""
 
@@ -185,9 +184,9 @@ class Session:
         if packet_type in PINGS or (login.state in STEADY and packet_type not in _NAMED):
             return
         event = self._event(row, packet_type, from_client)
-        following = SESSION[login.state].get(event)
-        if following is None:
-            self._report.breach(SESSION_RULES[login.state], row, at)
+        following, _, rule = SESSION.lookup(login.state, event)
+        if rule is not None:
+            self._report.breach(rule, row, at)
         elif following != login.state:
             self._learn(login, event, row)
             login.state = following

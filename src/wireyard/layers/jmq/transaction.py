@@ -9,6 +9,7 @@ from typing import Final
 
 from wireyard.layers.jmq.facts import Use
 from wireyard.layers.records import Position
+from wireyard.layers.states import StateTable
 
 __all__ = ["TRANSACTION", "TRANSACTION_EVENTS", "TRANSACTION_OUTCOMES", "Transaction"]
 
@@ -31,7 +32,7 @@ TRANSACTION_EVENTS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """What each event is."""
 
-TRANSACTION: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+TRANSACTION: Final[StateTable[str, str, str]] = StateTable(
     {
         # What was begun before the capture, or on a connection that is not in it, is met later.
         "unseen": {
@@ -95,9 +96,11 @@ TRANSACTION: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "deny_acknowledge": "rolled_back",
             "leave": "rolled_back",
         },
-    }
+    },
+    TRANSACTION_EVENTS,
+    event_rules=dict.fromkeys(TRANSACTION_EVENTS, "transaction_over"),
 )
-"""State, event, next state. An event without a cell breaks ``transaction_over``."""
+"""A transaction, whatever connections take part in it."""
 
 TRANSACTION_OUTCOMES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -127,8 +130,8 @@ class Transaction:
 
     def take(self, use: Use) -> bool:
         """Take the next event; tell whether its state allows it."""
-        following = TRANSACTION[self.state].get(use.event)
-        if following is None:
+        following, _, rule = TRANSACTION.lookup(self.state, use.event)
+        if rule is not None:
             return False
         match use.event:
             case "start":

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from wireyard.formats.mqtt import layout
-from wireyard.layers.mqtt.flow_tables import Cell
+from wireyard.layers.states import Cell, StateTable
 
 __all__ = [
     "CONNECTION",
@@ -31,11 +31,11 @@ WILL_EVENTS: Final = (
 """``connected`` is CONNECT with a will; ``back`` is its client before the will's delay is over."""
 
 
-def _forbidden(state: str, rule: str) -> dict[str, Cell]:
+def _forbidden(state: str, rule: str) -> dict[str, Cell[str, str]]:
     return dict.fromkeys(CONNECTION_EVENTS, Cell(state, None, rule))
 
 
-CONNECTION: Final[Mapping[str, Mapping[str, Cell]]] = MappingProxyType(
+CONNECTION: Final[StateTable[str, str, str]] = StateTable(
     {
         "new": {
             **_forbidden("new", "connack_first"),
@@ -102,11 +102,12 @@ CONNECTION: Final[Mapping[str, Mapping[str, Cell]]] = MappingProxyType(
             "client_auth": Cell("closed"),
             "client_disconnect": Cell("closed"),
         },
-    }
+    },
+    CONNECTION_EVENTS,
 )
 """A connection from CONNECT to DISCONNECT; every cell is there."""
 
-WILL: Final[Mapping[str, Mapping[str, Cell]]] = MappingProxyType(
+WILL: Final[StateTable[str, str, str]] = StateTable(
     {
         "none": {
             **dict.fromkeys(WILL_EVENTS, Cell("none")),
@@ -126,7 +127,8 @@ WILL: Final[Mapping[str, Mapping[str, Cell]]] = MappingProxyType(
             "delay_over": Cell("none", "published"),
             "session_over": Cell("none", "published"),
         },
-    }
+    },
+    WILL_EVENTS,
 )
 """A will from CONNECT until it is published or dropped; every cell is there."""
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from wireyard.formats.mqtt import layout
-from wireyard.layers.mqtt.flow_tables import Cell
 from wireyard.layers.mqtt.flows import event_of
 from wireyard.layers.mqtt.notes import Notes
 from wireyard.layers.mqtt.properties import properties_of
@@ -16,6 +15,7 @@ from wireyard.layers.mqtt.requests import MAX_ASKED
 from wireyard.layers.mqtt.sessions import Direction
 from wireyard.layers.mqtt.state import Connection, Row
 from wireyard.layers.records import Position
+from wireyard.layers.states import Cell
 
 __all__ = ["MAX_UNPROVED", "Exchange"]
 
@@ -127,13 +127,13 @@ class Exchange:
         sender = direction.sender.step(packet_id, event)
         receiver = direction.receiver.step(packet_id, event)
         same = before is not None and _same(before, found)
-        again = sender.fact in ("repeated", "lost_ack") and same
+        again = sender.effect in ("repeated", "lost_ack") and same
         rule = sender.rule
-        if before is not None and sender.fact in ("repeated", "lost_ack") and not same:
+        if before is not None and sender.effect in ("repeated", "lost_ack") and not same:
             rule = "id_in_use"
         connection.broker.carried += before is None
         if before is None and isinstance(found, Message) and found.qos == 1 and row["dup"]:
-            found.is_repeated = sender.fact == "repeated" or connection.older
+            found.is_repeated = sender.effect == "repeated" or connection.older
         if again and before is not None:
             found = before
             _again(before, at, sender, receiver)
@@ -149,8 +149,8 @@ class Exchange:
         if direction.sender.over_quota:
             side = "client" if upward else "broker"
             connection.breaks(f"receive_maximum_{side}", upward, at, key)
-        notes.fact(sender.fact, connection.link, upward, packet_id, at)
-        notes.fact(receiver.fact, connection.link, upward, packet_id, at)
+        notes.fact(sender.effect, connection.link, upward, packet_id, at)
+        notes.fact(receiver.effect, connection.link, upward, packet_id, at)
 
     def acknowledge(self, connection: Connection, row: Row, at: Position, by_client: bool) -> None:
         """Take a PUBACK, PUBREC, PUBREL or PUBCOMP."""
@@ -169,7 +169,7 @@ class Exchange:
         if own.rule is not None:
             key = record.key if isinstance(record, Message) else None
             connection.breaks(own.rule, by_client, at, key)
-        fact = sender.fact or receiver.fact
+        fact = sender.effect or receiver.effect
         self._notes.fact(fact, connection.link, upward, packet_id, at)
         if isinstance(record, Message):
             if not by_client:
@@ -252,12 +252,14 @@ def _same(before: Message | Attempt, found: Message | Attempt) -> bool:
     return before.topic == found.topic and before.content == found.content
 
 
-def _again(record: Message | Attempt, at: Position, sender: Cell, receiver: Cell) -> None:
+def _again(
+    record: Message | Attempt, at: Position, sender: Cell[str, str], receiver: Cell[str, str]
+) -> None:
     """Note that a message was sent again."""
     if isinstance(record, Message):
         record.again.append(at)
-        record.copies += receiver.fact == "delivered" or record.qos == 1
+        record.copies += receiver.effect == "delivered" or record.qos == 1
     else:
         record.count += 1
         record.redelivered = True
-        record.lost_ack |= sender.fact == "lost_ack"
+        record.lost_ack |= sender.effect == "lost_ack"

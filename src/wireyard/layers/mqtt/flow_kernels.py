@@ -12,7 +12,6 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final
 
@@ -27,11 +26,10 @@ from wireyard.layers.mqtt.flow_tables import (
     IN_FLIGHT,
     RECEIVER,
     SENDER,
-    UNASKED,
-    Cell,
 )
 from wireyard.layers.mqtt.requests import MAX_ASKED
 from wireyard.layers.mqtt.rules import RULES
+from wireyard.layers.state_arrays import EFFECT, NEXT, NONE, RULE, transitions
 
 __all__ = [
     "FIRST_STATES",
@@ -55,8 +53,6 @@ Grid = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 Hashes = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 States = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 Table = np.ndarray[tuple[int, int, int, int], np.dtype[np.int32]]
-
-NONE: Final = -1
 
 
 class Packet(IntEnum):
@@ -174,35 +170,15 @@ class Breach(IntEnum):
 RULE_NAMES: Final = tuple(RULES)
 _FACTS: Final = tuple(FACTS)
 _EVENT: Final = {name: place for place, name in enumerate(EVENTS)}
-_STATES: Final = (tuple(SENDER), tuple(RECEIVER))
-_NEXT, _FACT, _RULE = range(3)
+_STATES: Final = (SENDER.states, RECEIVER.states)
 
 
-def _compiled(table: Mapping[str, Mapping[str, Cell]], states: tuple[str, ...]) -> Table:
-    """Return a table as numbers: state x event -> next state, fact and rule, -1 for none.
-
-    A cell that is not there has the state itself and the rule of `UNASKED`, and is marked by a
-    fact of -2.
-    """
-    found = np.full((1, max(map(len, _STATES)), len(EVENTS), 3), NONE, np.int32)
-    for state, event in ((one, other) for one in states for other in EVENTS):
-        cell = table[state].get(event)
-        row = found[0, states.index(state), _EVENT[event]]
-        if cell is None:
-            rule = UNASKED.get(event)
-            row[:] = states.index(state), _NO_CELL, RULE_NAMES.index(rule) if rule else NONE
-            continue
-        row[_NEXT] = states.index(cell.state)
-        row[_FACT] = _FACTS.index(cell.fact) if cell.fact else NONE
-        row[_RULE] = RULE_NAMES.index(cell.rule) if cell.rule else NONE
-    return found
-
-
-_NO_CELL: Final = -2
-TABLES: Final[Table] = np.concatenate(
-    [_compiled(table, states) for table, states in zip((SENDER, RECEIVER), _STATES, strict=True)]
+TABLES: Final[Table] = np.full(
+    (2, max(map(len, _STATES)), len(EVENTS), len(("next state", "effect", "rule"))), NONE, np.int32
 )
-"""Role (0 sends, 1 receives) x state x event -> next state, fact and rule."""
+"""Role (0 sends, 1 receives) x state x event -> next state, effect and rule, as `transitions`."""
+for _role, _table in enumerate((SENDER, RECEIVER)):
+    TABLES[_role, : len(_table.states)] = transitions(_table, _FACTS, RULE_NAMES)
 FIRST_STATES: Final = {
     known: np.array(
         [[states.index("free" if known else "unknown")] for states in _STATES], np.uint8
@@ -316,15 +292,15 @@ def _new_record(
 def _step(states: States, role: int, packet_id: int, event: int, limits: Ints) -> tuple[int, int]:
     """Take a packet of a flow; return the fact and the rule that it breaks."""
     cell = TABLES[role, states[role, packet_id], event]
-    if cell[_FACT] == _NO_CELL:
-        return NONE, int(cell[_RULE])
-    states[role, packet_id] = cell[_NEXT]
+    if cell[NEXT] == NONE:
+        return NONE, int(cell[RULE])
+    states[role, packet_id] = cell[NEXT]
     if role == 0:
         if event < 4:
             limits[_QUOTA] -= 1
         elif _FREES[event] and limits[_QUOTA] < limits[_MAXIMUM]:
             limits[_QUOTA] += 1
-    return int(cell[_FACT]), int(cell[_RULE])
+    return int(cell[EFFECT]), int(cell[RULE])
 
 
 @piece

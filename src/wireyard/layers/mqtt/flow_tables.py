@@ -16,17 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
-__all__ = ["EVENTS", "FACTS", "IN_FLIGHT", "RECEIVER", "SENDER", "UNASKED", "Cell"]
+from wireyard.layers.states import Cell, StateTable
 
-
-class Cell(NamedTuple):
-    """What an event does in a state: the next state, what happened, the rule that it breaks."""
-
-    state: str
-    fact: str | None = None
-    rule: str | None = None
+__all__ = ["EVENTS", "FACTS", "IN_FLIGHT", "RECEIVER", "SENDER", "UNASKED"]
 
 
 EVENTS: Final = (
@@ -36,7 +30,19 @@ EVENTS: Final = (
 )  # fmt: skip
 """``dup_1`` is a PUBLISH at QoS 1 with DUP; an error is a reason code of 128 or more."""
 
-SENDER: Final[Mapping[str, Mapping[str, Cell]]] = MappingProxyType(
+UNASKED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "pubrel": "pubrel_unasked",
+        "puback": "puback_unasked",
+        "puback_error": "puback_unasked",
+        "pubrec": "pubrec_unasked",
+        "pubrec_error": "pubrec_unasked",
+        "pubcomp": "pubcomp_unasked",
+    }
+)
+"""The rule that an event breaks where a state has no cell for it."""
+
+SENDER: Final[StateTable[str, str, str]] = StateTable(
     {
         "free": {
             "publish_1": Cell("published_1", "sent"),
@@ -215,11 +221,13 @@ SENDER: Final[Mapping[str, Mapping[str, Cell]]] = MappingProxyType(
             "resumed": Cell("free"),
             "discarded": Cell("free"),
         },
-    }
+    },
+    EVENTS,
+    event_rules=UNASKED,
 )
 """What the side that publishes does, and what it is answered."""
 
-RECEIVER: Final[Mapping[str, Mapping[str, Cell]]] = MappingProxyType(
+RECEIVER: Final[StateTable[str, str, str]] = StateTable(
     {
         "free": {
             "publish_1": Cell("owes_puback", "delivered"),
@@ -296,21 +304,11 @@ RECEIVER: Final[Mapping[str, Mapping[str, Cell]]] = MappingProxyType(
             "resumed": Cell("owes_pubcomp"),
             "discarded": Cell("free"),
         },
-    }
+    },
+    EVENTS,
+    event_rules=UNASKED,
 )
 """What the side that is published to gets, and what it answers."""
-
-UNASKED: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "pubrel": "pubrel_unasked",
-        "puback": "puback_unasked",
-        "puback_error": "puback_unasked",
-        "pubrec": "pubrec_unasked",
-        "pubrec_error": "pubrec_unasked",
-        "pubcomp": "pubcomp_unasked",
-    }
-)
-"""The rule that an event breaks where a state has no cell for it."""
 
 FACTS: Final[Mapping[str, str]] = MappingProxyType(
     {

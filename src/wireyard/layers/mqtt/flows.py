@@ -5,11 +5,12 @@ An endpoint runs the table of its role in each direction; who watches a connecti
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 from wireyard.formats.mqtt import layout
-from wireyard.layers.mqtt.flow_tables import IN_FLIGHT, UNASKED, Cell
+from wireyard.layers.mqtt.flow_tables import IN_FLIGHT
+from wireyard.layers.states import Cell, StateTable
 
 __all__ = ["MAX_IN_FLIGHT", "Flows", "event_of"]
 
@@ -65,7 +66,7 @@ class Flows:
 
     __slots__ = ("_first", "_quota", "_states", "_table", "receive_maximum")
 
-    def __init__(self, table: Mapping[str, Mapping[str, Cell]], known: bool = True) -> None:
+    def __init__(self, table: StateTable[str, str, str], known: bool = True) -> None:
         self._table = table
         self._first = "free" if known else "unknown"
         self._states: dict[int, str] = {}
@@ -81,12 +82,12 @@ class Flows:
         """Return the state of a packet identifier."""
         return self._states.get(packet_id, self._first)
 
-    def step(self, packet_id: int, event: str) -> Cell:
+    def step(self, packet_id: int, event: str) -> Cell[str, str]:
         """Take one packet of a flow; return what it did."""
         state = self._states.get(packet_id, self._first)
-        cell = self._table[state].get(event)
+        cell = self._table.get((state, event))
         if cell is None:
-            return Cell(state, None, UNASKED[event])
+            return self._table.lookup(state, event)
         self._states[packet_id] = cell.state
         freed = _QUOTA.get(event)
         if freed is not None and self._quota + freed <= self.receive_maximum:
@@ -110,7 +111,7 @@ class Flows:
         """
         event = _NEW_CONNECTION[kept]
         table = self._table
-        moved = {packet_id: table[state][event].state for packet_id, state in self._states.items()}
+        moved = {packet_id: table[state, event].state for packet_id, state in self._states.items()}
         if not kept:
             self._first = "free"
         first = self._first

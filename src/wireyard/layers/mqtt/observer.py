@@ -198,7 +198,7 @@ class Observer:
                 connection.breaks("wrong_side", by_client, at)
             return
         before = connection.state
-        cell = CONNECTION[before][event]
+        cell = CONNECTION[before, event]
         connection.state = cell.state
         if cell.rule is not None:
             connection.breaks(cell.rule, by_client, at)

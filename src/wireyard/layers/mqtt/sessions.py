@@ -84,13 +84,13 @@ class Will:
         self.delay_s = delay_s
         self.due: Position | None = None
         """When its delay is over, once it has begun."""
-        self.state = WILL["none"]["connected"].state
+        self.state = WILL["none", "connected"].state
 
     def step(self, event: str) -> str | None:
         """Take an event of `WILL_EVENTS`; return ``published``, ``dropped`` or None."""
-        cell = WILL[self.state][event]
+        cell = WILL[self.state, event]
         self.state = cell.state
-        return cell.fact
+        return cell.effect
 
 
 class Session:

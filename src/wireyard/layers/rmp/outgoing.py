@@ -170,7 +170,7 @@ class Outgoing:
         message.back.clear()
 
     def _happen(self, message: OwnMessage, event: OwnEvent) -> None:
-        message.state, effect = OWN[message.state, event]
+        message.state, effect, _ = OWN[message.state, event]
         match effect:
             case Effect.FREE:
                 del self._own[message.number]

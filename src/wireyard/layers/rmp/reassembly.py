@@ -169,7 +169,7 @@ class Reassembly:
         entry = self._open.get(key)
         arrival = self._arrival(entry, source, qos, fields, data)
         state = Arriving.ABSENT if entry is None else Arriving.OPEN
-        for step in ARRIVING[state, arrival][1]:
+        for step in ARRIVING[state, arrival].effect or ():
             match step:
                 case Step.KEEP:
                     assert entry is not None

@@ -194,7 +194,7 @@ class Requests:
 
     def _happen(self, id_: int, event: RequestEvent, now: float) -> None:
         request = self._requests[id_]
-        request.state = REQUESTS[request.state, event]
+        request.state = REQUESTS[request.state, event].state
         if request.state is not Asking.DONE:
             return
         del self._requests[id_]

@@ -1,7 +1,7 @@
 """The states of the layer as tables, no logic: messages that arrive, own messages, requests.
 
-A table maps a state and what happens in it to the next state and to what is done. A pair that is
-not in its table cannot happen, and looking it up is an error of ours.
+A pair of state and event that is not in its table cannot happen, and looking it up is an error of
+ours.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
+
+from wireyard.layers.states import Cell, StateTable
 
 __all__ = [
     "ABORT_REASONS",
@@ -67,29 +69,32 @@ class Step(StrEnum):
     IGNORE = "ignore the packet"
 
 
-_ABSENT, _OPEN = Arriving.ABSENT, Arriving.OPEN
-
-ARRIVING: Final = MappingProxyType(
+ARRIVING: Final[StateTable[Arriving, Arrival, tuple[Step, ...]]] = StateTable(
     {
-        (_ABSENT, Arrival.ONLY): (_ABSENT, (Step.WHOLE,)),
-        (_ABSENT, Arrival.FIRST): (_OPEN, (Step.BEGIN,)),
-        (_ABSENT, Arrival.REFUSED): (_ABSENT, (Step.REFUSE,)),
-        # A late joiner has no first packet, and nobody has the first ones of before the view.
-        (_ABSENT, Arrival.LATER): (_ABSENT, (Step.ORPHAN,)),
-        # Packet 1 again: its sender was interrupted and began anew.
-        (_OPEN, Arrival.ONLY): (_ABSENT, (Step.ABORT, Step.WHOLE)),
-        (_OPEN, Arrival.FIRST): (_OPEN, (Step.ABORT, Step.BEGIN)),
-        (_OPEN, Arrival.REFUSED): (_ABSENT, (Step.ABORT, Step.REFUSE)),
-        (_OPEN, Arrival.NEXT): (_OPEN, (Step.KEEP,)),
-        (_OPEN, Arrival.LAST): (_ABSENT, (Step.KEEP, Step.COMPLETE)),
-        (_OPEN, Arrival.REPEAT): (_OPEN, (Step.IGNORE,)),
-        (_OPEN, Arrival.CONFLICT): (_ABSENT, (Step.ABORT, Step.ORPHAN)),
-        (_OPEN, Arrival.GAP): (_ABSENT, (Step.ABORT, Step.ORPHAN)),
-        (_OPEN, Arrival.OVERSIZE): (_ABSENT, (Step.ABORT, Step.ORPHAN)),
-        (_OPEN, Arrival.OVERFLOW): (_ABSENT, (Step.ABORT,)),
-        (_OPEN, Arrival.VIEW): (_ABSENT, (Step.ABORT,)),
-        (_OPEN, Arrival.EXPIRY): (_ABSENT, (Step.ABORT,)),
-    }
+        Arriving.ABSENT: {
+            Arrival.ONLY: Cell(Arriving.ABSENT, (Step.WHOLE,)),
+            Arrival.FIRST: Cell(Arriving.OPEN, (Step.BEGIN,)),
+            Arrival.REFUSED: Cell(Arriving.ABSENT, (Step.REFUSE,)),
+            # A late joiner has no first packet, and nobody has the first ones of before the view.
+            Arrival.LATER: Cell(Arriving.ABSENT, (Step.ORPHAN,)),
+        },
+        Arriving.OPEN: {
+            # Packet 1 again: its sender was interrupted and began anew.
+            Arrival.ONLY: Cell(Arriving.ABSENT, (Step.ABORT, Step.WHOLE)),
+            Arrival.FIRST: Cell(Arriving.OPEN, (Step.ABORT, Step.BEGIN)),
+            Arrival.REFUSED: Cell(Arriving.ABSENT, (Step.ABORT, Step.REFUSE)),
+            Arrival.NEXT: Cell(Arriving.OPEN, (Step.KEEP,)),
+            Arrival.LAST: Cell(Arriving.ABSENT, (Step.KEEP, Step.COMPLETE)),
+            Arrival.REPEAT: Cell(Arriving.OPEN, (Step.IGNORE,)),
+            Arrival.CONFLICT: Cell(Arriving.ABSENT, (Step.ABORT, Step.ORPHAN)),
+            Arrival.GAP: Cell(Arriving.ABSENT, (Step.ABORT, Step.ORPHAN)),
+            Arrival.OVERSIZE: Cell(Arriving.ABSENT, (Step.ABORT, Step.ORPHAN)),
+            Arrival.OVERFLOW: Cell(Arriving.ABSENT, (Step.ABORT,)),
+            Arrival.VIEW: Cell(Arriving.ABSENT, (Step.ABORT,)),
+            Arrival.EXPIRY: Cell(Arriving.ABSENT, (Step.ABORT,)),
+        },
+    },
+    Arrival,
 )
 """A message number of a source, at a receiver."""
 
@@ -140,22 +145,29 @@ class Effect(StrEnum):
     FREE = "free the number"
 
 
-OWN: Final = MappingProxyType(
+OWN: Final[StateTable[Own, OwnEvent, Effect]] = StateTable(
     {
-        (Own.SENT, OwnEvent.PACKET): (Own.PARTLY, Effect.NOTHING),
-        (Own.SENT, OwnEvent.LAST): (Own.BACK, Effect.FREE),  # packet 1 of 1
-        # The ring will order all of it in the new view: sent again, it would be there twice.
-        (Own.SENT, OwnEvent.VIEW): (Own.SENT, Effect.NOTHING),
-        (Own.PARTLY, OwnEvent.PACKET): (Own.PARTLY, Effect.NOTHING),
-        (Own.PARTLY, OwnEvent.LAST): (Own.BACK, Effect.FREE),
-        # Every member dropped what it had of it, at the same packet.
-        (Own.PARTLY, OwnEvent.VIEW): (Own.TAIL, Effect.STOP),
-        (Own.PARTLY, OwnEvent.NO_ROOM): (Own.TAIL, Effect.STOP),
-        (Own.TAIL, OwnEvent.PACKET): (Own.TAIL, Effect.NOTHING),
-        (Own.TAIL, OwnEvent.VIEW): (Own.TAIL, Effect.NOTHING),
-        # Now no packet of it can be mistaken for one of the second time.
-        (Own.TAIL, OwnEvent.DRAINED): (Own.SENT, Effect.RESEND),
-    }
+        Own.SENT: {
+            OwnEvent.PACKET: Cell(Own.PARTLY, Effect.NOTHING),
+            OwnEvent.LAST: Cell(Own.BACK, Effect.FREE),  # packet 1 of 1
+            # The ring will order all of it in the new view: sent again, it would be there twice.
+            OwnEvent.VIEW: Cell(Own.SENT, Effect.NOTHING),
+        },
+        Own.PARTLY: {
+            OwnEvent.PACKET: Cell(Own.PARTLY, Effect.NOTHING),
+            OwnEvent.LAST: Cell(Own.BACK, Effect.FREE),
+            # Every member dropped what it had of it, at the same packet.
+            OwnEvent.VIEW: Cell(Own.TAIL, Effect.STOP),
+            OwnEvent.NO_ROOM: Cell(Own.TAIL, Effect.STOP),
+        },
+        Own.TAIL: {
+            OwnEvent.PACKET: Cell(Own.TAIL, Effect.NOTHING),
+            OwnEvent.VIEW: Cell(Own.TAIL, Effect.NOTHING),
+            # Now no packet of it can be mistaken for one of the second time.
+            OwnEvent.DRAINED: Cell(Own.SENT, Effect.RESEND),
+        },
+    },
+    OwnEvent,
 )
 """An own message that has a number, on a ring that gives its sender every packet back."""
 
@@ -183,10 +195,6 @@ class RequestEvent(StrEnum):
     CANCEL = "cancelled"
 
 
-def _ends(state: Asking, *events: RequestEvent) -> dict[tuple[Asking, RequestEvent], Asking]:
-    return {(state, event): Asking.DONE for event in events}
-
-
 _ENDS = (
     RequestEvent.ENOUGH,
     RequestEvent.ALL,
@@ -196,14 +204,16 @@ _ENDS = (
     RequestEvent.CANCEL,
 )
 
-REQUESTS: Final = MappingProxyType(
+REQUESTS: Final[StateTable[Asking, RequestEvent, str]] = StateTable(
     {
-        (Asking.ASKED, RequestEvent.REPLY): Asking.ANSWERED,
-        **_ends(Asking.ASKED, *_ENDS),
+        Asking.ASKED: {RequestEvent.REPLY: Asking.ANSWERED, **dict.fromkeys(_ENDS, Asking.DONE)},
         # A stall is silence after a reply, and one reply is under every bound.
-        (Asking.ANSWERED, RequestEvent.REPLY): Asking.ANSWERED,
-        **_ends(Asking.ANSWERED, *_ENDS, RequestEvent.TOO_MANY, RequestEvent.STALL),
-    }
+        Asking.ANSWERED: {
+            RequestEvent.REPLY: Asking.ANSWERED,
+            **dict.fromkeys((*_ENDS, RequestEvent.TOO_MANY, RequestEvent.STALL), Asking.DONE),
+        },
+    },
+    RequestEvent,
 )
 """A request. One that is done is forgotten, and a reply to it is a message like any other."""
 

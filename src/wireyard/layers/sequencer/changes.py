@@ -181,7 +181,7 @@ class Changes:
         promise = Promise(
             self._view, *ballot, held, *before, decision.cut, decision.members
         )  # fmt: skip
-        phase, _ = PHASES[phase, PhaseEvent.PREPARE]
+        phase = PHASES[phase, PhaseEvent.PREPARE].state
         return phase, [(sender, promise)]
 
     def _on_accept(self, phase: Phase, sender: Member, frame: Accept) -> tuple[Phase, Addressed]:
@@ -189,13 +189,13 @@ class Changes:
         if ballot != self._promised or phase is not Phase.PROMISED:
             return phase, []
         self._accepted = ballot, Decision(frame.members, frame.cut)
-        phase, _ = PHASES[phase, PhaseEvent.ACCEPT]
+        phase = PHASES[phase, PhaseEvent.ACCEPT].state
         return phase, [(sender, Accepted(self._view, *ballot))]
 
     # --- this member as a proposer ----------------------------------------------------------
 
     def _event(self, own: _OwnBallot, event: BallotEvent) -> Addressed:
-        own.stage, action = BALLOTS[own.stage, event]
+        own.stage, action, _ = BALLOTS[own.stage, event]
         if action is BallotAction.PREPARE:
             prepare = Prepare(self._view, *own.ballot, own.voters)
             return [(voter, prepare) for voter in own.voters]

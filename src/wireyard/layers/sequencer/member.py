@@ -391,7 +391,7 @@ class RingMember:
             self._step(PhaseEvent.INSTALL)
 
     def _step(self, event: PhaseEvent, reason: str = "") -> None:
-        self._phase, action = PHASES[self._phase, event]
+        self._phase, action, _ = PHASES[self._phase, event]
         if action is Action.FAIL or action is Action.CLOSE:
             self._links.close()
             if action is Action.FAIL:

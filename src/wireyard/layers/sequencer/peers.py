@@ -62,7 +62,7 @@ class Peers:
 
     def learn(self, place: int, event: AddressEvent) -> None:
         """Take note of what became known of an address."""
-        self._known[place] = ADDRESSES[self._known[place], event]
+        self._known[place] = ADDRESSES[self._known[place], event].state
 
     # --- connections that this process opens ------------------------------------------------
 

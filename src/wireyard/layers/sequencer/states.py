@@ -1,14 +1,15 @@
 """The states of a ring's member as tables, no logic: its own phase, its ballot, an address.
 
-A table maps a state and an event to the next state and to an action. A pair that is not in its
-table cannot happen, and looking it up is an error of ours.
+A pair of state and event that is not in its table cannot happen, and looking it up is an error of
+ours.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Final
+
+from wireyard.layers.states import Cell, StateTable
 
 __all__ = [
     "ADDRESSES",
@@ -63,27 +64,30 @@ class Action(StrEnum):
 
 
 _CHANGING = {
-    PhaseEvent.INSTALL: (Phase.MEMBER, Action.CHANGE),
-    PhaseEvent.EXCLUDED: (Phase.GONE, Action.FAIL),
-    PhaseEvent.EXPIRE: (Phase.GONE, Action.FAIL),
-    PhaseEvent.LEAVE: (Phase.GONE, Action.CLOSE),
+    PhaseEvent.INSTALL: Cell(Phase.MEMBER, Action.CHANGE),
+    PhaseEvent.EXCLUDED: Cell(Phase.GONE, Action.FAIL),
+    PhaseEvent.EXPIRE: Cell(Phase.GONE, Action.FAIL),
+    PhaseEvent.LEAVE: Cell(Phase.GONE, Action.CLOSE),
 }
 
-PHASES: Final = MappingProxyType(
+PHASES: Final[StateTable[Phase, PhaseEvent, Action]] = StateTable(
     {
-        (Phase.JOINING, PhaseEvent.ALONE): (Phase.MEMBER, Action.FOUND),
-        (Phase.JOINING, PhaseEvent.INSTALL): (Phase.MEMBER, Action.ENTER),
-        (Phase.JOINING, PhaseEvent.EXPIRE): (Phase.GONE, Action.FAIL),
-        (Phase.JOINING, PhaseEvent.LEAVE): (Phase.GONE, Action.CLOSE),
-        (Phase.MEMBER, PhaseEvent.PREPARE): (Phase.PROMISED, Action.PROMISE),
-        **{(Phase.MEMBER, event): cell for event, cell in _CHANGING.items()},
-        (Phase.PROMISED, PhaseEvent.PREPARE): (Phase.PROMISED, Action.PROMISE),
-        (Phase.PROMISED, PhaseEvent.ACCEPT): (Phase.ACCEPTED, Action.ACCEPT),
-        **{(Phase.PROMISED, event): cell for event, cell in _CHANGING.items()},
+        Phase.JOINING: {
+            PhaseEvent.ALONE: Cell(Phase.MEMBER, Action.FOUND),
+            PhaseEvent.INSTALL: Cell(Phase.MEMBER, Action.ENTER),
+            PhaseEvent.EXPIRE: Cell(Phase.GONE, Action.FAIL),
+            PhaseEvent.LEAVE: Cell(Phase.GONE, Action.CLOSE),
+        },
+        Phase.MEMBER: {PhaseEvent.PREPARE: Cell(Phase.PROMISED, Action.PROMISE), **_CHANGING},
+        Phase.PROMISED: {
+            PhaseEvent.PREPARE: Cell(Phase.PROMISED, Action.PROMISE),
+            PhaseEvent.ACCEPT: Cell(Phase.ACCEPTED, Action.ACCEPT),
+            **_CHANGING,
+        },
         # What it accepted goes with the new promise, for it may have been decided.
-        (Phase.ACCEPTED, PhaseEvent.PREPARE): (Phase.PROMISED, Action.PROMISE),
-        **{(Phase.ACCEPTED, event): cell for event, cell in _CHANGING.items()},
-    }
+        Phase.ACCEPTED: {PhaseEvent.PREPARE: Cell(Phase.PROMISED, Action.PROMISE), **_CHANGING},
+    },
+    PhaseEvent,
 )
 """A member. Nothing leads out of a promise but a view: what was not held then never will be."""
 
@@ -113,14 +117,21 @@ class BallotAction(StrEnum):
     DROP = "forget the ballot"
 
 
-BALLOTS: Final = MappingProxyType(
+BALLOTS: Final[StateTable[Stage, BallotEvent, BallotAction]] = StateTable(
     {
-        (Stage.IDLE, BallotEvent.CALL): (Stage.PREPARING, BallotAction.PREPARE),
-        (Stage.PREPARING, BallotEvent.ALL): (Stage.ACCEPTING, BallotAction.PROPOSE),
-        (Stage.PREPARING, BallotEvent.OVER): (Stage.IDLE, BallotAction.DROP),
-        (Stage.ACCEPTING, BallotEvent.ALL): (Stage.IDLE, BallotAction.DECIDE),
-        (Stage.ACCEPTING, BallotEvent.OVER): (Stage.IDLE, BallotAction.DROP),
-    }
+        Stage.IDLE: {
+            BallotEvent.CALL: Cell(Stage.PREPARING, BallotAction.PREPARE),
+        },
+        Stage.PREPARING: {
+            BallotEvent.ALL: Cell(Stage.ACCEPTING, BallotAction.PROPOSE),
+            BallotEvent.OVER: Cell(Stage.IDLE, BallotAction.DROP),
+        },
+        Stage.ACCEPTING: {
+            BallotEvent.ALL: Cell(Stage.IDLE, BallotAction.DECIDE),
+            BallotEvent.OVER: Cell(Stage.IDLE, BallotAction.DROP),
+        },
+    },
+    BallotEvent,
 )
 """A ballot of this member. Its voters never change: with others it is another ballot."""
 
@@ -144,17 +155,17 @@ class AddressEvent(StrEnum):
     MEMBER = "a beat of a process with a view"
 
 
-ADDRESSES: Final = MappingProxyType(
+ADDRESSES: Final[StateTable[Address, AddressEvent, str]] = StateTable(
     {
-        (state, event): after
-        for state in Address
-        for event, after in (
-            (AddressEvent.REFUSED, Address.FREE),
+        state: {
+            AddressEvent.REFUSED: Address.FREE,
             # Somebody came since; nothing is known of a process that only accepts.
-            (AddressEvent.CONNECTED, Address.UNKNOWN if state is Address.FREE else state),
-            (AddressEvent.JOINER, Address.JOINING),
-            (AddressEvent.MEMBER, Address.RING),
-        )
-    }
+            AddressEvent.CONNECTED: Address.UNKNOWN if state is Address.FREE else state,
+            AddressEvent.JOINER: Address.JOINING,
+            AddressEvent.MEMBER: Address.RING,
+        }
+        for state in Address
+    },
+    AddressEvent,
 )
 """Another address. The first of the joining ones forms the ring, once none is unknown."""
