@@ -28,8 +28,8 @@ import pyarrow as pa
 from wireyard.formats.base import Row
 from wireyard.layers.endpoints import connection_of
 from wireyard.layers.grouping import hash_keys, text_codes, text_hashes
+from wireyard.layers.jmq.connection_columns import Followed, follow_connections
 from wireyard.layers.jmq.facts import Delivery, Relay, Sending
-from wireyard.layers.jmq.follow import Followed, follow_connections
 from wireyard.layers.jmq.hop_columns import (
     FIRST_SEEN,
     Seen,

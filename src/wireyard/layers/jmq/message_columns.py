@@ -24,10 +24,10 @@ from wireyard.layers.grouping import (
     text_codes,
 )
 from wireyard.layers.jmq import conversations as scalar
+from wireyard.layers.jmq.codes import DELIVERY_STATES, USE_EVENTS
 from wireyard.layers.jmq.conversations import TEMPORARY
 from wireyard.layers.jmq.delivery import DELIVERY, OUTCOMES
 from wireyard.layers.jmq.facts import RULES
-from wireyard.layers.jmq.follow_kernels import DELIVERY_STATES, USE_EVENTS
 from wireyard.layers.jmq.packet_columns import rank_of
 from wireyard.layers.jmq.requests import OK
 from wireyard.layers.jmq.transaction import TRANSACTION, TRANSACTION_OUTCOMES

@@ -13,12 +13,15 @@ Rules of this file:
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from wireyard.accelerate import I64, array, kernel, piece
+from wireyard.accelerate import record as record_type
 from wireyard.formats.mqtt import layout
+from wireyard.layers.grouping import Int32s, Int64s
 from wireyard.layers.mqtt.exchange import MAX_UNPROVED
 from wireyard.layers.mqtt.flow_tables import (
     EVENTS,
@@ -38,6 +41,8 @@ __all__ = [
     "RULE_NAMES",
     "TABLES",
     "Breach",
+    "ConnectionState",
+    "Direction",
     "Flag",
     "Link",
     "Packet",
@@ -51,7 +56,6 @@ Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Shorts = np.ndarray[tuple[int], np.dtype[np.int32]]
 Grid = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 Hashes = np.ndarray[tuple[int, int], np.dtype[np.int64]]
-States = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 Table = np.ndarray[tuple[int, int, int, int], np.dtype[np.int32]]
 
 
@@ -158,6 +162,29 @@ class Link(IntEnum):
     ALIAS_MAXIMUM_DOWN = 6
 
 
+class Direction(NamedTuple):
+    """The messages of a session that go one way."""
+
+    states: Annotated[npt.NDArray[np.uint8], "uint8"]
+    """``[role * identifiers + packet identifier]``; role 0 is the side that publishes."""
+    carried: Int32s
+    """By packet identifier: the record of its message, -1 for none."""
+    limits: Int64s
+    """Quota and Receive Maximum."""
+
+
+class ConnectionState(NamedTuple):
+    """What is remembered of a connection while its packets are tracked."""
+
+    link: Int64s
+    """Values of `Link`."""
+    aliases: Int32s
+    """``[side * aliases + alias]``: the topic, -1 for none; side 0 is the client. Empty where no
+    packet has an alias."""
+    pings: Int32s
+    """PINGREQ packets that wait for PINGRESP, a ring."""
+
+
 class Breach(IntEnum):
     """A rule that a packet broke."""
 
@@ -231,10 +258,8 @@ _QUOTA, _MAXIMUM = 0, 1
 _MOST_BREACHES_A_PACKET: Final = 4
 
 _INTS: Final = array("int64")
-_SHORTS: Final = array("int32")
 _GRID: Final = array("int32", 2)
 _HASHES: Final = array("int64", 2)
-_STATE_GRID: Final = array("uint8", 2)
 _TABLE: Final = array("int32", 4, readonly=True)
 
 
@@ -289,12 +314,14 @@ def _new_record(
 
 
 @piece
-def _step(states: States, role: int, packet_id: int, event: int, limits: Ints) -> tuple[int, int]:
-    """Take a packet of a flow; return the fact and the rule that it breaks."""
-    cell = TABLES[role, states[role, packet_id], event]
+def _step(flow: Any, role: int, packet_id: int, event: int) -> tuple[int, int]:
+    """Apply a packet to a flow; return the effect and the rule that it breaks."""
+    at = role * len(flow.carried) + packet_id
+    cell = TABLES[role, flow.states[at], event]
     if cell[NEXT] == NONE:
         return NONE, int(cell[RULE])
-    states[role, packet_id] = cell[NEXT]
+    flow.states[at] = cell[NEXT]
+    limits = flow.limits
     if role == 0:
         if event < 4:
             limits[_QUOTA] -= 1
@@ -305,18 +332,19 @@ def _step(states: States, role: int, packet_id: int, event: int, limits: Ints) -
 
 @piece
 def _topic_of(
-    packets: Grid, packet: int, upward: bool, link: Ints, aliases: Grid, total: Ints, breaches: Grid
+    packets: Grid, packet: int, upward: bool, connection: Any, total: Ints, breaches: Grid
 ) -> int:
     """Return the topic that a PUBLISH means; -1 if that was never told."""
     topic, alias = packets[packet, Packet.TOPIC], packets[packet, Packet.ALIAS]
     if alias != NONE:
         side = 0 if upward else 1
-        most = link[Link.ALIAS_MAXIMUM_UP + side]
+        at = side * (len(connection.aliases) // 2) + alias
+        most = connection.link[Link.ALIAS_MAXIMUM_UP + side]
         above = most != NONE and alias > most
         if topic != total[Total.EMPTY_TOPIC]:
-            aliases[side, alias] = topic
+            connection.aliases[at] = topic
         else:
-            topic = aliases[side, alias]
+            topic = connection.aliases[at]
         if above:
             rule = _ALIAS_CLIENT if upward else _ALIAS_BROKER
             _breaks(breaches, total, rule, upward, packet, NONE)
@@ -330,17 +358,17 @@ def _topic_of(
 @piece
 def _publish_flow(
     packets: Grid, contents: Hashes, packet: int, topic: int, upward: bool, records: Grid,
-    states: States, carried: Shorts, limits: Ints, total: Ints, breaches: Grid,
+    flow: Any, total: Ints, breaches: Grid,
 ) -> None:  # fmt: skip
     packet_id, qos = packets[packet, Packet.ID], packets[packet, Packet.QOS]
     event = _PUBLISHED[qos - 1, packets[packet, Packet.FLAGS] & Flag.DUP]
-    before = carried[packet_id]
+    before = flow.carried[packet_id]
     if before == NONE and total[Total.CARRIED] >= total[Total.MOST_CARRIED]:
         total[Total.DROPPED_FLOWS] += 1
         _new_record(packets, records, total, packet, topic, upward)
         return
-    fact, rule = _step(states, 0, packet_id, event, limits)
-    received, _ = _step(states, 1, packet_id, event, limits)
+    fact, rule = _step(flow, 0, packet_id, event)
+    received, _ = _step(flow, 1, packet_id, event)
     again = before != NONE and fact in (_REPEATED, _LOST_ACK)
     if again:
         old = records[before, Record.PACKET]
@@ -366,7 +394,7 @@ def _publish_flow(
             records[record, Record.STATUS] |= Status.AGAIN | lost
     else:
         record = _new_record(packets, records, total, packet, topic, upward)
-        carried[packet_id] = record
+        flow.carried[packet_id] = record
         dup = packets[packet, Packet.FLAGS] & Flag.DUP != 0
         if (
             before == NONE
@@ -381,23 +409,23 @@ def _publish_flow(
         rule = _ID_IN_USE_BROKER
     if rule != NONE:
         _breaks(breaches, total, rule, upward, packet, named)
-    if limits[_QUOTA] < 0:
+    if flow.limits[_QUOTA] < 0:
         rule = _MAXIMUM_CLIENT if upward else _MAXIMUM_BROKER
         _breaks(breaches, total, rule, upward, packet, named)
 
 
 @piece
 def _acknowledge(
-    packets: Grid, packet: int, by_client: bool, upward: bool, records: Grid, states: States,
-    carried: Shorts, limits: Ints, link: Ints, total: Ints, breaches: Grid,
+    packets: Grid, packet: int, by_client: bool, upward: bool, records: Grid, flow: Any,
+    link: Ints, total: Ints, breaches: Grid,
 ) -> None:  # fmt: skip
     packet_id, code = packets[packet, Packet.ID], packets[packet, Packet.CODE]
     kind = packets[packet, Packet.KIND]
     event = _ANSWERS[kind - _PUBACK, 1 if code >= _ERROR else 0]
-    sent, sent_rule = _step(states, 0, packet_id, event, limits)
-    received, received_rule = _step(states, 1, packet_id, event, limits)
+    sent, sent_rule = _step(flow, 0, packet_id, event)
+    received, received_rule = _step(flow, 1, packet_id, event)
     rule = sent_rule if kind == _PUBREL else received_rule
-    record = carried[packet_id]
+    record = flow.carried[packet_id]
     if rule != NONE:
         _breaks(breaches, total, rule, by_client, packet, record if upward else NONE)
     fact = sent if sent != NONE else received
@@ -427,15 +455,16 @@ def _acknowledge(
 
 @piece
 def _asks_before(
-    packets: Grid, packet: int, by_client: bool, records: Grid, carried: Shorts, link: Ints,
-    pings: Shorts, since: int,
+    packets: Grid, packet: int, by_client: bool, records: Grid, carried: Shorts, connection: Any,
+    since: int,
 ) -> bool:  # fmt: skip
     """Return whether a packet answers a request that came behind another packet."""
     kind = packets[packet, Packet.KIND]
     if by_client or kind in (_PUBLISH, _PUBREL):
         return False
     if kind == _PINGRESP:
-        return bool(link[Link.PINGS] > 0 and pings[link[Link.PING_FIRST]] > since)
+        link = connection.link
+        return bool(link[Link.PINGS] > 0 and connection.pings[link[Link.PING_FIRST]] > since)
     record = carried[packets[packet, Packet.ID]]
     if packets[packet, Packet.ID] == 0 or record == NONE:
         return False
@@ -445,8 +474,8 @@ def _asks_before(
 
 @kernel(
     I64(
-        _GRID, _HASHES, I64, I64, _GRID, _STATE_GRID, _SHORTS, _INTS, _STATE_GRID, _SHORTS, _INTS,
-        _INTS, _GRID, _SHORTS, _INTS, _GRID,
+        _GRID, _HASHES, I64, I64, _GRID, record_type(Direction), record_type(Direction),
+        record_type(ConnectionState), _INTS, _GRID,
     )
 )  # fmt: skip
 def track(
@@ -455,15 +484,9 @@ def track(
     start: int,
     stop: int,
     records: Grid,
-    up: States,
-    up_carried: Shorts,
-    up_limits: Ints,
-    down: States,
-    down_carried: Shorts,
-    down_limits: Ints,
-    link: Ints,
-    aliases: Grid,
-    pings: Shorts,
+    up: Direction,
+    down: Direction,
+    connection: ConnectionState,
     total: Ints,
     breaches: Grid,
 ) -> int:
@@ -473,12 +496,14 @@ def track(
     ----------
     packets, contents
         Columns of `Packet`, and two hashes of each payload.
-    up, up_carried, up_limits
-        Of the session's direction from the client to the broker: states by role and packet
-        identifier, the record that each identifier stands for, and quota and Receive Maximum.
-    link, aliases, pings
-        What is remembered of the connection.
+    records
+        Columns of `Record`.
+    up, down
+        The directions of the session: from the client to the broker, and back.
+    total, breaches
+        Values of `Total`; columns of `Breach`.
     """
+    link, pings = connection.link, connection.pings
     for packet in range(start, stop):
         if total[Total.BREACHES] + _MOST_BREACHES_A_PACKET > len(breaches):
             return packet
@@ -486,26 +511,24 @@ def track(
         by_client = flags & Flag.BY_CLIENT != 0
         since = total[Total.CONFIRMS_FROM]
         if since != NONE and _asks_before(
-            packets, packet, by_client, records, up_carried, link, pings, since
+            packets, packet, by_client, records, up.carried, connection, since
         ):
             return packet
         if kind == _PUBLISH:
             qos = packets[packet, Packet.QOS]
             if packets[packet, Packet.TOPIC] == NONE or qos < 0 or qos > 2:
                 continue
-            topic = _topic_of(packets, packet, by_client, link, aliases, total, breaches)
+            topic = _topic_of(packets, packet, by_client, connection, total, breaches)
             if topic == NONE:
                 continue
             if qos > 0 and packets[packet, Packet.ID] > 0:
                 if by_client:
                     _publish_flow(
-                        packets, contents, packet, topic, True, records, up, up_carried,
-                        up_limits, total, breaches,
+                        packets, contents, packet, topic, True, records, up, total, breaches
                     )  # fmt: skip
                 else:
                     _publish_flow(
-                        packets, contents, packet, topic, False, records, down, down_carried,
-                        down_limits, total, breaches,
+                        packets, contents, packet, topic, False, records, down, total, breaches
                     )  # fmt: skip
                 continue
             record = _new_record(packets, records, total, packet, topic, by_client)
@@ -537,12 +560,10 @@ def track(
             upward = by_client == (kind == _PUBREL)
             if upward:
                 _acknowledge(
-                    packets, packet, by_client, True, records, up, up_carried, up_limits, link,
-                    total, breaches,
+                    packets, packet, by_client, True, records, up, link, total, breaches
                 )  # fmt: skip
             else:
                 _acknowledge(
-                    packets, packet, by_client, False, records, down, down_carried, down_limits,
-                    link, total, breaches,
+                    packets, packet, by_client, False, records, down, link, total, breaches
                 )  # fmt: skip
     return stop

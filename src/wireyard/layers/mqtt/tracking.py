@@ -27,6 +27,8 @@ from wireyard.layers.mqtt.flow_kernels import (
     RULE_NAMES,
     TABLES,
     Breach,
+    ConnectionState,
+    Direction,
     Flag,
     Link,
     Packet,
@@ -261,12 +263,12 @@ class _Direction:
         self.limits: Ints = np.full(2, MAX_IN_FLIGHT, np.int64)
 
     @property
-    def arrays(self) -> tuple[Any, Any, Ints]:
-        """States by role and identifier, the record of each identifier, quota and maximum."""
+    def arrays(self) -> Direction:
+        """The same as the kernel takes them."""
         if self._states is None:
             self._states = np.repeat(self._first, self._identifiers, axis=1)
             self._carried = np.full(self._identifiers, NONE, np.int32)
-        return self._states, self._carried, self.limits
+        return Direction(self._states.reshape(-1), self._carried, self.limits)
 
     def connect(self, kept: bool, receive_maximum: int) -> list[int]:
         """Begin a new connection; return what is over with that."""
@@ -322,10 +324,15 @@ class _Known:
         self._aliases: Any = None
         self._pings: Any = None
 
-    def aliases(self, connection: Connection, needed: bool) -> Any:
-        """Return what each alias stands for, by direction: upward first."""
-        if not needed:
-            return _NO_ALIASES
+    def arrays(self, connection: Connection, has_aliases: bool) -> ConnectionState:
+        """Return the same as the kernel takes it."""
+        aliases = self._topics_of(connection) if has_aliases else _NO_ALIASES
+        if self._pings is None:
+            self._pings = np.empty(MAX_ASKED, np.int32)
+        return ConnectionState(self.link, aliases.reshape(-1), self._pings)
+
+    def _topics_of(self, connection: Connection) -> Any:
+        """Return the topic of each alias, by side: that of the client first."""
         if self._aliases is None:
             self._aliases = np.full((2, 1 << 16), NONE, np.int32)
         for place, upward in enumerate((True, False)):
@@ -336,13 +343,6 @@ class _Known:
                 most = NONE if owner.maximum is None else owner.maximum
                 self.link[Link.ALIAS_MAXIMUM_UP + place] = most
         return self._aliases
-
-    @property
-    def pings(self) -> Any:
-        """The requests that wait for an answer, as a ring."""
-        if self._pings is None:
-            self._pings = np.empty(MAX_ASKED, np.int32)
-        return self._pings
 
 
 _NO_ALIASES: Final = np.empty((2, 0), np.int32)
@@ -434,11 +434,9 @@ class _Tracker:
         total[Total.MOST_CARRIED] = connection.broker.most_carried
         arrays = (
             self._found.records,
-            *session.up.arrays,  # type: ignore[attr-defined]
-            *session.down.arrays,  # type: ignore[attr-defined]
-            known.link,
-            known.aliases(connection, self._has_aliases),
-            known.pings,
+            session.up.arrays,  # type: ignore[attr-defined]
+            session.down.arrays,  # type: ignore[attr-defined]
+            known.arrays(connection, self._has_aliases),
             total,
             self._breaches,
         )

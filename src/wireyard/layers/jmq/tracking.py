@@ -1,8 +1,8 @@
-"""JMQ connections followed in columns: what the kernel needs, and the state that it leaves.
+"""JMQ connections tracked in columns: the input of the kernel, and the state that it leaves.
 
 The columns of packets (``packet_columns.py``) get numbers for what packets name: requests,
-consumers, messages, transactions, sessions. Then the kernel (``follow_kernels.py``) runs over them,
-and what is still under way at the end is ended. ``follow.py`` makes tables of it.
+consumers, messages, transactions, sessions. Then the kernel (``connection_kernels.py``) runs over
+them, and what is still under way at the end is ended. ``connection_columns.py`` makes tables of it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import pyarrow as pa
 from wireyard.formats.jmq.layout import FLAGS, HEADERS, MESSAGE_TYPES
 from wireyard.layers.endpoints import endpoints_of
 from wireyard.layers.grouping import dense_ids, text_codes
-from wireyard.layers.jmq import follow_kernels as k
-from wireyard.layers.jmq import follow_records as records
+from wireyard.layers.jmq import codes as k
+from wireyard.layers.jmq import connection_state as records
+from wireyard.layers.jmq.connection_kernels import track_packets
 from wireyard.layers.jmq.delivery import DELIVERY
 from wireyard.layers.jmq.facts import properties_of, text
 from wireyard.layers.jmq.packet_columns import (
@@ -32,7 +33,7 @@ from wireyard.layers.jmq.receiver import DEAD_MESSAGE_QUEUE
 from wireyard.layers.jmq.session import SESSION
 from wireyard.layers.jmq.walk import BY_BROKER, BY_CLIENT
 
-__all__ = ["Following"]
+__all__ = ["Tracking"]
 
 _ROOM: Final = 1 << 16
 _NUMBERED: Final = {
@@ -59,7 +60,7 @@ _CLOSED: Final = np.array(
 )
 
 
-class Following:
+class Tracking:
     """The packets of some connections, their keys, and what the kernel found, step after step.
 
     Parameters
@@ -408,7 +409,7 @@ class Following:
         kept: list[list[Any]] = [[], [], []]
         row = 0
         while row < self.rows:
-            row = k.follow(
+            row = track_packets(
                 row, tables, p, self.q, self.streams, self.links, self.waiting, self.consumers,
                 self.held, self.pauses, found, _ROOM,
             )  # fmt: skip

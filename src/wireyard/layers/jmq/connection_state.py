@@ -1,4 +1,4 @@
-"""The columns and the state of JMQ connections as records of arrays, for ``follow_kernels.py``.
+"""The columns and the state of JMQ connections as records of arrays, for ``connection_kernels.py``.
 
 A row is the index of a packet in the columns; -1 is none. A code is the index of a text. A slot is
 the number of a key that packets name: a consumer, a request id, a held message.

@@ -1,6 +1,6 @@
 """First phase of the columnar engine, key: source and connection. Packets are followed.
 
-The kernel (``follow_kernels.py``) follows all connections; what it found becomes columns here:
+The kernel (``connection_kernels.py``) tracks all connections; what it found becomes columns here:
 facts that are final, and records for the phases behind.
 """
 
@@ -21,9 +21,8 @@ from wireyard.formats.jmq.layout import FLAGS
 from wireyard.formats.message_id import message_id_text
 from wireyard.layers.endpoints import endpoint, endpoints_of
 from wireyard.layers.grouping import decode_texts, dense_ids, text_codes
-from wireyard.layers.jmq import follow_kernels as k
+from wireyard.layers.jmq import codes as k
 from wireyard.layers.jmq.facts import RULES, Login, Relay, properties_of, text
-from wireyard.layers.jmq.following import Following
 from wireyard.layers.jmq.packet_columns import (
     GPACKET,
     JMQ,
@@ -36,6 +35,7 @@ from wireyard.layers.jmq.relays import MESSAGE_ACK, MESSAGE_DATA, relays
 from wireyard.layers.jmq.requests import OK
 from wireyard.layers.jmq.rows import session_row
 from wireyard.layers.jmq.session import user_of
+from wireyard.layers.jmq.tracking import Tracking
 from wireyard.layers.jmq.walk import NEEDED
 from wireyard.layers.records import Position
 from wireyard.layers.tables import as_fact_table, fact_table, join_tables
@@ -98,7 +98,7 @@ def follow_connections(
     return _Tables(Frame(tables), frozenset(ended)).run()
 
 
-class _Tables(Following):
+class _Tables(Tracking):
     """What was found, as tables."""
 
     def run(self) -> Followed:

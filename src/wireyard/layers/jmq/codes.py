@@ -1,0 +1,201 @@
+"""Codes for kernels: packet types, rules, states and events of JMQ connections as numbers.
+
+They are made from the scalar classes: `compiled` has the state tables as arrays, and what each
+packet type does, from the handlers of `Connection`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES
+from wireyard.layers.grouping import Int8s, Int32s, Int64s
+from wireyard.layers.jmq import connection as scalar
+from wireyard.layers.jmq import consumers as holding
+from wireyard.layers.jmq import flow as pausing
+from wireyard.layers.jmq import receiver as receiving
+from wireyard.layers.jmq import requests
+from wireyard.layers.jmq import sender as sending
+from wireyard.layers.jmq import session as logins
+from wireyard.layers.jmq.delivery import DELIVERY, SETTLED
+from wireyard.layers.jmq.facts import RULES
+from wireyard.layers.jmq.receiver import Receiver
+from wireyard.layers.jmq.report import NEEDS_ALL
+from wireyard.layers.jmq.requests import Requests
+from wireyard.layers.jmq.sender import Sender
+from wireyard.layers.jmq.transaction import TRANSACTION
+from wireyard.layers.state_arrays import NEXT, RULE, transitions
+
+NOTHING, PACKET, SEEN, MISSED = range(4)
+"""Kinds of rows: says nothing; a JMQ packet to follow; shows only that its stream is there; lost
+or damaged bytes."""
+
+HANDLERS: Final[Sequence[Callable[..., None]]] = (
+    Sender.send, Receiver.deliver, Requests.answer, Requests.ask, Receiver.add, Receiver.delete,
+    Receiver.acknowledge, Receiver.browse, Receiver.redeliver, Sender.start, Sender.commit,
+    Sender.roll_back, Sender.set_client_id, Receiver.resume, Sender.resume, Sender.prepare,
+    Sender.end, Sender.delete_producer, Receiver.destroy_session,
+)  # fmt: skip
+(
+    SENDS, DELIVERS, ANSWERS, ASKS, ADDS, DELETES, ACKNOWLEDGES, BROWSES, REDELIVERS,
+    STARTS, COMMITS, ROLLS_BACK, SETS_CLIENT_ID, RESUMES, IS_RESUMED, PREPARES, ENDS,
+    DELETES_PRODUCER, DESTROYS, ASKS_BACK, ANSWERS_BACK,
+) = range(len(HANDLERS) + 2)  # fmt: skip
+"""What a packet does, by its type and direction."""
+TYPES: Final = 256
+"""Packet types below this have cells of their own; any other is like the last, which none has."""
+
+
+def _handlers(by_type: Mapping[int, Any], other: int) -> Any:
+    codes = np.full(TYPES, other, np.int8)
+    for packet_type, (part, handle) in by_type.items():
+        code = HANDLERS.index(handle)
+        asked_back = part == scalar.ASKED_BY_SERVER
+        codes[packet_type] = ANSWERS_BACK if code == ANSWERS and asked_back else code
+    return codes
+
+
+FROM_CLIENT: Final = _handlers(scalar.FROM_CLIENT, ASKS)
+FROM_SERVER: Final = _handlers(scalar.FROM_SERVER, ASKS_BACK)
+
+RULE_CODES: Final = {rule: code for code, rule in enumerate(RULES)}
+(
+    BEFORE_LOGIN, SECOND_LOGIN, AFTER_GOODBYE, REPLY_WITHOUT_REQUEST, REQUEST_ID_REUSED,
+    UNKNOWN_CONSUMER, HANDED_OVER_TWICE, ACKNOWLEDGED_NOTHING, MALFORMED_RECORDS,
+    SENT_WHILE_PAUSED, TRANSACTION_OVER, SEQUENCE_GAP, SEQUENCE_BACK, SEQUENCE_REUSED,
+    TRANSACTION_ID_MISSING,
+) = (
+    RULE_CODES[rule]
+    for rule in (
+        "before_login", "second_login", "after_goodbye", "reply_without_request",
+        "request_id_reused", "unknown_consumer", "handed_over_twice", "acknowledged_nothing",
+        "malformed_records", "sent_while_paused", "transaction_over", "sequence_gap",
+        "sequence_back", "sequence_reused", "transaction_id_missing",
+    )
+)  # fmt: skip
+
+USE_EVENTS: Final = TRANSACTION.events
+(U_START, U_SEND, U_DENY_SEND, U_ACK, U_DENY_ACK, U_END, U_PREPARE, U_ASK_COMMIT,
+ U_COMMIT, U_DENY_COMMIT, U_ROLL_BACK) = (
+    USE_EVENTS.index(event)
+    for event in ("start", "send", "deny_send", "acknowledge", "deny_acknowledge", "end",
+                  "prepare", "ask_commit", "commit", "deny_commit", "roll_back")
+)  # fmt: skip
+
+DELIVERY_STATES: Final = DELIVERY.states
+EVENTS: Final = DELIVERY.events
+(D_ACK, D_ACK_IN, D_EXPIRE, D_BURY, D_DECLINE, D_CONFIRMED, D_DENIED, D_SEEN, D_UNSEEN,
+ D_CLOSE_UNSEEN, D_CLOSE) = (
+    EVENTS.index(event)
+    for event in ("acknowledge", "acknowledge_in_transaction", "expire", "bury", "decline",
+                  "confirmed", "denied", "redeliver_seen", "redeliver_unseen", "close_unseen",
+                  "close")
+)  # fmt: skip
+HELD, BROWSED, NO_ACK_WANTED = (
+    DELIVERY_STATES.index(state) for state in ("held", "browsed", "no_ack_wanted")
+)
+LOGIN_STATES: Final = logins.SESSION.states
+LOGIN_EVENTS: Final = logins.SESSION.events
+(HELLO, HELLO_OK, HELLO_REFUSED, CHALLENGE, LOGIN, LOGIN_OK, LOGIN_REFUSED, CLIENT_BYE,
+ SERVER_BYE, BYE_REPLY, CLIENT_PACKET, SERVER_PACKET) = range(len(LOGIN_EVENTS))  # fmt: skip
+NEW: Final = LOGIN_STATES.index("new")
+FLOW_STATES: Final = pausing.FLOW.states
+FLOW_EVENTS: Final = pausing.FLOW.events
+FLOWING: Final = FLOW_STATES.index("flowing")
+F_SEND, F_SEND_LAST, F_RESUME, F_STOP = range(len(FLOW_EVENTS))
+
+CAPS: Final = ("MAX_WAITING", "MAX_HELD", "MAX_CONSUMERS", "MAX_PAUSED", "MAX_TRANSACTIONS")
+CAP_WAITING, CAP_HELD, CAP_CONSUMERS, CAP_PAUSED, CAP_TRANSACTIONS = range(len(CAPS))
+
+CAP_COUNT: Final = len(CAPS)
+
+OK: Final = requests.OK
+WANTED, TRANSACTED = FLAGS["A"], FLAGS["T"]
+LAST_OF_CONNECTION, LAST_OF_ONE = FLAGS["F"], FLAGS["C"]
+WITHOUT_T: Final = scalar.WITHOUT_T
+SEND_REPLY: Final = requests.SEND_REPLY
+UNDELIVERABLE, DEAD, EXPIRED = receiving.UNDELIVERABLE, receiving.DEAD, receiving.EXPIRED
+NEVER_ACKNOWLEDGES: Final = receiving.NO_ACKNOWLEDGE
+LAST_MESSAGE_TYPE: Final = max(MESSAGE_TYPES)
+LONG: Final[Any] = np.int64
+"""The type that kernels declare numbers as where several ways to them meet."""
+WORD, HALF = (1 << 32) - 1, 1 << 31
+ROOM: Final = 16
+"""The most things of a kind that one packet makes."""
+
+PROPERTIES: Final = (
+    "status", "consumer", "producer", "session", "transaction", "next_transaction", "ack_mode",
+    "ack_type", "dead_reason", "count_only", "set_redelivered", "size", "level",
+)  # fmt: skip
+
+
+def has(name: str) -> int:
+    """Return the bit of `Properties.present` that tells whether a packet has a property."""
+    return 1 << PROPERTIES.index(name)
+
+
+HAS_STATUS, HAS_CONSUMER, HAS_PRODUCER, HAS_SESSION, HAS_TRANSACTION, HAS_NEXT = map(
+    has, PROPERTIES[:6]
+)
+HAS_SIZE: Final = has("size")
+
+
+class Compiled(NamedTuple):
+    """The state tables, each flat: ``[state * events + event]``, and what packet types mean."""
+
+    delivery: Int8s
+    settled: Int8s
+    login: Int8s
+    login_rules: Int8s
+    steady: Int8s
+    logging_in: Int8s
+    login_events: Int8s
+    """By type: the event; -1 any other packet, -2 one that is no event, -3 and -4 replies whose
+    status decides, -5 one whose direction does."""
+    flow: Int8s
+    flow_rules: Int8s
+    reply_of: Int32s
+    needs_all: Int8s
+    """By rule: whether packets that were not seen may explain that it is broken."""
+    caps: Int64s
+    """The most things of a connection that may be open at once, in the order of `CAPS`."""
+
+
+def compiled() -> Compiled:
+    """Return the tables for `follow`."""
+    events = np.full(TYPES, -1, np.int8)
+    events[list(logins.PINGS)] = -2
+    for packet_type, event in logins.ALWAYS.items():
+        events[packet_type] = LOGIN_EVENTS.index(event)
+    events[logins.HELLO_REPLY], events[logins.LOGIN_REPLY] = -3, -4
+    events[logins.GOODBYE] = -5
+    reply_of = np.full(TYPES, -1, np.int32)
+    for packet_type, reply in requests.REPLY_OF.items():
+        reply_of[packet_type] = reply
+    delivery, login, flow = (
+        transitions(table, (), tuple(RULES)).astype(np.int8)
+        for table in (DELIVERY, logins.SESSION, pausing.FLOW)
+    )
+    return Compiled(
+        delivery[:, :, NEXT].ravel(),
+        np.array([state in SETTLED for state in DELIVERY_STATES], np.int8),
+        login[:, :, NEXT].ravel(),
+        login[:, :, RULE].ravel(),
+        np.array([state in logins.STEADY for state in LOGIN_STATES], np.int8),
+        np.array([state in logins.LOGGING_IN for state in LOGIN_STATES], np.int8),
+        events,
+        flow[:, :, NEXT].ravel(),
+        flow[:, :, RULE].ravel(),
+        reply_of,
+        np.array([rule in NEEDS_ALL for rule in RULES], np.int8),
+        np.array(
+            [requests.MAX_WAITING, holding.MAX_HELD, holding.MAX_CONSUMERS, pausing.MAX_PAUSED,
+             sending.MAX_TRANSACTIONS]
+        ),
+    )  # fmt: skip
+
+
+D_WIDTH, L_WIDTH, F_WIDTH = len(EVENTS), len(LOGIN_EVENTS), len(FLOW_EVENTS)

@@ -1,0 +1,373 @@
+"""The kernel that tracks JMQ connections: `Connection` over integer columns.
+
+It does what `wireyard.layers.jmq.connection.Connection` and its parts do, packet by packet, and is
+judged against them. The rules stand there: their state tables and handlers come as ``codes.py`` has
+them. State is in arrays with one slot for each key that packets name (a consumer, a request id, a
+held message), so nothing is looked up and nothing allocated.
+
+Rules of this file, and of the other kernels of this folder:
+
+1. A row is the index of a packet in the columns; -1 is none. A code is the index of a text.
+2. Slots that must be kept in the order of insertion are doubly linked lists.
+3. The kernel returns as soon as a buffer of what it found may be full, and goes on from there.
+4. `p` are the packets, `q` the properties of control packets, `links` the connections, `c` the
+   connection of the row; `at` is where the row's properties are, -1 for none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wireyard.accelerate import I64, kernel, piece, record
+from wireyard.layers.jmq import codes as k
+from wireyard.layers.jmq.connection_state import (
+    Connections,
+    Consumers,
+    Found,
+    Held,
+    Packets,
+    Pauses,
+    Properties,
+    Streams,
+    Waiting,
+)
+from wireyard.layers.jmq.consumer_kernels import (
+    admit,
+    append,
+    breach,
+    by_type,
+    end_pause,
+    forget_consumer,
+    let_go,
+    release,
+    remove_consumer,
+    send_message,
+    step_delivery,
+    step_pause,
+    unlink,
+    use,
+)
+from wireyard.layers.jmq.session_kernels import log_in, miss_packets, number_packet
+
+__all__ = ["track_packets"]
+
+
+@piece
+def begin_transaction(
+    tables: Any, links: Any, held: Any, found: Any, c: int, row: int, transaction: int, slot: int
+) -> None:
+    use(links, found, c, row, transaction, k.U_START, 0)
+    if not held.begun[slot] and admit(tables, links, found, c, k.CAP_TRANSACTIONS):
+        held.begun[slot] = 1
+
+
+@kernel(
+    I64(I64, *map(record, (k.Compiled, Packets, Properties, Streams, Connections, Waiting,
+                           Consumers, Held, Pauses, Found)), I64),
+)  # fmt: skip
+def track_packets(
+    start: int, tables: Any, p: Any, q: Any, streams: Any, links: Any, waiting: Any,
+    consumers: Any, held: Any, pauses: Any, found: Any, room: int,
+) -> int:  # fmt: skip
+    """Track connections by their packets, which stand in the order of time within each connection.
+
+    Returns
+    -------
+    row
+        The first packet that was not taken, because a buffer of `found` is nearly full; or how
+        many packets there are.
+    """
+    for row in range(start, len(p.kind)):
+        if (found.counts[0] + k.ROOM > room or found.counts[1] + k.ROOM > room
+                or found.counts[2] + k.ROOM > room):  # fmt: skip
+            return row
+        kind = p.kind[row]
+        if kind == k.NOTHING:
+            continue
+        s = p.stream[row]
+        c = k.LONG(streams.connection[s])
+        if kind == k.MISSED:
+            if streams.seen[s] and links.active[c]:
+                miss_packets(tables, links, pauses, c)
+            continue
+        streams.seen[s] = 1
+        if kind == k.SEEN:
+            continue
+        links.active[c] = 1
+        from_client = streams.from_client[s] != 0
+        at = k.LONG(p.properties[row])
+        transaction = p.transaction[row]
+        number_packet(p, tables, streams, links, found, c, s, row)
+        if p.flags[row] & k.TRANSACTED != 0 and p.version[row] > k.WITHOUT_T and transaction == 0:
+            breach(tables, links, found, c, k.TRANSACTION_ID_MISSING, row, -1, 1)
+        log_in(p, q, tables, links, found, c, from_client, row)
+
+        handler = p.handler[row]
+        present = k.LONG(q.present[at]) if at >= 0 else 0
+        asks = True
+        # The request that takes effect with this packet, its reply, and whether that says yes.
+        settled, reply, accepted = -1, -1, True
+
+        if handler == k.SENDS:
+            p.client_id[row] = links.client_id[c]
+            send_message(p, tables, links, pauses, found, c, 2 * c + 1, row)
+            if transaction != 0:
+                use(links, found, c, row, transaction, k.U_SEND, 1)
+        elif handler == k.DELIVERS:
+            asks = False
+            consumer = p.consumer[row]
+            if not consumers.there[consumer] or consumers.deleted[consumer]:
+                breach(tables, links, found, c, k.UNKNOWN_CONSUMER, row, -1, 1)
+            p.client_id[row] = links.client_id[c]
+            if consumers.there[consumer]:
+                p.state[row] = consumers.begins[consumer]
+                p.subscription[row] = consumers.subscription[consumer]
+                p.of_dead[row] = consumers.of_dead[consumer]
+            else:
+                p.state[row] = k.HELD
+                room_for = admit(tables, links, found, c, k.CAP_CONSUMERS)
+                if not room_for and links.first_consumer[c] >= 0:
+                    first = links.first_consumer[c]
+                    remove_consumer(p, tables, links, consumers, held, c, first)
+                    room_for = admit(tables, links, found, c, k.CAP_CONSUMERS)
+                if room_for:
+                    consumers.there[consumer], consumers.begins[consumer] = 1, k.HELD
+                    consumers.of_dead[consumer] = consumers.deleted[consumer] = 0
+                    consumers.subscription[consumer] = consumers.session[consumer] = -1
+                    append(
+                        links.first_consumer, links.last_consumer, consumers.before,
+                        consumers.after, c, consumer,
+                    )  # fmt: skip
+            if consumers.there[consumer] and not tables.settled[p.state[row]]:
+                message = p.message[row]
+                again = held.row[message]
+                if again >= 0:
+                    p.state[again] = tables.delivery[p.state[again] * k.D_WIDTH + k.D_CLOSE]
+                    let_go(links, consumers, held, c, message)
+                room_for = admit(tables, links, found, c, k.CAP_HELD)
+                if not room_for and consumers.first_held[consumer] >= 0:
+                    let_go(links, consumers, held, c, consumers.first_held[consumer])
+                    room_for = admit(tables, links, found, c, k.CAP_HELD)
+                if room_for:
+                    held.row[message], held.consumer[message] = row, consumer
+                    append(
+                        consumers.first_held, consumers.last_held, held.before, held.after,
+                        consumer, message,
+                    )  # fmt: skip
+                    if again >= 0:
+                        breach(tables, links, found, c, k.HANDED_OVER_TWICE, row, -1, 1)
+            send_message(p, tables, links, pauses, found, c, 2 * c, row)
+        elif handler in (k.ANSWERS, k.ANSWERS_BACK):
+            asks = False
+            slot = p.request[row]
+            asked = waiting.row[slot]
+            packet_type = p.packet_type[row]
+            if asked >= 0 and (
+                packet_type == k.SEND_REPLY
+                or tables.reply_of[by_type(p.packet_type[asked])] == packet_type
+            ):
+                side = 2 * c + (handler == k.ANSWERS_BACK)
+                waiting.row[slot] = -1
+                unlink(
+                    links.first_waiting, links.last_waiting, waiting.before, waiting.after, side,
+                    slot,
+                )  # fmt: skip
+                release(links, c, k.CAP_WAITING)
+                p.answer[asked] = row
+                if handler == k.ANSWERS:
+                    settled, reply = asked, row
+                    accepted = present & k.HAS_STATUS != 0 and q.status[at] == k.OK
+            else:
+                breach(tables, links, found, c, k.REPLY_WITHOUT_REQUEST, row, -2, 1)
+        elif handler in (k.RESUMES, k.IS_RESUMED):
+            asks = False
+            flow = 2 * c + (handler == k.IS_RESUMED)
+            who = p.pause[row] if p.pause[row] >= 0 else links.pause[flow]
+            event = k.F_RESUME
+            if handler == k.IS_RESUMED and present & k.HAS_SIZE != 0 and q.size[at] == 0:
+                event = k.F_STOP
+            step_pause(p, tables, links, pauses, found, c, flow, who, event, row)
+        elif handler == k.REDELIVERS:
+            asks = False
+            if p.malformed[row]:
+                breach(tables, links, found, c, k.MALFORMED_RECORDS, row, -2, 1)
+            event = k.D_SEEN if at >= 0 and q.set_redelivered[at] != 0 else k.D_UNSEEN
+            for block in range(p.blocks[row], p.blocks[row + 1]):
+                step_delivery(
+                    p, tables, links, consumers, held, c, held.block_message[block], event
+                )
+        elif handler == k.ACKNOWLEDGES:
+            if at < 0 or q.count_only[at] == 0:
+                if p.malformed[row]:
+                    breach(tables, links, found, c, k.MALFORMED_RECORDS, row, -2, 1)
+                event = k.D_ACK_IN if transaction != 0 else k.D_ACK
+                if at >= 0 and q.ack_type[at] == k.UNDELIVERABLE:
+                    event = k.D_DECLINE
+                elif at >= 0 and q.ack_type[at] == k.DEAD:
+                    event = k.D_EXPIRE if q.dead_reason[at] == k.EXPIRED else k.D_BURY
+                strange, many = k.LONG(-1), 0
+                for block in range(p.blocks[row], p.blocks[row + 1]):
+                    delivered = step_delivery(
+                        p, tables, links, consumers, held, c, held.block_message[block], event
+                    )
+                    if delivered >= 0:
+                        p.acknowledged[delivered], p.joined[delivered] = row, transaction
+                        held.pending[block] = 1
+                    else:
+                        many += 1
+                        strange = block if strange < 0 else strange
+                if strange >= 0:
+                    breach(tables, links, found, c, k.ACKNOWLEDGED_NOTHING, row, strange, many)
+                if transaction != 0:
+                    blocks = p.blocks[row + 1] - p.blocks[row]
+                    use(links, found, c, row, transaction, k.U_ACK, blocks)
+        elif handler == k.COMMITS and present & k.HAS_TRANSACTION != 0:
+            use(links, found, c, row, q.transaction[at], k.U_ASK_COMMIT, 0)
+
+        if asks and p.flags[row] & k.WANTED != 0:
+            p.asked[row] = 1
+            slot = p.request[row]
+            side = 2 * c + (handler == k.ASKS_BACK)
+            room_for = True
+            if waiting.row[slot] >= 0:
+                breach(tables, links, found, c, k.REQUEST_ID_REUSED, row, -2, 1)
+                unlink(
+                    links.first_waiting, links.last_waiting, waiting.before, waiting.after, side,
+                    slot,
+                )  # fmt: skip
+            elif not admit(tables, links, found, c, k.CAP_WAITING):
+                first = links.first_waiting[side]
+                room_for = first >= 0
+                if room_for:
+                    waiting.row[first] = -1
+                    unlink(
+                        links.first_waiting, links.last_waiting, waiting.before, waiting.after,
+                        side, first,
+                    )  # fmt: skip
+            if room_for:
+                waiting.row[slot] = row
+                append(
+                    links.first_waiting, links.last_waiting, waiting.before, waiting.after, side,
+                    slot,
+                )  # fmt: skip
+        elif asks and handler != k.ASKS_BACK:
+            settled = row
+
+        if settled < 0:
+            continue
+        # --- what a request decides -------------------------------------------------------
+        handler = p.handler[settled]
+        asked_at = k.LONG(p.properties[settled])
+        asked_for = k.LONG(q.present[asked_at]) if asked_at >= 0 else 0
+        answered_with = present if reply >= 0 else 0
+        if handler == k.SENDS:
+            if not accepted and p.transaction[settled] != 0:
+                use(links, found, c, row, p.transaction[settled], k.U_DENY_SEND, 1)
+        elif handler == k.ACKNOWLEDGES:
+            event = k.D_CONFIRMED if accepted else k.D_DENIED
+            for block in range(p.blocks[settled], p.blocks[settled + 1]):
+                if held.pending[block]:
+                    delivered = step_delivery(
+                        p, tables, links, consumers, held, c, held.block_message[block], event
+                    )
+                    if delivered >= 0 and not accepted:
+                        p.acknowledged[delivered], p.joined[delivered] = -1, 0
+            only_count = asked_at >= 0 and q.count_only[asked_at] != 0
+            if not accepted and p.transaction[settled] != 0 and not only_count:
+                blocks = p.blocks[settled + 1] - p.blocks[settled]
+                use(links, found, c, row, p.transaction[settled], k.U_DENY_ACK, blocks)
+        elif handler in (k.ADDS, k.BROWSES):
+            if accepted and answered_with & k.HAS_CONSUMER != 0:
+                consumer = q.consumer_slot[at]
+                if consumers.there[consumer]:
+                    remove_consumer(p, tables, links, consumers, held, c, consumer)
+                room_for = admit(tables, links, found, c, k.CAP_CONSUMERS)
+                if not room_for and links.first_consumer[c] >= 0:
+                    first = links.first_consumer[c]
+                    remove_consumer(p, tables, links, consumers, held, c, first)
+                    room_for = admit(tables, links, found, c, k.CAP_CONSUMERS)
+                if room_for:
+                    consumers.there[consumer], consumers.deleted[consumer] = 1, 0
+                    consumers.begins[consumer] = k.BROWSED if handler == k.BROWSES else k.HELD
+                    consumers.subscription[consumer] = consumers.session[consumer] = -1
+                    consumers.of_dead[consumer] = 0
+                    if handler == k.ADDS and asked_at >= 0:
+                        if q.ack_mode[asked_at] == k.NEVER_ACKNOWLEDGES:
+                            consumers.begins[consumer] = k.NO_ACK_WANTED
+                        consumers.subscription[consumer] = q.subscription[asked_at]
+                        consumers.of_dead[consumer] = q.of_dead[asked_at]
+                        consumers.session[consumer] = q.session_slot[asked_at]
+                    append(
+                        links.first_consumer, links.last_consumer, consumers.before,
+                        consumers.after, c, consumer,
+                    )  # fmt: skip
+                    session = consumers.session[consumer]
+                    if session >= 0:
+                        append(
+                            consumers.first_of_session, consumers.last_of_session,
+                            consumers.before_of_session, consumers.after_of_session, session,
+                            consumer,
+                        )  # fmt: skip
+        elif handler == k.DELETES:
+            if accepted and asked_for & k.HAS_CONSUMER != 0:
+                consumer = q.consumer_slot[asked_at]
+                if consumers.there[consumer] and not consumers.deleted[consumer]:
+                    last = k.LONG(p.message[settled])
+                    unseen = last < 0 or held.row[last] < 0
+                    message = k.LONG(consumers.first_held[consumer])
+                    while message >= 0:
+                        following = k.LONG(held.after[message])
+                        if unseen:
+                            step_delivery(
+                                p, tables, links, consumers, held, c, message, k.D_CLOSE_UNSEEN
+                            )
+                        unseen = unseen or message == last
+                        message = following
+                    consumers.deleted[consumer] = 1
+                    if consumers.first_held[consumer] < 0:
+                        forget_consumer(links, consumers, c, consumer)
+                who = p.pause[settled]
+                if who >= 0 and pauses.state[who] != k.FLOWING:
+                    end_pause(p, links, pauses, c, 2 * c, who, row)
+        elif handler == k.DESTROYS:
+            if accepted and asked_for & k.HAS_SESSION != 0:
+                session = q.session_slot[asked_at]
+                while consumers.first_of_session[session] >= 0:
+                    consumer = consumers.first_of_session[session]
+                    remove_consumer(p, tables, links, consumers, held, c, consumer)
+        elif handler == k.DELETES_PRODUCER:
+            who = p.pause[settled]
+            if accepted and who >= 0 and pauses.state[who] != k.FLOWING:
+                end_pause(p, links, pauses, c, 2 * c + 1, who, row)
+        elif handler == k.SETS_CLIENT_ID:
+            if accepted:
+                links.client_id[c] = q.client_id[asked_at] if asked_at >= 0 else -1
+        elif handler == k.STARTS:
+            if accepted and answered_with & k.HAS_TRANSACTION != 0:
+                begin_transaction(
+                    tables, links, held, found, c, row, q.transaction[at], q.transaction_slot[at]
+                )
+        elif handler in (k.COMMITS, k.ROLLS_BACK, k.PREPARES, k.ENDS):
+            named = asked_at if asked_for & k.HAS_TRANSACTION != 0 else k.LONG(-1)
+            if named < 0 and answered_with & k.HAS_TRANSACTION != 0:
+                named = at
+                if handler == k.COMMITS:
+                    use(links, found, c, row, q.transaction[at], k.U_ASK_COMMIT, 0)
+            if named >= 0 and (accepted or handler == k.COMMITS):
+                event = k.U_END
+                if handler == k.COMMITS:
+                    event = k.U_COMMIT if accepted else k.U_DENY_COMMIT
+                elif handler == k.ROLLS_BACK:
+                    event = k.U_ROLL_BACK
+                elif handler == k.PREPARES:
+                    event = k.U_PREPARE
+                use(links, found, c, row, q.transaction[named], event, 0)
+                slot = q.transaction_slot[named]
+                if event in (k.U_COMMIT, k.U_ROLL_BACK) and held.begun[slot]:
+                    held.begun[slot] = 0
+                    release(links, c, k.CAP_TRANSACTIONS)
+                if handler == k.COMMITS and accepted and answered_with & k.HAS_NEXT != 0:
+                    begin_transaction(
+                        tables, links, held, found, c, row, q.next_transaction[at], q.next_slot[at]
+                    )
+    return len(p.kind)

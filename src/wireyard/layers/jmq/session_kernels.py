@@ -1,0 +1,111 @@
+"""Logins, and the numbers of senders, in columns: `Session` and `Runs`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wireyard.accelerate import piece
+from wireyard.layers.jmq import codes as k
+from wireyard.layers.jmq.consumer_kernels import breach, by_type, release, unlink
+
+__all__ = ["log_in", "miss_packets", "number_packet"]
+
+
+@piece
+def number_packet(
+    p: Any, tables: Any, streams: Any, links: Any, found: Any, c: int, s: int, row: int
+) -> None:
+    """Take the number of a packet: `Runs`."""
+    if not streams.from_client[s]:
+        if p.packet_type[row] < 1 or p.packet_type[row] > k.LAST_MESSAGE_TYPE:
+            streams.address[s] = row
+        else:
+            own = streams.address[s]
+            if (own < 0 or p.ip_high[own] != p.ip_high[row] or p.ip_low[own] != p.ip_low[row]
+                    or p.port[own] != p.port[row]):  # fmt: skip
+                return
+    sequence = p.sequence[row]
+    if streams.place[s] < 0:
+        streams.first[s] = sequence
+    else:
+        ahead = ((sequence - streams.stop[s] + k.HALF) & k.WORD) - k.HALF
+        if ahead == 0:
+            streams.stop[s] += 1
+            streams.highest[s] = row
+            return
+        sequence = streams.stop[s] + ahead
+        if ahead < 0:
+            top = streams.highest[s]
+            if (p.ip_high[top] != p.ip_high[row] or p.ip_low[top] != p.ip_low[row]
+                    or p.port[top] != p.port[row]):  # fmt: skip
+                return
+            new = p.timestamp[row] > p.timestamp[top]
+            if ahead == -1:
+                new = (
+                    p.timestamp[row] != p.timestamp[top] or p.packet_type[row] != p.packet_type[top]
+                )
+            if new:
+                rule = k.SEQUENCE_REUSED if sequence >= streams.start[s] else k.SEQUENCE_BACK
+                breach(tables, links, found, c, rule, row, -1, 1)
+            return
+        at = found.counts[2]
+        found.run_stream[at], found.run_place[at] = s, streams.place[s]
+        found.run_start[at], found.run_stop[at] = streams.start[s], streams.stop[s]
+        found.counts[2] = at + 1
+    streams.start[s], streams.stop[s] = sequence, sequence + 1
+    streams.place[s] = streams.highest[s] = row
+
+
+@piece
+def log_in(
+    p: Any, q: Any, tables: Any, links: Any, found: Any, c: int, from_client: bool, row: int
+) -> None:
+    """Take a packet of either side: `Session`."""
+    if links.opened[c] < 0:
+        links.opened[c] = row
+    links.packets[c] += 1
+    links.size[c] += p.size[row]
+    links.last[c] = row
+    event = k.LONG(tables.login_events[by_type(p.packet_type[row])])
+    state = links.state[c]
+    if event == -2 or (event == -1 and tables.steady[state]):
+        return
+    if event == -1:
+        event = k.CLIENT_PACKET if from_client else k.SERVER_PACKET
+    elif event == -5:
+        event = k.CLIENT_BYE if from_client else k.SERVER_BYE
+    elif event < 0:
+        at = p.properties[row]
+        accepted = at >= 0 and q.present[at] & k.HAS_STATUS != 0 and q.status[at] == k.OK
+        if event == -3:
+            event = k.HELLO_OK if accepted else k.HELLO_REFUSED
+        else:
+            event = k.LOGIN_OK if accepted else k.LOGIN_REFUSED
+    following = tables.login[state * k.L_WIDTH + event]
+    if following < 0:
+        breach(tables, links, found, c, tables.login_rules[state * k.L_WIDTH + event], row, -2, 1)
+    elif following != state:
+        if event == k.HELLO:
+            links.known[c] = links.login_known[c] = links.packets[c] == 1
+            links.hello[c] = row
+        elif event == k.LOGIN:
+            links.user[c] = row
+        elif event in (k.LOGIN_OK, k.LOGIN_REFUSED, k.HELLO_REFUSED):
+            links.status[c] = row
+        elif event in (k.CLIENT_BYE, k.SERVER_BYE) and links.ended_by[c] == 0:
+            links.ended_by[c] = 1 if event == k.CLIENT_BYE else 2
+        links.state[c] = following
+
+
+@piece
+def miss_packets(tables: Any, links: Any, pauses: Any, c: int) -> None:
+    """Take that packets are missing, or damaged."""
+    links.known[c] = 0
+    if links.opened[c] >= 0 and tables.logging_in[links.state[c]]:
+        links.state[c] = k.NEW
+    for flow in range(2 * c, 2 * c + 2):
+        while links.first_paused[flow] >= 0:
+            who = links.first_paused[flow]
+            pauses.state[who] = k.FLOWING
+            unlink(links.first_paused, links.last_paused, pauses.before, pauses.after, flow, who)
+            release(links, c, k.CAP_PAUSED)
