@@ -28,10 +28,9 @@ from tests.layers.rmp import make as rmp
 from wireyard.formats.base import Row
 from wireyard.formats.mqtt import layout
 from wireyard.layers.jmq.chain import CHAIN as JMQ
-from wireyard.layers.mqtt.connections import CONNECTION, connection_event
+from wireyard.layers.mqtt.connection import CONNECTION, connection_event
 from wireyard.layers.mqtt.derive import CHAIN as MQTT
-from wireyard.layers.mqtt.flow_tables import RECEIVER, SENDER
-from wireyard.layers.mqtt.flows import Flows, event_of
+from wireyard.layers.mqtt.qos import RECEIVER, SENDER, Flows, event_of
 from wireyard.layers.mqtt.retained import Retained, Value
 from wireyard.layers.mqtt.subscriptions import Subscription, Subscriptions
 from wireyard.layers.rmp import Delivered, Event, MessageId, QoS, Want

@@ -10,8 +10,9 @@ from wireyard.layers.jmq.delivery import DELIVERY
 from wireyard.layers.jmq.flow import FLOW
 from wireyard.layers.jmq.session import SESSION
 from wireyard.layers.jmq.transaction import TRANSACTION
-from wireyard.layers.mqtt.connections import CONNECTION, WILL
-from wireyard.layers.mqtt.flow_tables import RECEIVER, SENDER
+from wireyard.layers.mqtt.connection import CONNECTION
+from wireyard.layers.mqtt.qos import RECEIVER, SENDER
+from wireyard.layers.mqtt.will import WILL
 from wireyard.layers.state_arrays import EFFECT, NEXT, NONE, RULE, transitions
 from wireyard.layers.states import Cell, StateTable
 

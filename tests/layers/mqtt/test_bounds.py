@@ -9,18 +9,16 @@ import pytest
 from tests.layers.mqtt.make import Capture
 from wireyard.formats.mqtt import layout
 from wireyard.formats.mqtt.filters import Filter
-from wireyard.layers.mqtt import requests, state
-from wireyard.layers.mqtt.broker import Broker
+from wireyard.layers.mqtt import connection, subscriptions
 from wireyard.layers.mqtt.directions import known_streams, sides_of
-from wireyard.layers.mqtt.exchange import Exchange
-from wireyard.layers.mqtt.flow_tables import RECEIVER, SENDER
-from wireyard.layers.mqtt.flows import MAX_IN_FLIGHT, Flows
-from wireyard.layers.mqtt.notes import Notes
 from wireyard.layers.mqtt.observer import Observer
-from wireyard.layers.mqtt.records import Client, Link, Position, Subscribed
+from wireyard.layers.mqtt.publish import Exchange
+from wireyard.layers.mqtt.qos import MAX_IN_FLIGHT, RECEIVER, SENDER, Flows
+from wireyard.layers.mqtt.records import Client, Link, Notes, Subscribed
 from wireyard.layers.mqtt.retained import Retained, Value
-from wireyard.layers.mqtt.sessions import MAX_FILTERS, Session
+from wireyard.layers.mqtt.session import MAX_FILTERS, Broker, Session
 from wireyard.layers.mqtt.subscriptions import Subscription, Subscriptions
+from wireyard.layers.records import Position
 
 MILLION: Final = 1_000_000
 KEPT: Final = 10_000
@@ -109,7 +107,7 @@ def test_messages_half_way() -> None:
 def test_what_waits_for_an_answer() -> None:
     """Requests without an answer, and packets before a CONNACK that never comes."""
     capture = Capture()
-    most = requests.MAX_ASKED
+    most = subscriptions.MAX_ASKED
     capture.connect("asks")
     for packet_id in range(1, 2 * most + 1):
         capture.put("asks", True, layout.UNSUBSCRIBE, packet_id=packet_id, filters=(Filter("a"),))
@@ -118,7 +116,7 @@ def test_what_waits_for_an_answer() -> None:
         "early", True, layout.CONNECT,
         client_id="early", clean_start=True, keep_alive=0,
     )  # fmt: skip
-    for _ in range(state.MAX_EARLY + 5):
+    for _ in range(connection.MAX_EARLY + 5):
         capture.put("early", True, layout.PINGREQ)
     capture.put("early", False, layout.PINGRESP)
     observer = Observer(known_streams(sides_of(capture.rows)))

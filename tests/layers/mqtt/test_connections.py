@@ -5,16 +5,15 @@ from __future__ import annotations
 import pytest
 
 from wireyard.formats.mqtt import layout
-from wireyard.layers.mqtt.connections import (
+from wireyard.layers.mqtt.connection import (
     CONNECTION,
     CONNECTION_EVENTS,
     FLOWING,
     PLAIN,
-    WILL,
-    WILL_EVENTS,
     connection_event,
 )
-from wireyard.layers.mqtt.rules import RULES
+from wireyard.layers.mqtt.violations import RULES
+from wireyard.layers.mqtt.will import WILL, WILL_EVENTS
 from wireyard.layers.states import Cell
 
 BY_CLIENT = ("connect", "client", "client_auth", "client_disconnect")

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from wireyard.layers.mqtt.flow_tables import IN_FLIGHT, RECEIVER, SENDER, UNASKED
-from wireyard.layers.mqtt.flows import Flows
+from wireyard.layers.mqtt.qos import IN_FLIGHT, RECEIVER, SENDER, UNASKED, Flows
 from wireyard.layers.states import Cell, StateTable
 
 MESSAGES: Final = 30

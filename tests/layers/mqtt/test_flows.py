@@ -7,16 +7,18 @@ from collections import deque
 import pytest
 
 from wireyard.formats.mqtt import layout
-from wireyard.layers.mqtt.flow_tables import (
+from wireyard.layers.mqtt.qos import (
     EVENTS,
     FACTS,
     IN_FLIGHT,
+    MAX_IN_FLIGHT,
     RECEIVER,
     SENDER,
     UNASKED,
+    Flows,
+    event_of,
 )
-from wireyard.layers.mqtt.flows import MAX_IN_FLIGHT, Flows, event_of
-from wireyard.layers.mqtt.rules import RULES
+from wireyard.layers.mqtt.violations import RULES
 from wireyard.layers.states import Cell, StateTable
 
 Table = StateTable[str, str, str]

@@ -11,12 +11,12 @@ import pytest
 
 from tests.layers.mqtt.make import MS, Capture, tables_of
 from wireyard.formats.mqtt import layout
-from wireyard.layers.mqtt import clients, observer
-from wireyard.layers.mqtt.clients import follow_clients
+from wireyard.layers.mqtt import derive, observer
+from wireyard.layers.mqtt.connection import Connection
+from wireyard.layers.mqtt.derive import follow_clients
 from wireyard.layers.mqtt.directions import known_streams, sides_of
 from wireyard.layers.mqtt.observer import MAX_LINGERING, Observer
 from wireyard.layers.mqtt.records import Attempt, Link, Message
-from wireyard.layers.mqtt.state import Connection
 from wireyard.layers.steps import Fact, Note
 
 Row = dict[str, Any]
@@ -55,7 +55,7 @@ def test_messages_that_are_done_are_not_held() -> None:
             most = max(most, alive(Message, Attempt) - before)
     assert noted == {"deliveries": 6 * 5000, "subscribers": 2}
     # Those of the packets that are taken away together, and one for each packet identifier.
-    assert 0 < most <= clients._TAKEN_AWAY + 4
+    assert 0 < most <= derive._TAKEN_AWAY + 4
 
 
 def _all(first: Iterable[Row], rest: Iterable[Row]) -> Iterator[Row]:
@@ -115,7 +115,7 @@ def test_connections_that_are_over_are_not_held() -> None:
         if place % 500 == 0:
             most = max(most, alive(Link, Connection) - before)
     assert ended == {"dropped": times}
-    assert 0 < most <= 2 * MAX_LINGERING + clients._TAKEN_AWAY
+    assert 0 < most <= 2 * MAX_LINGERING + derive._TAKEN_AWAY
 
 
 def test_packets_of_a_connection_that_is_not_held_any_more(

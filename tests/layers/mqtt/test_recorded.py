@@ -15,7 +15,8 @@ from tests.layers.mqtt.recorded import capture_of, log_of, rows_of, streams_of
 from wireyard.layers.mqtt.derive import derive_tables
 from wireyard.layers.mqtt.directions import known_streams, sides_of
 from wireyard.layers.mqtt.observer import Observer
-from wireyard.layers.mqtt.records import Client, Fact, Message, Position, content_of
+from wireyard.layers.mqtt.records import Client, Fact, Message, content_of
+from wireyard.layers.records import Position
 from wireyard.layers.steps import Key
 
 Row = dict[str, Any]

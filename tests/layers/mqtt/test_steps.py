@@ -15,13 +15,8 @@ from hypothesis import strategies as st
 from tests.layers.dealing import run_dealt
 from tests.layers.mqtt.make import MS, Capture, dealt, pair, tables_of, unordered
 from tests.layers.mqtt.recorded import capture_of, rows_of, streams_of
-from wireyard.layers.mqtt import (
-    clients,
-    conversations,
-    deliveries,
-    expected,
-    subscribers,
-)
+from wireyard.layers.mqtt import deliveries, derive, expected, subscriptions
+from wireyard.layers.mqtt.connection import Stream
 from wireyard.layers.mqtt.deliveries import content_note
 from wireyard.layers.mqtt.derive import CHAIN, derive_tables
 from wireyard.layers.mqtt.directions import sides_of
@@ -31,12 +26,12 @@ from wireyard.layers.mqtt.records import (
     Client,
     Link,
     Message,
-    Position,
     Subscribed,
     ValueChange,
+    value_notes,
 )
-from wireyard.layers.mqtt.state import Stream
-from wireyard.layers.mqtt.values import attempt_note, keep_values, value_notes
+from wireyard.layers.mqtt.retained import attempt_note, keep_values
+from wireyard.layers.records import Position
 from wireyard.layers.steps import Fact, Found, Note
 
 Row = dict[str, Any]
@@ -84,8 +79,8 @@ def test_what_is_remembered_only_to_be_fast(monkeypatch: pytest.MonkeyPatch) -> 
         if number % 5 == 0:
             capture.subscribe("sub", f"t/{number}")
     whole = tables_of(capture)
-    monkeypatch.setattr(clients, "_MAX_TOPICS", 1)
-    monkeypatch.setattr(clients, "_TAKEN_AWAY", 1)
+    monkeypatch.setattr(derive, "_MAX_TOPICS", 1)
+    monkeypatch.setattr(derive, "_TAKEN_AWAY", 1)
     monkeypatch.setattr(deliveries, "_AT_ONCE", 1)
     monkeypatch.setattr(expected, "_MAX_REMEMBERED", 0)
     assert unordered(tables_of(capture)) == unordered(whole)
@@ -217,7 +212,7 @@ def test_an_audience_is_what_playing_the_changes_gives(
 
 
 def test_subscriptions_that_are_too_many_match_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscribers, "MAX_SUBSCRIPTIONS", 1)
+    monkeypatch.setattr(subscriptions, "MAX_SUBSCRIPTIONS", 1)
     capture = pair()
     capture.subscribe("pub", "t/1")
     capture.message("pub", "t/1", b"x", 0)
@@ -260,7 +255,7 @@ def test_a_value_that_was_handed_over_was_set_a_while_ago_at_most() -> None:
 
 
 def test_of_requests_that_nobody_answers_some_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversations, "MAX_WAITING", 2)
+    monkeypatch.setattr(deliveries, "MAX_WAITING", 2)
     capture = pair(5)
     for _ in range(5):
         capture.message("pub", "ask", b"?", 1, properties=(("response_topic", "answers"),))

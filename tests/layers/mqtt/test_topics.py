@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wireyard.layers.mqtt.aliases import Aliases
 from wireyard.layers.mqtt.subscriptions import MAX_LEVELS, Subscription, Subscriptions
-from wireyard.layers.mqtt.topics import matches, split_shared
+from wireyard.layers.mqtt.topics import Aliases, matches, split_shared
 
 MATCHES = [
     # From the standard (4.7.1), or what follows from it.

@@ -27,8 +27,7 @@ import pyarrow.compute as pc
 
 from wireyard.formats.base import Row
 from wireyard.formats.mqtt.layout import BROKER_TYPES, CLIENT_TYPES, CONNECT
-from wireyard.layers.mqtt.conversations import CONVERSATIONS, converse
-from wireyard.layers.mqtt.deliveries import DELIVERIES, Older
+from wireyard.layers.mqtt.deliveries import CONVERSATIONS, DELIVERIES, Older, converse
 from wireyard.layers.mqtt.delivery_columns import TopicKey, Topics, Will, deliver
 from wireyard.layers.mqtt.directions import (
     BROKER_CODES,
@@ -45,11 +44,10 @@ from wireyard.layers.mqtt.directions import (
 from wireyard.layers.mqtt.missing import MISSING, explain, link_note
 from wireyard.layers.mqtt.packets import Ints, KnownStream, Packets, Part, new_secret
 from wireyard.layers.mqtt.published import Clients, message_tables, published
-from wireyard.layers.mqtt.records import Client, Link, Message, Subscribed
-from wireyard.layers.mqtt.subscribers import Topic, match_topics
+from wireyard.layers.mqtt.records import VALUES, Client, Link, Message, Subscribed
+from wireyard.layers.mqtt.subscriptions import Topic, match_topics
 from wireyard.layers.mqtt.topics import topic_hash
 from wireyard.layers.mqtt.tracking import track_clients
-from wireyard.layers.mqtt.values import VALUES
 from wireyard.layers.records import Position
 from wireyard.layers.steps import Derived, Dropped, Fact, Found, Key, Note, Step
 from wireyard.layers.tables import fact_table

@@ -1,35 +1,41 @@
-"""Where every message went: a verdict for each message and matching subscriber.
+"""Where every message went: a verdict for each message and matching subscriber, and replies.
 
 What belongs together has a topic and a payload in common, so of a topic one payload is looked at
-after the other.
+after the other. A reply has the response topic and the correlation data of its request.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import chain, groupby
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Final, NamedTuple, cast
 from zlib import crc32
 
-from wireyard.layers.mqtt.conversations import reply_note
-from wireyard.layers.mqtt.expected import Audience, Expected, expected_deliveries
-from wireyard.layers.mqtt.matching import assign
+from wireyard.layers.mqtt.expected import Audience, Expected, assign, expected_deliveries
 from wireyard.layers.mqtt.missing import Progress, missing_note
-from wireyard.layers.mqtt.records import Attempt, Message, Subscribed
-from wireyard.layers.mqtt.rows import delivery_row
+from wireyard.layers.mqtt.records import Attempt, Message, Subscribed, value_notes
+from wireyard.layers.mqtt.rows import conversation_row, delivery_row
 from wireyard.layers.records import Position
-from wireyard.layers.steps import Fact, Found, Key, Note, fact_of, note_of
+from wireyard.layers.steps import Dropped, Fact, Found, Key, Note, fact_of, note_of
 
 __all__ = [
+    "CONVERSATIONS",
     "DELIVERIES",
+    "MAX_WAITING",
     "VERDICTS",
     "asked_note",
     "content_note",
+    "converse",
     "deliver",
+    "message_notes",
     "older_note",
+    "reply_note",
+    "request_note",
     "subscribed_note",
 ]
 
@@ -362,3 +368,68 @@ def _verdict(each: Attempt, message: Message | None) -> str:
     if message is not None and message.is_repeated:
         return "undecided"  # Its first copy may have been delivered before.
     return "lost_ack" if each.lost_ack else "delivered"
+
+
+CONVERSATIONS: Final = "conversations"
+MAX_WAITING: Final = 1 << 17
+"""Requests with the same topic and data that wait for replies: at about 1 KB each 128 MiB."""
+_REPLY, _REQUEST = range(2)
+"""A message may be both; it does not answer itself."""
+
+
+class Asked(NamedTuple):
+    """A message that has a response topic."""
+
+    message: Message
+
+
+def request_note(message: Message) -> Note:
+    """Note a request where its replies go."""
+    key = (*message.client[:2], message.response_topic, message.correlation_data)
+    return Note(CONVERSATIONS, key, (*message.sent.order, _REQUEST), Asked(message))
+
+
+def reply_note(message: Message) -> Note:
+    """Note a message that may be a reply, because others ask for replies on its topic."""
+    key = (*message.client[:2], message.topic, message.correlation_data)
+    return Note(CONVERSATIONS, key, (*message.sent.order, _REPLY), message)
+
+
+def converse(records: Iterator[Message | Asked]) -> Iterator[Found]:
+    """Yield requests with their replies, of those that have topic and data in common.
+
+    The one that waits longest is answered; if none waits, the one that was answered last is
+    answered again.
+    """
+    waiting: deque[Message] = deque()
+    answered: Message | None = None
+    for record in records:
+        if isinstance(record, Message):
+            if waiting:
+                answered = waiting.popleft()
+            if answered is not None:
+                yield _fact(answered, record)
+            continue
+        waiting.append(record.message)
+        if len(waiting) > MAX_WAITING:
+            yield _fact(waiting.popleft(), None)
+            yield Dropped("requests", 1)
+    for request in waiting:
+        yield _fact(request, None)
+
+
+def _fact(request: Message, reply: Message | None) -> Fact:
+    return Fact("conversations", conversation_row(request, reply))
+
+
+def message_notes(message: Message) -> Iterator[Note]:
+    """Note a message that a client sent, or a will that was published."""
+    change = message.change()
+    if change is not None:
+        yield from value_notes(change)
+    if message.value is not None:
+        message = replace(message, value=None)
+    yield content_note(message)
+    if message.response_topic is not None and message.origin == "publish":
+        yield asked_note(message)
+        yield request_note(message)

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from wireyard.layers.grouping import by_group, text_codes
 from wireyard.layers.mqtt import delivery_kernels as kernels
-from wireyard.layers.mqtt.conversations import reply_note, request_note
+from wireyard.layers.mqtt.deliveries import reply_note, request_note
 from wireyard.layers.mqtt.delivery_grids import (
     NO_INTS,
     DeliveredColumns,
@@ -42,27 +42,23 @@ from wireyard.layers.mqtt.delivery_kernels import (
     Subscription,
 )
 from wireyard.layers.mqtt.expected import ends_of
-from wireyard.layers.mqtt.flow_kernels import NONE, Status
 from wireyard.layers.mqtt.missing import Passed, missing_note, passed_note
 from wireyard.layers.mqtt.missing_columns import connections_of, explain_absence
 from wireyard.layers.mqtt.numbering import Numbers, Positions, joined, values_at
 from wireyard.layers.mqtt.packets import NO_TIME, Bools, Ints, KnownStream
+from wireyard.layers.mqtt.qos_kernels import NONE, Status
 from wireyard.layers.mqtt.records import (
     Attempt,
     Client,
     Link,
-    Position,
     Subscribed,
     ValueChange,
     content_of,
-)
-from wireyard.layers.mqtt.records import Message as Sent
-from wireyard.layers.mqtt.values import (
-    attempt_note,
-    keep_values,
-    new_subscription_note,
     value_notes,
 )
+from wireyard.layers.mqtt.records import Message as Sent
+from wireyard.layers.mqtt.retained import attempt_note, keep_values, new_subscription_note
+from wireyard.layers.records import Position
 from wireyard.layers.steps import Fact, Found, Key, Note
 from wireyard.layers.tables import as_fact_table, fact_table, text_array
 

@@ -22,9 +22,9 @@ from wireyard.layers.mqtt.delivery_kernels import (
     Message,
     Subscription,
 )
-from wireyard.layers.mqtt.flow_kernels import NONE, Status
 from wireyard.layers.mqtt.numbering import Numbers
 from wireyard.layers.mqtt.packets import Bools, Ints
+from wireyard.layers.mqtt.qos_kernels import NONE, Status
 from wireyard.layers.mqtt.records import Subscribed
 
 __all__ = [

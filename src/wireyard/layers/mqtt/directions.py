@@ -22,7 +22,7 @@ from wireyard.formats.mqtt.layout import (
     PUBREC,
 )
 from wireyard.layers.endpoints import connection_of, endpoints_of
-from wireyard.layers.mqtt.properties import properties_of
+from wireyard.layers.mqtt.records import properties_of
 
 __all__ = [
     "BROKER_CODES",

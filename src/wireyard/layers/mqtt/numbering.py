@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from wireyard.layers.mqtt import delivery_kernels as kernels
-from wireyard.layers.mqtt.flow_kernels import NONE
 from wireyard.layers.mqtt.packets import NO_TIME, Bools, Ints, KnownStream
-from wireyard.layers.mqtt.records import Position, position_of
+from wireyard.layers.mqtt.qos_kernels import NONE
+from wireyard.layers.records import Position, position_of
 
 __all__ = ["Numbers", "Positions", "joined", "values_at"]
 

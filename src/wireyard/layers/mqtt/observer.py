@@ -23,14 +23,25 @@ from typing import Final
 
 from wireyard.formats.mqtt import layout
 from wireyard.layers.endpoints import connection_of, endpoints_of
-from wireyard.layers.mqtt.broker import Broker
-from wireyard.layers.mqtt.connections import CONNECTION, FLOWING, PLAIN, connection_event
-from wireyard.layers.mqtt.exchange import Exchange
-from wireyard.layers.mqtt.logins import connack, connect, disconnect
-from wireyard.layers.mqtt.notes import Notes
-from wireyard.layers.mqtt.records import BEHIND, UNSEEN, Breach, Client, Fact, Link
-from wireyard.layers.mqtt.requests import Requests
-from wireyard.layers.mqtt.state import MAX_EARLY, Connection, Known, Row, Stream
+from wireyard.layers.mqtt.connection import (
+    CONNECTION,
+    FLOWING,
+    MAX_EARLY,
+    PLAIN,
+    Connection,
+    Known,
+    Row,
+    Stream,
+    connack,
+    connect,
+    connection_event,
+    disconnect,
+)
+from wireyard.layers.mqtt.publish import Exchange
+from wireyard.layers.mqtt.records import BEHIND, UNSEEN, Client, Fact, Link, Notes
+from wireyard.layers.mqtt.session import Broker
+from wireyard.layers.mqtt.subscriptions import Requests
+from wireyard.layers.mqtt.violations import Breach
 from wireyard.layers.records import Position
 
 __all__ = ["MAX_LINGERING", "Observer"]

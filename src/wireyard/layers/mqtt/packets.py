@@ -23,8 +23,8 @@ from wireyard.formats.base import Row
 from wireyard.formats.mqtt import layout
 from wireyard.layers.grouping import split_rows
 from wireyard.layers.mqtt.directions import Stream
-from wireyard.layers.mqtt.flow_kernels import NONE, Flag, Packet
-from wireyard.layers.mqtt.records import Position, position_of
+from wireyard.layers.mqtt.qos_kernels import NONE, Flag, Packet
+from wireyard.layers.records import Position, position_of
 
 __all__ = [
     "NEEDED",

@@ -1,33 +1,47 @@
-"""What is followed of a capture's packets while their states go by, and left for the steps behind.
+"""Records that stages pass on, and the output buffers of the observer.
 
-A record changes while its packets come. Once it is noted it is final, and may be pickled.
+A record changes while its packets come. Once it is in a buffer it is final, and may be pickled.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Final, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from wireyard.layers.records import Position, Record, Violation, position_of
+from wireyard.layers.records import Position, Record
+from wireyard.layers.steps import Note, Order, note_of
+
+if TYPE_CHECKING:
+    from wireyard.layers.mqtt.connection import Connection
+    from wireyard.layers.mqtt.session import Direction
+    from wireyard.layers.mqtt.violations import Breach
 
 __all__ = [
     "BEHIND",
+    "DELIVERED",
     "SMALLEST_WINDOW",
+    "SUBSCRIBED",
     "UNSEEN",
+    "VALUES",
     "Attempt",
-    "Breach",
+    "Change",
     "Client",
     "Fact",
     "Link",
     "Message",
-    "Position",
+    "Notes",
     "Subscribed",
+    "Tracker",
     "ValueChange",
     "content_of",
     "may_exceed",
-    "position_of",
-    "violation_of",
+    "properties_of",
+    "value_notes",
+    "value_order",
 ]
 
 BEHIND: Final = (1 << 63) - 1
@@ -251,33 +265,6 @@ class Subscribed(Record):
         return self.filter if self.group else self.client.name
 
 
-class Breach(NamedTuple):
-    """A rule that was broken on a connection whose client id a later packet may still assign."""
-
-    rule: str
-    text: str
-    link: Link
-    by_client: bool
-    """Whether the client broke it, and not the broker."""
-    at: Position
-    message_key: str | None = None
-
-    @property
-    def violation(self) -> Violation:
-        """The violation by the client id that the connection has now."""
-        return violation_of(
-            self.rule, self.text, self.link.client, self.by_client, self.at, self.message_key
-        )
-
-
-def violation_of(
-    rule: str, text: str, client: Client, by_client: bool, at: Position, message_key: str | None
-) -> Violation:
-    """Return a violation by a client, or by the broker that it is connected to."""
-    endpoint = client.endpoint if by_client else client.server
-    return Violation(rule, text, at, endpoint, client.client_id, message_key)
-
-
 def may_exceed(maximum_packet_size: int | None, topic: str, length: int) -> bool:
     """Return whether a message of a length may be above the largest packet that a client takes."""
     most = maximum_packet_size
@@ -289,3 +276,112 @@ def content_of(payload: bytes) -> bytes:
     if len(payload) < _HASH_BYTES:
         return payload
     return sha256(payload).digest()
+
+
+# --- retained values, for the stage that keeps them ------------------------------------------
+
+VALUES: Final = "values"
+_SET, _CHANGES, SUBSCRIBED, DELIVERED = range(4)
+"""The order of records of the same time."""
+
+
+class Change(NamedTuple):
+    """That a message was sent which sets the value later, with its PUBREL."""
+
+    sent: Position
+    accepted: Position | None
+
+
+def value_notes(change: ValueChange) -> Iterator[Note]:
+    """Note what a message did to the value of its topic, and from when on it may have."""
+    key = (*change.client[:2], change.topic)
+    yield note_of((VALUES, key, value_order(change.at, _SET), change))
+    if change.sent < change.at:
+        span = Change(change.sent, change.accepted)
+        yield Note(VALUES, key, value_order(span.sent, _CHANGES), span)
+
+
+def value_order(at: Position, rank: int) -> Order:
+    """Return where a record stands among those of its topic."""
+    return at.time, rank, *at.order
+
+
+class Tracker(Protocol):
+    """Who tracks the messages of all connections, packet by packet or many at once."""
+
+    def new_direction(self, known: bool) -> Direction:
+        """Return one direction of a new session."""
+
+    def accept_before(self, connection: Connection, request: Position, answer: Position) -> None:
+        """Take it that the broker took all that was published before a request it answered."""
+
+    def accept_all(self, connection: Connection, at: Position) -> None:
+        """Take it that the broker took all that was published."""
+
+    def leave(self, connection: Connection) -> None:
+        """Note the messages of a connection of which nothing shows that the broker took them."""
+
+    def over(self, records: Iterable[Any]) -> None:
+        """Note messages of which nothing more can come."""
+
+
+class Notes:
+    """What was found and is final; whoever reads on may take it away.
+
+    Parameters
+    ----------
+    on_fact
+        Is given every `Fact`.
+    """
+
+    def __init__(self, on_fact: Callable[[Fact], None] | None = None) -> None:
+        self.links: list[Link] = []
+        self.messages: list[Message] = []
+        """Those that clients sent, and wills that were published."""
+        self.waiting: list[Message] = []
+        """Wills whose time had not come when their clients were last seen."""
+        self.changes: list[ValueChange] = []
+        """Of messages that are held longer than the values they set."""
+        self.attempts: list[Attempt] = []
+        self.subscriptions: list[Subscribed] = []
+        self.violations: list[Breach] = []
+        self.dropped: Counter[str] = Counter()
+        """By reason, what was not kept in mind."""
+        self._on_fact = on_fact
+        self.tracker: Tracker
+        """Set by the tracker itself."""
+
+    def fact(
+        self, kind: str | None, link: Link, upward: bool, packet_id: int | None, at: Position
+    ) -> None:
+        """Return what a packet did to a flow, if anything."""
+        if kind is not None and self._on_fact is not None:
+            self._on_fact(Fact(kind, link.client.name, upward, packet_id, at))
+
+
+_NUMBERS: Final = frozenset(
+    {"message_expiry_interval", "session_expiry_interval", "receive_maximum", "topic_alias"}
+    | {"topic_alias_maximum", "maximum_packet_size", "will_delay_interval"}
+)
+_NONE: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+def properties_of(rows: Any) -> Mapping[str, Any]:
+    """Return the properties of a packet by name; of one that comes again, all in a list.
+
+    Numbers are numbers, whether they come as rows or as columns have them.
+    """
+    if not rows:
+        return _NONE
+    found: dict[str, Any] = {}
+    for one in rows:
+        name, value = one["name"], one["value"]
+        if name == "subscription_identifier":
+            found.setdefault(name, []).append(int(value))
+        elif name in _NUMBERS and value is not None:
+            found[name] = int(value)
+        elif name == "correlation_data" and isinstance(value, str):
+            found[name] = bytes.fromhex(value)
+        else:
+            found[name] = value
+    return found

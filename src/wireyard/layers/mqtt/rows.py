@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from wireyard.layers import records as layers
-from wireyard.layers.mqtt.records import (
-    UNSEEN,
-    Attempt,
-    Breach,
-    Link,
-    Message,
-    Subscribed,
-    ValueChange,
-)
-from wireyard.layers.mqtt.retained import Value
+from wireyard.layers.mqtt.records import UNSEEN, Attempt, Link, Message, Subscribed, ValueChange
+from wireyard.layers.mqtt.violations import Breach
+
+if TYPE_CHECKING:
+    from wireyard.layers.mqtt.retained import Value
 
 __all__ = [
     "PROTOCOL",

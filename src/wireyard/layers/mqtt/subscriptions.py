@@ -1,13 +1,36 @@
-"""Subscriptions by topic filter, as a tree of levels."""
+"""Subscriptions: of a broker as a tree, on a connection by SUBSCRIBE, and by what they match."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain, groupby
+from operator import attrgetter
 from typing import Final, NamedTuple
 
-from wireyard.layers.mqtt.topics import split_shared
+from wireyard.layers.mqtt.connection import Connection, Request, Row
+from wireyard.layers.mqtt.deliveries import message_notes, older_note, subscribed_note
+from wireyard.layers.mqtt.records import Message, Notes, Subscribed, properties_of
+from wireyard.layers.mqtt.retained import new_subscription_note
+from wireyard.layers.mqtt.session import MAX_FILTERS
+from wireyard.layers.mqtt.topics import split_shared, topic_hash
+from wireyard.layers.records import Position
+from wireyard.layers.steps import Dropped, Found, Key, Note
 
-__all__ = ["MAX_ALL_LEVELS", "MAX_LEVELS", "Subscription", "Subscriptions"]
+__all__ = [
+    "MAX_ALL_LEVELS",
+    "MAX_ASKED",
+    "MAX_LEVELS",
+    "MAX_SUBSCRIPTIONS",
+    "SUBSCRIBERS",
+    "Requests",
+    "Subscription",
+    "Subscriptions",
+    "last_note",
+    "match_topics",
+    "subscription_note",
+    "topic_note",
+    "will_note",
+]
 
 MAX_LEVELS: Final = 200
 """Levels of one filter, about where brokers stop; 64 KB of it could have 65,535."""
@@ -132,3 +155,206 @@ class Subscriptions:
                 return None
             at = at.below.get(level)
         return at
+
+
+MAX_ASKED: Final = 1000
+"""Requests of one connection that wait for an answer; brokers answer in order and at once."""
+_ERROR: Final = 128
+_IF_NEW: Final = 1
+"""Retain Handling with which only a subscription that was not there before gets values."""
+
+
+class Requests:
+    """Follows SUBSCRIBE and UNSUBSCRIBE, each with its answer."""
+
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+
+    def subscribe(self, connection: Connection, row: Row, at: Position, _: bool) -> None:
+        """Take a SUBSCRIBE."""
+        identifiers = properties_of(row.get("properties")).get("subscription_identifier")
+        request = Request(row.get("filters") or [], identifiers[0] if identifiers else None, at)
+        self._ask(connection.asked, row, request)
+
+    def unsubscribe(self, connection: Connection, row: Row, at: Position, _: bool) -> None:
+        """Take an UNSUBSCRIBE."""
+        self._ask(connection.leaving, row, Request(row.get("filters") or [], None, at))
+
+    def _ask(self, waiting: dict[int, Request], row: Row, request: Request) -> None:
+        if len(waiting) < MAX_ASKED:
+            waiting[row.get("packet_id") or 0] = request
+        else:
+            self._notes.dropped["requests"] += 1
+
+    def suback(self, connection: Connection, row: Row, at: Position, _: bool) -> None:
+        """Take a SUBACK: what was granted is a subscription."""
+        request = connection.asked.pop(row.get("packet_id") or 0, None)
+        codes = row.get("return_codes") or []
+        if request is None or len(codes) != len(request.filters):
+            connection.breaks("suback_unasked", False, at)
+            return
+        connection.prove(request.at, at)
+        for place, (asked, code) in enumerate(zip(request.filters, codes, strict=True)):
+            if code < _ERROR and asked["filter"]:
+                subscribed = _granted(connection, request, place, asked, code, at)
+                connection.broker.subscribe(connection.session, subscribed)
+                if subscribed.gets_values and len(connection.unconfirmed) < MAX_FILTERS:
+                    connection.unconfirmed.append(subscribed)
+
+    def unsuback(self, connection: Connection, row: Row, at: Position, _: bool) -> None:
+        """Take an UNSUBACK: subscriptions end."""
+        request = connection.leaving.pop(row.get("packet_id") or 0, None)
+        if request is None:
+            connection.breaks("unsuback_unasked", False, at)
+            return
+        connection.prove(request.at, at)
+        for asked in request.filters:
+            if asked["filter"]:
+                connection.broker.unsubscribe(connection.session, asked["filter"], request.at, at)
+
+
+def _granted(
+    connection: Connection, request: Request, place: int, asked: Row, code: int, at: Position
+) -> Subscribed:
+    """Return a subscription to the filter at a place of a SUBSCRIBE, as it was granted."""
+    link, session, filter = connection.link, connection.session, asked["filter"]
+    group = split_shared(filter)[0] if link.version == 5 else None
+    handling = asked.get("retain_handling") or 0
+    is_new = filter not in session.filters and session.known
+    return Subscribed(
+        link.client,
+        filter,
+        group,
+        code,
+        bool(asked.get("no_local")),
+        bool(asked.get("retain_as_published")),
+        request.identifier,
+        asked=request.at,
+        granted=at,
+        since=request.at._replace(offset=request.at.offset + place),
+        version=link.version,
+        known=session.known,
+        gets_values=group is None and (handling == 0 or (handling == _IF_NEW and is_new)),
+        maximum_packet_size=link.maximum_packet_size,
+    )
+
+
+SUBSCRIBERS: Final = "subscribers"
+MAX_SUBSCRIPTIONS: Final = 1 << 20
+"""Subscriptions of a broker that are kept, those of the past too: at 600 bytes each 600 MiB."""
+_SUBSCRIBED, _LAST, _WILL, _TOPIC = range(4)
+"""The order of the notes."""
+
+
+class Topic(NamedTuple):
+    """A topic that there are messages on."""
+
+    name: str
+    is_retained: bool
+
+
+class Last(NamedTuple):
+    """How far the packets of a client go, and whether some of its sessions are older."""
+
+    broker: Key
+    at: Position
+    has_older: bool
+
+
+def subscription_note(subscribed: Subscribed) -> Note:
+    """Note a subscription."""
+    order = _SUBSCRIBED, 0, *subscribed.since.order
+    return Note(SUBSCRIBERS, subscribed.client[:2], order, subscribed)
+
+
+def last_note(broker: Key, last: Position, has_older: bool) -> Note:
+    """Note the last packet of a client, or to it, and whether its session may be older."""
+    return Note(SUBSCRIBERS, broker, (_LAST, 0, *last.order), Last(broker, last, has_older))
+
+
+def will_note(will: Message) -> Note:
+    """Note a will that is published at the end of its delay, if the capture has that."""
+    return Note(SUBSCRIBERS, will.client[:2], (_WILL, 0, *will.sent.order), will)
+
+
+def topic_note(message: Message) -> Note:
+    """Note that there are messages on a topic, and whether they set its value."""
+    order = _TOPIC, topic_hash(message.topic), *message.sent.order
+    return Note(SUBSCRIBERS, message.client[:2], order, Topic(message.topic, message.retain))
+
+
+def match_topics(records: Iterator[Subscribed | Last | Message | Topic]) -> Iterator[Found]:
+    """Yield, for every topic of a broker, the subscriptions that ever matched it.
+
+    Limits
+    ------
+    Subscriptions that are too many match nothing, and are counted.
+    """
+    kept = _Kept()
+    last: Position | None = None
+    matched: set[Topic] = set()
+    of_hash: int | None = None
+    for record in records:
+        if isinstance(record, Subscribed):
+            kept.add(record)
+        elif isinstance(record, Last):
+            last = max(last or record.at, record.at)
+            if record.has_older:
+                kept.older_of = record.broker
+        elif isinstance(record, Message):
+            if last is not None and record.accepted is not None and record.accepted < last:
+                yield from message_notes(record)
+        else:
+            # Topics come by their hash, so those before are done with.
+            if topic_hash(record.name) != of_hash:
+                of_hash, matched = topic_hash(record.name), set()
+            yield from _matched(record, kept, matched)
+    if kept.refused:
+        yield Dropped("filters", kept.refused)
+
+
+def _matched(topic: Topic, kept: _Kept, matched: set[Topic]) -> Iterator[Found]:
+    """Yield the subscriptions that match a topic to the steps that have not had them yet."""
+    name, is_retained = topic
+    is_new = not matched & {Topic(name, False), Topic(name, True)}
+    has_new_values = is_retained and topic not in matched
+    matched.add(topic)
+    if not is_new and not has_new_values:
+        return
+    if is_new and kept.older_of is not None:
+        yield older_note(kept.older_of, name)
+    for place, subscribed in enumerate(kept.matching(name)):
+        if is_new:
+            yield subscribed_note(name, place, subscribed)
+        if has_new_values:
+            yield new_subscription_note(name, subscribed)
+
+
+class _Kept:
+    """The subscriptions of a broker by what they match."""
+
+    def __init__(self) -> None:
+        self.refused = 0
+        self.older_of: Key | None = None
+        """The broker, if some of its subscriptions may be older than the capture."""
+        self._tree = Subscriptions()
+        self._by_filter: dict[str, list[Subscribed]] = {}
+        self._count = 0
+
+    def add(self, subscribed: Subscribed) -> None:
+        """Keep a subscription, unless there are too many."""
+        filter = subscribed.filter
+        if self._count == MAX_SUBSCRIPTIONS:
+            self.refused += 1
+        elif filter in self._by_filter or self._tree.subscribe(Subscription("", filter)):
+            self._count += 1
+            self._by_filter.setdefault(filter, []).append(subscribed)
+        else:
+            self.refused += 1
+
+    def matching(self, topic: str) -> Iterator[Subscribed]:
+        """Yield those that ever matched a topic, by what their filters match, then by age."""
+        found = self._tree.matching(topic)
+        for _, same in groupby(found, key=lambda one: split_shared(one.filter)[1]):
+            kept = chain.from_iterable(self._by_filter.get(one.filter, ()) for one in same)
+            yield from sorted(kept, key=attrgetter("since"))

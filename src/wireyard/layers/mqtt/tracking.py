@@ -18,9 +18,11 @@ import numpy as np
 
 from wireyard.formats.base import Row
 from wireyard.formats.mqtt import layout
-from wireyard.layers.mqtt.aliases import Aliases
-from wireyard.layers.mqtt.connections import FLOWING
-from wireyard.layers.mqtt.flow_kernels import (
+from wireyard.layers.mqtt.connection import FLOWING, Connection
+from wireyard.layers.mqtt.observer import Observer
+from wireyard.layers.mqtt.packets import Bools, Grid, Ints, Packets, room
+from wireyard.layers.mqtt.qos import EVENTS, MAX_IN_FLIGHT
+from wireyard.layers.mqtt.qos_kernels import (
     FIRST_STATES,
     IN_FLIGHT_STATES,
     NONE,
@@ -37,17 +39,12 @@ from wireyard.layers.mqtt.flow_kernels import (
     Total,
     track,
 )
-from wireyard.layers.mqtt.flow_tables import EVENTS
-from wireyard.layers.mqtt.flows import MAX_IN_FLIGHT
-from wireyard.layers.mqtt.notes import Notes
-from wireyard.layers.mqtt.observer import Observer
-from wireyard.layers.mqtt.packets import Bools, Grid, Ints, Packets, room
-from wireyard.layers.mqtt.records import Breach as BrokenRule
-from wireyard.layers.mqtt.records import Client, Message, Position, Subscribed
+from wireyard.layers.mqtt.records import Client, Message, Notes, Subscribed
 from wireyard.layers.mqtt.records import Link as Session
-from wireyard.layers.mqtt.requests import MAX_ASKED
-from wireyard.layers.mqtt.state import Connection
-from wireyard.layers.mqtt.subscribers import Last
+from wireyard.layers.mqtt.subscriptions import MAX_ASKED, Last
+from wireyard.layers.mqtt.topics import Aliases
+from wireyard.layers.mqtt.violations import Breach as BrokenRule
+from wireyard.layers.records import Position
 
 __all__ = ["Tracked", "track_clients"]
 

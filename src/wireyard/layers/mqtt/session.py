@@ -1,19 +1,130 @@
-"""A broker as its connections show it: sessions by client id, and wills in waiting.
+"""What a client and a broker keep for each other over connections, and the broker that keeps it.
 
-Nothing happens at the end of a delay or an expiry but by the clock, so that either is looked at
-when its client comes back, and at the end.
+Everything follows the client id. An endpoint has one `Session`, of which it runs its own roles; an
+observer has one for every client id of a broker, and runs all four. Nothing happens at the end of a
+delay or an expiry but by the clock, so either is looked at when its client comes back, and at the
+end.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
-from wireyard.layers.mqtt.notes import Notes
-from wireyard.layers.mqtt.records import Link, Subscribed
-from wireyard.layers.mqtt.sessions import MAX_FILTERS, Session, Will
+from wireyard.layers.mqtt.qos import RECEIVER, SENDER, Flows
+from wireyard.layers.mqtt.records import Link, Notes, Subscribed, Tracker
+from wireyard.layers.mqtt.will import Will
 from wireyard.layers.records import Position
 
-__all__ = ["MAX_CARRIED", "MAX_SESSIONS", "Broker"]
+__all__ = [
+    "MAX_CARRIED",
+    "MAX_FILTERS",
+    "MAX_SESSIONS",
+    "Broker",
+    "Direction",
+    "Session",
+]
+
+MAX_FILTERS: Final = 1 << 14
+"""Subscriptions of one session; brokers in use limit them to thousands where they do."""
+
+
+class Direction:
+    """The messages of a session that go one way.
+
+    Parameters
+    ----------
+    known
+        Whether the session is seen from its beginning.
+    """
+
+    __slots__ = ("carried", "receiver", "sender")
+
+    def __init__(self, known: bool) -> None:
+        self.sender = Flows(SENDER, known)
+        self.receiver = Flows(RECEIVER, known)
+        self.carried: dict[int, Any] = {}
+        """By packet identifier, what the caller has noted of the message."""
+
+    def connect(self, kept: bool, receive_maximum: int) -> list[Any]:
+        """Begin a new connection, as `Flows.connect` does; return what is over with that."""
+        self.sender.connect(kept, receive_maximum)
+        self.receiver.connect(kept, receive_maximum)
+        over = [packet_id for packet_id in self.carried if packet_id not in self.sender]
+        return [self.carried.pop(packet_id) for packet_id in over]
+
+    def abandon(self) -> None:
+        """Note that the session ends before these messages are acknowledged."""
+        for attempt in self.carried.values():
+            attempt.abandoned = True
+
+    def untrace(self) -> None:
+        """Note that the connection ends, and that nobody knows whose session it was."""
+        for attempt in self.carried.values():
+            attempt.untraced = attempt.acknowledged is None
+
+    def leave(self) -> Iterable[Any]:
+        """Forget the messages; return them."""
+        carried, self.carried = self.carried, {}
+        return carried.values()
+
+    def in_flight(self) -> list[int]:
+        """Return the packet identifiers of the messages that are on their way."""
+        return sorted(self.sender.in_flight())
+
+
+class Session:
+    """What a broker and a client keep for each other.
+
+    Parameters
+    ----------
+    name
+        The client id.
+    known
+        Whether the session is seen from its beginning.
+    tracker
+        Who tracks its messages.
+    """
+
+    __slots__ = (
+        "down", "expires", "filters", "known", "link", "name", "served_as", "up", "will",
+    )  # fmt: skip
+
+    def __init__(self, name: str, known: bool, tracker: Tracker) -> None:
+        self.name = name
+        self.known = known
+        """Whether all of its subscriptions were seen."""
+        self.up, self.down = tracker.new_direction(known), tracker.new_direction(known)
+        self.filters: dict[str, Subscribed] = {}
+        self.served_as: dict[str, None] = {}
+        """Under which names messages ever went to it: its own, or a filter that it shares."""
+        self.link: Link | None = None
+        """The connection it is on, or was on last."""
+        self.will: Will | None = None
+        self.expires: Position | None = None
+        """When it ends, unless its client comes back before."""
+
+    def connect(self, link: Link, kept: bool, limits: tuple[int, int]) -> list[Any]:
+        """Take up the session on a new connection; return the messages that are over with that.
+
+        Parameters
+        ----------
+        kept
+            Whether it goes on; if not, this is a new one of the same name.
+        limits
+            Receive Maximum of the broker, and of the client.
+        """
+        self.link, self.expires = link, None
+        self.known |= not kept
+        if not kept:
+            self.down.abandon()
+        return self.up.connect(kept, limits[0]) + self.down.connect(kept, limits[1])
+
+    def leave(self) -> Iterator[Any]:
+        """Yield the messages that it remembers by packet identifier, and forget them."""
+        for direction in (self.up, self.down):
+            yield from direction.leave()
+
 
 MAX_SESSIONS: Final = 1 << 17
 """Sessions kept; without messages one takes about 2 KB with its last connection, so 256 MiB."""

@@ -22,16 +22,16 @@ from wireyard.accelerate import I64, array, kernel, piece
 from wireyard.accelerate import record as record_type
 from wireyard.formats.mqtt import layout
 from wireyard.layers.grouping import Int32s, Int64s
-from wireyard.layers.mqtt.exchange import MAX_UNPROVED
-from wireyard.layers.mqtt.flow_tables import (
+from wireyard.layers.mqtt.publish import MAX_UNPROVED
+from wireyard.layers.mqtt.qos import (
     EVENTS,
     FACTS,
     IN_FLIGHT,
     RECEIVER,
     SENDER,
 )
-from wireyard.layers.mqtt.requests import MAX_ASKED
-from wireyard.layers.mqtt.rules import RULES
+from wireyard.layers.mqtt.subscriptions import MAX_ASKED
+from wireyard.layers.mqtt.violations import RULES
 from wireyard.layers.state_arrays import EFFECT, NEXT, NONE, RULE, transitions
 
 __all__ = [

@@ -1,8 +1,8 @@
-"""The flows of QoS 1 and 2 as two tables.
+"""QoS 1 and 2: the flows of packet identifiers as two state tables, and `Flows`, which runs them.
 
 Rules of this file:
 
-1. A flow is one message on its way to the other side, and is told by its packet identifier. Both
+1. A flow is one message on its way to the other side, named by its packet identifier. Both
    sides have a table: `SENDER` for the one that publishes, `RECEIVER` for the one it publishes to.
 2. The events are the packets of a flow, whoever sends them, and what a new connection finds of the
    session: that it goes on, or that it is over. QoS 0 has no flow.
@@ -14,14 +14,24 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from wireyard.formats.mqtt import layout
 from wireyard.layers.states import Cell, StateTable
 
-__all__ = ["EVENTS", "FACTS", "IN_FLIGHT", "RECEIVER", "SENDER", "UNASKED"]
-
+__all__ = [
+    "EVENTS",
+    "FACTS",
+    "IN_FLIGHT",
+    "MAX_IN_FLIGHT",
+    "RECEIVER",
+    "SENDER",
+    "UNASKED",
+    "Flows",
+    "event_of",
+]
 
 EVENTS: Final = (
     "publish_1", "publish_2", "dup_1", "dup_2", "pubrel",
@@ -331,3 +341,112 @@ IN_FLIGHT: Final = frozenset(
     | {"released", "rerelease", "owes_puback", "owes_pubrec", "held", "owes_pubcomp"}
 )
 """The states in which a message is on its way."""
+
+
+MAX_IN_FLIGHT: Final = 65_535
+"""Receive Maximum where none was told (MQTT 5.0, 3.1.2.11.3): there are no more identifiers."""
+_ERROR: Final = 128
+"""The lowest reason code that says no."""
+
+_PUBLISHED: Final = {
+    (qos, dup): f"{'dup' if dup else 'publish'}_{qos}" for qos in (1, 2) for dup in (False, True)
+}
+_ANSWERS: Final = {
+    layout.PUBACK: ("puback", "puback_error"),
+    layout.PUBREC: ("pubrec", "pubrec_error"),
+    layout.PUBREL: ("pubrel", "pubrel"),
+    layout.PUBCOMP: ("pubcomp", "pubcomp"),
+}
+_NEW_CONNECTION: Final = {True: "resumed", False: "discarded"}
+_QUOTA: Final = {
+    **dict.fromkeys(_PUBLISHED.values(), -1),
+    **dict.fromkeys(("puback", "puback_error", "pubrec_error", "pubcomp"), 1),
+}
+
+
+def event_of(packet_type: int, qos: int = 0, dup: bool = False, code: int = 0) -> str | None:
+    """Return the event that a packet is to its flow, None if it belongs to none.
+
+    Parameters
+    ----------
+    code
+        Return or reason code of an acknowledgement.
+    """
+    if packet_type == layout.PUBLISH:
+        return _PUBLISHED.get((qos, dup))
+    names = _ANSWERS.get(packet_type)
+    return names and names[code >= _ERROR]
+
+
+class Flows:
+    """All flows of one role in one direction of a session.
+
+    Parameters
+    ----------
+    table
+        `SENDER` or `RECEIVER`.
+    known
+        Whether the session is seen from its beginning.
+
+    Limits
+    ------
+    There are 65,535 packet identifiers, so no more states than that.
+    """
+
+    __slots__ = ("_first", "_quota", "_states", "_table", "receive_maximum")
+
+    def __init__(self, table: StateTable[str, str, str], known: bool = True) -> None:
+        self._table = table
+        self._first = "free" if known else "unknown"
+        self._states: dict[int, str] = {}
+        self.receive_maximum = self._quota = MAX_IN_FLIGHT
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __contains__(self, packet_id: int) -> bool:
+        return packet_id in self._states
+
+    def state(self, packet_id: int) -> str:
+        """Return the state of a packet identifier."""
+        return self._states.get(packet_id, self._first)
+
+    def step(self, packet_id: int, event: str) -> Cell[str, str]:
+        """Take one packet of a flow; return what it did."""
+        state = self._states.get(packet_id, self._first)
+        cell = self._table.get((state, event))
+        if cell is None:
+            return self._table.lookup(state, event)
+        self._states[packet_id] = cell.state
+        freed = _QUOTA.get(event)
+        if freed is not None and self._quota + freed <= self.receive_maximum:
+            self._quota += freed
+        return cell
+
+    @property
+    def over_quota(self) -> bool:
+        """Whether more was published on this connection than the other side takes at once."""
+        return self._quota < 0
+
+    def connect(self, kept: bool, receive_maximum: int = MAX_IN_FLIGHT) -> None:
+        """Begin a new connection.
+
+        Parameters
+        ----------
+        kept
+            Whether the session goes on with it.
+        receive_maximum
+            How many messages the side that is published to takes at once.
+        """
+        event = _NEW_CONNECTION[kept]
+        table = self._table
+        moved = {packet_id: table[state, event].state for packet_id, state in self._states.items()}
+        if not kept:
+            self._first = "free"
+        first = self._first
+        self._states = {packet_id: state for packet_id, state in moved.items() if state != first}
+        self.receive_maximum = self._quota = receive_maximum
+
+    def in_flight(self) -> Iterator[int]:
+        """Yield the packet identifiers of the messages that are on their way."""
+        return (packet_id for packet_id, state in self._states.items() if state in IN_FLIGHT)

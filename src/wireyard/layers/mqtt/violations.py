@@ -7,11 +7,21 @@ where a version does not have it, nothing that its clients do is a violation.
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from wireyard.formats.mqtt.rules import Rule
+from wireyard.layers.mqtt.records import Client, Link
+from wireyard.layers.records import Position, Violation
 
-__all__ = ["OF_ALL_CONNECTIONS", "OF_ALL_PACKETS", "RULES", "SEEN_AS", "broken"]
+__all__ = [
+    "OF_ALL_CONNECTIONS",
+    "OF_ALL_PACKETS",
+    "RULES",
+    "SEEN_AS",
+    "Breach",
+    "broken",
+    "violation_of",
+]
 
 SEEN_AS: Final = 4
 """The version a connection is judged by whose CONNECT nobody saw."""
@@ -119,3 +129,30 @@ def broken(rule: str, version: int) -> tuple[str, str] | None:
     if not found.holds(version):
         return None
     return found.verdict(version), f"against the rule that {found.text}"
+
+
+class Breach(NamedTuple):
+    """A rule that was broken on a connection whose client id a later packet may still assign."""
+
+    rule: str
+    text: str
+    link: Link
+    by_client: bool
+    """Whether the client broke it, and not the broker."""
+    at: Position
+    message_key: str | None = None
+
+    @property
+    def violation(self) -> Violation:
+        """The violation by the client id that the connection has now."""
+        return violation_of(
+            self.rule, self.text, self.link.client, self.by_client, self.at, self.message_key
+        )
+
+
+def violation_of(
+    rule: str, text: str, client: Client, by_client: bool, at: Position, message_key: str | None
+) -> Violation:
+    """Return a violation by a client, or by the broker that it is connected to."""
+    endpoint = client.endpoint if by_client else client.server
+    return Violation(rule, text, at, endpoint, client.client_id, message_key)

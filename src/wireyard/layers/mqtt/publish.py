@@ -7,13 +7,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from wireyard.formats.mqtt import layout
-from wireyard.layers.mqtt.flows import event_of
-from wireyard.layers.mqtt.notes import Notes
-from wireyard.layers.mqtt.properties import properties_of
-from wireyard.layers.mqtt.records import Attempt, Message, content_of
-from wireyard.layers.mqtt.requests import MAX_ASKED
-from wireyard.layers.mqtt.sessions import Direction
-from wireyard.layers.mqtt.state import Connection, Row
+from wireyard.layers.mqtt.connection import Connection, Row
+from wireyard.layers.mqtt.qos import event_of
+from wireyard.layers.mqtt.records import Attempt, Message, Notes, content_of, properties_of
+from wireyard.layers.mqtt.session import Direction
+from wireyard.layers.mqtt.subscriptions import MAX_ASKED
 from wireyard.layers.records import Position
 from wireyard.layers.states import Cell
 

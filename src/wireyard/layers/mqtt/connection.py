@@ -1,0 +1,476 @@
+"""What either side of a connection may send when, and what CONNECT, CONNACK and DISCONNECT do.
+
+`CONNECTION` is the state table; `Connection` is a connection as it stands, and `Stream` is one
+direction of it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from wireyard.formats.mqtt import layout
+from wireyard.layers.mqtt.qos import MAX_IN_FLIGHT
+from wireyard.layers.mqtt.records import (
+    SMALLEST_WINDOW,
+    Link,
+    Message,
+    Notes,
+    Subscribed,
+    content_of,
+    properties_of,
+)
+from wireyard.layers.mqtt.session import Broker, Session
+from wireyard.layers.mqtt.topics import Aliases
+from wireyard.layers.mqtt.violations import OF_ALL_CONNECTIONS, OF_ALL_PACKETS, Breach, broken
+from wireyard.layers.mqtt.will import Will
+from wireyard.layers.records import Position, position_of
+from wireyard.layers.states import Cell, StateTable
+
+__all__ = [
+    "CONNECTION",
+    "CONNECTION_EVENTS",
+    "FLOWING",
+    "MAX_EARLY",
+    "PLAIN",
+    "Connection",
+    "Known",
+    "Request",
+    "Row",
+    "Stream",
+    "connack",
+    "connect",
+    "connection_event",
+    "disconnect",
+]
+
+CONNECTION_EVENTS: Final = (
+    "connect", "client", "client_auth", "client_disconnect",
+    "connack", "refusal", "server", "server_auth", "server_disconnect",
+)  # fmt: skip
+"""``client`` and ``server`` are all other packets that this side may send."""
+
+
+def _forbidden(state: str, rule: str) -> dict[str, Cell[str, str]]:
+    return dict.fromkeys(CONNECTION_EVENTS, Cell(state, None, rule))
+
+
+CONNECTION: Final[StateTable[str, str, str]] = StateTable(
+    {
+        "new": {
+            **_forbidden("new", "connack_first"),
+            "connect": Cell("asked"),
+            "client": Cell("unknown", None, "connect_first"),
+            "client_auth": Cell("unknown", None, "connect_first"),
+            "client_disconnect": Cell("left", "left", "connect_first"),
+        },
+        # The connection is older than what was seen of it.
+        "unknown": {
+            "connect": Cell("asked", None, "connect_twice"),
+            "client": Cell("unknown"),
+            "client_auth": Cell("unknown"),
+            "client_disconnect": Cell("left", "left"),
+            "connack": Cell("open", "opened"),
+            "refusal": Cell("refused", "refused"),
+            "server": Cell("unknown"),
+            "server_auth": Cell("unknown"),
+            "server_disconnect": Cell("closed", "closed"),
+        },
+        # A client need not wait for CONNACK.
+        "asked": {
+            **_forbidden("asked", "connack_first"),
+            "connect": Cell("asked", None, "connect_twice"),
+            "client": Cell("asked"),
+            "client_auth": Cell("asked"),
+            "client_disconnect": Cell("left", "left"),
+            "connack": Cell("open", "opened"),
+            "refusal": Cell("refused", "refused"),
+            "server_auth": Cell("asked"),
+        },
+        "open": {
+            **_forbidden("open", "connack_twice"),
+            "connect": Cell("open", None, "connect_twice"),
+            "client": Cell("open"),
+            "client_auth": Cell("open"),
+            "client_disconnect": Cell("left", "left"),
+            "server": Cell("open"),
+            "server_auth": Cell("open"),
+            "server_disconnect": Cell("closed", "closed"),
+        },
+        # What a client sent before it read the refusal counts for nothing.
+        "refused": {
+            **_forbidden("refused", "after_refusal"),
+            "connect": Cell("refused", None, "connect_twice"),
+            "client": Cell("refused"),
+            "client_auth": Cell("refused"),
+            "client_disconnect": Cell("refused"),
+        },
+        # What the broker sent before it read the DISCONNECT still comes.
+        "left": {
+            **_forbidden("left", "after_disconnect"),
+            "connack": Cell("left", "opened"),
+            "refusal": Cell("refused", "refused"),
+            "server": Cell("left"),
+            "server_auth": Cell("left"),
+            "server_disconnect": Cell("left"),
+        },
+        # What the client sent before it read the DISCONNECT still comes.
+        "closed": {
+            **_forbidden("closed", "after_disconnect"),
+            "connect": Cell("closed", None, "connect_twice"),
+            "client": Cell("closed"),
+            "client_auth": Cell("closed"),
+            "client_disconnect": Cell("closed"),
+        },
+    },
+    CONNECTION_EVENTS,
+)
+"""A connection from CONNECT to DISCONNECT; every cell is there."""
+
+_BOTH: Final = {
+    layout.PUBLISH, layout.PUBACK, layout.PUBREC, layout.PUBREL, layout.PUBCOMP,
+}  # fmt: skip
+_CLIENT: Final = {
+    layout.CONNECT: "connect",
+    **dict.fromkeys(_BOTH, "client"),
+    **dict.fromkeys((layout.SUBSCRIBE, layout.UNSUBSCRIBE, layout.PINGREQ), "client"),
+    layout.DISCONNECT: "client_disconnect",
+    layout.AUTH: "client_auth",
+}
+_SERVER: Final = {
+    layout.CONNACK: "connack",
+    **dict.fromkeys(_BOTH, "server"),
+    **dict.fromkeys((layout.SUBACK, layout.UNSUBACK, layout.PINGRESP), "server"),
+    layout.DISCONNECT: "server_disconnect",
+    layout.AUTH: "server_auth",
+}
+_NOT_OF_A_BROKER_BEFORE_5: Final = layout.DISCONNECT
+
+FLOWING: Final = frozenset({"open", "unknown"})
+"""The states in which all that either side sends counts."""
+PLAIN: Final[Mapping[bool, frozenset[int]]] = MappingProxyType(
+    {
+        True: frozenset(kind for kind, event in _CLIENT.items() if event == "client"),
+        False: frozenset(kind for kind, event in _SERVER.items() if event == "server"),
+    }
+)
+"""The packets of either side that change no such state, by whether they are the client's."""
+
+
+def connection_event(by_client: bool, packet_type: int, version: int, code: int = 0) -> str | None:
+    """Return the event that a packet is to its connection, None if its side may not send it.
+
+    Parameters
+    ----------
+    code
+        Return or reason code of CONNACK.
+    """
+    if by_client:
+        return _CLIENT.get(packet_type)
+    if packet_type == _NOT_OF_A_BROKER_BEFORE_5 and version < 5:
+        return None
+    return "refusal" if packet_type == layout.CONNACK and code else _SERVER.get(packet_type)
+
+
+Row = Mapping[str, Any]
+
+_WITH_RETAIN_AS_PUBLISHED: Final = 5
+MAX_EARLY: Final = 1000
+"""Packets of a client that wait for CONNACK, which comes within a round trip."""
+
+
+class Known(NamedTuple):
+    """What is known of a stream before its packets come."""
+
+    by_client: bool
+    alone: bool
+    """Whether nothing was captured of the other stream of its connection."""
+    begun: bool | None
+    """Whether the capture shows its beginning; None where it tells of no beginnings and ends."""
+    resets: bool
+    """Whether its end is that of the other stream too."""
+    older: bool = False
+    """Whether its server has connections that are older than the capture."""
+
+
+class Request(NamedTuple):
+    """A SUBSCRIBE or an UNSUBSCRIBE that waits for its answer."""
+
+    filters: list[Row]
+    identifier: int | None
+    at: Position
+
+
+class Connection:
+    """A connection as it stands.
+
+    Parameters
+    ----------
+    key
+        What its streams have in common.
+    known
+        What is known of the first of them.
+    """
+
+    __slots__ = (
+        "_begun", "aliases", "alone", "asked", "broker", "early", "key", "leaving", "link",
+        "most_bytes", "notes", "older", "opening", "pings", "rules_broken", "running", "session",
+        "state", "streams", "told", "unconfirmed", "unproved",
+    )  # fmt: skip
+
+    def __init__(
+        self, key: tuple[str, ...], known: Known, link: Link, broker: Broker, notes: Notes
+    ) -> None:
+        self.key = key
+        self.link = link
+        self.broker = broker
+        self.notes = notes
+        self.state = "new" if known.begun else "unknown"
+        self._begun = bool(known.begun)
+        self.older = known.older
+        self.told = known.begun is not None
+        """Whether the capture would show its end."""
+        self.alone = known.alone
+        self.running = 1 if known.alone else 2
+        """How many of its streams have not been seen to end."""
+        self.streams: list[tuple[str, str]] = []
+        """Those of which there were packets."""
+        self.session = Session(link.client.name, False, notes.tracker)
+        self.session.link = link
+        self.opening: Row | None = None
+        """The CONNECT."""
+        self.early: list[tuple[Row, Position]] = []
+        """What the client sent before CONNACK."""
+        self.rules_broken: list[Breach] = []
+        """Before CONNACK, which may say who it was."""
+        self.aliases = {True: Aliases(), False: Aliases()}
+        """By whether they are the client's."""
+        self.most_bytes: dict[bool, int | None] = {True: None, False: None}
+        """The largest packet that may be sent, by whether the client sends it."""
+        self.asked: dict[int, Request] = {}
+        self.leaving: dict[int, Request] = {}
+        self.pings: deque[Position] = deque()
+        self.unproved: Any = None
+        """Messages at QoS 0 of which nothing shows yet that the broker read them; whoever follows
+        messages keeps them here."""
+        self.unconfirmed: deque[Subscribed] = deque()
+        """Subscriptions whose retained values may still be to come; a session has `MAX_FILTERS`."""
+
+    def keep_session(self) -> None:
+        """Leave a session that has moved to a newer connection, and takes nothing from this one."""
+        if self.session.link is not self.link:
+            self.session = Session(self.link.client.name, False, self.notes.tracker)
+            self.session.link = self.link
+
+    def prove(self, request: Position, answer: Position) -> None:
+        """Take an answer: the broker has read all that came before the request."""
+        self.link.answered = max(self.link.answered or request, request)
+        self.confirm(request, answer)
+        self.notes.tracker.accept_before(self, request, answer)
+
+    def confirm(self, request: Position, answer: Position) -> None:
+        """Take it that the broker has sent what it sends for new subscriptions."""
+        waiting = self.unconfirmed
+        if not waiting or waiting[0].granted > request or self.link.damaged:
+            return
+        if len(self.session.down.in_flight()) >= SMALLEST_WINDOW:
+            return
+        while waiting and waiting[0].granted < request:
+            subscribed = waiting.popleft()
+            if subscribed.gone is None:
+                subscribed.confirmed = answer
+
+    def breaks(
+        self, rule: str, by_client: bool, at: Position, message_key: str | None = None
+    ) -> None:
+        """Note that a side broke a rule, if the connection's version has it."""
+        if rule in OF_ALL_PACKETS and not self._is_whole:
+            return
+        if rule in OF_ALL_CONNECTIONS and self.older:
+            return
+        found = broken(rule, self.link.version)
+        if found is not None:
+            self.violated(Breach(*found, self.link, by_client, at, message_key))
+
+    @property
+    def may_publish_as_retained(self) -> bool:
+        """Whether a subscription that was not seen may have Retain As Published."""
+        return self.link.version == _WITH_RETAIN_AS_PUBLISHED and not self.session.known
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether all packets of both streams so far were captured."""
+        return (self.link.begun or self._begun) and not (self.link.damaged or self.alone)
+
+    def violated(self, breach: Breach) -> None:
+        """Note what was broken, now or when it is known whose connection it is."""
+        if self.state in ("new", "asked") and len(self.rules_broken) < MAX_EARLY:
+            self.rules_broken.append(breach)
+        else:
+            self.notes.violations.append(breach)
+
+    def answered(self) -> None:
+        """Take it that CONNACK has come, or that none will."""
+        self.notes.violations += self.rules_broken
+        self.rules_broken.clear()
+
+    def give_up(self, session: Session) -> None:
+        """Note the messages of a session that nobody comes back to."""
+        over = list(session.leave())
+        self.broker.carried -= len(over)
+        self.notes.tracker.over(over)
+
+
+class Stream:
+    """One direction of a connection, and how far it has come.
+
+    Parameters
+    ----------
+    row
+        The first of its rows.
+    by_client
+        Whether the client sends it.
+    """
+
+    __slots__ = ("by_client", "connection", "first", "frame", "name", "ns", "source")
+
+    connection: Connection
+
+    def __init__(self, row: Row, by_client: bool) -> None:
+        self.source: str = row["source"]
+        self.name: str = row["stream"]
+        self.by_client = by_client
+        self.ns = self.frame = 0
+        self.first = self.reach(row)
+
+    def reach(self, row: Row) -> Position:
+        """Return where the next row stands in the order of the capture."""
+        ns: int | None = row.get("captured_ns")
+        frame: int = row.get("frame", 0)
+        if ns is not None and (ns > self.ns or (ns == self.ns and frame > self.frame)):
+            self.ns, self.frame = ns, frame
+        return position_of((self.ns, self.frame, self.name, row["offset"], ns, frame, self.source))
+
+
+_WITH_WILL: Final = 4
+"""Reason code of a DISCONNECT after which the will is published."""
+_WITH_SESSION_PRESENT: Final = 4
+"""The first version whose CONNACK has it."""
+_FOREVER_S: Final = 0xFFFF_FFFF
+"""Session Expiry Interval of a session that does not expire."""
+
+
+def connect(connection: Connection, row: Row, at: Position) -> None:
+    """Take the CONNECT of a connection."""
+    link = connection.link
+    properties = properties_of(row.get("properties"))
+    link.opened, link.begun = at, True
+    client_id = row.get("client_id")
+    name = client_id or link.client.name
+    link.client = link.client._replace(name=name, client_id=client_id)
+    link.user = row.get("username")
+    link.keep_alive = row.get("keep_alive")
+    link.fresh = bool(row.get("clean_start"))
+    link.maximum_packet_size = properties.get("maximum_packet_size")
+    connection.most_bytes[False] = link.maximum_packet_size
+    _set_expiry(link, properties.get("session_expiry_interval", 0))
+    connection.aliases[False] = Aliases(properties.get("topic_alias_maximum", 0))
+    connection.opening = row
+    if connection.alone:
+        # Nobody will say whether it counts.
+        connection.state = "unknown"
+        _open(connection, {}, at)
+        connection.aliases[True] = Aliases()
+
+
+def connack(connection: Connection, row: Row, at: Position) -> None:
+    """Take a CONNACK, which refuses the connection or opens it."""
+    link = connection.link
+    link.status = row.get("return_code") or 0
+    if link.status:
+        link.ended_by, link.closed, link.until = "refused", at, at
+        connection.early.clear()
+    elif link.accepted is None:
+        present = row.get("session_present") if link.version >= _WITH_SESSION_PRESENT else None
+        link.resumed = present
+        if present and link.fresh and connection.opening:
+            connection.breaks("session_present_clean", False, at)
+        _open(connection, properties_of(row.get("properties")), at)
+    connection.answered()
+
+
+def _open(connection: Connection, said: Mapping[str, Any], at: Position) -> None:
+    """Begin the session; `said` are the properties of CONNACK."""
+    link, opening = connection.link, connection.opening or {}
+    asked = properties_of(opening.get("properties"))
+    link.accepted = at
+    if assigned := said.get("assigned_client_identifier"):
+        link.client = link.client._replace(name=assigned, client_id=assigned)
+    if "session_expiry_interval" in said:
+        _set_expiry(link, said["session_expiry_interval"])
+    connection.aliases[True] = Aliases(said.get("topic_alias_maximum", 0))
+    connection.most_bytes[True] = said.get("maximum_packet_size")
+    limits = (
+        said.get("receive_maximum", MAX_IN_FLIGHT),
+        asked.get("receive_maximum", MAX_IN_FLIGHT),
+    )
+    will = _will_of(connection, opening)
+    # Without its CONNECT nobody knows whose session it is, so nothing of it is known to be new.
+    present = link.resumed if link.begun else True
+    before, connection.session = (
+        connection.session,
+        connection.broker.open(link, will, present, limits),
+    )
+    connection.broker.has_older |= not (connection.session.known or connection.alone)
+    if before is not connection.session:
+        connection.give_up(before)
+
+
+def disconnect(connection: Connection, row: Row, at: Position, by_client: bool) -> None:
+    """Take a DISCONNECT."""
+    link, session = connection.link, connection.session
+    if by_client and "session_expiry_interval" in (said := properties_of(row.get("properties"))):
+        _set_expiry(link, said["session_expiry_interval"])
+    if session.link is not link:
+        return
+    event = "dropped"
+    if by_client:
+        keeps = row.get("return_code") == _WITH_WILL
+        event = "disconnected_with_will" if keeps else "disconnected"
+    connection.broker.close(session, at, "client" if by_client else "server", event)
+    if by_client:
+        # The broker reads a stream in order, so it has read what came before.
+        connection.notes.tracker.accept_all(connection, at)
+
+
+def _set_expiry(link: Link, expiry_s: int) -> None:
+    """Say how long the session outlives the connection."""
+    if link.version == 5:
+        link.persistent = expiry_s > 0
+        link.expires_s = None if expiry_s == _FOREVER_S else expiry_s
+    else:
+        link.persistent = not link.fresh
+
+
+def _will_of(connection: Connection, opening: Mapping[str, Any]) -> Will | None:
+    topic = opening.get("will_topic")
+    if topic is None:
+        return None
+    properties = properties_of(opening.get("will_properties"))
+    payload, retain = opening.get("will_payload") or b"", bool(opening.get("will_retain"))
+    message = Message(
+        origin="will",
+        sent=connection.link.opened,
+        client=connection.link.client,
+        topic=topic,
+        content=content_of(payload),
+        qos=opening.get("will_qos") or 0,
+        retain=retain,
+        value=payload if retain else None,
+        expires_s=properties.get("message_expiry_interval"),
+        response_topic=properties.get("response_topic"),
+        correlation_data=properties.get("correlation_data"),
+    )
+    return Will(message, properties.get("will_delay_interval", 0))

@@ -1,0 +1,69 @@
+"""A will, from the CONNECT that brings it until it is published or dropped (MQTT 5.0, 3.1.2.5)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from wireyard.layers.mqtt.records import Message
+from wireyard.layers.records import Position
+from wireyard.layers.states import Cell, StateTable
+
+__all__ = ["WILL", "WILL_EVENTS", "Will"]
+
+WILL_EVENTS: Final = (
+    "connected", "disconnected", "disconnected_with_will", "dropped", "delay_over",
+    "session_over", "back",
+)  # fmt: skip
+"""``connected`` is CONNECT with a will; ``back`` is its client before the will's delay is over."""
+
+WILL: Final[StateTable[str, str, str]] = StateTable(
+    {
+        "none": {
+            **dict.fromkeys(WILL_EVENTS, Cell("none")),
+            "connected": Cell("armed"),
+        },
+        "armed": {
+            **dict.fromkeys(WILL_EVENTS, Cell("armed")),
+            "disconnected": Cell("none", "dropped"),
+            "disconnected_with_will": Cell("delayed"),
+            "dropped": Cell("delayed"),
+            "session_over": Cell("none", "published"),
+        },
+        # The connection is gone; without a delay, its delay is over at once.
+        "delayed": {
+            **dict.fromkeys(WILL_EVENTS, Cell("delayed")),
+            "back": Cell("none", "dropped"),
+            "delay_over": Cell("none", "published"),
+            "session_over": Cell("none", "published"),
+        },
+    },
+    WILL_EVENTS,
+)
+"""A will from CONNECT until it is published or dropped; every cell is there."""
+
+
+class Will:
+    """A will, from the CONNECT that brought it until it is published or dropped.
+
+    Parameters
+    ----------
+    message
+        What is published.
+    delay_s
+        How long after the end of the connection.
+    """
+
+    __slots__ = ("delay_s", "due", "message", "state")
+
+    def __init__(self, message: Message, delay_s: int = 0) -> None:
+        self.message = message
+        self.delay_s = delay_s
+        self.due: Position | None = None
+        """When its delay is over, once it has begun."""
+        self.state = WILL["none", "connected"].state
+
+    def step(self, event: str) -> str | None:
+        """Take an event of `WILL_EVENTS`; return ``published``, ``dropped`` or None."""
+        cell = WILL[self.state, event]
+        self.state = cell.state
+        return cell.effect
