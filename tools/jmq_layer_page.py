@@ -8,9 +8,9 @@ from tools.format_pages import markdown
 from tools.layer_pages import state_diagram
 from wireyard.layers.jmq.clocks import MAX_DRIFT_PPM, WINDOW_NS
 from wireyard.layers.jmq.delivery import DELIVERY, DELIVERY_EVENTS, OUTCOMES, VERDICTS
-from wireyard.layers.jmq.facts import RULES
 from wireyard.layers.jmq.flow import FLOW, FLOW_EVENTS
 from wireyard.layers.jmq.hops import FOLLOWS, HOPS, UNKNOWN
+from wireyard.layers.jmq.records import RULES
 from wireyard.layers.jmq.session import ENDED_BY, SESSION, SESSION_EVENTS
 from wireyard.layers.jmq.transaction import TRANSACTION, TRANSACTION_EVENTS, TRANSACTION_OUTCOMES
 from wireyard.layers.states import StateTable

@@ -11,7 +11,6 @@ from typing import Any
 from tools.format_pages import markdown
 from tools.layer_pages import state_diagram
 from wireyard.layers.rmp import Drop, Limits, QoS
-from wireyard.layers.rmp.breaches import RULES
 from wireyard.layers.rmp.states import (
     ABORT_REASONS,
     ARRIVING,
@@ -22,6 +21,7 @@ from wireyard.layers.rmp.states import (
     Arriving,
     Step,
 )
+from wireyard.layers.rmp.violations import RULES
 from wireyard.layers.sequencer import Settings
 from wireyard.layers.sequencer.states import ADDRESSES, BALLOTS, PHASES
 from wireyard.layers.states import Cell, StateTable

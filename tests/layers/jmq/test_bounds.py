@@ -13,8 +13,8 @@ from wireyard.formats.base import Row
 from wireyard.formats.properties import Properties, Property
 from wireyard.layers.jmq.chain import CHAIN
 from wireyard.layers.jmq.consumers import MAX_CONSUMERS, MAX_HELD
-from wireyard.layers.jmq.facts import MAX_TEXT
 from wireyard.layers.jmq.flow import MAX_PAUSED
+from wireyard.layers.jmq.records import MAX_TEXT
 from wireyard.layers.jmq.requests import MAX_WAITING
 from wireyard.layers.jmq.sender import MAX_TRANSACTIONS
 from wireyard.layers.jmq.walk import MAX_CONNECTIONS, Walk

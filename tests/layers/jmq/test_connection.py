@@ -8,7 +8,7 @@ from tests.layers.jmq.make import BROKER, CLIENT, Talk, held
 from tests.layers.jmq.told import control, only, rules, verdicts
 from wireyard.layers.jmq.chain import derive_tables
 from wireyard.layers.jmq.delivery import VERDICTS
-from wireyard.layers.jmq.facts import RULES
+from wireyard.layers.jmq.records import RULES
 from wireyard.layers.tables import TABLES
 
 

@@ -14,7 +14,7 @@ from tests.layers.jmq.told import only, rules
 from wireyard.formats.base import Row
 from wireyard.layers.jmq import sequences
 from wireyard.layers.jmq.chain import derive_tables
-from wireyard.layers.jmq.facts import Run
+from wireyard.layers.jmq.records import Run
 from wireyard.layers.jmq.sequences import Numbers, Runs
 
 

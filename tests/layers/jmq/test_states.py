@@ -18,9 +18,8 @@ from wireyard.layers.jmq.delivery import (
     SETTLED,
     VERDICTS,
 )
-from wireyard.layers.jmq.facts import RULES, Delivery, Facts, Use
 from wireyard.layers.jmq.flow import FLOW, FLOW_EVENTS, Flow
-from wireyard.layers.jmq.report import Report
+from wireyard.layers.jmq.records import RULES, Delivery, Facts, Report, Use
 from wireyard.layers.jmq.session import ENDED_BY, SESSION, SESSION_EVENTS, Session
 from wireyard.layers.jmq.transaction import (
     TRANSACTION,

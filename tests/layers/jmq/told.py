@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from wireyard.formats.base import Row
 from wireyard.layers.jmq.delivery import OUTCOMES
-from wireyard.layers.jmq.facts import RULES
+from wireyard.layers.jmq.records import RULES
 
 Tables = dict[str, list[Row]]
 

@@ -25,10 +25,10 @@ from tests.readings import table_of
 from wireyard.formats.rmp.packet import Message, encode_packet
 from wireyard.layers.records import Violation
 from wireyard.layers.rmp import Limits, MessageId, QoS, Want
-from wireyard.layers.rmp.breaches import RULES
 from wireyard.layers.rmp.counters import Drop
 from wireyard.layers.rmp.limits import NUMBERS
 from wireyard.layers.rmp.observer import Observer, Seen, observe
+from wireyard.layers.rmp.violations import RULES
 
 UNRELIABLE: dict[str, Any] = {"qos": QoS.UNRELIABLE, "now": 0.0}
 

@@ -26,8 +26,8 @@ from wireyard.formats.base import Row
 from wireyard.layers.endpoints import connection_of
 from wireyard.layers.jmq.conversations import ConversationMessage, conversations, may_answer
 from wireyard.layers.jmq.delivery import DELIVERY
-from wireyard.layers.jmq.facts import RULES, Delivery, Facts, Relay, Run, Sending, Use
 from wireyard.layers.jmq.hops import HOP_STEPS, seen
+from wireyard.layers.jmq.records import RULES, Delivery, Facts, Relay, Run, Sending, Use
 from wireyard.layers.jmq.requests import OK
 from wireyard.layers.jmq.rows import (
     PROTOCOL,

@@ -21,9 +21,8 @@ from wireyard.layers.jmq import requests
 from wireyard.layers.jmq import sender as sending
 from wireyard.layers.jmq import session as logins
 from wireyard.layers.jmq.delivery import DELIVERY, SETTLED
-from wireyard.layers.jmq.facts import RULES
 from wireyard.layers.jmq.receiver import Receiver
-from wireyard.layers.jmq.report import NEEDS_ALL
+from wireyard.layers.jmq.records import NEEDS_ALL, RULES
 from wireyard.layers.jmq.requests import Requests
 from wireyard.layers.jmq.sender import Sender
 from wireyard.layers.jmq.transaction import TRANSACTION

@@ -29,7 +29,6 @@ from wireyard.formats.base import Row
 from wireyard.layers.endpoints import connection_of
 from wireyard.layers.grouping import hash_keys, text_codes, text_hashes
 from wireyard.layers.jmq.connection_columns import Followed, follow_connections
-from wireyard.layers.jmq.facts import Delivery, Relay, Sending
 from wireyard.layers.jmq.hop_columns import (
     FIRST_SEEN,
     Seen,
@@ -40,13 +39,13 @@ from wireyard.layers.jmq.hop_columns import (
 )
 from wireyard.layers.jmq.hops import HOP_STEPS, seen
 from wireyard.layers.jmq.message_columns import (
-    Ended,
     Joined,
     find_gaps,
-    follow_transactions,
     join_messages,
     match_replies,
 )
+from wireyard.layers.jmq.records import Delivery, Relay, Sending
+from wireyard.layers.jmq.transaction_columns import Ended, follow_transactions
 from wireyard.layers.jmq.walk import NEEDED
 from wireyard.layers.steps import Chain, Derived, Found, run_chain
 from wireyard.layers.tables import fact_table

@@ -13,9 +13,8 @@ from typing import Any, Final
 
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES
-from wireyard.layers.jmq.facts import Facts
 from wireyard.layers.jmq.receiver import Receiver
-from wireyard.layers.jmq.report import Report
+from wireyard.layers.jmq.records import Facts, Report
 from wireyard.layers.jmq.requests import REPLIES, Requests
 from wireyard.layers.jmq.sender import Sender
 from wireyard.layers.jmq.session import Session

@@ -22,7 +22,6 @@ from wireyard.formats.message_id import message_id_text
 from wireyard.layers.endpoints import endpoint, endpoints_of
 from wireyard.layers.grouping import decode_texts, dense_ids, text_codes
 from wireyard.layers.jmq import codes as k
-from wireyard.layers.jmq.facts import RULES, Login, Relay, properties_of, text
 from wireyard.layers.jmq.packet_columns import (
     GPACKET,
     JMQ,
@@ -31,12 +30,12 @@ from wireyard.layers.jmq.packet_columns import (
     rows_in_parts,
 )
 from wireyard.layers.jmq.receiver import DEAD_REASON
-from wireyard.layers.jmq.relays import MESSAGE_ACK, MESSAGE_DATA, relays
+from wireyard.layers.jmq.records import RULES, Login, Relay, properties_of, text
 from wireyard.layers.jmq.requests import OK
 from wireyard.layers.jmq.rows import session_row
 from wireyard.layers.jmq.session import user_of
 from wireyard.layers.jmq.tracking import Tracking
-from wireyard.layers.jmq.walk import NEEDED
+from wireyard.layers.jmq.walk import MESSAGE_ACK, MESSAGE_DATA, NEEDED, relays
 from wireyard.layers.records import Position
 from wireyard.layers.tables import as_fact_table, fact_table, join_tables
 

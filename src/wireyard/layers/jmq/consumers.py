@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from wireyard.layers.jmq.delivery import DELIVERY, SETTLED
-from wireyard.layers.jmq.facts import Delivery, Facts
+from wireyard.layers.jmq.records import Delivery, Facts
 
 __all__ = ["MAX_CONSUMERS", "MAX_HELD", "Consumer", "Consumers", "MessageId"]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from wireyard.layers.jmq.facts import Exchange, Sending
+from wireyard.layers.jmq.records import Exchange, Sending
 from wireyard.layers.jmq.rows import conversation_row
 from wireyard.layers.steps import Dropped, Fact, Found
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import FLAGS
-from wireyard.layers.jmq.report import Report
+from wireyard.layers.jmq.records import Report
 from wireyard.layers.records import Position
 from wireyard.layers.states import StateTable
 

@@ -25,10 +25,10 @@ from wireyard.layers.grouping import (
     text_codes,
 )
 from wireyard.layers.jmq import hops as scalar
-from wireyard.layers.jmq.facts import Delivery, Relay, Sending
 from wireyard.layers.jmq.hops import FOLLOWS, HOPS, OF_MESSAGE
-from wireyard.layers.jmq.message_columns import join_codes, nullable, positions_of
 from wireyard.layers.jmq.packet_columns import ROW_NUMBER, rank_of
+from wireyard.layers.jmq.record_columns import join_codes, nullable, positions_of
+from wireyard.layers.jmq.records import Delivery, Relay, Sending
 from wireyard.layers.records import Position, position_of
 from wireyard.layers.tables import as_fact_table
 

@@ -34,7 +34,7 @@ from wireyard.layers.jmq.clocks import (
     separate_clocks,
     widened,
 )
-from wireyard.layers.jmq.facts import Delivery, Relay, Sending
+from wireyard.layers.jmq.records import Delivery, Relay, Sending
 from wireyard.layers.records import Position
 from wireyard.layers.steps import Dropped, Found, Key, Note, Step, fact_of, note_of
 

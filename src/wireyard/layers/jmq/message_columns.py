@@ -1,4 +1,4 @@
-"""The phases behind the first: transactions, messages, conversations and missing numbers.
+"""The phases behind transactions: messages, conversations and missing numbers.
 
 Each is a function of tables of records, and its key is that of the chain's step of the same name.
 Any partition by that key gives the same rows.
@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 from wireyard.accelerate import I64, array, kernel
 from wireyard.layers.grouping import (
-    Int64s,
     decode_texts,
     dense_ids,
     first_of_groups,
@@ -24,282 +23,31 @@ from wireyard.layers.grouping import (
     text_codes,
 )
 from wireyard.layers.jmq import conversations as scalar
-from wireyard.layers.jmq.codes import DELIVERY_STATES, USE_EVENTS
 from wireyard.layers.jmq.conversations import TEMPORARY
-from wireyard.layers.jmq.delivery import DELIVERY, OUTCOMES
-from wireyard.layers.jmq.facts import RULES
-from wireyard.layers.jmq.packet_columns import rank_of
+from wireyard.layers.jmq.delivery import OUTCOMES
+from wireyard.layers.jmq.record_columns import (
+    join_codes,
+    never_empty,
+    nullable,
+    positions_of,
+    take_rows,
+    texts_of,
+    whole,
+)
 from wireyard.layers.jmq.requests import OK
-from wireyard.layers.jmq.transaction import TRANSACTION, TRANSACTION_OUTCOMES
-from wireyard.layers.state_arrays import NEXT, transitions
 from wireyard.layers.tables import as_fact_table
 
 __all__ = [
-    "Ended",
     "Joined",
-    "Positions",
     "find_gaps",
-    "follow_transactions",
-    "join_codes",
     "join_messages",
     "match_replies",
-    "nullable",
-    "positions_of",
 ]
 
 _long: Final[Any] = np.int64
 _I32S, _I64S, _I8S = array("int32"), array("int64"), array("int8")
 _I8S_2: Final = array("int8", 2)
 _NS_PER_MS: Final = 1_000_000
-
-# --- columns of records ---------------------------------------------------------------------
-
-
-def join_codes(*columns: pa.ChunkedArray) -> tuple[list[Any], pa.Array]:
-    """Return the codes of several columns of text, with the same texts for all."""
-    coded = []
-    for column in columns:
-        codes, texts = text_codes(column)
-        coded.append(decode_texts(codes, texts))
-    first = coded[0].dictionary
-    if any(not one.dictionary.equals(first) for one in coded[1:]):
-        whole = pa.chunked_array(coded).unify_dictionaries()
-        coded, first = whole.chunks, whole.chunk(0).dictionary
-    return [one.indices.fill_null(-1).to_numpy(zero_copy_only=False) for one in coded], first
-
-
-def nullable(column: pa.ChunkedArray) -> tuple[Int64s, Any]:
-    """Return numbers, 0 for null, and which are not null."""
-    there = column.is_valid().to_numpy() if column.null_count else np.ones(len(column), bool)
-    filled = column.fill_null(0) if column.null_count else column
-    return np.require(filled.to_numpy(), np.int64, ["C", "W"]), there
-
-
-class Positions(NamedTuple):
-    """Positions of records; axis: record. They sort as `Position.order` does."""
-
-    ns: Int64s
-    frame: Int64s
-    stream: Int64s
-    """Rank of the name of the stream."""
-    offset: Int64s
-
-
-def positions_of(*tables: pa.Table) -> list[Positions]:
-    """Return the positions of records; ranks of streams are those of all tables together."""
-    codes, names = join_codes(*(table["stream"] for table in tables))
-    rank = np.append(rank_of(names.to_pylist()), 0)
-    return [
-        Positions(
-            nullable(table["ns"])[0],
-            nullable(table["frame"])[0],
-            rank[code],
-            nullable(table["offset"])[0],
-        )
-        for table, code in zip(tables, codes, strict=True)
-    ]
-
-
-def _take(column: pa.ChunkedArray, rows: Any, there: Any | None = None) -> pa.Array:
-    """Return values of some rows; null where `there` is not."""
-    if there is not None and not there.any():
-        return pa.nulls(len(rows), column.type)
-    at = pa.array(rows) if there is None else pa.array(rows, mask=~there)
-    found = column.take(at).combine_chunks()
-    return pa.concat_arrays(found.chunks) if isinstance(found, pa.ChunkedArray) else found
-
-
-def _texts(values: list[str], codes: Any) -> pa.Array:
-    return decode_texts(codes, pa.array(values, pa.string()))
-
-
-# --- transactions ---------------------------------------------------------------------------
-
-_STATES: Final = TRANSACTION.states
-_OUTCOMES: Final = tuple(dict.fromkeys(TRANSACTION_OUTCOMES.values()))
-_OUTCOME_OF: Final = np.array(
-    [_OUTCOMES.index(TRANSACTION_OUTCOMES[state]) for state in _STATES], np.int8
-)
-_OPEN, _ROLLED_BACK = _OUTCOMES.index("open"), _OUTCOMES.index("rolled_back")
-_CELLS: Final = np.ascontiguousarray(transitions(TRANSACTION)[:, :, NEXT].astype(np.int8))
-_COUNTS: Final = np.array(
-    [
-        [{"send": 1, "deny_send": -1}.get(event, 0) for event in USE_EVENTS],
-        [{"acknowledge": 1, "deny_acknowledge": -1}.get(event, 0) for event in USE_EVENTS],
-    ],
-    np.int8,
-)
-_START: Final = USE_EVENTS.index("start")
-_IN_TRANSACTION: Final = DELIVERY_STATES.index("in_transaction")
-_AFTER: Final = np.array(
-    [
-        DELIVERY_STATES.index(DELIVERY.lookup("in_transaction", outcome).state)
-        for outcome in _OUTCOMES
-    ],
-    np.int32,
-)
-
-
-class Ended(NamedTuple):
-    """What a partition of transactions says: rows, and what was in them with how they ended."""
-
-    facts: dict[str, pa.Table]
-    sendings: pa.Table
-    deliveries: pa.Table
-
-
-def follow_transactions(uses: pa.Table, sendings: pa.Table, deliveries: pa.Table) -> Ended:
-    """Follow transactions, and tell what was in them how they ended.
-
-    Key: source, server and transaction id. Records without a transaction are returned as they are.
-
-    Returns
-    -------
-    ended
-        `sendings` with a column `rolled_back`, and `deliveries` whose `state` is final.
-    """
-    (of_use, of_sending, of_delivery), count = _transactions(uses, sendings, deliveries)
-    (positions,) = positions_of(uses)
-    order, starts = order_groups(of_use, count, *positions, nullable(uses["order"])[0])
-    events, names = text_codes(uses["event"])
-    event = np.array([*map(USE_EVENTS.index, names.to_pylist()), 0], np.int32)[events]
-    state = np.zeros(count, np.int8)
-    begun, ended = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
-    counted, refused = np.zeros((2, count), np.int64), np.zeros(len(events), np.int8)
-    _follow_uses(
-        order, starts, event, nullable(uses["messages"])[0], _CELLS, _OUTCOME_OF, _COUNTS, state,
-        begun, ended, counted, refused,
-    )  # fmt: skip
-    outcome = _OUTCOME_OF[state]
-    used = np.flatnonzero(np.diff(starts))
-    first = order[starts[used]] if len(used) else np.empty(0, np.int64)
-    facts = {
-        "transactions": _transaction_rows(
-            uses, first, outcome[used], begun[used], ended[used], counted[:, used]
-        ),
-        "violations": _over_rows(uses, np.flatnonzero(refused)),
-    }
-    rolled_back = np.zeros(len(of_sending), bool)
-    inside = of_sending >= 0
-    rolled_back[inside] = outcome[of_sending[inside]] == _ROLLED_BACK
-    return Ended(
-        facts,
-        sendings.append_column("rolled_back", pa.array(rolled_back)),
-        _ended_deliveries(deliveries, of_delivery, outcome),
-    )
-
-
-def _transactions(*tables: pa.Table) -> tuple[list[Any], int]:
-    """Return the transaction of each record as a number, -1 of none, and how many there are."""
-    sources, _ = join_codes(*(table["source"] for table in tables))
-    servers, _ = join_codes(*(table["server"] for table in tables))
-    numbers = [nullable(table["transaction_id"]) for table in tables]
-    chosen = [np.flatnonzero(there) for _, there in numbers]
-    found, count = dense_ids(
-        np.concatenate([code[rows] for code, rows in zip(sources, chosen, strict=True)]),
-        np.concatenate([code[rows] for code, rows in zip(servers, chosen, strict=True)]),
-        np.concatenate([value[rows] for (value, _), rows in zip(numbers, chosen, strict=True)]),
-    )
-    parts, at = [], 0
-    for table, rows in zip(tables, chosen, strict=True):
-        ids = np.full(table.num_rows, -1, np.int32)
-        ids[rows] = found[at : at + len(rows)]
-        at += len(rows)
-        parts.append(ids)
-    return parts, count
-
-
-def _ended_deliveries(deliveries: pa.Table, of: Any, outcome: Any) -> pa.Table:
-    codes, names = text_codes(deliveries["state"])
-    states = np.array([*map(DELIVERY_STATES.index, names.to_pylist()), -1], np.int32)[codes]
-    waits = (states == _IN_TRANSACTION) & (of >= 0)
-    states[waits] = _AFTER[outcome[of[waits]]]
-    at = deliveries.column_names.index("state")
-    return deliveries.set_column(at, "state", _texts(list(DELIVERY_STATES), states))
-
-
-def _transaction_rows(
-    uses: pa.Table, first: Any, outcome: Any, begun: Any, ended: Any, counted: Any
-) -> pa.Table:
-    def of(name: str, rows: Any) -> pa.Array:
-        return _take(uses[name], np.maximum(rows, 0), rows >= 0)
-
-    return as_fact_table(
-        "transactions",
-        {
-            "transaction_id": of("transaction_id", first),
-            "server": of("server", first),
-            "client": of("client", first),
-            "client_id": of("client_id", first),
-            "begun_ns": of("ns", begun),
-            "ended_ns": of("ns", ended),
-            "outcome": _texts(list(_OUTCOMES), outcome),
-            "sent": counted[0],
-            "acknowledged": counted[1],
-            "begun_frame": of("frame", begun),
-            "ended_frame": of("frame", ended),
-            **{name: of(name, first) for name in ("source", "stream", "offset")},
-        },
-    )
-
-
-def _over_rows(uses: pa.Table, rows: Any) -> pa.Table:
-    """Return uses of transactions behind their ends as violations."""
-    over = uses.take(pa.array(rows))
-    event, of_server = over["event"].cast(pa.string()), pa.scalar("start")
-    # What happens to a transaction its client asked for, but the broker chooses its id.
-    by_server = pc.equal(event, of_server)
-    ends = [over[name].cast(pa.string()) for name in ("server", "client")]
-    told = pc.binary_join_element_wise(
-        event, pa.scalar(" of "), over["transaction_id"].cast(pa.string()),
-        pa.scalar(f": {RULES['transaction_over']}"), "",
-    )  # fmt: skip
-    client = pc.if_else(by_server, *ends)
-    return as_fact_table(
-        "violations",
-        {
-            "protocol": _texts(["jms"], np.zeros(len(rows))),
-            "rule": _texts(["transaction_over"], np.zeros(len(rows))),
-            "client": _never_empty(_whole(client)),
-            "text": _whole(told),
-            "client_id": _whole(over["client_id"]),
-            "captured_ns": _whole(over["ns"]),
-            "frame": _whole(over["frame"]),
-            **{name: _whole(over[name]) for name in ("source", "stream", "offset")},
-        },
-    )
-
-
-def _whole(column: Any) -> pa.Array:
-    found = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    return pa.concat_arrays(found.chunks) if isinstance(found, pa.ChunkedArray) else found
-
-
-@kernel(
-    (_I64S, _I64S, _I32S, _I64S, _I8S_2, _I8S, _I8S_2, _I8S, _I64S, _I64S, array("int64", 2),
-     _I8S),
-)  # fmt: skip
-def _follow_uses(
-    order: Any, starts: Any, event: Any, messages: Any, cells: Any, outcome_of: Any, counts: Any,
-    state: Any, begun: Any, ended: Any, counted: Any, refused: Any,
-) -> None:  # fmt: skip
-    """Take what was done with each transaction in the order of time: `Transaction`."""
-    for group in range(len(starts) - 1):
-        for at in range(starts[group], starts[group + 1]):
-            use = order[at]
-            now = state[group]
-            following = cells[now, event[use]]
-            if following < 0:
-                refused[use] = 1
-                continue
-            if event[use] == _START and begun[group] < 0:
-                begun[group] = use
-            for what in range(2):
-                counted[what, group] += counts[what, event[use]] * messages[use]
-            if following != now and outcome_of[following] != _OPEN:
-                ended[group] = use
-            state[group] = following
-
 
 # --- messages -------------------------------------------------------------------------------
 
@@ -351,9 +99,9 @@ def _delivery_rows(
     sendings: pa.Table, deliveries: pa.Table, relays: pa.Table, sent: Any, brought: Any
 ) -> pa.Table:
     def of(table: pa.Table, name: str, rows: Any) -> pa.Array:
-        return _take(table[name], np.maximum(rows, 0), rows >= 0)
+        return take_rows(table[name], np.maximum(rows, 0), rows >= 0)
 
-    own = {name: _whole(deliveries[name]) for name in deliveries.column_names}
+    own = {name: whole(deliveries[name]) for name in deliveries.column_names}
     state, states = text_codes(deliveries["state"])
     names = states.to_pylist()
     outcomes = list(dict.fromkeys(OUTCOMES.values()))
@@ -376,7 +124,7 @@ def _delivery_rows(
                 )
             },
             "consumer_client_id": own["client_id"],
-            "protocol": _texts(["jms"], np.zeros(len(state))),
+            "protocol": texts_of(["jms"], np.zeros(len(state))),
             "producer": producer,
             "producer_client_id": of(sendings, "client_id", sent),
             "sent_ns": of(sendings, "ns", sent),
@@ -384,7 +132,7 @@ def _delivery_rows(
             "accepted_frame": of(sendings, "accepted_frame", sent),
             "delivered_ns": own["ns"],
             "delivered_frame": own["frame"],
-            "outcome": _texts(outcomes, outcome),
+            "outcome": texts_of(outcomes, outcome),
             "verdict": decode_texts(state, states),
             "via_broker": of(relays, "broker", brought),
             "relayed_frame": of(relays, "frame", brought),
@@ -534,7 +282,7 @@ def _conversation_rows(messages: pa.Table, requests: Any, replies: Any) -> pa.Ta
     there = replies >= 0
 
     def of_reply(name: str) -> pa.Array:
-        return _take(messages[name], np.maximum(replies, 0), there)
+        return take_rows(messages[name], np.maximum(replies, 0), there)
 
     asked = messages.take(pa.array(requests))
     requested, timed = nullable(asked["ns"])
@@ -547,24 +295,20 @@ def _conversation_rows(messages: pa.Table, requests: Any, replies: Any) -> pa.Ta
     return as_fact_table(
         "conversations",
         {
-            "kind": _texts(["jms"], np.zeros(len(requests))),
-            "request_key": _whole(asked["message_key"]),
+            "kind": texts_of(["jms"], np.zeros(len(requests))),
+            "request_key": whole(asked["message_key"]),
             "reply_key": of_reply("message_key"),
-            "requester": _never_empty(_whole(asked["producer"])),
-            "responder": _never_empty(of_reply("producer")),
-            "requested_ns": _whole(asked["ns"]),
+            "requester": never_empty(whole(asked["producer"])),
+            "responder": never_empty(of_reply("producer")),
+            "requested_ns": whole(asked["ns"]),
             "replied_ns": of_reply("ns"),
             "latency_ms": pa.array(latency, mask=~timed),
-            "request": pc.fill_null(_whole(asked["destination"]), ""),
-            "requested_frame": _whole(asked["frame"]),
+            "request": pc.fill_null(whole(asked["destination"]), ""),
+            "requested_frame": whole(asked["frame"]),
             "replied_frame": of_reply("frame"),
-            **{name: _whole(asked[name]) for name in ("source", "stream", "offset")},
+            **{name: whole(asked[name]) for name in ("source", "stream", "offset")},
         },
     )
-
-
-def _never_empty(texts: pa.Array) -> pa.Array:
-    return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
 
 
 # --- numbers --------------------------------------------------------------------------------
@@ -597,13 +341,13 @@ def find_gaps(runs: pa.Table) -> pa.Table:
     return as_fact_table(
         "violations",
         {
-            "protocol": _texts(["jms"], np.zeros(len(at))),
-            "rule": _texts(["sequence_gap"], np.zeros(len(at))),
-            "client": _never_empty(_whole(found["sender"].cast(pa.string()))),
+            "protocol": texts_of(["jms"], np.zeros(len(at))),
+            "rule": texts_of(["sequence_gap"], np.zeros(len(at))),
+            "client": never_empty(whole(found["sender"].cast(pa.string()))),
             "text": pa.array(told, pa.string()),
-            "captured_ns": _whole(found["ns"]),
-            "frame": _whole(found["frame"]),
-            **{name: _whole(found[name]) for name in ("source", "stream", "offset")},
+            "captured_ns": whole(found["ns"]),
+            "frame": whole(found["frame"]),
+            **{name: whole(found[name]) for name in ("source", "stream", "offset")},
         },
     )
 

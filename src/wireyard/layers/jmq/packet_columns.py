@@ -18,7 +18,7 @@ from wireyard.accelerate import array, kernel
 from wireyard.formats.base import Row
 from wireyard.layers.endpoints import connection_of
 from wireyard.layers.grouping import Int32s, Int64s, by_group, dense_ids, order_groups, text_codes
-from wireyard.layers.jmq.facts import MAX_TEXT
+from wireyard.layers.jmq.records import MAX_TEXT
 from wireyard.layers.jmq.walk import MOST_ITEM_BYTES
 
 __all__ = [

@@ -13,9 +13,8 @@ from wireyard.formats.jmq.layout import FLAGS, HEADERS, SYS_MESSAGE_ID
 from wireyard.formats.message_id import MESSAGE_ID_CODES, message_id_text
 from wireyard.layers.endpoints import endpoint
 from wireyard.layers.jmq.consumers import Consumer, Consumers, MessageId
-from wireyard.layers.jmq.facts import Delivery, number, properties_of, text
 from wireyard.layers.jmq.flow import Flow
-from wireyard.layers.jmq.report import Report
+from wireyard.layers.jmq.records import Delivery, Report, number, properties_of, text
 from wireyard.layers.jmq.requests import Requests
 from wireyard.layers.records import Position
 

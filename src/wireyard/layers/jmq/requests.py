@@ -13,8 +13,7 @@ from typing import Final, NamedTuple
 
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES, PACKET_TYPES
-from wireyard.layers.jmq.facts import Exchange, Sending, number, properties_of
-from wireyard.layers.jmq.report import Report
+from wireyard.layers.jmq.records import Exchange, Report, Sending, number, properties_of
 from wireyard.layers.records import Position
 
 __all__ = [

@@ -6,7 +6,7 @@ from typing import Final
 
 from wireyard.formats.base import Row
 from wireyard.layers.jmq.delivery import OUTCOMES
-from wireyard.layers.jmq.facts import Delivery, Exchange, Login, Relay, Sending
+from wireyard.layers.jmq.records import Delivery, Exchange, Login, Relay, Sending
 from wireyard.layers.jmq.transaction import TRANSACTION_OUTCOMES, Transaction
 
 __all__ = ["PROTOCOL", "conversation_row", "delivery_row", "session_row", "transaction_row"]

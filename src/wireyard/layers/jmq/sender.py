@@ -6,9 +6,8 @@ from functools import partial
 from typing import Final
 
 from wireyard.formats.base import Row
-from wireyard.layers.jmq.facts import Sending, number, properties_of, text
 from wireyard.layers.jmq.flow import Flow
-from wireyard.layers.jmq.report import Report
+from wireyard.layers.jmq.records import Report, Sending, number, properties_of, text
 from wireyard.layers.jmq.requests import Requests
 from wireyard.layers.records import Position
 

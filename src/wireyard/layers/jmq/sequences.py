@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import MESSAGE_TYPES
-from wireyard.layers.jmq.facts import Run
+from wireyard.layers.jmq.records import Run
 from wireyard.layers.records import Position
 
 __all__ = ["Gap", "Numbers", "Runs", "gaps"]

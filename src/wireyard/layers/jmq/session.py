@@ -9,8 +9,7 @@ from typing import Final
 from wireyard.errors import DecodeError
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.body import body_value
-from wireyard.layers.jmq.facts import MAX_TEXT, Login, number, properties_of
-from wireyard.layers.jmq.report import Report
+from wireyard.layers.jmq.records import MAX_TEXT, Login, Report, number, properties_of
 from wireyard.layers.jmq.requests import OK
 from wireyard.layers.records import Position
 from wireyard.layers.states import Cell, StateTable

@@ -20,7 +20,6 @@ from wireyard.layers.jmq import codes as k
 from wireyard.layers.jmq import connection_state as records
 from wireyard.layers.jmq.connection_kernels import track_packets
 from wireyard.layers.jmq.delivery import DELIVERY
-from wireyard.layers.jmq.facts import properties_of, text
 from wireyard.layers.jmq.packet_columns import (
     GPACKET,
     JMQ,
@@ -30,6 +29,7 @@ from wireyard.layers.jmq.packet_columns import (
     read_numbers,
 )
 from wireyard.layers.jmq.receiver import DEAD_MESSAGE_QUEUE
+from wireyard.layers.jmq.records import properties_of, text
 from wireyard.layers.jmq.session import SESSION
 from wireyard.layers.jmq.walk import BY_BROKER, BY_CLIENT
 

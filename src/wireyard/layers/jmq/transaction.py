@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from wireyard.layers.jmq.facts import Use
+from wireyard.layers.jmq.records import Use
 from wireyard.layers.records import Position
 from wireyard.layers.states import StateTable
 

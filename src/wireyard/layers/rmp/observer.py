@@ -23,7 +23,6 @@ from typing import Final, NamedTuple
 from wireyard.formats.base import Row
 from wireyard.layers.endpoints import endpoint
 from wireyard.layers.records import Position, Violation
-from wireyard.layers.rmp.breaches import RULES, TELLING, broken_by
 from wireyard.layers.rmp.counters import Drop, Drops
 from wireyard.layers.rmp.events import Aborted
 from wireyard.layers.rmp.limits import Limits
@@ -31,6 +30,7 @@ from wireyard.layers.rmp.parsing import Fields
 from wireyard.layers.rmp.qos import Order, QoS
 from wireyard.layers.rmp.reassembly import Reassembly, Whole
 from wireyard.layers.rmp.repeats import Repeats
+from wireyard.layers.rmp.violations import RULES, TELLING, broken_by
 
 __all__ = ["NEEDED", "Observer", "Seen", "observe"]
 
