@@ -27,7 +27,7 @@ from wireyard.lake.snapshot import name_of
 from wireyard.layers.grouping import split_rows, text_codes
 from wireyard.layers.latencies import latencies
 from wireyard.layers.mqtt.columns import Evidences, Matched, explain_rest, known_of, match, track
-from wireyard.layers.mqtt.delivery_columns import TopicKey, Will, deliver
+from wireyard.layers.mqtt.delivery_columns import Will, deliver
 from wireyard.layers.mqtt.files import (
     Batches,
     derive_files,
@@ -38,6 +38,7 @@ from wireyard.layers.mqtt.files import (
 from wireyard.layers.mqtt.messages import marks_of
 from wireyard.layers.mqtt.packets import Ints, KnownStream, Part, new_secret
 from wireyard.layers.mqtt.published import DELIVERED, SENT, Clients
+from wireyard.layers.mqtt.records import TopicKey
 from wireyard.layers.steps import Note
 from wireyard.spark.exchange import dump, load, narrowed, read_part, remove, write_parts
 from wireyard.spark.fact_tasks import dropped_rows, note_file, run_tasks, write_tables

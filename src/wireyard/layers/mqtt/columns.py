@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from wireyard.formats.base import Row
 from wireyard.formats.mqtt.layout import BROKER_TYPES, CLIENT_TYPES, CONNECT
 from wireyard.layers.mqtt.deliveries import CONVERSATIONS, DELIVERIES, Older, converse
-from wireyard.layers.mqtt.delivery_columns import TopicKey, Topics, Will, deliver
+from wireyard.layers.mqtt.delivery_columns import Topics, Will, deliver
 from wireyard.layers.mqtt.directions import (
     BROKER_CODES,
     CLIENT_CODES,
@@ -44,7 +44,7 @@ from wireyard.layers.mqtt.directions import (
 from wireyard.layers.mqtt.missing import MISSING, explain, link_note
 from wireyard.layers.mqtt.packets import Ints, KnownStream, Packets, Part, new_secret
 from wireyard.layers.mqtt.published import Clients, message_tables, published
-from wireyard.layers.mqtt.records import VALUES, Client, Link, Message, Subscribed
+from wireyard.layers.mqtt.records import VALUES, Client, Link, Message, Subscribed, TopicKey
 from wireyard.layers.mqtt.subscriptions import Topic, match_topics
 from wireyard.layers.mqtt.topics import topic_hash
 from wireyard.layers.mqtt.tracking import track_clients

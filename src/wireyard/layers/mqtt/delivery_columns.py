@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from wireyard.layers.grouping import by_group, text_codes
 from wireyard.layers.mqtt import delivery_kernels as kernels
@@ -31,27 +30,28 @@ from wireyard.layers.mqtt.delivery_grids import (
     older_messages,
     subscription_grid,
 )
-from wireyard.layers.mqtt.delivery_kernels import (
-    MISSED,
-    VERDICT_NAMES,
-    Delivered,
+from wireyard.layers.mqtt.delivery_kernels import MISSED, Delivered, Fate
+from wireyard.layers.mqtt.delivery_rows import Matched, Numbered, delivery_table
+from wireyard.layers.mqtt.expected import ends_of
+from wireyard.layers.mqtt.expected_kernels import (
     Expected,
-    Fate,
     Grid,
     Message,
     Subscription,
+    count_expected,
+    find_expected,
 )
-from wireyard.layers.mqtt.expected import ends_of
 from wireyard.layers.mqtt.missing import Passed, missing_note, passed_note
 from wireyard.layers.mqtt.missing_columns import connections_of, explain_absence
-from wireyard.layers.mqtt.numbering import Numbers, Positions, joined, values_at
-from wireyard.layers.mqtt.packets import NO_TIME, Bools, Ints, KnownStream
+from wireyard.layers.mqtt.numbering import Numbers, Positions, joined
+from wireyard.layers.mqtt.packets import NO_TIME, Ints, KnownStream
 from wireyard.layers.mqtt.qos_kernels import NONE, Status
 from wireyard.layers.mqtt.records import (
     Attempt,
     Client,
     Link,
     Subscribed,
+    TopicKey,
     ValueChange,
     content_of,
     value_notes,
@@ -60,12 +60,9 @@ from wireyard.layers.mqtt.records import Message as Sent
 from wireyard.layers.mqtt.retained import attempt_note, keep_values, new_subscription_note
 from wireyard.layers.records import Position
 from wireyard.layers.steps import Fact, Found, Key, Note
-from wireyard.layers.tables import as_fact_table, fact_table, text_array
+from wireyard.layers.tables import fact_table
 
 __all__ = ["Deliveries", "Topics", "Will", "deliver"]
-
-TopicKey = tuple[str, str, str]
-"""Source, server and topic."""
 
 
 class Will(NamedTuple):
@@ -78,9 +75,6 @@ class Will(NamedTuple):
 
 
 _SAID: Final = ("length", "expires_s", "response_topic", "correlation_data")
-_OUTCOMES: Final = pa.array(["no_ack_wanted", "acknowledged", "unacknowledged", "expired"])
-_EXPIRED: Final = VERDICT_NAMES.index("expired")
-_ORIGINS: Final = pa.array(["publish", "will", "broker"])
 
 
 @dataclass(slots=True)
@@ -158,8 +152,6 @@ class _Derivation:
         self.topics = Numbers[TopicKey]()
         self._found = Deliveries({}, [], Counter())
         self._rows: defaultdict[str, list[Any]] = defaultdict(list)
-        self._several: dict[int, list[int]] = {}
-        """The subscription identifiers of deliveries that have several."""
 
     def run(self) -> Deliveries:
         """Return what was found."""
@@ -234,6 +226,7 @@ class _Derivation:
     def _delivered(self) -> DeliveredColumns:
         table = self.delivered_table
         identifier = np.full(table.num_rows, NONE, np.int64)
+        several = {}
         said = table["identifiers"]
         if said.null_count < len(said):
             there = np.flatnonzero(said.is_valid().to_numpy(zero_copy_only=False))
@@ -241,7 +234,7 @@ class _Derivation:
                 if len(some) == 1:
                     identifier[place] = some[0]
                 else:
-                    self._several[place] = some
+                    several[place] = some
         return DeliveredColumns(
             at=self.positions.of(table, "at"),
             topic=self._number_topics(table),
@@ -257,6 +250,9 @@ class _Derivation:
             is_live=np.ones(table.num_rows, np.int64),
             may_be_live=(_ints(table, "status") & Status.MAY_BE_LIVE != 0).astype(np.int64),
             setter=np.full(table.num_rows, NONE, np.int64),
+            acknowledged_ns=_ints(table, "acknowledged_ns"),
+            acknowledged_frame=_ints(table, "acknowledged_frame"),
+            several=several,
         )
 
     def _message(self, sent: SentColumns, place: int) -> Sent:
@@ -374,13 +370,11 @@ class _Derivation:
         messages = message_grid(sent, message_order, groups, ranks, client_names)
         messages[:, Message.HAS_OLDER] = older[messages[:, Message.TOPIC]] if len(older) else 0
         taken = delivered_grid(delivered, delivered_order, groups, ranks, client_names)
-        size = kernels.count_expected(messages, grid, firsts, matching)
+        size = count_expected(messages, grid, firsts, matching)
         expected = np.zeros((size, len(Expected)), np.int64)
         expected_subs = np.empty(size, np.int64)
         numbers = np.full(max(len(names.all), 1), NONE, np.int64)
-        count = kernels.find_expected(
-            messages, grid, firsts, matching, expected, expected_subs, numbers
-        )
+        count = find_expected(messages, grid, firsts, matching, expected, expected_subs, numbers)
         expected = expected[:count]
         assigned, places = assign_all(messages, expected, expected_subs, grid, taken, names)
         first_messages = group_starts(messages[:, Message.GROUP], groups)
@@ -397,7 +391,7 @@ class _Derivation:
         fates = fates[:rows]
         by_rank = np.empty(len(ranks), np.int64)
         by_rank[ranks] = np.arange(len(ranks))
-        found = _Found(messages, expected, expected_subs, taken, assigned, message_order,
+        found = Matched(messages, expected, expected_subs, taken, assigned, message_order,
                        delivered_order, by_rank, subs, grid, names)  # fmt: skip
         sent_ns, has_none = self.positions.column(sent.sent[message_order], "ns")
         sent_ns[has_none] = NO_TIME
@@ -407,7 +401,8 @@ class _Derivation:
         )  # fmt: skip
         is_missed = fates[:, Fate.VERDICT] == MISSED
         self._note_missed(sent, delivered, found, fates[is_missed], shown)
-        return _delivery_table(self, sent, delivered, found, fates[~is_missed])
+        numbered = Numbered(self.positions, self.clients, self.topics, self.streams)
+        return delivery_table(numbered, sent, delivered, found, fates[~is_missed])
 
     def _subscriptions(self) -> tuple[list[Subscribed], list[list[int]], Ints, Ints]:
         """Return subscriptions, their positions, and which of them match each topic.
@@ -435,7 +430,7 @@ class _Derivation:
         self,
         sent: SentColumns,
         delivered: DeliveredColumns,
-        found: _Found,
+        found: Matched,
         missed: Grid,
         shown: Ints,
     ) -> None:
@@ -461,7 +456,7 @@ class _Derivation:
         self._note_passed(delivered, found, topics)
 
     def _note_passed(
-        self, delivered: DeliveredColumns, found: _Found, missed: Mapping[int, set[int]]
+        self, delivered: DeliveredColumns, found: Matched, missed: Mapping[int, set[int]]
     ) -> None:
         """Note the message sent last of those that came on each connection at each QoS.
 
@@ -511,144 +506,6 @@ class _Derivation:
             )
             self._take([passed_note(found.names.all[int(names[place])], passed)])
 
-    def name_subscriptions(self, found: _Found, fates: Grid, delivered: DeliveredColumns) -> None:
-        """Find the subscription of what was delivered with several subscription identifiers."""
-        if not self._several:
-            return
-        for fate in fates[(fates[:, Fate.DELIVERED] != NONE) & (fates[:, Fate.EXPECTED] != NONE)]:
-            each = int(fate[Fate.DELIVERED])
-            place = int(found.delivered_order[each])
-            first, count = found.expected[
-                fate[Fate.EXPECTED], [Expected.FIRST, Expected.SUBSCRIPTIONS]
-            ]
-            for one in found.expected_subs[first : first + count].tolist():
-                mine = found.grid[one, Subscription.NAME] == found.taken[each, Delivered.NAME]
-                by_it = found.subs[one].identifier in self._several.get(place, ())
-                if by_it and (mine or found.subs[one].group is None):
-                    fate[Fate.SUBSCRIPTION] = one
-                    break
-
-    def message_keys(self, sent: SentColumns, found: _Found, message: Ints) -> pa.Array:
-        """Return how messages are called, of rows that are about them."""
-        numbers = sent.sent[found.message_order]
-        stream, offset = (self.positions.column(numbers, name)[0] for name in ("stream", "offset"))
-        names = _pick(stream, text_array([stream.name for stream in self.streams]))
-        offsets = pa.array(offset).cast(pa.string())
-        keys = pc.binary_join_element_wise(names.dictionary_decode(), offsets, "@")
-        return _pick(message, keys)
-
-
-@dataclass(slots=True)
-class _Found:
-    """Who was due to get what, and who got it: grids of `delivery_kernels`, and what is in them."""
-
-    messages: Grid
-    expected: Grid
-    expected_subs: Ints
-    taken: Grid
-    assigned: Ints
-    message_order: Ints
-    delivered_order: Ints
-    by_rank: Ints
-    """A position of each rank."""
-    subs: list[Subscribed]
-    grid: Grid
-    """The subscriptions."""
-    names: Numbers[tuple[str, str, str]]
-
-
-# --- rows -------------------------------------------------------------------------------------
-
-
-def _delivery_table(
-    of: _Derivation, sent: SentColumns, delivered: DeliveredColumns, found: _Found, fates: Grid
-) -> pa.Table:
-    """Return what became of messages as a table."""
-    message, each = fates[:, Fate.MESSAGE], fates[:, Fate.DELIVERED]
-    of.name_subscriptions(found, fates, delivered)
-    sub = fates[:, Fate.SUBSCRIPTION]
-    none_sent, none_delivered, none_sub = message == NONE, each == NONE, sub == NONE
-    where = values_at(found.message_order, message), values_at(found.delivered_order, each)
-    positions = of.positions
-    sub_clients = np.array([of.clients[one.client] for one in found.subs] or [0], np.int64)
-    clients = of.clients.all
-    endpoints = text_array([client.endpoint for client in clients])
-    client_ids = text_array([client.client_id for client in clients])
-    consumer = np.where(
-        none_delivered,
-        np.where(
-            fates[:, Fate.CLIENT] != NONE,
-            fates[:, Fate.CLIENT],
-            np.where(none_sub, NONE, values_at(sub_clients, sub)),
-        ),
-        values_at(delivered.client, where[1]),
-    )
-    producer = np.where(none_sent, NONE, values_at(sent.client, where[0]))
-    sent_at = np.where(none_sent, NONE, values_at(sent.sent, where[0]))
-    at = np.where(none_delivered, NONE, values_at(delivered.at, where[1]))
-    proof = np.where(none_delivered, sent_at, at)
-    accepted = np.where(none_sent, NONE, values_at(sent.accepted, where[0]))
-    done = np.where(none_delivered, 0, values_at(delivered.is_acknowledged, where[1])) == 1
-    own_ns, own_frame = (
-        values_at(of.delivered_table[f"acknowledged_{name}"].to_numpy(), where[1])
-        for name in ("ns", "frame")
-    )
-    none_done = ~done | (own_ns == NO_TIME)
-    topic = np.where(
-        none_sent, values_at(delivered.topic, where[1]), values_at(sent.topic, where[0])
-    )
-    qos = values_at(delivered.qos, where[1])
-    status = values_at(delivered.status, where[1])
-    is_again, is_untraced = (status & bit != 0 for bit in (Status.AGAIN, Status.UNTRACED))
-    outcome = np.where(qos == 0, 0, np.where(done, 1, 2))
-    outcome = np.where((qos > 0) & is_untraced, NONE, outcome)
-    never = np.where(fates[:, Fate.VERDICT] == _EXPIRED, 3, NONE)
-    origin = np.where(none_sent, 2, values_at(sent.is_will, where[0]))
-    identifiers = np.array(
-        [NONE if one.identifier is None else one.identifier for one in found.subs] or [0], np.int64
-    )
-    identifier = values_at(identifiers, sub)
-    granted = of.positions.numbers([one.granted for one in found.subs])
-    stream, _ = positions.column(proof, "stream")
-    offset, _ = positions.column(proof, "offset")
-    streams = text_array([one.name for one in of.streams])
-    sources = text_array([one.source for one in of.streams])
-    columns = {
-        "message_key": of.message_keys(sent, found, message),
-        "protocol": _pick(np.zeros(len(fates), np.int64), text_array(["mqtt"])),
-        "origin": _pick(origin, _ORIGINS),
-        "producer": _pick(producer, endpoints),
-        "producer_client_id": _pick(producer, client_ids),
-        "destination": _pick(topic, text_array([topic for _, _, topic in of.topics.all])),
-        "consumer": _pick(consumer, endpoints),
-        "consumer_client_id": _pick(consumer, client_ids),
-        "consumer_id": _integers(identifier, none_sub | (identifier < 0)),
-        "subscription": _pick(sub, text_array([one.filter for one in found.subs])),
-        "qos": _integers(qos, none_delivered),
-        "retained": pa.array(
-            values_at(delivered.is_live, where[1]) == 0,
-            mask=none_delivered | (values_at(delivered.may_be_live, where[1]) == 1),
-        ),
-        "sent_ns": _integers(*positions.column(sent_at, "ns")),
-        "delivered_ns": _integers(*positions.column(at, "ns")),
-        "acknowledged_ns": pa.array(own_ns, mask=none_done),
-        "redelivered": pa.array(is_again, mask=none_delivered | (is_untraced & ~is_again)),
-        "delivery_count": _integers(values_at(delivered.copies, where[1]), none_delivered),
-        "outcome": _pick(np.where(none_delivered, never, outcome), _OUTCOMES),
-        "verdict": _pick(fates[:, Fate.VERDICT], text_array(VERDICT_NAMES)),
-        "sent_frame": _integers(*positions.column(sent_at, "frame")),
-        "accepted_frame": _integers(*positions.column(accepted, "frame")),
-        "subscribed_frame": _integers(
-            *positions.column(np.where(none_sub, NONE, values_at(granted, sub)), "frame")
-        ),
-        "delivered_frame": _integers(*positions.column(at, "frame")),
-        "acknowledged_frame": pa.array(own_frame, mask=none_done),
-        "source": _pick(stream, sources),
-        "stream": _pick(stream, streams),
-        "offset": pa.array(offset),
-    }
-    return as_fact_table("deliveries", columns)
-
 
 def _ints(table: pa.Table, name: str) -> Ints:
     column = table[name]
@@ -660,17 +517,3 @@ def _ints(table: pa.Table, name: str) -> Ints:
 
 def _contents(table: pa.Table) -> Grid:
     return np.stack((table["content_0"].to_numpy(), table["content_1"].to_numpy()), 1)
-
-
-def _pick(numbers: Ints, texts: pa.Array) -> pa.DictionaryArray:
-    """Return texts by number; null where that is -1."""
-    missing = numbers < 0
-    if texts.null_count:
-        missing |= ~texts.is_valid().to_numpy(zero_copy_only=False)[numbers]
-        texts = texts.fill_null("")
-    indices = pa.array(numbers.astype(np.int32), mask=missing)
-    return pa.DictionaryArray.from_arrays(indices, texts)
-
-
-def _integers(values: Ints, missing: Bools) -> pa.Array:
-    return pa.array(values, mask=missing)

@@ -1,12 +1,13 @@
 """What kernels take of messages and deliveries: grids of integers, and what belongs together.
 
-The kernels are those of `delivery_kernels`, where the columns of the grids stand.
+The kernels are those of `expected_kernels` and `delivery_kernels`, where the columns of the grids
+stand.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,14 +15,8 @@ import numpy as np
 
 from wireyard.layers.grouping import by_group, dense_ids
 from wireyard.layers.mqtt import delivery_kernels as kernels
-from wireyard.layers.mqtt.delivery_kernels import (
-    VERDICT_NAMES,
-    Delivered,
-    Expected,
-    Grid,
-    Message,
-    Subscription,
-)
+from wireyard.layers.mqtt.delivery_kernels import VERDICT_NAMES, Delivered
+from wireyard.layers.mqtt.expected_kernels import Expected, Grid, Message, Subscription
 from wireyard.layers.mqtt.numbering import Numbers
 from wireyard.layers.mqtt.packets import Bools, Ints
 from wireyard.layers.mqtt.qos_kernels import NONE, Status
@@ -86,6 +81,10 @@ class DeliveredColumns:
     is_live: Ints
     may_be_live: Ints
     setter: Ints
+    acknowledged_ns: Ints
+    acknowledged_frame: Ints
+    several: Mapping[int, Sequence[int]]
+    """The subscription identifiers of those that have several."""
 
 
 def subscription_grid(

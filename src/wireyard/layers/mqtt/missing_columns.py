@@ -13,12 +13,10 @@ from typing import Final
 import numpy as np
 
 from wireyard.accelerate import I64, array, kernel, piece
-from wireyard.layers.mqtt.delivery_kernels import (
-    MISSED,
+from wireyard.layers.mqtt.delivery_kernels import MISSED, VERDICT_NAMES, Fate
+from wireyard.layers.mqtt.expected_kernels import (
     NONE,
-    VERDICT_NAMES,
     Expected,
-    Fate,
     Grid,
     Ints,
     Message,

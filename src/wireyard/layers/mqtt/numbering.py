@@ -8,7 +8,7 @@ from typing import Final, Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from wireyard.layers.mqtt import delivery_kernels as kernels
+from wireyard.accelerate import array, kernel
 from wireyard.layers.mqtt.packets import NO_TIME, Bools, Ints, KnownStream
 from wireyard.layers.mqtt.qos_kernels import NONE
 from wireyard.layers.records import Position, position_of
@@ -17,6 +17,7 @@ __all__ = ["Numbers", "Positions", "joined", "values_at"]
 
 T = TypeVar("T")
 _LONGEST_TIE: Final = 64
+_INTS: Final = array("int64")
 
 
 class Positions:
@@ -98,7 +99,7 @@ class Positions:
         if _longest_tie(ns[order]) > _LONGEST_TIE:
             order = np.lexsort((offset, frame, ns))
         ranks = np.empty(len(ns) + 1, np.int64)
-        kernels.rank(order, ns, frame, offset, ranks)
+        _rank(order, ns, frame, offset, ranks)
         ranks[NONE] = NONE
         return ranks
 
@@ -157,3 +158,33 @@ def values_at(values: Ints, index: Ints) -> Ints:
 def _longest_tie(ordered: Ints) -> int:
     bounds = np.flatnonzero(np.diff(ordered)) + 1
     return int(np.diff(bounds, prepend=0, append=len(ordered)).max(initial=0))
+
+
+@kernel(_INTS(_INTS, _INTS, _INTS, _INTS, _INTS))
+def _rank(order: Ints, ns: Ints, frame: Ints, offset: Ints, ranks: Ints) -> Ints:
+    """Rank positions, equal ones alike; `order` has them by `ns`, and is put right for the rest."""
+    latest = -1
+    start = 0
+    while start < len(order):
+        stop = start + 1
+        while stop < len(order) and ns[order[stop]] == ns[order[start]]:
+            stop += 1
+        for place in range(start + 1, stop):
+            one = order[place]
+            before = place
+            while before > start:
+                other = order[before - 1]
+                if frame[other] < frame[one] or (
+                    frame[other] == frame[one] and offset[other] <= offset[one]
+                ):
+                    break
+                order[before] = other
+                before -= 1
+            order[before] = one
+        for place in range(start, stop):
+            one, other = order[place], order[place - 1]
+            if place == start or frame[one] != frame[other] or offset[one] != offset[other]:
+                latest += 1
+            ranks[one] = latest
+        start = stop
+    return ranks

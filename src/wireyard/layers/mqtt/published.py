@@ -14,10 +14,17 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from wireyard.layers.mqtt.delivery_columns import TopicKey, Will
+from wireyard.layers.mqtt.delivery_columns import Will
 from wireyard.layers.mqtt.packets import NO_TIME, Hashes, Ints, Packets, hash_payloads
 from wireyard.layers.mqtt.qos_kernels import NONE, Flag, Packet, Record, Status
-from wireyard.layers.mqtt.records import Client, Link, Message, Subscribed, properties_of
+from wireyard.layers.mqtt.records import (
+    Client,
+    Link,
+    Message,
+    Subscribed,
+    TopicKey,
+    properties_of,
+)
 from wireyard.layers.mqtt.rows import session_row, violation_row
 from wireyard.layers.mqtt.subscriptions import Last
 from wireyard.layers.mqtt.tracking import Tracked

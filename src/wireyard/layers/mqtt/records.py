@@ -35,6 +35,7 @@ __all__ = [
     "Message",
     "Notes",
     "Subscribed",
+    "TopicKey",
     "Tracker",
     "ValueChange",
     "content_of",
@@ -56,6 +57,10 @@ UNSEEN: Final = "unseen"
 """What ended a connection, where that may have been before the capture."""
 _HASH_BYTES: Final = 32
 """Of SHA-256, which most processors do faster than any other hash that cannot be forged."""
+
+
+TopicKey = tuple[str, str, str]
+"""Source, server and topic."""
 
 
 class Client(NamedTuple):
