@@ -15,6 +15,7 @@ from tests.cli.results import LOGIN, Run, one_line, rows_of
 from tests.make import packet, variety
 from tests.mutations import damaged_stream
 from wireyard import mqtt
+from wireyard.captures.stores.read import read_store
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -261,7 +262,15 @@ def test_a_store_has_an_account_too(run: Run) -> None:
     result = run("inspect", EXAMPLES / "store")
     assert (result.exit_code, result.stderr) == (0, "")
     total = result.stdout.splitlines()[-1]
-    assert total.startswith("balances: ") and total.endswith("bytes in files")
+    files = list(read_store(EXAMPLES / "store"))
+    size = sum(len(file.data) for file in files)
+    assert total.startswith("balances: 10,138 in messages + 0 undecoded + ")
+    assert total.endswith(f" = {size:,} bytes in files")
+    rows = {line.split()[0]: line.split()[1:] for line in result.stdout.splitlines()[1:-2]}
+    assert rows.keys() == {file.name for file in files}
+    assert rows["fs370/message/Qfreight/0"] == ["Q:freight", "0", "0", "6192", "0", "6192"]
+    assert rows["fs370/message/Qfreight/1"] == ["Q:freight", "6154", "0", "0", "38", "6192"]
+    assert rows["fs370/configrecord"] == ["configuration", "0", "0", "0", "4", "4"]
     result = run("inspect", EXAMPLES / "store", "--stream", "fs370/message/Qorders/vrfile")
     assert result.exit_code == 0 and "gap at offset 0" in result.stdout
     for command in ("convert", "check-splits"):

@@ -48,7 +48,7 @@ def test_the_table_shows_what_differs(run: Run, examples: Path) -> None:
     lines = {line.split()[0]: line.split(maxsplit=4) for line in result.stdout.splitlines()}
     assert lines["fs370/message/Qorders/vrfile"][1:] == [
         *("Q:orders", "3072", "5"),
-        "5 delivered                3 free, 5 allocated",
+        "3 free, 5 allocated; 5 delivered",
     ]
     assert "unused" not in result.stdout
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
@@ -25,12 +25,37 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from wireyard.captures.accounts import StreamAccount
+    from wireyard.captures.accounts import StoreAccount, StreamAccount
     from wireyard.captures.inputs import Input
     from wireyard.cli.frames import FoundFrame
     from wireyard.streams.blocks import DirectedStream
 
 __all__ = ["command"]
+
+
+class _Number(NamedTuple):
+    """A column of an account; the last one is the sum of the others."""
+
+    column: str
+    heading: str
+    text: str
+
+
+_NAME_WIDTH: Final = 28
+"""Of a stream or a file; a longer one may take a second line."""
+_OF_STREAMS: Final = (
+    _Number("message_bytes", "messages", "in messages"),
+    _Number("undecoded_bytes", "+undecoded", "undecoded"),
+    _Number("gap_bytes", "+gaps", "in gaps"),
+    _Number("payload_bytes", "=payload", "bytes of payload"),
+)
+_OF_FILES: Final = (
+    _Number("message_bytes", "messages", "in messages"),
+    _Number("undecoded_bytes", "+undecoded", "undecoded"),
+    _Number("free_bytes", "+free", "free"),
+    _Number("own_bytes", "+own", "the store's own"),
+    _Number("file_bytes", "=file", "bytes in files"),
+)
 
 
 def _offset(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
@@ -91,10 +116,11 @@ def command(
     section of the specification that says so. OFFSET may point into a packet; bytes that belong
     to no packet are shown as what they are. The last line says where the neighbours begin.
 
-    Of a capture or a store without --frame and --stream: one line a stream, the bytes in messages,
-    those that could not be decoded and those of gaps, which together are all that TCP or UDP
-    carried, or that the file holds. If they are not, or bytes are of no known format, the exit
-    status is 1.
+    Of a capture without --frame and --stream: one line a stream, the bytes in messages, those that
+    could not be decoded and those of gaps, which together are all that TCP or UDP carried. Of a
+    store one line a file: the bytes in messages, those that could not be decoded, those of records
+    that are free, and the store's own. If they do not add up, or bytes are of no known format, the
+    exit status is 1.
     """
     from wireyard.captures.inputs import open_input
     from wireyard.cli.tables import console_on
@@ -116,7 +142,9 @@ def command(
         elif at is not None:
             raise UsageError(f"--at {at}: {file} has several streams; --stream names one of them")
         else:
-            return _show_accounts(found, max_packet_bytes, console)
+            of = _store_accounts if stored else _stream_accounts
+            accounts, numbers = of(found, max_packet_bytes)
+            return _show_accounts(found, accounts, numbers, console)
         from wireyard.cli.hexdump import show_frame
 
         several = found.captured or stored
@@ -178,48 +206,69 @@ def _packets_in(
         )
 
 
-def _show_accounts(found: Input, max_packet_bytes: int | None, console: Console) -> int:
+def _stream_accounts(
+    found: Input, max_packet_bytes: int | None
+) -> tuple[Sequence[StreamAccount], Sequence[_Number]]:
+    """Return the accounts of a capture's streams, and their numbers."""
+    from wireyard.captures.accounts import account_streams
+
+    return list(account_streams(found, max_packet_bytes)), _OF_STREAMS
+
+
+def _store_accounts(
+    found: Input, max_packet_bytes: int | None
+) -> tuple[Sequence[StoreAccount], Sequence[_Number]]:
+    """Return the accounts of a store's files, and their numbers."""
+    from wireyard.captures.accounts import account_store
+    from wireyard.captures.stores.read import read_store
+
+    return list(account_store(read_store(found.name), max_packet_bytes)), _OF_FILES
+
+
+def _show_accounts(
+    found: Input,
+    accounts: Sequence[StreamAccount | StoreAccount],
+    numbers: Sequence[_Number],
+    console: Console,
+) -> int:
     from rich.text import Text
 
-    from wireyard.captures.accounts import account_streams
     from wireyard.cli.tables import print_lines
 
-    accounts = list(account_streams(found, max_packet_bytes))
-    print_lines(console, _account_table(accounts, found.captured))
-    wrong = [one for one in accounts if not one.balances]
-    sums = [
-        sum(one.message_bytes for one in accounts),
-        sum(one.undecoded_bytes for one in accounts),
-        sum(one.gap_bytes for one in accounts),
-    ]
-    total = sum(one.payload_bytes for one in accounts)
-    line = "{:,} in messages + {:,} undecoded + {:,} in gaps".format(*sums)
-    of = "of payload" if found.captured else "in files"
+    print_lines(console, _account_table(accounts, numbers))
+    *parts, total = (
+        f"{sum(getattr(one, number.column) for one in accounts):,} {number.text}"
+        for number in numbers
+    )
+    line = " + ".join(parts)
     console.print()
-    if wrong or sum(sums) != total:
-        problem = f"does not balance: {line}, but {total:,} bytes {of}"
-        console.print(Text(problem, "bold red"), soft_wrap=True)
+    if not all(one.balances for one in accounts):
+        text = f"does not balance: {line}, but {total}"
+        console.print(Text(text, "bold red"), soft_wrap=True)
         return exits.DATA_LOST
-    console.print(Text(f"balances: {line} = {total:,} bytes {of}", "green"), soft_wrap=True)
+    console.print(Text(f"balances: {line} = {total}", "green"), soft_wrap=True)
     for note in filter(None, (found.damage, found.unread, *found.closed)):
         exits.note(f"{found.name}: {note}")
     return exits.DATA_LOST if found.damage or found.unread else exits.DONE
 
 
-def _account_table(accounts: list[StreamAccount], captured: bool) -> Table:
+def _account_table(
+    accounts: Sequence[StreamAccount | StoreAccount], numbers: Sequence[_Number]
+) -> Table:
     from rich.table import Table
 
     from wireyard.cli.tables import printable
 
+    names = ("file", "holds") if numbers is _OF_FILES else ("stream", "format")
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
-    table.add_column("stream", overflow="fold")
-    table.add_column("format", no_wrap=True)
-    names = ("messages", "+undecoded", "+gaps", "=payload" if captured else "=file")
-    for name in names:
-        table.add_column(name, justify="right", no_wrap=True)
+    longest = max((len(getattr(one, names[0])) for one in accounts), default=0)
+    table.add_column(names[0], overflow="fold", no_wrap=longest <= _NAME_WIDTH)
+    table.add_column(names[1])
+    for number in numbers:
+        table.add_column(number.heading, justify="right", no_wrap=True)
     for one in accounts:
-        numbers = (one.message_bytes, one.undecoded_bytes, one.gap_bytes, one.payload_bytes)
+        texts = (getattr(one, name) or "unknown" for name in names)
+        counts = (getattr(one, number.column) for number in numbers)
         style = None if one.balances else "bold red"
-        name = one.format or "unknown"
-        table.add_row(printable(one.stream), name, *map(str, numbers), style=style)
+        table.add_row(*map(printable, texts), *map(str, counts), style=style)
     return table

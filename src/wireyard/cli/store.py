@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
+_NAME_WIDTH, _HOLDS_WIDTH = 28, 14
+"""Characters of a file's name that stay in one line, and of what it holds."""
+
 
 @dataclass(frozen=True)
 class Holding:
@@ -123,26 +126,26 @@ def _tell_damage(file: StoreFile) -> bool:
     return file.failure is not None or any(record.error for record in file.records)
 
 
-def _table(found: Iterable[Holding]) -> Table:
+def _table(found: Sequence[Holding]) -> Table:
     from rich.table import Table
 
     from wireyard.cli.tables import printable
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for name in ("file", "holds"):
-        table.add_column(name, no_wrap=True)
+    longest = max((len(one.file) for one in found), default=0)
+    table.add_column("file", overflow="fold", no_wrap=longest <= _NAME_WIDTH)
+    table.add_column("holds", max_width=_HOLDS_WIDTH)
     for name in ("bytes", "packets"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("consumers")
-    table.add_column("records")
+    table.add_column("records; packets by consumer")
     for one in found:
+        counts = (_counts(one.records, ("header", "last", "unused")), _counts(one.consumers, ()))
         table.add_row(
             printable(one.file),
             printable(one.destination or one.kind),
             str(one.size),
             str(one.packets) if one.packets else "",
-            _counts(one.consumers, ()),
-            _counts(one.records, ("header", "last", "unused")),
+            "; ".join(filter(None, counts)),
         )
     return table
 
