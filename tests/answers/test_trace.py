@@ -12,7 +12,7 @@ from tests.answers.talks import Talk
 from tests.formats.mqtt.make import packet
 from wireyard.answers.trace import GOOD, VERDICTS, WORST_FIRST
 from wireyard.cli import main
-from wireyard.cli.blocks import WIDTH
+from wireyard.cli.blocks import WIDTH, wrapped
 
 TOPIC = "plant/7/state"
 
@@ -160,3 +160,16 @@ def test_verdicts_that_there_are_not(tmp_path: Path) -> None:
 def test_every_verdict_has_its_rank() -> None:
     assert set(WORST_FIRST) == set(VERDICTS) and len(WORST_FIRST) == len(VERDICTS)
     assert WORST_FIRST[-len(GOOD) :] == GOOD
+
+
+def test_long_paths_go_on_behind_a_slash() -> None:
+    path = "/srv/captures/of-the-plant/in-november-2026/behind-the-switch/ring-00017.pcap"
+    assert list(wrapped(f"frame 893 of {path}", 13)) == [
+        f"{'':13}frame 893 of /srv/captures/of-the-plant/in-november-2026/",
+        f"{'':13}behind-the-switch/ring-00017.pcap",
+    ]
+    assert list(wrapped("two  words, " + "x" * 70, 20)) == [
+        f"{'':20}two  words,",
+        f"{'':20}{'x' * 60}",
+        f"{'':20}{'x' * 10}",
+    ]

@@ -13,15 +13,19 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from pyarrow import parquet
+from rich.cells import cell_len
 
 import wireyard
 from tests.cli.results import LOGIN, Run, one_line, rows_of
 from tests.make import ALL_TYPES, item, items, packet, section, variety
 from tests.mutations import damaged_stream
+from wireyard.cli import main
 from wireyard.formats import get_format
 from wireyard.formats.rows import pick_columns
 
+CAPTURE = Path(__file__).parents[2] / "examples" / "traffic.pcap"
 COLUMNS = [column.name for column in pick_columns(get_format("jmq"), None)]
 
 
@@ -359,3 +363,22 @@ def test_what_is_cut_says_how_much_there_was(run: Run, tmp_path: Path) -> None:
     path.write_bytes(packet(body=bytes(1000)))
     table = run("decode", path, "--out", "table", "--columns", "body").stdout
     assert table.splitlines()[1] == f"{'00' * 16}.. (1000 bytes)"
+
+
+@pytest.mark.parametrize("word", ["payload_value", "payload_error"])
+def test_what_payloads_carry_fits_80_columns(word: str) -> None:
+    rules = ["shop/#=text", "shop/till/#=json"]
+    words = [word for rule in rules for word in ("--payload", rule)]
+    words = ["decode", str(CAPTURE), "--format", "mqtt", "--out", "table", *words]
+    result = CliRunner().invoke(main, words, env={"COLUMNS": "80"}, prog_name="wireyard")
+    lines = result.stdout.splitlines()
+    assert max(map(cell_len, lines)) <= 80
+    assert any(word in line.split() for line in lines)
+
+
+def test_streams_without_rows_have_no_heading(run: Run) -> None:
+    where = ["--where", "topic == shop/offers/now", "--out", "table"]
+    result = run("decode", CAPTURE, "--format", "mqtt", *where)
+    headings = [line for line in result.stdout.splitlines() if ">127.0.0.1:" in line]
+    streams = {row["stream"] for row in rows_of(run("decode", CAPTURE, *where[:2]))}
+    assert {*headings} == streams and len(headings) == len(streams) > 1

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
-from textwrap import wrap
 
 from rich.cells import cell_len
 
@@ -25,9 +25,31 @@ def field(name: str, value: str, indent: int = 2) -> Iterator[str]:
 
 
 def wrapped(text: str, indent: int) -> Iterator[str]:
-    """Yield text from the wire in lines that are indented."""
-    for line in wrap(printable(text), WIDTH - indent, break_on_hyphens=False):
+    """Yield text from the wire in lines that are indented.
+
+    What is longer than a line, as paths may be, goes on behind a slash, or if need be anywhere.
+    """
+    room = WIDTH - indent
+    line = ""
+    for gap, word in re.findall(r"(\s*)(\S+)", printable(text)):
+        for number, part in enumerate(_parts(word, room)):
+            space = "" if number or not line else gap
+            if line and len(line) + len(space) + len(part) > room:
+                yield f"{' ' * indent}{line}"
+                line = part
+            else:
+                line += space + part
+    if line:
         yield f"{' ' * indent}{line}"
+
+
+def _parts(word: str, room: int) -> Iterator[str]:
+    """Yield the parts of a word that do not fit a line: what ends with a slash, but no longer."""
+    if len(word) <= room:
+        yield word
+        return
+    for step in re.findall(r"[^/]*/|[^/]+", word):
+        yield from (step[at : at + room] for at in range(0, len(step), room))
 
 
 def columns(widths: Sequence[int], *cells: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -159,10 +159,14 @@ def _write_table(job: _Job, readings: Iterator[OpenInput], file: IO[bytes]) -> N
                 heading = opened.stream if reading.selection.captured else None
                 live.write(heading, read_rows(reading, opened), columns, console, chosen=chosen)
                 continue
+            rows = iter(read_rows(reading, opened))
+            first = next(rows, None)
+            if first is None:
+                continue
             if len(job.paths) > 1 or reading.selection.captured:
                 console.print(Text(printable(opened.stream), "bold"), soft_wrap=True)
             columns = reading.selection.table_columns
-            write_table(read_rows(reading, opened), columns, console, chosen=chosen)
+            write_table(chain([first], rows), columns, console, chosen=chosen)
 
 
 def _write_jsonl(job: _Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:

@@ -155,9 +155,18 @@ class LiveTables:
 
 
 def _telling(columns: Sequence[Column], sample: Sequence[Row]) -> list[Column]:
-    """Choose the place, the text that differs between rows, then what has structure."""
+    """Choose the place, the text that differs between rows, then what has structure.
+
+    Where rules open payloads, what they carry stands behind the place and what it is of.
+    """
+    opened = [
+        column
+        for name in _OPENED
+        for column in columns
+        if column.name == name and any(row.get(name) is not None for row in sample)
+    ]
     captured = any(column.name == "captured_ns" for column in columns)
-    first_ones = _PLACE_CAPTURED if captured else _PLACE
+    first_ones = (_PLACE_CAPTURED if captured else _PLACE)[: -1 if opened else None]
     place = [column for name in first_ones for column in columns if column.name == name]
     texts = [column for column in columns if column.kind == "string" and _differs(column, sample)]
     first = next((c for c in columns if c.kind == "string" and c.name.endswith("_name")), None)
@@ -165,10 +174,8 @@ def _telling(columns: Sequence[Column], sample: Sequence[Row]) -> list[Column]:
         texts.insert(0, first)
     texts.sort(key=lambda one: (one is not first, one.name not in ("topic", "destination")))
     rest = [column for column in columns if column.kind in _STRUCTURED and _differs(column, sample)]
-    opened = [one for name in _OPENED for one in (*texts, *rest) if one.name == name]
-    if opened:  # rules were given to see what payloads carry
-        named = [one for one in texts if one is first or one.name in ("topic", "destination")]
-        opened = [*named, *opened]
+    if opened:
+        opened = [one for one in columns if one.name in ("topic", "destination")] + opened
     others = [one for one in (*texts, *reversed(rest)) if one not in opened]
     return [*place, *opened, *others]
 
@@ -188,7 +195,8 @@ def _fit(columns: Sequence[Column], sample: Sequence[Row], width: int, *, drop: 
     widths: list[int] = []
     wide = _wanted(columns, sample)
     names = [column.name for column in columns]
-    needed = len(wide) if not drop else names.index(_OPENED[0]) + 1 if _OPENED[0] in names else 0
+    opened = [place for place, name in enumerate(names, 1) if name in _OPENED]
+    needed = max(opened, default=0) if drop else len(wide)
     most = _share(columns[:needed], wide[:needed], width)
     for column, wanted in zip(columns, [*most, *wide[needed:]], strict=True):
         left = width - sum(widths) - 2 * len(widths)
@@ -211,12 +219,12 @@ def _wanted(columns: Sequence[Column], sample: Sequence[Row]) -> list[int]:
 def _share(columns: Sequence[Column], wide: Sequence[int], width: int) -> list[int]:
     """Return the widths of columns that share a line: the widest are cut to one width.
 
-    Numbers are not cut, and nothing below `_LEAST_SHARED`.
+    Numbers and times are not cut, and nothing below `_LEAST_SHARED`.
     """
     room = width - 2 * max(len(wide) - 1, 0)
     for most in range(_MOST_CELL, _LEAST_SHARED - 1, -1):
         widths = [
-            one if _is_number(column) else min(one, most)
+            one if _is_number(column) or column.name == "captured_ns" else min(one, most)
             for column, one in zip(columns, wide, strict=True)
         ]
         if sum(widths) <= room:
