@@ -18,6 +18,7 @@ from tests.captures.connections import ACK, SYN, make_capture
 from tests.captures.make import ethernet, ipv4, packets, pcap, tcp
 from tests.fuzz import time_bound
 from wireyard.captures import bundled
+from wireyard.captures.accounts import account_streams
 from wireyard.captures.bundled import BundledStreams
 from wireyard.captures.inputs import open_captures
 from wireyard.cli import main
@@ -93,6 +94,19 @@ def test_connections_without_damage_are_read_together() -> None:
     assert sum(len(one.streams()) for one in bundles) > len(found.streams) / 4
     names = [one.stream for _, one in found.streams]
     assert len(set(names)) == len(names)
+
+
+def test_accounts_of_streams_read_together_are_those_of_each() -> None:
+    data = make_capture(Random(11), 300)
+    with reading(together=True):
+        found = open_captures([data])
+        assert any(isinstance(one, StreamBundle) for _, one in found.readables)
+        together = list(account_streams(found))
+    with reading(together=False):
+        alone = list(account_streams(open_captures([data])))
+    assert together == alone
+    assert all(one.balances for one in together)
+    assert sum(one.undecoded_bytes for one in together) > 0
 
 
 def test_streams_taken_out_of_a_bundle_know_who_opened_them() -> None:

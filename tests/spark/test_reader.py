@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import fsspec
@@ -20,13 +21,18 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from tests.captures.connections import make_capture
 from tests.spark.rows import BAD, GOOD, MALFORMED, STREAM, plain, read
+from wireyard.captures.inputs import open_captures
 from wireyard.captures.quarantine import MAX_CORRUPT_BYTES
 from wireyard.errors import SourceError, UsageError, WireError
+from wireyard.formats import get_format
 from wireyard.spark.reader import FilteringReader, Reader
+from wireyard.spark.rows import BAD_ROW_COLUMNS
 from wireyard.spark.source import WireyardSource
 from wireyard.spark.tasks import Piece
 from wireyard.spark.types import arrow_schema
+from wireyard.streams.blocks import StreamBundle
 
 NARROW = StructType([StructField("offset", LongType()), StructField("sequence", IntegerType())])
 
@@ -203,6 +209,25 @@ def test_bad_rows_keep_their_bytes(tmp_path: Path, compress: bool, split_bytes: 
         assert found.column_names == schema.names
         assert found.num_rows == len(GOOD) + len(BAD)
         assert found.column(name).drop_null().to_pylist() == expected
+
+
+def test_bad_rows_of_streams_read_together_keep_their_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "traffic.pcap"
+    path.write_bytes(make_capture(Random(11), 300))
+    found = open_captures([path], get_format("mqtt"))
+    assert any(isinstance(one, StreamBundle) for _, one in found.readables)
+    streams = {each.captured.name: each.captured for _, each in found.streams}  # type: ignore[attr-defined]
+    columns = ",".join(("stream", *BAD_ROW_COLUMNS))
+    reader = reader_of(path, protocol="mqtt", columns=columns, columnNameOfCorruptRecord="bad")
+    rows = table(reader).to_pylist()
+    assert {row["status"] for row in rows if row["bad"]} >= {"malformed", "garbage", "tail"}
+    for row in rows:
+        expected = None
+        if row["status"] != "ok":
+            start, stop = row["offset"], row["offset"] + row["length"]
+            held = row["status"] != "gap"
+            expected = streams[row["stream"]].read(start, stop).tobytes() if held else b""
+        assert row["bad"] == expected
 
 
 def test_the_option_adds_the_column(stream: Path) -> None:

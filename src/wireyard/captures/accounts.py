@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-import pyarrow.compute as pc
+import numpy as np
 
+from wireyard.captures.bundled import BundledStreams
 from wireyard.captures.inputs import Input
 from wireyard.captures.stores.file import StoreFile
 from wireyard.captures.stores.layout import State
 from wireyard.captures.stream import Stream
 from wireyard.formats import Format
+from wireyard.schema import as_numbers
 from wireyard.streams.blocks import DirectedStream
 from wireyard.streams.framer import GAP, OK
 from wireyard.streams.plan import make_plan
-from wireyard.streams.scan import scan_stream
+from wireyard.streams.scan import scan_streams
 
 __all__ = ["StoreAccount", "StreamAccount", "account_store", "account_streams"]
 
+_COLUMNS = ["stream", "length", "status"]
 _FREE = (State.FREE, State.PENDING, State.STALE, State.UNREACHED)
 
 
@@ -78,7 +81,8 @@ def account_store(
     for file in files:
         sizes: Counter[str] = Counter()
         if file.stream is not None:
-            sizes = _sizes(file.stream.format, file.stream, max_packet_bytes)
+            read = _sizes([(file.stream.format, file.stream)], max_packet_bytes)
+            sizes = read[file.stream.stream]
         well_formed = sizes.pop(OK, 0)
         rest = sizes.pop(GAP, 0) if file.stream is not None else len(file.data)
         free = sum(size for state, size in file.ledger.items() if state in _FREE)
@@ -95,21 +99,16 @@ def account_store(
 
 def account_streams(found: Input, max_packet_bytes: int | None = None) -> Iterator[StreamAccount]:
     """Yield the account of every stream of an input, those without a format last."""
-    for format, opened in found.streams:
-        sizes = _sizes(format, opened, max_packet_bytes)
-        captured = getattr(opened, "captured", None)
-        size = _payload_bytes(captured) if isinstance(captured, Stream) else opened.size
-        gaps = sizes.pop(GAP, 0)
-        well_formed = sizes.pop(OK, 0)
-        read = well_formed + gaps + sizes.total()
-        yield StreamAccount(
-            opened.stream,
-            format.label,
-            well_formed,
-            sizes.total(),
-            gaps,
-            read if size is None else size,
-        )
+    sizes = _sizes(found.readables, max_packet_bytes)
+    for format, opened in found.readables:
+        for stream, size in _payloads(opened):
+            bytes_of = sizes[stream]
+            gaps = bytes_of.pop(GAP, 0)
+            well_formed = bytes_of.pop(OK, 0)
+            undecoded = bytes_of.total()
+            read = well_formed + gaps + undecoded
+            whole = read if size is None else size
+            yield StreamAccount(stream, format.label, well_formed, undecoded, gaps, whole)
     for each in (*found.port_mapper, *found.unknown):
         size = _payload_bytes(each.stream)
         gaps = sum(stop - start for start, stop in each.stream.gaps.tolist())
@@ -120,15 +119,35 @@ def account_streams(found: Input, max_packet_bytes: int | None = None) -> Iterat
             yield StreamAccount(each.stream.name, name, 0, size - gaps, gaps, size)
 
 
-def _sizes(format: Format, opened: DirectedStream, max_packet_bytes: int | None) -> Counter[str]:
-    """Return how many bytes of a stream are in rows of each status."""
-    plan = make_plan(format, ["length", "status"], max_packet_bytes=max_packet_bytes)
-    sizes: Counter[str] = Counter()
-    for batch in scan_stream(opened, plan):
-        for status in pc.unique(batch["status"]).to_pylist():
-            of_status = batch.filter(pc.equal(batch["status"], status))
-            sizes[status] += pc.sum(of_status["length"]).as_py()
+def _sizes(
+    readables: Iterable[tuple[Format, DirectedStream]], max_packet_bytes: int | None
+) -> Mapping[str, Counter[str]]:
+    """Return how many bytes of each stream are in rows of each status."""
+    sizes: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    given = [
+        (opened, make_plan(format, _COLUMNS, max_packet_bytes=max_packet_bytes))
+        for format, opened in readables
+    ]
+    for batch in scan_streams(given):
+        streams, statuses = (batch[name].dictionary_encode() for name in ("stream", "status"))
+        named = len(statuses.dictionary)
+        keys = as_numbers(streams.indices).astype(np.int64) * named + as_numbers(statuses.indices)
+        found, rows = np.unique(keys, return_inverse=True)
+        totals = np.zeros(len(found), np.int64)
+        np.add.at(totals, rows, as_numbers(batch["length"]))
+        names, words = streams.dictionary.to_pylist(), statuses.dictionary.to_pylist()
+        for key, total in zip(found.tolist(), totals.tolist(), strict=True):
+            sizes[names[key // named]][words[key % named]] += total
     return sizes
+
+
+def _payloads(opened: DirectedStream) -> Iterable[tuple[str, int | None]]:
+    """Return the names of one stream or several, and the bytes of each; None if nobody counted."""
+    if isinstance(opened, BundledStreams):
+        return opened.payload_bytes()
+    captured = getattr(opened, "captured", None)
+    size = _payload_bytes(captured) if isinstance(captured, Stream) else opened.size
+    return [(opened.stream, size)]
 
 
 def _payload_bytes(stream: Stream) -> int:

@@ -185,6 +185,21 @@ class BundledStreams(StreamBundle):
         """Return each stream by itself."""
         return [self._alone(row) for row in self.rows.tolist()]
 
+    def stream_at(self, owner: int) -> Stream:
+        """Return the stream that has a place in the bundle."""
+        return self.table.stream(int(self.rows[owner]))
+
+    def payload_bytes(self) -> Iterator[tuple[str, int]]:
+        """Yield the name of each stream, and how many bytes its segments brought."""
+        rows, runs = self.rows, self._found.runs
+        names = self.table.flows.names(
+            self.table.conversations[rows], self.table.ways[rows], self.table.ordinals[rows]
+        )
+        before = np.concatenate([[0], np.cumsum(runs.lengths)])
+        bounds = self._found.run_bounds
+        brought = before[bounds[self._sides + 1]] - before[bounds[self._sides]]
+        yield from zip(names.to_pylist(), brought.tolist(), strict=True)
+
     def rows_by_stream(self, owners: Ints) -> Iterator[tuple[Stream, int]]:
         """Yield the streams of rows, and how many each has.
 
@@ -195,7 +210,7 @@ class BundledStreams(StreamBundle):
         """
         bounds = [0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), len(owners)]
         for first, behind in pairwise(bounds):
-            yield self.table.stream(int(self.rows[owners[first]])), behind - first
+            yield self.stream_at(int(owners[first])), behind - first
 
     def parts(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -15,6 +16,7 @@ from wireyard.streams.source import Reading, open_source, reading
 if TYPE_CHECKING:
     from wireyard.captures.stores.stream import StoreStream
     from wireyard.captures.stream import Stream
+    from wireyard.streams.batches import Part
 
 __all__ = [
     "MAX_CORRUPT_BYTES",
@@ -22,6 +24,7 @@ __all__ = [
     "SHOWN_BYTES",
     "BadBytes",
     "BytesOfRows",
+    "PartBytes",
     "PieceBytes",
     "quarantined",
 ]
@@ -98,6 +101,34 @@ class PieceBytes:
     @cached_property
     def _pieces(self) -> npt.NDArray[np.int64]:
         return self._stream.pieces  # which few streams are asked for
+
+
+class PartBytes:
+    """The bytes of bad rows of a capture's streams that were read together.
+
+    Parameters
+    ----------
+    parts
+        The blocks that the rows are of, in the order of the rows.
+    """
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
+        self._stops = np.cumsum([len(block.offsets) for _, block in parts])
+
+    def of_row(self, row: int) -> PieceBytes:
+        """Return the bytes of the stream that a row is of."""
+        from wireyard.captures.bundled import BundledStreams
+        from wireyard.captures.directed import CapturedStream
+
+        at = int(self._stops.searchsorted(row, "right"))
+        opened, block = self._parts[at]
+        if isinstance(opened, BundledStreams):
+            assert block.owners is not None
+            first = int(self._stops[at]) - len(block.offsets)
+            return PieceBytes(opened.stream_at(int(block.owners[row - first])))
+        assert isinstance(opened, CapturedStream)
+        return PieceBytes(opened.captured)
 
 
 def quarantined(

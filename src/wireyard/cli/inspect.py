@@ -23,7 +23,6 @@ from wireyard.formats import Format, get_format
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from wireyard.captures.accounts import StoreAccount, StreamAccount
     from wireyard.captures.inputs import Input
@@ -233,9 +232,7 @@ def _show_accounts(
 ) -> int:
     from rich.text import Text
 
-    from wireyard.cli.tables import print_lines
-
-    print_lines(console, _account_table(accounts, numbers))
+    _print_accounts(accounts, numbers, console)
     *parts, total = (
         f"{sum(getattr(one, number.column) for one in accounts):,} {number.text}"
         for number in numbers
@@ -252,23 +249,28 @@ def _show_accounts(
     return exits.DATA_LOST if found.damage or found.unread else exits.DONE
 
 
-def _account_table(
-    accounts: Sequence[StreamAccount | StoreAccount], numbers: Sequence[_Number]
-) -> Table:
-    from rich.table import Table
+def _print_accounts(
+    accounts: Sequence[StreamAccount | StoreAccount], numbers: Sequence[_Number], console: Console
+) -> None:
+    """Print a line a stream or a file: a capture may have some hundred thousand streams."""
+    from rich.text import Text
 
     from wireyard.cli.tables import printable
 
     names = ("file", "holds") if numbers is _OF_FILES else ("stream", "format")
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
-    longest = max((len(getattr(one, names[0])) for one in accounts), default=0)
-    table.add_column(names[0], overflow="fold", no_wrap=longest <= _NAME_WIDTH)
-    table.add_column(names[1])
-    for number in numbers:
-        table.add_column(number.heading, justify="right", no_wrap=True)
-    for one in accounts:
-        texts = (getattr(one, name) or "unknown" for name in names)
-        counts = (getattr(one, number.column) for number in numbers)
-        style = None if one.balances else "bold red"
-        table.add_row(*map(printable, texts), *map(str, counts), style=style)
-    return table
+    lines = [(*names, *(number.heading for number in numbers))]
+    lines += [
+        (
+            *(printable(getattr(one, name) or "unknown") for name in names),
+            *(str(getattr(one, number.column)) for number in numbers),
+        )
+        for one in accounts
+    ]
+    first, second, *widths = (max(map(len, cells)) for cells in zip(*lines, strict=True))
+    styles = ["dim", *("" if one.balances else "bold red" for one in accounts)]
+    for style, (name, label, *cells) in zip(styles, lines, strict=True):
+        line = f"{name:<{first}} {label:<{second}} {' '.join(map(str.rjust, cells, widths))}"
+        if style and console.is_terminal:
+            console.print(Text(line, style), soft_wrap=True)
+        else:
+            console.file.write(f"{line}\n")

@@ -11,7 +11,7 @@ from pyspark.sql import datasource as ask
 from pyspark.sql.types import StructType
 
 from wireyard.captures.inputs import open_captures
-from wireyard.captures.quarantine import BadBytes, PieceBytes
+from wireyard.captures.quarantine import BadBytes, PartBytes
 from wireyard.errors import SourceError, UsageError
 from wireyard.formats import get_format
 from wireyard.formats.rows import pick_columns
@@ -24,7 +24,13 @@ from wireyard.spark.types import arrow_schema, check_schema
 from wireyard.spark.workers import settle
 from wireyard.streams.mapped import map_windows
 from wireyard.streams.plan import Condition, Plan, make_plan
-from wireyard.streams.scan import load_fast_path, open_windows, scan_stream, scan_streams
+from wireyard.streams.scan import (
+    load_fast_path,
+    open_windows,
+    scan_parts,
+    scan_stream,
+    scan_streams,
+)
 
 __all__ = ["FilteringReader", "Reader", "faults"]
 
@@ -97,7 +103,7 @@ class Reader(ask.DataSourceReader):
                 continue
             with closing(BadBytes(piece.path)) as bad_bytes:
                 for batch in self._batches(piece, plan):
-                    yield shape.fit(batch, bad_bytes)
+                    yield shape.fit(batch, lambda _: bad_bytes)
 
     def shape(self, plan: Plan) -> Shape:
         """Return what makes rows those of the table."""
@@ -112,8 +118,6 @@ class Reader(ask.DataSourceReader):
         return make_plan(format, self._columns, where, options.mode, limit, captured=self._captured)
 
     def _of_capture(self, part: CapturePart, plan: Plan, shape: Shape) -> Iterator[pa.RecordBatch]:
-        from wireyard.captures.directed import CapturedStream  # with kernels, not for the planner
-
         with faults(self._options, part.files[0]):
             share = part.part, part.of
             found = open_captures(
@@ -123,15 +127,13 @@ class Reader(ask.DataSourceReader):
                 raise SourceError(f"{found.name}: {found.damage}")
             if found.problems and self._options.mode == "failfast":
                 raise SourceError(f"{found.name}: {found.problems[0]}")
+            streams = ((opened, plan) for _, opened in found.readables)
             if self._corrupt is None:
-                streams = ((opened, plan) for _, opened in found.readables)
                 yield from map(shape.fit, scan_streams(streams))
                 return
-            for _, opened in found.streams:
-                assert isinstance(opened, CapturedStream)
-                bad_bytes = PieceBytes(opened.captured)
-                for batch in scan_stream(opened, plan):
-                    yield shape.fit(batch, bad_bytes)
+            for parts, batches in scan_parts(streams):
+                if batches:
+                    yield shape.fit(pa.concat_batches(batches), PartBytes(parts).of_row)
 
     def _batches(self, piece: Piece, plan: Plan) -> Iterator[pa.RecordBatch]:
         with faults(self._options, piece.path):

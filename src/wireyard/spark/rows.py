@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wireyard.captures.quarantine import BadBytes, PieceBytes
+from wireyard.captures.quarantine import BytesOfRows
 from wireyard.errors import UsageError
 from wireyard.payloads.columns import PayloadColumns
 from wireyard.streams.framer import OK
@@ -38,14 +40,14 @@ class Shape:
         self._filled = [field.name for field in schema if not field.nullable]
 
     def fit(
-        self, batch: pa.RecordBatch, bad_bytes: BadBytes | PieceBytes | None = None
+        self, batch: pa.RecordBatch, bad_bytes: Callable[[int], BytesOfRows] | None = None
     ) -> pa.RecordBatch:
         """Return a batch of ours as one of the table.
 
         Parameters
         ----------
         bad_bytes
-            Where the bytes of bad rows are; needed for a column of them.
+            The place of a bad row -> where its bytes are; needed for a column of them.
 
         Raises
         ------
@@ -69,7 +71,7 @@ class Shape:
         return fitted
 
     def _bad_rows(
-        self, batch: pa.RecordBatch, bad_bytes: BadBytes | PieceBytes, kind: pa.DataType
+        self, batch: pa.RecordBatch, bad_bytes: Callable[[int], BytesOfRows], kind: pa.DataType
     ) -> pa.Array:
         bad = pc.not_equal(batch.column("status"), OK)
         if not bad.true_count:
@@ -77,6 +79,6 @@ class Shape:
         values: list[bytes | str | None] = [None] * batch.num_rows
         offsets, lengths = batch.column("offset"), batch.column("length")
         for row in pc.indices_nonzero(bad).to_pylist():
-            data = bad_bytes.read(offsets[row].as_py(), lengths[row].as_py())
+            data = bad_bytes(row).read(offsets[row].as_py(), lengths[row].as_py())
             values[row] = data.hex() if pa.types.is_string(kind) else data
         return pa.array(values, kind)

@@ -217,7 +217,7 @@ class StreamReader(ask.DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if part is not None:
                     for batch in rows.read([part]):
                         if batch.num_rows:
-                            yield shape.fit(batch, bad_bytes)
+                            yield shape.fit(batch, lambda _: bad_bytes)
             if framer.begun_at < span.stop:
                 raise SourceError(f"{span.path}: has less than when it was looked at")
 
