@@ -1,4 +1,4 @@
-"""Run by a test in a process of its own: fill a lake by the executors of a cluster."""
+"""Run by a test in a process of its own: a lake follows a folder by the executors of a cluster."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import sys
 from pathlib import Path
 
 from tests.spark.cluster import CONF
-from tests.spark.lakes import run
+from tests.spark.lakes import Silent
+from wireyard.cli.follow import FollowLine
 from wireyard.spark import session
+from wireyard.spark.following import follow_lake
+from wireyard.spark.lake import Lake
 
 
-def main(url: str, split_bytes: int, lake: str, *inputs: str) -> None:
-    """Read inputs into a lake."""
+def main(url: str, split_bytes: int, lake: str, folder: str, end: str) -> None:
+    """Follow a folder until there is a file `end`; executors read all that does not grow."""
     sources = str(Path(__file__).parents[2] / "src")
-    conf = {**CONF, "spark.executorEnv.PYTHONPATH": sources}
-    spark = session(url, **conf)
-    run(Path(lake), spark, *map(Path, inputs), split_bytes=split_bytes)
+    spark = session(url, **{**CONF, "spark.executorEnv.PYTHONPATH": sources})
+    with Lake.open(lake) as opened:
+        given = opened, [folder], lambda: spark, Silent(), FollowLine(quiet=True)
+        follow_lake(*given, Path(end).exists, few_bytes=-1, split_bytes=split_bytes)
     spark.stop()
 
 
