@@ -76,7 +76,7 @@ def scan(
         By which rules payloads are opened, such as ``{"plant/#": "json"}``; a decoder may be a
         function of bytes and topic. What they carry is in further columns (docs/payloads.md).
     decode_as
-        What ports of a capture are for where nothing else tells, as in ``tcp.port==1884,mqtt``.
+        What ports of a capture are for where nothing else shows it, as in ``tcp.port==1884,mqtt``.
     keylog
         Path of a key log with the secrets of a capture's TLS connections, or several; a pcapng file
         may hold them itself.
@@ -234,8 +234,8 @@ def follow(
 
     with closing(found):
         yield from read_turns(found.turns(), plan_of)
-        told = found.summary()
-        for note in (told.damage, *told.problems):
+        summary = found.summary()
+        for note in (summary.damage, *summary.problems):
             if note:
                 warnings.warn(f"{found.name}: {note}", stacklevel=2)
 

@@ -227,7 +227,7 @@ class BatchLayout:
         self._buffers = self.head[start:stop].view(np.int64).reshape(-1, 2)
 
     def numbers_of(self, names: Sequence[str]) -> Ints:
-        """Return what `claim_bytes` knows arrays by, -1 for one that no column needs."""
+        """Return the numbers of arrays for `claim_bytes`, -1 for one that no column needs."""
         return np.array([self.numbers.get(name, -1) for name in names], np.int64)
 
     def place(self, rows: int) -> tuple[Pairs, int]:

@@ -83,8 +83,8 @@ class Column:
     """One column of a format's rows.
 
     `kind` is one of the few types every engine takes: ``bool int32 int64 string binary``, or a
-    composite named in ``wireyard.schema``. An ``offset`` is a place in the stream; a format knows
-    how far it is from the row's own, and who knows that one adds it.
+    composite named in ``wireyard.schema``. An ``offset`` is a place in the stream; a format has
+    its distance from the row's own, to which it is added.
     """
 
     name: str

@@ -258,7 +258,7 @@ def divide(value: int, divisor: int) -> int:
 
 @piece
 def place_of(row: int) -> int:
-    """Return `row`, which is not negative, so that the compiler knows.
+    """Return `row`, which is not negative, in a form from which the compiler concludes that.
 
     A negative index counts from the end, which every array would be asked about.
     """

@@ -36,7 +36,7 @@ def main(words: Sequence[str]) -> int:
         print("usage: python -m wireyard.warm [--ship FOLDER]", file=sys.stderr)
         return 2
 
-    def tell(progress: Progress) -> None:
+    def show(progress: Progress) -> None:
         if progress.total == 0:
             print("waiting for another process that compiles the kernels", flush=True)
         elif progress.done == 0:
@@ -47,7 +47,7 @@ def main(words: Sequence[str]) -> int:
     if ship_to is not None:
         ship_to.mkdir(parents=True, exist_ok=True)
     try:
-        well = compile_missing(tell, ship_to)
+        well = compile_missing(show, ship_to)
     except LookupError as error:
         print(f"nothing can be shipped: {error}", file=sys.stderr)
         return 1

@@ -2,7 +2,7 @@
 
 Three decorators. A `kernel` is called from Python on arrays, a `piece` only from kernels, and an
 `instruction` is a piece given as LLVM code with a Python twin beside it. With
-``NUMBA_DISABLE_JIT=1`` all three hand back plain Python: kernels then run over numpy arrays, and
+``NUMBA_DISABLE_JIT=1`` all three return plain Python: kernels then run over numpy arrays, and
 instructions are their twins.
 
 Compiled code is found in the package if it was shipped (`caching`), else in the cache of this

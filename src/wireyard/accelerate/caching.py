@@ -85,7 +85,7 @@ def fitting_baseline() -> Baseline | None:
         return None
     try:
         found = llvm.get_host_cpu_features()
-    except RuntimeError:  # LLVM cannot tell
+    except RuntimeError:  # unknown to LLVM
         return None
     return baseline if all(found.get(name) for name in baseline.features.split()) else None
 

@@ -206,7 +206,7 @@ def compile_missing(report: Callable[[Progress], None], ship_to: Path | None = N
 def compile_once() -> bool:
     """Compile what is missing, the first time this is called; return whether that went well."""
 
-    def tell(progress: Progress) -> None:
+    def show(progress: Progress) -> None:
         if progress.total == 0:
             _NOTICE.show("waiting for another process that compiles the kernels ...")
         elif progress.done == 0 and progress.seconds_left >= _NOTICE_AFTER_S:
@@ -215,7 +215,7 @@ def compile_once() -> bool:
                 f"about {progress.seconds_left:.0f} s on {core_count()} cores ..."
             )
 
-    return compile_missing(tell)
+    return compile_missing(show)
 
 
 def core_count() -> int:

@@ -80,7 +80,7 @@ def kernel(signature: Any, *, brief: bool = False) -> Callable[[Callable[P, R]],
     """Declare a function called from Python, compiled for one `signature` at the first call.
 
     Kernels release the GIL, check no bounds, raise nothing and allocate nothing. A `brief` one
-    keeps the GIL: to hand it to another thread and wait for it again would take far longer.
+    keeps the GIL: to release it and wait for it again would take far longer.
     """
 
     def declare(function: Callable[P, R]) -> Callable[P, R]:

@@ -40,7 +40,7 @@ class Annotation:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """A way to read a format that nothing on the wire tells."""
+    """A way to read a format that nothing on the wire announces."""
 
     context: int
     """Context of a stream's first frame."""
@@ -91,11 +91,11 @@ def _nothing_nested(view: View, context: int) -> Sequence[Nested]:
 class Format:
     """One wire format.
 
-    Every function takes a view and half-open positions in it. Nothing here knows about files,
+    Every function takes a view and half-open positions in it. Nothing here depends on files,
     threads or tables, and no function reads at or beyond `stop`.
 
     `context` is what earlier bytes of the stream decided about a frame, such as the version a
-    connection began with: one integer, of which only the format knows what it means.
+    connection began with: one integer, whose meaning is the format's.
     """
 
     name: str
@@ -116,7 +116,7 @@ class Format:
     """``(view, start, stop, max_packet_bytes, context, at_end)`` -> bytes of the frame at `start`.
 
     None means more bytes are needed to say. A `DecodeError` means no packet begins here. `at_end`
-    tells that the stream ends at `stop`. Where frames end may depend on the context only if
+    is whether the stream ends at `stop`. Where frames end may depend on the context only if
     `find_header` finds nothing.
     """
     find_header: Callable[[View, int, int, int], tuple[int, bool]]
@@ -173,7 +173,7 @@ class Format:
 
     Of formats without a mark that packets begin with: whether one begins at `start`, where a TCP
     segment does, as the bytes behind it show. `UNPROVEN` or `REFUTED` if they do not; None if more
-    of them are needed. `at_end` tells that the captured bytes end at `stop`.
+    of them are needed. `at_end` is whether the captured bytes end at `stop`.
     """
     tell_context: Callable[[Iterable[View], int], int] = _dialect_of_packets
     """Whole packets of both directions of a connection whose beginning was not captured, the
@@ -183,7 +183,7 @@ class Format:
     plain_text: bool = False
     """Whether columns hold text as packets do: UTF-8 without lone surrogates."""
     ports: Sequence[int] = ()
-    """Where servers listen unless they are told otherwise."""
+    """The ports that servers listen on by default."""
     in_datagrams: bool = False
     """Whether it is sent in datagrams, each of them whole packets."""
     nested: Callable[[View, int], Sequence[Nested]] = _nothing_nested

@@ -1,7 +1,7 @@
 """What packets carry, as plain Python values and as text: bodies and payloads opened.
 
 Plain values are ``None bool int float str bytes Decimal datetime list dict``. An object of a class
-nobody knows is ``{"class": name, "data": its own serialization stream}``.
+is unknown is ``{"class": name, "data": its own serialization stream}``.
 """
 
 from __future__ import annotations

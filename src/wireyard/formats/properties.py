@@ -251,7 +251,7 @@ def _object(field: str, value: object, short_objects: bool) -> bytes:
     try:
         return struct.pack(">H" if short_objects else ">i", len(value)) + value
     except struct.error:
-        problem = f"{len(value)} bytes are more than its length can tell"
+        problem = f"{len(value)} bytes are more than its length field can hold"
         raise EncodeError(field, value, problem) from None
 
 

@@ -1,4 +1,4 @@
-"""Properties in rows: values as text and from text, and sections that values do not tell."""
+"""Properties in rows: values as text and from text, and sections that values do not determine."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _float(value: Any) -> float:
 
 
 def _float32(value: Any) -> float:
-    """Round as the wire does: text in columns has the digits that tell floats apart, no more."""
+    """Round as the wire does: text in columns has the digits that distinguish floats, no more."""
     number: float = _FLOAT.unpack(_FLOAT.pack(_float(value)))[0]
     return number
 

@@ -242,7 +242,7 @@ class Reader(Cursor):
                 fields[name] = self.value(name)
             return fields, self.annotation() if desc.flags & SC_WRITE_METHOD else []
         if not desc.flags & SC_BLOCK_DATA:
-            # Only the class itself could tell where its data ends.
+            # Only the class itself determines where its data ends.
             raise JavaError("bad_java", desc.name, self.at, "has data without an end mark")
         return fields, self.annotation()
 

@@ -131,7 +131,7 @@ def _shortest(exact: Decimal, below: float, above: float, even: bool) -> Decimal
         ]
         if fits:
             return min(fits, key=lambda number: (_distance(number, exact), _last_digit(number) % 2))
-    raise AssertionError("17 digits tell every double from its neighbours")
+    raise AssertionError("17 digits distinguish every double from its neighbours")
 
 
 def _distance(one: Decimal, other: Decimal) -> Decimal:

@@ -48,7 +48,7 @@ class Input:
     """One input that the lake holds, and where its rows are."""
 
     source: str
-    """Absolute path or URL: what rows call it, and what tells that it was read before."""
+    """Absolute path or URL: its name in rows, and how a run finds that it was read before."""
     format: str | None
     """What it was taken for; None of an empty input, and of a capture that may hold any."""
     stamp: Mapping[str, Any]

@@ -77,7 +77,7 @@ class LedgerSum(NamedTuple):
 
 
 def streams_table(ledgers: Iterable[StreamLedger]) -> pa.Table:
-    """Return a row for every stream; what only captures tell is null of others."""
+    """Return a row for every stream; what only captures show is null of others."""
     return stream_table.streams_table(
         {
             "source": one.source,

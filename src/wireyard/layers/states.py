@@ -1,7 +1,7 @@
 """State tables: states x events, the one form in which layers write their rules.
 
 A table is data. Scalar machines look cells up in it, kernels index what `transitions` of
-``grouping.py`` makes of it, tests walk it cell by cell, and the documents draw it.
+``state_arrays`` makes of it, tests walk it cell by cell, and the documents draw it.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _MAX_PACKET_BYTES = 32 << 10
 """A call costs the same up to a kilobyte or so, and corosync cuts what is longer by itself; from
 here on more brings nothing."""
 _TRY_AGAIN_S = 0.001
-"""corosync does not tell when it has room again."""
+"""corosync has no event for room in its buffers."""
 _AT_ONCE = 64
 """Packets taken before the event loop gets its turn."""
 _JOIN_TRIES = 1000

@@ -1,4 +1,4 @@
-"""What carries the packets of a ring, as its shell knows it."""
+"""The interface between the shell of a ring and what carries its packets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RingFailed(SourceError):
 
 
 class Receiver(Protocol):
-    """Whom a transport tells what happens; it is called in the event loop."""
+    """The callbacks of a transport, in the event loop."""
 
     def packet(self, source: str, qos: QoS, packet: bytes) -> None:
         """Take a packet."""
@@ -44,7 +44,7 @@ class Transport(Protocol):
 
     @property
     def qualities(self) -> Sequence[QoS]:
-        """What can be promised of a packet, what is promised unless told otherwise first."""
+        """The guarantees that a packet can be sent with, the default first."""
 
     @property
     def tells_views(self) -> bool:

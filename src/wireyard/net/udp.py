@@ -25,7 +25,7 @@ LOOPBACK = "127.0.0.1"
 _MAX_PACKET_BYTES = 1400
 """Fits an Ethernet frame with what else may be around it."""
 _RECEIVE_BUFFER_BYTES = 4 << 20
-"""Asked for; systems give less unless told to."""
+"""Requested; systems give less unless they are configured to."""
 _DATAGRAM_BYTES = 1 << 16
 _IP_MULTICAST_ALL = 49
 """Of Linux's ``in.h``; Python has no name for it."""
@@ -51,7 +51,7 @@ class UdpMulticast:
     max_packet_bytes
         Longest packet.
     rate_bytes_s
-        How fast to send, what datagrams cost receivers included: nobody tells when one is behind.
+        How fast to send, what datagrams cost receivers included: nothing shows when one is behind.
     """
 
     qualities: Sequence[QoS] = (QoS.UNRELIABLE,)

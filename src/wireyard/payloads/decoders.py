@@ -52,7 +52,7 @@ class Decoder:
     """What rows call it."""
     function: Function
     type: pa.DataType | None = None
-    """The type of its values where a schema tells, else None."""
+    """The type of its values where a schema gives it, else None."""
 
     def decode(self, data: bytes, destination: str) -> Any:
         """Return a payload as plain values: null, truth, numbers, text, bytes, lists, maps of text.

@@ -1,7 +1,7 @@
 """Where GPackets and link packets begin and end in a stream.
 
 In step, a packet is what its magic and its size say, or its version and size where it has no magic:
-a version nobody knows is consumed by its size (errata G5). Out of step, a header is believed only
+an unknown version is consumed by its size (errata G5). Out of step, a header is believed only
 if all its fields agree with each other.
 """
 
@@ -128,7 +128,7 @@ def _find_link(view: View, start: int, found: int, stop: int, max_packet_bytes: 
 def begins(head: View) -> bool:
     """Return whether a stream that begins with `head` is one of GPackets, or of a cluster link.
 
-    Fewer bytes than tell where a packet ends show nothing: almost any could begin one.
+    Fewer bytes than a packet's size needs show nothing: almost any could begin one.
     """
     return len(head) >= PREFIX_BYTES and any(
         _agrees(head, 0, len(head), form, MAX_PACKET_BYTES) for form in _FORMS

@@ -14,7 +14,7 @@ classes write the header in this order (errata G1)::
     36  properties, then the payload
 
 The figure of the specification has the magic first, then version, type and size. Where the magic
-stands tells the two apart. A connection between brokers begins with link packets, which have no
+stands distinguishes the two. A connection between brokers begins with link packets, which have no
 magic (errata G7)::
 
     0   version        2   100
@@ -243,7 +243,7 @@ def _columns() -> tuple[Column, ...]:
         Column(
             "raw_properties",
             "binary",
-            "the section, where `properties` does not tell all",
+            "the section, where `properties` does not hold all",
             f"{SPEC}, properties",
         ),
     )

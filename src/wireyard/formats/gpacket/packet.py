@@ -127,7 +127,7 @@ def header_of(prefix: bytes) -> Layout | None:
     """Return the header that begins with these `PREFIX_BYTES`, None if none does.
 
     The magic decides, wherever it stands; only a packet without one can be a link packet. A version
-    nobody knows is no reason to lose the place.
+    is unknown is no reason to lose the place.
     """
     if prefix[:4] == MAGIC_BYTES:
         return HEADERS[DOCUMENTED]
@@ -139,7 +139,7 @@ def header_of(prefix: bytes) -> Layout | None:
 
 
 def decode(view: View, context: int = 0) -> Packet | LinkPacket:
-    """Decode one whole packet; the context tells whether it has short objects.
+    """Decode one whole packet; the context says if it has short objects.
 
     Raises
     ------

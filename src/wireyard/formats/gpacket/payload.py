@@ -39,7 +39,7 @@ _ADDRESS_VERSION = 100
 _CONSUMER_MARK = 99353142765567461
 _MESSAGE_ID = struct.Struct(f">{MESSAGE_ID_CODES}")
 _LEVEL_WITH_SESSIONS = 400
-"""The cluster protocol level from which LINK_INIT tells broker and store sessions."""
+"""The cluster protocol level from which LINK_INIT has broker and store sessions."""
 
 
 def payload_value(row: Row) -> Any:
@@ -252,8 +252,8 @@ def _link_init(cursor: Cursor, row: Row) -> Row:
         found["ha"] = _yes(cursor, "HA")
         found["broker_id"] = _maybe(cursor, "broker id")
         found["broker_session"] = cursor.integer(8, "broker session")
-        told = found["ha"] or _yes(cursor, "store session follows")
-        found["store_session"] = cursor.integer(8, "store session") if told else None
+        has_session = found["ha"] or _yes(cursor, "store session follows")
+        found["store_session"] = cursor.integer(8, "store session") if has_session else None
     return found
 
 

@@ -1,7 +1,7 @@
 """Where JMQ packets begin and end in a stream.
 
 In step, a packet is what the magic and the size say: the sections inside may be wrong without the
-stream losing its place, so a version nobody knows is consumed by its size (errata 26). Out of step,
+stream losing its place, so an unknown version is consumed by its size (errata 26). Out of step,
 a header is believed only if all its fields agree with each other: the chance that random bytes do
 is below 1e-28 a position. One packet inside another's body still passes; splitting therefore
 proves its guesses (``wireyard.streams.split``).

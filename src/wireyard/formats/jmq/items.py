@@ -82,7 +82,7 @@ def walk_items(view: View, start: int, stop: int) -> Iterator[ItemSpan]:
 
 
 def item_value(view: View, span: ItemSpan) -> int | str | bytes:
-    """Return what an item holds: a number, text, or the bytes of a type nobody knows.
+    """Return what an item holds: a number, text, or the bytes of an unknown type.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def item_value(view: View, span: ItemSpan) -> int | str | bytes:
 
 
 def item_pairs(name: str, given: Any) -> tuple[tuple[int, bytes], ...]:
-    """Return items of types that nobody knows, each a type and its bytes.
+    """Return items of unknown types, each a type and its bytes.
 
     Raises
     ------

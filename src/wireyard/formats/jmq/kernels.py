@@ -198,7 +198,7 @@ def take_items(
     seen = 0
     if at == end:
         return seen
-    # What most messages begin with, as the shipped writer sends it: told by one word each.
+    # What most messages begin with, as the shipped writer sends it: compared by one word each.
     if end - at >= 14 and load_u32(data, at) == _PRODUCER_ID_HEAD:
         i64[_PRODUCER_ID, row] = load_i64(data, at + 4)
         seen = 1 << (_PRODUCER_ID_HEAD >> 16) - 8

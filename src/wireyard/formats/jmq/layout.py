@@ -149,7 +149,7 @@ ITEMS = MappingProxyType(
     }
 )
 """Items of the variable header: type and length take two bytes each, then comes the value, text
-where no width is told; type 0 ends the list. Items of other types are kept and written back."""
+where no width is given; type 0 ends the list. Items of other types are kept and written back."""
 ITEMS_BY_NAME = MappingProxyType({item.name: item for item in ITEMS.values()})
 
 FLAGS = MappingProxyType(
@@ -258,7 +258,7 @@ PACKET_TYPES = MappingProxyType(
 """Names of the packet types, as the shipped classes print them."""
 
 CLIENT_TYPES = (10, 12, 14, 16, 18, 20, 22, 24, 26, 32, 34, 36, 40, 42, 44, 46, 48, 50)
-"""Packet types that only clients send: what tells the direction of a stream."""
+"""Packet types that only clients send: they show the direction of a stream."""
 
 BROKER_TYPES = tuple(
     code
@@ -323,11 +323,11 @@ def _columns() -> tuple[Column, ...]:
         Column("properties", "properties", "typed properties, null if none", f"{SPEC}, properties"),
         Column("body_size", "int64", "length of the body", f"{SPEC}, overview", "bytes"),
         Column("body", "binary", "the body as on the wire, null if none", f"{SPEC}, overview"),
-        Column("raw_header", "binary", "both headers, where the columns do not tell all", _HEAD),
+        Column("raw_header", "binary", "both headers, where the columns do not hold all", _HEAD),
         Column(
             "raw_properties",
             "binary",
-            "the section, where `properties` does not tell all",
+            "the section, where `properties` does not hold all",
             f"{SPEC}, properties",
         ),
     )

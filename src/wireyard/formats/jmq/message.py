@@ -63,7 +63,7 @@ _PERSISTENT, _NON_PERSISTENT = 2, 1
 def destination_kind(name: str | None, bit_flags: int) -> str | None:
     """Return ``queue topic temporary_queue temporary_topic``, None without a destination.
 
-    The Q flag tells queue from topic, the name whether it is temporary.
+    The Q flag separates queue from topic, the name shows if it is temporary.
     """
     if name is None:
         return None
@@ -72,7 +72,7 @@ def destination_kind(name: str | None, bit_flags: int) -> str | None:
 
 
 def reply_to_kind(name: str | None, class_name: str | None) -> str | None:
-    """Return the kind of a reply-to destination, None if neither name nor class tells.
+    """Return the kind of a reply-to destination, None if neither name nor class shows it.
 
     No flag speaks of it: a temporary one has its kind in the name, any other in the class.
     """

@@ -201,7 +201,7 @@ def flag_letters(bit_flags: int) -> str:
 
 
 def decode(view: View, context: int = 0) -> Packet:
-    """Decode one whole packet; the context tells whether it has short objects.
+    """Decode one whole packet; the context says if it has short objects.
 
     Raises
     ------
@@ -259,7 +259,7 @@ def _read(view: View, values: Row, short_objects: bool) -> None:
     try:
         _read_items(view, offset, values)
     except DecodeError as found:
-        error = found  # The properties can still be read: only the first error is told.
+        error = found  # The properties can still be read: only the first error is reported.
     try:
         if size:
             section = bytes(view[offset:body_start])

@@ -192,7 +192,7 @@ class ColumnDecoder:
 
         `decode` has nothing left to do when it is asked for just these, and all of it when it is
         asked for others. So they are decoded here only if it was asked for what was found the time
-        before, which also tells how many there will be; if there are more, they are only found.
+        before, which also gives their number; if there are more, they are only found.
         """
         density, self._density, self._decoded = self._density, 0.0, None
         rows = count = int((min(stop, last_start) - start) * density * _SPARE)

@@ -79,8 +79,8 @@ def frame_size(
 def next_context(view: View, context: int) -> int:
     """Return the context of a packet itself and of those after it.
 
-    CONNECT declares its version. An answer to one that was not seen tells 5.0, where properties
-    follow the code, from the versions before, which it cannot tell from each other.
+    CONNECT declares its version. An answer to one that was not seen distinguishes 5.0, where
+    properties follow the code, from the versions before, but not these from each other.
     """
     kind = view[0] >> 4 if len(view) else 0
     if kind == CONNECT:

@@ -80,11 +80,11 @@ CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP = range(1, 8)
 SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK, PINGREQ, PINGRESP, DISCONNECT, AUTH = range(8, 16)
 
 CLIENT_TYPES = (CONNECT, SUBSCRIBE, UNSUBSCRIBE, PINGREQ)
-"""Packet types that only clients send: what tells the direction of a stream."""
+"""Packet types that only clients send: they show the direction of a stream."""
 BROKER_TYPES = (CONNACK, SUBACK, UNSUBACK, PINGRESP)
 """Those that only brokers send."""
 WILL: Final = 16
-"""Stands for the properties of a will where properties are told by packet type."""
+"""Stands for the properties of a will where properties are listed by packet type."""
 
 PACKET_TYPES: Final = MappingProxyType(
     {
@@ -251,7 +251,7 @@ COLUMNS: Final = (
     Column("username", "string", "who logs in", _CONNECT),
     Column("has_password", "bool", "whether a password is there", _CONNECT),
     Column("password", "binary", "the password, null unless secrets are asked for", _CONNECT),
-    Column("session_present", "bool", "the broker knows the session; from 3.1.1 on", "CONNACK"),
+    Column("session_present", "bool", "the broker has the session; from 3.1.1 on", "CONNACK"),
     Column("return_code", "int32", "return code, from 5.0 on reason code, null if left out"),
     Column("return_codes", "int32s", "one for each filter", "SUBACK, UNSUBACK"),
     Column("topic", "string", "topic name as sent: empty where an alias stands for it", "PUBLISH"),

@@ -186,7 +186,7 @@ def property_rows(properties: Sequence[Property]) -> list[dict[str, Any]]:
 
 
 def properties_of(field: str, rows: Any) -> tuple[Property, ...] | None:
-    """Return the properties that a row tells, with values as rows or as columns have them.
+    """Return the properties in a row, with values as rows or as columns have them.
 
     Raises
     ------

@@ -65,7 +65,7 @@ def _read_connect(cursor: Cursor, values: Values) -> None:
     if name in PROTOCOLS.values() and PROTOCOLS.get(level) != name:
         cursor.fault("protocol_level", "protocol level", start, f"is {level} with {name}")
     if declared_version(str(name), level) is None:
-        # What follows is laid out as nobody knows.
+        # The layout of what follows is unknown.
         raise cursor.faults[-1]
     start = cursor.at
     flags = cursor.byte("connect flags")
@@ -129,7 +129,7 @@ def _read_connect_payload(cursor: Cursor, values: Values, flags: int) -> None:
 
 
 def _left_out(cursor: Cursor) -> bool:
-    """Return whether a login that the flags tell is not there.
+    """Return whether a login that the flags announce is missing.
 
     1999 has no logins, and in 3.1 Remaining Length wins over the flags.
     """

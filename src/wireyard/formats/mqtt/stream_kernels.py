@@ -93,7 +93,7 @@ def sniff_heads(
     """Return which `Side` each stream is, by its first bytes; return how many show one.
 
     The context of a client's stream is the version that its CONNECT declares; of a server's, the
-    context that its CONNACK alone would tell.
+    context that only its CONNACK shows.
 
     Shapes: bounds (t + 1), where in `heads` the bytes of each are; sides, contexts (t).
     """

@@ -15,7 +15,7 @@ def has_wildcard(topic: str) -> bool:
 
 
 def is_shared(text: str) -> bool:
-    """Return whether a topic filter asks for a shared subscription, which 5.0 knows."""
+    """Return whether a topic filter is that of a shared subscription (MQTT 5.0)."""
     return text.startswith(_SHARED)
 
 

@@ -52,7 +52,7 @@ def annotate(view: View, context: int = 0) -> list[Annotation]:
 
 
 def _mark_message(marks: Marks, view: View, list_order: bool) -> bool:
-    """Annotate the next message as far as it can be read; tell whether that is all of it."""
+    """Annotate the next message as far as it can be read; return whether that is all of it."""
     values: dict[str, Any] = {}
     with suppress(DecodeError):  # It is the fault that is shown afterwards.
         read_message(view, marks.at, len(view), list_order, values)

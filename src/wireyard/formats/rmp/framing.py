@@ -103,7 +103,7 @@ def last_context(context: int) -> int:
 
 
 def find_header(_view: View, _start: int, stop: int, _max_packet_bytes: int) -> tuple[int, bool]:
-    """Return `stop`: no bytes of this layer can be told from others."""
+    """Return `stop`: no bytes of this layer differ from others for certain."""
     return stop, True
 
 

@@ -22,7 +22,7 @@ def join_rows(rows: Iterable[Row], context: int) -> Iterable[Row]:
     Raises
     ------
     EncodeError
-        A packet without all of its messages, or longer than its length can tell.
+        A packet without all of its messages, or longer than its length field can hold.
     """
     place = Place.of(context)
     return _joined(rows, place._replace(framed=False).context) if place.framed else rows

@@ -4,7 +4,7 @@ Rules of this file:
 
 1. A kernel answers only what it is sure of: a packet that breaks a rule ends a scan and is marked
    in `rejected`, and the scalar reader gives its row. So does a stream that is one packet: where
-   that ends nobody knows before the stream does, and it is small.
+   that ends is only known at the end of the stream, and it is small.
 2. Nothing is read at or after `stop`; a length is compared with what is left before it is used.
 3. The order of a context's bits is that of `place`.
 

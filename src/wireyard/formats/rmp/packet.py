@@ -369,7 +369,7 @@ def packet_of(row: Mapping[str, Any], context: int = 0) -> Message:
     ------
     EncodeError
         In framed streams, the first of several messages whose row does not say `framed_bytes`, how
-        long the packet is; `join_rows` tells it.
+        long the packet is; `join_rows` finds it.
     """
     place = Place.of(context)
     message = _message({name: row[name] for name in _FIELDS if row.get(name) is not None}, False)
@@ -377,7 +377,7 @@ def packet_of(row: Mapping[str, Any], context: int = 0) -> Message:
     if not place.framed or row.get("message_in_packet") or message.framed_bytes is not None:
         return message
     if message.more_follows:
-        raise EncodeError("more_follows", True, "no row tells how long a packet of several is")
+        raise EncodeError("more_follows", True, "no row has the length of a packet of several")
     return replace(message, framed_bytes=len(_encode(message)))
 
 

@@ -6,8 +6,8 @@ Rules of this file:
 2. A message that is not its packet's first has a `place` above 0, and `before` counts the bytes of
    the packet in front of it, the length of a framed one too.
 3. `left` counts the bytes from it to the end of a framed packet. It is 0 where nothing before the
-   frame tells: at the start of every packet, and in streams that are one packet.
-4. `ends` tells of a stream that is one packet that it ends with the frame, so no message follows.
+   frame shows: at the start of every packet, and in streams that are one packet.
+4. `ends` is whether a stream that is one packet ends with the frame, so no message follows.
 
 The worst case is a packet of `MAX_PACKET_BYTES`, 2**20, with messages of 4 bytes: 19 bits of
 `place`, 21 of `before`, and 16 of `left`, for which framed packets have 16 bits. With two bits for

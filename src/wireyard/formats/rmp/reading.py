@@ -1,6 +1,6 @@
 """One message at a time: its typing word and the fields that word announces.
 
-The only reader of them: framing, decoding and the inspector all ask it, so a rule is told once.
+The only reader of them: framing, decoding and the inspector all call it, so each rule stands once.
 What no receiver can act on is malformed; what a sender should not have sent but every receiver can
 read (fields on a later packet of a message, a segment that others follow, a request for a reply
 that no reply can name: errata R9, R10, R21) is well-formed.
