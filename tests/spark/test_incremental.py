@@ -90,7 +90,9 @@ def test_what_is_new_leaves_other_facts_alone(
     assert before < files(tmp_path / "lake")
 
 
-def test_what_shows_the_same_messages_is_made_anew(tmp_path: Path) -> None:
+def test_what_shows_the_same_messages_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     paths = {path.name: path for path in inputs(tmp_path / "in")}
     order = ("later.jmq", "got.jmq", "sent.jmq")
     for name in order[:2]:
@@ -100,7 +102,17 @@ def test_what_shows_the_same_messages_is_made_anew(tmp_path: Path) -> None:
         for row in table(tmp_path / "lake", "messages").to_pylist()
     }
     assert sorted(kept.values()) == ["delivered"] * 6 + ["sent"] * 5
-    run(tmp_path / "lake", paths["sent.jmq"])
+    made: list[list[str]] = []
+    write_facts = facts.write_facts
+
+    def seen(runner, lake, of, *given):  # type: ignore[no-untyped-def]
+        made.append([Path(each.source).name for each in given[-2]])
+        return write_facts(runner, lake, of, *given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("wireyard.spark.job.write_facts", seen)
+        run(tmp_path / "lake", paths["sent.jmq"])
+    assert made == [["sent.jmq", "got.jmq"]]  # once
     run(tmp_path / "once", *(paths[name] for name in order))
     assert rows(tmp_path / "lake") == rows(tmp_path / "once")
 

@@ -26,9 +26,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from wireyard.formats import get_format
+from wireyard.formats.jmq.layout import MESSAGE_TYPES
 from wireyard.layers.destinations import NEEDED as COUNTED
 from wireyard.layers.destinations import count_messages, destinations
 from wireyard.layers.frame_files import FrameFiles
+from wireyard.layers.jmq.columns import producers_of_keys
 from wireyard.layers.jmq.hops import HOP_STEPS
 from wireyard.layers.latencies import DELAYS, delayed, latencies
 from wireyard.layers.latencies import NEEDED as LATENCY_NEEDED
@@ -53,7 +55,15 @@ from wireyard.streams.source import filesystem
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["FEW", "Facts", "related_to", "write_empty", "write_facts"]
+__all__ = [
+    "FEW",
+    "Facts",
+    "producers_made",
+    "producers_shown",
+    "related_to",
+    "write_empty",
+    "write_facts",
+]
 
 FEW: Final = 1 << 14
 """Notes of a step, or RMP packets, that need no tasks: to start some takes longer than to go
@@ -61,6 +71,8 @@ through them."""
 _FEW_BYTES: Final = 64 << 20
 _COUNTED_HERE: Final = 1 << 19
 """Messages that are counted without tasks."""
+_SPANS: Final = ("source", "producer", "first_ms", "last_ms")
+_OF_MESSAGES: Final = ("source", "packet_type", "sys_message_id")
 _BETWEEN: Final = "\0"
 """Between the parts of a key: it is in no path, address or id."""
 
@@ -129,23 +141,24 @@ def write_facts(
     return stage.finish(staged)
 
 
-def related_to(lake: Lake, facts: Facts, changed: Collection[str]) -> set[str]:
-    """Return the inputs of a lake that may have JMS messages in common with staged ones.
+def related_to(lake: Lake, producers: pa.Table, changed: Collection[str]) -> set[str]:
+    """Return the inputs of a lake that may have JMS messages in common with others.
 
     They show the same producer in spans that overlap, or are related in turn to one that does.
 
     Parameters
     ----------
+    producers
+        The producers of the others, with their spans: rows of the table.
     changed
         Inputs that the lake holds no more.
     """
-    staged = [lake.staged("producers", file) for file in facts.files.get("producers", ())]
     held = lake.paths("producers")
-    if not staged or not held:
+    if not producers.num_rows or not held:
         return set()
-    spans = pa.concat_tables(map(_read, held)).select(["source", "producer", "first_ms", "last_ms"])
+    spans = pa.concat_tables(map(_read, held)).select(_SPANS)
     gone = pa.array(list(changed), pa.string())
-    waiting = pa.concat_tables(map(_read, staged)).select(spans.column_names)
+    waiting = producers.select(_SPANS)
     left = spans.filter(pc.invert(pc.is_in(spans["source"], gone)))
     found: set[str] = set()
     while waiting.num_rows and left.num_rows:
@@ -159,6 +172,33 @@ def related_to(lake: Lake, facts: Facts, changed: Collection[str]) -> set[str]:
         is_new = pc.is_in(left["source"], sources)
         waiting, left = left.filter(is_new), left.filter(pc.invert(is_new))
     return found
+
+
+def producers_made(lake: Lake, facts: Facts) -> pa.Table:
+    """Return the rows of the table of producers that were staged."""
+    staged = [lake.staged("producers", file) for file in facts.files.get("producers", ())]
+    return pa.concat_tables([fact_table("producers", ()), *map(_producers, staged)])
+
+
+def producers_shown(paths: Sequence[str], sources: Collection[str]) -> pa.Table:
+    """Return the producers that JMQ packets show, before any facts are made of these.
+
+    Messages inside GPackets are not looked at.
+    """
+    wanted = pa.array(list(sources), pa.string())
+    parts = [fact_table("producers", ())]
+    for path in paths:
+        for table in read_batches(path, _OF_MESSAGES):
+            is_message = pc.is_in(table["packet_type"], pa.array(MESSAGE_TYPES, pa.int32()))
+            of_source = pc.is_in(table["source"].cast(pa.string()), wanted)
+            some = table.filter(pc.and_(is_message, of_source))
+            keys = [some[name].cast(pa.string()) for name in ("source", "sys_message_id")]
+            parts.append(producers_of_keys(pa.table(keys, ["source", "message_key"])))
+    return pa.concat_tables(parts)
+
+
+def _producers(path: str) -> pa.Table:
+    return _read(path, [column.name for column in TABLES["producers"]])
 
 
 def write_empty(lake: Lake, table: str) -> str:

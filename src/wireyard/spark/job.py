@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -28,7 +29,14 @@ from wireyard.layers.tables import FACTS
 from wireyard.spark.bronze import FILES_TABLE, QUARANTINE_TABLE, Settings, packets_table
 from wireyard.spark.bronze_stage import BronzeStage
 from wireyard.spark.executors import reaching
-from wireyard.spark.facts import Facts, related_to, write_empty, write_facts
+from wireyard.spark.facts import (
+    Facts,
+    producers_made,
+    producers_shown,
+    related_to,
+    write_empty,
+    write_facts,
+)
 from wireyard.spark.growing import GrowingInput
 from wireyard.spark.growing_readers import GrowthSettings
 from wireyard.spark.grown import (
@@ -218,28 +226,37 @@ def add_facts(
     changed
         Sources whose facts in the lake are no more.
     """
-    change = change_without(())
+    change, related = change_without(()), set[str]()
     with reaching(lake):
-        facts = _write_facts(runner, lake, change, added)
-        if related := related_to(lake, facts, changed):
-            change = change_without(related)
+        sources = [each.source for each in added]
+        if lake.inputs:
+            packets = _paths(lake, change, added, packets_table("jmq"))
+            related = related_to(lake, producers_shown(packets, sources), changed)
+        while True:
+            if related:
+                change = change_without(related)
             inputs = _inputs_after(lake, change)
             both = [*added, *(inputs[source] for source in sorted(related))]
             facts = _write_facts(runner, lake, change, both)
-    return _with_facts(change, facts), facts.notes
+            # GPackets may show more of them.
+            more = related_to(lake, producers_made(lake, facts), {*changed, *related})
+            if not more:
+                return _with_facts(change, facts), facts.notes
+            related |= more
+
+
+def _paths(lake: Lake, change: Change, inputs: Sequence[Input], table: str) -> list[str]:
+    """Return where the files of a table are that have rows of inputs, in the lake or staged."""
+    staged = {*change.append.get(table, ())}
+    wanted = dict.fromkeys(file for each in inputs for file in each.files.get(table, ()))
+    return [
+        lake.staged(table, file) if file in staged else lake.path(table, file) for file in wanted
+    ]
 
 
 def _write_facts(runner: Runner, lake: Lake, change: Change, inputs: Sequence[Input]) -> Facts:
     """Stage the facts of some inputs, whose packets are in the lake or staged."""
-
-    def paths(table: str) -> list[str]:
-        staged = {*change.append.get(table, ())}
-        wanted = dict.fromkeys(file for each in inputs for file in each.files.get(table, ()))
-        return [
-            lake.staged(table, file) if file in staged else lake.path(table, file)
-            for file in wanted
-        ]
-
+    paths = partial(_paths, lake, change, inputs)
     files = {name: paths(packets_table(name)) for name in format_names()}
     return write_facts(runner, lake, files, paths("streams"), paths("files"), inputs, change.append)
 

@@ -34,6 +34,7 @@ from wireyard.layers.jmq.hop_columns import (
     Seen,
     order_hops,
     producers_of,
+    producers_of_keys,
     records_of,
     stand_for_messages,
 )
@@ -71,6 +72,7 @@ __all__ = [
     "order_hops",
     "partition_keys",
     "producers_of",
+    "producers_of_keys",
     "records_of",
     "stand_for_messages",
 ]

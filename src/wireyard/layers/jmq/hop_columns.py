@@ -354,6 +354,11 @@ def producers_of(sendings: pa.Table, deliveries: pa.Table, relays: pa.Table) -> 
             for table in (sendings, deliveries, relays)
         ]
     )
+    return producers_of_keys(keys)
+
+
+def producers_of_keys(keys: pa.Table) -> pa.Table:
+    """Return the producers of messages by `source` and `message_key`: see `producers_of`."""
     parts = pc.extract_regex(keys["message_key"], _KEY_PATTERN)
     rows = pa.table(
         {
