@@ -91,15 +91,15 @@ def test_a_million_half_open_things(
     walk = Walk()
     given = flood(talk)
     for row in talk.rows:
-        walk.take(row)
+        walk.observe(row)
     for at, row in enumerate(given):
-        walk.take(row)
+        walk.observe(row)
         if at % 10_000 == 0:
-            walk.facts.clear()
-    walk.facts.clear()
+            walk.output.clear()
+    walk.output.clear()
     assert alive() - others <= OBJECTS_OF_ONE * most + FEW
     walk.finish()
-    assert walk.facts.dropped[cap] >= MANY - most > 0
+    assert walk.output.dropped[cap] >= MANY - most > 0
 
 
 def alive() -> int:
@@ -191,10 +191,10 @@ def test_what_was_forgotten_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     talk.request("CREATE_DESTINATION")
     walk = Walk()
     for row in talk.rows:
-        walk.take(row)
+        walk.observe(row)
     walk.finish()
-    assert dict(walk.facts.dropped) == {"MAX_WAITING": 1}
-    (unanswered,) = (one for one in walk.facts.exchanges if one.answered is None)
+    assert dict(walk.output.dropped) == {"MAX_WAITING": 1}
+    (unanswered,) = (one for one in walk.output.exchanges if one.answered is None)
     assert unanswered.asked.offset == first["offset"]
 
 
@@ -219,15 +219,15 @@ def test_many_connections_have_one_cap(cap: str, monkeypatch: pytest.MonkeyPatch
         CAPS[cap](talk)
     monkeypatch.setattr(f"wireyard.layers.jmq.{module}.{name}", 1)
     for row in talks[0].rows + talks[1].rows:
-        walk.take(row)
-    before = dict(walk.facts.dropped)
+        walk.observe(row)
+    before = dict(walk.output.dropped)
     assert before.keys() == {name}
     monkeypatch.setattr("wireyard.layers.jmq.walk.MAX_CONNECTIONS", 2)
     for row in talks[2].rows:
-        walk.take(row)
+        walk.observe(row)
     walk.finish()
-    assert dict(walk.facts.dropped) == before | {"MAX_CONNECTIONS": 1}
-    assert len(walk.facts.logins) == 3
+    assert dict(walk.output.dropped) == before | {"MAX_CONNECTIONS": 1}
+    assert len(walk.output.logins) == 3
 
 
 def test_an_id_that_is_used_again_takes_the_place_of_the_first(
@@ -243,8 +243,8 @@ def test_an_id_that_is_used_again_takes_the_place_of_the_first(
     talk.request("CREATE_SESSION")
     monkeypatch.setattr("wireyard.layers.jmq.requests.MAX_WAITING", 1)
     for row in talk.rows:
-        walk.take(row)
-    assert not walk.facts.dropped
+        walk.observe(row)
+    assert not walk.output.dropped
 
 
 def test_long_texts_are_cut() -> None:

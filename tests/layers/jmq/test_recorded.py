@@ -70,10 +70,10 @@ def test_every_message_was_sent_by_whom_the_program_says(openmq: Path, scenario:
     path = openmq / f"{scenario}.pcap"
     walk = Walk()
     for row in packets(path):
-        walk.take(row)
+        walk.observe(row)
     log = client_log(path)
-    sent = {one.message_key: one for one in walk.facts.sendings}
-    assert len(sent) == len(walk.facts.sendings)
+    sent = {one.message_key: one for one in walk.output.sendings}
+    assert len(sent) == len(walk.output.sendings)
     if scenario == "admin":
         assert not events(log, "sent")
         return
@@ -213,8 +213,8 @@ def test_what_was_sent_in_a_transaction_that_was_rolled_back_went_nowhere(openmq
     log = client_log(path)
     walk = Walk()
     for row in packets(path):
-        walk.take(row)
-    sent = {one.message_key: one.transaction_id for one in walk.facts.sendings}
+        walk.observe(row)
+    sent = {one.message_key: one.transaction_id for one in walk.output.sendings}
     outcomes = {row["transaction_id"]: row for row in told(path)["transactions"]}
     handed = {row["message_key"] for row in told(path)["deliveries"]}
     for who, entries in by(events(log, "sent"), "who").items():

@@ -34,7 +34,7 @@ def gaps(*streams: list[int], client: bool = True) -> list[tuple[int, int]]:
                 "source_ip": b"",
                 "source_port": 1,
             }
-            runs.take(row)
+            runs.observe(row)
         runs.close()
     found.sort(key=lambda run: (run.start, run.kind))
     return [(gap.start, gap.stop) for gap in sequences.gaps(found)]
@@ -204,7 +204,7 @@ def test_a_packet_that_was_seen_before_breaks_no_rule(packets: list[tuple[int, i
         seen.append(number)
         for again in (number, *reversed(seen)):
             row = {"sequence": again, "timestamp": stamped[again], "packet_type": 1}
-            assert numbers.take(row) is None
+            assert numbers.observe(row) is None
 
 
 # --- flag T ---------------------------------------------------------------------------------

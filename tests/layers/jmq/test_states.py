@@ -19,7 +19,7 @@ from wireyard.layers.jmq.delivery import (
     VERDICTS,
 )
 from wireyard.layers.jmq.flow import FLOW, FLOW_EVENTS, Flow
-from wireyard.layers.jmq.records import RULES, Delivery, Facts, Report, Use
+from wireyard.layers.jmq.records import RULES, Delivery, Output, Report, Use
 from wireyard.layers.jmq.session import ENDED_BY, SESSION, SESSION_EVENTS, Session
 from wireyard.layers.jmq.transaction import (
     TRANSACTION,
@@ -116,13 +116,13 @@ SESSION_PACKETS: dict[str, Callable[[Talk], Row]] = {
 
 @pytest.mark.parametrize(("state", "event"), cells(SESSION, SESSION_EVENTS))
 def test_sessions_walk_their_table(state: str, event: str) -> None:
-    facts = Facts()
+    facts = Output()
     session = Session(Report("c", "s", facts))
     talk = Talk()
     for step in (*paths(SESSION, "new")[state], event):
         row = SESSION_PACKETS[step](talk)
         before = session.login.state if session.login else "new"
-        session.take(row, Position.of(row), row["src_port"] == talk.client[1])
+        session.observe(row, Position.of(row), row["src_port"] == talk.client[1])
     assert before == state and session.login is not None
     assert session.login.state == SESSION.lookup(state, event).state
     rules = [violation.rule for violation in facts.violations]
@@ -132,15 +132,15 @@ def test_sessions_walk_their_table(state: str, event: str) -> None:
 @pytest.mark.parametrize("state", SESSION.states)
 @pytest.mark.parametrize("from_client", [True, False])
 def test_pings_are_allowed_always(state: str, from_client: bool) -> None:
-    facts = Facts()
+    facts = Output()
     session = Session(Report("c", "s", facts))
     talk = Talk()
     for step in paths(SESSION, "new")[state]:
         row = SESSION_PACKETS[step](talk)
-        session.take(row, Position.of(row), row["src_port"] == talk.client[1])
+        session.observe(row, Position.of(row), row["src_port"] == talk.client[1])
     for name in ("PING", "PING_REPLY"):
         row = talk.packet(name, from_client)
-        session.take(row, Position.of(row), from_client)
+        session.observe(row, Position.of(row), from_client)
     assert session.login and session.login.state == state and not facts.violations
 
 
@@ -166,11 +166,11 @@ AT_THE_END = {"committed", "rolled_back"}
     ],
 )
 def test_deliveries_walk_their_table(state: str, event: str) -> None:
-    facts = Facts()
+    facts = Output()
     consumers = Consumers(facts)
     consumers.add(1, Consumer(session_id=5))
     one = delivery()
-    assert consumers.hand_over(1, (7,), one)
+    assert consumers.deliver(1, (7,), one)
     for step in paths(DELIVERY, "held")[state]:
         happen(consumers, step)
     assert one.state == state
@@ -208,10 +208,10 @@ def use(event: str) -> Use:
 def test_transactions_walk_their_table(state: str, event: str) -> None:
     transaction = Transaction(use("start"))
     for step in paths(TRANSACTION, "unseen")[state]:
-        assert transaction.take(use(step))
+        assert transaction.apply(use(step))
     assert transaction.state == state
     counts = transaction.sent, transaction.acknowledged
-    allowed = transaction.take(use(event))
+    allowed = transaction.apply(use(event))
     assert allowed == ((state, event) in TRANSACTION)
     assert transaction.state == TRANSACTION.lookup(state, event).state
     change = {
@@ -230,7 +230,7 @@ def test_transactions_walk_their_table(state: str, event: str) -> None:
 @pytest.mark.parametrize(("state", "event"), cells(FLOW, FLOW_EVENTS))
 @pytest.mark.parametrize("who", [None, 4])
 def test_flow_walks_its_table(state: str, event: str, who: int | None) -> None:
-    facts = Facts()
+    facts = Output()
     flow = Flow(Report("c", "s", facts))
     talk = Talk()
     for step in (*paths(FLOW, "flowing")[state], event):

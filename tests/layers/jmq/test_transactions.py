@@ -144,9 +144,9 @@ def test_a_connection_leaves_only_what_it_did_not_end() -> None:
     talk.request("START_TRANSACTION", re_JMQTransactionID=9)
     walk = Walk()
     for row in talk.goodbye().rows:
-        walk.take(row)
+        walk.observe(row)
     walk.finish()
-    events = [(use.transaction_id, use.event) for use in walk.facts.uses]
+    events = [(use.transaction_id, use.event) for use in walk.output.uses]
     assert events == [
         (one, "start"), (one, "ask_commit"), (one, "commit"), (9, "start"), (9, "leave"),
     ]  # fmt: skip

@@ -14,7 +14,7 @@ from wireyard.layers.mqtt.directions import known_streams, sides_of
 from wireyard.layers.mqtt.observer import Observer
 from wireyard.layers.mqtt.publish import Exchange
 from wireyard.layers.mqtt.qos import MAX_IN_FLIGHT, RECEIVER, SENDER, Flows
-from wireyard.layers.mqtt.records import Client, Link, Notes, Subscribed
+from wireyard.layers.mqtt.records import Client, ConnectionRecord, Output, Subscribed
 from wireyard.layers.mqtt.retained import Retained, Value
 from wireyard.layers.mqtt.session import MAX_FILTERS, Broker, Session
 from wireyard.layers.mqtt.subscriptions import Subscription, Subscriptions
@@ -41,13 +41,13 @@ def test_identifiers() -> None:
 
 
 def test_sessions() -> None:
-    notes = Notes()
-    Exchange(notes)
-    broker = Broker(notes, most_sessions=KEPT)
+    output = Output()
+    Exchange(output)
+    broker = Broker(output, most_sessions=KEPT)
     for number in range(MILLION):
-        broker.open(Link(client_of(str(number)), AT, accepted=AT), None, False, (1, 1))
+        broker.open(ConnectionRecord(client_of(str(number)), AT, accepted=AT), None, False, (1, 1))
     assert len(broker.sessions) == KEPT
-    assert notes.dropped == {"sessions": MILLION - KEPT}
+    assert output.dropped == {"sessions": MILLION - KEPT}
 
 
 def test_subscriptions() -> None:
@@ -55,14 +55,14 @@ def test_subscriptions() -> None:
     for number in range(MILLION):
         tree.subscribe(Subscription("client", f"a/{number}"))
     assert (len(tree), tree.refused) == (KEPT, MILLION - KEPT)
-    notes, client = Notes(), client_of("client")
-    session = Session("client", True, Exchange(notes))
-    broker = Broker(notes)
+    output, client = Output(), client_of("client")
+    session = Session("client", True, Exchange(output))
+    broker = Broker(output)
     for number in range(MILLION):
         one = Subscribed(client, f"$share/{number}/t", "group", 0, False, False, None, AT, AT, AT)
         broker.subscribe(session, one)
     assert len(session.filters) == len(session.served_as) == MAX_FILTERS
-    assert notes.dropped == {"subscriptions": MILLION - MAX_FILTERS}
+    assert output.dropped == {"subscriptions": MILLION - MAX_FILTERS}
 
 
 def test_a_tree_that_is_emptied_is_empty() -> None:
@@ -93,15 +93,15 @@ def test_messages_half_way() -> None:
     for packet_id in range(1, 2 * KEPT + 1):
         capture.publish("pub", True, "t", b"x", 2, packet_id)
     observer = Observer(known_streams(sides_of(capture.rows)))
-    observer.take(capture.rows[0])
+    observer.observe(capture.rows[0])
     (broker,) = observer.brokers.values()
-    broker.most_carried = KEPT
+    broker.most_tracked = KEPT
     for row in capture.rows[1:]:
-        observer.take(row)
-    assert broker.carried == KEPT and observer.notes.dropped == {"flows": KEPT}
-    assert len(observer.notes.messages) == KEPT
+        observer.observe(row)
+    assert broker.tracked == KEPT and observer.output.dropped == {"flows": KEPT}
+    assert len(observer.output.messages) == KEPT
     observer.finish()
-    assert len(observer.notes.messages) == 2 * KEPT
+    assert len(observer.output.messages) == 2 * KEPT
 
 
 def test_what_waits_for_an_answer() -> None:
@@ -121,5 +121,5 @@ def test_what_waits_for_an_answer() -> None:
     capture.put("early", False, layout.PINGRESP)
     observer = Observer(known_streams(sides_of(capture.rows)))
     for row in capture.rows:
-        observer.take(row)
-    assert observer.notes.dropped == {"requests": 2 * most, "early": 5}
+        observer.observe(row)
+    assert observer.output.dropped == {"requests": 2 * most, "early": 5}

@@ -31,7 +31,7 @@ class Link:
         self.down, self.up = deque[Packet](), deque[Packet]()
         self.waiting = [(number, random.choice((1, 2))) for number in range(MESSAGES)]
         self.qos = dict(self.waiting)
-        self.carried: dict[int, int] = {}
+        self.tracked: dict[int, int] = {}
         self.got = Counter[int]()
         self.cuts = 0
 
@@ -51,7 +51,7 @@ class Link:
             return
         number, qos = self.waiting.pop(0)
         packet_id = min(set(range(1, WINDOW + 1)) - used)
-        self.carried[packet_id] = number
+        self.tracked[packet_id] = number
         self.send(packet_id, f"publish_{qos}")
 
     def receive(self) -> None:
@@ -60,7 +60,7 @@ class Link:
         packet_id, event = self.down.popleft()
         fact = self.lawful(self.receiver.step(packet_id, event)).effect
         again_at_qos_1 = fact == "duplicate" and event == "dup_1"
-        self.got[self.carried[packet_id]] += fact == "delivered" or again_at_qos_1
+        self.got[self.tracked[packet_id]] += fact == "delivered" or again_at_qos_1
         answer = ANSWERS[self.receiver.state(packet_id)]
         self.lawful(self.receiver.step(packet_id, answer))
         self.up.append((packet_id, answer))

@@ -16,7 +16,7 @@ from wireyard.layers.mqtt.connection import Connection
 from wireyard.layers.mqtt.derive import follow_clients
 from wireyard.layers.mqtt.directions import known_streams, sides_of
 from wireyard.layers.mqtt.observer import MAX_LINGERING, Observer
-from wireyard.layers.mqtt.records import Attempt, Link, Message
+from wireyard.layers.mqtt.records import Attempt, ConnectionRecord, Message
 from wireyard.layers.steps import Fact, Note
 
 Row = dict[str, Any]
@@ -55,7 +55,7 @@ def test_messages_that_are_done_are_not_held() -> None:
             most = max(most, alive(Message, Attempt) - before)
     assert noted == {"deliveries": 6 * 5000, "subscribers": 2}
     # Those of the packets that are taken away together, and one for each packet identifier.
-    assert 0 < most <= derive._TAKEN_AWAY + 4
+    assert 0 < most <= derive._FLUSH_EVERY + 4
 
 
 def _all(first: Iterable[Row], rest: Iterable[Row]) -> Iterator[Row]:
@@ -74,13 +74,13 @@ def test_retained_payloads_are_not_held(qos: int) -> None:
     capture.ping("pub")
     watch = Observer(known_streams(sides_of(capture.rows)))
     for row in capture.rows:
-        watch.take(row)
+        watch.observe(row)
     if qos:
-        assert [one.payload for one in watch.notes.changes] == [b"%d" % n for n in range(1, 100)]
-        assert not watch.notes.messages
+        assert [one.payload for one in watch.output.changes] == [b"%d" % n for n in range(1, 100)]
+        assert not watch.output.messages
     watch.finish()
-    assert len(watch.notes.messages) == 99
-    values = {one.value for one in watch.notes.messages}
+    assert len(watch.output.messages) == 99
+    values = {one.value for one in watch.output.messages}
     assert values == ({None} if qos else {b"%d" % n for n in range(1, 100)})
     assert len(tables_of(capture)["retained"]) == 99
 
@@ -108,14 +108,14 @@ def test_connections_that_are_over_are_not_held() -> None:
             for row, by_client in zip(of_connection, (True, False), strict=True)
         ]  # fmt: skip
     gc.collect()  # what other tests have left
-    before, most, ended = alive(Link, Connection), 0, Counter[str]()
+    before, most, ended = alive(ConnectionRecord, Connection), 0, Counter[str]()
     for place, found in enumerate(follow_clients(_all(known, rows))):
         if isinstance(found, Fact):
             ended[found.row["ended_by"]] += 1
         if place % 500 == 0:
-            most = max(most, alive(Link, Connection) - before)
+            most = max(most, alive(ConnectionRecord, Connection) - before)
     assert ended == {"dropped": times}
-    assert 0 < most <= 2 * MAX_LINGERING + derive._TAKEN_AWAY
+    assert 0 < most <= 2 * MAX_LINGERING + derive._FLUSH_EVERY
 
 
 def test_packets_of_a_connection_that_is_not_held_any_more(
@@ -129,8 +129,8 @@ def test_packets_of_a_connection_that_is_not_held_any_more(
     monkeypatch.setattr(observer, "MAX_CONNECTIONS", 1)
     watch = Observer(known_streams(sides_of(capture.rows)))
     for row in capture.rows:
-        watch.take(row)
-    assert [link.client.name for link in watch.notes.links] == ["one"]
+        watch.observe(row)
+    assert [link.client.name for link in watch.output.links] == ["one"]
     watch.finish()
-    assert [link.packets for link in watch.notes.links] == [4, 4]
-    assert watch.notes.dropped == {"late": 1}
+    assert [link.packets for link in watch.output.links] == [4, 4]
+    assert watch.output.dropped == {"late": 1}

@@ -15,7 +15,7 @@ from tests.layers.mqtt.recorded import capture_of, log_of, rows_of, streams_of
 from wireyard.layers.mqtt.derive import derive_tables
 from wireyard.layers.mqtt.directions import known_streams, sides_of
 from wireyard.layers.mqtt.observer import Observer
-from wireyard.layers.mqtt.records import Client, Fact, Message, content_of
+from wireyard.layers.mqtt.records import Client, FlowEvent, Message, content_of
 from wireyard.layers.records import Position
 from wireyard.layers.steps import Key
 
@@ -40,7 +40,7 @@ class Scenario(NamedTuple):
     packets: dict[tuple[str, int], Row]
     log: list[Row]
     observer: Observer
-    facts: list[Fact]
+    facts: list[FlowEvent]
 
 
 @pytest.fixture(scope="module", params=SCENARIOS)
@@ -48,10 +48,10 @@ def scenario(request: pytest.FixtureRequest, folder: Path) -> Scenario:
     name: str = request.param
     path = capture_of(folder, name)
     rows, streams = rows_of(path), streams_of(path)
-    facts: list[Fact] = []
-    observer = Observer(known_streams(sides_of(rows), streams), on_fact=facts.append)
+    facts: list[FlowEvent] = []
+    observer = Observer(known_streams(sides_of(rows), streams), on_event=facts.append)
     for row in rows:
-        observer.take(row)
+        observer.observe(row)
     observer.finish()
     packets = {(row["stream"], row["offset"]): row for row in rows}
     tables, dropped = derive_tables(rows, streams)
@@ -62,7 +62,7 @@ def scenario(request: pytest.FixtureRequest, folder: Path) -> Scenario:
         if event["event"] == "socket_open":
             opened[event["local"]].append(event["who"])
     who: dict[Client, str] = {}
-    for link in sorted(observer.notes.links, key=attrgetter("opened")):
+    for link in sorted(observer.output.links, key=attrgetter("opened")):
         logged = opened[link.client.endpoint].pop(0)
         assert who.setdefault(link.client, logged) == logged
     unseen = {one for some in opened.values() for one in some}
@@ -76,7 +76,7 @@ OF_HTTP = "raw-http-request"
 
 def sent(scenario: Scenario) -> Iterator[tuple[str, Message, Row]]:
     """Yield the messages of clients, with the packets that they were sent in."""
-    for one in scenario.observer.notes.messages:
+    for one in scenario.observer.output.messages:
         if one.origin == "publish":
             yield scenario.who[one.client], one, scenario.packets[one.sent.stream, one.sent.offset]
 
@@ -161,7 +161,7 @@ def test_no_verdict_is_false(scenario: Scenario) -> None:
         row["verdict"] for row in scenario.tables["deliveries"] if row["destination"] != "closed/x"
     )
     assert not {"not_forwarded", "in_flight", "abandoned"} & verdicts.keys()
-    resent = {one.key for one in scenario.observer.notes.messages if one.again}
+    resent = {one.key for one in scenario.observer.output.messages if one.again}
     copied = {
         row["message_key"] for row in scenario.tables["deliveries"] if row["verdict"] == "duplicate"
     }
@@ -226,7 +226,7 @@ def test_wills(scenario: Scenario) -> None:
         for event in scenario.log
         if event["event"] == "received" and (event["topic"], event["payload_hex"]) in wills
     }
-    notes, last = scenario.observer.notes, scenario.observer.last
+    notes, last = scenario.observer.output, scenario.observer.last
     assert last is not None
     due = [one for one in notes.waiting if one.accepted and one.accepted < last]
     published = {
@@ -249,7 +249,7 @@ def test_retained_values_as_of_any_time(scenario: Scenario) -> None:
     """What is delivered with RETAIN is what the topic had then; nothing deleted ever is."""
     values = scenario.tables["retained"]
     compared = 0
-    for each in scenario.observer.notes.attempts:
+    for each in scenario.observer.output.attempts:
         if each.retain and not each.topic.startswith("$SYS") and each.at.ns is not None:
             time_ns = each.at.ns
             payloads = [
@@ -312,7 +312,7 @@ def test_in_flight_at_every_cut(scenario: Scenario) -> None:
             ):
                 resent[who].add(int(found[1]))
     ours: dict[str, dict[Position, set[int]]] = defaultdict(lambda: defaultdict(set))
-    for link in sorted(scenario.observer.notes.links, key=attrgetter("opened")):
+    for link in sorted(scenario.observer.output.links, key=attrgetter("opened")):
         name = link.client.name
         if name in library and link.ended_by == "dropped" and link.closed:
             _ = ours[name][link.closed]
@@ -354,7 +354,7 @@ def test_acknowledged_to_the_end(scenario: Scenario) -> None:
 def test_facts_add_up(scenario: Scenario) -> None:
     """Each message is sent once, and delivered unless the other side knows it already."""
     kinds = Counter(fact.kind for fact in scenario.facts)
-    notes = scenario.observer.notes
+    notes = scenario.observer.output
     messages = [one for _, one, _ in sent(scenario)]
     assert kinds["sent"] == len(messages) + len(notes.attempts)
     again = sum(len(one.again) for one in messages)
@@ -376,10 +376,10 @@ def test_state_needs_the_packets_of_one_client_id_only(scenario: Scenario) -> No
     for (*_, name), (streams, rows) in dealt.items():
         observer = Observer(streams)
         for row in rows:
-            observer.take(row)
+            observer.observe(row)
         observer.finish()
         found.update(noted(observer))
-        assert {link.client.name for link in observer.notes.links if link.client.client_id} <= {
+        assert {link.client.name for link in observer.output.links if link.client.client_id} <= {
             name
         }
     assert found == Counter(noted(scenario.observer))
@@ -387,7 +387,7 @@ def test_state_needs_the_packets_of_one_client_id_only(scenario: Scenario) -> No
 
 def noted(observer: Observer) -> Iterator[tuple[Any, ...]]:
     """Yield what an observer noted, each thing by its packet."""
-    notes = observer.notes
+    notes = observer.output
     for one in (*notes.messages, *notes.waiting):
         yield (
             one.origin,

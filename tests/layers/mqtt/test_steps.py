@@ -24,7 +24,7 @@ from wireyard.layers.mqtt.expected import Audience
 from wireyard.layers.mqtt.records import (
     Attempt,
     Client,
-    Link,
+    ConnectionRecord,
     Message,
     Subscribed,
     ValueChange,
@@ -67,7 +67,7 @@ def test_the_order_of_moments_is_that_of_the_capture(folder: Path, name: str) ->
     positions = []
     for row in rows_of(capture_of(folder, name)):
         stream = streams.setdefault((row["source"], row["stream"]), Stream(row, True))
-        positions.append(stream.reach(row))
+        positions.append(stream.advance(row))
     assert positions == sorted(positions)
 
 
@@ -80,7 +80,7 @@ def test_what_is_remembered_only_to_be_fast(monkeypatch: pytest.MonkeyPatch) -> 
             capture.subscribe("sub", f"t/{number}")
     whole = tables_of(capture)
     monkeypatch.setattr(derive, "_MAX_TOPICS", 1)
-    monkeypatch.setattr(derive, "_TAKEN_AWAY", 1)
+    monkeypatch.setattr(derive, "_FLUSH_EVERY", 1)
     monkeypatch.setattr(deliveries, "_AT_ONCE", 1)
     monkeypatch.setattr(expected, "_MAX_REMEMBERED", 0)
     assert unordered(tables_of(capture)) == unordered(whole)
@@ -270,7 +270,9 @@ def test_of_requests_that_nobody_answers_some_are_kept(monkeypatch: pytest.Monke
 
 
 def test_records_are_packed_as_they_are() -> None:
-    link = Link(client("c"), at(1), True, 5, "user", accepted=at(2), served_as=("c", "$share/g/t"))
+    link = ConnectionRecord(
+        client("c"), at(1), True, 5, "user", accepted=at(2), served_as=("c", "$share/g/t")
+    )
     message = Message(
         "publish", at(1), client("c"), "t", b"x", 1, True, b"x", 9, 5, "r", b"d", True, at(2), None,
         7, [at(3), at(4)], 2,

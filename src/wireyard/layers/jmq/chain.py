@@ -27,7 +27,7 @@ from wireyard.layers.endpoints import connection_of
 from wireyard.layers.jmq.conversations import ConversationMessage, conversations, may_answer
 from wireyard.layers.jmq.delivery import DELIVERY
 from wireyard.layers.jmq.hops import HOP_STEPS, seen
-from wireyard.layers.jmq.records import RULES, Delivery, Facts, Relay, Run, Sending, Use
+from wireyard.layers.jmq.records import RULES, Delivery, Output, Relay, Run, Sending, Use
 from wireyard.layers.jmq.requests import OK
 from wireyard.layers.jmq.rows import (
     PROTOCOL,
@@ -65,10 +65,10 @@ _TRANSACTIONS, _MESSAGES, _CONVERSATIONS, _NUMBERS = (
 )
 _UNDECIDED: Final = "in_transaction"
 """The state of a delivery that waits for the end of its transaction."""
-_USED, _CONCERNED = range(2)
+_USED, _WAITING = range(2)
 """What happened to a transaction goes before what wants to know how it ended."""
-_SENT, _HANDED_OVER = range(2)
-_BROUGHT, _TAKEN = range(2)
+_SENT, _DELIVERED = range(2)
+_RELAYED, _RECEIVED = range(2)
 """Who sent a message goes first; then, consumer by consumer, what brought it and who took it."""
 _REPLIES, _REQUESTS = range(2)
 """A message that is both does not answer itself."""
@@ -87,44 +87,44 @@ def _connections(rows: Iterator[Row]) -> Iterator[Found]:
             if row["ended"]:
                 ended.add((row["source"], row["stream"]))
             continue
-        walk.take(row)
+        walk.observe(row)
         if number % _MANY == 0:
-            yield from _take_away(walk.facts, uses)
+            yield from _flush(walk.output, uses)
     walk.finish(ended)
-    yield from _take_away(walk.facts, uses)
-    for cap, things in walk.facts.dropped.items():
+    yield from _flush(walk.output, uses)
+    for cap, things in walk.output.dropped.items():
         yield Dropped(cap, things)
 
 
-def _take_away(facts: Facts, uses: Iterator[int]) -> Iterator[Found]:
+def _flush(output: Output, uses: Iterator[int]) -> Iterator[Found]:
     """Yield what is final, and what it is for; `uses` counts those of the connection."""
-    for login in facts.logins:
+    for login in output.logins:
         yield Fact("sessions", session_row(login))
-    for violation in facts.violations:
+    for violation in output.violations:
         yield Fact("violations", violation_row(PROTOCOL, violation))
-    for exchange in facts.exchanges:
+    for exchange in output.exchanges:
         yield fact_of(("conversations", conversation_row("control", exchange)))
-    for use in facts.uses:
+    for use in output.uses:
         key = use.at.source, use.server, use.transaction_id
         yield note_of((_TRANSACTIONS, key, (_USED, *use.at.order, next(uses)), use))
-    for sending in facts.sendings:
-        yield _sent(sending) if sending.transaction_id is None else _concerned(sending)
-    for delivery in facts.deliveries:
-        yield _concerned(delivery) if delivery.state == _UNDECIDED else _taken(delivery)
-    for relay in facts.relays:
+    for sending in output.sendings:
+        yield _sent(sending) if sending.transaction_id is None else _decided_later(sending)
+    for delivery in output.deliveries:
+        yield _decided_later(delivery) if delivery.state == _UNDECIDED else _received(delivery)
+    for relay in output.relays:
         if relay.kind == "relayed":
-            order = _HANDED_OVER, relay.consumer_id, _BROUGHT, *relay.at.order
+            order = _DELIVERED, relay.consumer_id, _RELAYED, *relay.at.order
             yield Note(_MESSAGES, (relay.at.source, relay.message_key), order, relay)
         yield seen(relay)
-    for run in facts.runs:
+    for run in output.runs:
         sender = run.at.source, run.host, run.from_client
         yield Note(_NUMBERS, sender, (run.start, run.kind, *run.at.order), run)
-    facts.clear()
+    output.clear()
 
 
-def _concerned(one: Sending | Delivery) -> Note:
+def _decided_later(one: Sending | Delivery) -> Note:
     key = one.at.source, one.server, one.transaction_id
-    return note_of((_TRANSACTIONS, key, (_CONCERNED,), one))
+    return note_of((_TRANSACTIONS, key, (_WAITING,), one))
 
 
 def _sent(sending: Sending) -> Note:
@@ -132,9 +132,9 @@ def _sent(sending: Sending) -> Note:
     return note_of((_MESSAGES, key, (_SENT, *sending.at.order), sending))
 
 
-def _taken(delivery: Delivery) -> Note:
+def _received(delivery: Delivery) -> Note:
     key = delivery.at.source, delivery.message_key
-    order = _HANDED_OVER, delivery.consumer_id, _TAKEN, *delivery.at.order
+    order = _DELIVERED, delivery.consumer_id, _RECEIVED, *delivery.at.order
     return note_of((_MESSAGES, key, order, delivery))
 
 
@@ -147,7 +147,7 @@ def _transactions(records: Iterator[Use | Sending | Delivery]) -> Iterator[Found
     transaction: Transaction | None = None
     while isinstance(record, Use):
         transaction = transaction or Transaction(record)
-        if not transaction.take(record):
+        if not transaction.apply(record):
             yield Fact("violations", violation_row(PROTOCOL, _over(record)))
         record = next(records, None)
     if transaction is None:  # Nothing is in a transaction without a use of it.
@@ -157,7 +157,7 @@ def _transactions(records: Iterator[Use | Sending | Delivery]) -> Iterator[Found
     while record is not None:
         if isinstance(record, Delivery):
             state = DELIVERY.lookup(record.state, outcome).state
-            yield _taken(replace(record, state=state))
+            yield _received(replace(record, state=state))
         elif isinstance(record, Sending):
             yield _sent(replace(record, rolled_back=outcome == "rolled_back"))
         record = next(records, None)

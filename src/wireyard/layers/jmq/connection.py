@@ -14,7 +14,7 @@ from typing import Any, Final
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES
 from wireyard.layers.jmq.receiver import Receiver
-from wireyard.layers.jmq.records import Facts, Report
+from wireyard.layers.jmq.records import Output, Report
 from wireyard.layers.jmq.requests import REPLIES, Requests
 from wireyard.layers.jmq.sender import Sender
 from wireyard.layers.jmq.session import Session
@@ -75,12 +75,12 @@ class Connection:
     ----------
     client, server
         Their endpoints.
-    facts
+    output
         What is found out goes there.
     """
 
-    def __init__(self, client: str, server: str, facts: Facts) -> None:
-        self._report = Report(client, server, facts)
+    def __init__(self, client: str, server: str, output: Output) -> None:
+        self._report = Report(client, server, output)
         self._session = Session(self._report)
         self._asked = Requests(self._report, client, server)
         self._asked_by_server = Requests(self._report, server, client)
@@ -88,12 +88,12 @@ class Connection:
         self._sender = Sender(self._report, self._asked)
         self._parts = self._sender, self._receiver, self._asked, self._asked_by_server
 
-    def take(self, row: Row, from_client: bool) -> None:
+    def observe(self, row: Row, from_client: bool) -> None:
         """Take the row of the next packet, one whose status is ``ok``."""
         at = Position.of(row)
         if row["bit_flags"] & _TRANSACTED and _lacks_transaction(row):
             self._report.breach("transaction_id_missing", row, at, row["sys_message_id"])
-        self._session.take(row, at, from_client)
+        self._session.observe(row, at, from_client)
         if from_client:
             part, handle = FROM_CLIENT.get(row["packet_type"], _ASK)
         else:
@@ -137,7 +137,7 @@ class Connection:
             flow.close(login.last)
             login.pauses += flow.pauses
             login.paused_ns += flow.paused_ns
-        self._report.facts.logins.append(login)
+        self._report.output.logins.append(login)
 
 
 def _lacks_transaction(row: Row) -> bool:

@@ -30,7 +30,7 @@ from wireyard.layers.jmq.packet_columns import (
     rows_in_parts,
 )
 from wireyard.layers.jmq.receiver import DEAD_REASON
-from wireyard.layers.jmq.records import RULES, Login, Relay, properties_of, text
+from wireyard.layers.jmq.records import RULES, ConnectionRecord, Relay, properties_of, text
 from wireyard.layers.jmq.requests import OK
 from wireyard.layers.jmq.rows import session_row
 from wireyard.layers.jmq.session import user_of
@@ -386,11 +386,11 @@ class _Tables(Tracking):
             of[connection] = -1 if name is None else code[name]
         return decode_texts(of[self.connection[rows]], pa.array(names, pa.string()))
 
-    def _login(self, c: int, user: str | None) -> Login:
+    def _login(self, c: int, user: str | None) -> ConnectionRecord:
         links = self.links
         code, hello = int(links.client_id[c]), int(links.hello[c])
         status, has_status = self._status(np.array([links.status[c]]))
-        login = Login(
+        login = ConnectionRecord(
             self.endpoints[self.client[c]],
             self.endpoints[self.server[c]],
             self._position(int(links.opened[c])),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from wireyard.layers.jmq.delivery import DELIVERY, SETTLED
-from wireyard.layers.jmq.records import Delivery, Facts
+from wireyard.layers.jmq.records import Delivery, Output
 
 __all__ = ["MAX_CONSUMERS", "MAX_HELD", "Consumer", "Consumers", "MessageId"]
 
@@ -43,8 +43,8 @@ class Consumers:
     is about stays held until the reply says whether it counts.
     """
 
-    def __init__(self, facts: Facts) -> None:
-        self._facts = facts
+    def __init__(self, output: Output) -> None:
+        self._output = output
         self._by_id: OrderedDict[int, Consumer] = OrderedDict()
         self._by_session: dict[int, set[int]] = {}
         self.held = 0
@@ -58,30 +58,30 @@ class Consumers:
         """Take that a consumer was added."""
         if consumer_id in self._by_id:
             self._remove(consumer_id)
-        if not self._facts.admit("MAX_CONSUMERS", MAX_CONSUMERS):
+        if not self._output.admit("MAX_CONSUMERS", MAX_CONSUMERS):
             if not self._by_id:
                 return
             self._remove(next(iter(self._by_id)))
-            self._facts.admit("MAX_CONSUMERS", MAX_CONSUMERS)
+            self._output.admit("MAX_CONSUMERS", MAX_CONSUMERS)
         self._by_id[consumer_id] = consumer
         if consumer.session_id is not None:
             self._by_session.setdefault(consumer.session_id, set()).add(consumer_id)
 
-    def hand_over(self, consumer_id: int, message: MessageId, delivery: Delivery) -> bool:
+    def deliver(self, consumer_id: int, message: MessageId, delivery: Delivery) -> bool:
         """Take a delivery; tell whether the consumer did not hold the message yet."""
         consumer = self._by_id.get(consumer_id)
         if consumer is None or delivery.state in SETTLED:
-            self._facts.deliveries.append(delivery)
+            self._output.deliveries.append(delivery)
             return True
         again = consumer.held.pop(message, None)
         if again is not None:
             self._close(again)
-        if not self._facts.admit("MAX_HELD", MAX_HELD):
+        if not self._output.admit("MAX_HELD", MAX_HELD):
             if not consumer.held:
-                self._facts.deliveries.append(delivery)
+                self._output.deliveries.append(delivery)
                 return True
             self._let_go(consumer.held.popitem(last=False)[1])
-            self._facts.admit("MAX_HELD", MAX_HELD)
+            self._output.admit("MAX_HELD", MAX_HELD)
         consumer.held[message] = delivery
         self.held += 1
         return again is None
@@ -143,7 +143,7 @@ class Consumers:
 
     def _remove(self, consumer_id: int) -> None:
         consumer = self._by_id.pop(consumer_id)
-        self._facts.release("MAX_CONSUMERS")
+        self._output.release("MAX_CONSUMERS")
         if consumer.session_id is not None:
             of_session = self._by_session[consumer.session_id]
             of_session.remove(consumer_id)
@@ -159,5 +159,5 @@ class Consumers:
     def _let_go(self, delivery: Delivery) -> None:
         """Give up a delivery as it is."""
         self.held -= 1
-        self._facts.release("MAX_HELD")
-        self._facts.deliveries.append(delivery)
+        self._output.release("MAX_HELD")
+        self._output.deliveries.append(delivery)

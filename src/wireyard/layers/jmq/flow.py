@@ -100,7 +100,7 @@ class Flow:
 
     def miss(self) -> None:
         """Take that packets are missing: nobody knows what is paused behind them, or how long."""
-        self._report.facts.release("MAX_PAUSED", len(self._paused))
+        self._report.output.release("MAX_PAUSED", len(self._paused))
         self._paused.clear()
 
     def close(self, at: Position) -> None:
@@ -122,15 +122,15 @@ class Flow:
 
     def _pause(self, who: int | None, state: str, at: Position) -> None:
         self.pauses += 1
-        if not self._report.facts.admit("MAX_PAUSED", MAX_PAUSED):
+        if not self._report.output.admit("MAX_PAUSED", MAX_PAUSED):
             if not self._paused:
                 return
             self._resume(next(iter(self._paused)), at)
-            self._report.facts.admit("MAX_PAUSED", MAX_PAUSED)
+            self._report.output.admit("MAX_PAUSED", MAX_PAUSED)
         self._paused[who] = state, at.ns
 
     def _resume(self, who: int | None, at: Position) -> None:
         _, since = self._paused.pop(who)
-        self._report.facts.release("MAX_PAUSED")
+        self._report.output.release("MAX_PAUSED")
         if since is not None and at.ns is not None:
             self.paused_ns += max(at.ns - since, 0)

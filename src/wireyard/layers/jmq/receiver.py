@@ -62,7 +62,7 @@ class Receiver:
     def __init__(self, report: Report, requests: Requests) -> None:
         self._report = report
         self._requests = requests
-        self.consumers = Consumers(report.facts)
+        self.consumers = Consumers(report.output)
         self.flow = Flow(report)
 
     # --- consumers --------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class Receiver:
             get("correlation_id"),
             get("message_id"),
         )
-        if not self.consumers.hand_over(consumer_id, _MESSAGE_ID(row), delivery):
+        if not self.consumers.deliver(consumer_id, _MESSAGE_ID(row), delivery):
             self._report.breach("handed_over_twice", row, at, row["sys_message_id"])
         self.flow.send(consumer_id, row, at)
 

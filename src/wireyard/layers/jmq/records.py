@@ -23,10 +23,10 @@ __all__ = [
     "MAX_TEXT",
     "NEEDS_ALL",
     "RULES",
+    "ConnectionRecord",
     "Delivery",
     "Exchange",
-    "Facts",
-    "Login",
+    "Output",
     "Relay",
     "Report",
     "Run",
@@ -171,7 +171,7 @@ class Use(NamedTuple):
 
 
 @dataclass(slots=True)
-class Login:
+class ConnectionRecord:
     """A connection, from its login to its end; `state` is one of `SESSION`."""
 
     client: str
@@ -226,7 +226,7 @@ class Run(NamedTuple):
 
 
 @dataclass(slots=True)
-class Facts:
+class Output:
     """What the walks of connections found, as far as it is final.
 
     Whoever takes it away holds no more than what is under way. Caps are for all connections
@@ -237,7 +237,7 @@ class Facts:
     sendings: list[Sending] = field(default_factory=list)
     uses: list[Use] = field(default_factory=list)
     exchanges: list[Exchange] = field(default_factory=list)
-    logins: list[Login] = field(default_factory=list)
+    logins: list[ConnectionRecord] = field(default_factory=list)
     violations: list[Violation] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     relays: list[Relay] = field(default_factory=list)
@@ -290,14 +290,14 @@ class Report:
     ----------
     client, server
         The connection's endpoints.
-    facts
+    output
         Where everything goes.
     """
 
-    def __init__(self, client: str, server: str, facts: Facts) -> None:
+    def __init__(self, client: str, server: str, output: Output) -> None:
         self.client = client
         self.server = server
-        self.facts = facts
+        self.output = output
         self.client_id: str | None = None
         self.known = False
         """Whether all packets were seen, from the first on: what is unknown then was not there."""
@@ -318,12 +318,12 @@ class Report:
             return
         name = row.get("packet_type_name") or f"packet type {row['packet_type']}"
         text = f"{name}: {RULES[rule]}" + (f", {times} times" if times > 1 else "")
-        self.facts.violations.append(
+        self.output.violations.append(
             Violation(rule, text, at, endpoints_of(row)[0], self.client_id, message_key)
         )
 
     def use(self, transaction_id: int, event: str, at: Position, messages: int = 0) -> None:
         """Take that something happened to a transaction."""
-        self.facts.uses.append(
+        self.output.uses.append(
             Use(self.server, transaction_id, event, messages, self.client, self.client_id, at)
         )

@@ -92,7 +92,7 @@ class Requests:
             if settle is not None:
                 settle(None, True, at)
             if sending is not None:
-                self._report.facts.sendings.append(sending)
+                self._report.output.sendings.append(sending)
             return
         ack_id, packet_type = row["consumer_id"], row["packet_type"]
         if (reused := self._waiting.pop(ack_id, None)) is not None:
@@ -101,7 +101,7 @@ class Requests:
         name = row.get("packet_type_name") or str(packet_type)
         exchange = Exchange(name, self._requester, self._responder, at)
         waiting = _waiting_of((packet_type, exchange, settle, sending))
-        if reused is None and not self._report.facts.admit("MAX_WAITING", MAX_WAITING):
+        if reused is None and not self._report.output.admit("MAX_WAITING", MAX_WAITING):
             if not self._waiting:
                 self._end(waiting)
                 return
@@ -117,7 +117,7 @@ class Requests:
             self._report.breach("reply_without_request", row, at)
             return
         del self._waiting[ack_id]
-        self._report.facts.release("MAX_WAITING")
+        self._report.output.release("MAX_WAITING")
         exchange, sending = waiting.exchange, waiting.sending
         exchange.answered = at
         exchange.status = status = number(properties_of(row), "JMQStatus")
@@ -132,10 +132,10 @@ class Requests:
         """Take that the connection is over: what waits was never answered."""
         for waiting in self._waiting.values():
             self._end(waiting)
-        self._report.facts.release("MAX_WAITING", len(self._waiting))
+        self._report.output.release("MAX_WAITING", len(self._waiting))
         self._waiting.clear()
 
     def _end(self, waiting: _Waiting) -> None:
-        self._report.facts.exchanges.append(waiting.exchange)
+        self._report.output.exchanges.append(waiting.exchange)
         if waiting.sending is not None:
-            self._report.facts.sendings.append(waiting.sending)
+            self._report.output.sendings.append(waiting.sending)

@@ -6,7 +6,7 @@ from typing import Final
 
 from wireyard.formats.base import Row
 from wireyard.layers.jmq.delivery import OUTCOMES
-from wireyard.layers.jmq.records import Delivery, Exchange, Login, Relay, Sending
+from wireyard.layers.jmq.records import ConnectionRecord, Delivery, Exchange, Relay, Sending
 from wireyard.layers.jmq.transaction import TRANSACTION_OUTCOMES, Transaction
 
 __all__ = ["PROTOCOL", "conversation_row", "delivery_row", "session_row", "transaction_row"]
@@ -93,7 +93,7 @@ def conversation_row(kind: str, exchange: Exchange) -> Row:
     }
 
 
-def session_row(login: Login) -> Row:
+def session_row(login: ConnectionRecord) -> Row:
     """Return the row of a connection."""
     opened = login.opened if login.known else None
     closed = login.last if login.ended_by != "open" else None

@@ -109,7 +109,7 @@ class Sender:
         self._report.use(transaction_id, "start", at)
         if transaction_id in self._begun:
             return
-        if self._report.facts.admit("MAX_TRANSACTIONS", MAX_TRANSACTIONS):
+        if self._report.output.admit("MAX_TRANSACTIONS", MAX_TRANSACTIONS):
             self._begun.add(transaction_id)
 
     def end(self, row: Row, at: Position) -> None:
@@ -146,7 +146,7 @@ class Sender:
         self._report.use(transaction_id, event, at)
         if event in ("commit", "roll_back") and transaction_id in self._begun:
             self._begun.remove(transaction_id)
-            self._report.facts.release("MAX_TRANSACTIONS")
+            self._report.output.release("MAX_TRANSACTIONS")
 
     def commit(self, row: Row, at: Position) -> None:
         """Take a COMMIT_TRANSACTION."""
@@ -175,5 +175,5 @@ class Sender:
         """
         for transaction_id in sorted(self._begun if left else ()):
             self._report.use(transaction_id, "leave", at)
-        self._report.facts.release("MAX_TRANSACTIONS", len(self._begun))
+        self._report.output.release("MAX_TRANSACTIONS", len(self._begun))
         self._begun.clear()

@@ -71,7 +71,7 @@ class Numbers:
         self._number = 0
         self._highest: tuple[Any, ...] | None = None
 
-    def take(self, row: Row) -> str | None:
+    def observe(self, row: Row) -> str | None:
         """Take the row of the next packet of the stream; return the rule that its number breaks."""
         sequence, identity, highest = row["sequence"], _GPACKET_IDENTITY(row), self._highest
         if highest is None or sequence > self._number:
@@ -106,7 +106,7 @@ class Runs:
         """The identity of the packet with the last number of the run."""
         self._address: Any = None
 
-    def take(self, row: Row) -> str | None:
+    def observe(self, row: Row) -> str | None:
         """Take the row of the next packet of the stream; return the rule that its number breaks."""
         if not self._from_client and not self._is_own(row):
             return None

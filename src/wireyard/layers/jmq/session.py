@@ -9,7 +9,7 @@ from typing import Final
 from wireyard.errors import DecodeError
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.body import body_value
-from wireyard.layers.jmq.records import MAX_TEXT, Login, Report, number, properties_of
+from wireyard.layers.jmq.records import MAX_TEXT, ConnectionRecord, Report, number, properties_of
 from wireyard.layers.jmq.requests import OK
 from wireyard.layers.records import Position
 from wireyard.layers.states import Cell, StateTable
@@ -169,13 +169,13 @@ class Session:
 
     def __init__(self, report: Report) -> None:
         self._report = report
-        self.login: Login | None = None
+        self.login: ConnectionRecord | None = None
 
-    def take(self, row: Row, at: Position, from_client: bool) -> None:
+    def observe(self, row: Row, at: Position, from_client: bool) -> None:
         """Take the next packet of either side."""
         login = self.login
         if login is None:
-            login = self.login = Login(self._report.client, self._report.server, at, at)
+            login = self.login = ConnectionRecord(self._report.client, self._report.server, at, at)
         login.packets += 1
         login.size_bytes += row["size"]
         login.last = at
@@ -213,7 +213,7 @@ class Session:
             return _BY_STATUS[packet_type][_status(row) != OK]
         return _BY_SIDE.get(packet_type, _OTHER)[not from_client]
 
-    def _learn(self, login: Login, event: str, row: Row) -> None:
+    def _learn(self, login: ConnectionRecord, event: str, row: Row) -> None:
         """Note what the packet of a step tells."""
         match event:
             case "hello":

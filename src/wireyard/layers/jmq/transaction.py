@@ -128,8 +128,8 @@ class Transaction:
     sent: int = 0
     acknowledged: int = 0
 
-    def take(self, use: Use) -> bool:
-        """Take the next event; tell whether its state allows it."""
+    def apply(self, use: Use) -> bool:
+        """Apply the next event; return whether the state allows it."""
         following, _, rule = TRANSACTION.lookup(self.state, use.event)
         if rule is not None:
             return False

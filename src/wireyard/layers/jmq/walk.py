@@ -21,7 +21,7 @@ from wireyard.formats.jmq.layout import (
 from wireyard.formats.jmq.packet import read_row
 from wireyard.layers.endpoints import connection_of, endpoint, endpoints_of
 from wireyard.layers.jmq.connection import Connection
-from wireyard.layers.jmq.records import MAX_TEXT, RULES, Facts, Relay, number, properties_of, text
+from wireyard.layers.jmq.records import MAX_TEXT, RULES, Output, Relay, number, properties_of, text
 from wireyard.layers.jmq.requests import REPLIES
 from wireyard.layers.jmq.sequences import Numbers, Runs
 from wireyard.layers.records import Position, Violation
@@ -109,7 +109,7 @@ class _Pair:
 
 
 @dataclass(slots=True)
-class _Way:
+class _Direction:
     """One direction of a connection."""
 
     key: tuple[str, ...]
@@ -130,13 +130,13 @@ class Walk:
     """
 
     def __init__(self) -> None:
-        self.facts = Facts()
-        self._ways: dict[tuple[str, str], _Way] = {}
+        self.output = Output()
+        self._directions: dict[tuple[str, str], _Direction] = {}
         self._pairs: OrderedDict[tuple[str, ...], _Pair] = OrderedDict()
         self._streams: dict[tuple[str, ...], list[tuple[str, str]]] = {}
 
-    def take(self, row: Row) -> None:
-        """Take the next row; one of a packet inside another says nothing.
+    def observe(self, row: Row) -> None:
+        """Observe the next row; one of a packet inside another says nothing.
 
         What is damaged, or was not captured, leaves doubt about what follows it.
 
@@ -150,49 +150,51 @@ class Walk:
         if row.get("status", "ok") != "ok":
             self._miss((row["source"], row["stream"]))
         elif format == "gpacket":
-            self._take_gpacket(row)
+            self._observe_gpacket(row)
         else:
-            self._take_packet(row)
+            self._observe_packet(row)
 
     def _miss(self, stream: tuple[str, str]) -> None:
-        way = self._ways.get(stream)
-        if way is not None and way.pair.connection is not None:
-            way.pair.connection.miss()
+        direction = self._directions.get(stream)
+        if direction is not None and direction.pair.connection is not None:
+            direction.pair.connection.miss()
 
-    def _take_gpacket(self, row: Row) -> None:
-        way = self._way_of(row)
-        if way.numbers is None:
-            way.numbers = Numbers()
-        rule = way.numbers.take(row)
+    def _observe_gpacket(self, row: Row) -> None:
+        direction = self._direction_of(row)
+        if direction.numbers is None:
+            direction.numbers = Numbers()
+        rule = direction.numbers.observe(row)
         if rule is not None:
             text = f"GPacket {row['sequence']}: {RULES[rule]}"
-            found = Violation(rule, text, Position.of(row), way.src)
-            self.facts.violations.append(found)
-        self.facts.relays.extend(relays(row))
+            found = Violation(rule, text, Position.of(row), direction.src)
+            self.output.violations.append(found)
+        self.output.relays.extend(relays(row))
 
-    def _way_of(self, row: Row) -> _Way:
+    def _direction_of(self, row: Row) -> _Direction:
         stream = row["source"], row["stream"]
-        return self._ways.get(stream) or self._meet(row, stream)
+        return self._directions.get(stream) or self._add(row, stream)
 
-    def _take_packet(self, row: Row) -> None:
-        way = self._way_of(row)
-        pair = way.pair
+    def _observe_packet(self, row: Row) -> None:
+        direction = self._direction_of(row)
+        pair = direction.pair
         if pair.connection is None:
             by_client = sent_by_client(row)
             if by_client is None:
                 return
-            client, server = (way.src, way.dst) if by_client else (way.dst, way.src)
-            pair.connection = Connection(client, server, self.facts)
+            client, server = (
+                (direction.src, direction.dst) if by_client else (direction.dst, direction.src)
+            )
+            pair.connection = Connection(client, server, self.output)
             pair.client = client
         if row["property_offset"] > MOST_ITEM_BYTES:
             row = row | {name: row[name][:MAX_TEXT] for name in _TEXTS if row.get(name)}
-        from_client = way.src == pair.client
-        if way.runs is None:
-            way.runs = Runs(way.host, way.src, from_client, self.facts.runs)
-        rule = way.runs.take(row)
+        from_client = direction.src == pair.client
+        if direction.runs is None:
+            direction.runs = Runs(direction.host, direction.src, from_client, self.output.runs)
+        rule = direction.runs.observe(row)
         if rule is not None:
             pair.connection.breach(rule, row)
-        pair.connection.take(row, from_client)
+        pair.connection.observe(row, from_client)
 
     def finish(self, ended: Collection[tuple[str, str]] = ()) -> None:
         """Take that there are no more packets.
@@ -205,7 +207,7 @@ class Walk:
         for key in list(self._pairs):
             self._close(key, any(stream in ended for stream in self._streams[key]))
 
-    def _meet(self, row: Row, stream: tuple[str, str]) -> _Way:
+    def _add(self, row: Row, stream: tuple[str, str]) -> _Direction:
         key = connection_of(row)
         src, dst = endpoints_of(row)
         host = row.get("src_addr") or src
@@ -213,21 +215,21 @@ class Walk:
         if pair is None:
             if len(self._pairs) >= MAX_CONNECTIONS:
                 self._close(next(iter(self._pairs)), False)
-                self.facts.dropped["MAX_CONNECTIONS"] += 1
+                self.output.dropped["MAX_CONNECTIONS"] += 1
             pair = self._pairs[key] = _Pair()
             self._streams[key] = []
-        way = self._ways[stream] = _Way(key, pair, src, dst, host)
+        direction = self._directions[stream] = _Direction(key, pair, src, dst, host)
         self._streams[key].append(stream)
-        return way
+        return direction
 
     def _close(self, key: tuple[str, ...], ended: bool) -> None:
         pair = self._pairs.pop(key)
         if pair.connection is not None:
             pair.connection.finish(ended)
         for stream in self._streams.pop(key):
-            way = self._ways.pop(stream)
-            if way.runs is not None:
-                way.runs.close()
+            direction = self._directions.pop(stream)
+            if direction.runs is not None:
+                direction.runs.close()
 
 
 MESSAGE_DATA: Final = 1

@@ -44,7 +44,14 @@ from wireyard.layers.mqtt.directions import (
 from wireyard.layers.mqtt.missing import MISSING, explain, link_note
 from wireyard.layers.mqtt.packets import Ints, KnownStream, Packets, Part, new_secret
 from wireyard.layers.mqtt.published import Clients, message_tables, published
-from wireyard.layers.mqtt.records import VALUES, Client, Link, Message, Subscribed, TopicKey
+from wireyard.layers.mqtt.records import (
+    VALUES,
+    Client,
+    ConnectionRecord,
+    Message,
+    Subscribed,
+    TopicKey,
+)
 from wireyard.layers.mqtt.subscriptions import Topic, match_topics
 from wireyard.layers.mqtt.topics import topic_hash
 from wireyard.layers.mqtt.tracking import track_clients
@@ -225,7 +232,7 @@ class Matched:
 
     clients: list[Client]
     """By number: those of the first part, then those of the next."""
-    links: list[Link]
+    links: list[ConnectionRecord]
     subscriptions: list[Subscribed]
     matching: dict[TopicKey, list[Subscribed]]
     valued: set[TopicKey]
@@ -235,7 +242,7 @@ class Matched:
     dropped: Counter[str]
 
     @cached_property
-    def served(self) -> tuple[list[Link], Mapping[tuple[str, str, str], list[int]]]:
+    def served(self) -> tuple[list[ConnectionRecord], Mapping[tuple[str, str, str], list[int]]]:
         """Accepted connections in the order of their opening, and those of each name served."""
         found = [link for link in self.links if link.accepted is not None]
         found.sort(key=attrgetter("opened"))
@@ -322,7 +329,9 @@ def match(found: Sequence[Clients]) -> Matched:
 _REST: Final[Mapping[str, Step]] = {MISSING: explain, CONVERSATIONS: converse}
 
 
-def explain_rest(notes: Iterable[Note], links: Iterable[Link]) -> Derived[list[pa.Table]]:
+def explain_rest(
+    notes: Iterable[Note], links: Iterable[ConnectionRecord]
+) -> Derived[list[pa.Table]]:
     """Return the rows of what the steps before have left notes of."""
     by_key: defaultdict[tuple[str, Key], list[Note]] = defaultdict(list)
     for note in notes:

@@ -15,9 +15,9 @@ from wireyard.formats.mqtt import layout
 from wireyard.layers.mqtt.qos import MAX_IN_FLIGHT
 from wireyard.layers.mqtt.records import (
     SMALLEST_WINDOW,
-    Link,
+    ConnectionRecord,
     Message,
-    Notes,
+    Output,
     Subscribed,
     content_of,
     properties_of,
@@ -215,29 +215,53 @@ class Connection:
     """
 
     __slots__ = (
-        "_begun", "aliases", "alone", "asked", "broker", "early", "key", "leaving", "link",
-        "most_bytes", "notes", "older", "opening", "pings", "rules_broken", "running", "session",
-        "state", "streams", "told", "unconfirmed", "unproved",
+        "_begun",
+        "aliases",
+        "alone",
+        "asked",
+        "broker",
+        "early",
+        "key",
+        "leaving",
+        "link",
+        "most_bytes",
+        "older",
+        "opening",
+        "output",
+        "pings",
+        "rules_broken",
+        "running",
+        "session",
+        "shows_end",
+        "state",
+        "streams",
+        "unconfirmed",
+        "unread",
     )  # fmt: skip
 
     def __init__(
-        self, key: tuple[str, ...], known: Known, link: Link, broker: Broker, notes: Notes
+        self,
+        key: tuple[str, ...],
+        known: Known,
+        link: ConnectionRecord,
+        broker: Broker,
+        output: Output,
     ) -> None:
         self.key = key
         self.link = link
         self.broker = broker
-        self.notes = notes
+        self.output = output
         self.state = "new" if known.begun else "unknown"
         self._begun = bool(known.begun)
         self.older = known.older
-        self.told = known.begun is not None
+        self.shows_end = known.begun is not None
         """Whether the capture would show its end."""
         self.alone = known.alone
         self.running = 1 if known.alone else 2
         """How many of its streams have not been seen to end."""
         self.streams: list[tuple[str, str]] = []
         """Those of which there were packets."""
-        self.session = Session(link.client.name, False, notes.tracker)
+        self.session = Session(link.client.name, False, output.tracker)
         self.session.link = link
         self.opening: Row | None = None
         """The CONNECT."""
@@ -252,7 +276,7 @@ class Connection:
         self.asked: dict[int, Request] = {}
         self.leaving: dict[int, Request] = {}
         self.pings: deque[Position] = deque()
-        self.unproved: Any = None
+        self.unread: Any = None
         """Messages at QoS 0 of which nothing shows yet that the broker read them; whoever follows
         messages keeps them here."""
         self.unconfirmed: deque[Subscribed] = deque()
@@ -261,14 +285,14 @@ class Connection:
     def keep_session(self) -> None:
         """Leave a session that has moved to a newer connection, and takes nothing from this one."""
         if self.session.link is not self.link:
-            self.session = Session(self.link.client.name, False, self.notes.tracker)
+            self.session = Session(self.link.client.name, False, self.output.tracker)
             self.session.link = self.link
 
-    def prove(self, request: Position, answer: Position) -> None:
+    def confirm_read(self, request: Position, answer: Position) -> None:
         """Take an answer: the broker has read all that came before the request."""
         self.link.answered = max(self.link.answered or request, request)
         self.confirm(request, answer)
-        self.notes.tracker.accept_before(self, request, answer)
+        self.output.tracker.accept_before(self, request, answer)
 
     def confirm(self, request: Position, answer: Position) -> None:
         """Take it that the broker has sent what it sends for new subscriptions."""
@@ -309,18 +333,18 @@ class Connection:
         if self.state in ("new", "asked") and len(self.rules_broken) < MAX_EARLY:
             self.rules_broken.append(breach)
         else:
-            self.notes.violations.append(breach)
+            self.output.violations.append(breach)
 
     def answered(self) -> None:
         """Take it that CONNACK has come, or that none will."""
-        self.notes.violations += self.rules_broken
+        self.output.violations += self.rules_broken
         self.rules_broken.clear()
 
     def give_up(self, session: Session) -> None:
         """Note the messages of a session that nobody comes back to."""
         over = list(session.leave())
-        self.broker.carried -= len(over)
-        self.notes.tracker.over(over)
+        self.broker.tracked -= len(over)
+        self.output.tracker.over(over)
 
 
 class Stream:
@@ -343,9 +367,9 @@ class Stream:
         self.name: str = row["stream"]
         self.by_client = by_client
         self.ns = self.frame = 0
-        self.first = self.reach(row)
+        self.first = self.advance(row)
 
-    def reach(self, row: Row) -> Position:
+    def advance(self, row: Row) -> Position:
         """Return where the next row stands in the order of the capture."""
         ns: int | None = row.get("captured_ns")
         frame: int = row.get("frame", 0)
@@ -442,10 +466,10 @@ def disconnect(connection: Connection, row: Row, at: Position, by_client: bool) 
     connection.broker.close(session, at, "client" if by_client else "server", event)
     if by_client:
         # The broker reads a stream in order, so it has read what came before.
-        connection.notes.tracker.accept_all(connection, at)
+        connection.output.tracker.accept_all(connection, at)
 
 
-def _set_expiry(link: Link, expiry_s: int) -> None:
+def _set_expiry(link: ConnectionRecord, expiry_s: int) -> None:
     """Say how long the session outlives the connection."""
     if link.version == 5:
         link.persistent = expiry_s > 0

@@ -159,14 +159,14 @@ def _deliver(
         yield from _found(one, taken.get(one.message), progress, has_older)
     found_for = {one.message for one in expected}
     if unexpected:
-        yield from _not_due(unexpected, expected, messages, found_for, has_older)
+        yield from _unexpected(unexpected, expected, messages, found_for, has_older)
     for message in messages:
         if message not in found_for:
             verdict = _without_subscriber(message, has_older)
             yield Fact(DELIVERIES, delivery_row(message, None, None, verdict))
 
 
-def _not_due(
+def _unexpected(
     attempts: list[Attempt],
     expected: list[Expected],
     messages: list[Message],

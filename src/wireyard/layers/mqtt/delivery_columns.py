@@ -49,7 +49,7 @@ from wireyard.layers.mqtt.qos_kernels import NONE, Status
 from wireyard.layers.mqtt.records import (
     Attempt,
     Client,
-    Link,
+    ConnectionRecord,
     Subscribed,
     TopicKey,
     ValueChange,
@@ -92,7 +92,7 @@ class Topics:
     older: frozenset[TopicKey]
     """Topics that may have subscriptions which nobody saw, of before the capture."""
     wills: list[Will]
-    links: list[Link]
+    links: list[ConnectionRecord]
     """Accepted connections that messages of the subscriptions go to, in the order of their
     opening."""
     divided: frozenset[TopicKey] = frozenset()

@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 CLIENTS: Final = "clients"
-_TAKEN_AWAY: Final = 1024
+_FLUSH_EVERY: Final = 1024
 """Packets after which what is final is taken away from the observer."""
 _MAX_TOPICS: Final = 1 << 14
 """Topics that are remembered as noted; those that are forgotten are noted once more."""
@@ -77,40 +77,40 @@ def follow_clients(rows: Iterator[Row]) -> Iterator[Found]:
 def _follow(observer: Observer, packets: Iterator[Row]) -> Iterator[Found]:
     topics: set[tuple[str, bool]] = set()
     for place, packet in enumerate(packets, 1):
-        observer.take(packet)
-        if place % _TAKEN_AWAY == 0:
-            yield from _take_away(observer, topics)
+        observer.observe(packet)
+        if place % _FLUSH_EVERY == 0:
+            yield from _flush(observer, topics)
     observer.finish()
-    yield from _take_away(observer, topics)
+    yield from _flush(observer, topics)
     for key, broker in observer.brokers.items():
         if observer.last is not None:
             yield last_note(key, observer.last, broker.has_older)
-    for cap, things in observer.notes.dropped.items():
+    for cap, things in observer.output.dropped.items():
         yield Dropped(cap, things)
 
 
-def _take_away(observer: Observer, topics: set[tuple[str, bool]]) -> Iterator[Found]:
-    notes = observer.notes
-    for link in _taken(notes.links):
+def _flush(observer: Observer, topics: set[tuple[str, bool]]) -> Iterator[Found]:
+    output = observer.output
+    for link in _emptied(output.links):
         yield Fact("sessions", session_row(link))
         if link.accepted is not None:
             for name in link.served_as:
                 yield link_note(link, name)
-    for breach in _taken(notes.violations):
+    for breach in _emptied(output.violations):
         yield Fact("violations", violation_row(breach))
-    for subscribed in _taken(notes.subscriptions):
+    for subscribed in _emptied(output.subscriptions):
         yield subscription_note(subscribed)
-    for change in _taken(notes.changes):
+    for change in _emptied(output.changes):
         yield from value_notes(change)
-    for message in _taken(notes.messages):
+    for message in _emptied(output.messages):
         if _is_new((message.topic, message.retain), topics):
             yield topic_note(message)
         yield from message_notes(message)
-    for will in _taken(notes.waiting):
+    for will in _emptied(output.waiting):
         if _is_new((will.topic, will.retain), topics):
             yield topic_note(will)
         yield will_note(will)
-    for each in _taken(notes.attempts):
+    for each in _emptied(output.attempts):
         yield attempt_note(each) if each.retain else content_note(each)
 
 
@@ -123,7 +123,7 @@ def _is_new(topic: tuple[str, bool], topics: set[tuple[str, bool]]) -> bool:
     return True
 
 
-def _taken(records: list[Record]) -> list[Record]:
+def _emptied(records: list[Record]) -> list[Record]:
     taken = records[:]
     records.clear()
     return taken

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from wireyard.formats.mqtt.layout import CONNECT
 from wireyard.layers.mqtt.delivery_columns import Will
 from wireyard.layers.mqtt.packets import Ints
-from wireyard.layers.mqtt.records import Client, Link
+from wireyard.layers.mqtt.records import Client, ConnectionRecord
 from wireyard.layers.tables import as_fact_table
 
 __all__ = ["MARKS", "NEEDED", "marks_of", "message_table", "unknown_marks"]
@@ -56,7 +56,10 @@ _PROPERTIES: Final = pa.map_(
 
 
 def marks_of(
-    sent: pa.Table, clients: Sequence[Client], wills: Sequence[Will], links: Iterable[Link]
+    sent: pa.Table,
+    clients: Sequence[Client],
+    wills: Sequence[Will],
+    links: Iterable[ConnectionRecord],
 ) -> pa.Table:
     """Return which packets are messages.
 

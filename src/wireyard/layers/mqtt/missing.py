@@ -16,7 +16,13 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from wireyard.layers.mqtt.expected import Expected
-from wireyard.layers.mqtt.records import SMALLEST_WINDOW, Link, Message, Subscribed, may_exceed
+from wireyard.layers.mqtt.records import (
+    SMALLEST_WINDOW,
+    ConnectionRecord,
+    Message,
+    Subscribed,
+    may_exceed,
+)
 from wireyard.layers.mqtt.rows import delivery_row
 from wireyard.layers.mqtt.topics import topic_hash
 from wireyard.layers.records import Position
@@ -98,7 +104,7 @@ def _order_on(topic: str, missed: Position | None) -> Order:
     return _MISSED, group, *missed.order
 
 
-def link_note(link: Link, name: str) -> Note:
+def link_note(link: ConnectionRecord, name: str) -> Note:
     """Note a connection of a client that is served under a name."""
     return Note(MISSING, (*link.client[:2], name), (_LINK, 0, *link.opened.order), link)
 
@@ -125,7 +131,7 @@ def missing_note(
     return Note(MISSING, key, _order_on(message.topic, message.sent), missed)
 
 
-def explain(records: Iterator[Passed | Link | Missed]) -> Iterator[Found]:
+def explain(records: Iterator[Passed | ConnectionRecord | Missed]) -> Iterator[Found]:
     """Yield deliveries that were missed by one client, or by those that share a subscription.
 
     Limits
@@ -137,7 +143,7 @@ def explain(records: Iterator[Passed | Link | Missed]) -> Iterator[Found]:
     for record in records:
         if isinstance(record, Passed):
             presence.passed(record)
-        elif isinstance(record, Link):
+        elif isinstance(record, ConnectionRecord):
             presence.add(record)
         else:
             link, verdict = _missed(record, presence)
@@ -149,13 +155,13 @@ class Presence:
     """When clients were connected, and how far messages came to them."""
 
     def __init__(self) -> None:
-        self._links: dict[str, list[Link]] = {}
+        self._links: dict[str, list[ConnectionRecord]] = {}
         self._passed: dict[tuple[str, int], Passed] = {}
         self._passed_on: dict[tuple[str, str, int], Passed] = {}
         """The same by topic, of those with one hash."""
         self._hash = -1
 
-    def add(self, link: Link) -> None:
+    def add(self, link: ConnectionRecord) -> None:
         """Add a connection that was accepted; those of a client in the order of their opening."""
         self._links.setdefault(link.client.name, []).append(link)
 
@@ -177,7 +183,9 @@ class Presence:
         before = self._passed_on.get((topic, endpoint, qos), passed)
         self._passed_on[topic, endpoint, qos] = max(before, passed, key=_sent)
 
-    def is_passed(self, link: Link, qos: int, taken: Position, topic: str | None = None) -> bool:
+    def is_passed(
+        self, link: ConnectionRecord, qos: int, taken: Position, topic: str | None = None
+    ) -> bool:
         """Return whether a message that was sent after a position came on a connection.
 
         Parameters
@@ -202,7 +210,9 @@ class Presence:
             for one in found
         )
 
-    def at(self, name: str, start: Position, stop: Position) -> tuple[Link | None, bool]:
+    def at(
+        self, name: str, start: Position, stop: Position
+    ) -> tuple[ConnectionRecord | None, bool]:
         """Return the connection a client had from `start` to `stop`.
 
         Returns
@@ -217,7 +227,7 @@ class Presence:
             return None, True
         return link, _accepted(link) < start and (link.until is None or stop <= link.until)
 
-    def after(self, name: str, position: Position) -> Link | None:
+    def after(self, name: str, position: Position) -> ConnectionRecord | None:
         """Return the first connection of a client after a position."""
         links = self._links.get(name, [])
         behind = bisect_right(links, position, key=_accepted)
@@ -228,14 +238,14 @@ def _sent(passed: Passed) -> Position:
     return passed.sent
 
 
-def _accepted(link: Link) -> Position:
+def _accepted(link: ConnectionRecord) -> Position:
     assert link.accepted is not None
     return link.accepted
 
 
-def _missed(one: Missed, presence: Presence) -> tuple[Link | None, str]:
+def _missed(one: Missed, presence: Presence) -> tuple[ConnectionRecord | None, str]:
     """Return the connection that a message was missed on, and why."""
-    found: tuple[Link | None, str] = (None, "undecided")
+    found: tuple[ConnectionRecord | None, str] = (None, "undecided")
     for name, qos in one.granted:
         found = _missed_by(name, min(qos, one.message.qos), one.message, one.taken, presence)
         if found[1] != "not_forwarded":
@@ -245,7 +255,7 @@ def _missed(one: Missed, presence: Presence) -> tuple[Link | None, str]:
 
 def _missed_by(
     name: str, qos: int, message: Message, taken: Position, presence: Presence
-) -> tuple[Link | None, str]:
+) -> tuple[ConnectionRecord | None, str]:
     """Return why a client that was subscribed did not get a message that the broker took."""
     if not presence.shows(name):
         return None, "undecided"
@@ -274,7 +284,7 @@ def _missed_by(
     return link, "too_large" if too_large else "not_forwarded"
 
 
-def _expired(message: Message, link: Link) -> bool:
+def _expired(message: Message, link: ConnectionRecord) -> bool:
     opened, sent = link.opened.ns, message.sent.ns
     if message.expires_s is None or opened is None or sent is None:
         return False

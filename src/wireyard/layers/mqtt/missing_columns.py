@@ -23,7 +23,7 @@ from wireyard.layers.mqtt.expected_kernels import (
     Subscription,
 )
 from wireyard.layers.mqtt.packets import NO_TIME
-from wireyard.layers.mqtt.records import Link
+from wireyard.layers.mqtt.records import ConnectionRecord
 
 __all__ = ["Connection", "connections_of", "explain_absence"]
 
@@ -59,7 +59,7 @@ _GRID: Final = array("int64", 2)
 
 
 def connections_of(
-    links: Sequence[Link],
+    links: Sequence[ConnectionRecord],
     positions: Grid,
     clients: Sequence[int],
     number: Callable[[tuple[str, str, str]], int],

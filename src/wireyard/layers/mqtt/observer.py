@@ -38,7 +38,7 @@ from wireyard.layers.mqtt.connection import (
     disconnect,
 )
 from wireyard.layers.mqtt.publish import Exchange
-from wireyard.layers.mqtt.records import BEHIND, UNSEEN, Client, Fact, Link, Notes
+from wireyard.layers.mqtt.records import BEHIND, UNSEEN, Client, ConnectionRecord, FlowEvent, Output
 from wireyard.layers.mqtt.session import Broker
 from wireyard.layers.mqtt.subscriptions import Requests
 from wireyard.layers.mqtt.violations import Breach
@@ -64,24 +64,24 @@ class Observer:
     ----------
     streams
         All streams of which there will be packets, as `known_streams` yields them.
-    on_fact
-        Is given every `Fact`.
+    on_event
+        Is given every `FlowEvent`.
     exchange_of
         Makes what follows the messages.
 
     Limits
     ------
-    What is kept in mind is capped; `dropped` of the notes counts the rest. Of a connection that is
+    What is kept in mind is capped; `dropped` of the output counts the rest. Of a connection that is
     too much the session is noted, and packets that come later are ``late``.
     """
 
     def __init__(
         self,
         streams: Iterable[Row],
-        on_fact: Callable[[Fact], None] | None = None,
-        exchange_of: Callable[[Notes], Exchange] = Exchange,
+        on_event: Callable[[FlowEvent], None] | None = None,
+        exchange_of: Callable[[Output], Exchange] = Exchange,
     ) -> None:
-        self.notes = Notes(on_fact)
+        self.output = Output(on_event)
         self.brokers: dict[tuple[str, str], Broker] = {}
         self.last: Position | None = None
         """The last packet."""
@@ -89,12 +89,12 @@ class Observer:
         self._ends: list[Position] = []
         """Those that are to come, the next one last."""
         for row in streams:
-            self._know(row)
+            self._add_known(row)
         self._ends.sort(reverse=True)
         self._connections: dict[tuple[str, ...], Connection] = {}
         self._streams: dict[_StreamName, Stream] = {}
         self._lingering: deque[Connection] = deque()
-        exchange, requests = exchange_of(self.notes), Requests(self.notes)
+        exchange, requests = exchange_of(self.output), Requests(self.output)
         self._readers: dict[int, Callable[[Connection, Row, Position, bool], None]] = {
             layout.CONNACK: self._connack,
             layout.PUBLISH: exchange.publish,
@@ -111,7 +111,7 @@ class Observer:
             layout.DISCONNECT: disconnect,
         }
 
-    def _know(self, row: Row) -> None:
+    def _add_known(self, row: Row) -> None:
         name, begun = (row["source"], row["stream"]), row["begun"]
         resets = row["ended"] == "rst"
         older = bool(row.get("older"))
@@ -120,16 +120,16 @@ class Observer:
             ns, frame = row["ended_ns"], row["ended_frame"]
             self._ends.append(Position(ns, frame, name[1], BEHIND, ns, frame, name[0]))
 
-    def take(self, row: Row) -> None:
-        """Take the next row, in the order of the capture."""
+    def observe(self, row: Row) -> None:
+        """Observe the next row, in the order of the capture."""
         name = row["source"], row["stream"]
         stream = self._streams.get(name)
         if stream is None:
             if name not in self._known:
-                self.notes.dropped["late"] += 1
+                self.output.dropped["late"] += 1
                 return
-            stream = self._meet(name, row)
-        self.advance(row, stream, stream.reach(row))
+            stream = self._add_stream(name, row)
+        self.advance(row, stream, stream.advance(row))
 
     def advance(self, row: Row, stream: Stream, at: Position) -> None:
         """Take a row of a stream that stands at a position."""
@@ -139,7 +139,7 @@ class Observer:
         link = connection.link
         kind = row.get("packet_type")
         if kind is None:
-            self._take_no_packet(connection, row, at, by_client)
+            self._observe_no_packet(connection, row, at, by_client)
             return
         link.packets += 1
         link.bytes += row["length"]
@@ -159,7 +159,7 @@ class Observer:
         else:
             self._advance(connection, row, at, by_client)
 
-    def _take_no_packet(
+    def _observe_no_packet(
         self, connection: Connection, row: Row, at: Position, by_client: bool
     ) -> None:
         """Take bytes that are no packet, or that were not captured."""
@@ -172,7 +172,7 @@ class Observer:
         if row.get("status") == "gap" and connection.state == "new":
             connection.state = "unknown"
 
-    def _meet(self, name: _StreamName, row: Row) -> Stream:
+    def _add_stream(self, name: _StreamName, row: Row) -> Stream:
         """Return the stream of a first row, which may begin a connection."""
         known = self._known[name]
         stream = self._streams[name] = Stream(row, known.by_client)
@@ -184,15 +184,15 @@ class Observer:
             client = Client(stream.source, server, stream.first.key, endpoint, None)
             broker = self.brokers.get(client[:2])
             if broker is None:
-                broker = self.brokers[client[:2]] = Broker(self.notes)
+                broker = self.brokers[client[:2]] = Broker(self.output)
             broker.has_older |= known.older
-            link = Link(client, stream.first)
-            connection = Connection(key, known, link, broker, self.notes)
+            link = ConnectionRecord(client, stream.first)
+            connection = Connection(key, known, link, broker, self.output)
             if row.get("packet_type") == layout.CONNECT:
                 connection.state = "new"
             self._connections[key] = connection
             if len(self._connections) > MAX_CONNECTIONS:
-                self._forget(next(iter(self._connections.values())))
+                self._evict(next(iter(self._connections.values())))
         stream.connection = connection
         connection.streams.append(name)
         return stream
@@ -225,7 +225,7 @@ class Observer:
         if len(connection.early) < MAX_EARLY:
             connection.early.append((row, at))
         else:
-            self.notes.dropped["early"] += 1
+            self.output.dropped["early"] += 1
 
     def _read(self, connection: Connection, row: Row, at: Position, by_client: bool) -> None:
         connection.keep_session()
@@ -271,7 +271,7 @@ class Observer:
         if connection.running <= 0:
             self._lingering.append(connection)
             if len(self._lingering) > MAX_LINGERING:
-                self._forget(self._lingering.popleft())
+                self._evict(self._lingering.popleft())
 
     def finish(self) -> None:
         """Note all that the capture leaves open."""
@@ -281,25 +281,25 @@ class Observer:
             link, session = connection.link, connection.session
             if link.ended_by == "open" and session.link is link:
                 last = link.last or link.opened
-                link.until = None if connection.told else last
+                link.until = None if connection.shows_end else last
                 connection.broker.count_in_flight(session, last)
-            self._forget(connection)
+            self._evict(connection)
         for broker in self.brokers.values():
             broker.finish()
 
-    def _forget(self, connection: Connection) -> None:
+    def _evict(self, connection: Connection) -> None:
         """Note a connection on which nothing more can come, if it was not noted before."""
         if self._connections.pop(connection.key, None) is None:
             return
         link, session = connection.link, connection.session
         connection.answered()
-        self.notes.tracker.leave(connection)
+        self.output.tracker.leave(connection)
         kept = connection.broker.sessions.get(link.client.name)
         if kept is not session:
             connection.give_up(session)
         if kept is not None:
             link.served_as = tuple(kept.served_as)
-        self.notes.links.append(link)
+        self.output.links.append(link)
         for name in connection.streams:
             del self._streams[name], self._known[name]
 

@@ -9,24 +9,24 @@ from typing import Any, Final
 from wireyard.formats.mqtt import layout
 from wireyard.layers.mqtt.connection import Connection, Row
 from wireyard.layers.mqtt.qos import event_of
-from wireyard.layers.mqtt.records import Attempt, Message, Notes, content_of, properties_of
+from wireyard.layers.mqtt.records import Attempt, Message, Output, content_of, properties_of
 from wireyard.layers.mqtt.session import Direction
 from wireyard.layers.mqtt.subscriptions import MAX_ASKED
 from wireyard.layers.records import Position
 from wireyard.layers.states import Cell
 
-__all__ = ["MAX_UNPROVED", "Exchange"]
+__all__ = ["MAX_UNREAD", "Exchange"]
 
-MAX_UNPROVED: Final = 10_000
+MAX_UNREAD: Final = 10_000
 """Messages at QoS 0 of one connection that wait for a sign that they were read."""
 
 
 class Exchange:
-    """Follows the messages of all connections, and notes them down."""
+    """Follows the messages of all connections, and output them down."""
 
-    def __init__(self, notes: Notes) -> None:
-        self._notes = notes
-        notes.tracker = self
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        output.tracker = self
 
     def new_direction(self, known: bool) -> Direction:
         """Return one direction of a new session."""
@@ -34,41 +34,41 @@ class Exchange:
 
     def accept_before(self, connection: Connection, request: Position, answer: Position) -> None:
         """Take it that the broker took all that was published before a request it answered."""
-        unproved = connection.unproved
-        while unproved and unproved[0].sent < request:
-            message = unproved.popleft()
+        unread = connection.unread
+        while unread and unread[0].sent < request:
+            message = unread.popleft()
             message.accepted = answer
-            self._notes.messages.append(message)
+            self._output.messages.append(message)
 
     def accept_all(self, connection: Connection, at: Position) -> None:
         """Take it that the broker took all that was published."""
-        for message in connection.unproved or ():
+        for message in connection.unread or ():
             message.accepted = at
 
     def leave(self, connection: Connection) -> None:
         """Note the messages of a connection of which nothing shows that the broker took them."""
-        self._notes.messages += connection.unproved or ()
-        connection.unproved = None
+        self._output.messages += connection.unread or ()
+        connection.unread = None
 
     def over(self, records: Iterable[Message | Attempt]) -> None:
         """Note messages of which nothing more can come."""
         for record in records:
             if isinstance(record, Message):
-                self._notes.messages.append(record)
+                self._output.messages.append(record)
             else:
-                self._notes.attempts.append(record)
+                self._output.attempts.append(record)
 
     def pingreq(self, connection: Connection, row: Row, at: Position, _: bool) -> None:
         """Take a PINGREQ."""
         if len(connection.pings) < MAX_ASKED:
             connection.pings.append(at)
         else:
-            self._notes.dropped["requests"] += 1
+            self._output.dropped["requests"] += 1
 
     def pingresp(self, connection: Connection, row: Row, at: Position, _: bool) -> None:
         """Take a PINGRESP."""
         if connection.pings:
-            connection.prove(connection.pings.popleft(), at)
+            connection.confirm_read(connection.pings.popleft(), at)
         else:
             connection.breaks("pingresp_unasked", False, at)
 
@@ -85,25 +85,25 @@ class Exchange:
             topic = _topic(connection, topic, properties, at, upward)
             if topic is None:
                 return
-        new = _message if upward else _handed
+        new = _message if upward else _attempt
         found = new(connection, row, at, topic, properties)
         if qos and row.get("packet_id"):
             self._publish_flow(connection, row, at, upward, found)
             return
-        notes = self._notes
-        notes.fact("sent", connection.link, upward, None, at)
-        notes.fact("delivered", connection.link, upward, None, at)
+        output = self._output
+        output.fact("sent", connection.link, upward, None, at)
+        output.fact("delivered", connection.link, upward, None, at)
         if isinstance(found, Attempt):
-            notes.attempts.append(found)
+            output.attempts.append(found)
             return
-        unproved = connection.unproved
-        if unproved is None:
-            unproved = connection.unproved = deque()
-        if len(unproved) < MAX_UNPROVED:
-            unproved.append(found)
+        unread = connection.unread
+        if unread is None:
+            unread = connection.unread = deque()
+        if len(unread) < MAX_UNREAD:
+            unread.append(found)
         else:
-            notes.dropped["unproved"] += 1
-            notes.messages.append(found)
+            output.dropped["unread"] += 1
+            output.messages.append(found)
 
     def _publish_flow(
         self,
@@ -113,13 +113,13 @@ class Exchange:
         upward: bool,
         found: Message | Attempt,
     ) -> None:
-        notes, packet_id = self._notes, row["packet_id"]
+        output, packet_id = self._output, row["packet_id"]
         direction = connection.session.up if upward else connection.session.down
         event = event_of(layout.PUBLISH, row["qos"], bool(row["dup"]))
         assert event is not None
-        before: Message | Attempt | None = direction.carried.get(packet_id)
-        if before is None and connection.broker.carried >= connection.broker.most_carried:
-            notes.dropped["flows"] += 1
+        before: Message | Attempt | None = direction.tracked.get(packet_id)
+        if before is None and connection.broker.tracked >= connection.broker.most_tracked:
+            output.dropped["flows"] += 1
             self.over((found,))
             return
         sender = direction.sender.step(packet_id, event)
@@ -129,14 +129,14 @@ class Exchange:
         rule = sender.rule
         if before is not None and sender.effect in ("repeated", "lost_ack") and not same:
             rule = "id_in_use"
-        connection.broker.carried += before is None
+        connection.broker.tracked += before is None
         if before is None and isinstance(found, Message) and found.qos == 1 and row["dup"]:
             found.is_repeated = sender.effect == "repeated" or connection.older
         if again and before is not None:
             found = before
             _again(before, at, sender, receiver)
         else:
-            direction.carried[packet_id] = found
+            direction.tracked[packet_id] = found
             if before is not None:
                 self.over((before,))
         key = found.key if isinstance(found, Message) else None
@@ -147,8 +147,8 @@ class Exchange:
         if direction.sender.over_quota:
             side = "client" if upward else "broker"
             connection.breaks(f"receive_maximum_{side}", upward, at, key)
-        notes.fact(sender.effect, connection.link, upward, packet_id, at)
-        notes.fact(receiver.effect, connection.link, upward, packet_id, at)
+        output.fact(sender.effect, connection.link, upward, packet_id, at)
+        output.fact(receiver.effect, connection.link, upward, packet_id, at)
 
     def acknowledge(self, connection: Connection, row: Row, at: Position, by_client: bool) -> None:
         """Take a PUBACK, PUBREC, PUBREL or PUBCOMP."""
@@ -163,15 +163,15 @@ class Exchange:
         sender = direction.sender.step(packet_id, event)
         receiver = direction.receiver.step(packet_id, event)
         own = sender if by_sender else receiver
-        record: Message | Attempt | None = direction.carried.get(packet_id)
+        record: Message | Attempt | None = direction.tracked.get(packet_id)
         if own.rule is not None:
             key = record.key if isinstance(record, Message) else None
             connection.breaks(own.rule, by_client, at, key)
         fact = sender.effect or receiver.effect
-        self._notes.fact(fact, connection.link, upward, packet_id, at)
+        self._output.fact(fact, connection.link, upward, packet_id, at)
         if isinstance(record, Message):
             if not by_client:
-                connection.prove(record.again[-1] if record.again else record.sent, at)
+                connection.confirm_read(record.again[-1] if record.again else record.sent, at)
             self._settle(record, fact, code, at)
         elif record is not None and fact == "acknowledged":
             record.acknowledged = record.acknowledged or at
@@ -190,7 +190,7 @@ class Exchange:
             change = message.change()
             if change is not None:
                 # It may come again; its payload, which may be large, need not wait for that.
-                self._notes.changes.append(change)
+                self._output.changes.append(change)
                 message.value = None
 
 
@@ -229,7 +229,7 @@ def _message(
     )
 
 
-def _handed(
+def _attempt(
     connection: Connection, row: Row, at: Position, topic: str, properties: Mapping[str, Any]
 ) -> Attempt:
     return Attempt(

@@ -19,7 +19,7 @@ from wireyard.layers.mqtt.packets import NO_TIME, Hashes, Ints, Packets, hash_pa
 from wireyard.layers.mqtt.qos_kernels import NONE, Flag, Packet, Record, Status
 from wireyard.layers.mqtt.records import (
     Client,
-    Link,
+    ConnectionRecord,
     Message,
     Subscribed,
     TopicKey,
@@ -101,7 +101,7 @@ class Clients:
     """Those on which they asked for replies."""
     clients: list[Client]
     """By number."""
-    links: list[Link]
+    links: list[ConnectionRecord]
     subscriptions: list[Subscribed]
     wills: list[Will]
     """Those that were published."""

@@ -22,7 +22,7 @@ from wireyard.accelerate import I64, array, kernel, piece
 from wireyard.accelerate import record as record_type
 from wireyard.formats.mqtt import layout
 from wireyard.layers.grouping import Int32s, Int64s
-from wireyard.layers.mqtt.publish import MAX_UNPROVED
+from wireyard.layers.mqtt.publish import MAX_UNREAD
 from wireyard.layers.mqtt.qos import (
     EVENTS,
     FACTS,
@@ -41,10 +41,10 @@ __all__ = [
     "RULE_NAMES",
     "TABLES",
     "Breach",
+    "ConnectionField",
     "ConnectionState",
     "Direction",
     "Flag",
-    "Link",
     "Packet",
     "Record",
     "Status",
@@ -129,13 +129,13 @@ class Total(IntEnum):
     """Numbers that go from run to run, and what one run has to know."""
 
     RECORDS = 0
-    CARRIED = 1
+    TRACKED = 1
     """Messages that sessions remember by packet identifier."""
-    MOST_CARRIED = 2
+    MOST_TRACKED = 2
     BREACHES = 3
     """Rules broken in this run."""
     DROPPED_FLOWS = 4
-    DROPPED_UNPROVED = 5
+    DROPPED_UNREAD = 5
     DROPPED_REQUESTS = 6
     ANSWERED = 7
     """The last request that was answered in this run; -1 if none was."""
@@ -150,12 +150,12 @@ class Total(IntEnum):
     """Whether a subscription that was not seen may ask for RETAIN as published."""
 
 
-class Link(IntEnum):
+class ConnectionField(IntEnum):
     """What is remembered of a connection."""
 
-    UNPROVED_FIRST = 0
-    UNPROVED_LAST = 1
-    UNPROVED = 2
+    UNREAD_FIRST = 0
+    UNREAD_LAST = 1
+    UNREAD = 2
     PING_FIRST = 3
     PINGS = 4
     ALIAS_MAXIMUM_UP = 5
@@ -167,7 +167,7 @@ class Direction(NamedTuple):
 
     states: Annotated[npt.NDArray[np.uint8], "uint8"]
     """``[role * identifiers + packet identifier]``; role 0 is the side that publishes."""
-    carried: Int32s
+    tracked: Int32s
     """By packet identifier: the record of its message, -1 for none."""
     limits: Int64s
     """Quota and Receive Maximum."""
@@ -177,7 +177,7 @@ class ConnectionState(NamedTuple):
     """What is remembered of a connection while its packets are tracked."""
 
     link: Int64s
-    """Values of `Link`."""
+    """Values of `ConnectionField`."""
     aliases: Int32s
     """``[side * aliases + alias]``: the topic, -1 for none; side 0 is the client. Empty where no
     packet has an alias."""
@@ -280,12 +280,12 @@ def _accept_before(records: Grid, link: Ints, total: Ints, request: int, answer:
     """Take it that the broker took all that was published before a request it answered."""
     if request > total[Total.ANSWERED]:
         total[Total.ANSWERED] = request
-    first = link[Link.UNPROVED_FIRST]
+    first = link[ConnectionField.UNREAD_FIRST]
     while first != NONE and records[first, Record.PACKET] < request:
         records[first, Record.ACCEPTED] = answer
         first = records[first, Record.NEXT]
-        link[Link.UNPROVED] -= 1
-    link[Link.UNPROVED_FIRST] = first
+        link[ConnectionField.UNREAD] -= 1
+    link[ConnectionField.UNREAD_FIRST] = first
 
 
 @piece
@@ -316,7 +316,7 @@ def _new_record(
 @piece
 def _step(flow: Any, role: int, packet_id: int, event: int) -> tuple[int, int]:
     """Apply a packet to a flow; return the effect and the rule that it breaks."""
-    at = role * len(flow.carried) + packet_id
+    at = role * len(flow.tracked) + packet_id
     cell = TABLES[role, flow.states[at], event]
     if cell[NEXT] == NONE:
         return NONE, int(cell[RULE])
@@ -339,7 +339,7 @@ def _topic_of(
     if alias != NONE:
         side = 0 if upward else 1
         at = side * (len(connection.aliases) // 2) + alias
-        most = connection.link[Link.ALIAS_MAXIMUM_UP + side]
+        most = connection.link[ConnectionField.ALIAS_MAXIMUM_UP + side]
         above = most != NONE and alias > most
         if topic != total[Total.EMPTY_TOPIC]:
             connection.aliases[at] = topic
@@ -362,8 +362,8 @@ def _publish_flow(
 ) -> None:  # fmt: skip
     packet_id, qos = packets[packet, Packet.ID], packets[packet, Packet.QOS]
     event = _PUBLISHED[qos - 1, packets[packet, Packet.FLAGS] & Flag.DUP]
-    before = flow.carried[packet_id]
-    if before == NONE and total[Total.CARRIED] >= total[Total.MOST_CARRIED]:
+    before = flow.tracked[packet_id]
+    if before == NONE and total[Total.TRACKED] >= total[Total.MOST_TRACKED]:
         total[Total.DROPPED_FLOWS] += 1
         _new_record(packets, records, total, packet, topic, upward)
         return
@@ -381,7 +381,7 @@ def _publish_flow(
             rule = _ID_IN_USE
             again = False
     if before == NONE:
-        total[Total.CARRIED] += 1
+        total[Total.TRACKED] += 1
     record = int(before)
     if again:
         if upward:
@@ -394,7 +394,7 @@ def _publish_flow(
             records[record, Record.STATUS] |= Status.AGAIN | lost
     else:
         record = _new_record(packets, records, total, packet, topic, upward)
-        flow.carried[packet_id] = record
+        flow.tracked[packet_id] = record
         dup = packets[packet, Packet.FLAGS] & Flag.DUP != 0
         if (
             before == NONE
@@ -425,7 +425,7 @@ def _acknowledge(
     sent, sent_rule = _step(flow, 0, packet_id, event)
     received, received_rule = _step(flow, 1, packet_id, event)
     rule = sent_rule if kind == _PUBREL else received_rule
-    record = flow.carried[packet_id]
+    record = flow.tracked[packet_id]
     if rule != NONE:
         _breaks(breaches, total, rule, by_client, packet, record if upward else NONE)
     fact = sent if sent != NONE else received
@@ -455,7 +455,7 @@ def _acknowledge(
 
 @piece
 def _asks_before(
-    packets: Grid, packet: int, by_client: bool, records: Grid, carried: Shorts, connection: Any,
+    packets: Grid, packet: int, by_client: bool, records: Grid, tracked: Shorts, connection: Any,
     since: int,
 ) -> bool:  # fmt: skip
     """Return whether a packet answers a request that came behind another packet."""
@@ -464,8 +464,11 @@ def _asks_before(
         return False
     if kind == _PINGRESP:
         link = connection.link
-        return bool(link[Link.PINGS] > 0 and connection.pings[link[Link.PING_FIRST]] > since)
-    record = carried[packets[packet, Packet.ID]]
+        return bool(
+            link[ConnectionField.PINGS] > 0
+            and connection.pings[link[ConnectionField.PING_FIRST]] > since
+        )
+    record = tracked[packets[packet, Packet.ID]]
     if packets[packet, Packet.ID] == 0 or record == NONE:
         return False
     again = records[record, Record.AGAIN]
@@ -511,7 +514,7 @@ def track(
         by_client = flags & Flag.BY_CLIENT != 0
         since = total[Total.CONFIRMS_FROM]
         if since != NONE and _asks_before(
-            packets, packet, by_client, records, up.carried, connection, since
+            packets, packet, by_client, records, up.tracked, connection, since
         ):
             return packet
         if kind == _PUBLISH:
@@ -533,26 +536,30 @@ def track(
                 continue
             record = _new_record(packets, records, total, packet, topic, by_client)
             if by_client:
-                if link[Link.UNPROVED] >= MAX_UNPROVED:
-                    total[Total.DROPPED_UNPROVED] += 1
+                if link[ConnectionField.UNREAD] >= MAX_UNREAD:
+                    total[Total.DROPPED_UNREAD] += 1
                     continue
-                if link[Link.UNPROVED_FIRST] == NONE:
-                    link[Link.UNPROVED_FIRST] = record
+                if link[ConnectionField.UNREAD_FIRST] == NONE:
+                    link[ConnectionField.UNREAD_FIRST] = record
                 else:
-                    records[link[Link.UNPROVED_LAST], Record.NEXT] = record
-                link[Link.UNPROVED_LAST] = record
-                link[Link.UNPROVED] += 1
+                    records[link[ConnectionField.UNREAD_LAST], Record.NEXT] = record
+                link[ConnectionField.UNREAD_LAST] = record
+                link[ConnectionField.UNREAD] += 1
         elif kind == _PINGREQ:
-            if link[Link.PINGS] < MAX_ASKED:
-                pings[(link[Link.PING_FIRST] + link[Link.PINGS]) % MAX_ASKED] = packet
-                link[Link.PINGS] += 1
+            if link[ConnectionField.PINGS] < MAX_ASKED:
+                pings[
+                    (link[ConnectionField.PING_FIRST] + link[ConnectionField.PINGS]) % MAX_ASKED
+                ] = packet
+                link[ConnectionField.PINGS] += 1
             else:
                 total[Total.DROPPED_REQUESTS] += 1
         elif kind == _PINGRESP:
-            if link[Link.PINGS] > 0:
-                request = pings[link[Link.PING_FIRST]]
-                link[Link.PING_FIRST] = (link[Link.PING_FIRST] + 1) % MAX_ASKED
-                link[Link.PINGS] -= 1
+            if link[ConnectionField.PINGS] > 0:
+                request = pings[link[ConnectionField.PING_FIRST]]
+                link[ConnectionField.PING_FIRST] = (
+                    link[ConnectionField.PING_FIRST] + 1
+                ) % MAX_ASKED
+                link[ConnectionField.PINGS] -= 1
                 _accept_before(records, link, total, request, packet)
             else:
                 _breaks(breaches, total, _PINGRESP_UNASKED, False, packet, NONE)

@@ -30,10 +30,10 @@ __all__ = [
     "Attempt",
     "Change",
     "Client",
-    "Fact",
-    "Link",
+    "ConnectionRecord",
+    "FlowEvent",
     "Message",
-    "Notes",
+    "Output",
     "Subscribed",
     "TopicKey",
     "Tracker",
@@ -92,7 +92,7 @@ class ValueChange(NamedTuple):
     """Bytes of the PUBLISH."""
 
 
-class Fact(NamedTuple):
+class FlowEvent(NamedTuple):
     """What a packet did to a flow; `upward` is from the client to the broker."""
 
     kind: str
@@ -103,7 +103,7 @@ class Fact(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Link(Record):
+class ConnectionRecord(Record):
     """One connection that a client logged in on, or tried to."""
 
     client: Client
@@ -330,17 +330,17 @@ class Tracker(Protocol):
         """Note messages of which nothing more can come."""
 
 
-class Notes:
+class Output:
     """What was found and is final; whoever reads on may take it away.
 
     Parameters
     ----------
-    on_fact
-        Is given every `Fact`.
+    on_event
+        Is given every `FlowEvent`.
     """
 
-    def __init__(self, on_fact: Callable[[Fact], None] | None = None) -> None:
-        self.links: list[Link] = []
+    def __init__(self, on_event: Callable[[FlowEvent], None] | None = None) -> None:
+        self.links: list[ConnectionRecord] = []
         self.messages: list[Message] = []
         """Those that clients sent, and wills that were published."""
         self.waiting: list[Message] = []
@@ -352,16 +352,21 @@ class Notes:
         self.violations: list[Breach] = []
         self.dropped: Counter[str] = Counter()
         """By reason, what was not kept in mind."""
-        self._on_fact = on_fact
+        self._on_event = on_event
         self.tracker: Tracker
         """Set by the tracker itself."""
 
     def fact(
-        self, kind: str | None, link: Link, upward: bool, packet_id: int | None, at: Position
+        self,
+        kind: str | None,
+        link: ConnectionRecord,
+        upward: bool,
+        packet_id: int | None,
+        at: Position,
     ) -> None:
         """Return what a packet did to a flow, if anything."""
-        if kind is not None and self._on_fact is not None:
-            self._on_fact(Fact(kind, link.client.name, upward, packet_id, at))
+        if kind is not None and self._on_event is not None:
+            self._on_event(FlowEvent(kind, link.client.name, upward, packet_id, at))
 
 
 _NUMBERS: Final = frozenset(

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from wireyard.layers import records as layers
-from wireyard.layers.mqtt.records import UNSEEN, Attempt, Link, Message, Subscribed, ValueChange
+from wireyard.layers.mqtt.records import (
+    UNSEEN,
+    Attempt,
+    ConnectionRecord,
+    Message,
+    Subscribed,
+    ValueChange,
+)
 from wireyard.layers.mqtt.violations import Breach
 
 if TYPE_CHECKING:
@@ -25,7 +32,7 @@ _Row = dict[str, Any]
 _NS_PER_MS: Final = 1_000_000
 
 
-def session_row(link: Link) -> _Row:
+def session_row(link: ConnectionRecord) -> _Row:
     """Return a row of `SESSIONS`."""
     sent, received = link.in_flight if link.begun else (None, None)
     return {
@@ -103,7 +110,7 @@ def delivery_row(
     each: Attempt | None,
     subscribed: Subscribed | None,
     verdict: str,
-    link: Link | None = None,
+    link: ConnectionRecord | None = None,
 ) -> _Row:
     """Return a row of `DELIVERIES`.
 

@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from wireyard.layers.mqtt.qos import RECEIVER, SENDER, Flows
-from wireyard.layers.mqtt.records import Link, Notes, Subscribed, Tracker
+from wireyard.layers.mqtt.records import ConnectionRecord, Output, Subscribed, Tracker
 from wireyard.layers.mqtt.will import Will
 from wireyard.layers.records import Position
 
 __all__ = [
-    "MAX_CARRIED",
     "MAX_FILTERS",
     "MAX_SESSIONS",
+    "MAX_TRACKED",
     "Broker",
     "Direction",
     "Session",
@@ -38,35 +38,35 @@ class Direction:
         Whether the session is seen from its beginning.
     """
 
-    __slots__ = ("carried", "receiver", "sender")
+    __slots__ = ("receiver", "sender", "tracked")
 
     def __init__(self, known: bool) -> None:
         self.sender = Flows(SENDER, known)
         self.receiver = Flows(RECEIVER, known)
-        self.carried: dict[int, Any] = {}
+        self.tracked: dict[int, Any] = {}
         """By packet identifier, what the caller has noted of the message."""
 
     def connect(self, kept: bool, receive_maximum: int) -> list[Any]:
         """Begin a new connection, as `Flows.connect` does; return what is over with that."""
         self.sender.connect(kept, receive_maximum)
         self.receiver.connect(kept, receive_maximum)
-        over = [packet_id for packet_id in self.carried if packet_id not in self.sender]
-        return [self.carried.pop(packet_id) for packet_id in over]
+        over = [packet_id for packet_id in self.tracked if packet_id not in self.sender]
+        return [self.tracked.pop(packet_id) for packet_id in over]
 
     def abandon(self) -> None:
         """Note that the session ends before these messages are acknowledged."""
-        for attempt in self.carried.values():
+        for attempt in self.tracked.values():
             attempt.abandoned = True
 
     def untrace(self) -> None:
         """Note that the connection ends, and that nobody knows whose session it was."""
-        for attempt in self.carried.values():
+        for attempt in self.tracked.values():
             attempt.untraced = attempt.acknowledged is None
 
     def leave(self) -> Iterable[Any]:
         """Forget the messages; return them."""
-        carried, self.carried = self.carried, {}
-        return carried.values()
+        tracked, self.tracked = self.tracked, {}
+        return tracked.values()
 
     def in_flight(self) -> list[int]:
         """Return the packet identifiers of the messages that are on their way."""
@@ -98,13 +98,13 @@ class Session:
         self.filters: dict[str, Subscribed] = {}
         self.served_as: dict[str, None] = {}
         """Under which names messages ever went to it: its own, or a filter that it shares."""
-        self.link: Link | None = None
+        self.link: ConnectionRecord | None = None
         """The connection it is on, or was on last."""
         self.will: Will | None = None
         self.expires: Position | None = None
         """When it ends, unless its client comes back before."""
 
-    def connect(self, link: Link, kept: bool, limits: tuple[int, int]) -> list[Any]:
+    def connect(self, link: ConnectionRecord, kept: bool, limits: tuple[int, int]) -> list[Any]:
         """Take up the session on a new connection; return the messages that are over with that.
 
         Parameters
@@ -128,7 +128,7 @@ class Session:
 
 MAX_SESSIONS: Final = 1 << 17
 """Sessions kept; without messages one takes about 2 KB with its last connection, so 256 MiB."""
-MAX_CARRIED: Final = 1 << 20
+MAX_TRACKED: Final = 1 << 20
 """Messages that sessions remember by packet identifier: at about 700 bytes each 700 MiB."""
 
 
@@ -137,30 +137,34 @@ class Broker:
 
     Parameters
     ----------
-    notes
+    output
         Takes what is over: subscriptions, messages and wills.
-    most_sessions, most_carried
+    most_sessions, most_tracked
         How many sessions are kept over connections, and messages in them. What was not is counted
-        in the notes.
+        in the output.
     """
 
     def __init__(
         self,
-        notes: Notes,
+        output: Output,
         most_sessions: int = MAX_SESSIONS,
-        most_carried: int = MAX_CARRIED,
+        most_tracked: int = MAX_TRACKED,
     ) -> None:
         self.most_sessions = most_sessions
-        self.most_carried = most_carried
-        self._notes = notes
+        self.most_tracked = most_tracked
+        self._output = output
         self.sessions: dict[str, Session] = {}
         self.has_older = False
         """Whether a session is older than the capture, so that subscriptions may not be seen."""
-        self.carried = 0
+        self.tracked = 0
         """Messages that sessions remember by packet identifier."""
 
     def open(
-        self, link: Link, will: Will | None, present: bool | None, limits: tuple[int, int]
+        self,
+        link: ConnectionRecord,
+        will: Will | None,
+        present: bool | None,
+        limits: tuple[int, int],
     ) -> Session:
         """Take a connection that the broker accepted; return its session.
 
@@ -175,20 +179,20 @@ class Broker:
         name = link.client.name
         session = self.sessions.get(name)
         if session is None:
-            session = Session(name, not kept, self._notes.tracker)
+            session = Session(name, not kept, self._output.tracker)
             if len(self.sessions) < self.most_sessions:
                 self.sessions[name] = session
             else:
-                self._notes.dropped["sessions"] += 1
+                self._output.dropped["sessions"] += 1
         else:
             self._take_over(session, link, kept)
         over = session.connect(link, kept, limits)
-        self.carried -= len(over)
-        self._notes.tracker.over(over)
+        self.tracked -= len(over)
+        self._output.tracker.over(over)
         session.will = will
         return session
 
-    def _take_over(self, session: Session, link: Link, kept: bool) -> None:
+    def _take_over(self, session: Session, link: ConnectionRecord, kept: bool) -> None:
         """End the connection a session is on, and all it has if it does not go on."""
         assert link.accepted is not None
         self._pass_time(session, link.accepted)
@@ -237,10 +241,12 @@ class Broker:
             packet_ids = direction.in_flight()
             counts.append(len(packet_ids))
             for packet_id in packet_ids:
-                self._notes.fact("in_flight", link, upward, packet_id, at)
+                self._output.fact("in_flight", link, upward, packet_id, at)
         link.in_flight = counts[0], counts[1]
 
-    def _close_will(self, will: Will | None, event: str, link: Link, at: Position) -> None:
+    def _close_will(
+        self, will: Will | None, event: str, link: ConnectionRecord, at: Position
+    ) -> None:
         if will is None or will.step(event) == "dropped":
             return
         # A broker that gives a client up may publish its will before its FIN leaves.
@@ -262,13 +268,13 @@ class Broker:
 
     def _publish(self, will: Will, at: Position) -> None:
         will.message.accepted = at
-        self._notes.messages.append(will.message)
+        self._output.messages.append(will.message)
 
     def subscribe(self, session: Session, subscribed: Subscribed) -> None:
         """Note a subscription, if it can be kept."""
         older = session.filters.get(subscribed.filter)
         if older is None and len(session.filters) >= MAX_FILTERS:
-            self._notes.dropped["subscriptions"] += 1
+            self._output.dropped["subscriptions"] += 1
             return
         if older is not None:
             subscribed.since = older.since
@@ -287,7 +293,7 @@ class Broker:
 
     def _end_filter(self, subscribed: Subscribed, leaving: Position, gone: Position) -> None:
         subscribed.leaving, subscribed.gone = leaving, gone
-        self._notes.subscriptions.append(subscribed)
+        self._output.subscriptions.append(subscribed)
 
     def _end_filters(self, session: Session, leaving: Position, gone: Position) -> None:
         for subscribed in session.filters.values():
@@ -297,11 +303,11 @@ class Broker:
     def finish(self) -> None:
         """Note what its sessions still have, and the wills that are in waiting."""
         for session in self.sessions.values():
-            self._notes.tracker.over(session.leave())
+            self._output.tracker.over(session.leave())
             if session.expires is not None:
                 self._end_filters(session, session.expires, session.expires)
-            self._notes.subscriptions += session.filters.values()
+            self._output.subscriptions += session.filters.values()
             will = session.will
             if will and will.due and will.step("delay_over") == "published":
                 will.message.accepted = will.due
-                self._notes.waiting.append(will.message)
+                self._output.waiting.append(will.message)

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from wireyard.layers.mqtt.connection import Connection, Request, Row
 from wireyard.layers.mqtt.deliveries import message_notes, older_note, subscribed_note
-from wireyard.layers.mqtt.records import Message, Notes, Subscribed, properties_of
+from wireyard.layers.mqtt.records import Message, Output, Subscribed, properties_of
 from wireyard.layers.mqtt.retained import new_subscription_note
 from wireyard.layers.mqtt.session import MAX_FILTERS
 from wireyard.layers.mqtt.topics import split_shared, topic_hash
@@ -167,8 +167,8 @@ _IF_NEW: Final = 1
 class Requests:
     """Follows SUBSCRIBE and UNSUBSCRIBE, each with its answer."""
 
-    def __init__(self, notes: Notes) -> None:
-        self._notes = notes
+    def __init__(self, output: Output) -> None:
+        self._output = output
 
     def subscribe(self, connection: Connection, row: Row, at: Position, _: bool) -> None:
         """Take a SUBSCRIBE."""
@@ -184,7 +184,7 @@ class Requests:
         if len(waiting) < MAX_ASKED:
             waiting[row.get("packet_id") or 0] = request
         else:
-            self._notes.dropped["requests"] += 1
+            self._output.dropped["requests"] += 1
 
     def suback(self, connection: Connection, row: Row, at: Position, _: bool) -> None:
         """Take a SUBACK: what was granted is a subscription."""
@@ -193,7 +193,7 @@ class Requests:
         if request is None or len(codes) != len(request.filters):
             connection.breaks("suback_unasked", False, at)
             return
-        connection.prove(request.at, at)
+        connection.confirm_read(request.at, at)
         for place, (asked, code) in enumerate(zip(request.filters, codes, strict=True)):
             if code < _ERROR and asked["filter"]:
                 subscribed = _granted(connection, request, place, asked, code, at)
@@ -207,7 +207,7 @@ class Requests:
         if request is None:
             connection.breaks("unsuback_unasked", False, at)
             return
-        connection.prove(request.at, at)
+        connection.confirm_read(request.at, at)
         for asked in request.filters:
             if asked["filter"]:
                 connection.broker.unsubscribe(connection.session, asked["filter"], request.at, at)
@@ -243,7 +243,7 @@ SUBSCRIBERS: Final = "subscribers"
 MAX_SUBSCRIPTIONS: Final = 1 << 20
 """Subscriptions of a broker that are kept, those of the past too: at 600 bytes each 600 MiB."""
 _SUBSCRIBED, _LAST, _WILL, _TOPIC = range(4)
-"""The order of the notes."""
+"""The order of the output."""
 
 
 class Topic(NamedTuple):

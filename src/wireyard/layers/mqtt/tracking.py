@@ -29,18 +29,17 @@ from wireyard.layers.mqtt.qos_kernels import (
     RULE_NAMES,
     TABLES,
     Breach,
+    ConnectionField,
     ConnectionState,
     Direction,
     Flag,
-    Link,
     Packet,
     Record,
     Status,
     Total,
     track,
 )
-from wireyard.layers.mqtt.records import Client, Message, Notes, Subscribed
-from wireyard.layers.mqtt.records import Link as Session
+from wireyard.layers.mqtt.records import Client, ConnectionRecord, Message, Output, Subscribed
 from wireyard.layers.mqtt.subscriptions import MAX_ASKED, Last
 from wireyard.layers.mqtt.topics import Aliases
 from wireyard.layers.mqtt.violations import Breach as BrokenRule
@@ -52,7 +51,7 @@ _BREACHES: Final = 256
 _NEW_CONNECTION: Final = {True: EVENTS.index("resumed"), False: EVENTS.index("discarded")}
 _DROPPED: Final = {
     "flows": Total.DROPPED_FLOWS,
-    "unproved": Total.DROPPED_UNPROVED,
+    "unread": Total.DROPPED_UNREAD,
     "requests": Total.DROPPED_REQUESTS,
 }
 _TRACKED: Final = {
@@ -70,7 +69,7 @@ class Tracked:
     records: Grid
     """Columns of `Record`."""
     clients: list[Client]
-    links: list[Session]
+    links: list[ConnectionRecord]
     subscriptions: list[Subscribed]
     wills: list[Message]
     """Those that were published."""
@@ -181,13 +180,13 @@ class _Client:
             at = stop
         observer, found = self._observer, self._found
         observer.finish()
-        notes = observer.notes
-        found.links += notes.links
-        found.subscriptions += notes.subscriptions
-        found.wills += notes.messages
-        found.waiting += notes.waiting
-        found.violations += notes.violations
-        found.dropped += notes.dropped
+        output = observer.output
+        found.links += output.links
+        found.subscriptions += output.subscriptions
+        found.wills += output.messages
+        found.waiting += output.waiting
+        found.violations += output.violations
+        found.dropped += output.dropped
         if observer.last is not None:
             for key, broker in observer.brokers.items():
                 before = found.last.get(key, Last(key, observer.last, False))
@@ -198,7 +197,7 @@ class _Client:
         """Give a packet to the observer."""
         stream = self._observer.stream((row["source"], row["stream"]))
         if stream is None:
-            self._observer.take(row)
+            self._observer.observe(row)
         else:
             self._observer.advance(row, stream, self._packets.position(packet))
 
@@ -256,7 +255,7 @@ class _Direction:
         self._records = records
         self._identifiers = most_identifiers
         self._states: Any = None
-        self._carried: Any = None
+        self._tracked: Any = None
         self.limits: Ints = np.full(2, MAX_IN_FLIGHT, np.int64)
 
     @property
@@ -264,8 +263,8 @@ class _Direction:
         """The same as the kernel takes them."""
         if self._states is None:
             self._states = np.repeat(self._first, self._identifiers, axis=1)
-            self._carried = np.full(self._identifiers, NONE, np.int32)
-        return Direction(self._states.reshape(-1), self._carried, self.limits)
+            self._tracked = np.full(self._identifiers, NONE, np.int32)
+        return Direction(self._states.reshape(-1), self._tracked, self.limits)
 
     def connect(self, kept: bool, receive_maximum: int) -> list[int]:
         """Begin a new connection; return what is over with that."""
@@ -276,31 +275,31 @@ class _Direction:
             return []
         for role, states in enumerate(self._states):
             states[:] = TABLES[role, states, _NEW_CONNECTION[kept], 0]
-        over = (self._carried != NONE) & (self._states[0] == self._first[0])
-        records: list[int] = self._carried[over].tolist()
-        self._carried[over] = NONE
+        over = (self._tracked != NONE) & (self._states[0] == self._first[0])
+        records: list[int] = self._tracked[over].tolist()
+        self._tracked[over] = NONE
         return records
 
     def abandon(self) -> None:
         """Note that the session ends before these messages are acknowledged."""
-        if self._carried is not None:
-            self._records[self._carried[self._carried != NONE], Record.STATUS] |= Status.ABANDONED
+        if self._tracked is not None:
+            self._records[self._tracked[self._tracked != NONE], Record.STATUS] |= Status.ABANDONED
 
     def untrace(self) -> None:
         """Note that the connection ends, and that nobody knows whose session it was."""
-        if self._carried is None:
+        if self._tracked is None:
             return
-        records = self._carried[self._carried != NONE]
+        records = self._tracked[self._tracked != NONE]
         is_open = self._records[records, Record.ACCEPTED] == NONE
         status = self._records[records, Record.STATUS] & ~int(Status.UNTRACED)
         self._records[records, Record.STATUS] = status | Status.UNTRACED * is_open
 
     def leave(self) -> list[int]:
         """Forget the messages; return them."""
-        if self._carried is None:
+        if self._tracked is None:
             return []
-        records: list[int] = self._carried[self._carried != NONE].tolist()
-        self._carried[:] = NONE
+        records: list[int] = self._tracked[self._tracked != NONE].tolist()
+        self._tracked[:] = NONE
         return records
 
     def in_flight(self) -> list[int]:
@@ -312,11 +311,11 @@ class _Direction:
 
 
 class _Known:
-    """What is remembered of a connection: columns of `Link`, topic aliases and pings."""
+    """What is remembered of a connection: columns of `ConnectionField`, topic aliases and pings."""
 
     def __init__(self) -> None:
-        self.link = np.zeros(len(Link), np.int64)
-        self.link[[Link.UNPROVED_FIRST, Link.UNPROVED_LAST]] = NONE
+        self.link = np.zeros(len(ConnectionField), np.int64)
+        self.link[[ConnectionField.UNREAD_FIRST, ConnectionField.UNREAD_LAST]] = NONE
         self._owners: list[Aliases | None] = [None, None]
         self._aliases: Any = None
         self._pings: Any = None
@@ -338,7 +337,7 @@ class _Known:
                 self._owners[place] = owner
                 self._aliases[place] = NONE
                 most = NONE if owner.maximum is None else owner.maximum
-                self.link[Link.ALIAS_MAXIMUM_UP + place] = most
+                self.link[ConnectionField.ALIAS_MAXIMUM_UP + place] = most
         return self._aliases
 
 
@@ -356,12 +355,12 @@ class _Tracker:
         self._has_aliases = bool((grid[:, Packet.ALIAS] != NONE).any())
         self._numbers: dict[Client, int] = {}
         self._breaches = np.empty((_BREACHES, len(Breach)), np.int32)
-        self._notes: Notes
+        self._output: Output
 
-    def begin(self, notes: Notes) -> _Tracker:
+    def begin(self, output: Output) -> _Tracker:
         """Track for an observer."""
-        self._notes = notes
-        notes.tracker = self  # type: ignore[assignment]
+        self._output = output
+        output.tracker = self  # type: ignore[assignment]
         return self
 
     # --- what an observer asks --------------------------------------------------------------
@@ -378,23 +377,23 @@ class _Tracker:
 
     def accept_before(self, connection: Connection, request: Position, answer: Position) -> None:
         """Take it that the broker took all that was published before a request it answered."""
-        known, records = connection.unproved, self._found.records
+        known, records = connection.unread, self._found.records
         if known is None:
             return
         link, before, accepted = known.link, self._number(request), self._number(answer)
-        first = int(link[Link.UNPROVED_FIRST])
+        first = int(link[ConnectionField.UNREAD_FIRST])
         while first != NONE and records[first, Record.PACKET] < before:
             records[first, Record.ACCEPTED] = accepted
             first = int(records[first, Record.NEXT])
-            link[Link.UNPROVED] -= 1
-        link[Link.UNPROVED_FIRST] = first
+            link[ConnectionField.UNREAD] -= 1
+        link[ConnectionField.UNREAD_FIRST] = first
 
     def accept_all(self, connection: Connection, at: Position) -> None:
         """Take it that the broker took all that was published."""
-        if connection.unproved is None:
+        if connection.unread is None:
             return
         records, accepted = self._found.records, self._number(at)
-        first = int(connection.unproved.link[Link.UNPROVED_FIRST])
+        first = int(connection.unread.link[ConnectionField.UNREAD_FIRST])
         while first != NONE:
             records[first, Record.ACCEPTED] = accepted
             first = int(records[first, Record.NEXT])
@@ -417,9 +416,9 @@ class _Tracker:
 
     def track(self, connection: Connection, start: int, stop: int) -> None:
         """Track a run of a connection's packets."""
-        known: _Known = connection.unproved
+        known: _Known = connection.unread
         if known is None:
-            known = connection.unproved = _Known()
+            known = connection.unread = _Known()
         session, link, total = connection.session, connection.link, self._total
         client = self._numbers.get(link.client)
         if client is None:
@@ -428,7 +427,7 @@ class _Tracker:
         total[Total.CLIENT] = client
         total[Total.IS_OLDER] = connection.older
         total[Total.MAY_BE_LIVE] = connection.may_publish_as_retained
-        total[Total.MOST_CARRIED] = connection.broker.most_carried
+        total[Total.MOST_TRACKED] = connection.broker.most_tracked
         arrays = (
             self._found.records,
             session.up.arrays,  # type: ignore[attr-defined]
@@ -441,13 +440,13 @@ class _Tracker:
         at = start
         alone = False
         while at < stop:
-            total[Total.CARRIED] = connection.broker.carried
+            total[Total.TRACKED] = connection.broker.tracked
             total[[Total.BREACHES, Total.ANSWERED, Total.CONFIRMS_FROM]] = 0, NONE, NONE
             if waiting and not link.damaged and not alone:
                 total[Total.CONFIRMS_FROM] = self._number(waiting[0].granted)
             until = at + 1 if alone else stop
             reached = track(packets.grid, packets.contents, at, until, *arrays)
-            connection.broker.carried = int(total[Total.CARRIED])
+            connection.broker.tracked = int(total[Total.TRACKED])
             self._take_breaches(connection)
             if total[Total.ANSWERED] != NONE:
                 request = packets.position(int(total[Total.ANSWERED]))
@@ -472,5 +471,5 @@ class _Tracker:
     def _count_dropped(self) -> None:
         for cap, place in _DROPPED.items():
             if self._total[place]:
-                self._notes.dropped[cap] += int(self._total[place])
+                self._output.dropped[cap] += int(self._total[place])
                 self._total[place] = 0

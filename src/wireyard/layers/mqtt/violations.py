@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from wireyard.formats.mqtt.rules import Rule
-from wireyard.layers.mqtt.records import Client, Link
+from wireyard.layers.mqtt.records import Client, ConnectionRecord
 from wireyard.layers.records import Position, Violation
 
 __all__ = [
@@ -136,7 +136,7 @@ class Breach(NamedTuple):
 
     rule: str
     text: str
-    link: Link
+    link: ConnectionRecord
     by_client: bool
     """Whether the client broke it, and not the broker."""
     at: Position
