@@ -3,8 +3,10 @@
 On packets with random bodies: dictionaries cost a quarter of the time where values do not repeat
 and gain as much where they do, so a column gets one if the values of the first rows repeat; snappy
 shrinks headers and properties to a third and passes over incompressible bodies at no cost, where
-zstandard takes 1.7 times as long for 7 % less. All columns have statistics, bodies too: no
-difference in time was seen, and files are 0.07 % larger.
+zstandard takes 1.7 times as long for 7 % less. Whole numbers and times are stored as differences:
+files of packets are a quarter smaller and those of deliveries almost half, and neither takes longer
+to write or to read. All columns have statistics, bodies too: no difference in time was seen, and
+files are 0.07 % larger.
 """
 
 from __future__ import annotations
@@ -110,7 +112,7 @@ def _settings(sample: pa.Table) -> dict[str, Any]:
     for name, column in zip(sample.schema.names, sample.columns, strict=True):
         # Taken, not sliced: what is inside a sliced list is that of the whole list.
         for path, values in _leaves(name, column.combine_chunks().take(rows)):
-            if pa.types.is_integer(values.type):
+            if pa.types.is_integer(values.type) or pa.types.is_timestamp(values.type):
                 continue
             if _REPEATS * len(values.unique()) <= len(values):
                 repeating.append(path)
@@ -119,6 +121,11 @@ def _settings(sample: pa.Table) -> dict[str, Any]:
         # Where we have dictionaries, who reads has the text.
         "store_schema": not any(pa.types.is_dictionary(kind) for kind in sample.schema.types),
         "use_dictionary": repeating,
+        "column_encoding": {
+            field.name: "DELTA_BINARY_PACKED"
+            for field in sample.schema
+            if pa.types.is_int64(field.type) or pa.types.is_timestamp(field.type)
+        },
         "write_statistics": True,
     }
 
