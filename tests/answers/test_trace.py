@@ -173,3 +173,13 @@ def test_long_paths_go_on_behind_a_slash() -> None:
         f"{'':20}{'x' * 60}",
         f"{'':20}{'x' * 10}",
     ]
+
+
+def test_a_message_that_was_forwarded_and_not_delivered_shows_where_it_went() -> None:
+    path = Path(__file__).parents[2] / "examples" / "symptoms" / "cluster-relay_unanswered.pcap"
+    shown = CliRunner().invoke(main, ["trace", str(path), "symptoms"], prog_name="wireyard").stdout
+    blocks = shown.split("\nmessage ")[1:]
+    assert len(blocks) == 6
+    for number, block in enumerate(blocks):
+        assert ("none was seen that it went to" in block) == (number >= 3)
+        assert ("relayed    10.78.0.1:" in block and " to 10.78.0.2:" in block) == (number >= 3)

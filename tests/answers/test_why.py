@@ -141,7 +141,10 @@ def test_a_store_shows_who_holds_what() -> None:
 
 
 def test_of_bare_streams_nothing_is_said() -> None:
-    assert findings(ROOT / "examples" / "traffic" / "shop-b2c.jmq") == []
+    path = ROOT / "examples" / "traffic" / "shop-b2c.jmq"
+    assert findings(path) == []
+    assert "no packet has a time, so nothing can be concluded" in why(path).stderr
+    assert why(RECORDED / "mqtt-healthy.pcap").stderr == ""
 
 
 def test_what_the_example_shows() -> None:

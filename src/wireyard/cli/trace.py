@@ -132,7 +132,12 @@ def _picture(
         yield from _block(story, every=every)
         if hops:
             for one in story["hops"]:
-                yield from field(f"hop {one['hop']}", _hop(one))
+                kind = one["kind"].replace("_", " ")
+                yield from field(f"hop {one['hop']}", f"{kind}, {_hop(one)}")
+        elif not story["deliveries"]:
+            for one in story["hops"]:
+                if one["kind"] == "relayed":
+                    yield from field("relayed", _hop(one))
 
 
 def _summary(found: Trace, asked: str, files: FrameFiles) -> Iterator[str]:
@@ -305,7 +310,8 @@ def _good(same: Sequence[Row], source: str, *, every: bool) -> Iterator[str]:
             yield from _elsewhere(one, source)
         return
     times = [one["queue_ns"] for one in same if one["queue_ns"] is not None]
-    between = f", {ms_text(min(times), unit=False)} to {ms_text(max(times))}" if times else ""
+    first, last = (ms_text(one(times, default=None), unit=False) for one in (min, max))
+    between = f", {first}{f' to {last}' * (last != first)} ms" if times else ""
     yield f"  {len(same)} {same[0]['verdict']}{between}"
 
 
@@ -362,10 +368,9 @@ def _hop(one: Row) -> str:
         error = f" (± {ms_text(one['took_error_ns'])})" if one["took_error_ns"] else ""
         took = f", {ms_text(one['took_ns'])}{error} after hop {one['follows']}"
     ends = " to ".join(filter(None, (one["sender"], one["receiver"])))
-    kind = one["kind"].replace("_", " ")
     where = PurePath(one["file"]).name
     frame = "" if one["frame"] is None else f" in frame {one['frame']}"
-    return f"{kind}, {ends}{took}{frame} of {where}"
+    return f"{ends}{took}{frame} of {where}"
 
 
 # --- text -----------------------------------------------------------------------------------

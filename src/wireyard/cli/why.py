@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _MOST_FINDINGS = 20
+_TIMED = """
+SELECT 1 FROM streams WHERE first_ns IS NOT NULL UNION ALL SELECT 1 FROM store_records LIMIT 1
+"""
 _INDENT = 9
 
 
@@ -80,6 +83,8 @@ def command(inputs: tuple[str, ...], limit: int, out: str, **how: Any) -> int:
         lines = map(_json_line, found) if out == "jsonl" else _text(found, limit, proof)
         for line in lines:
             target.write(f"{line}\n".encode())
+        if not found and not tables.sql(_TIMED).num_rows:
+            exits.note("no packet has a time, so nothing can be concluded; captures have times")
     return exits.DONE
 
 
