@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 
+import numpy as np
 import pytest
 from pyarrow import parquet
 
 import wireyard
+from tests.captures.connections import make_capture
 from tests.captures.make import SYN, both_ways, ethernet, ipv4, one_way, packets, pcap, tcp
 from tests.captures.test_directed import CONNECT, PUBLISH
 from tests.cli.results import Run, one_line, rows_of
 from tests.make import packet
+from wireyard.captures.files import read_records
 
 
 def test_the_command_line_takes_captures(run: Run, tmp_path: Path) -> None:
@@ -27,6 +32,45 @@ def test_the_command_line_takes_captures(run: Run, tmp_path: Path) -> None:
     assert rows_of(run("decode", str(path), *options)) == [{"topic": "t", "dst_port": 40000}]
     refused = run("convert", str(path))
     assert "is a capture, not one stream" in refused.stderr
+
+
+def test_a_ring_of_files_in_any_order_is_the_whole_capture(run: Run, tmp_path: Path) -> None:
+    """Byte for byte, with connections that go on from file to file, and damaged ones."""
+    rng = Random(5)
+    whole = make_capture(rng, 120)
+    found = read_records(np.frombuffer(whole, np.uint8), "")
+    ends = np.concatenate([each.starts + each.captured for each in found]).tolist()
+    cuts = [24, *sorted(rng.sample(ends[:-1], 199)), len(whole)]
+    names = rng.sample(range(1000), 200)
+    files = [tmp_path / f"{name}.pcap" for name in names]
+    for file, (start, stop) in zip(files, pairwise(cuts), strict=True):
+        file.write_bytes(whole[:24] + whole[start:stop])
+    merged = tmp_path / "merged.pcap"
+    merged.write_bytes(whole)
+
+    def written(*words: object) -> bytes:
+        out = tmp_path / "rows.parquet"
+        assert run("decode", "--format", "mqtt", "-w", out, *words).exit_code == 1
+        return out.read_bytes()
+
+    in_order = written("--rotated", *files)
+    columns = parquet.read_schema(tmp_path / "rows.parquet").names
+    rng.shuffle(files)
+    assert written("--rotated", *files) == in_order
+    columns.remove("source")
+    named = ("--columns", ",".join(columns))
+    once = written(*named, merged)
+    assert parquet.read_table(tmp_path / "rows.parquet").num_rows > 500
+    for _ in range(2):
+        rng.shuffle(files)
+        assert written(*named, "--rotated", *files) == once
+        assert written(*named, merged) == once
+
+
+def test_files_are_not_both_rotated_and_followed(run: Run, tmp_path: Path) -> None:
+    result = run("decode", "--rotated", "--follow", tmp_path / "a")
+    assert result.exit_code == 2
+    assert one_line(result).endswith("reads the files of a capture one after the other itself")
 
 
 def test_damage_is_told(run: Run, tmp_path: Path) -> None:

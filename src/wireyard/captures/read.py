@@ -118,7 +118,7 @@ def read_captures(
     """
     if overlap not in OVERLAPS:
         raise UsageError(f"overlap '{overlap}' is unknown; known: {', '.join(OVERLAPS)}")
-    files = sorted(map(CaptureFile.open, sources), key=lambda file: file.begun_ns)
+    files = sorted(map(CaptureFile.open, sources), key=lambda file: (file.begun_ns, file.name))
     reader = UnitReader(share)
     begun: list[tuple[str, int]] = []
     for file in files:

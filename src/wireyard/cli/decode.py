@@ -54,6 +54,8 @@ class _Job:
     max_packet_bytes: int | None
     follows: bool
     """Whether files are read on while they grow."""
+    rotated: bool
+    """Whether the files are one capture."""
     tables: bool
     """Whether columns are written, which there are even without a row."""
     one_format: bool
@@ -64,17 +66,20 @@ class _Job:
 
     def readings(self) -> Generator[OpenInput]:
         """Yield the inputs one after the other; what was wrong with one is printed after it."""
-        from wireyard.captures.inputs import open_input
+        from wireyard.captures.inputs import open_captures, open_input
         from wireyard.streams.arrivals import is_live
 
         named = get_format(self.format_name) if self.format_name else None
-        for path in self.paths:
+        for path in self.paths[:1] if self.rotated else self.paths:
             if self.budget.spent:
                 return
-            if self.follows or is_live(path):
+            if self.follows or (is_live(path) and not self.rotated):
                 yield from self._follow(path, named)
                 continue
-            found = open_input(path, named, self.decode_as, self.keylog)
+            if self.rotated:
+                found = open_captures(self.paths, named, self.decode_as, keylog=self.keylog)
+            else:
+                found = open_input(path, named, self.decode_as, self.keylog)
             with closing(found):
                 yield from self._read(found, named)
             for note in (*found.notes, *found.closed):
@@ -236,6 +241,7 @@ def _payload_request(given: tuple[str, ...]) -> dict[str, Any]:
         "wireyard decode traffic.pcap --payload 'plant/#=json' -w plant.parquet",
         "tcpdump -U -w - port 1883 | wireyard decode -",
         "wireyard decode --follow 'traffic.pcap*'",
+        "wireyard decode --rotated traffic.pcap* -w packets.parquet",
     ),
 )
 @click.argument("files", metavar="FILE...", nargs=-1, type=PATH)
@@ -310,6 +316,11 @@ def _payload_request(given: tuple[str, ...]) -> dict[str, Any]:
     help="Read a file on while it grows or is replaced, until Ctrl-C; FILE may be a pattern, in"
     " quotes.",
 )
+@click.option(
+    "--rotated",
+    is_flag=True,
+    help="The files are one capture that went on in a new file again and again, in any order.",
+)
 @max_packet_option
 def command(
     files: tuple[str, ...],
@@ -321,6 +332,7 @@ def command(
     write: str | None,
     limit: int | None,
     follow: bool,
+    rotated: bool,
     payloads: tuple[str, ...],
     **request: Any,
 ) -> int:
@@ -343,13 +355,15 @@ def command(
         raise UsageError("decode: standard input can be read once only")
     if follow and (len(paths) > 1 or paths == ("-",)):
         raise UsageError("decode: --follow takes one FILE, or a pattern in quotes")
+    if rotated and follow:
+        raise UsageError("decode: --follow reads the files of a capture one after the other itself")
     kind = kind_of(write, out, _KINDS)
     if request["spreadsheet"] and kind != "csv":
         raise UsageError("decode: --spreadsheet is for csv")
     request |= _payload_request(payloads)
     wanted = Request(**request, lenient=format_name is None, csv=kind == "csv"), Budget(limit)
     shows_progress = not (to_terminal(write) and kind in _SEEN)
-    live = request["max_packet_bytes"], follow
+    live = request["max_packet_bytes"], follow, rotated
     tables = kind in _TABLES
     shape = tables, tables and write in (None, "-")
     job = _Job(paths, format_name, decode_as, keylog, *wanted, shows_progress, *live, *shape)
