@@ -437,8 +437,8 @@ def test_connections_that_ended_are_forgotten() -> None:
             ]
         time_ns = BEGAN_NS + turn * 2000 * MS
         fed.feed(pcap([Packet(frame, time_ns) for frame in frames])[24:])
-        most = max(most, len(fed.capture._placer))
-        assert not fed.capture._open
+        most = max(most, len(fed.capture.connections.placer))
+        assert not fed.capture.connections.open
     assert len(fed.rows) == 60 * 200
     assert most < 9000
     fed.end()
@@ -489,5 +489,5 @@ def test_the_oldest_of_too_many_connections_are_closed(monkeypatch: pytest.Monke
             tcp(2000 + number, 1883, 1000, connect(1)),
         ]
         fed.feed(pcap([Packet(ethernet(ipv4(one)), BEGAN_NS + number * MS) for one in frames])[24:])
-        assert len(fed.capture._open) <= 17
+        assert len(fed.capture.connections.open) <= 17
     assert len(fed.rows) == 100

@@ -13,7 +13,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -21,12 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from wireyard.captures.flows import Endpoint
+from wireyard.captures.merge_kernels import Run, merge_rows
 from wireyard.captures.places import Places
 from wireyard.captures.records import NO_TIME
 from wireyard.captures.stream import Content, Runs, Stream
 from wireyard.streams.framer import Framer
 
-__all__ = ["Held", "LiveStream", "stream_of"]
+__all__ = ["Held", "LiveStream", "merge_held", "stream_of"]
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -338,3 +339,63 @@ class LiveStream:
         """Hold nothing any more."""
         self.held, self.held_bytes, self._data = NOTHING, 0, _NO_BYTES
         self._attached = False
+
+
+def merge_held(streams: Sequence[LiveStream], group: Ints, new: Held, places: Places) -> int:
+    """Have streams hold new rows besides what they hold; each byte from the first that has it.
+
+    Return how many bytes came before the first byte of their stream, which was read already.
+
+    Parameters
+    ----------
+    group
+        The place among the streams of each row.
+    places
+        Where the bytes of new rows are.
+    """
+    late = 0
+    floors = np.array(
+        [-(1 << 62) if one.floor is None else one.floor for one in streams], np.int64
+    )[group]
+    below = np.clip(floors - new.positions, 0, new.lengths)
+    if below.any():
+        for at in np.flatnonzero(below).tolist():
+            one = streams[int(group[at])]
+            if one.begin is not None and new.positions[at] < one.begin:
+                late += int(min(below[at], one.begin - new.positions[at]))
+        new = new._replace(
+            positions=new.positions + below,
+            lengths=new.lengths - below,
+            starts=new.starts + below,
+        )
+        left = np.flatnonzero(new.lengths)
+        new, group = Held(*(column[left] for column in new)), group[left]
+    held, groups = [], []
+    for number, one in enumerate(streams):
+        if len(one.held.positions):
+            held.append(one.attach(places))
+            groups.append(np.full(len(one.held.positions), number, np.int64))
+    rows = Held(*map(np.concatenate, zip(*held, new, strict=True)))
+    group = np.concatenate([*groups, group])
+    rank = np.arange(len(group))
+    order = np.lexsort((rank, rows.positions, group))
+    bounds = np.searchsorted(group[order], np.arange(len(streams) + 1))
+    pieces = np.empty((len(Run), len(order)), np.int64)
+    pieces[Run.OFFSET], pieces[Run.LENGTH] = rows.positions[order], rows.lengths[order]
+    # The rank tells the time as well; the record follows from it.
+    pieces[Run.START], pieces[Run.RECORD] = rows.starts[order], order
+    runs = np.empty((len(Run), 2 * len(order)), np.int64)
+    run_bounds = np.empty(len(streams) + 1, np.int64)
+    heap, begins = np.empty(len(order), np.int64), np.zeros(len(streams), np.int64)
+    count = merge_rows(pieces, order, bounds, begins, 0, heap, runs, run_bounds)
+    ranks = runs[Run.RECORD, :count]
+    merged = Held(
+        runs[Run.OFFSET, :count],
+        runs[Run.LENGTH, :count],
+        runs[Run.START, :count],
+        rows.records[ranks],
+        rows.times_ns[ranks],
+    )
+    for one, start, stop in zip(streams, run_bounds[:-1], run_bounds[1:], strict=True):
+        one.take(merged.rows(slice(int(start), int(stop))))
+    return late
