@@ -284,7 +284,7 @@ class CapturedConnection:
                     contexts[at] = format.answer_context(self.heads[other], format.context)
         if contexts == [format.context] * 2 and not any(opening):
             packets = chain.from_iterable(_first_packets(one, format) for one in self._directions)
-            return [format.tell_context(packets, format.context)] * 2
+            return [format.find_context(packets, format.context)] * 2
         return contexts
 
 

@@ -74,7 +74,7 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
-            return exits.tell(error)  # click would call it a failure
+            return exits.report_error(error)  # click would call it a failure
 
     def main(self, *args: Any, **named: Any) -> NoReturn:
         """Run a command line and exit with its status."""
@@ -83,7 +83,7 @@ class _Commands(click.Group):
             status = super().main(*args, **named)
             sys.stdout.flush()
         except Exception as error:
-            status = exits.tell(error)
+            status = exits.report_error(error)
         sys.exit(status)
 
 

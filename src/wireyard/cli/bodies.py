@@ -23,7 +23,7 @@ _OF_BYTES: Mapping[str, Callable[[bytes], str]] = MappingProxyType(
     }
 )
 CHOICES = (*_OF_BYTES, "text", "value", "none")
-"""``hash`` is SHA-256; ``text`` and ``value`` open what the format knows how to open."""
+"""``hash`` is SHA-256; ``text`` and ``value`` open what the format can open."""
 
 
 def cut_note(count: int) -> str:

@@ -123,8 +123,8 @@ class _Job:
 
         groups: Iterable[tuple[Format, Iterable[Readable]]]
         groups = groupby(found.readables, key=attrgetter("format"))
-        told = found.closed or found.unread or found.damage
-        if named is not None and not found.readables and not told:
+        is_known = found.closed or found.unread or found.damage
+        if named is not None and not found.readables and not is_known:
             exits.note(f"{found.name}: holds no stream of {named.name}")
         if self.tables and named is not None and not found.readables:
             groups = [(named, [])]  # a table without rows
@@ -343,7 +343,7 @@ def command(
     why, and then one line on standard error and exit status 1 say so too.
 
     A pipe is read as its bytes arrive, so rows of different streams follow each other as their
-    packets do. Ctrl-C ends reading well: what was read is written, and told.
+    packets do. Ctrl-C ends reading well: what was read is written, and a summary printed.
     """
     from wireyard.cli.reading import Budget
     from wireyard.cli.selection import Request

@@ -51,7 +51,7 @@ def command(file: str, write: str | None, format_name: str | None, skip_faults: 
 
     FILE is a path, a URL, or - for standard input, which is the default. What decode printed comes
     back byte for byte, whatever the packets: raw_header and its like have what the other columns do
-    not tell, and count as long as those say the same. Columns that are left out get the format's
+    not determine, and count as long as those agree. Columns that are left out get the format's
     defaults. Columns that follow from others (size, packet_type_name, flags..) can be left out too;
     a row where one of them contradicts the others is refused.
     """

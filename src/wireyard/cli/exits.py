@@ -27,7 +27,7 @@ __all__ = [
     "CannotWrite",
     "drop_stdout",
     "note",
-    "tell",
+    "report_error",
 ]
 
 DONE, DATA_LOST, USAGE, CANNOT_READ, CANNOT_WRITE = range(5)
@@ -59,7 +59,7 @@ def note(text: str) -> None:
     click.echo(f"wireyard: {shown}", err=True)
 
 
-def tell(error: Exception) -> int:
+def report_error(error: Exception) -> int:
     """Say what went wrong and return the exit status; a mistake of our own is raised."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()

@@ -110,7 +110,7 @@ def _hex_lines(data: bytes, width: int, most: int) -> list[str]:
 
 
 def _dump(data: bytes, skipped: int, most: int) -> Table:
-    """Return bytes without fields, as hex and as text, after `skipped` that are not at hand."""
+    """Return bytes without fields, as hex and as text, after `skipped` that are not here."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
     table.add_column(justify="right", style="dim", no_wrap=True)
     table.add_column(style="red", no_wrap=True)

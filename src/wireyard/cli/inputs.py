@@ -17,7 +17,7 @@ __all__ = ["open_one"]
 
 @contextmanager
 def open_one(path: str, format_name: str | None) -> Iterator[tuple[Format, OpenedStream]]:
-    """Open a path, a URL or ``-`` that is a bare stream; the first bytes tell a format not named.
+    """Open a path, a URL or ``-`` that is a bare stream; its first bytes show its format.
 
     Raises
     ------

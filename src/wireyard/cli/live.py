@@ -26,12 +26,12 @@ from wireyard.streams.scan import load_fast_path
 __all__ = ["LiveReading", "flush_output", "stopping"]
 
 _MOST_FAULTY = 256
-"""Streams whose faults are counted before they are told."""
+"""Streams whose faults are counted before they are printed."""
 
 
 @contextmanager
 def stopping() -> Iterator[Callable[[], bool]]:
-    """Give what tells whether Ctrl-C was pressed, or the process asked to end.
+    """Return a flag that is set when Ctrl-C is pressed, or the process is asked to end.
 
     The first time ends reading, so that what was read is written; the second time is as ever.
     """
@@ -80,7 +80,7 @@ class LiveReading:
     status: int = field(default=exits.DONE)
 
     def readings(self) -> Iterator[OpenInput]:
-        """Yield streams of one format that can be read on, again and again; then tell the rest."""
+        """Yield streams of one format that can be read on, again and again; then print the rest."""
         faults: defaultdict[str, Faults] = defaultdict(Faults)
         progress = Progress(self.following.name, None, self.shows_progress)
         readers: list[BlockReader] = []

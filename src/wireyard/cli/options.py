@@ -54,7 +54,7 @@ def complete_format(ctx: Any, param: Any, incomplete: str) -> list[CompletionIte
 
 
 def format_option(otherwise: str) -> Callable[[F], F]:
-    """Return the decorator that adds ``--format``; `otherwise` tells what happens without it."""
+    """Return the decorator that adds ``--format``; `otherwise` is what happens without it."""
     return click.option(
         "--format",
         "format_name",
@@ -73,7 +73,7 @@ def decode_as_option(function: F) -> F:
         multiple=True,
         metavar="PORT,FORMAT",
         help="What a port of a capture is for, as in tcp.port==1884,mqtt; without it first bytes,"
-        " a port mapper's answer and well-known ports tell.",
+        " a port mapper's answer and well-known ports show it.",
     )(function)
 
 

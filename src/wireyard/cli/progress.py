@@ -22,7 +22,7 @@ class Progress:
     name
         What is read.
     size
-        Its bytes, None if nobody knows.
+        Its bytes, None if they are unknown.
     wanted
         False where the results themselves go to the terminal.
     """

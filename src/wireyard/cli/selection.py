@@ -28,7 +28,7 @@ PARENT = Column("parent_offset", "int64", "offset of the packet it is inside of"
 """What a packet inside another has besides its own columns."""
 
 _ROW = ("offset", "length", "status", "error")
-"""Columns that every reading needs: what was wrong is told even where nobody asked for it."""
+"""Columns that every reading needs: what was wrong is shown even where it was not asked for."""
 
 _STRUCTURED = ("binary", "items", "properties", "int32s", "filters", "name_values")
 """Kinds of columns that never decide about another column."""
@@ -56,7 +56,7 @@ class Request:
     lenient: bool
     """Whether conditions may be on columns that other formats have."""
     csv: bool
-    """Whether rows are written as CSV, which shows payloads as text unless told otherwise."""
+    """Whether rows are written as CSV, which shows payloads as text by default."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Selection:
 
     @cached_property
     def relative(self) -> tuple[str, ...]:
-        """The columns that hold places in the stream, which a format tells from the row's own."""
+        """The columns that hold places in the stream, which a format derives from the row's own."""
         return tuple(c.name for c in self.format.columns if c.kind == "offset")
 
     def shape(self, row: Row) -> tuple[Row, tuple[Column, ...]]:

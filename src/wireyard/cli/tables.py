@@ -1,4 +1,4 @@
-"""Rows as a table for people: the columns that tell rows apart, as wide as the terminal."""
+"""Rows as a table for people: the columns that distinguish rows, as wide as the terminal."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def write_table(
 class LiveTables:
     """Rows of streams that grow, printed at once under headings for those they are of.
 
-    The columns shown are those that told rows of a format apart so far.
+    The columns shown are those in which rows of a format have differed so far.
     """
 
     def __init__(self) -> None:

@@ -175,7 +175,7 @@ class Format:
     segment does, as the bytes behind it show. `UNPROVEN` or `REFUTED` if they do not; None if more
     of them are needed. `at_end` is whether the captured bytes end at `stop`.
     """
-    tell_context: Callable[[Iterable[View], int], int] = _dialect_of_packets
+    find_context: Callable[[Iterable[View], int], int] = _dialect_of_packets
     """Whole packets of both directions of a connection whose beginning was not captured, the
     context of the dialect -> the context that they are read by."""
     opens: Callable[[View], bool] = _never_opens

@@ -50,7 +50,7 @@ def count_messages(messages: pa.Table) -> pa.Table:
 
 
 def _minutes(messages: pa.Table) -> pa.Array:
-    """Return when each minute began; null where neither the wire nor a capture tells the time."""
+    """Return when each minute began; null where neither the wire nor a capture has a time."""
     captured = messages["captured_ns"]
     ms = pa.array(captured.fill_null(0).to_numpy() // _NS_PER_MS)
     times = pc.coalesce(messages["sent_ms"], pc.if_else(captured.is_valid(), ms, None))

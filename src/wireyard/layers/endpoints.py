@@ -23,7 +23,7 @@ def endpoints_of(row: Mapping[str, Any]) -> tuple[str, str]:
 def connection_of(row: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what the two streams of a connection have in common.
 
-    The same endpoints may be used again; the ordinal behind ``#`` in the names tells which time.
+    The same endpoints may be used again; the ordinal behind ``#`` in the names counts the times.
     """
     if row.get("src_addr") is None:
         return row["source"], row["stream"]

@@ -40,7 +40,7 @@ __all__ = [
 Rows = TypeVar("Rows")
 
 Key = tuple[str | int | bytes | None, ...]
-"""What tells apart what does not belong together."""
+"""A partition key: the records of one key come to one call."""
 Order = tuple[int | str, ...]
 """Where a record stands among those of its key; the same kinds in all of them."""
 

@@ -66,7 +66,7 @@ MESSAGES: Final = (
     Column(
         "producer",
         "string",
-        "endpoint that sent it, of JMS as its SysMessageID says; null where nothing tells whose an"
+        "endpoint that sent it, of JMS as its SysMessageID says; null where it is unknown whose an"
         " MQTT stream is",
     ),
     Column("client", "string", "endpoint of the producer's connection, as sessions have it"),
@@ -98,7 +98,7 @@ MESSAGES: Final = (
         "first_seen",
         "string",
         "sent; of JMS also delivered, relayed or relay_acknowledged, where nobody listened before;"
-        " null where nothing tells whose an MQTT stream is",
+        " null where it is unknown whose an MQTT stream is",
     ),
     Column("frame", "int64", "frame of the packet; counts over all files of a rotated capture"),
     Column("file", "string", "file that the frame is in"),
@@ -114,7 +114,7 @@ DESTINATIONS: Final = (
     Column(
         "minute_ms",
         "int64",
-        "when the minute began in which they were sent; null where nothing tells",
+        "when the minute began in which they were sent; null where it is unknown",
         unit=_MS,
     ),
     Column("messages", "int64", "how many were sent"),
@@ -162,7 +162,7 @@ DELIVERIES: Final = (
         "redelivered",
         "bool",
         "whether it was flagged or seen as delivered before; null where that may have been on a"
-        " connection of which nobody knows whose it was",
+        " connection whose client id is unknown",
     ),
     Column("delivery_count", "int32", "how often its delivery was seen"),
     Column(
@@ -307,7 +307,7 @@ SESSIONS: Final = (
         "messages of the client whose delivery was open at the end; null without the login, MQTT",
     ),
     Column("in_flight_received", "int64", "messages to the client whose delivery was open then"),
-    Column("pauses", "int64", "how often one side told the other to wait; JMS only"),
+    Column("pauses", "int64", "how often one side asked the other to wait; JMS only"),
     Column("paused_ns", "int64", "for how long, all pauses together; JMS only", unit="ns"),
     Column("opened_frame", "int64", "frame of the login; null if it was not captured, MQTT"),
     Column("closed_frame", "int64", "frame that ended the connection"),

@@ -41,7 +41,7 @@ class Corosync:
     """
 
     qualities: Sequence[QoS] = (QoS.TOTALLY_ORDERED,)
-    tells_views = True
+    has_views = True
     waiting_bytes = 0
 
     def __init__(self, group: str = GROUP, *, max_packet_bytes: int = _MAX_PACKET_BYTES) -> None:

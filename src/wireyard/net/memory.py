@@ -89,7 +89,7 @@ class Memory:
 
     name = "memory"
     qualities: Sequence[QoS] = (QoS.TOTALLY_ORDERED,)
-    tells_views = True
+    has_views = True
     waiting_bytes = 0
 
     def __init__(self, hub: MemoryHub, process_id: str) -> None:

@@ -83,7 +83,7 @@ class Ring:
         try:
             self._process.join(self, self._transport.max_packet_bytes, self.process_id)
             self._transport.resume()
-            if self._transport.tells_views:
+            if self._transport.has_views:
                 await self._until(lambda: self.members is not None)
         except BaseException:
             self._close()

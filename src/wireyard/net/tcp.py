@@ -53,7 +53,7 @@ class Tcp:
     """
 
     qualities: Sequence[QoS] = (QoS.TOTALLY_ORDERED,)
-    tells_views = True
+    has_views = True
 
     def __init__(self, addresses: str = ADDRESSES, *, settings: Settings | None = None) -> None:
         self._addresses = read_addresses(addresses)

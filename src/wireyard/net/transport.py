@@ -47,7 +47,7 @@ class Transport(Protocol):
         """The guarantees that a packet can be sent with, the default first."""
 
     @property
-    def tells_views(self) -> bool:
+    def has_views(self) -> bool:
         """Whether members are known, and agree on who they are."""
 
     @property

@@ -55,7 +55,7 @@ class UdpMulticast:
     """
 
     qualities: Sequence[QoS] = (QoS.UNRELIABLE,)
-    tells_views = False
+    has_views = False
     waiting_bytes = 0
 
     def __init__(

@@ -37,7 +37,7 @@ _READ_BYTES: Final = 1 << 20
 _MAGIC_BYTES: Final = 4
 _POLL_S: Final = 0.1
 _LAST_S: Final = 0.5
-"""Who writes into a pipe is told to stop when we are, and writes what it still has."""
+"""Whoever writes into a pipe gets the same signal, and writes what it still has."""
 _SECOND_NS: Final = 1_000_000_000
 
 

@@ -155,7 +155,7 @@ class BlockReader:
         return batch
 
     def _given(self, parts: Sequence[Part]) -> dict[str, pa.Array]:
-        """Return the columns that only the streams tell."""
+        """Return the columns that only the streams have."""
         if len(parts) > 1 and any(each.owners is not None for _, each in parts):
             each_given = [self._given([part]) for part in parts]
             return {
@@ -183,7 +183,7 @@ class BlockReader:
         return given
 
     def _given_of_bundle(self, bundle: StreamBundle, block: Block) -> dict[str, pa.Array]:
-        """Return the columns that only the streams of a bundle tell."""
+        """Return the columns that only the streams of a bundle have."""
         source = storable(bundle.name)
         known = bundle.columns(block) if self._timed else {}
         return {
@@ -279,7 +279,7 @@ class BlockReader:
 
 
 def _known(values: Ints) -> pa.Array:
-    """Return a column of the source, null where it knows nothing."""
+    """Return a column of the source, null where it has no value."""
     unknown = values == UNKNOWN
     return as_array(values, unknown if unknown.any() else None)
 

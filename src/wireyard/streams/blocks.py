@@ -28,7 +28,7 @@ __all__ = [
 
 Ints = npt.NDArray[np.int64]
 UNKNOWN: Final = -(1 << 63)
-"""Stands in the columns of a source where it knows nothing."""
+"""Stands in the columns of a source where it has no value."""
 
 FrameScanner = Callable[[Any, int, int, int, int, int], tuple[Ints, Ints, Ints]]
 """``(data, start, stop, last_start, max_packet_bytes, context)`` -> starts, sizes, contexts.
@@ -91,11 +91,11 @@ class DirectedStream(Protocol):
 
     @property
     def size(self) -> int | None:
-        """Its bytes, None if nobody knows."""
+        """Its bytes, None if they are unknown."""
 
     @property
     def bytes_ahead(self) -> int:
-        """How many bytes there are to read, or the most there can be if nobody knows."""
+        """How many bytes there are to read, or the most there can be if that is unknown."""
 
     def blocks(
         self, framer: Framer, scanner: FrameScanner | None, limit: int | None = None
@@ -104,10 +104,10 @@ class DirectedStream(Protocol):
 
     @property
     def constants(self) -> Mapping[str, str | int]:
-        """What only the source knows and is the same for all rows, by column."""
+        """What only the source has and is the same for all rows, by column."""
 
     def columns(self, block: Block) -> Mapping[str, Ints]:
-        """Return what else only the source knows about the rows of a block, by column."""
+        """Return what else only the source has about the rows of a block, by column."""
 
     def close(self) -> None:
         """Close the source, however far it was read."""
@@ -125,7 +125,7 @@ class StreamBundle(ABC):
 
     @abstractmethod
     def columns(self, block: Block) -> Mapping[str, Ints]:
-        """Return what differs from row to row of a block and only the source knows, by column."""
+        """Return what differs from row to row of a block and only the source has, by column."""
 
     @abstractmethod
     def streams(self) -> Sequence[DirectedStream]:

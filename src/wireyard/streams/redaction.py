@@ -1,4 +1,4 @@
-"""Taking passwords out of whole batches with a format's `redact`, which knows single rows.
+"""Taking passwords out of whole batches with a format's `redact`, which takes single rows.
 
 Asking for every row would cost as much as decoding. A redaction looks at one column first, such as
 the packet type, and for almost every row at nothing else. So rows are asked about by that column:

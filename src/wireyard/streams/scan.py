@@ -117,7 +117,7 @@ class OpenedStream:
 
     @property
     def bytes_ahead(self) -> int:
-        """How many bytes there are, or the most there can be if nobody knows.
+        """How many bytes there are, or the most there can be if that is unknown.
 
         A pipe and a compressed file are known when they end in the first window. Ask before the
         windows are gone through.
@@ -133,7 +133,7 @@ class OpenedStream:
 
     @property
     def context(self) -> None:
-        """Nothing: the format knows how its streams begin."""
+        """Nothing: the format defines how its streams begin."""
 
     def blocks(
         self, framer: Framer, scanner: FrameScanner | None, limit: int | None = None
@@ -284,7 +284,7 @@ def parts_of(
 class _Readers:
     """The readers of a scan: each thread has its own for each plan.
 
-    To make one takes as long as to read some hundred packets, and later it knows how much room a
+    To make one takes as long as to read some hundred packets, and later it is known how much room a
     batch takes; so a scan leaves them to the next.
     """
 

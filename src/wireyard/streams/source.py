@@ -180,7 +180,7 @@ def filesystem(path: str) -> tuple[fs.FileSystem, str]:
     Raises
     ------
     SourceError
-        A URL of a scheme that neither Arrow nor an installed fsspec package knows.
+        A URL of a scheme that neither Arrow nor an installed fsspec package supports.
     """
     from pyarrow import fs  # with the clients of stores
 

@@ -62,7 +62,7 @@ def even_bytes(size: int | None) -> int:
     """Return how large windows are to be of which every core of the machine has as many.
 
     One core with a window more than the others would keep them waiting. Without a `size`, nobody
-    knows how many windows there will be.
+    can say how many windows there will be.
     """
     if size is None or size <= WINDOW_BYTES:
         return WINDOW_BYTES

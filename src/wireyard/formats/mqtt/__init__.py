@@ -12,7 +12,7 @@ from wireyard.formats.mqtt.framing import (
 )
 from wireyard.formats.mqtt.layout import COLUMNS, DERIVED, MAX_PACKET_BYTES, MSB_FIRST
 from wireyard.formats.mqtt.packet import decode, packet_of, read_row, redact, row_context
-from wireyard.formats.mqtt.resync import confirm_start, tell_context
+from wireyard.formats.mqtt.resync import confirm_start, find_context
 from wireyard.formats.mqtt.writing import encode
 from wireyard.formats.views import text_of
 
@@ -43,7 +43,7 @@ FORMAT = Format(
     next_context=next_context,
     answer_context=next_context,
     confirm_start=confirm_start,
-    tell_context=tell_context,
+    find_context=find_context,
     opens=opens,
     plain_text=True,
     ports=(1883,),

@@ -26,7 +26,7 @@ __all__ = [
     "PUBLISH_BITS",
     "TYPE_AND_LENGTH_BITS",
     "confirm_start",
-    "tell_context",
+    "find_context",
 ]
 
 PROOF_BITS: Final = 40
@@ -70,7 +70,7 @@ def confirm_start(
     return best
 
 
-def tell_context(packets: Iterable[View], context: int) -> int:
+def find_context(packets: Iterable[View], context: int) -> int:
     """Return the context of packets whose CONNECT was not captured (erratum M33).
 
     It is that of 5.0 where more of them keep the rules of 5.0 than those of the versions before, or

@@ -78,7 +78,7 @@ _REPLIES, _REQUESTS = range(2)
 
 
 def _connections(rows: Iterator[Row]) -> Iterator[Found]:
-    """Follow the packets of a connection; rows of its streams tell whether they `ended`."""
+    """Follow the packets of a connection; rows of its streams show whether they `ended`."""
     walk = Walk()
     ended = set()
     uses = count()
@@ -142,7 +142,7 @@ def _received(delivery: Delivery) -> Note:
 
 
 def _transactions(records: Iterator[Use | Sending | Delivery]) -> Iterator[Found]:
-    """Follow a transaction, and tell what was in it how it ended."""
+    """Follow a transaction; what was in it gets its end."""
     record = next(records, None)
     transaction: Transaction | None = None
     while isinstance(record, Use):
@@ -268,8 +268,8 @@ def derive_tables(
         JMQ packets and GPackets, of both directions of each connection, in the order of time. Rows
         of other formats, and of what is no packet, may be among them.
     ended
-        Source and name of the streams that end with a FIN or a reset. Without them nothing tells a
-        connection that was dropped from one that was there when the capture ended.
+        Source and name of the streams that end with a FIN or a reset. Without them nothing
+        distinguishes a connection that was dropped from one that is there at the end.
 
     Returns
     -------

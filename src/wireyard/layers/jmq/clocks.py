@@ -12,7 +12,7 @@ Rules of this file:
 
 1. The estimate is the middle of the two bounds, as NTP's is, and its error at most half of what is
    between them: half of the shortest round trip. It is exact if the fastest packets of both
-   directions took equally long. No measurement of both directions tells more: what one direction
+   directions took equally long. No measurement of both directions shows more: what one direction
    takes longer than the other shifts the estimate by its half, which stays within the error.
 2. Clocks drift. Bounds are those of a window of `WINDOW_NS`; the bounds of other windows count too,
    wider by `MAX_DRIFT_PPM` of the time in between. So a quiet minute has bounds, if wider ones.

@@ -132,7 +132,7 @@ PROPERTIES: Final = (
 
 
 def has(name: str) -> int:
-    """Return the bit of `Properties.present` that tells whether a packet has a property."""
+    """Return the bit of `Properties.present` that is set where a packet has a property."""
     return 1 << PROPERTIES.index(name)
 
 

@@ -325,7 +325,7 @@ class _Tables(Tracking):
         first = np.zeros(count, np.int64)
         first[both[::-1]] = np.arange(len(rows))[::-1]
         rules, types = list(RULES), of_type.to_pylist()
-        told = [
+        shown_texts = [
             f"{types[type_code[at]]}: {RULES[rules[rule[at]]]}"
             + (f", {times[at]} times" if times[at] > 1 else "")
             for at in first.tolist()
@@ -338,7 +338,7 @@ class _Tables(Tracking):
                 "rule": decode_texts(rule, pa.array(rules)),
                 "client": self._end(self.src[self.frame.stream[rows]]),
                 "message_key": self._keys_of_violations(rows, block),
-                "text": decode_texts(both, pa.array(told, pa.string())),
+                "text": decode_texts(both, pa.array(shown_texts, pa.string())),
                 "client_id": self._client_ids(client_id),
                 "captured_ns": where["ns"],
                 "frame": where["frame"],

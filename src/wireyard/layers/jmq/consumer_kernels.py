@@ -51,7 +51,7 @@ def unlink(first: Any, last: Any, before: Any, after: Any, of: int, slot: int) -
 
 @piece
 def admit(tables: Any, links: Any, found: Any, c: int, cap: int) -> bool:
-    """Take one more thing that is half open; tell whether there was room, or count it."""
+    """Count one more thing that is open, or dropped; return whether there is room."""
     if links.open[k.CAP_COUNT * c + cap] < tables.caps[cap]:
         links.open[k.CAP_COUNT * c + cap] += 1
         return True

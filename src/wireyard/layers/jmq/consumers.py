@@ -68,7 +68,7 @@ class Consumers:
             self._by_session.setdefault(consumer.session_id, set()).add(consumer_id)
 
     def deliver(self, consumer_id: int, message: MessageId, delivery: Delivery) -> bool:
-        """Take a delivery; tell whether the consumer did not hold the message yet."""
+        """Add a delivery; return whether the consumer did not hold the message yet."""
         consumer = self._by_id.get(consumer_id)
         if consumer is None or delivery.state in SETTLED:
             self._output.deliveries.append(delivery)

@@ -1,4 +1,4 @@
-"""What becomes of a message that was handed to a consumer."""
+"""What becomes of a message that was delivered to a consumer."""
 
 from __future__ import annotations
 

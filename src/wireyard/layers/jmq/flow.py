@@ -41,7 +41,7 @@ FLOW: Final[StateTable[str, str, str]] = StateTable(
             "stop": "stopped",
         },
         "paused": {"resume": "flowing", "stop": "stopped"},
-        # A message may have been under way when the broker told the producer to stop.
+        # A message may have been under way when the broker stopped the producer.
         "stopped": {
             "send": "stopped",
             "send_last": "stopped",
@@ -99,7 +99,7 @@ class Flow:
             self._resume(who, at)
 
     def miss(self) -> None:
-        """Take that packets are missing: nobody knows what is paused behind them, or how long."""
+        """Take that packets are missing: what is paused behind them is unknown, and how long."""
         self._report.output.release("MAX_PAUSED", len(self._paused))
         self._paused.clear()
 

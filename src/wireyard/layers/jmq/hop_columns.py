@@ -122,10 +122,10 @@ def _sightings(
     sendings, deliveries, relays = tables
     sizes = [table.num_rows for table in tables]
     first = np.cumsum([0, *sizes])
-    sent, handed, brought = (np.arange(a, b) for a, b in pairwise(first))
+    sent, delivered, brought = (np.arange(a, b) for a, b in pairwise(first))
     accepted = np.flatnonzero(sendings["accepted_offset"].is_valid().to_numpy())
     acknowledged = np.flatnonzero(deliveries["acknowledged_offset"].is_valid().to_numpy())
-    record = np.concatenate([sent, accepted, brought, handed, first[1] + acknowledged])
+    record = np.concatenate([sent, accepted, brought, delivered, first[1] + acknowledged])
     ends, names = join_codes(
         sendings["producer"], sendings["server"], deliveries["consumer"], deliveries["server"],
         relays["sender"], relays["receiver"],
@@ -138,7 +138,7 @@ def _sightings(
     of_name = np.array([*map(_KINDS.index, kind_names.to_pylist()), 0])
     kinds = [
         np.full(len(sent), _SENT), np.full(len(accepted), _ACCEPTED), of_name[relay_kinds],
-        np.full(len(handed), _DELIVERED), np.full(len(acknowledged), _ACKNOWLEDGED),
+        np.full(len(delivered), _DELIVERED), np.full(len(acknowledged), _ACKNOWLEDGED),
     ]  # fmt: skip
     at_relay, at_delivery = (nullable(t["consumer_id"])[0] for t in (relays, deliveries))
     nobody = np.zeros(len(sent) + len(accepted), np.int64)
@@ -163,7 +163,7 @@ def _sightings(
         np.concatenate([ends[1], ends[0][accepted], ends[5], ends[2], ends[3][acknowledged]]),
         record,
         np.concatenate([np.full(len(part), second) for part, second in zip(
-            (sent, accepted, brought, handed, acknowledged), (0, 1, 0, 0, 1), strict=True)]),
+            (sent, accepted, brought, delivered, acknowledged), (0, 1, 0, 0, 1), strict=True)]),
     )  # fmt: skip
     return found, (stream_names, names)
 
@@ -301,7 +301,7 @@ def stand_for_messages(sendings: pa.Table, deliveries: pa.Table, relays: pa.Tabl
     """Return the packet that stands for each message, whatever the source.
 
     Sendings go before deliveries, those not flagged I or R before those that are, then source and
-    time decide. Who sent it is what its connection had told by then.
+    time decide. Who sent it is what its connection had shown by then.
 
     Returns
     -------

@@ -333,7 +333,7 @@ def find_gaps(runs: pa.Table) -> pa.Table:
     _find_gaps(order, starts, start, stop, span, missing, broken)
     at = np.flatnonzero(broken)
     found = runs.take(pa.array(at))
-    told = [
+    texts = [
         f"numbers {f'{first} to {last - 1}' if last > first + 1 else first}"
         " of this sender are in no packet that was seen"
         for first, last in zip(missing[at].tolist(), start[at].tolist(), strict=True)
@@ -344,7 +344,7 @@ def find_gaps(runs: pa.Table) -> pa.Table:
             "protocol": texts_of(["jms"], np.zeros(len(at))),
             "rule": texts_of(["sequence_gap"], np.zeros(len(at))),
             "client": never_empty(whole(found["sender"].cast(pa.string()))),
-            "text": pa.array(told, pa.string()),
+            "text": pa.array(texts, pa.string()),
             "captured_ns": whole(found["ns"]),
             "frame": whole(found["frame"]),
             **{name: whole(found[name]) for name in ("source", "stream", "offset")},

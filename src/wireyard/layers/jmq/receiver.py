@@ -1,4 +1,4 @@
-"""Receiving: consumers, what they are handed, and what they say to it."""
+"""Receiving: consumers, what is delivered to them, and how they acknowledge it."""
 
 from __future__ import annotations
 

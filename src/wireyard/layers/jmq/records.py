@@ -135,7 +135,7 @@ class Sending(Record):
 
 @dataclass(slots=True)
 class Delivery(Record):
-    """A message handed to a consumer once; `state` is one of `DELIVERY`."""
+    """A delivery attempt: a message delivered to a consumer once; `state` is one of `DELIVERY`."""
 
     message_key: str
     producer: str
@@ -195,7 +195,7 @@ class ConnectionRecord:
 
 
 class Relay(NamedTuple):
-    """A message that one broker handed to another, for a consumer there."""
+    """A message that one broker relayed to another, for a consumer there."""
 
     message_key: str
     consumer_id: int
@@ -246,7 +246,7 @@ class Output:
     _open: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def admit(self, cap: str, most: int) -> bool:
-        """Take one more thing that is half open; tell whether there was room, or count it."""
+        """Count one more thing that is open, or dropped; return whether there is room."""
         if self._open[cap] < most:
             self._open[cap] += 1
             return True

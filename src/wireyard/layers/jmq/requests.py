@@ -1,7 +1,7 @@
 """Requests and their replies: flag A, and the id in the place of the consumer id.
 
 The two directions of a connection are two such books: an id is one of the side that chose it. Ids
-of consumers are another name space, so only packet types tell which of them a packet has.
+of consumers are another name space, so only packet types show which of them a packet has.
 """
 
 from __future__ import annotations

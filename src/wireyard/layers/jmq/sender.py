@@ -169,7 +169,7 @@ class Sender:
             self._begin(number(properties, _NEXT_ID), at)
 
     def close(self, at: Position, left: bool) -> None:
-        """Take that there are no more packets; `left` tells that the connection is over.
+        """Take that there are no more packets; `left` means that the connection is over.
 
         Then what it began and did not end is left behind.
         """

@@ -28,7 +28,7 @@ _BITS: Final = 32
 _HALF: Final = 1 << (_BITS - 1)
 _IDENTITY: Final = itemgetter("timestamp", "packet_type", "source_ip", "source_port")
 _GPACKET_IDENTITY: Final = itemgetter("timestamp", "packet_type")
-"""With the number, what tells a packet from another one of its sender."""
+"""With the number, what identifies a packet among those of its sender."""
 
 
 class Gap(NamedTuple):

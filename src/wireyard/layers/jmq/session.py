@@ -196,7 +196,7 @@ class Session:
             self.login.state = "new"
 
     def finish(self, ended: bool) -> str | None:
-        """Return who ended the connection; `ended` tells whether the capture shows that it did."""
+        """Return who ended the connection; `ended` is whether the capture shows that it did."""
         login = self.login
         if login is None:
             return None
@@ -214,7 +214,7 @@ class Session:
         return _BY_SIDE.get(packet_type, _OTHER)[not from_client]
 
     def _learn(self, login: ConnectionRecord, event: str, row: Row) -> None:
-        """Note what the packet of a step tells."""
+        """Keep the fields of a packet that changes the state."""
         match event:
             case "hello":
                 # Behind a gap a HELLO is not the first packet.

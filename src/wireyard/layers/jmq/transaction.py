@@ -114,7 +114,7 @@ TRANSACTION_OUTCOMES: Final[Mapping[str, str]] = MappingProxyType(
         "rolled_back": "rolled_back",
     }
 )
-"""The `outcome` of a row by the last state; whether an unanswered COMMIT counted, nothing tells."""
+"""The `outcome` of a row by the last state; whether an unanswered COMMIT counted is unknown."""
 
 
 @dataclass(slots=True)

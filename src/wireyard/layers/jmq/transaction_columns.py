@@ -72,7 +72,7 @@ class Ended(NamedTuple):
 
 
 def follow_transactions(uses: pa.Table, sendings: pa.Table, deliveries: pa.Table) -> Ended:
-    """Follow transactions, and tell what was in them how they ended.
+    """Follow transactions; what was in them gets their ends.
 
     Key: source, server and transaction id. Records without a transaction are returned as they are.
 
@@ -173,7 +173,7 @@ def _over_rows(uses: pa.Table, rows: Any) -> pa.Table:
     # What happens to a transaction its client asked for, but the broker chooses its id.
     by_server = pc.equal(event, of_server)
     ends = [over[name].cast(pa.string()) for name in ("server", "client")]
-    told = pc.binary_join_element_wise(
+    texts = pc.binary_join_element_wise(
         event, pa.scalar(" of "), over["transaction_id"].cast(pa.string()),
         pa.scalar(f": {RULES['transaction_over']}"), "",
     )  # fmt: skip
@@ -184,7 +184,7 @@ def _over_rows(uses: pa.Table, rows: Any) -> pa.Table:
             "protocol": texts_of(["jms"], np.zeros(len(rows))),
             "rule": texts_of(["transaction_over"], np.zeros(len(rows))),
             "client": never_empty(whole(client)),
-            "text": whole(told),
+            "text": whole(texts),
             "client_id": whole(over["client_id"]),
             "captured_ns": whole(over["ns"]),
             "frame": whole(over["frame"]),

@@ -74,7 +74,7 @@ _DIRECTION: Final = ("source", "stream", "src_addr", "src_port", "dst_addr", "ds
 TELLING: Final = (
     *_DIRECTION, "status", "packet_type", "client_id", "return_code", "properties",
 )  # fmt: skip
-"""The columns that tell which side a stream is."""
+"""The columns that show which side a stream is."""
 
 
 def derive_columns(
@@ -141,10 +141,10 @@ class Evidences:
         is_ok = pc.equal(batch["status"], OK).to_numpy(zero_copy_only=False)
         flags = [kind == CONNECT]
         for types, codes in ((CLIENT_TYPES, CLIENT_CODES), (BROKER_TYPES, BROKER_CODES)):
-            tells = np.isin(kind, list(types))
+            shows = np.isin(kind, list(types))
             for one, some in codes.items():
-                tells |= (kind == one) & is_ok & np.isin(code, list(some))
-            flags.append(tells)
+                shows |= (kind == one) & is_ok & np.isin(code, list(some))
+            flags.append(shows)
         counts = np.stack([np.bincount(places[flag], minlength=len(first)) for flag in flags], 1)
         ends: list[Row] = batch.select(_DIRECTION).take(pa.array(first)).to_pylist()
         names = [(row["source"], row["stream"]) for row in ends]
@@ -165,9 +165,9 @@ class Evidences:
         for name, client_id in other._names.items():
             self._names.setdefault(name, client_id)
 
-    def sides(self, told: Iterable[Row] | None) -> dict[Stream, Side]:
+    def sides(self, streams: Iterable[Row] | None) -> dict[Stream, Side]:
         """Decide which side of its connection each stream is."""
-        shown = {(row["source"], row["stream"]): row for row in told or ()}
+        shown = {(row["source"], row["stream"]): row for row in streams or ()}
         return decide_sides(
             Evidence(
                 **row,
@@ -188,21 +188,21 @@ class Evidences:
 
 def known_of(
     evidence: Evidences,
-    told: Sequence[Row] | None,
+    streams: Sequence[Row] | None,
     sides: Mapping[Stream, Side] | None = None,
 ) -> list[KnownStream]:
     """Return the streams whose side is known, in the order of their names.
 
     Parameters
     ----------
-    told
+    streams
         What the captures show of streams, as of `known_streams`.
     sides
         If they are known already.
     """
     if sides is None:
-        sides = evidence.sides(told)
-    known = {(row["source"], row["stream"]): row for row in known_streams(sides, told)}
+        sides = evidence.sides(streams)
+    known = {(row["source"], row["stream"]): row for row in known_streams(sides, streams)}
     return [
         KnownStream(*name, sides[name].by_client, sides[name].key, evidence.ends(name), known[name])
         for name in sorted(sides)

@@ -188,7 +188,7 @@ class Known(NamedTuple):
     alone: bool
     """Whether nothing was captured of the other stream of its connection."""
     begun: bool | None
-    """Whether the capture shows its beginning; None where it tells of no beginnings and ends."""
+    """Whether the capture shows its beginning; None where it does not show beginnings and ends."""
     resets: bool
     """Whether its end is that of the other stream too."""
     older: bool = False
@@ -441,7 +441,7 @@ def _open(connection: Connection, said: Mapping[str, Any], at: Position) -> None
         asked.get("receive_maximum", MAX_IN_FLIGHT),
     )
     will = _will_of(connection, opening)
-    # Without its CONNECT nobody knows whose session it is, so nothing of it is known to be new.
+    # Without its CONNECT the client id is unknown, so nothing of the session is known to be new.
     present = link.resumed if link.begun else True
     before, connection.session = (
         connection.session,

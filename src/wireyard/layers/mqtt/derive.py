@@ -2,7 +2,7 @@
 
 1. ``clients``, key: source, server and client id. The one step that follows packets, with an
    `Observer`: sessions, broken rules, and what became of each message on its way to the broker, or
-   from it. A connection on which nobody tells a client id stands for itself.
+   from it. A connection without a client id stands for itself.
 2. ``subscribers``, key: source and server. Which subscriptions match which topics.
 3. ``values``, key: source, server and topic. Retained values; what was delivered of them learns
    which message set it, and what a new subscription should have got breaks a rule.

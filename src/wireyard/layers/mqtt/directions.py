@@ -149,7 +149,7 @@ def _evidence_of(rows: Iterable[Row], streams: Iterable[Row]) -> Iterator[Eviden
             first[stream] = row
             counts[stream] = 0, 0, 0
         kind = row.get("packet_type")
-        by_client = _tells(kind, row)
+        by_client = _sent_by_client(kind, row)
         if by_client is None:
             continue
         connects, of_client, of_broker = counts[stream]
@@ -163,7 +163,7 @@ def _evidence_of(rows: Iterable[Row], streams: Iterable[Row]) -> Iterator[Eviden
         yield Evidence(*stream, *src, *dst, opened, begun, *counts[stream], names.get(stream))
 
 
-def _tells(kind: int | None, row: Row) -> bool | None:
+def _sent_by_client(kind: int | None, row: Row) -> bool | None:
     """Return whether a client sends such a packet, None if both sides do."""
     if kind in CLIENT_TYPES:
         return True
@@ -346,20 +346,22 @@ def _first_of(rules: Mapping[str, _Rule], one: Evidence, other: Evidence, seen: 
     return next(filter(None, (rule(one, other, seen) for rule in rules.values())), 0)
 
 
-def known_streams(sides: Mapping[Stream, Side], told: Iterable[Row] | None = None) -> Iterator[Row]:
+def known_streams(
+    sides: Mapping[Stream, Side], streams: Iterable[Row] | None = None
+) -> Iterator[Row]:
     """Yield what is known of all streams, a row each, before their packets are followed.
 
     Parameters
     ----------
-    told
+    streams
         What the captures show of streams: ``source, stream, begun, ended, ended_frame, ended_ns``.
-        If it is None, `begun` is null in all rows: nobody knows whether a stream went on.
+        If it is None, `begun` is null in all rows: whether a stream went on is unknown.
     """
-    by_name = {(row["source"], row["stream"]): row for row in told or ()}
+    by_name = {(row["source"], row["stream"]): row for row in streams or ()}
     for name, side in sides.items():
         source, stream = name
         row = by_name.get(name, {"source": source, "stream": stream, "begun": None, "ended": None})
-        begun = None if told is None else bool(row["begun"])
+        begun = None if streams is None else bool(row["begun"])
         yield {
             **row,
             "begun": begun,

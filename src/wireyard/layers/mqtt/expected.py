@@ -80,7 +80,7 @@ class Audience:
     Parameters
     ----------
     subscriptions
-        All that ever did. Those that stand at one time are told in this order.
+        All that ever did. Those that stand at one time are in this order.
     """
 
     def __init__(self, subscriptions: Sequence[Subscribed]) -> None:

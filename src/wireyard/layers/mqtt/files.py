@@ -47,7 +47,7 @@ class DerivedFiles(NamedTuple):
 
 
 def derive_files(
-    files: Sequence[Batches], told: Sequence[Row], sources: Sequence[str]
+    files: Sequence[Batches], shown: Sequence[Row], sources: Sequence[str]
 ) -> DerivedFiles:
     """Return the tables of the packets of some inputs.
 
@@ -55,8 +55,8 @@ def derive_files(
     ----------
     files
         Those that have packets of theirs.
-    told
-        What captures tell of their streams: ``source, stream, opened, begun, ended, ended_frame,
+    shown
+        What captures show of their streams: ``source, stream, opened, begun, ended, ended_frame,
         ended_ns``.
     sources
         The inputs; files may have packets of others too.
@@ -64,7 +64,7 @@ def derive_files(
     evidence = Evidences()
     for file in files:
         evidence.merge(evidence_of(file, sources))
-    streams, secret = known_of(evidence, told), new_secret()
+    streams, secret = known_of(evidence, shown), new_secret()
     parts = [
         part
         for number, file in enumerate(files)
@@ -128,7 +128,7 @@ def parts_of(
 def messages_of(
     file: Batches, marks: pa.Table, streams: Sequence[KnownStream], sources: Sequence[str]
 ) -> Iterator[pa.Table]:
-    """Yield the messages among the packets of a file, those too of which nobody knows the side.
+    """Yield the messages among the packets of a file, those too whose side is unknown.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def messages_of(
 def _unknown_marks(
     file: Batches, numbers: Mapping[Stream, int], sources: Sequence[str]
 ) -> Iterator[pa.Table]:
-    """Yield marks of what was published on streams of which nobody knows the side."""
+    """Yield marks of what was published on streams whose side is unknown."""
     first = 0
     for table in file(("source", "stream", "packet_type", "topic", "status")):
         unknown = (stream_numbers(table, numbers) < 0) & _of_sources(table, sources)

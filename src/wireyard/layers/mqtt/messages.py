@@ -95,7 +95,7 @@ def marks_of(
 
 
 def unknown_marks(topics: pa.ChunkedArray, places: Ints, first: int) -> pa.Table:
-    """Return marks of messages on streams of which nobody knows the side.
+    """Return marks of messages on streams whose side is unknown.
 
     Parameters
     ----------

@@ -197,7 +197,7 @@ class Exchange:
 def _topic(
     connection: Connection, sent: str, properties: Mapping[str, Any], at: Position, upward: bool
 ) -> str | None:
-    """Return the topic that a PUBLISH with properties means, None if that was never told."""
+    """Return the topic that a PUBLISH with properties means, None if that is unknown."""
     topic, fault = connection.aliases[upward].resolve(sent, properties.get("topic_alias"))
     if fault == "alias_maximum":
         fault = "alias_maximum_client" if upward else "alias_maximum_broker"

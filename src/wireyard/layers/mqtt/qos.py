@@ -273,7 +273,7 @@ RECEIVER: Final[StateTable[str, str, str]] = StateTable(
             "resumed": Cell("answered_1"),
             "discarded": Cell("free"),
         },
-        # A receiver keeps nothing of QoS 1; that DUP may mean a second copy is all it can tell.
+        # A receiver keeps nothing of QoS 1; all that DUP shows is that there may be a second copy.
         "answered_1": {
             "publish_1": Cell("owes_puback", "delivered"),
             "publish_2": Cell("owes_pubrec", "delivered"),
@@ -334,7 +334,7 @@ FACTS: Final[Mapping[str, str]] = MappingProxyType(
         "in_flight": "a connection, or the capture, ends before the flow does",
     }
 )
-"""What an observer tells of a packet; one fact for each side that it means something to."""
+"""The effects of a packet, one for each side that it means something to."""
 
 IN_FLIGHT: Final = frozenset(
     {"published_1", "resend_1", "published_2", "resend_2", "received", "unread_2"}
@@ -344,7 +344,7 @@ IN_FLIGHT: Final = frozenset(
 
 
 MAX_IN_FLIGHT: Final = 65_535
-"""Receive Maximum where none was told (MQTT 5.0, 3.1.2.11.3): there are no more identifiers."""
+"""Receive Maximum where there is none (MQTT 5.0, 3.1.2.11.3): there are no more identifiers."""
 _ERROR: Final = 128
 """The lowest reason code that says no."""
 

@@ -334,7 +334,7 @@ def _step(flow: Any, role: int, packet_id: int, event: int) -> tuple[int, int]:
 def _topic_of(
     packets: Grid, packet: int, upward: bool, connection: Any, total: Ints, breaches: Grid
 ) -> int:
-    """Return the topic that a PUBLISH means; -1 if that was never told."""
+    """Return the topic that a PUBLISH means; -1 if that is unknown."""
     topic, alias = packets[packet, Packet.TOPIC], packets[packet, Packet.ALIAS]
     if alias != NONE:
         side = 0 if upward else 1

@@ -72,7 +72,7 @@ class Client(NamedTuple):
     """The client id, or what stands for it; unique within source and server."""
     endpoint: str
     client_id: str | None
-    """As told; null or empty where the client left it to the broker."""
+    """As in CONNECT; null or empty where the client left it to the broker."""
 
 
 class ValueChange(NamedTuple):
@@ -227,7 +227,7 @@ class Attempt(Record):
     abandoned: bool = False
     """Whether its session ended before it was acknowledged."""
     untraced: bool = False
-    """Whether its connection ended before that, and nobody knows whose session it was."""
+    """Whether its connection ended before that, and its client id is unknown."""
     may_be_live: bool = False
     """Whether a subscription that was not seen may ask for RETAIN as published."""
     setter: Position | None = None

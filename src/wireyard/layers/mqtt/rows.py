@@ -123,7 +123,7 @@ def delivery_row(
     link
         The connection that it was missed on.
     """
-    told = each or link or subscribed
+    shown = each or link or subscribed
     proof = each.at if each else message.sent if message else None
     topic = message.topic if message else each.topic if each else None
     assert proof is not None
@@ -132,8 +132,8 @@ def delivery_row(
         "protocol": PROTOCOL,
         "origin": message.origin if message else "broker",
         "destination": topic,
-        "consumer": told.client.endpoint if told else None,
-        "consumer_client_id": told.client.client_id if told else None,
+        "consumer": shown.client.endpoint if shown else None,
+        "consumer_client_id": shown.client.client_id if shown else None,
         "consumer_id": subscribed.identifier if subscribed else None,
         "subscription": subscribed.filter if subscribed else None,
         "subscribed_frame": subscribed.granted.frame if subscribed else None,

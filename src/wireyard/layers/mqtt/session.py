@@ -59,7 +59,7 @@ class Direction:
             attempt.abandoned = True
 
     def untrace(self) -> None:
-        """Note that the connection ends, and that nobody knows whose session it was."""
+        """Note that the connection ends, and that its client id is unknown."""
         for attempt in self.tracked.values():
             attempt.untraced = attempt.acknowledged is None
 
@@ -171,7 +171,7 @@ class Broker:
         Parameters
         ----------
         present
-            Session Present; None where the version does not tell.
+            Session Present; None where the version has none.
         limits
             Receive Maximum of the broker, and of the client.
         """

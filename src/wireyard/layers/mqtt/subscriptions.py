@@ -111,7 +111,7 @@ class Subscriptions:
         return is_new
 
     def unsubscribe(self, client_id: str, filter: str) -> bool:
-        """Take a subscription away; tell whether it was there."""
+        """Remove a subscription; return whether it was there."""
         levels = split_shared(filter)[1].split("/")
         path = [self._root]
         for level in levels:

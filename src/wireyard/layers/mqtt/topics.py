@@ -68,7 +68,7 @@ class Aliases:
         Returns
         -------
         topic, fault
-            None for a topic that was never told. The fault is ``alias_unknown`` or
+            None for a topic that is unknown. The fault is ``alias_unknown`` or
             ``alias_maximum``; an alias above the maximum is understood all the same.
         """
         if alias is None:

@@ -286,7 +286,7 @@ class _Direction:
             self._records[self._tracked[self._tracked != NONE], Record.STATUS] |= Status.ABANDONED
 
     def untrace(self) -> None:
-        """Note that the connection ends, and that nobody knows whose session it was."""
+        """Note that the connection ends, and that its client id is unknown."""
         if self._tracked is None:
             return
         records = self._tracked[self._tracked != NONE]

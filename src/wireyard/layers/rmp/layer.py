@@ -71,7 +71,7 @@ class MessagingLayer:
         Parameters
         ----------
         process_id
-            This process as that ring knows it, where it has another name there.
+            The name of this process on that ring, where it has another one there.
 
         Raises
         ------

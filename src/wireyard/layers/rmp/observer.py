@@ -3,7 +3,7 @@
 Rules of this file:
 
 1. A sender is a stream: what one endpoint sent to one group, in the order of capture.
-2. `Reassembly` decides, as it does for packets without order. Nothing on the wire tells a quality
+2. `Reassembly` decides, as it does for packets without order. Nothing on the wire shows a quality
    of service, and the transport of captures, UDP, keeps none: a message is whole with the last of
    its packets, whatever is unfinished before it.
 3. No view is on the wire. What is unfinished is given up when its time is over or the capture ends.
@@ -151,7 +151,7 @@ class Observer:
 
     def finish(self) -> list[Seen | Violation]:
         """Give up what is unfinished: the capture ends."""
-        found = self._tell_orphans()
+        found = self._end_orphans()
         self._reassembly.view()
         return found + self._collect(None)
 
@@ -174,7 +174,7 @@ class Observer:
         stray = self._drops.counts[Drop.ORPHAN] > orphans and not self._reassembly.found
         found: list[Seen | Violation] = []
         if self._orphans and not (stray and self._orphans.number == number):
-            found = self._tell_orphans()
+            found = self._end_orphans()
         if stray:
             known = self._orphans or _Orphans(number, part.at, 0)
             self._orphans = known._replace(packets=known.packets + 1)
@@ -192,7 +192,7 @@ class Observer:
                     found.append(Seen(fields, data, packets, sum(one.length for one in places)))
         return found
 
-    def _tell_orphans(self) -> list[Seen | Violation]:
+    def _end_orphans(self) -> list[Seen | Violation]:
         if self._orphans is None:
             return []
         number, at, packets = self._orphans

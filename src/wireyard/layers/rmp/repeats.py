@@ -26,7 +26,7 @@ class Repeats:
     3. Packets without a number say nothing by which one could know them. Two that are equal are one
        if they are no further apart than a sender waits for messages to share a packet, and if one
        packet had had room for both: it would have been one.
-    4. Without times only numbers tell.
+    4. Without times only numbers decide.
 
     A packet is remembered by a hash of 64 bits. Another one that has the same is taken for it: with
     all that is remembered, one in 2**48.
@@ -47,7 +47,7 @@ class Repeats:
         size
             Its bytes.
         now
-            When it came; None where nothing tells.
+            When it came; None where that is unknown.
         """
         numbered = any(fields.message_number is not None for fields, _ in packet)
         if not numbered and (now is None or 2 * size > _ROOM_BYTES):

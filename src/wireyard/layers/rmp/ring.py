@@ -32,7 +32,7 @@ class Ring:
     name
         Its name in this process.
     process_id
-        This process as the ring knows it.
+        The name of this process on the ring.
     wants_pieces
         Whether a message with these fields is delivered in pieces.
     """

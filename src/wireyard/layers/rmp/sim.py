@@ -49,7 +49,7 @@ class SimMember:
     def __init__(self, ring: SimRing, layer: MessagingLayer) -> None:
         self.layer = layer
         self.events: list[Event] = []
-        """All that its layer has told."""
+        """All events of its layer."""
         self.views: list[int] = []
         """Numbers of the views it has taken; the same number is the same view."""
         self.paused = False

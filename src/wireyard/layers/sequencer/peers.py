@@ -13,7 +13,7 @@ __all__ = ["Peers"]
 
 
 class Peers:
-    """What this process knows of the other addresses, and its connections to them.
+    """The other addresses, as far as they are known here, and the connections to them.
 
     Parameters
     ----------

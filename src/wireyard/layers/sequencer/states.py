@@ -55,7 +55,7 @@ class Action(StrEnum):
     """What a member does then."""
 
     FOUND = "form a view of its own"
-    PROMISE = "promise, and tell what it holds"
+    PROMISE = "promise, and send what it holds"
     ACCEPT = "remember the proposal"
     ENTER = "deliver the view"
     CHANGE = "deliver up to the cut, then the view"
@@ -137,7 +137,7 @@ BALLOTS: Final[StateTable[Stage, BallotEvent, BallotAction]] = StateTable(
 
 
 class Address(StrEnum):
-    """What a joining process knows of another address of the ring."""
+    """Another address of the ring, as a joining process sees it."""
 
     UNKNOWN = "unknown"
     FREE = "free"
