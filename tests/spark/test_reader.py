@@ -133,7 +133,7 @@ def test_the_first_bytes_tell_the_protocol(stream: Path, tmp_path: Path) -> None
     (tmp_path / "b-notes.txt").write_text("hello")
     with pytest.raises(UsageError, match=r"b-notes.txt: begins like no format; set option 'protoc"):
         reader_of(tmp_path)
-    with pytest.raises(UsageError, match=r"no bytes tell the protocol; set option 'protocol': jmq"):
+    with pytest.raises(UsageError, match=r"no bytes show the protocol; set option 'protocol': jmq"):
         reader_of(tmp_path / "a-empty.jmq")
     with pytest.raises(UsageError, match="unknown format 'nope'"):
         reader_of(tmp_path, protocol="nope")

@@ -54,7 +54,7 @@ _DECODE_AS: Final = re.compile(r"(tcp|udp)\.port *== *(\d{1,5}) *, *(\S+)")
 _MOST_PORT: Final = 0xFFFF
 _PREFIX_BYTES: Final = 1 << 18
 _PREFIX_PACKETS: Final = 32
-"""Of each direction of a connection, what is read to tell the context that nothing else tells."""
+"""Of each direction of a connection, what is read to find the context that nothing else shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Assigned(NamedTuple):
 
     stream: Stream
     format: Format | None
-    """None if nothing tells."""
+    """None if nothing shows it."""
     context: int
     """Context of the stream's first frame."""
     port_mapper: PortMapper | None
@@ -115,10 +115,10 @@ def assign_formats(
     ----------
     named
         The format the caller wants to see. Its dialect counts for its streams, and if nothing
-        on the wire ever tells it, the streams of its transport that nothing else is known of are
+        on the wire ever shows it, the streams of its transport that nothing else is known of are
         taken for it.
     guides
-        Streams whose format nobody asks for, and which may tell of that of others.
+        Streams whose format is not asked for, and which may show that of others.
     keys
         The secrets of connections of TLS; without one they stay closed.
     opened

@@ -129,9 +129,9 @@ def find_plain(table: StreamTable) -> Plain | None:
     data = np.empty(int(bounds[-1]), np.uint8)
     table.content.places.copy(runs.starts[heads], lengths, data)
     format = get_format(_FORMAT)
-    shown, told = import_module(format.fast_path).sniff_heads(data, bounds)
+    kinds_found, contexts_found = import_module(format.fast_path).sniff_heads(data, bounds)
     kinds, contexts = np.zeros(len(table), np.uint8), np.zeros(len(table), np.int64)
-    kinds[rows], contexts[rows] = shown, told
+    kinds[rows], contexts[rows] = kinds_found, contexts_found
     # Each connection has one stream or two, side by side.
     alone = np.ones(len(table), np.bool_)
     pairs = np.flatnonzero(table.connections[1:] == table.connections[:-1])

@@ -64,7 +64,7 @@ class Carriers:
 
 
 def first_bytes(stream: Stream) -> bytes:
-    """Return the bytes of a stream that tell what it is, none if the capture lacks them."""
+    """Return the bytes of a stream that show what it is, none if the capture lacks them."""
     return stream.head(_SNIFFED_BYTES).tobytes()
 
 

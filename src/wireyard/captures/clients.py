@@ -126,7 +126,7 @@ def _segments_of(found: Input, flows: Collection[str]) -> dict[str, tuple[list[i
     files = [CaptureFile.open(data.data) for data in found.files]
     rows: dict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     last_seq: dict[str, int] = {}
-    with suppress(SourceError):  # damage is told by who opened the capture
+    with suppress(SourceError):  # damage is reported by whoever opened the capture
         for batch in scan_files(files, found.name, segment_schema(columns)):
             for frame, flow, seq, flags in zip(*batch.to_pydict().values(), strict=True):
                 if flow not in flows:

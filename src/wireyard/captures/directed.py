@@ -1,4 +1,4 @@
-"""Streams of a capture as the rest of wireyard reads streams, with what a capture knows of rows."""
+"""Streams of a capture as the rest of wireyard reads streams, with what a capture adds to rows."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def first_context(data: Bytes, name: str) -> Context | None:
 
 
 def first_time_ns(data: Bytes, name: str) -> int:
-    """Return the time of the first packet of a file, which tells its place among others."""
+    """Return the time of the first packet of a file, which is its place among others."""
     first = next(read_records(data, name, Extent(0, min(_HEAD_BYTES, len(data)), None, None, 0)))
     return int(first.times_ns[0]) if len(first) else NO_TIME
 

@@ -73,7 +73,7 @@ def read_records(data: Bytes, name: str, extent: Extent | None = None) -> Iterat
 
 
 def find_record(data: Bytes, start: int, stop: int, context: Context) -> int | None:
-    """Return where the first record in ``[start, stop)`` begins, by all that its bytes tell."""
+    """Return where the first record in ``[start, stop)`` begins, by all that its bytes show."""
     find = pcap.find_record if context.header_bytes else pcapng.find_record
     return find(data, start, stop, context)
 

@@ -39,7 +39,7 @@ _FACTOR: Final = 0x1E3779B97F4A7C15
 
 
 class Key(IntEnum):
-    """What tells conversations apart: protocol, and both endpoints, the lesser one first."""
+    """What distinguishes conversations: protocol, and both endpoints, the lesser one first."""
 
     PROTOCOL = 0
     """IP version and protocol."""

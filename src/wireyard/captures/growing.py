@@ -19,7 +19,7 @@ __all__ = ["GrowingFile"]
 Bytes = npt.NDArray[np.uint8]
 
 _JUDGED_BYTES: Final = 1 << 16
-"""Bytes of a pcap file that tell how large its record headers are, if as many arrive at once."""
+"""Bytes of a pcap file that show how large its record headers are, if as many arrive at once."""
 _MAX_BLOCK_BYTES: Final = MAX_RECORD_BYTES + (1 << 16)
 """A record is held until it is whole; a block with more than a packet and its options is none."""
 _NOTHING: Final[Bytes] = np.empty(0, np.uint8)

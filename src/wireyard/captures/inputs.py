@@ -137,7 +137,7 @@ def open_input(
     decode_as: Sequence[str] = (),
     keylog: Sequence[str | os.PathLike[str]] = (),
 ) -> Input:
-    """Open a source, and tell the formats of its streams.
+    """Open a source, and find the formats of its streams.
 
     Parameters
     ----------

@@ -59,7 +59,7 @@ class OpenConnection:
     stage: Stage = Stage.UNKNOWN
     due_ns: int | None = None
     assigned: Sequence[Assigned] = ()
-    """What it is, where that is told at its end."""
+    """What it is, where that is reported at its end."""
     format: Format | None = None
     heads: dict[str, bytes] = field(default_factory=dict)
     framers: dict[str, Framer] = field(default_factory=dict)

@@ -34,9 +34,9 @@ from wireyard.streams.growth import Grown
 __all__ = ["LiveReader"]
 
 SETTLE_NS: Final = 200_000_000
-"""How long a connection waits for what may tell its format, or where its streams begin, better."""
+"""How long a connection waits for what may show its format, or where its streams begin, better."""
 MAX_HEAD_BYTES: Final = 1 << 16
-"""Held of a direction while no format is known: as much as formats are told by."""
+"""Held of a direction while no format is known: as much as formats are found by."""
 MAX_CARRIED_BYTES: Final = 4 << 20
 """Held of a connection of TLS or WebSocket, which is opened from its beginning as it grows."""
 _MOST_PROBLEMS: Final = 256
@@ -122,7 +122,7 @@ class LiveReader:
     def decide(
         self, one: OpenConnection, ready: dict[str, int], now_ns: int, *, final: bool
     ) -> None:
-        """Find out what a connection is, as far as its bytes tell."""
+        """Find out what a connection is, as far as its bytes show."""
         places = self._packets.places
         seen = [stream.seen(places) for stream in one.ordered if ready.get(stream.name, -1) >= 0]
         seen = [stream if not final else self._connections.sized(one, stream) for stream in seen]

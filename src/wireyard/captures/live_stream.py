@@ -40,7 +40,7 @@ ACKED_HOLE_NS: Final = _SECOND_NS
 HOLE_NS: Final = 10 * _SECOND_NS
 """A lost segment is sent again after 1, 3 and 7 s (RFC 6298, 2)."""
 MAX_BEHIND_BYTES: Final = 8 << 20
-"""Over the largest window that systems give a connection unless they are told to: 6 MiB."""
+"""Over the largest window that systems give a connection by default: 6 MiB."""
 
 
 class Held(NamedTuple):
@@ -382,7 +382,7 @@ def merge_held(streams: Sequence[LiveStream], group: Ints, new: Held, places: Pl
     bounds = np.searchsorted(group[order], np.arange(len(streams) + 1))
     pieces = np.empty((len(Run), len(order)), np.int64)
     pieces[Run.OFFSET], pieces[Run.LENGTH] = rows.positions[order], rows.lengths[order]
-    # The rank tells the time as well; the record follows from it.
+    # The rank contains the time; the record follows from it.
     pieces[Run.START], pieces[Run.RECORD] = rows.starts[order], order
     runs = np.empty((len(Run), 2 * len(order)), np.int64)
     run_bounds = np.empty(len(streams) + 1, np.int64)

@@ -24,7 +24,7 @@ FILE_HEADER_BYTES: Final = 24
 _LINK_MASK: Final = 0xFFFF
 """Above the link type a header may say how long frame check sequences are."""
 _JUDGED_RECORDS: Final = 64
-"""Records that are walked to tell which size of record header a file has."""
+"""Records that are walked to find which size of record header a file has."""
 
 _SECOND_NS: Final = 1_000_000_000
 _LONG_NS: Final = 366 * 24 * 3600 * _SECOND_NS
@@ -32,7 +32,7 @@ _LONG_NS: Final = 366 * 24 * 3600 * _SECOND_NS
 
 
 class _Kind(NamedTuple):
-    """What a magic number tells.
+    """What a magic number means.
 
     Times are in units of ``1 / units`` seconds. `header_bytes` are the sizes a record header may
     have, the usual one first: patched versions of libpcap wrote more fields behind the four of the
@@ -89,7 +89,7 @@ def read_records(
 
 
 def find_record(data: Bytes, start: int, stop: int, context: Context) -> int | None:
-    """Return where the first record in ``[start, stop)`` begins, by all that its bytes tell."""
+    """Return where the first record in ``[start, stop)`` begins, by all that its bytes show."""
     [interface] = context.interfaces
     found = record_kernels.find_record(
         data,

@@ -1,6 +1,6 @@
 """pcapng files: sections of blocks (draft-ietf-opsawg-pcapng).
 
-Packets are walked by a kernel; it hands back what describes sections and interfaces. Every section
+Packets are walked by a kernel; it returns what describes sections and interfaces. Every section
 may have its own byte order, every interface its own link type and clock.
 """
 
@@ -58,7 +58,7 @@ def read_records(
 
 
 def find_record(data: Bytes, start: int, stop: int, context: Context) -> int | None:
-    """Return where the first block in ``[start, stop)`` begins, by all that its bytes tell."""
+    """Return where the first block in ``[start, stop)`` begins, by all that its bytes show."""
     found = find_block(data, start, stop, len(data), context.little)
     return None if found < 0 else found
 

@@ -32,7 +32,7 @@ _BY_PASSWORD: Final = 2
 
 
 class ProxyHeader(NamedTuple):
-    """What a proxy was told in a connection, in bytes of both directions."""
+    """What was sent to a proxy in a connection, in bytes of both directions."""
 
     name: str
     asked_bytes: int

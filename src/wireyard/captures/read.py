@@ -61,7 +61,7 @@ class Capture:
     """The frames of its files, in the same order."""
     table: StreamTable
     guides: list[Stream]
-    """Streams of the share of others that are here for what they tell of these."""
+    """Streams of the share of others that are here for what they show of these."""
     frames: dict[str, int]
     unread: dict[str, int]
     payload_bytes: dict[str, int]

@@ -53,7 +53,7 @@ the numbers that Wireshark gives them, and it counts these and the systemd journ
 
 RUN: Final = 16
 """Headers in a row that agree with themselves, where a record is looked for: what has them by
-chance is rarer than what has them because a packet carries a capture, which no run would tell."""
+chance is rarer than what has them because a packet carries a capture, which no run would show."""
 _LONG_S: Final = 366 * 24 * 3600
 """Packets that follow each other are not as far apart as numbers that are no times."""
 

@@ -41,7 +41,7 @@ _FLAG_TEXTS: Final = array_of(
 )
 _TRANSPORTS: Final = array_of(["tcp", "udp"], pa.string())
 _BATCH_BYTES: Final = 8 << 20
-"""Of payload: a batch is handed on while it is in the cache, and a binary column ends at 2 GiB."""
+"""Of payload: a batch is passed on while it is in the cache, and a binary column ends at 2 GiB."""
 _MOST_FLOWS: Final = 1 << 16
 """Whose names are kept: a long capture has ever new ones."""
 

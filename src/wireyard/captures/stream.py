@@ -109,7 +109,7 @@ class Stream:
     """When the packet of each run was captured."""
     content: Content = field(repr=False)
     proxy: tuple[str, int] | None = None
-    """What a proxy was told before its first byte, and in how many bytes; see `proxies`."""
+    """What was sent to a proxy before its first byte, and in how many bytes; see `proxies`."""
 
     @property
     def connection(self) -> tuple[str, frozenset[str], str]:
@@ -163,7 +163,7 @@ class Stream:
         return self.read(0, stop if most_bytes is None else min(stop, most_bytes)).data
 
     def behind(self, size: int, proxy: str) -> Stream:
-        """Return the stream that begins behind its first `size` bytes, which a proxy was told."""
+        """Return the stream that begins behind `size` bytes that were sent to a proxy."""
         if not size:
             return self
         first = int(self.runs.stops.searchsorted(size, "right"))

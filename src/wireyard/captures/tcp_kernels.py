@@ -9,7 +9,7 @@ Rules of this file:
    without a FIN or RST that was seen, without a SYN that was seen, and while the last segments of
    the old connection are still arriving. A connection that was silent for long is taken for one
    that has ended: what goes on where it stopped is still its own, what is far off is not.
-3. Acknowledgments never decide about data: captures have data after its acknowledgment. They tell
+3. Acknowledgments never decide about data: captures have data after its acknowledgment. They show
    connections apart, and where a stream begins whose SYN was not captured.
 
 Axes: r = segments in the order of capture; e = connections, s = their sides, 2 e + way.

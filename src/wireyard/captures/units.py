@@ -71,7 +71,7 @@ _FIELDS: Final = {
     "captured": Unit.CAPTURED,
     "lengths": Unit.LENGTH,
 }
-"""Those that headers tell."""
+"""Those that headers show."""
 _FIRST_ROOM: Final = 1 << 12
 
 
@@ -81,7 +81,7 @@ class Share(NamedTuple):
     part: int
     of: int
     port: int
-    """Conversations of this port fall to all, for what is in them tells of others."""
+    """Conversations of this port fall to all, for what is in them shows that of others."""
 
 
 class UnitReader:

@@ -75,7 +75,7 @@ def open_http(streams: Sequence[Stream], budget: InflateBudget) -> OpenedHttp:
     response = next((one for one in heads if one and _is_response(one)), None)
     if not _is_websocket(request, response):
         return OpenedHttp(_http(request, response, first[0][:3] == b"PRI"), None)
-    # Without the response nobody knows what was agreed on; what was asked for is likely.
+    # Without the response it is unknown what was agreed on; what was asked for is likely.
     agreed = _deflate(response or request)
     walks = []
     for stream, head in zip(streams, heads, strict=True):

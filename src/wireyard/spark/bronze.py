@@ -256,13 +256,13 @@ class BronzeTask:
         self._writes = 0
 
     def write_or_skip(self, piece: AnyPiece) -> list[Outcome]:
-        """Write a piece, or tell that its source is gone, if that is no failure."""
+        """Write a piece, or report that its source is gone, if that is no failure."""
         before = self._writes
         try:
             return list(self.write(piece))
         except SourceError:
             files = piece.files if isinstance(piece, CapturePart) else (piece.source,)
-            # What was written of it could not be told from the rows of others.
+            # What was written of it could not be distinguished from the rows of others.
             if not self._settings.skip_missing or self._writes > before:
                 raise
             if not any(map(is_missing, files)):

@@ -120,7 +120,7 @@ def format_of(options: Options, files: Sequence[FoundFile], captures: Collection
     known = ", ".join(labels())
     path = next((file.path for file in files if file.size), None)
     if path is None:
-        raise UsageError(f"no bytes tell the protocol; set option 'protocol': {known}")
+        raise UsageError(f"no bytes show the protocol; set option 'protocol': {known}")
     if path in captures:
         from wireyard.captures.inputs import open_captures
 

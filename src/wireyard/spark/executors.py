@@ -103,7 +103,7 @@ def _ask(spark: SparkSession, work: _Work, schema: pa.Schema) -> list[Any]:
 
 
 def _looking() -> tuple[Callable[[Path], int | None], _Work]:
-    """Return a checksum of a package's code, and a task that tells the one of the wireyard there.
+    """Return a checksum of a package's code, and a task that returns the one of the wireyard there.
 
     What is defined in a function is sent as it is: the task needs no wireyard, and imports none,
     or the one that is sent would come too late. For `mapInArrow`.

@@ -382,7 +382,7 @@ class _Stage:
 
 
 def _delays(paths: Iterable[str]) -> pa.Table:
-    """Return the delivery delays of messages; statistics of the files tell where there is none."""
+    """Return the delivery delays of messages; statistics of the files show where there is none."""
     parts = [fact_table("messages", ()).select(DELAYS)]
     for path in paths:
         system, inner = filesystem(path)

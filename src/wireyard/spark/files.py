@@ -1,7 +1,7 @@
 """Which files a path stands for.
 
 Paths mean what they mean to Spark's file sources: a file, a folder, a pattern. Everything goes
-through the one file layer of ``wireyard.streams.source``, so every store it knows can be read.
+through the one file layer of ``wireyard.streams.source``, so every store it supports can be read.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def absolute(path: str) -> str:
     Raises
     ------
     UsageError
-        A relative path in Spark Connect. The server knows nothing of the folder the client is in;
+        A relative path in Spark Connect. The server does not have the folder the client is in;
         its own processes run in a folder of the session, which is removed with it.
     """
     if path.startswith("file:"):

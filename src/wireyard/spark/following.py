@@ -236,7 +236,7 @@ class _Following:
         return self._growth.knows(file.path) or self._watched.is_growing(file)
 
     def _begin(self, file: FoundFile, stopping: bool) -> bool:
-        """See to it that a file is read part by part; tell whether it is."""
+        """See to it that a file is read part by part; return whether it is."""
         growth, files = self._growth, self._watched.files_of(file)
         if growth.holds(file.path) and growth.look(file.path, [one.path for one in files]):
             return True

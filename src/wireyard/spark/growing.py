@@ -121,7 +121,7 @@ class GrowingInput:
     Parameters
     ----------
     source
-        What the lake knows it by: its path, or the folder of a rotated capture.
+        Its name in the lake: its path, or the folder of a rotated capture.
     format
         Label of its format; None of a capture of any.
     paths

@@ -83,7 +83,7 @@ class Growth:
         return one is not None and one.is_same
 
     def look(self, path: str, paths: Iterable[str]) -> bool:
-        """Look how large the files of an input are; tell whether it can be read on."""
+        """Look how large the files of an input are; return whether it can be read on."""
         try:
             with suppress(SourceError):  # gone meanwhile: what is open of it is read
                 self._inputs[path].look(paths)
@@ -97,7 +97,7 @@ class Growth:
         return self._inputs[path].unread_bytes
 
     def begin(self, found: FoundInput) -> bool:
-        """Take a file to be read part by part; tell whether it can be.
+        """Take a file to be read part by part; return whether it can be.
 
         What the lake holds of it is read on where it is the same file still.
         """

@@ -64,7 +64,7 @@ class HeaderPiece:
     exact: bool
     """Whether a record is known to begin at `start`; else the task guesses where the first does."""
     begun_ns: int
-    """The time of the file's first packet, which tells its place among others."""
+    """The time of the file's first packet, which is its place among others."""
 
     @property
     def size(self) -> int:
@@ -219,8 +219,8 @@ def _extent(piece: HeaderPiece, walked: Walked | None) -> Extent | None:
     """Return what was walked of a piece, None if nothing was there to guess."""
     if walked is None:
         return None
-    (told, *_), context = json.loads(walked.next_context), None
-    if told is not None:  # no context follows what is too short for a file header
-        little, interfaces, header_bytes = told
+    (header, *_), context = json.loads(walked.next_context), None
+    if header is not None:  # no context follows what is too short for a file header
+        little, interfaces, header_bytes = header
         context = Context(little, tuple(Interface(*each) for each in interfaces), header_bytes)
     return Extent(walked.start, walked.stop, piece.context, context, walked.packets)

@@ -292,7 +292,7 @@ def _join(number: int, job: _Job, count: int, files: Files) -> Written:
 
 
 def _finish(number: int, job: _Job, count: int, files: Files) -> Written:
-    """Match requests with replies, and tell which packet numbers nobody saw."""
+    """Match requests with replies, and find packet numbers that are missing."""
     conversations, dropped = match_replies(*_read(files[_REQUESTS], number))
     violations = find_gaps(*_read(files[_RUNS], number))
     tables = {"conversations": conversations, "violations": violations}

@@ -76,7 +76,7 @@ class Options:
     batch_bytes: int | None = None
     """How many bytes it reads, about: one file more or one packet more where that is larger."""
     push_filters: bool = False
-    """Whether conditions are decided before rows are decoded; Spark has to be told as well, with
+    """Whether conditions are decided before rows are decoded; Spark needs them as well, with
     ``spark.sql.python.filterPushdown.enabled``."""
 
 

@@ -1,4 +1,4 @@
-"""What a run has to do, what it did, and who is told.
+"""What a run has to do, what it did, and who gets the report.
 
 Apart from the job, whose imports take longer than a run that has nothing to do.
 """
@@ -19,7 +19,7 @@ __all__ = ["Report", "Watch", "held_commit", "new_inputs"]
 
 
 class Watch(Protocol):
-    """Who is told how far a run is."""
+    """The receiver of a run's progress."""
 
     def stage(self, name: str) -> None:
         """Hear what is done next."""
@@ -44,7 +44,7 @@ class Report:
     repaired: int = 0
     """How many pieces were decoded twice, because a packet lay in another at a cut."""
     notes: list[str] = field(default_factory=list)
-    """What is to be said about inputs: damage, streams that nothing tells the format of."""
+    """What is to be said about inputs: damage, streams whose format nothing shows."""
 
 
 def new_inputs(lake: Lake, found: Sequence[FoundInput]) -> tuple[list[FoundInput], list[str]]:

@@ -1,4 +1,4 @@
-"""Batches in exactly the shape that Spark was told."""
+"""Batches in exactly the shape that Spark expects."""
 
 from __future__ import annotations
 

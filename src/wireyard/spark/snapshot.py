@@ -11,7 +11,7 @@ __all__ = ["Snapshot", "open_snapshot"]
 
 
 class Snapshot:
-    """The first bytes of a source, as a file; it knows how far it was read.
+    """The first bytes of a source, as a file that counts how far it was read.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """What a task of the facts stage does: a step of a layer over one key after another.
 
-Facts and notes go to files as they come. An attempt that dies leaves files that nobody was told of.
+Facts and notes go to files as they come. An attempt that dies leaves files that are in no list.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FOUND: Final = pa.schema(
         ("sources", pa.list_(pa.string())),
     ]
 )
-"""What a task tells: a file by its table, with the sources of its rows, or by the step that takes
+"""What a task returns: a file by its table, with the sources of its rows, or by the step that takes
 its notes, and how many things are in it; or how many a cap made it forget."""
 BATCH_ROWS: Final = 1 << 13
 _BATCH_BYTES: Final = 32 << 20

@@ -1,4 +1,4 @@
-"""What kinds of files a store has, and how a file's place or content tells which it is."""
+"""What kinds of files a store has, and how a file's place or content shows which it is."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def is_store_file(head: bytes) -> bool:
 
 
 def kind_of_place(folder: str, name: str) -> Kind | None:
-    """Return the kind of a file by its name and that of its folder; None if they tell nothing."""
+    """Return the kind of a file by its name and that of its folder; None if they show nothing."""
     if name == "vrfile":
         return Kind.INCOMPLETE if folder == INCOMPLETE_FOLDER else Kind.MESSAGES
     if name.isdecimal():

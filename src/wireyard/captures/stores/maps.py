@@ -4,7 +4,7 @@ A record's data is one serialization stream of two objects, key and value, and r
 mapped into memory may have data behind the value that changes without writing that anew: ``%CD``,
 then of a transaction its state in one byte; zeros where there is none.
 
-Of the broker's own classes only what tells who is who is taken: ids, names, states. They are read
+Of the broker's own classes only what identifies them is taken: ids, names, states. They are read
 by the strict reader as text and numbers; none is looked up or made.
 """
 

@@ -37,7 +37,7 @@ class _Place(NamedTuple):
     name: str
     path: str
     kind: Kind | None
-    """None where the content has to tell."""
+    """None where the content decides."""
     destination: str | None
     data: bytes | None = None
     """What was read of it when the store was found."""

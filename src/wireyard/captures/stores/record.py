@@ -68,7 +68,7 @@ class Contents:
     """What was read of a record's data; filled from left to right, so a fault leaves the rest."""
 
     kind: str | None = None
-    """What a log's record tells."""
+    """What a log's record contains."""
     packets: list[StoredPacket] = field(default_factory=list)
     acknowledgments: list[Acknowledgment] = field(default_factory=list)
     transaction: Transaction | None = None

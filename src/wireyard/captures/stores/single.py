@@ -40,7 +40,7 @@ def read_single(data: bytes, read_data: ReadData, read_attachment: ReadData) -> 
     Parameters
     ----------
     read_data, read_attachment
-        Read the two parts of a record that is good. What stands in another is told as far as it
+        Read the two parts of a record that is good. What stands in another is given as far as it
         can be read, and is no fault.
     """
     size = len(data)

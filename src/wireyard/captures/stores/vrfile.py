@@ -2,7 +2,7 @@
 
 Rules of this file:
 
-1. A record begins with its magic, has a state its version knows and a capacity that holds its own
+1. A record begins with its magic, has a state of its version and a capacity that holds its own
    header and ends in the file; the last one has none. Behind every other one another begins.
 2. Where that does not hold the record is damaged. It ends at the next place where it does hold,
    which is looked for in steps of 4 bytes, as the broker does.
@@ -47,7 +47,7 @@ def read_vrfile(data: bytes, read_data: ReadData) -> list[Record]:
     ----------
     read_data
         Reads the data of a record in use. What stands in one that is free or was being written is
-        told as far as it can be read, and is no fault.
+        given as far as it can be read, and is no fault.
     """
     if not data:
         return []

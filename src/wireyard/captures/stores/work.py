@@ -1,4 +1,4 @@
-"""What records of transaction logs tell: work done, in transactions and outside of them.
+"""What records of transaction logs contain: work done, in transactions and outside of them.
 
 Two logs know two forms. An older one (``txnlogmsg``, ``txnlogack``) has the kind in the record's
 type: messages produced, messages consumed, or both. The newer one (``txnlog``) has type -1 and the
