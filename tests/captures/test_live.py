@@ -167,6 +167,22 @@ def test_encrypted_and_wrapped(name: str) -> None:
     assert len(rows) > 90
 
 
+def test_a_direction_that_comes_later_is_read_by_the_version_that_the_other_shows() -> None:
+    """Of a connection whose CONNECT was not captured; DISCONNECT alone could be of any version."""
+    acknowledged = b"".join(bytes([0x40, 4, 0, number, 0x10, 0]) for number in range(1, 9))
+    answer = ethernet(ipv4(tcp(1883, 4000, 50, acknowledged, ACK, 10), src=SERVER, dst=CLIENT))
+    leaving = ethernet(ipv4(tcp(4000, 1883, 10, b"\xe0\0", ACK, 50 + len(acknowledged))))
+    data = pcap([Packet(answer, BEGAN_NS), Packet(leaving, BEGAN_NS + 900 * MS)])
+    fed = Fed.begin()
+    fed.feed(data[: -len(leaving) - 16])
+    fed.wait(500 * MS)
+    assert len(fed.rows) == 8
+    fed.feed(data[-len(leaving) - 16 :])
+    fed.end()
+    assert {row["version_in_force"] for row in fed.rows} == {5}
+    assert in_order(fed.rows) == in_order(whole_rows(data))
+
+
 def connect(number: int) -> bytes:
     client = b"client-%d" % number
     body = b"\0\4MQTT\4\2\0\x3c" + len(client).to_bytes(2, "big") + client

@@ -195,8 +195,9 @@ class LiveReader:
                 continue
             if stream.framer is None:
                 other = one.sides[0] if one.sides[1] is stream else one.sides[1]
-                head, context = one.heads.get(other.name, b""), one.format.context
-                if head:
+                # What the packets of the other direction have told goes for this one too.
+                context = one.format.context if other.framer is None else other.framer.context
+                if head := one.heads.get(other.name, b""):
                     context = one.format.answer_context(head, context)
                 stream.framer = self._framer(one.format, context)
             count = ready[stream.name]
