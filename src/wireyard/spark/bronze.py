@@ -336,7 +336,7 @@ class BronzeTask:
                 bounds.append(bounds[-1] + rows)
             outcomes = [outcome for _, outcome in written]
             bad_bytes = [PieceBytes(content) for content, _ in written]
-            self._write_rows(format, pa.concat_batches(batches), outcomes, bounds, bad_bytes)
+            self.write_streams(format, pa.concat_batches(batches), outcomes, bounds, bad_bytes)
             yield from written[:-1]
         if last is not None:
             yield last
@@ -437,9 +437,9 @@ class BronzeTask:
         self, format: Format, batch: pa.RecordBatch, outcome: Outcome, bad_bytes: BytesOfRows
     ) -> None:
         """Write rows of one stream, and count them to its outcome."""
-        self._write_rows(format, batch, [outcome], [0, batch.num_rows], [bad_bytes])
+        self.write_streams(format, batch, [outcome], [0, batch.num_rows], [bad_bytes])
 
-    def _write_rows(
+    def write_streams(
         self,
         format: Format,
         batch: pa.RecordBatch,

@@ -15,9 +15,10 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -34,11 +35,12 @@ from wireyard.lake.ledgers import LedgerSum, StreamLedger
 from wireyard.spark.bronze import BronzeTask, Outcome, make_ledger
 from wireyard.spark.growing_files import GrowingFiles
 from wireyard.spark.growing_readers import CaptureReader, GrowthSettings, StreamReader
-from wireyard.streams.batches import BlockReader
+from wireyard.streams.batches import BlockReader, Part
 from wireyard.streams.scan import load_fast_path
 from wireyard.streams.source import filesystem
 
 if TYPE_CHECKING:
+    from wireyard.formats.base import Format
     from wireyard.streams.framer import Framer
     from wireyard.streams.growth import Grown
 
@@ -289,24 +291,66 @@ class GrowingInput:
 
     def _write(self, turn: list[Grown], task: BronzeTask) -> None:
         """Write the rows of streams that can be read on."""
-        for format, opened, framer in turn:
-            tracked = self._open.get(opened.stream)
-            if tracked is None:
-                tracked = _Tracked(Outcome(self.source, 0, 0, format.label, first=0))
-                self._open[opened.stream] = tracked
-            plan = task.plan_of(format)
-            fast = load_fast_path(format, max(opened.bytes_ahead, 0))
-            reader = self._blocks.get(format.label)
-            if reader is None or not reader.fits(plan, fast):
-                reader = self._blocks[format.label] = BlockReader(plan, fast)
-            held = _held_of(opened)
-            seen = _SeenBytes(tracked, opened, held)
-            for block in opened.blocks(framer, fast and fast.scan_frames):
-                for batch in reader.read([(opened, block)]):
-                    if batch.num_rows:
-                        task.write_batch(format, batch, tracked.outcome, seen)
-            reader.let_go()
-            tracked.remember(framer, held)
+        by_format: dict[str, list[Grown]] = {}
+        for one in turn:
+            by_format.setdefault(one.format.label, []).append(one)
+        for some in by_format.values():
+            self._write_streams(some, task)
+
+    def _write_streams(self, some: Sequence[Grown], task: BronzeTask) -> None:
+        """Write the rows of streams of one format, which are read together: each has few."""
+        format = some[0].format
+        plan = task.plan_of(format)
+        fast = load_fast_path(format, sum(max(one.opened.bytes_ahead, 0) for one in some))
+        reader = self._blocks.get(format.label)
+        if reader is None or not reader.fits(plan, fast):
+            reader = self._blocks[format.label] = BlockReader(plan, fast)
+        # Blocks take along what is held.
+        held = {one.opened.stream: _held_of(one.opened) for one in some}
+        parts = [
+            (one.opened, block)
+            for one in some
+            for block in one.opened.blocks(one.framer, fast and fast.scan_frames)
+        ]
+        for _, same in groupby(parts, key=lambda part: id(part[1].data)):
+            read = list(same)
+            self._write_rows(format, reader.read(read), read, held, task)
+        reader.let_go()
+        for one in some:
+            self._tracked(format, one.opened).remember(one.framer, held[one.opened.stream])
+
+    def _write_rows(
+        self,
+        format: Format,
+        batches: Sequence[pa.RecordBatch],
+        parts: Sequence[Part],
+        held: Mapping[str, _Held],
+        task: BronzeTask,
+    ) -> None:
+        """Write the rows of blocks, of which those of a stream follow each other."""
+        opened: list[Any] = []
+        bounds = [0]
+        for one, block in parts:
+            if opened and opened[-1] is one:
+                bounds[-1] += len(block.offsets)
+            elif len(block.offsets):
+                opened.append(one)
+                bounds.append(bounds[-1] + len(block.offsets))
+        if opened:
+            tracked = [self._tracked(format, one) for one in opened]
+            seen = [
+                _SeenBytes(each, one, held[one.stream])
+                for each, one in zip(tracked, opened, strict=True)
+            ]
+            outcomes = [each.outcome for each in tracked]
+            task.write_streams(format, pa.concat_batches(batches), outcomes, bounds, seen)
+
+    def _tracked(self, format: Format, opened: Any) -> _Tracked:
+        tracked = self._open.get(opened.stream)
+        if tracked is None:
+            tracked = _Tracked(Outcome(self.source, 0, 0, format.label, first=0))
+            self._open[opened.stream] = tracked
+        return tracked
 
     def _settle(self) -> None:
         """Give the streams that have ended their last ledgers."""
