@@ -13,7 +13,7 @@ from wireyard.formats.property_rows import property_text
 from wireyard.layers.endpoints import connection_of
 from wireyard.layers.rmp import QoS
 from wireyard.layers.rmp.chain import key_of
-from wireyard.layers.steps import Key
+from wireyard.layers.stages import Key
 
 __all__ = ["PAYLOAD", "jmq_packets", "mqtt_packets", "rmp_packets"]
 

@@ -39,7 +39,7 @@ from wireyard.layers.rmp.counters import Drops
 from wireyard.layers.rmp.events import RequestDone
 from wireyard.layers.rmp.numbers import Hold, Numbers
 from wireyard.layers.rmp.requests import Request, Requests
-from wireyard.layers.steps import Chain, Found, Key, Step, run_chain
+from wireyard.layers.stages import Chain, Found, Key, Stage, run_chain
 
 ROUNDS = 5
 EVENTS = 30_000
@@ -249,7 +249,7 @@ def steps(name: str, chain: Chain, packets: Sequence[tuple[Key, Row]]) -> dict[s
     return {**cases, f"{name}, the whole chain": again(whole)}
 
 
-def go_through(step: Step, keys: Sequence[Sequence[Any]]) -> Case:
+def go_through(step: Stage, keys: Sequence[Sequence[Any]]) -> Case:
     """Return a step over the records of each key."""
 
     def work() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from wireyard.formats.base import Row
-from wireyard.layers.steps import Chain, Dropped, Fact, Key, Note
+from wireyard.layers.stages import Chain, Dropped, Fact, Key, KeyedRecord
 
 Rows = dict[str, list[Row]]
 
@@ -32,7 +32,7 @@ def run_dealt(chain: Chain, packets: Iterable[tuple[Key, Row]], seed: int) -> Ro
                 match found:
                     case Fact(table, row):
                         tables[table].append(row)
-                    case Note(step, other, order, record):
+                    case KeyedRecord(step, other, order, record):
                         assert list(chain).index(step) > list(chain).index(name)
                         records[step][other].append((order, pickle.dumps(record)))
                     case Dropped():

@@ -10,7 +10,7 @@ import pytest
 from tests.layers.dealing import run_dealt
 from wireyard.layers.jmq.chain import CHAIN as JMS
 from wireyard.layers.mqtt.derive import CHAIN as MQTT
-from wireyard.layers.steps import Chain, Dropped, Fact, Found, Note, run_chain
+from wireyard.layers.stages import Chain, Dropped, Fact, Found, KeyedRecord, run_chain
 
 
 def split(rows: Iterator[dict[str, Any]]) -> Iterator[Found]:
@@ -18,15 +18,15 @@ def split(rows: Iterator[dict[str, Any]]) -> Iterator[Found]:
     many = 0
     for row in rows:
         many += 1
-        yield Note("count", (row["number"] % 3,), (-row["number"],), row["number"])
-        yield Note("end", ("all",), (row["number"], row["source"]), row["number"])
+        yield KeyedRecord("count", (row["number"] % 3,), (-row["number"],), row["number"])
+        yield KeyedRecord("end", ("all",), (row["number"], row["source"]), row["number"])
     yield Dropped("MAX_ROWS", many)
 
 
 def count(numbers: Iterator[int]) -> Iterator[Found]:
     found = list(numbers)
     yield Fact("counts", {"numbers": found})
-    yield Note("end", ("sums",), (sum(found),), sum(found))
+    yield KeyedRecord("end", ("sums",), (sum(found),), sum(found))
 
 
 def end(numbers: Iterator[int]) -> Iterator[Found]:
@@ -60,7 +60,7 @@ def test_packets_of_a_key_come_to_one_call() -> None:
 @pytest.mark.parametrize("step", ["split", "count", "other"])
 def test_notes_are_for_steps_behind(step: str) -> None:
     def leave(rows: Iterator[Any]) -> Iterator[Found]:
-        yield Note(step, (), (), None)
+        yield KeyedRecord(step, (), (), None)
 
     with pytest.raises(KeyError):
         run_chain({"split": split, "count": leave}, ROWS)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wireyard.layers.steps import Dropped, Fact, Found, Note
+from wireyard.layers.stages import Dropped, Fact, Found, KeyedRecord
 from wireyard.layers.tables import fact_table, with_times
 from wireyard.spark.steps import NOTES, order_bytes, run_step, values_of
 
@@ -52,7 +52,7 @@ def follow(records: Iterator[dict[str, Any]]) -> Iterator[Found]:
     for number, row in enumerate(records):
         yield Fact("sessions", {"client": row["name"], "packets": number, "opened_ns": 1999,
                                 "source": row["key"]})  # fmt: skip
-        yield Note("later", (row["key"],), (-number,), [row["name"]])
+        yield KeyedRecord("later", (row["key"],), (-number,), [row["name"]])
         yield Dropped("MAX_NAMES", 2)
 
 

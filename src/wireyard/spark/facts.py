@@ -4,7 +4,7 @@ Every key of the layers begins with the source, but for JMS messages, which seve
 show. So facts are made of some inputs, and those of others stay as they are.
 
 MQTT and JMQ have columns (``spark.mqtt_facts``, ``spark.jmq_facts``). Of RMP, and of JMS messages
-that several inputs show, steps (``wireyard.layers.steps``) go through records: Spark deals what a
+that several inputs show, steps (``wireyard.layers.stages``) go through records: Spark deals what a
 step takes to tasks by its key, in its order, and a task goes through its keys one after the other.
 What follows it writes to files of its own, as the tasks of the bronze stage do; notes for a later
 step too, from which they are dealt anew. There is one Python call a task and step, and a task holds
@@ -31,13 +31,13 @@ from wireyard.layers.destinations import NEEDED as COUNTED
 from wireyard.layers.destinations import count_messages, destinations
 from wireyard.layers.frame_files import FrameFiles
 from wireyard.layers.jmq.columns import producers_of_keys
-from wireyard.layers.jmq.hops import HOP_STEPS
+from wireyard.layers.jmq.hops import HOP_STAGES
 from wireyard.layers.latencies import DELAYS, delayed, latencies
 from wireyard.layers.latencies import NEEDED as LATENCY_NEEDED
 from wireyard.layers.rmp.chain import CHAIN as RMP
 from wireyard.layers.rmp.chain import derive_tables as rmp_tables
 from wireyard.layers.rmp.observer import NEEDED as RMP_NEEDED
-from wireyard.layers.steps import Chain, Step
+from wireyard.layers.stages import Chain, Stage
 from wireyard.layers.tables import FACTS, TABLES, fact_table, with_times
 from wireyard.spark.exchange import EXCHANGE, dump, dump_frame_files, load
 from wireyard.spark.fact_tasks import dropped_rows, note_file, run_tasks, write_tables
@@ -126,7 +126,7 @@ def write_facts(
     staging, sources = lake.staged(""), [each.source for each in inputs]
     jms = {name: files[name] for name in JMS_FORMATS if files.get(name)}
     stage.take(write_jmq_facts(runner, staging, jms, streams, sources))
-    stage.run(HOP_STEPS)
+    stage.run(HOP_STAGES)
     rmp = files.get("rmp", ())
     sizes = [measure(path) for path in rmp]
     if sum(rows for rows, _ in sizes) <= FEW and sum(size for _, size in sizes) <= _FEW_BYTES:
@@ -295,7 +295,7 @@ class _Stage:
                 self.take(_here(paths, self._work(step, packed=True)).to_pylist())
             self._delete(paths)
 
-    def by_tasks(self, rows: DataFrame, step: Step, *, packed: bool) -> list[Mapping[str, Any]]:
+    def by_tasks(self, rows: DataFrame, step: Stage, *, packed: bool) -> list[Mapping[str, Any]]:
         """Have Spark run a step; return what its tasks have written."""
         from wireyard.spark.types import spark_schema
 
@@ -305,7 +305,7 @@ class _Stage:
         )
         return found
 
-    def _work(self, step: Step, *, packed: bool) -> _Work:
+    def _work(self, step: Stage, *, packed: bool) -> _Work:
         return partial(run_step, step=step, packed=packed, staging=self._lake.staged(""))
 
     def take(self, found: Iterable[Mapping[str, Any]]) -> None:

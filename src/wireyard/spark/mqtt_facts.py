@@ -39,7 +39,7 @@ from wireyard.layers.mqtt.messages import marks_of
 from wireyard.layers.mqtt.packets import Ints, KnownStream, Part, new_secret
 from wireyard.layers.mqtt.published import DELIVERED, SENT, Clients
 from wireyard.layers.mqtt.records import TopicKey
-from wireyard.layers.steps import Note
+from wireyard.layers.stages import KeyedRecord
 from wireyard.spark.exchange import dump, load, narrowed, read_part, remove, write_parts
 from wireyard.spark.fact_tasks import dropped_rows, note_file, run_tasks, write_tables
 from wireyard.spark.lake import Input
@@ -281,7 +281,7 @@ class _Large:
         ]
         delivered = list(run_tasks(runner, tasks, partial(_deliver, shared=shared, files=files_of)))
         remove(path for path, _ in files_of)
-        notes: list[Note] = []
+        notes: list[KeyedRecord] = []
         for one in delivered:
             if one["name"] == _NOTES:
                 notes += load(one["file"])
@@ -453,7 +453,7 @@ def _deliver(
     found = deliver(sent, delivered, topics, clients, streams)
     yield from _write_facts(_all(found.tables), shared.staging)
     yield from dropped_rows(found.dropped)
-    yield note_file(_NOTES, dump(shared.staging, found.notes))
+    yield note_file(_NOTES, dump(shared.staging, found.records))
 
 
 def _renumbered(table: pa.Table, first: int) -> pa.Table:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from wireyard.formats.base import Row
 from wireyard.layers.frame_files import FrameFiles
-from wireyard.layers.steps import Fact, Found, Note, Order, Step
+from wireyard.layers.stages import Fact, Found, KeyedRecord, Order, Stage
 from wireyard.layers.tables import fact_table, with_times
 from wireyard.spark.exchange import load_frame_files
 from wireyard.spark.parts import PartFile
@@ -57,7 +57,7 @@ _LOWEST: Final = 1 << 63
 
 
 def run_step(
-    batches: Iterator[pa.RecordBatch], step: Step, packed: bool, staging: str
+    batches: Iterator[pa.RecordBatch], step: Stage, packed: bool, staging: str
 ) -> Iterator[pa.RecordBatch]:
     """Write what follows from the records of some keys; yield what was written. For `mapInArrow`.
 
@@ -117,7 +117,7 @@ def _as_dicts(column: pa.Array) -> list[Any]:
     return values
 
 
-def write_notes(notes: Iterable[Note], staging: str) -> Iterator[Row]:
+def write_notes(notes: Iterable[KeyedRecord], staging: str) -> Iterator[Row]:
     """Write notes for later steps; yield what was written."""
     files = _Files(staging)
     for note in notes:
@@ -139,10 +139,10 @@ class _Files:
 
     def add(self, found: Found) -> None:
         """Take what a step yields."""
-        if isinstance(found, Note):
-            file = self._notes.get(found.step)
+        if isinstance(found, KeyedRecord):
+            file = self._notes.get(found.stage)
             if file is None:
-                file = self._notes[found.step] = _File(f"{self._staging}/{NOTES}", _note_batch)
+                file = self._notes[found.stage] = _File(f"{self._staging}/{NOTES}", _note_batch)
             file.add(found)
         elif isinstance(found, Fact):
             table, row = found
@@ -198,10 +198,10 @@ class _File:
         self.sources: set[str] = set()
         """Those of its rows."""
 
-    def add(self, one: Row | Note) -> None:
+    def add(self, one: Row | KeyedRecord) -> None:
         self.things += 1
         self._held.append(one)
-        if not isinstance(one, Note):
+        if not isinstance(one, KeyedRecord):
             self.sources.add(one["source"])
             self._held_bytes += len(one.get("body") or b"")
         if len(self._held) == BATCH_ROWS or self._held_bytes > _BATCH_BYTES:
@@ -225,7 +225,7 @@ def _fact_batch(table: str, files: FrameFiles, rows: list[Row]) -> pa.RecordBatc
     return batch
 
 
-def _note_batch(notes: list[Note]) -> pa.RecordBatch:
+def _note_batch(notes: list[KeyedRecord]) -> pa.RecordBatch:
     keys = [repr(note.key) for note in notes]
     orders = [order_bytes(note.order) for note in notes]
     records = [pickle.dumps(note.record, pickle.HIGHEST_PROTOCOL) for note in notes]

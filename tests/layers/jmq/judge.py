@@ -17,7 +17,7 @@ from wireyard.formats.rows import rows_to_batch
 from wireyard.layers.endpoints import connection_of
 from wireyard.layers.jmq import columns
 from wireyard.layers.jmq.chain import CHAIN
-from wireyard.layers.steps import Derived, run_chain
+from wireyard.layers.stages import Derived, run_chain
 from wireyard.layers.tables import TABLES
 from wireyard.schema import CAPTURED, COMMON
 

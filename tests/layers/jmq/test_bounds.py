@@ -18,7 +18,7 @@ from wireyard.layers.jmq.records import MAX_TEXT
 from wireyard.layers.jmq.requests import MAX_WAITING
 from wireyard.layers.jmq.sender import MAX_TRANSACTIONS
 from wireyard.layers.jmq.walk import MAX_CONNECTIONS, Walk
-from wireyard.layers.steps import run_chain
+from wireyard.layers.stages import run_chain
 
 MANY = 1_000_000
 HOME = "wireyard.layers.jmq"

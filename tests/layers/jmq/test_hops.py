@@ -19,7 +19,7 @@ from wireyard.layers.jmq import hops as module
 from wireyard.layers.jmq.chain import CHAIN, derive_tables
 from wireyard.layers.jmq.clocks import CONTRADICTION, ONE_WAY
 from wireyard.layers.jmq.hops import FOLLOWS, HOPS, UNKNOWN
-from wireyard.layers.steps import run_chain
+from wireyard.layers.stages import run_chain
 
 DAY_NS = 86_400_000 * MS
 

@@ -18,7 +18,7 @@ from wireyard.layers.mqtt.columns import derive_columns
 from wireyard.layers.mqtt.deliveries import VERDICTS
 from wireyard.layers.mqtt.derive import CHAIN, derive_tables
 from wireyard.layers.mqtt.directions import known_streams, sides_of
-from wireyard.layers.steps import Key
+from wireyard.layers.stages import Key
 from wireyard.layers.tables import TABLES
 from wireyard.schema import CAPTURED, COMMON
 

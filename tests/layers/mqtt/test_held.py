@@ -17,7 +17,7 @@ from wireyard.layers.mqtt.derive import follow_clients
 from wireyard.layers.mqtt.directions import known_streams, sides_of
 from wireyard.layers.mqtt.observer import MAX_LINGERING, Observer
 from wireyard.layers.mqtt.records import Attempt, ConnectionRecord, Message
-from wireyard.layers.steps import Fact, Note
+from wireyard.layers.stages import Fact, KeyedRecord
 
 Row = dict[str, Any]
 
@@ -49,8 +49,8 @@ def test_messages_that_are_done_are_not_held() -> None:
     gc.collect()  # what other tests have left
     before, most, noted = alive(Message, Attempt), 0, Counter[str]()
     for place, found in enumerate(follow_clients(_all(first, repeated(capture, 5000)))):
-        if isinstance(found, Note):
-            noted[found.step] += 1
+        if isinstance(found, KeyedRecord):
+            noted[found.stage] += 1
         if place % 5000 == 0:
             most = max(most, alive(Message, Attempt) - before)
     assert noted == {"deliveries": 6 * 5000, "subscribers": 2}

@@ -17,7 +17,7 @@ from wireyard.layers.mqtt.directions import known_streams, sides_of
 from wireyard.layers.mqtt.observer import Observer
 from wireyard.layers.mqtt.records import Client, FlowEvent, Message, content_of
 from wireyard.layers.records import Position
-from wireyard.layers.steps import Key
+from wireyard.layers.stages import Key
 
 Row = dict[str, Any]
 

@@ -17,7 +17,7 @@ from tests.layers.mqtt.make import MS, Capture, dealt, pair, tables_of, unordere
 from tests.layers.mqtt.recorded import capture_of, rows_of, streams_of
 from wireyard.layers.mqtt import deliveries, derive, expected, subscriptions
 from wireyard.layers.mqtt.connection import Stream
-from wireyard.layers.mqtt.deliveries import content_note
+from wireyard.layers.mqtt.deliveries import content_record
 from wireyard.layers.mqtt.derive import CHAIN, derive_tables
 from wireyard.layers.mqtt.directions import sides_of
 from wireyard.layers.mqtt.expected import Audience
@@ -28,11 +28,11 @@ from wireyard.layers.mqtt.records import (
     Message,
     Subscribed,
     ValueChange,
-    value_notes,
+    value_records,
 )
-from wireyard.layers.mqtt.retained import attempt_note, keep_values
+from wireyard.layers.mqtt.retained import attempt_record, keep_values
 from wireyard.layers.records import Position
-from wireyard.layers.steps import Fact, Found, Note
+from wireyard.layers.stages import Fact, Found, KeyedRecord
 
 Row = dict[str, Any]
 
@@ -224,14 +224,14 @@ def test_subscriptions_that_are_too_many_match_nothing(monkeypatch: pytest.Monke
 # --- values and conversations ---------------------------------------------------------------
 
 
-def values_of(records: Iterable[Note]) -> list[Found]:
+def values_of(records: Iterable[KeyedRecord]) -> list[Found]:
     ordered = sorted(records, key=lambda note: note.order)
     return list(keep_values(note.record for note in ordered))
 
 
-def change(place: int, payload: bytes) -> Note:
+def change(place: int, payload: bytes) -> KeyedRecord:
     one = ValueChange(client("p"), "t", payload, 1, at(place), at(place), at(place), None, 9)
-    (note,) = value_notes(one)
+    (note,) = value_records(one)
     return note
 
 
@@ -239,14 +239,14 @@ def test_a_value_that_was_handed_over_was_set_a_while_ago_at_most() -> None:
     """It may be on its way while the next ones come, but not while many do."""
     sent = [change(place, b"%d" % place) for place in range(20)]
     attempts = [
-        attempt_note(Attempt(at(place), client("s"), "t", content, 1, True))
+        attempt_record(Attempt(at(place), client("s"), "t", content, 1, True))
         for place, content in ((30, b"19"), (31, b"4"), (32, b"3"), (7, b"7"), (6, b"7"))
     ]
     found = values_of([*sent, *attempts])
     setters = {
         note.record.at.ns: note.record.setter and note.record.setter.ns
         for note in found
-        if isinstance(note, Note)
+        if isinstance(note, KeyedRecord)
     }
     assert setters == {30: 19, 31: 4, 32: None, 7: 7, 6: None}
     rows = [one.row for one in found if isinstance(one, Fact)]
@@ -290,7 +290,7 @@ def test_records_are_packed_as_they_are() -> None:
 def test_contents_of_a_topic_come_one_after_the_other() -> None:
     """Their hash stands before the position, so all that one step holds is of one content."""
     notes = [
-        content_note(Attempt(at(place), client("c"), "t", b"%d" % (place % 3), 0, False))
+        content_record(Attempt(at(place), client("c"), "t", b"%d" % (place % 3), 0, False))
         for place in range(9)
     ]
     notes.sort(key=lambda note: note.order)

@@ -1,17 +1,17 @@
-"""From the packets of captures to the rows of tables: the steps, each with its key.
+"""From the packets of captures to the rows of tables: the stages, each with its key.
 
 1. ``connections``, key: source and connection. Logins, requests and replies, what consumers hold,
-   pauses. The one step that follows packets, with what `Walk` remembers.
+   pauses. The one stage that follows packets, with what `Walk` remembers.
 2. ``transactions``, key: source, broker and transaction id. An XA transaction may be begun on one
    connection and ended on another. What was sent or acknowledged in it learns how it ended.
 3. ``messages``, key: source and message. Its deliveries learn who sent it, and which broker brought
    it to their consumer.
 4. ``conversations``, key: source and JMSReplyTo. Messages there, and those that ask for them.
 5. ``numbers``, key: source, host and side. What a sender numbered and nobody saw.
-6. ``hops`` and the steps of ``hops.py``, key: message, whatever the source. When it was seen where.
+6. ``hops`` and the stages of ``hops.py``, key: message, whatever the source. When it was where.
 
-What a step has to know first stands first in its order, so none but the first and the fourth
-remembers more than one thing of each kind.
+The records that a stage needs first stand first in its order, so none but the first and the
+fourth remembers more than one thing of each kind.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from wireyard.formats.base import Row
 from wireyard.layers.endpoints import connection_of
 from wireyard.layers.jmq.conversations import ConversationMessage, conversations, may_answer
 from wireyard.layers.jmq.delivery import DELIVERY
-from wireyard.layers.jmq.hops import HOP_STEPS, seen
+from wireyard.layers.jmq.hops import HOP_STAGES, seen
 from wireyard.layers.jmq.records import RULES, Delivery, Output, Relay, Run, Sending, Use
 from wireyard.layers.jmq.requests import OK
 from wireyard.layers.jmq.rows import (
@@ -40,15 +40,15 @@ from wireyard.layers.jmq.sequences import gaps
 from wireyard.layers.jmq.transaction import TRANSACTION_OUTCOMES, Transaction
 from wireyard.layers.jmq.walk import Walk
 from wireyard.layers.records import Violation, violation_row
-from wireyard.layers.steps import (
+from wireyard.layers.stages import (
     Chain,
     Derived,
     Dropped,
     Fact,
     Found,
-    Note,
+    KeyedRecord,
     fact_of,
-    note_of,
+    keyed_record,
     run_chain,
 )
 from wireyard.layers.tables import TABLES
@@ -106,7 +106,7 @@ def _flush(output: Output, uses: Iterator[int]) -> Iterator[Found]:
         yield fact_of(("conversations", conversation_row("control", exchange)))
     for use in output.uses:
         key = use.at.source, use.server, use.transaction_id
-        yield note_of((_TRANSACTIONS, key, (_USED, *use.at.order, next(uses)), use))
+        yield keyed_record((_TRANSACTIONS, key, (_USED, *use.at.order, next(uses)), use))
     for sending in output.sendings:
         yield _sent(sending) if sending.transaction_id is None else _decided_later(sending)
     for delivery in output.deliveries:
@@ -114,28 +114,28 @@ def _flush(output: Output, uses: Iterator[int]) -> Iterator[Found]:
     for relay in output.relays:
         if relay.kind == "relayed":
             order = _DELIVERED, relay.consumer_id, _RELAYED, *relay.at.order
-            yield Note(_MESSAGES, (relay.at.source, relay.message_key), order, relay)
+            yield KeyedRecord(_MESSAGES, (relay.at.source, relay.message_key), order, relay)
         yield seen(relay)
     for run in output.runs:
         sender = run.at.source, run.host, run.from_client
-        yield Note(_NUMBERS, sender, (run.start, run.kind, *run.at.order), run)
+        yield KeyedRecord(_NUMBERS, sender, (run.start, run.kind, *run.at.order), run)
     output.clear()
 
 
-def _decided_later(one: Sending | Delivery) -> Note:
+def _decided_later(one: Sending | Delivery) -> KeyedRecord:
     key = one.at.source, one.server, one.transaction_id
-    return note_of((_TRANSACTIONS, key, (_WAITING,), one))
+    return keyed_record((_TRANSACTIONS, key, (_WAITING,), one))
 
 
-def _sent(sending: Sending) -> Note:
+def _sent(sending: Sending) -> KeyedRecord:
     key = sending.at.source, sending.message_key
-    return note_of((_MESSAGES, key, (_SENT, *sending.at.order), sending))
+    return keyed_record((_MESSAGES, key, (_SENT, *sending.at.order), sending))
 
 
-def _received(delivery: Delivery) -> Note:
+def _received(delivery: Delivery) -> KeyedRecord:
     key = delivery.at.source, delivery.message_key
     order = _DELIVERED, delivery.consumer_id, _RECEIVED, *delivery.at.order
-    return note_of((_MESSAGES, key, order, delivery))
+    return keyed_record((_MESSAGES, key, order, delivery))
 
 
 # --- transactions ---------------------------------------------------------------------------
@@ -221,10 +221,10 @@ def _conversation_messages(message: Sending) -> Iterator[Found]:
     source, order = message.at.source, message.at.order
     if may_answer(message):
         one = ConversationMessage(message, is_request=False)
-        yield Note(_CONVERSATIONS, (source, message.destination), (*order, _REPLIES), one)
+        yield KeyedRecord(_CONVERSATIONS, (source, message.destination), (*order, _REPLIES), one)
     if message.reply_to is not None:
         one = ConversationMessage(message, is_request=True)
-        yield Note(_CONVERSATIONS, (source, message.reply_to), (*order, _REQUESTS), one)
+        yield KeyedRecord(_CONVERSATIONS, (source, message.reply_to), (*order, _REQUESTS), one)
 
 
 # --- numbers --------------------------------------------------------------------------------
@@ -246,10 +246,10 @@ CHAIN: Final[Chain] = MappingProxyType(
         _MESSAGES: _messages,
         _CONVERSATIONS: conversations,
         _NUMBERS: _numbers,
-        **HOP_STEPS,
+        **HOP_STAGES,
     }
 )
-"""What JMQ packets and GPackets say, step by step; the key of packets is their connection."""
+"""What JMQ packets and GPackets say, stage by stage; the key of packets is their connection."""
 
 _EMPTY = {
     table: dict.fromkeys(column.name for column in TABLES[table])

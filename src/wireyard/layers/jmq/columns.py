@@ -1,6 +1,6 @@
 """The columnar engine of JMQ packets and GPackets: bronze columns in, tables of facts out.
 
-It makes the rows that the chain of scalar steps makes (``chain.py``), which is the reference and
+It makes the rows that the chain of scalar stages makes (``chain.py``), which is the reference and
 judges it. The phases, each with its key:
 
 1. ``connections`` (`follow_connections`), key: source and connection.
@@ -38,7 +38,7 @@ from wireyard.layers.jmq.hop_columns import (
     records_of,
     stand_for_messages,
 )
-from wireyard.layers.jmq.hops import HOP_STEPS, seen
+from wireyard.layers.jmq.hops import HOP_STAGES, seen
 from wireyard.layers.jmq.message_columns import (
     Joined,
     find_gaps,
@@ -48,7 +48,7 @@ from wireyard.layers.jmq.message_columns import (
 from wireyard.layers.jmq.records import Delivery, Relay, Sending
 from wireyard.layers.jmq.transaction_columns import Ended, follow_transactions
 from wireyard.layers.jmq.walk import NEEDED
-from wireyard.layers.steps import Chain, Derived, Found, run_chain
+from wireyard.layers.stages import Chain, Derived, Found, run_chain
 from wireyard.layers.tables import fact_table
 
 __all__ = [
@@ -175,8 +175,8 @@ def derive_columns(
 
 
 def hops_of_several(records: Iterable[Sending | Delivery | Relay]) -> Derived[list[Row]]:
-    """Run the scalar steps of ``hops.py`` over messages that several sources show."""
-    chain: Chain = {"records": _pass_on, **HOP_STEPS}
+    """Run the scalar stages of ``hops.py`` over messages that several sources show."""
+    chain: Chain = {"records": _pass_on, **HOP_STAGES}
     return run_chain(chain, (((), record) for record in records))  # type: ignore[misc]
 
 

@@ -1,6 +1,6 @@
 """The walk of one connection: its packets in the order of time, both directions; facts come out.
 
-The key of this step is the connection. All that it remembers is what is under way: requests that
+The key of this stage is the connection. All that it remembers is what is under way: requests that
 wait, messages that consumers hold, pauses, open transactions. Each has a cap, and what a cap makes
 it forget is counted.
 """

@@ -1,6 +1,6 @@
 """JMS requests and their replies: messages that name where the answer is to go, and the answers.
 
-The key of this step is where the replies go, the request's JMSReplyTo.
+The key of this stage is where the replies go, the request's JMSReplyTo.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from wireyard.layers.jmq.records import Exchange, Sending
 from wireyard.layers.jmq.rows import conversation_row
-from wireyard.layers.steps import Dropped, Fact, Found
+from wireyard.layers.stages import Dropped, Fact, Found
 
 __all__ = [
     "MAX_REMEMBERED",

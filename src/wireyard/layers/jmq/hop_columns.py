@@ -1,7 +1,7 @@
 """The last phase of the columnar engine, key: message. When each message was seen where.
 
 What one clock has timed makes rows here. A message that several captures show needs clocks
-(``clocks.py``): its records are returned for the scalar steps of ``hops.py``.
+(``clocks.py``): its records are returned for the scalar stages of ``hops.py``.
 """
 
 from __future__ import annotations
@@ -392,7 +392,7 @@ _POSITION: Final = ("stream", "offset", "frame", "ns")
 def records_of(
     sendings: pa.Table, deliveries: pa.Table, relays: pa.Table
 ) -> Iterator[Sending | Delivery | Relay]:
-    """Yield records as the scalar steps take them, few at a time in memory."""
+    """Yield records as the scalar stages take them, few at a time in memory."""
     for table, make in ((sendings, _sending), (deliveries, _delivery), (relays, _relay)):
         for batch in table.to_batches(max_chunksize=4096):
             yield from map(make, batch.to_pylist())

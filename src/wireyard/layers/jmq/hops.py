@@ -3,7 +3,7 @@
 The wire has no room for timestamps (open issue 2 of the specification, errata 37); captures have
 them. A message that several captures show, taken at different points, is one message: its hops are
 put in one order, once it is known how far the clocks of the points differ (``clocks.py``). These
-are the steps, each with its key:
+are the stages, each with its key:
 
 1. ``hops``, key: message, of all sources. What one clock has timed makes rows at once.
 2. ``spans``, key: capture points and window. How much the times of packets differ that two saw.
@@ -36,12 +36,12 @@ from wireyard.layers.jmq.clocks import (
 )
 from wireyard.layers.jmq.records import Delivery, Relay, Sending
 from wireyard.layers.records import Position
-from wireyard.layers.steps import Dropped, Found, Key, Note, Step, fact_of, note_of
+from wireyard.layers.stages import Dropped, Found, Key, KeyedRecord, Stage, fact_of, keyed_record
 
 __all__ = [
     "FOLLOWS",
     "HOPS",
-    "HOP_STEPS",
+    "HOP_STAGES",
     "MAX_POINTS",
     "MAX_SIGHTINGS",
     "OF_MESSAGE",
@@ -142,19 +142,19 @@ class PointWindow(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """The window as the key of a step."""
+        """The window as the key of a stage."""
         return (*self.points, self.point, self.number)
 
 
 # --- one message ----------------------------------------------------------------------------
 
 
-def seen(record: Sending | Relay | Delivery) -> Note:
+def seen(record: Sending | Relay | Delivery) -> KeyedRecord:
     """Leave a record for the hops of its message."""
     at = record.at
     consumer_id = 0 if isinstance(record, Sending) else record.consumer_id
     order = at.source, *at.order, consumer_id
-    return note_of(("hops", (record.message_key,), order, record))
+    return keyed_record(("hops", (record.message_key,), order, record))
 
 
 def _hops(records: Iterator[Sending | Relay | Delivery]) -> Iterator[Found]:
@@ -184,18 +184,18 @@ def _hops(records: Iterator[Sending | Relay | Delivery]) -> Iterator[Found]:
 def _pass_on(
     message_key: str, seen: Sequence[Sighting], points: tuple[str, ...]
 ) -> Iterator[Found]:
-    """Pass sightings on to their windows, and those without a time to the last step."""
+    """Pass sightings on to their windows, and those without a time to the last stage."""
     differences = _differences(points, seen)
     for ordinal, one in enumerate(seen):
         if one.at.ns is None:
             timed = Timed(message_key, one, 0, _ONE_CLOCK)
-            yield Note("paths", (message_key,), (ordinal,), timed)
+            yield KeyedRecord("paths", (message_key,), (ordinal,), timed)
             continue
         point = points.index(one.at.source)
         window = PointWindow(points, point, one.at.ns // WINDOW_NS)
-        yield Note("spans", window.key, (), (window, differences.get(one, {})))
+        yield KeyedRecord("spans", window.key, (), (window, differences.get(one, {})))
         waiting = Waiting(message_key, one, point)
-        yield Note("windows", window.key, (_SIGHTING, message_key, ordinal), waiting)
+        yield KeyedRecord("windows", window.key, (_SIGHTING, message_key, ordinal), waiting)
 
 
 def _sightings(record: Sending | Relay | Delivery) -> Iterator[Sighting]:
@@ -263,7 +263,7 @@ def _spans(records: Iterator[tuple[PointWindow, Spans]]) -> Iterator[Found]:
             found[track] = widened(found.get(track), span)
     if of_key is not None:
         order = of_key.number, of_key.point
-        yield Note("clocks", of_key.points, order, (of_key, found))
+        yield KeyedRecord("clocks", of_key.points, order, (of_key, found))
 
 
 def _clocks(records: Iterator[tuple[PointWindow, Spans]]) -> Iterator[Found]:
@@ -277,7 +277,7 @@ def _clocks(records: Iterator[tuple[PointWindow, Spans]]) -> Iterator[Found]:
         if len(windows) == MAX_WINDOWS:
             dropped["MAX_WINDOWS"] += 1
             unknown = separate_clocks(len(points), ONE_WAY)
-            yield Note("windows", window.key, (_CLOCKS, "", 0), unknown)
+            yield KeyedRecord("windows", window.key, (_CLOCKS, "", 0), unknown)
             continue
         spans += len(found)
         if spans > MAX_SPANS:
@@ -288,7 +288,7 @@ def _clocks(records: Iterator[tuple[PointWindow, Spans]]) -> Iterator[Found]:
         yield Dropped(cap, things)
     for (point, number), known in clocks(len(points), windows).items():
         key = PointWindow(points, point, number).key
-        yield Note("windows", key, (_CLOCKS, "", 0), known)
+        yield KeyedRecord("windows", key, (_CLOCKS, "", 0), known)
 
 
 def _windows(records: Iterator[Clocks | Waiting]) -> Iterator[Found]:
@@ -297,7 +297,7 @@ def _windows(records: Iterator[Clocks | Waiting]) -> Iterator[Found]:
     assert known is None or isinstance(known, Clocks), "clocks come first"
     for ordinal, waiting in enumerate(records):
         if known is not None and isinstance(waiting, Waiting):
-            yield Note("paths", (waiting.message_key,), (ordinal,), Timed(*waiting, known))
+            yield KeyedRecord("paths", (waiting.message_key,), (ordinal,), Timed(*waiting, known))
 
 
 # --- rows -----------------------------------------------------------------------------------
@@ -392,7 +392,7 @@ def _row(ordinal: int, hop: Hop, before: tuple[int, Hop] | None, unknown: str | 
     }
 
 
-HOP_STEPS: Final[Mapping[str, Step]] = MappingProxyType(
+HOP_STAGES: Final[Mapping[str, Stage]] = MappingProxyType(
     {"hops": _hops, "spans": _spans, "clocks": _clocks, "windows": _windows, "paths": _rows}
 )
-"""The steps, which end the chain of JMQ packets."""
+"""The stages, which end the chain of JMQ packets."""

@@ -1,6 +1,6 @@
 """The phases behind transactions: messages, conversations and missing numbers.
 
-Each is a function of tables of records, and its key is that of the chain's step of the same name.
+Each is a function of tables of records, and its key is that of the chain's stage of the same name.
 Any partition by that key gives the same rows.
 """
 

@@ -1,8 +1,8 @@
 """The tables that follow from MQTT packets, by columns: the same as `derive_tables` makes of rows.
 
-The steps are those of ``wireyard.layers.mqtt.derive``. Of what is frequent, which is messages and
-their deliveries, each step takes and leaves columns; of what is rare, such as subscriptions, wills
-and what was missed, records, which the scalar steps take.
+The stages are those of ``wireyard.layers.mqtt.derive``. Of what is frequent, which is messages and
+their deliveries, each stage takes and leaves columns; of what is rare, such as subscriptions, wills
+and what was missed, records, which the scalar stages take.
 
 1. `track`, by client: what its packets do (`tracking`), and what that is to others (`published`).
 2. `match`, by broker: which subscriptions match which topics.
@@ -41,7 +41,7 @@ from wireyard.layers.mqtt.directions import (
     decide_sides,
     known_streams,
 )
-from wireyard.layers.mqtt.missing import MISSING, explain, link_note
+from wireyard.layers.mqtt.missing import MISSING, explain, link_record
 from wireyard.layers.mqtt.packets import Ints, KnownStream, Packets, Part, new_secret
 from wireyard.layers.mqtt.published import Clients, message_tables, published
 from wireyard.layers.mqtt.records import (
@@ -56,7 +56,7 @@ from wireyard.layers.mqtt.subscriptions import Topic, match_topics
 from wireyard.layers.mqtt.topics import topic_hash
 from wireyard.layers.mqtt.tracking import track_clients
 from wireyard.layers.records import Position
-from wireyard.layers.steps import Derived, Dropped, Fact, Found, Key, Note, Step
+from wireyard.layers.stages import Derived, Dropped, Fact, Found, Key, KeyedRecord, Stage
 from wireyard.layers.tables import fact_table
 
 __all__ = [
@@ -101,7 +101,7 @@ def derive_columns(
     sent, delivered = map(pa.concat_tables, zip(*messages, strict=True))
     matched = match([found])
     deliveries = deliver(sent, delivered, matched.topics(), matched.clients, known)
-    rest = explain_rest(deliveries.notes, matched.links)
+    rest = explain_rest(deliveries.records, matched.links)
     tables: defaultdict[str, list[pa.Table]] = defaultdict(list)
     parts = ({name: [part] for name, part in found.tables.items()}, deliveries.tables, rest.tables)
     for some in parts:
@@ -209,7 +209,7 @@ def known_of(
     ]
 
 
-# --- steps ----------------------------------------------------------------------------------
+# --- stages ---------------------------------------------------------------------------------
 
 
 def track(
@@ -314,39 +314,39 @@ def match(found: Sequence[Clients]) -> Matched:
         for one in match_topics(iter(of_broker)):
             if isinstance(one, Dropped):
                 matched.dropped[one.cap] += one.things
-            elif isinstance(one, Note) and one.step == DELIVERIES:
+            elif isinstance(one, KeyedRecord) and one.stage == DELIVERIES:
                 if isinstance(one.record, Subscribed):
                     matched.matching.setdefault(one.key, []).append(one.record)  # type: ignore[arg-type]
                 elif isinstance(one.record, Older):
                     matched.older.add(one.key)  # type: ignore[arg-type]
                 elif isinstance(one.record, Message):
                     matched.wills.append(waiting[one.record.sent])
-            elif isinstance(one, Note) and one.step == VALUES:
+            elif isinstance(one, KeyedRecord) and one.stage == VALUES:
                 matched.valued.add(one.key)  # type: ignore[arg-type]
     return matched
 
 
-_REST: Final[Mapping[str, Step]] = {MISSING: explain, CONVERSATIONS: converse}
+_REST: Final[Mapping[str, Stage]] = {MISSING: explain, CONVERSATIONS: converse}
 
 
 def explain_rest(
-    notes: Iterable[Note], links: Iterable[ConnectionRecord]
+    records: Iterable[KeyedRecord], links: Iterable[ConnectionRecord]
 ) -> Derived[list[pa.Table]]:
-    """Return the rows of what the steps before have left notes of."""
-    by_key: defaultdict[tuple[str, Key], list[Note]] = defaultdict(list)
-    for note in notes:
-        by_key[note.step, note.key].append(note)
+    """Return the rows of what the stages before have passed on."""
+    by_key: defaultdict[tuple[str, Key], list[KeyedRecord]] = defaultdict(list)
+    for record in records:
+        by_key[record.stage, record.key].append(record)
     for link in links:
         if link.accepted is not None:
             for name in link.served_as:
                 if (MISSING, (*link.client[:2], name)) in by_key:
-                    note = link_note(link, name)
-                    by_key[note.step, note.key].append(note)
+                    record = link_record(link, name)
+                    by_key[record.stage, record.key].append(record)
     rows: defaultdict[str, list[Row]] = defaultdict(list)
     dropped: Counter[str] = Counter()
-    for (step, _), of_key in by_key.items():
+    for (stage, _), of_key in by_key.items():
         of_key.sort(key=attrgetter("order"))
-        found: Iterable[Found] = _REST[step](note.record for note in of_key)
+        found: Iterable[Found] = _REST[stage](one.record for one in of_key)
         for one in found:
             if isinstance(one, Fact):
                 rows[one.table].append(one.row)

@@ -17,31 +17,31 @@ from typing import Final, NamedTuple, cast
 from zlib import crc32
 
 from wireyard.layers.mqtt.expected import Audience, Expected, assign, expected_deliveries
-from wireyard.layers.mqtt.missing import Progress, missing_note
-from wireyard.layers.mqtt.records import Attempt, Message, Subscribed, value_notes
+from wireyard.layers.mqtt.missing import Progress, missing_record
+from wireyard.layers.mqtt.records import Attempt, Message, Subscribed, value_records
 from wireyard.layers.mqtt.rows import conversation_row, delivery_row
 from wireyard.layers.records import Position
-from wireyard.layers.steps import Dropped, Fact, Found, Key, Note, fact_of, note_of
+from wireyard.layers.stages import Dropped, Fact, Found, Key, KeyedRecord, fact_of, keyed_record
 
 __all__ = [
     "CONVERSATIONS",
     "DELIVERIES",
     "MAX_WAITING",
     "VERDICTS",
-    "asked_note",
-    "content_note",
+    "asked_record",
+    "content_record",
     "converse",
     "deliver",
-    "message_notes",
-    "older_note",
-    "reply_note",
-    "request_note",
-    "subscribed_note",
+    "message_records",
+    "older_record",
+    "reply_record",
+    "request_record",
+    "subscribed_record",
 ]
 
 DELIVERIES: Final = "deliveries"
 _SUBSCRIBED, _OLDER, _ASKED, _CONTENT = range(4)
-"""The order of the notes."""
+"""The order of the records."""
 _ORDER_OF_OLDER: Final = (_OLDER, 0, 0, 0, "", 0)
 _AT_ONCE: Final = 1024
 """Records looked at together if they have different contents, which is faster."""
@@ -71,10 +71,10 @@ VERDICTS: Final[Mapping[str, str]] = MappingProxyType(
 """Where a message went, as seen from one subscriber."""
 
 
-def subscribed_note(topic: str, place: int, subscribed: Subscribed) -> Note:
-    """Note a subscription that matches a topic; of those that do, by its place."""
+def subscribed_record(topic: str, place: int, subscribed: Subscribed) -> KeyedRecord:
+    """Pass on a subscription that matches a topic; of those that do, by its place."""
     order = _SUBSCRIBED, place, *subscribed.asked.order
-    return Note(DELIVERIES, (*subscribed.client[:2], topic), order, subscribed)
+    return KeyedRecord(DELIVERIES, (*subscribed.client[:2], topic), order, subscribed)
 
 
 class Older(NamedTuple):
@@ -83,22 +83,22 @@ class Older(NamedTuple):
     topic: str
 
 
-def older_note(broker: Key, topic: str) -> Note:
+def older_record(broker: Key, topic: str) -> KeyedRecord:
     """Note, for a topic, that not all subscriptions of its broker were seen."""
-    return Note(DELIVERIES, (*broker, topic), _ORDER_OF_OLDER, Older(topic))
+    return KeyedRecord(DELIVERIES, (*broker, topic), _ORDER_OF_OLDER, Older(topic))
 
 
-def asked_note(request: Message) -> Note:
+def asked_record(request: Message) -> KeyedRecord:
     """Note, for the topic that a request wants its reply on, that there are requests."""
     key = (*request.client[:2], request.response_topic)
-    return Note(DELIVERIES, key, (_ASKED, 0, *request.sent.order), None)
+    return KeyedRecord(DELIVERIES, key, (_ASKED, 0, *request.sent.order), None)
 
 
-def content_note(one: Message | Attempt) -> Note:
-    """Note a message that was sent or delivered."""
+def content_record(one: Message | Attempt) -> KeyedRecord:
+    """Pass on a message that was sent or delivered."""
     at, client = one.sent if isinstance(one, Message) else one.at, one.client
     order = _CONTENT, crc32(one.content), *at.order
-    return note_of((DELIVERIES, (client.source, client.server, one.topic), order, one))
+    return keyed_record((DELIVERIES, (client.source, client.server, one.topic), order, one))
 
 
 def deliver(records: Iterator[Subscribed | Older | Message | Attempt | None]) -> Iterator[Found]:
@@ -122,7 +122,7 @@ def deliver(records: Iterator[Subscribed | Older | Message | Attempt | None]) ->
             audience, progress = Audience(subscriptions), Progress()
             for several in _by_content(rest):
                 yield from _deliver(several, audience, is_asked, progress, has_older)
-            yield from progress.notes()
+            yield from progress.records()
 
 
 def _by_content(records: Iterator[Message | Attempt]) -> Iterator[list[Message | Attempt]]:
@@ -150,7 +150,7 @@ def _deliver(
     attempts = [one for one in records if isinstance(one, Attempt)]
     attempts.sort(key=attrgetter("at"))
     if asked:
-        yield from (reply_note(one) for one in messages if one.origin == "publish")
+        yield from (reply_record(one) for one in messages if one.origin == "publish")
     expected = list(expected_deliveries(messages, audience))
     unexpected = _assign_all(expected, attempts)
     taken = _taken(expected, messages)
@@ -328,7 +328,7 @@ def _found(
         verdict = "undecided"
     elif certain := one.certain(taken):
         progress.missed.add(one.name)
-        yield missing_note(message, one.name, one.matching[0], certain, taken)
+        yield missing_record(message, one.name, one.matching[0], certain, taken)
         return
     else:
         verdict = "undecided"
@@ -383,16 +383,16 @@ class Asked(NamedTuple):
     message: Message
 
 
-def request_note(message: Message) -> Note:
-    """Note a request where its replies go."""
+def request_record(message: Message) -> KeyedRecord:
+    """Pass on a request where its replies go."""
     key = (*message.client[:2], message.response_topic, message.correlation_data)
-    return Note(CONVERSATIONS, key, (*message.sent.order, _REQUEST), Asked(message))
+    return KeyedRecord(CONVERSATIONS, key, (*message.sent.order, _REQUEST), Asked(message))
 
 
-def reply_note(message: Message) -> Note:
-    """Note a message that may be a reply, because others ask for replies on its topic."""
+def reply_record(message: Message) -> KeyedRecord:
+    """Pass on a message that may be a reply, because others ask for replies on its topic."""
     key = (*message.client[:2], message.topic, message.correlation_data)
-    return Note(CONVERSATIONS, key, (*message.sent.order, _REPLY), message)
+    return KeyedRecord(CONVERSATIONS, key, (*message.sent.order, _REPLY), message)
 
 
 def converse(records: Iterator[Message | Asked]) -> Iterator[Found]:
@@ -422,14 +422,14 @@ def _fact(request: Message, reply: Message | None) -> Fact:
     return Fact("conversations", conversation_row(request, reply))
 
 
-def message_notes(message: Message) -> Iterator[Note]:
-    """Note a message that a client sent, or a will that was published."""
+def message_records(message: Message) -> Iterator[KeyedRecord]:
+    """Pass on a message that a client sent, or a will that was published."""
     change = message.change()
     if change is not None:
-        yield from value_notes(change)
+        yield from value_records(change)
     if message.value is not None:
         message = replace(message, value=None)
-    yield content_note(message)
+    yield content_record(message)
     if message.response_topic is not None and message.origin == "publish":
-        yield asked_note(message)
-        yield request_note(message)
+        yield asked_record(message)
+        yield request_record(message)

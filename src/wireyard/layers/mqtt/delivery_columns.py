@@ -1,7 +1,7 @@
-"""Who got which message: the steps that take the messages of some topics, by columns.
+"""Who got which message: the stages that take the messages of some topics, by columns.
 
-What is rare goes to the scalar steps as records: retained values, deliveries that were expected for
-certain and never came, requests and replies.
+What is rare goes to the scalar stages as records: retained values, deliveries that were expected
+for certain and never came, requests and replies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from wireyard.layers.grouping import by_group, text_codes
 from wireyard.layers.mqtt import delivery_kernels as kernels
-from wireyard.layers.mqtt.deliveries import reply_note, request_note
+from wireyard.layers.mqtt.deliveries import reply_record, request_record
 from wireyard.layers.mqtt.delivery_grids import (
     NO_INTS,
     DeliveredColumns,
@@ -41,7 +41,7 @@ from wireyard.layers.mqtt.expected_kernels import (
     count_expected,
     find_expected,
 )
-from wireyard.layers.mqtt.missing import Passed, missing_note, passed_note
+from wireyard.layers.mqtt.missing import Passed, missing_record, passed_record
 from wireyard.layers.mqtt.missing_columns import connections_of, explain_absence
 from wireyard.layers.mqtt.numbering import Numbers, Positions, joined
 from wireyard.layers.mqtt.packets import NO_TIME, Ints, KnownStream
@@ -54,12 +54,12 @@ from wireyard.layers.mqtt.records import (
     TopicKey,
     ValueChange,
     content_of,
-    value_notes,
+    value_records,
 )
 from wireyard.layers.mqtt.records import Message as Sent
-from wireyard.layers.mqtt.retained import attempt_note, keep_values, new_subscription_note
+from wireyard.layers.mqtt.retained import attempt_record, keep_values, new_subscription_record
 from wireyard.layers.records import Position
-from wireyard.layers.steps import Fact, Found, Key, Note
+from wireyard.layers.stages import Fact, Found, Key, KeyedRecord
 from wireyard.layers.tables import fact_table
 
 __all__ = ["Deliveries", "Topics", "Will", "deliver"]
@@ -104,8 +104,8 @@ class Deliveries:
     """What was found of some topics."""
 
     tables: dict[str, list[pa.Table]]
-    notes: list[Note]
-    """For the steps behind."""
+    records: list[KeyedRecord]
+    """For the stages behind."""
     dropped: Counter[str]
 
 
@@ -128,7 +128,7 @@ def deliver(
     return _Derivation(sent, delivered, topics, clients, streams).run()
 
 
-# --- the steps ------------------------------------------------------------------------------
+# --- the stages ------------------------------------------------------------------------------
 
 
 class _Derivation:
@@ -168,8 +168,8 @@ class _Derivation:
         for one in found:
             if isinstance(one, Fact):
                 self._rows[one.table].append(one.row)
-            elif isinstance(one, Note):
-                self._found.notes.append(one)
+            elif isinstance(one, KeyedRecord):
+                self._found.records.append(one)
             else:
                 self._found.dropped[one.cap] += one.things
 
@@ -285,13 +285,13 @@ class _Derivation:
 
     def _keep_values(self, sent: SentColumns, delivered: DeliveredColumns) -> None:
         """Follow retained values; what was delivered of them learns which message set it."""
-        notes: defaultdict[Key, list[Note]] = defaultdict(list)
+        keyed: defaultdict[Key, list[KeyedRecord]] = defaultdict(list)
         for change in self._settings(sent):
-            for note in value_notes(change):
-                notes[note.key].append(note)
+            for record in value_records(change):
+                keyed[record.key].append(record)
         for key in self.known.valued:
             for subscribed in self.known.matching.get(key, ()):
-                notes[key].append(new_subscription_note(key[2], subscribed))
+                keyed[key].append(new_subscription_record(key[2], subscribed))
         places: dict[Position, int] = {}
         for place in np.flatnonzero(delivered.retain).tolist():
             at = self.positions.at(int(delivered.at[place]))
@@ -301,13 +301,13 @@ class _Derivation:
             content = content_of(self.delivered_table["payload"][place].as_py() or b"")
             attempt = Attempt(at, client, topic, content, int(delivered.qos[place]), True)
             attempt.may_be_live = bool(delivered.may_be_live[place])
-            note = attempt_note(attempt)
-            notes[note.key].append(note)
+            record = attempt_record(attempt)
+            keyed[record.key].append(record)
         setters: dict[Position, int] = {}
-        for of_topic in notes.values():
+        for of_topic in keyed.values():
             of_topic.sort(key=attrgetter("order"))
-            for found in keep_values(note.record for note in of_topic):
-                if not isinstance(found, Note):
+            for found in keep_values(one.record for one in of_topic):
+                if not isinstance(found, KeyedRecord):
                     self._take([found])
                     continue
                 place, setter = places[found.record.at], found.record.setter
@@ -336,12 +336,12 @@ class _Derivation:
         wanted = self.sent_table["response_topic"]
         if wanted.null_count < len(wanted):
             for place in np.flatnonzero(wanted.is_valid().to_numpy(zero_copy_only=False)).tolist():
-                self._take([request_note(self._message(sent, place))])
+                self._take([request_record(self._message(sent, place))])
         asked = [place for place, key in enumerate(self.topics.all) if key in self.known.asked]
         if asked:
             replies = np.isin(sent.topic, asked) & (sent.is_will == 0)
             for place in np.flatnonzero(replies).tolist():
-                self._take([reply_note(self._message(sent, place))])
+                self._take([reply_record(self._message(sent, place))])
 
     # --- deliveries -------------------------------------------------------------------------
 
@@ -400,7 +400,7 @@ class _Derivation:
             sent.expires_s[message_order],
         )  # fmt: skip
         is_missed = fates[:, Fate.VERDICT] == MISSED
-        self._note_missed(sent, delivered, found, fates[is_missed], shown)
+        self._pass_on_missed(sent, delivered, found, fates[is_missed], shown)
         numbered = Numbered(self.positions, self.clients, self.topics, self.streams)
         return delivery_table(numbered, sent, delivered, found, fates[~is_missed])
 
@@ -426,7 +426,7 @@ class _Derivation:
             firsts.append(len(matching))
         return subs, positions, np.array(firsts, np.int64), np.array(matching, np.int64)
 
-    def _note_missed(
+    def _pass_on_missed(
         self,
         sent: SentColumns,
         delivered: DeliveredColumns,
@@ -452,10 +452,10 @@ class _Derivation:
             topics[int(found.messages[message, Message.TOPIC])].add(name)
             taken = self.positions.at(int(found.by_rank[rank]))
             text = found.names.all[name][2]
-            self._take([missing_note(record, text, subs[matching[0]], certain, taken)])
-        self._note_passed(delivered, found, topics)
+            self._take([missing_record(record, text, subs[matching[0]], certain, taken)])
+        self._pass_on_passed(delivered, found, topics)
 
-    def _note_passed(
+    def _pass_on_passed(
         self, delivered: DeliveredColumns, found: Matched, missed: Mapping[int, set[int]]
     ) -> None:
         """Note the message sent last of those that came on each connection at each QoS.
@@ -504,7 +504,7 @@ class _Derivation:
                 self.positions.at(int(found.by_rank[start[place]])),
                 self.positions.at(int(found.by_rank[at[place]])),
             )
-            self._take([passed_note(found.names.all[int(names[place])], passed)])
+            self._take([passed_record(found.names.all[int(names[place])], passed)])
 
 
 def _ints(table: pa.Table, name: str) -> Ints:

@@ -40,7 +40,7 @@ VERDICT_NAMES: Final = tuple(VERDICTS)
 )  # fmt: skip
 _NO_OLDER: Final = -2
 MISSED: Final = -2
-"""The verdict of what was missed for certain: why, another step finds out."""
+"""The verdict of what was missed for certain: why, another stage finds out."""
 
 
 class Delivered(IntEnum):

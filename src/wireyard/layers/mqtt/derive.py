@@ -1,6 +1,6 @@
-"""From the packets of a capture to tables: the steps, each with its key.
+"""From the packets of a capture to tables: the stages, each with its key.
 
-1. ``clients``, key: source, server and client id. The one step that follows packets, with an
+1. ``clients``, key: source, server and client id. The one stage that follows packets, with an
    `Observer`: sessions, broken rules, and what became of each message on its way to the broker, or
    from it. A connection without a client id stands for itself.
 2. ``subscribers``, key: source and server. Which subscriptions match which topics.
@@ -12,8 +12,8 @@
    group any member may be served, so what was due to it needs all of them.
 6. ``conversations``, key: source, server, response topic and correlation data.
 
-What a step has to know first stands first in its order. A server is one endpoint. A message is
-called by stream and offset of its first PUBLISH, a will by those of its CONNECT.
+The records that a stage needs first stand first in its order. A server is one endpoint. The key of
+a message is stream and offset of its first PUBLISH, that of a will those of its CONNECT.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from wireyard.formats.base import Row
 from wireyard.layers.mqtt.deliveries import (
     CONVERSATIONS,
     DELIVERIES,
-    content_note,
+    content_record,
     converse,
     deliver,
-    message_notes,
+    message_records,
 )
 from wireyard.layers.mqtt.directions import Side, Stream, known_streams, sides_of
-from wireyard.layers.mqtt.missing import MISSING, explain, link_note
+from wireyard.layers.mqtt.missing import MISSING, explain, link_record
 from wireyard.layers.mqtt.observer import Observer
-from wireyard.layers.mqtt.records import VALUES, value_notes
-from wireyard.layers.mqtt.retained import attempt_note, keep_values
+from wireyard.layers.mqtt.records import VALUES, value_records
+from wireyard.layers.mqtt.retained import attempt_record, keep_values
 from wireyard.layers.mqtt.rows import session_row, violation_row
 from wireyard.layers.mqtt.subscriptions import (
     SUBSCRIBERS,
-    last_note,
+    last_record,
     match_topics,
-    subscription_note,
-    topic_note,
-    will_note,
+    subscription_record,
+    topic_record,
+    will_record,
 )
-from wireyard.layers.steps import Chain, Derived, Dropped, Fact, Found, Key, run_chain
+from wireyard.layers.stages import Chain, Derived, Dropped, Fact, Found, Key, run_chain
 
 __all__ = [
     "CHAIN",
@@ -59,7 +59,7 @@ CLIENTS: Final = "clients"
 _FLUSH_EVERY: Final = 1024
 """Packets after which what is final is taken away from the observer."""
 _MAX_TOPICS: Final = 1 << 14
-"""Topics that are remembered as noted; those that are forgotten are noted once more."""
+"""Topics whose records were passed on; those that are evicted are passed on once more."""
 
 Record = TypeVar("Record")
 
@@ -84,7 +84,7 @@ def _follow(observer: Observer, packets: Iterator[Row]) -> Iterator[Found]:
     yield from _flush(observer, topics)
     for key, broker in observer.brokers.items():
         if observer.last is not None:
-            yield last_note(key, observer.last, broker.has_older)
+            yield last_record(key, observer.last, broker.has_older)
     for cap, things in observer.output.dropped.items():
         yield Dropped(cap, things)
 
@@ -95,23 +95,23 @@ def _flush(observer: Observer, topics: set[tuple[str, bool]]) -> Iterator[Found]
         yield Fact("sessions", session_row(link))
         if link.accepted is not None:
             for name in link.served_as:
-                yield link_note(link, name)
+                yield link_record(link, name)
     for breach in _emptied(output.violations):
         yield Fact("violations", violation_row(breach))
     for subscribed in _emptied(output.subscriptions):
-        yield subscription_note(subscribed)
+        yield subscription_record(subscribed)
     for change in _emptied(output.changes):
-        yield from value_notes(change)
+        yield from value_records(change)
     for message in _emptied(output.messages):
         if _is_new((message.topic, message.retain), topics):
-            yield topic_note(message)
-        yield from message_notes(message)
+            yield topic_record(message)
+        yield from message_records(message)
     for will in _emptied(output.waiting):
         if _is_new((will.topic, will.retain), topics):
-            yield topic_note(will)
-        yield will_note(will)
+            yield topic_record(will)
+        yield will_record(will)
     for each in _emptied(output.attempts):
-        yield attempt_note(each) if each.retain else content_note(each)
+        yield attempt_record(each) if each.retain else content_record(each)
 
 
 def _is_new(topic: tuple[str, bool], topics: set[tuple[str, bool]]) -> bool:
@@ -143,7 +143,7 @@ CHAIN: Final[Chain] = MappingProxyType(
 )
 """What MQTT packets say.
 
-The first step is dealt by `Side.key`, and takes what `known_streams` yields of streams.
+The first stage is dealt by `Side.key`, and takes what `known_streams` yields of streams.
 """
 _TABLES: Final = ("deliveries", "sessions", "retained", "violations", "conversations")
 
@@ -191,7 +191,7 @@ def derive_tables(
 def _dealt(
     rows: Iterable[Row], streams: Iterable[Row] | None, sides: Mapping[Stream, Side]
 ) -> Iterator[tuple[Key, Row]]:
-    """Yield what is known of streams, then packets, each with the key of the first step."""
+    """Yield what is known of streams, then packets, each with the key of the first stage."""
     for row in chain(known_streams(sides, streams), rows):
         side = sides.get((row["source"], row["stream"]))
         if side is not None:

@@ -76,7 +76,7 @@ def derive_files(
     sent, delivered = map(pa.concat_tables, zip(*messages, strict=True))
     matched = match([found])
     deliveries = deliver(sent, delivered, matched.topics(), matched.clients, streams)
-    rest = explain_rest(deliveries.notes, matched.links)
+    rest = explain_rest(deliveries.records, matched.links)
     marks = marks_of(sent, found.clients, matched.wills, found.links)
     message_rows = (
         ("messages", table)

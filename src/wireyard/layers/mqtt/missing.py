@@ -26,13 +26,21 @@ from wireyard.layers.mqtt.records import (
 from wireyard.layers.mqtt.rows import delivery_row
 from wireyard.layers.mqtt.topics import topic_hash
 from wireyard.layers.records import Position
-from wireyard.layers.steps import Fact, Found, Key, Note, Order
+from wireyard.layers.stages import Fact, Found, Key, KeyedRecord, Order
 
-__all__ = ["MISSING", "Passed", "Progress", "explain", "link_note", "missing_note", "passed_note"]
+__all__ = [
+    "MISSING",
+    "Passed",
+    "Progress",
+    "explain",
+    "link_record",
+    "missing_record",
+    "passed_record",
+]
 
 MISSING: Final = "missing"
 _PASSED, _LINK, _MISSED = range(3)
-"""The order of the notes; of what was missed, one topic comes after the other."""
+"""The order of the records; of what was missed, one topic comes after the other."""
 _NS_PER_S: Final = 1_000_000_000
 
 
@@ -81,19 +89,19 @@ class Progress:
             if before is None or before.sent < sent:
                 self._passed[key] = Passed(topic, each.client.endpoint, each.qos, sent, each.at)
 
-    def notes(self) -> Iterator[Note]:
+    def records(self) -> Iterator[KeyedRecord]:
         """Note how far messages came, for those who did not get one of this topic or another."""
         for (key, _, _), passed in self._passed.items():
-            yield passed_note(key, passed._replace(topic=None))
+            yield passed_record(key, passed._replace(topic=None))
             if key[-1] in self.missed:
-                yield passed_note(key, passed)
+                yield passed_record(key, passed)
 
 
-def passed_note(key: Key, passed: Passed) -> Note:
-    """Note how far messages came to those who have a name."""
+def passed_record(key: Key, passed: Passed) -> KeyedRecord:
+    """Pass on how far messages came to those who have a name."""
     topic = passed.topic
     order = (_PASSED, 0, *passed.at.order) if topic is None else _order_on(topic, None)
-    return Note(MISSING, key, order, passed)
+    return KeyedRecord(MISSING, key, order, passed)
 
 
 def _order_on(topic: str, missed: Position | None) -> Order:
@@ -104,15 +112,15 @@ def _order_on(topic: str, missed: Position | None) -> Order:
     return _MISSED, group, *missed.order
 
 
-def link_note(link: ConnectionRecord, name: str) -> Note:
-    """Note a connection of a client that is served under a name."""
-    return Note(MISSING, (*link.client[:2], name), (_LINK, 0, *link.opened.order), link)
+def link_record(link: ConnectionRecord, name: str) -> KeyedRecord:
+    """Pass on a connection of a client that is served under a name."""
+    return KeyedRecord(MISSING, (*link.client[:2], name), (_LINK, 0, *link.opened.order), link)
 
 
-def missing_note(
+def missing_record(
     message: Message, name: str, subscribed: Subscribed, certain: list[Subscribed], taken: Position
-) -> Note:
-    """Note a message that was not delivered to anybody of those who were due to get it.
+) -> KeyedRecord:
+    """Pass on a message that was not delivered to anybody of those who were due to get it.
 
     Parameters
     ----------
@@ -128,7 +136,7 @@ def missing_note(
         granted[sub.client.name] = max(sub.qos, granted.get(sub.client.name, 0))
     missed = Missed(message, taken, subscribed, tuple(granted.items()))
     key = (*message.client[:2], name)
-    return Note(MISSING, key, _order_on(message.topic, message.sent), missed)
+    return KeyedRecord(MISSING, key, _order_on(message.topic, message.sent), missed)
 
 
 def explain(records: Iterator[Passed | ConnectionRecord | Missed]) -> Iterator[Found]:

@@ -1,7 +1,7 @@
-"""What some clients published and were delivered, as columns that other steps take.
+"""What some clients published and were delivered, as columns that later stages take.
 
 A table has a row a message: positions in the capture, numbers of clients and streams, and two
-hashes of the payload. A step that takes some topics takes those of all clients.
+hashes of the payload. A stage that takes some topics takes those of all clients.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from wireyard.layers.records import Position, Record
-from wireyard.layers.steps import Note, Order, note_of
+from wireyard.layers.stages import KeyedRecord, Order, keyed_record
 
 if TYPE_CHECKING:
     from wireyard.layers.mqtt.connection import Connection
@@ -41,8 +41,8 @@ __all__ = [
     "content_of",
     "may_exceed",
     "properties_of",
-    "value_notes",
     "value_order",
+    "value_records",
 ]
 
 BEHIND: Final = (1 << 63) - 1
@@ -297,13 +297,13 @@ class Change(NamedTuple):
     accepted: Position | None
 
 
-def value_notes(change: ValueChange) -> Iterator[Note]:
-    """Note what a message did to the value of its topic, and from when on it may have."""
+def value_records(change: ValueChange) -> Iterator[KeyedRecord]:
+    """Pass on what a message did to the value of its topic, and from when on it may have."""
     key = (*change.client[:2], change.topic)
-    yield note_of((VALUES, key, value_order(change.at, _SET), change))
+    yield keyed_record((VALUES, key, value_order(change.at, _SET), change))
     if change.sent < change.at:
         span = Change(change.sent, change.accepted)
-        yield Note(VALUES, key, value_order(span.sent, _CHANGES), span)
+        yield KeyedRecord(VALUES, key, value_order(span.sent, _CHANGES), span)
 
 
 def value_order(at: Position, rank: int) -> Order:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from wireyard.layers.mqtt.deliveries import content_note
+from wireyard.layers.mqtt.deliveries import content_record
 from wireyard.layers.mqtt.records import (
     DELIVERED,
     SUBSCRIBED,
@@ -36,7 +36,7 @@ from wireyard.layers.mqtt.rows import PROTOCOL, retained_row
 from wireyard.layers.mqtt.topics import matches
 from wireyard.layers.mqtt.violations import broken, violation_of
 from wireyard.layers.records import Position, violation_row
-from wireyard.layers.steps import Dropped, Fact, Found, Note, fact_of
+from wireyard.layers.stages import Dropped, Fact, Found, KeyedRecord, fact_of
 
 __all__ = [
     "MAX_RETAINED_BYTES",
@@ -44,9 +44,9 @@ __all__ = [
     "InitialValues",
     "Retained",
     "Value",
-    "attempt_note",
+    "attempt_record",
     "keep_values",
-    "new_subscription_note",
+    "new_subscription_record",
 ]
 
 MAX_RETAINED_VALUES: Final = 1 << 19
@@ -284,15 +284,17 @@ _LOOK_BACK: Final = 16
 _NS_PER_S: Final = 1_000_000_000
 
 
-def new_subscription_note(topic: str, subscribed: Subscribed) -> Note:
-    """Note a subscription that matches a topic which has retained values."""
+def new_subscription_record(topic: str, subscribed: Subscribed) -> KeyedRecord:
+    """Pass on a subscription that matches a topic which has retained values."""
     key = (*subscribed.client[:2], topic)
-    return Note(VALUES, key, value_order(subscribed.asked, SUBSCRIBED), subscribed)
+    return KeyedRecord(VALUES, key, value_order(subscribed.asked, SUBSCRIBED), subscribed)
 
 
-def attempt_note(each: Attempt) -> Note:
-    """Note a message that was delivered with RETAIN."""
-    return Note(VALUES, (*each.client[:2], each.topic), value_order(each.at, DELIVERED), each)
+def attempt_record(each: Attempt) -> KeyedRecord:
+    """Pass on a message that was delivered with RETAIN."""
+    return KeyedRecord(
+        VALUES, (*each.client[:2], each.topic), value_order(each.at, DELIVERED), each
+    )
 
 
 def keep_values(records: Iterator[ValueChange | Change | Subscribed | Attempt]) -> Iterator[Found]:
@@ -320,7 +322,7 @@ def keep_values(records: Iterator[ValueChange | Change | Subscribed | Attempt]) 
             setter = found[0].sent if found else None
             is_live = bool(found) and initial.is_live(record, found[0])
             may_be_live = record.may_be_live and not is_live
-            yield content_note(
+            yield content_record(
                 replace(record, setter=setter, is_live=is_live, may_be_live=may_be_live)
             )
             yield from initial.deliver(record, found)

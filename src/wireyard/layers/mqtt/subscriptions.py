@@ -8,13 +8,13 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from wireyard.layers.mqtt.connection import Connection, Request, Row
-from wireyard.layers.mqtt.deliveries import message_notes, older_note, subscribed_note
+from wireyard.layers.mqtt.deliveries import message_records, older_record, subscribed_record
 from wireyard.layers.mqtt.records import Message, Output, Subscribed, properties_of
-from wireyard.layers.mqtt.retained import new_subscription_note
+from wireyard.layers.mqtt.retained import new_subscription_record
 from wireyard.layers.mqtt.session import MAX_FILTERS
 from wireyard.layers.mqtt.topics import split_shared, topic_hash
 from wireyard.layers.records import Position
-from wireyard.layers.steps import Dropped, Found, Key, Note
+from wireyard.layers.stages import Dropped, Found, Key, KeyedRecord
 
 __all__ = [
     "MAX_ALL_LEVELS",
@@ -25,11 +25,11 @@ __all__ = [
     "Requests",
     "Subscription",
     "Subscriptions",
-    "last_note",
+    "last_record",
     "match_topics",
-    "subscription_note",
-    "topic_note",
-    "will_note",
+    "subscription_record",
+    "topic_record",
+    "will_record",
 ]
 
 MAX_LEVELS: Final = 200
@@ -73,7 +73,7 @@ class Subscriptions:
 
     Limits
     ------
-    Finding what matches a topic takes at most one step for each level of the tree that matches.
+    Finding what matches a topic takes at most one stage for each level of the tree that matches.
     """
 
     def __init__(self, most_levels: int = MAX_ALL_LEVELS) -> None:
@@ -261,26 +261,26 @@ class Last(NamedTuple):
     has_older: bool
 
 
-def subscription_note(subscribed: Subscribed) -> Note:
-    """Note a subscription."""
+def subscription_record(subscribed: Subscribed) -> KeyedRecord:
+    """Pass on a subscription."""
     order = _SUBSCRIBED, 0, *subscribed.since.order
-    return Note(SUBSCRIBERS, subscribed.client[:2], order, subscribed)
+    return KeyedRecord(SUBSCRIBERS, subscribed.client[:2], order, subscribed)
 
 
-def last_note(broker: Key, last: Position, has_older: bool) -> Note:
-    """Note the last packet of a client, or to it, and whether its session may be older."""
-    return Note(SUBSCRIBERS, broker, (_LAST, 0, *last.order), Last(broker, last, has_older))
+def last_record(broker: Key, last: Position, has_older: bool) -> KeyedRecord:
+    """Pass on the last packet of a client, or to it, and whether its session may be older."""
+    return KeyedRecord(SUBSCRIBERS, broker, (_LAST, 0, *last.order), Last(broker, last, has_older))
 
 
-def will_note(will: Message) -> Note:
-    """Note a will that is published at the end of its delay, if the capture has that."""
-    return Note(SUBSCRIBERS, will.client[:2], (_WILL, 0, *will.sent.order), will)
+def will_record(will: Message) -> KeyedRecord:
+    """Pass on a will that is published at the end of its delay, if the capture has that."""
+    return KeyedRecord(SUBSCRIBERS, will.client[:2], (_WILL, 0, *will.sent.order), will)
 
 
-def topic_note(message: Message) -> Note:
-    """Note that there are messages on a topic, and whether they set its value."""
+def topic_record(message: Message) -> KeyedRecord:
+    """Pass on that there are messages on a topic, and whether they set its value."""
     order = _TOPIC, topic_hash(message.topic), *message.sent.order
-    return Note(SUBSCRIBERS, message.client[:2], order, Topic(message.topic, message.retain))
+    return KeyedRecord(SUBSCRIBERS, message.client[:2], order, Topic(message.topic, message.retain))
 
 
 def match_topics(records: Iterator[Subscribed | Last | Message | Topic]) -> Iterator[Found]:
@@ -303,7 +303,7 @@ def match_topics(records: Iterator[Subscribed | Last | Message | Topic]) -> Iter
                 kept.older_of = record.broker
         elif isinstance(record, Message):
             if last is not None and record.accepted is not None and record.accepted < last:
-                yield from message_notes(record)
+                yield from message_records(record)
         else:
             # Topics come by their hash, so those before are done with.
             if topic_hash(record.name) != of_hash:
@@ -314,7 +314,7 @@ def match_topics(records: Iterator[Subscribed | Last | Message | Topic]) -> Iter
 
 
 def _matched(topic: Topic, kept: _Kept, matched: set[Topic]) -> Iterator[Found]:
-    """Yield the subscriptions that match a topic to the steps that have not had them yet."""
+    """Yield the subscriptions that match a topic to the stages that have not had them yet."""
     name, is_retained = topic
     is_new = not matched & {Topic(name, False), Topic(name, True)}
     has_new_values = is_retained and topic not in matched
@@ -322,12 +322,12 @@ def _matched(topic: Topic, kept: _Kept, matched: set[Topic]) -> Iterator[Found]:
     if not is_new and not has_new_values:
         return
     if is_new and kept.older_of is not None:
-        yield older_note(kept.older_of, name)
+        yield older_record(kept.older_of, name)
     for place, subscribed in enumerate(kept.matching(name)):
         if is_new:
-            yield subscribed_note(name, place, subscribed)
+            yield subscribed_record(name, place, subscribed)
         if has_new_values:
-            yield new_subscription_note(name, subscribed)
+            yield new_subscription_record(name, subscribed)
 
 
 class _Kept:

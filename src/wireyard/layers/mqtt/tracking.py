@@ -1,4 +1,4 @@
-"""What clients and their brokers do, many packets at a time: the first step of the chain.
+"""What clients and their brokers do, many packets at a time: the first stage of the chain.
 
 Messages on their way, which are nearly all packets, are tracked by a kernel, a run of one
 connection's packets in one call. All others are given to an `Observer`, packet by packet: it has

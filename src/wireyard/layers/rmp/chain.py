@@ -1,4 +1,4 @@
-"""From the packets of captures to the rows of tables: the steps, each with its key.
+"""From the packets of captures to the rows of tables: the stages, each with its key.
 
 1. ``senders``, key: source and stream. Messages put together, and rules that were broken.
 2. ``conversations``, key: source, group and process. What a process asked, and what named it.
@@ -22,7 +22,7 @@ from wireyard.layers.endpoints import endpoint
 from wireyard.layers.records import Position, Violation, violation_row
 from wireyard.layers.rmp.messages import layer_name, message_row
 from wireyard.layers.rmp.observer import Observer, Seen, observe
-from wireyard.layers.steps import Chain, Derived, Dropped, Fact, Found, Key, Note, run_chain
+from wireyard.layers.stages import Chain, Derived, Dropped, Fact, Found, Key, KeyedRecord, run_chain
 
 __all__ = ["CHAIN", "derive_tables", "key_of"]
 
@@ -81,7 +81,7 @@ def _senders(rows: Iterator[Row]) -> Iterator[Found]:
         yield Dropped(bound, messages)
 
 
-def _conversation_messages(message: Seen, row: Row) -> Iterator[Note]:
+def _conversation_messages(message: Seen, row: Row) -> Iterator[KeyedRecord]:
     """Yield a message as one of its sender, as one for whom it replies to, or as both."""
     fields, last = message.fields, message.packets[-1]
     sender = endpoint(row["src_addr"], row["src_port"])
@@ -89,10 +89,10 @@ def _conversation_messages(message: Seen, row: Row) -> Iterator[Note]:
     common = message.packets[0], sender, fields.layer
     if fields.message_number is not None:
         asked = ConversationMessage(*common, fields.message_number, fields.reply_requested, None)
-        yield Note(_CONVERSATIONS, (*ring, sender), last.order, asked)
+        yield KeyedRecord(_CONVERSATIONS, (*ring, sender), last.order, asked)
     if fields.reply_message_number is not None:
         answer = ConversationMessage(*common, None, False, fields.reply_message_number)
-        yield Note(_CONVERSATIONS, (*ring, fields.reply_source), last.order, answer)
+        yield KeyedRecord(_CONVERSATIONS, (*ring, fields.reply_source), last.order, answer)
 
 
 # --- conversations --------------------------------------------------------------------------
