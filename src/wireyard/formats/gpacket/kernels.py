@@ -80,6 +80,18 @@ BITS: Final = ("packet_type_name", "properties", "payload")
 WANT: Final = {"names": 1, "properties": 2, "payloads": 4}
 """Groups of columns that cost something; a group that nobody asked for is left out."""
 
+_VERSION, _PACKET_TYPE = map(I32_FIELDS.index, ("version", "packet_type"))
+_SIZE, _MAGIC, _PROPERTY_SIZE, _TIMESTAMP, _SEQUENCE, _BIT_FLAGS, _PAYLOAD_SIZE = map(
+    I64_FIELDS.index,
+    (
+        "size", "magic", "property_size", "timestamp", "sequence", "bit_flags", "payload_size",
+    ),
+)  # fmt: skip
+_NAME, _LETTERS = map(TEXTS.index, ("packet_type_name", "flags"))
+_NAME_BIT, _PROPERTIES_BIT, _PAYLOAD_BIT = map(
+    BITS.index, ("packet_type_name", "properties", "payload")
+)
+"""Where each column is."""
 _NAMES, _PROPERTIES, _PAYLOADS = WANT.values()
 _PROPERTY_TEXT: Final = TEXTS.index(PROPERTY_TEXTS[0])
 COUNTS: Final = len(TEXTS) + 3
@@ -168,24 +180,24 @@ def fill_headers(
         size = sizes[row]
         if size < HEADER_BYTES:  # a link packet
             rejected[row] = 1
-            i32[1, row] = -1
-            i64[5, row] = 0
+            i32[_PACKET_TYPE, row] = -1
+            i64[_BIT_FLAGS, row] = 0
             continue
         prefetch_lines(data, start + LINE, start + min(size, AHEAD_BYTES))
         version = load_u16(data, start)
         property_size = load_i32(data, start + 12)
-        i32[0, row] = version
-        i32[1, row] = load_i16(data, start + 2)
-        i64[0, row] = size
-        i64[1, row] = load_u32(data, start + 8)
-        i64[2, row] = property_size
-        i64[3, row] = load_i64(data, start + 16)
-        i64[4, row] = load_i64(data, start + 24)
-        i64[5, row] = load_u32(data, start + 32)
-        i64[6, row] = size - HEADER_BYTES - property_size
+        i32[_VERSION, row] = version
+        i32[_PACKET_TYPE, row] = load_i16(data, start + 2)
+        i64[_SIZE, row] = size
+        i64[_MAGIC, row] = load_u32(data, start + 8)
+        i64[_PROPERTY_SIZE, row] = property_size
+        i64[_TIMESTAMP, row] = load_i64(data, start + 16)
+        i64[_SEQUENCE, row] = load_i64(data, start + 24)
+        i64[_BIT_FLAGS, row] = load_u32(data, start + 32)
+        i64[_PAYLOAD_SIZE, row] = size - HEADER_BYTES - property_size
         if (
             version != VERSION
-            or i64[1, row] != MAGIC
+            or i64[_MAGIC, row] != MAGIC
             or not 0 <= property_size <= size - HEADER_BYTES
         ):
             rejected[row] = 1
@@ -206,25 +218,25 @@ def fill_names(
     last: int,
 ) -> None:
     """Fill the names of packet types and the letters of flags."""
-    name_at = used[0]
-    flags_at = capacity + used[1]
+    name_at = used[_NAME]
+    flags_at = _LETTERS * capacity + used[_LETTERS]
     for row in range(first, last):
-        kind = i32[1, row]
+        kind = i32[_PACKET_TYPE, row]
         if 0 <= kind < _KNOWN_TYPES:
             name = _TYPE_NAMES + _NAME_WORDS * kind
             for place in range(_NAME_WORDS):
                 store_word(text, name_at + 8 * place, words[name + place])
             name_at += lengths[name]
-            bits[0, row >> 3] |= (lengths[name] > 0) << (row & 7)
-        flags = i64[5, row]
+            bits[_NAME_BIT, row >> 3] |= (lengths[name] > 0) << (row & 7)
+        flags = i64[_BIT_FLAGS, row]
         for octet in range(4):
             letters = 256 * octet + (flags >> 8 * octet & 255)
             store_word(text, flags_at, words[letters])
             flags_at += lengths[letters]
-        text_offsets[0, row + 1] = name_at
-        text_offsets[1, row + 1] = flags_at - capacity
-    used[0] = name_at
-    used[1] = flags_at - capacity
+        text_offsets[_NAME, row + 1] = name_at
+        text_offsets[_LETTERS, row + 1] = flags_at - _LETTERS * capacity
+    used[_NAME] = name_at
+    used[_LETTERS] = flags_at - _LETTERS * capacity
 
 
 @piece
@@ -247,7 +259,7 @@ def fill_properties(
     """Fill the property column."""
     entry = used[_ENTRIES]
     for row in range(first, last):
-        size = 0 if rejected[row] else i64[2, row]
+        size = 0 if rejected[row] else i64[_PROPERTY_SIZE, row]
         if size > 0:
             start = starts[row] + HEADER_BYTES
             after = take_properties(
@@ -258,7 +270,7 @@ def fill_properties(
                 rejected[row] = 1
             else:
                 entry = after
-                bits[1, row >> 3] |= 1 << (row & 7)
+                bits[_PROPERTIES_BIT, row >> 3] |= 1 << (row & 7)
         map_offsets[row + 1] = entry
     used[_ENTRIES] = entry
 
@@ -279,11 +291,13 @@ def fill_payloads(
     """Fill the payload column."""
     at = used[_PAYLOAD_BYTES]
     for row in range(first, last):
-        size = 0 if rejected[row] else i64[6, row]
+        size = 0 if rejected[row] else i64[_PAYLOAD_SIZE, row]
         if size > 0:
-            copy_bytes(payloads, at, data, starts[row] + HEADER_BYTES + i64[2, row], size)
+            copy_bytes(
+                payloads, at, data, starts[row] + HEADER_BYTES + i64[_PROPERTY_SIZE, row], size
+            )
             at += size
-            bits[2, row >> 3] |= 1 << (row & 7)
+            bits[_PAYLOAD_BIT, row >> 3] |= 1 << (row & 7)
         payload_offsets[row + 1] = at
     used[_PAYLOAD_BYTES] = at
 

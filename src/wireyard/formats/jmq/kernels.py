@@ -115,16 +115,33 @@ WANT: Final = {"names": 1, "ids": 2, "items": 4, "properties": 8, "bodies": 16, 
 
 _NAMES, _IDS, _ITEMS, _PROPERTIES, _BODIES, _HASHES = WANT.values()
 _PROPERTY_TEXT: Final = TEXTS.index(PROPERTY_TEXTS[0])
-COUNTS: Final = 17
+COUNTS: Final = len(TEXTS) + 3
 """What `used` counts: the bytes of each text, then properties, then bytes of bodies; and where
 behind the arrays all of them end."""
-_ENTRIES, _BODY_BYTES, _STOP = 14, 15, 16
-_PROPERTIES_BIT, _BODY_BIT = 12, 13
-_DELIVERY_COUNT = I32_FIELDS.index("delivery_count")
-_TRANSACTION_ID = I64_FIELDS.index("transaction_id")
-_PRODUCER_ID = I64_FIELDS.index("producer_id")
-_BIT_FLAGS = I32_FIELDS.index("bit_flags")
-_DESTINATION_HASH = I64_FIELDS.index("destination_hash")
+_ENTRIES, _BODY_BYTES, _STOP = COUNTS - 3, COUNTS - 2, COUNTS - 1
+_PROPERTIES_BIT, _BODY_BIT = map(BITS.index, ("properties", "body"))
+(
+    _VERSION, _PACKET_TYPE, _SOURCE_PORT, _SEQUENCE, _PRIORITY, _ENCRYPTION, _BIT_FLAGS,
+    _DELIVERY_COUNT,
+) = map(
+    I32_FIELDS.index,
+    (
+        "version", "packet_type", "source_port", "sequence", "priority", "encryption",
+        "bit_flags", "delivery_count",
+    ),
+)  # fmt: skip
+(
+    _SIZE, _EXPIRATION, _TIMESTAMP, _PROPERTY_OFFSET, _PROPERTY_SIZE, _CONSUMER_ID, _BODY_SIZE,
+    _TRANSACTION_ID, _PRODUCER_ID, _DESTINATION_HASH,
+) = map(
+    I64_FIELDS.index,
+    (
+        "size", "expiration", "timestamp", "property_offset", "property_size", "consumer_id",
+        "body_size", "transaction_id", "producer_id", "destination_hash",
+    ),
+)  # fmt: skip
+_FIRST_ITEM: Final = TEXTS.index(ITEMS[1].name)
+"""Where each column is."""
 _DESTINATION: Final = TEXTS.index("destination")
 _PRODUCER_ID_HEAD, _DELIVERY_COUNT_HEAD = (
     ITEMS_BY_NAME[name].code << 16 | (ITEMS_BY_NAME[name].width or 0)
@@ -223,7 +240,7 @@ def take_items(
             return -1
         seen |= 1 << rank
         if code <= 7:
-            column = 3 + code
+            column = _FIRST_ITEM + code - 1
             out_at = column * capacity + used[column]
             if copy_text(text, out_at, data, at, size, stop) and not valid_utf8(data, at, size):
                 return -1
@@ -270,20 +287,20 @@ def fill_headers(
         if wanted & (_PROPERTIES | _BODIES):
             prefetch_lines(data, start + LINE, start + min(size, AHEAD_BYTES))
         property_size = load_i32(data, start + 56)
-        i32[0, row] = version
-        i32[1, row] = load_i16(data, start + 6)
-        i32[2, row] = load_i32(data, start + 44)
-        i32[3, row] = load_i32(data, start + 48)
-        i32[4, row] = load_i8(data, start + 60)
-        i32[5, row] = load_u8(data, start + 61)
-        i32[6, row] = load_u16(data, start + 62)
-        i64[0, row] = size
-        i64[1, row] = load_i64(data, start + 12)
-        i64[2, row] = load_i64(data, start + 20)
-        i64[3, row] = offset
-        i64[4, row] = property_size
-        i64[5, row] = load_i64(data, start + 64)
-        i64[6, row] = size - offset - property_size
+        i32[_VERSION, row] = version
+        i32[_PACKET_TYPE, row] = load_i16(data, start + 6)
+        i32[_SOURCE_PORT, row] = load_i32(data, start + 44)
+        i32[_SEQUENCE, row] = load_i32(data, start + 48)
+        i32[_PRIORITY, row] = load_i8(data, start + 60)
+        i32[_ENCRYPTION, row] = load_u8(data, start + 61)
+        i32[_BIT_FLAGS, row] = load_u16(data, start + 62)
+        i64[_SIZE, row] = size
+        i64[_EXPIRATION, row] = load_i64(data, start + 12)
+        i64[_TIMESTAMP, row] = load_i64(data, start + 20)
+        i64[_PROPERTY_OFFSET, row] = offset
+        i64[_PROPERTY_SIZE, row] = property_size
+        i64[_CONSUMER_ID, row] = load_i64(data, start + 64)
+        i64[_BODY_SIZE, row] = size - offset - property_size
         store_word(addresses, 16 * row, load_word(data, start + 28))
         store_word(addresses, 16 * row + 8, load_word(data, start + 36))
         if (
@@ -320,14 +337,14 @@ def fill_items(
         if not rejected[row]:
             start = starts[row]
             found = take_items(
-                data, start + HEADER_BYTES, start + i64[3, row], stop,
+                data, start + HEADER_BYTES, start + i64[_PROPERTY_OFFSET, row], stop,
                 row, text, capacity, used, i32, i64,
             )  # fmt: skip
             if found < 0:
                 rejected[row] = 1
         seen[0, row & _ROW_OF_BLOCK] = found & 0xFF
         seen[1, row & _ROW_OF_BLOCK] = found >> 8 & 0xFF
-        for column in range(4, 11):
+        for column in range(_FIRST_ITEM, _FIRST_ITEM + 7):
             text_offsets[column, row + 1] = used[column]
     for row in range(first, last, 8):
         low = load_word(seen[0], row & _ROW_OF_BLOCK)
@@ -357,9 +374,9 @@ def fill_properties(
     entry = used[_ENTRIES]
     for number in range(first, last):
         row = place_of(number)
-        size = i64[4, row]
+        size = i64[_PROPERTY_SIZE, row]
         if size > 0 and not rejected[row]:
-            start = starts[row] + i64[3, row]
+            start = starts[row] + i64[_PROPERTY_OFFSET, row]
             after = take_properties(
                 data, start, start + size, stop,
                 text, capacity, used, _PROPERTY_TEXT, entry, entry_offsets, hashes,
@@ -390,9 +407,15 @@ def fill_bodies(
     body_at = used[_BODY_BYTES]
     for number in range(first, last):
         row = place_of(number)
-        size = i64[6, row]
+        size = i64[_BODY_SIZE, row]
         if size > 0 and not rejected[row]:
-            copy_bytes(bodies, body_at, data, starts[row] + i64[3, row] + i64[4, row], size)
+            copy_bytes(
+                bodies,
+                body_at,
+                data,
+                starts[row] + i64[_PROPERTY_OFFSET, row] + i64[_PROPERTY_SIZE, row],
+                size,
+            )
             body_at += size
             bits[_BODY_BIT, row >> 3] |= 1 << (row & 7)
         body_offsets[row + 1] = body_at
