@@ -1,8 +1,8 @@
 """The page of a wire format, made from what its ``layout.py`` says.
 
-Nothing here knows a format. Every public table of a layout becomes a section, in the order of the
-file, called as the table is: the string under it is the section's text, and the comments beside the
-entries of a dictionary are a column. What a layout does not say stands on no page.
+Nothing here depends on a format. Every public table of a layout becomes a section, in the order of
+the file, called as the table is: the string under it is the section's text, and the comments beside
+the entries of a dictionary are a column. What a layout does not say stands on no page.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RULINGS = """
 Where the specification contradicts itself or what is in use, [errata.md](../errata.md) has the
 ruling. Sizes up to {most} bytes are believed unless the caller says otherwise.
 """
-_DIALECTS = "Ways to read a stream that nothing on the wire tells; they are named after a slash."
+_DIALECTS = "Ways to read a stream that nothing on the wire shows; they are named after a slash."
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:

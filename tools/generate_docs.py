@@ -30,7 +30,7 @@ CLI_HEAD = """
 # The command line
 
 Every command reads paths, URLs or `-` for standard input; gzip and zstandard are opened by their
-content, and the first bytes tell the format. Results go to standard output, notes to standard
+content, and the first bytes show the format. Results go to standard output, notes to standard
 error. A closed pipe ends a command quietly, `NO_COLOR` is honoured, and a file written with `-w`
 appears whole or not at all.
 
@@ -79,7 +79,7 @@ lines end with LF):
 - Lists, structures and properties are JSON.
 - Cells hold what was sent, so a spreadsheet may take one that begins with `=`, `+`, `-` or `@` for
   a formula, and run it. **For a spreadsheet add `--spreadsheet`**: such text, unless it is a
-  number, gets an apostrophe in front, and a byte order mark tells that the file is UTF-8. On a
+  number, gets an apostrophe in front, and a byte order mark shows that the file is UTF-8. On a
   terminal control characters are shown as escapes.
 
 A table (CSV, Arrow, Parquet) has one format: the rows of a capture with several go to a file each,

@@ -28,11 +28,11 @@ message that was delivered to a consumer. It opens no socket and reads no clock.
 
 A message is what its SysMessageID says: timestamp, address, port and sequence. Requests have flag A
 and an id of the requester's choice in the place of the consumer id; the reply has the same id, and
-ids of consumers are another name space. What a broker hands out stays held until it is acknowledged
+ids of consumers are another name space. What a broker delivers stays held until it is acknowledged
 or returned, and what is acknowledged in a transaction is complete when that is committed.
 
-What a packet does not say is not made up. A broker hands out messages before an application asks
-for them, so of those that are `left` nothing tells which were read. Where a capture begins in the
+What a packet does not say is not made up. A broker delivers messages before an application asks
+for them, so of those that are `left` it is unknown which were read. Where a capture begins in the
 middle of a connection, what is unknown is held against nobody.
 
 Diagrams show what is allowed, without what changes nothing. A capture may begin in any state.
@@ -52,7 +52,7 @@ begun on one connection and ended on another. What has no way out breaks the rul
 _FLOW = """
 A broker marks the last message that a connection (F) or a consumer (C) has room for; a client marks
 the last one that its connection (F) or producer (C) may send. One behind it breaks the rule
-`sent_while_paused`. A broker that tells a producer to stop may be crossed by messages. `sessions`
+`sent_while_paused`. Messages may be under way when a broker stops a producer. `sessions`
 counts the pauses of both sides, and their time.
 """
 

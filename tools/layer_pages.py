@@ -37,7 +37,7 @@ arrived was not always read, so a flow that was complete may begin again. DUP is
 1999 means by it, and no broker passes it on. RETAIN on the way to a broker asks it to keep the
 message as the last known good value of its topic; on the way to a client it marks a value that was
 there before the subscription, or, with Retain As Published of 5.0, says what the publisher said.
-Which handed-over message is which that was sent no packet says: topic and payload do, in order.
+No packet says which message was delivered: topic and payload do, in order.
 
 Diagrams show what is allowed. What breaks a rule is in the table under each, and most of it has an
 effect all the same, because brokers and clients take much that the standard forbids. A packet that

@@ -199,7 +199,7 @@ _CAPTURES_TEXT = """
 in a packet, and from these
 
 - **messages**: a whole message is one row, at the place of its first packet. Its destination is the
-  group, `message_type` its layer, `client_id` the number of its client; properties tell domain,
+  group, `message_type` its layer, `client_id` the number of its client; properties have domain,
   message number, and the frames of all its packets. A request and its replies have the same
   `correlation_id`, the process that asks and the number of its message.
 - **conversations** of the kind `rmp`: a request with each of its replies, matched by what the reply

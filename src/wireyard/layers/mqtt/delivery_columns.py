@@ -84,7 +84,7 @@ class Topics:
     subscriptions: list[Subscribed]
     """All of the brokers, or those that match a topic here and others to the same filters."""
     matching: Mapping[TopicKey, Sequence[Subscribed]]
-    """The subscriptions that ever matched a topic, in the order in which they are told."""
+    """The subscriptions that ever matched a topic, in their order."""
     valued: frozenset[TopicKey]
     """Topics that have retained values."""
     asked: frozenset[TopicKey]
