@@ -89,7 +89,7 @@ class Connection:
         self._parts = self._sender, self._receiver, self._asked, self._asked_by_server
 
     def observe(self, row: Row, from_client: bool) -> None:
-        """Take the row of the next packet, one whose status is ``ok``."""
+        """Observe the row of the next packet, one whose status is ``ok``."""
         at = Position.of(row)
         if row["bit_flags"] & _TRANSACTED and _lacks_transaction(row):
             self._report.breach("transaction_id_missing", row, at, row["sys_message_id"])
@@ -101,18 +101,18 @@ class Connection:
         handle(self._parts[part], row, at)
 
     def breach(self, rule: str, row: Row) -> None:
-        """Take that the next packet breaks a rule of its stream."""
+        """Record that the next packet breaks a rule of its stream."""
         self._report.breach(rule, row, Position.of(row), row["sys_message_id"])
 
     def miss(self) -> None:
-        """Take that packets of this connection are missing here, or damaged."""
+        """Record that packets of this connection are missing here, or damaged."""
         self._report.known = False
         self._session.miss()
         for flow in (self._receiver.flow, self._sender.flow):
             flow.miss()
 
     def finish(self, ended: bool) -> None:
-        """Take that there are no more packets.
+        """Record that there are no more packets.
 
         Parameters
         ----------

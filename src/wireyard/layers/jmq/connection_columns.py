@@ -574,7 +574,7 @@ def _relay_table(found: Sequence[tuple[Relay, int]]) -> pa.Table:
 def _number_gpackets(
     stream: Any, sequence: Any, timestamp: Any, packet_type: Any, highest: Any, broken: Any
 ) -> None:
-    """Take the numbers of GPackets, stream by stream: `Numbers`."""
+    """Observe the numbers of GPackets, stream by stream: `Numbers`."""
     for i in range(len(stream)):
         top = highest[stream[i]]
         if top < 0 or sequence[i] > sequence[top]:

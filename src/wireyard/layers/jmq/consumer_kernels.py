@@ -38,7 +38,7 @@ def append(first: Any, last: Any, before: Any, after: Any, of: int, slot: int) -
 
 @piece
 def unlink(first: Any, last: Any, before: Any, after: Any, of: int, slot: int) -> None:
-    """Take a slot out of a list."""
+    """Unlink a slot from a list."""
     if before[slot] < 0:
         first[of] = after[slot]
     else:
@@ -104,7 +104,7 @@ def let_go(links: Any, consumers: Any, held: Any, c: int, message: int) -> None:
 
 @piece
 def forget_consumer(links: Any, consumers: Any, c: int, consumer: int) -> None:
-    """Take a consumer that holds nothing out of its connection and its session."""
+    """Remove a consumer that holds nothing from its connection and its session."""
     consumers.there[consumer] = 0
     release(links, c, k.CAP_CONSUMERS)
     unlink(
@@ -195,7 +195,7 @@ def step_pause(
 def send_message(
     p: Any, tables: Any, links: Any, pauses: Any, found: Any, c: int, flow: int, row: int
 ) -> None:
-    """Take a message for a consumer, or of a producer."""
+    """Observe a message for a consumer, or of a producer."""
     flags = p.flags[row]
     marks = flags & (k.LAST_OF_CONNECTION | k.LAST_OF_ONE)
     whole = links.pause[flow]

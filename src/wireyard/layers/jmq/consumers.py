@@ -55,7 +55,7 @@ class Consumers:
         return self._by_id.get(consumer_id)
 
     def add(self, consumer_id: int, consumer: Consumer) -> None:
-        """Take that a consumer was added."""
+        """Record that a consumer was added."""
         if consumer_id in self._by_id:
             self._remove(consumer_id)
         if not self._output.admit("MAX_CONSUMERS", MAX_CONSUMERS):
@@ -87,7 +87,7 @@ class Consumers:
         return again is None
 
     def step(self, consumer_id: int, message: MessageId, event: str) -> Delivery | None:
-        """Take an event about a held message; return it, None if it is not for such a one."""
+        """Apply an event to a held message; return it, None if it is not for such a one."""
         consumer = self._by_id.get(consumer_id)
         delivery = consumer.held.get(message) if consumer else None
         if consumer is None or delivery is None:
@@ -107,7 +107,7 @@ class Consumers:
         return delivery
 
     def delete(self, consumer_id: int, last_seen: MessageId | None) -> None:
-        """Take that a consumer is gone; the application saw its messages up to `last_seen`.
+        """Record that a consumer is gone; the application saw its messages up to `last_seen`.
 
         Those stay with the session, and can still be acknowledged. Where the last one is not held
         any more, all that is held came after it.
@@ -125,17 +125,17 @@ class Consumers:
             self._remove(consumer_id)
 
     def close_session(self, session_id: int) -> None:
-        """Take that a session is gone."""
+        """Record that a session is gone."""
         for consumer_id in sorted(self._by_session.get(session_id, ())):
             self._remove(consumer_id)
 
     def close(self) -> None:
-        """Take that the connection is over."""
+        """Record that the connection is over."""
         for consumer_id in list(self._by_id):
             self._remove(consumer_id)
 
     def keep(self) -> None:
-        """Take that the capture is over, while the connection is not."""
+        """Record that the capture is over, while the connection is not."""
         for consumer_id, consumer in list(self._by_id.items()):
             while consumer.held:
                 self._let_go(consumer.held.popitem(last=False)[1])

@@ -96,7 +96,7 @@ class _Requests:
         self.remembered = 0
 
     def ask(self, message: Sending) -> None:
-        """Take a request."""
+        """Observe a request."""
         request = _Request(message)
         self._all.append(request)
         self.remembered += 1
@@ -106,7 +106,7 @@ class _Requests:
             self._in_line.append(request)
 
     def answer(self, message: Sending) -> None:
-        """Take a message that may be a reply."""
+        """Observe a message that may be a reply."""
         if message.correlation_id is None:
             request = self._next_in_line()
         else:

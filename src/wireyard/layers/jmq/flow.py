@@ -81,7 +81,7 @@ class Flow:
         return known[0] if known else "flowing"
 
     def send(self, who: int | None, row: Row, at: Position) -> None:
-        """Take a message for a consumer, or of a producer."""
+        """Observe a message for a consumer, or of a producer."""
         flags = row["bit_flags"] & _MARKS
         if not flags and not self._paused:
             return
@@ -90,21 +90,21 @@ class Flow:
             self._step(who, "send_last" if flags & _OF_ONE else "send", row, at)
 
     def resume(self, who: int | None, row: Row, at: Position, stop: bool = False) -> None:
-        """Take a RESUME_FLOW for a consumer or producer, or for the connection."""
+        """Observe a RESUME_FLOW for a consumer or producer, or for the connection."""
         self._step(who, "stop" if stop else "resume", row, at)
 
     def forget(self, who: int, at: Position) -> None:
-        """Take that a consumer or producer is gone."""
+        """Record that a consumer or producer is gone."""
         if who in self._paused:
             self._resume(who, at)
 
     def miss(self) -> None:
-        """Take that packets are missing: what is paused behind them is unknown, and how long."""
+        """Record that packets are missing: what is paused behind them is unknown, and how long."""
         self._report.output.release("MAX_PAUSED", len(self._paused))
         self._paused.clear()
 
     def close(self, at: Position) -> None:
-        """Take that the connection is over."""
+        """Record that the connection is over."""
         for who in list(self._paused):
             self._resume(who, at)
 

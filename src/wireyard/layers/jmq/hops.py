@@ -254,7 +254,7 @@ def _link(one: Sighting) -> tuple[tuple[str, str], bool]:
 
 
 def _spans(records: Iterator[tuple[PointWindow, Spans]]) -> Iterator[Found]:
-    """Take the differences of a window together."""
+    """Put the differences of a window together."""
     found: dict[Track, tuple[int, int]] = {}
     of_key = None
     for window, spans in records:

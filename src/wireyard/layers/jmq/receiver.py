@@ -68,7 +68,7 @@ class Receiver:
     # --- consumers --------------------------------------------------------------------------
 
     def add(self, row: Row, at: Position) -> None:
-        """Take an ADD_CONSUMER."""
+        """Observe an ADD_CONSUMER."""
         properties = properties_of(row)
         ack_mode = number(properties, "JMQAckMode")
         consumer = Consumer(
@@ -81,7 +81,7 @@ class Receiver:
         self._requests.ask(row, at, partial(self._added, consumer))
 
     def browse(self, row: Row, at: Position) -> None:
-        """Take a BROWSE: its reply names a consumer that gets copies."""
+        """Observe a BROWSE: its reply names a consumer that gets copies."""
         self._requests.ask(row, at, partial(self._added, Consumer(begins="browsed")))
 
     def _added(self, consumer: Consumer, reply: Row | None, accepted: bool, at: Position) -> None:
@@ -90,7 +90,7 @@ class Receiver:
             self.consumers.add(consumer_id, consumer)
 
     def delete(self, row: Row, at: Position) -> None:
-        """Take a DELETE_CONSUMER, or an unsubscription, which names no consumer."""
+        """Observe a DELETE_CONSUMER, or an unsubscription, which names no consumer."""
         consumer_id = number(properties_of(row), "JMQConsumerID")
         body = row.get("body") or b""
         last_seen = _ID.unpack(body) if len(body) == _ID.size else None
@@ -109,7 +109,7 @@ class Receiver:
             self.flow.forget(consumer_id, at)
 
     def destroy_session(self, row: Row, at: Position) -> None:
-        """Take a DESTROY_SESSION."""
+        """Observe a DESTROY_SESSION."""
         session_id = number(properties_of(row), "JMQSessionID")
         self._requests.ask(row, at, partial(self._session_destroyed, session_id))
 
@@ -122,7 +122,7 @@ class Receiver:
     # --- messages ---------------------------------------------------------------------------
 
     def deliver(self, row: Row, at: Position) -> None:
-        """Take a message from the broker."""
+        """Observe a message from the broker."""
         get = row.get
         consumer_id = row["consumer_id"]
         consumer = self.consumers.get(consumer_id)
@@ -154,13 +154,13 @@ class Receiver:
         self.flow.send(consumer_id, row, at)
 
     def resume(self, row: Row, at: Position) -> None:
-        """Take a RESUME_FLOW of the client."""
+        """Observe a RESUME_FLOW of the client."""
         self.flow.resume(number(properties_of(row), "JMQConsumerID"), row, at)
 
     # --- what consumers say -----------------------------------------------------------------
 
     def acknowledge(self, row: Row, at: Position) -> None:
-        """Take an ACKNOWLEDGE."""
+        """Observe an ACKNOWLEDGE."""
         properties = properties_of(row)
         if number(properties, "JMSXDeliveryCountUpdateOnly"):
             self._requests.ask(row, at)
@@ -211,7 +211,7 @@ class Receiver:
             self._report.use(transaction_id, "deny_acknowledge", at, blocks)
 
     def redeliver(self, row: Row, at: Position) -> None:
-        """Take a REDELIVER: messages come again, as new unless the application saw them."""
+        """Observe a REDELIVER: messages come again, as new unless the application saw them."""
         seen = number(properties_of(row), "JMQSetRedelivered")
         event = "redeliver_seen" if seen else "redeliver_unseen"
         for consumer_id, message in self._blocks(row, at):

@@ -254,11 +254,11 @@ class Output:
         return False
 
     def release(self, cap: str, things: int = 1) -> None:
-        """Take that things are no longer half open."""
+        """Count things that are open no longer."""
         self._open[cap] -= things
 
     def clear(self) -> None:
-        """Take that what was found is with somebody else now."""
+        """Empty the buffers: what was in them is passed on."""
         for found in (
             self.deliveries,
             self.sendings,
@@ -310,7 +310,7 @@ class Report:
         message_key: str | None = None,
         times: int = 1,
     ) -> None:
-        """Take that a packet breaks a rule, if what was not seen cannot explain it.
+        """Record that a packet breaks a rule, if what was not seen cannot explain it.
 
         Its sender broke it.
         """
@@ -323,7 +323,7 @@ class Report:
         )
 
     def use(self, transaction_id: int, event: str, at: Position, messages: int = 0) -> None:
-        """Take that something happened to a transaction."""
+        """Record that something happened to a transaction."""
         self.output.uses.append(
             Use(self.server, transaction_id, event, messages, self.client, self.client_id, at)
         )

@@ -84,7 +84,7 @@ class Requests:
         settle: Settle | None = None,
         sending: Sending | None = None,
     ) -> None:
-        """Take a request, and the message that it is. One that wants no reply takes effect at once.
+        """Observe a request, and its message; one that wants no reply takes effect at once.
 
         A message is in the report as soon as the broker has said all that it will say to it.
         """
@@ -109,7 +109,7 @@ class Requests:
         self._waiting[ack_id] = waiting
 
     def answer(self, row: Row, at: Position) -> None:
-        """Take a reply."""
+        """Observe a reply."""
         ack_id, packet_type = row["consumer_id"], row["packet_type"]
         waiting = self._waiting.get(ack_id)
         # SEND_REPLY also answers what is too large for the broker to read its type.
@@ -129,7 +129,7 @@ class Requests:
         self._end(waiting)
 
     def close(self) -> None:
-        """Take that the connection is over: what waits was never answered."""
+        """Record that the connection is over: what waits was never answered."""
         for waiting in self._waiting.values():
             self._end(waiting)
         self._report.output.release("MAX_WAITING", len(self._waiting))

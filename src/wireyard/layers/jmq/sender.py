@@ -40,7 +40,7 @@ class Sender:
     # --- messages ---------------------------------------------------------------------------
 
     def send(self, row: Row, at: Position) -> None:
-        """Take a message from the client."""
+        """Observe a message from the client."""
         get = row.get
         transaction_id = get("transaction_id") or None  # 103 has it in every header.
         sending = Sending(
@@ -66,13 +66,13 @@ class Sender:
             self._report.use(transaction_id, "deny_send", at, 1)
 
     def resume(self, row: Row, at: Position) -> None:
-        """Take a RESUME_FLOW of the broker."""
+        """Observe a RESUME_FLOW of the broker."""
         properties = properties_of(row)
         stop = number(properties, "JMQSize") == 0
         self.flow.resume(number(properties, "JMQProducerID"), row, at, stop)
 
     def delete_producer(self, row: Row, at: Position) -> None:
-        """Take a DELETE_PRODUCER."""
+        """Observe a DELETE_PRODUCER."""
         producer_id = number(properties_of(row), "JMQProducerID")
         self._requests.ask(row, at, partial(self._producer_deleted, producer_id))
 
@@ -83,7 +83,7 @@ class Sender:
             self.flow.forget(producer_id, at)
 
     def set_client_id(self, row: Row, at: Position) -> None:
-        """Take a SET_CLIENTID; one without an id takes it back."""
+        """Observe a SET_CLIENTID; one without an id takes it back."""
         client_id = text(properties_of(row), "JMQClientID")
         self._requests.ask(row, at, partial(self._client_id_set, client_id))
 
@@ -96,7 +96,7 @@ class Sender:
     # --- transactions -----------------------------------------------------------------------
 
     def start(self, row: Row, at: Position) -> None:
-        """Take a START_TRANSACTION."""
+        """Observe a START_TRANSACTION."""
         self._requests.ask(row, at, self._started)
 
     def _started(self, reply: Row | None, accepted: bool, at: Position) -> None:
@@ -113,15 +113,15 @@ class Sender:
             self._begun.add(transaction_id)
 
     def end(self, row: Row, at: Position) -> None:
-        """Take an END_TRANSACTION."""
+        """Observe an END_TRANSACTION."""
         self._ask_for(row, at, "end")
 
     def prepare(self, row: Row, at: Position) -> None:
-        """Take a PREPARE_TRANSACTION."""
+        """Observe a PREPARE_TRANSACTION."""
         self._ask_for(row, at, "prepare")
 
     def roll_back(self, row: Row, at: Position) -> None:
-        """Take a ROLLBACK_TRANSACTION."""
+        """Observe a ROLLBACK_TRANSACTION."""
         self._ask_for(row, at, "roll_back")
 
     def _ask_for(self, row: Row, at: Position, event: str) -> None:
@@ -136,7 +136,7 @@ class Sender:
         accepted: bool,
         at: Position,
     ) -> None:
-        """Take that a request took effect; an XA one may name its transaction in the reply only."""
+        """Record that a request took effect; an XA one may have its transaction in the reply."""
         if transaction_id is None and reply is not None:
             transaction_id = number(properties_of(reply), _ID)
         if accepted and transaction_id is not None:
@@ -149,7 +149,7 @@ class Sender:
             self._report.output.release("MAX_TRANSACTIONS")
 
     def commit(self, row: Row, at: Position) -> None:
-        """Take a COMMIT_TRANSACTION."""
+        """Observe a COMMIT_TRANSACTION."""
         transaction_id = number(properties_of(row), _ID)
         if transaction_id is not None:
             self._report.use(transaction_id, "ask_commit", at)
@@ -169,7 +169,7 @@ class Sender:
             self._begin(number(properties, _NEXT_ID), at)
 
     def close(self, at: Position, left: bool) -> None:
-        """Take that there are no more packets; `left` means that the connection is over.
+        """Record that there are no more packets; `left` means that the connection is over.
 
         Then what it began and did not end is left behind.
         """

@@ -72,7 +72,7 @@ class Numbers:
         self._highest: tuple[Any, ...] | None = None
 
     def observe(self, row: Row) -> str | None:
-        """Take the row of the next packet of the stream; return the rule that its number breaks."""
+        """Observe the next packet of the stream; return the rule that its number breaks."""
         sequence, identity, highest = row["sequence"], _GPACKET_IDENTITY(row), self._highest
         if highest is None or sequence > self._number:
             self._number, self._highest = sequence, identity
@@ -107,7 +107,7 @@ class Runs:
         self._address: Any = None
 
     def observe(self, row: Row) -> str | None:
-        """Take the row of the next packet of the stream; return the rule that its number breaks."""
+        """Observe the next packet of the stream; return the rule that its number breaks."""
         if not self._from_client and not self._is_own(row):
             return None
         sequence, identity = row["sequence"], _IDENTITY(row)
@@ -129,7 +129,7 @@ class Runs:
         return None
 
     def close(self) -> None:
-        """Take that there are no more packets."""
+        """Record that there are no more packets."""
         if self._place is not None:
             self._add("run", self._start, self._place)
             self._add("span", self._first, self._place)

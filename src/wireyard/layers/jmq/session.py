@@ -172,7 +172,7 @@ class Session:
         self.login: ConnectionRecord | None = None
 
     def observe(self, row: Row, at: Position, from_client: bool) -> None:
-        """Take the next packet of either side."""
+        """Observe the next packet of either side."""
         login = self.login
         if login is None:
             login = self.login = ConnectionRecord(self._report.client, self._report.server, at, at)
@@ -191,7 +191,7 @@ class Session:
             login.state = following
 
     def miss(self) -> None:
-        """Take that packets are missing: they may have been those of the login."""
+        """Record that packets are missing: they may have been those of the login."""
         if self.login is not None and self.login.state in LOGGING_IN:
             self.login.state = "new"
 

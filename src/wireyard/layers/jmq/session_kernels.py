@@ -15,7 +15,7 @@ __all__ = ["log_in", "miss_packets", "number_packet"]
 def number_packet(
     p: Any, tables: Any, streams: Any, links: Any, found: Any, c: int, s: int, row: int
 ) -> None:
-    """Take the number of a packet: `Runs`."""
+    """Observe the number of a packet: `Runs`."""
     if not streams.from_client[s]:
         if p.packet_type[row] < 1 or p.packet_type[row] > k.LAST_MESSAGE_TYPE:
             streams.address[s] = row
@@ -60,7 +60,7 @@ def number_packet(
 def log_in(
     p: Any, q: Any, tables: Any, links: Any, found: Any, c: int, from_client: bool, row: int
 ) -> None:
-    """Take a packet of either side: `Session`."""
+    """Observe a packet of either side: `Session`."""
     if links.opened[c] < 0:
         links.opened[c] = row
     links.packets[c] += 1
@@ -99,7 +99,7 @@ def log_in(
 
 @piece
 def miss_packets(tables: Any, links: Any, pauses: Any, c: int) -> None:
-    """Take that packets are missing, or damaged."""
+    """Record that packets are missing, or damaged."""
     links.known[c] = 0
     if links.opened[c] >= 0 and tables.logging_in[links.state[c]]:
         links.state[c] = k.NEW

@@ -427,7 +427,7 @@ class Tracking:
         self._finish()
 
     def _finish(self) -> None:
-        """Take that there are no more packets."""
+        """Record that there are no more packets."""
         links, frame = self.links, self.frame
         seen_ended = np.zeros(frame.connections, bool)
         seen_ended[frame.connection_of_stream[(self.streams.seen != 0) & self.ended]] = True

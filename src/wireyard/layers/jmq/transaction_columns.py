@@ -201,7 +201,7 @@ def _follow_uses(
     order: Any, starts: Any, event: Any, messages: Any, cells: Any, outcome_of: Any, counts: Any,
     state: Any, begun: Any, ended: Any, counted: Any, refused: Any,
 ) -> None:  # fmt: skip
-    """Take what was done with each transaction in the order of time: `Transaction`."""
+    """Apply the uses of each transaction in the order of time: `Transaction`."""
     for group in range(len(starts) - 1):
         for at in range(starts[group], starts[group + 1]):
             use = order[at]

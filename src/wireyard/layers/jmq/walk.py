@@ -197,7 +197,7 @@ class Walk:
         pair.connection.observe(row, from_client)
 
     def finish(self, ended: Collection[tuple[str, str]] = ()) -> None:
-        """Take that there are no more packets.
+        """Record that there are no more packets.
 
         Parameters
         ----------

@@ -289,13 +289,13 @@ class Connection:
             self.session.link = self.link
 
     def confirm_read(self, request: Position, answer: Position) -> None:
-        """Take an answer: the broker has read all that came before the request."""
+        """Mark everything sent before `request` as read by the broker."""
         self.link.answered = max(self.link.answered or request, request)
         self.confirm(request, answer)
         self.output.tracker.accept_before(self, request, answer)
 
     def confirm(self, request: Position, answer: Position) -> None:
-        """Take it that the broker has sent what it sends for new subscriptions."""
+        """Record that the broker has sent what it sends for new subscriptions."""
         waiting = self.unconfirmed
         if not waiting or waiting[0].granted > request or self.link.damaged:
             return
@@ -336,7 +336,7 @@ class Connection:
             self.output.violations.append(breach)
 
     def answered(self) -> None:
-        """Take it that CONNACK has come, or that none will."""
+        """Record that CONNACK has come, or that none will."""
         self.output.violations += self.rules_broken
         self.rules_broken.clear()
 
@@ -387,7 +387,7 @@ _FOREVER_S: Final = 0xFFFF_FFFF
 
 
 def connect(connection: Connection, row: Row, at: Position) -> None:
-    """Take the CONNECT of a connection."""
+    """Observe the CONNECT of a connection."""
     link = connection.link
     properties = properties_of(row.get("properties"))
     link.opened, link.begun = at, True
@@ -410,7 +410,7 @@ def connect(connection: Connection, row: Row, at: Position) -> None:
 
 
 def connack(connection: Connection, row: Row, at: Position) -> None:
-    """Take a CONNACK, which refuses the connection or opens it."""
+    """Observe a CONNACK, which refuses the connection or opens it."""
     link = connection.link
     link.status = row.get("return_code") or 0
     if link.status:
@@ -453,7 +453,7 @@ def _open(connection: Connection, said: Mapping[str, Any], at: Position) -> None
 
 
 def disconnect(connection: Connection, row: Row, at: Position, by_client: bool) -> None:
-    """Take a DISCONNECT."""
+    """Observe a DISCONNECT."""
     link, session = connection.link, connection.session
     if by_client and "session_expiry_interval" in (said := properties_of(row.get("properties"))):
         _set_expiry(link, said["session_expiry_interval"])

@@ -204,7 +204,7 @@ class _Seen:
         self.ports: Counter[int | None] = Counter()
 
     def add(self, client: Evidence) -> None:
-        """Take that a connection is decided, given the client's stream of it."""
+        """Count a connection that is decided, given the client's stream of it."""
         self.endpoints[_dst(client)] += 1
         self.endpoints[_src(client)] -= 1
         self.ports[client.dst_port] += 1

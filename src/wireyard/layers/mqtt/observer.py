@@ -132,7 +132,7 @@ class Observer:
         self.advance(row, stream, stream.advance(row))
 
     def advance(self, row: Row, stream: Stream, at: Position) -> None:
-        """Take a row of a stream that stands at a position."""
+        """Observe a row of a stream at its position."""
         self.last = at
         self.end_before(at)
         connection, by_client = stream.connection, stream.by_client
@@ -162,7 +162,7 @@ class Observer:
     def _observe_no_packet(
         self, connection: Connection, row: Row, at: Position, by_client: bool
     ) -> None:
-        """Take bytes that are no packet, or that were not captured."""
+        """Observe bytes that are no packet, or that were not captured."""
         link, code = connection.link, (row.get("error") or {}).get("code")
         # What is behind a gap, or began before the capture, need not begin with a packet.
         if code == _NO_LENGTH and not link.damaged and connection.state != "unknown":
@@ -242,7 +242,7 @@ class Observer:
     # --- the end ----------------------------------------------------------------------------
 
     def end_before(self, at: Position) -> None:
-        """Take the ends of streams that come before a position."""
+        """End the streams whose ends come before a position."""
         while self._ends and self._ends[-1] < at:
             self._end(self._ends.pop())
 
@@ -256,7 +256,7 @@ class Observer:
         return self._streams.get(name)
 
     def _end(self, at: Position) -> None:
-        """Take the end of a stream, as TCP shows it; the first of a connection ends it."""
+        """End a stream, as TCP shows it; the first of a connection ends that."""
         name = at.source, at.stream
         stream = self._streams.get(name)
         if stream is None or at < stream.first:

@@ -33,7 +33,7 @@ class Exchange:
         return Direction(known)
 
     def accept_before(self, connection: Connection, request: Position, answer: Position) -> None:
-        """Take it that the broker took all that was published before a request it answered."""
+        """Record that the broker took all that was published before a request it answered."""
         unread = connection.unread
         while unread and unread[0].sent < request:
             message = unread.popleft()
@@ -41,7 +41,7 @@ class Exchange:
             self._output.messages.append(message)
 
     def accept_all(self, connection: Connection, at: Position) -> None:
-        """Take it that the broker took all that was published."""
+        """Record that the broker took all that was published."""
         for message in connection.unread or ():
             message.accepted = at
 
@@ -59,21 +59,21 @@ class Exchange:
                 self._output.attempts.append(record)
 
     def pingreq(self, connection: Connection, row: Row, at: Position, _: bool) -> None:
-        """Take a PINGREQ."""
+        """Observe a PINGREQ."""
         if len(connection.pings) < MAX_ASKED:
             connection.pings.append(at)
         else:
             self._output.dropped["requests"] += 1
 
     def pingresp(self, connection: Connection, row: Row, at: Position, _: bool) -> None:
-        """Take a PINGRESP."""
+        """Observe a PINGRESP."""
         if connection.pings:
             connection.confirm_read(connection.pings.popleft(), at)
         else:
             connection.breaks("pingresp_unasked", False, at)
 
     def publish(self, connection: Connection, row: Row, at: Position, upward: bool) -> None:
-        """Take a PUBLISH, from the client if it goes `upward`."""
+        """Observe a PUBLISH, from the client if it goes `upward`."""
         topic, qos, properties = (
             row.get("topic"),
             row.get("qos"),
@@ -151,7 +151,7 @@ class Exchange:
         output.fact(receiver.effect, connection.link, upward, packet_id, at)
 
     def acknowledge(self, connection: Connection, row: Row, at: Position, by_client: bool) -> None:
-        """Take a PUBACK, PUBREC, PUBREL or PUBCOMP."""
+        """Observe a PUBACK, PUBREC, PUBREL or PUBCOMP."""
         packet_id, kind = row.get("packet_id"), row["packet_type"]
         code = row.get("return_code") or 0
         event = event_of(kind, 0, False, code)

@@ -412,7 +412,7 @@ class Flows:
         return self._states.get(packet_id, self._first)
 
     def step(self, packet_id: int, event: str) -> Cell[str, str]:
-        """Take one packet of a flow; return what it did."""
+        """Apply one packet to a flow; return its cell."""
         state = self._states.get(packet_id, self._first)
         cell = self._table.get((state, event))
         if cell is None:

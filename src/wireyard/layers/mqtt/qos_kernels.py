@@ -277,7 +277,7 @@ def _breaks(
 
 @piece
 def _accept_before(records: Grid, link: Ints, total: Ints, request: int, answer: int) -> None:
-    """Take it that the broker took all that was published before a request it answered."""
+    """Record that the broker took all that was published before a request it answered."""
     if request > total[Total.ANSWERED]:
         total[Total.ANSWERED] = request
     first = link[ConnectionField.UNREAD_FIRST]

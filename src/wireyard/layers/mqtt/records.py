@@ -318,10 +318,10 @@ class Tracker(Protocol):
         """Return one direction of a new session."""
 
     def accept_before(self, connection: Connection, request: Position, answer: Position) -> None:
-        """Take it that the broker took all that was published before a request it answered."""
+        """Record that the broker took all that was published before a request it answered."""
 
     def accept_all(self, connection: Connection, at: Position) -> None:
-        """Take it that the broker took all that was published."""
+        """Record that the broker took all that was published."""
 
     def leave(self, connection: Connection) -> None:
         """Note the messages of a connection of which nothing shows that the broker took them."""

@@ -93,7 +93,7 @@ class Retained:
         return self._count
 
     def set(self, value: Value, expires: int | None = None) -> None:
-        """Take a message with RETAIN: a new value, or none if its payload is empty.
+        """Set the value of a message with RETAIN: a new one, or none if its payload is empty.
 
         Parameters
         ----------
@@ -188,7 +188,7 @@ class InitialValues:
         """Those of `_due` that a change of the value still concerns."""
 
     def change(self, sent: Position, accepted: Position | None) -> None:
-        """Take that the value changes, at some time between two packets."""
+        """Record that the value changes, at some time between two packets."""
         concerned = [one for one in self._unconfirmed if sent < one.confirmed]
         self._unconfirmed.clear()
         for one in concerned:
@@ -202,7 +202,7 @@ class InitialValues:
     def subscribe(
         self, subscribed: Subscribed, value: Value | None, change: ValueChange | None
     ) -> None:
-        """Take a new subscription, and the value that the topic has as far as anybody saw."""
+        """Observe a new subscription, and the value that the topic has as far as anybody saw."""
         name = subscribed.client.name
         self._by_client.setdefault(name, []).append(subscribed)
         confirmed = subscribed.confirmed
@@ -226,7 +226,7 @@ class InitialValues:
         return can_be_compared and sent and lasts
 
     def deliver(self, each: Attempt, changes: Sequence[ValueChange]) -> Iterator[Fact]:
-        """Take what was delivered with RETAIN; `changes` may have set its value."""
+        """Observe what was delivered with RETAIN; `changes` may have set its value."""
         name = each.client.name
         due = self._due.get(name, [])
         # What nobody was seen to set has taken the place of the value.

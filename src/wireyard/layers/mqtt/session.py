@@ -166,7 +166,7 @@ class Broker:
         present: bool | None,
         limits: tuple[int, int],
     ) -> Session:
-        """Take a connection that the broker accepted; return its session.
+        """Open a connection that the broker accepted; return its session.
 
         Parameters
         ----------

@@ -171,13 +171,13 @@ class Requests:
         self._output = output
 
     def subscribe(self, connection: Connection, row: Row, at: Position, _: bool) -> None:
-        """Take a SUBSCRIBE."""
+        """Observe a SUBSCRIBE."""
         identifiers = properties_of(row.get("properties")).get("subscription_identifier")
         request = Request(row.get("filters") or [], identifiers[0] if identifiers else None, at)
         self._ask(connection.asked, row, request)
 
     def unsubscribe(self, connection: Connection, row: Row, at: Position, _: bool) -> None:
-        """Take an UNSUBSCRIBE."""
+        """Observe an UNSUBSCRIBE."""
         self._ask(connection.leaving, row, Request(row.get("filters") or [], None, at))
 
     def _ask(self, waiting: dict[int, Request], row: Row, request: Request) -> None:
@@ -187,7 +187,7 @@ class Requests:
             self._output.dropped["requests"] += 1
 
     def suback(self, connection: Connection, row: Row, at: Position, _: bool) -> None:
-        """Take a SUBACK: what was granted is a subscription."""
+        """Observe a SUBACK: what was granted is a subscription."""
         request = connection.asked.pop(row.get("packet_id") or 0, None)
         codes = row.get("return_codes") or []
         if request is None or len(codes) != len(request.filters):
@@ -202,7 +202,7 @@ class Requests:
                     connection.unconfirmed.append(subscribed)
 
     def unsuback(self, connection: Connection, row: Row, at: Position, _: bool) -> None:
-        """Take an UNSUBACK: subscriptions end."""
+        """Observe an UNSUBACK: subscriptions end."""
         request = connection.leaving.pop(row.get("packet_id") or 0, None)
         if request is None:
             connection.breaks("unsuback_unasked", False, at)

@@ -370,13 +370,13 @@ class _Tracker:
         return _Direction(known, self._found.records, self._identifiers)
 
     def publish(self, connection: Connection, row: Row, _at: Position, _by_client: bool) -> None:
-        """Take a packet that is tracked."""
+        """Observe a packet that is tracked."""
         self.track(connection, row["packet"], row["packet"] + 1)
 
     acknowledge = pingreq = pingresp = publish
 
     def accept_before(self, connection: Connection, request: Position, answer: Position) -> None:
-        """Take it that the broker took all that was published before a request it answered."""
+        """Record that the broker took all that was published before a request it answered."""
         known, records = connection.unread, self._found.records
         if known is None:
             return
@@ -389,7 +389,7 @@ class _Tracker:
         link[ConnectionField.UNREAD_FIRST] = first
 
     def accept_all(self, connection: Connection, at: Position) -> None:
-        """Take it that the broker took all that was published."""
+        """Record that the broker took all that was published."""
         if connection.unread is None:
             return
         records, accepted = self._found.records, self._number(at)

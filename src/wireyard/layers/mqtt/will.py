@@ -63,7 +63,7 @@ class Will:
         self.state = WILL["none", "connected"].state
 
     def step(self, event: str) -> str | None:
-        """Take an event of `WILL_EVENTS`; return ``published``, ``dropped`` or None."""
+        """Apply an event of `WILL_EVENTS`; return ``published``, ``dropped`` or None."""
         cell = WILL[self.state, event]
         self.state = cell.state
         return cell.effect

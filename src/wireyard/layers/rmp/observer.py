@@ -112,7 +112,7 @@ class Observer:
         return self._drops.counts
 
     def receive(self, packet: Sequence[Row]) -> list[Seen | Violation]:
-        """Take a packet: the rows of its messages, or the one row of a packet that is broken."""
+        """Observe a packet: the rows of its messages, or the one row of a packet that is broken."""
         first = packet[0]
         self._sender = _endpoint(first)
         found = self._pass(first["captured_ns"])
@@ -136,7 +136,7 @@ class Observer:
         return found
 
     def cut(self, packet: Sequence[Row]) -> Violation:
-        """Take a packet of which the end was not captured: what it says cannot be known."""
+        """Observe a packet of which the end was not captured: what it says cannot be known."""
         self._sender = _endpoint(packet[0])
         return self._broken("cut_packet", packet[0])
 
@@ -168,7 +168,7 @@ class Observer:
         return self._collect(None)
 
     def _part(self, part: _Part, data: bytes) -> list[Seen | Violation]:
-        """Take a packet of a message that has a number."""
+        """Observe a packet of a message that has a number."""
         number, orphans = part.fields.message_number, self._drops.counts[Drop.ORPHAN]
         self._reassembly.receive("", QoS.UNRELIABLE, part.fields, data, self._now, part)
         stray = self._drops.counts[Drop.ORPHAN] > orphans and not self._reassembly.found

@@ -38,7 +38,7 @@ class Repeats:
         self._seen: OrderedDict[int, float] = OrderedDict()
 
     def again(self, packet: Sequence[tuple[Fields, bytes]], size: int, now: float | None) -> bool:
-        """Take a packet; say whether it came before.
+        """Observe a packet; say whether it came before.
 
         Parameters
         ----------
