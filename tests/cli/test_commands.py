@@ -80,7 +80,12 @@ def test_a_capture_of_mqtt_loads_no_other_room(out: str, connections: int, tmp_p
     assert rows.stat().st_size
 
 
-@pytest.mark.parametrize("line", [("flows",), ("flows", "--segments"), ("decode",), ("inspect",)])
+WHERE = ("decode", "--format", "mqtt", "--where", "packet_type in (1, 3) and not topic == a")
+
+
+@pytest.mark.parametrize(
+    "line", [("flows",), ("flows", "--segments"), ("decode",), ("inspect",), WHERE]
+)
 def test_commands_on_a_capture_load_no_pandas(line: tuple[str, ...]) -> None:
     assert "pandas" not in loaded_by(*line, "examples/traffic.pcap")
 

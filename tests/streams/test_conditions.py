@@ -18,7 +18,7 @@ from wireyard.streams.conditions import bind, parse
 from wireyard.streams.plan import make_plan
 
 MQTT, JMQ = get_format("mqtt"), get_format("jmq")
-TABLE = pa.table(
+TABLE = pa.RecordBatch.from_pydict(
     {
         "topic": ["a/b", "c, (d)", None, "and", "x'y", "a/b"],
         "qos": pa.array([0, 1, None, 2, 0, 1], pa.int32()),
@@ -28,10 +28,11 @@ TABLE = pa.table(
 
 
 def matching(where: Any) -> list[int]:
-    expression = bind(parse(where), MQTT, captured=False).expression
-    table = TABLE.append_column("at", pa.array(range(TABLE.num_rows)))
-    found: list[int] = (table if expression is None else table.filter(expression))["at"].to_pylist()
-    return found
+    mask = bind(parse(where), MQTT, captured=False).mask
+    rows = range(TABLE.num_rows)
+    if mask is None:
+        return [*rows]
+    return [row for row, holds in zip(rows, mask(TABLE).to_pylist(), strict=True) if holds]
 
 
 @pytest.mark.parametrize(

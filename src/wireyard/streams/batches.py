@@ -43,6 +43,7 @@ _Bad = dict[int, DecodeError | None]
 _OFFSET = next(column for column in COMMON if column.name == "offset")
 _TIMES = ("captured_ns", "frame")
 """The columns of captures that differ from row to row."""
+_NO_ROWS: Ints = np.empty(0, np.int64)
 _OF_STREAMS = ("source", "stream")
 """The common columns that say of which stream a row is."""
 
@@ -79,7 +80,7 @@ class BlockReader:
         self._has_own = bool(own)
         self._relative = [column.name for column in own if column.kind == "offset"]
         self._condition_reader: BlockReader | None = None
-        if plan.expression is not None:
+        if plan.mask is not None:
             self._condition_reader = BlockReader(plan.conditions(), fast)
         self._same = {"format": plan.format.label, "status": OK}
         self._decoder = fast.ColumnDecoder(self._own, plan.validates, self._same) if fast else None
@@ -89,7 +90,7 @@ class BlockReader:
         if fast is not self.fast:
             return False
         # Whether two filters are the same, Arrow does not say.
-        filtered = plan.expression is not None or self.plan.expression is not None
+        filtered = plan.mask is not None or self.plan.mask is not None
         return plan is self.plan or (not filtered and plan == self.plan)
 
     def let_go(self) -> None:
@@ -197,10 +198,15 @@ class BlockReader:
 
     def _wanted(self, reader: BlockReader, parts: Sequence[Part]) -> list[Part]:
         """Return the parts with only the rows that the plan's conditions hold for."""
-        assert self.plan.expression is not None
-        table = pa.Table.from_batches(reader.read(parts))
-        table = table.append_column("", as_array(np.arange(table.num_rows)))
-        wanted: Ints = as_numbers(table.filter(self.plan.expression)[""].combine_chunks())
+        from pyarrow import compute as pc
+
+        assert self.plan.mask is not None
+        found, start = [_NO_ROWS], 0
+        for batch in reader.read(parts):
+            found.append(as_numbers(pc.indices_nonzero(self.plan.mask(batch))).astype(np.int64))
+            found[-1] += start
+            start += batch.num_rows
+        wanted = np.concatenate(found)
         left, start = [], 0
         for opened, block in parts:
             stop = start + len(block.offsets)

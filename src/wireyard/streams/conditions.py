@@ -11,14 +11,13 @@ SQL. So does every row of a format that does not have the column at all.
 
 from __future__ import annotations
 
-import operator
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import reduce
+from functools import partial, reduce
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -28,9 +27,6 @@ from wireyard.formats.base import Format
 from wireyard.formats.rows import pick_columns
 from wireyard.layout import Column
 from wireyard.schema import CAPTURED, COMMON, array_of, scalar_of
-
-if TYPE_CHECKING:
-    from pyarrow import compute as pc
 
 __all__ = [
     "ALIASES",
@@ -60,18 +56,21 @@ _COMPARED_AS: Mapping[str, pa.DataType] = MappingProxyType(
 )
 """The types of values, which may be larger than those of their column."""
 
-_OPERATORS: Mapping[str, Callable[[pc.Expression, Any], pc.Expression]] = MappingProxyType(
+Mask: TypeAlias = Callable[[pa.RecordBatch], pa.BooleanArray]
+"""Rows -> which of them a condition holds for; null where it is not known."""
+
+_FUNCTIONS: Mapping[str, str] = MappingProxyType(
     {
-        "==": operator.eq,
-        "!=": operator.ne,
-        "<": operator.lt,
-        "<=": operator.le,
-        ">": operator.gt,
-        ">=": operator.ge,
-        # Of null Arrow says that it is in no list; with the second part that is not known.
-        "in": lambda field, values: field.isin(values) | (field != field),
+        "==": "equal",
+        "!=": "not_equal",
+        "<": "less",
+        "<=": "less_equal",
+        ">": "greater",
+        ">=": "greater_equal",
     }
 )
+"""Those of Arrow. They are called, and make no `Expression`: to evaluate one loads pandas."""
+_IN = "in"
 _INT64 = range(-(1 << 63), 1 << 63)
 _MOST_DEPTH = 64
 """Parentheses and NOTs inside each other; each takes a few frames of Python's stack."""
@@ -116,7 +115,7 @@ class BoundFilter:
 
     columns: tuple[Column, ...]
     """The columns that decide, each once."""
-    expression: pc.Expression | None
+    mask: Mask | None
     """None if every row matches."""
     missing: tuple[str, ...]
     """The columns that the format does not have."""
@@ -179,20 +178,32 @@ def bind(
 
     from pyarrow import compute as pc  # costs more than to read a small capture
 
-    def expression(part: Tree) -> pc.Expression:
+    def mask(part: Tree) -> Mask:
         if isinstance(part, Negation):
-            return ~expression(part.part)
+            inner = mask(part.part)
+            return lambda rows: pc.invert(inner(rows))
         if isinstance(part, Junction):
-            return reduce(operator.and_ if part.all else operator.or_, map(expression, part.parts))
+            masks = [*map(mask, part.parts)]
+            join = pc.and_kleene if part.all else pc.or_kleene
+            return lambda rows: reduce(join, (one(rows) for one in masks))
         column = known.get(part.column) or known.get(ALIASES.get(part.column, ""))
         if column is None:
-            return pc.scalar(scalar_of(None, pa.bool_()))
-        value, kind = _value(part, column), _COMPARED_AS[column.kind]
-        listed = part.sign == "in"
-        compared = array_of(list(value), kind) if listed else scalar_of(value, kind)
-        return _OPERATORS[part.sign](pc.field(column.name), compared)
+            return lambda rows: pa.nulls(rows.num_rows, pa.bool_())
+        name, value, kind = column.name, _value(part, column), _COMPARED_AS[column.kind]
+        if part.sign == _IN:
+            return partial(_is_in, name, array_of(list(value), kind))
+        compare, compared = getattr(pc, _FUNCTIONS[part.sign]), scalar_of(value, kind)
+        return lambda rows: compare(rows[name], compared)
 
-    return BoundFilter(tuple(columns.values()), expression(tree), tuple(missing))
+    return BoundFilter(tuple(columns.values()), mask(tree), tuple(missing))
+
+
+def _is_in(name: str, values: pa.Array, rows: pa.RecordBatch) -> pa.BooleanArray:
+    """Return which rows have one of some values; Arrow says of null that it is in no list."""
+    from pyarrow import compute as pc
+
+    column = rows[name].cast(values.type)
+    return pc.or_kleene(pc.is_in(column, value_set=values), pc.not_equal(column, column))
 
 
 def _comparisons(tree: Tree) -> Iterator[Comparison]:
@@ -226,8 +237,9 @@ def _value(one: Comparison, column: Column) -> Any:
     wanted = FILTERED_KINDS.get(kind)
     if wanted is None:
         raise UsageError(f"{_where(one)}'{name}' cannot be filtered by; it is {kind}")
-    if sign not in _OPERATORS:
-        raise UsageError(f"unknown operator '{sign}'; there are: {', '.join(_OPERATORS)}")
+    if sign not in (*_FUNCTIONS, _IN):
+        known = ", ".join((*_FUNCTIONS, _IN))
+        raise UsageError(f"unknown operator '{sign}'; there are: {known}")
     if one.at is not None:
         try:
             value = [_read(kind, text) for text in value]

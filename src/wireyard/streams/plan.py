@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -13,11 +12,8 @@ from wireyard.formats.base import Format
 from wireyard.formats.rows import pick_columns
 from wireyard.layout import Column
 from wireyard.schema import schema_of
-from wireyard.streams.conditions import Condition, Where, bind, parse
+from wireyard.streams.conditions import Condition, Mask, Where, bind, parse
 from wireyard.streams.framer import Framer
-
-if TYPE_CHECKING:
-    from pyarrow import compute as pc
 
 __all__ = ["MODES", "Condition", "Plan", "Where", "make_plan"]
 
@@ -33,7 +29,8 @@ class Plan:
     columns: tuple[Column, ...]
     condition_columns: tuple[Column, ...]
     """The columns that decide whether a packet is wanted; empty without a filter."""
-    expression: pc.Expression | None
+    mask: Mask | None
+    """Which rows the conditions hold for; None if all are wanted."""
     mode: str
     max_packet_bytes: int
     schema: pa.Schema = field(init=False, compare=False)
@@ -87,7 +84,7 @@ def make_plan(
         format,
         picked,
         wanted.columns,
-        wanted.expression,
+        wanted.mask,
         mode.lower(),
         max_packet_bytes or format.max_packet_bytes,
     )
