@@ -12,7 +12,7 @@ from wireyard.formats.mqtt.filters import Filter
 from wireyard.layers.mqtt import connection, subscriptions
 from wireyard.layers.mqtt.directions import known_streams, sides_of
 from wireyard.layers.mqtt.observer import Observer
-from wireyard.layers.mqtt.publish import Exchange
+from wireyard.layers.mqtt.publish import MessageTracker
 from wireyard.layers.mqtt.qos import MAX_IN_FLIGHT, RECEIVER, SENDER, Flows
 from wireyard.layers.mqtt.records import Client, ConnectionRecord, Output, Subscribed
 from wireyard.layers.mqtt.retained import Retained, Value
@@ -42,7 +42,7 @@ def test_identifiers() -> None:
 
 def test_sessions() -> None:
     output = Output()
-    Exchange(output)
+    MessageTracker(output)
     broker = Broker(output, most_sessions=KEPT)
     for number in range(MILLION):
         broker.open(ConnectionRecord(client_of(str(number)), AT, accepted=AT), None, False, (1, 1))
@@ -56,7 +56,7 @@ def test_subscriptions() -> None:
         tree.subscribe(Subscription("client", f"a/{number}"))
     assert (len(tree), tree.refused) == (KEPT, MILLION - KEPT)
     output, client = Output(), client_of("client")
-    session = Session("client", True, Exchange(output))
+    session = Session("client", True, MessageTracker(output))
     broker = Broker(output)
     for number in range(MILLION):
         one = Subscribed(client, f"$share/{number}/t", "group", 0, False, False, None, AT, AT, AT)

@@ -37,7 +37,7 @@ from wireyard.layers.mqtt.connection import (
     connection_event,
     disconnect,
 )
-from wireyard.layers.mqtt.publish import Exchange
+from wireyard.layers.mqtt.publish import MessageTracker
 from wireyard.layers.mqtt.records import BEHIND, UNSEEN, Client, ConnectionRecord, FlowEvent, Output
 from wireyard.layers.mqtt.session import Broker
 from wireyard.layers.mqtt.subscriptions import Requests
@@ -66,12 +66,12 @@ class Observer:
         All streams of which there will be packets, as `known_streams` yields them.
     on_event
         Is given every `FlowEvent`.
-    exchange_of
+    tracker_of
         Makes what follows the messages.
 
     Limits
     ------
-    What is kept in mind is capped; `dropped` of the output counts the rest. Of a connection that is
+    What is tracked is capped; `dropped` of the output counts the rest. Of a connection that is
     too much the session is noted, and packets that come later are ``late``.
     """
 
@@ -79,7 +79,7 @@ class Observer:
         self,
         streams: Iterable[Row],
         on_event: Callable[[FlowEvent], None] | None = None,
-        exchange_of: Callable[[Output], Exchange] = Exchange,
+        tracker_of: Callable[[Output], MessageTracker] = MessageTracker,
     ) -> None:
         self.output = Output(on_event)
         self.brokers: dict[tuple[str, str], Broker] = {}
@@ -94,20 +94,20 @@ class Observer:
         self._connections: dict[tuple[str, ...], Connection] = {}
         self._streams: dict[_StreamName, Stream] = {}
         self._lingering: deque[Connection] = deque()
-        exchange, requests = exchange_of(self.output), Requests(self.output)
+        tracker, requests = tracker_of(self.output), Requests(self.output)
         self._readers: dict[int, Callable[[Connection, Row, Position, bool], None]] = {
             layout.CONNACK: self._connack,
-            layout.PUBLISH: exchange.publish,
-            layout.PUBACK: exchange.acknowledge,
-            layout.PUBREC: exchange.acknowledge,
-            layout.PUBREL: exchange.acknowledge,
-            layout.PUBCOMP: exchange.acknowledge,
+            layout.PUBLISH: tracker.publish,
+            layout.PUBACK: tracker.acknowledge,
+            layout.PUBREC: tracker.acknowledge,
+            layout.PUBREL: tracker.acknowledge,
+            layout.PUBCOMP: tracker.acknowledge,
             layout.SUBSCRIBE: requests.subscribe,
             layout.SUBACK: requests.suback,
             layout.UNSUBSCRIBE: requests.unsubscribe,
             layout.UNSUBACK: requests.unsuback,
-            layout.PINGREQ: exchange.pingreq,
-            layout.PINGRESP: exchange.pingresp,
+            layout.PINGREQ: tracker.pingreq,
+            layout.PINGRESP: tracker.pingresp,
             layout.DISCONNECT: disconnect,
         }
 

@@ -15,14 +15,14 @@ from wireyard.layers.mqtt.subscriptions import MAX_ASKED
 from wireyard.layers.records import Position
 from wireyard.layers.states import Cell
 
-__all__ = ["MAX_UNREAD", "Exchange"]
+__all__ = ["MAX_UNREAD", "MessageTracker"]
 
 MAX_UNREAD: Final = 10_000
 """Messages at QoS 0 of one connection that wait for a sign that they were read."""
 
 
-class Exchange:
-    """Follows the messages of all connections, and output them down."""
+class MessageTracker:
+    """Tracks the messages of all connections, packet by packet."""
 
     def __init__(self, output: Output) -> None:
         self._output = output

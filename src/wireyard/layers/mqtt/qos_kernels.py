@@ -1,9 +1,9 @@
-"""Messages on their way, many packets in one call: the compiled twin of `Exchange`.
+"""Messages on their way, many packets in one call: the compiled twin of `MessageTracker`.
 
 Rules of this file:
 
-1. The rules stand in `flow_tables`; what is indexed here is made from them. `Exchange` is the
-   reference: for the same packets both leave the same states and the same records.
+1. The rules stand in the tables of `qos`; what is indexed here is made from them. `MessageTracker`
+   is the reference: for the same packets both leave the same states and the same records.
 2. A packet is its number among those that are tracked, which come connection by connection in the
    order of time. A record is a message that one side published, numbered too; -1 is none.
 3. Nothing is decided here that depends on more than the packets of one connection: a run of them

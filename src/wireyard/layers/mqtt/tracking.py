@@ -3,7 +3,7 @@
 Messages on their way, which are nearly all packets, are tracked by a kernel, a run of one
 connection's packets in one call. All others are given to an `Observer`, packet by packet: it has
 the connections, sessions and subscriptions, and asks `_Tracker`, which runs the kernel, for
-what an `Exchange` would know.
+what an `MessageTracker` would know.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class _Client:
         self._found, self._runs, self._packets = found, runs, found.packets
         self._start, self._stop = start, stop
         self._tracker = _Tracker(found, total, start, stop)
-        self._observer = Observer(streams, exchange_of=self._tracker.begin)  # type: ignore[arg-type]
+        self._observer = Observer(streams, tracker_of=self._tracker.begin)  # type: ignore[arg-type]
 
     def track(self) -> None:
         """Track all packets, and add what was found."""
@@ -345,7 +345,7 @@ _NO_ALIASES: Final = np.empty((2, 0), np.int32)
 
 
 class _Tracker:
-    """Tracks messages as `Exchange` does, with a kernel."""
+    """Tracks messages as `MessageTracker` does, with a kernel."""
 
     def __init__(self, found: Tracked, total: Ints, start: int, stop: int) -> None:
         self._found, self._packets, self._total = found, found.packets, total
