@@ -382,3 +382,15 @@ def test_streams_without_rows_have_no_heading(run: Run) -> None:
     headings = [line for line in result.stdout.splitlines() if ">127.0.0.1:" in line]
     streams = {row["stream"] for row in rows_of(run("decode", CAPTURE, *where[:2]))}
     assert {*headings} == streams and len(headings) == len(streams) > 1
+
+
+def test_a_table_of_a_store_has_its_packets_by_file(run: Run) -> None:
+    store = CAPTURE.parent / "store" / "fs370"
+    result = run("decode", store, "--out", "table")
+    rows = [row for row in rows_of(run("decode", store)) if row["status"] == "ok"]
+    lines = result.stdout.splitlines()
+    assert [line for line in lines if "/" in line or line == "txnlog"] == list(
+        dict.fromkeys(row["stream"] for row in rows)
+    )
+    assert sum("_MESSAGE " in line for line in lines) == len(rows)
+    assert "gap" not in result.stdout and str(store) not in result.stdout

@@ -150,10 +150,10 @@ class _Job:
 
 
 def _write_table(job: _Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
-    from rich.text import Text
-
+    from wireyard.captures.stores.stream import StoreStream
     from wireyard.cli.rows import read_rows
-    from wireyard.cli.tables import LiveTables, console_on, printable, write_table
+    from wireyard.cli.tables import LiveTables, console_on, write_table
+    from wireyard.streams.framer import GAP
 
     chosen = job.request.columns is not None
     live = LiveTables()
@@ -165,13 +165,20 @@ def _write_table(job: _Job, readings: Iterator[OpenInput], file: IO[bytes]) -> N
                 live.write(heading, read_rows(reading, opened), columns, console, chosen=chosen)
                 continue
             rows = iter(read_rows(reading, opened))
+            stored = isinstance(opened, StoreStream)
+            if stored and not chosen:  # what is between the packets of a store is its own
+                rows = (row for row in rows if row["status"] != GAP)
             first = next(rows, None)
             if first is None:
                 continue
-            if len(job.paths) > 1 or reading.selection.captured:
-                console.print(Text(printable(opened.stream), "bold"), soft_wrap=True)
-            columns = reading.selection.table_columns
-            write_table(chain([first], rows), columns, console, chosen=chosen)
+            headed = len(job.paths) > 1 or reading.selection.captured or stored
+            write_table(
+                chain([first], rows),
+                reading.selection.table_columns,
+                console,
+                chosen=chosen,
+                heading=opened.stream if headed else None,
+            )
 
 
 def _write_jsonl(job: _Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:

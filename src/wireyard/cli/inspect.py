@@ -40,8 +40,8 @@ class _Number(NamedTuple):
     text: str
 
 
-_NAME_WIDTH: Final = 28
-"""Of a stream or a file; a longer one may take a second line."""
+_LABEL_WIDTH: Final = 16
+"""Of what a file holds, so that a line of a store fits 80 columns."""
 _OF_STREAMS: Final = (
     _Number("message_bytes", "messages", "in messages"),
     _Number("undecoded_bytes", "+undecoded", "undecoded"),
@@ -261,7 +261,8 @@ def _print_accounts(
     lines = [(*names, *(number.heading for number in numbers))]
     lines += [
         (
-            *(printable(getattr(one, name) or "unknown") for name in names),
+            printable(getattr(one, names[0])),
+            _clipped(printable(getattr(one, names[1]) or "unknown")),
             *(str(getattr(one, number.column)) for number in numbers),
         )
         for one in accounts
@@ -274,3 +275,7 @@ def _print_accounts(
             console.print(Text(line, style), soft_wrap=True)
         else:
             console.file.write(f"{line}\n")
+
+
+def _clipped(label: str) -> str:
+    return label if len(label) <= _LABEL_WIDTH else f"{label[: _LABEL_WIDTH - 2]}.."

@@ -79,9 +79,14 @@ def print_lines(console: Console, what: RenderableType) -> None:
 
 
 def write_table(
-    rows: Iterable[Row], columns: Sequence[Column], console: Console, *, chosen: bool
+    rows: Iterable[Row],
+    columns: Sequence[Column],
+    console: Console,
+    *,
+    chosen: bool,
+    heading: str | None = None,
 ) -> None:
-    """Print rows as they come.
+    """Print rows as they come, below the name of their stream if they have a heading.
 
     Parameters
     ----------
@@ -89,6 +94,10 @@ def write_table(
         Whether the user named the columns, so that none is left out.
     """
     rows = iter(rows)
+    if heading is not None:
+        console.print(Text(printable(heading), "bold"), soft_wrap=True)
+        if not chosen:
+            columns = [column for column in columns if column.name not in _OF_STREAM]
     sample = list(islice(rows, _SAMPLE_ROWS))
     shown = list(columns) if chosen else _telling(columns, sample)
     if chosen and not _fits(shown, sample, console.width):
