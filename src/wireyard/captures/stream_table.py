@@ -97,7 +97,7 @@ FILES: Final = pa.schema(
 )
 """The table ``files``, a row a file. Frames count over all files of a rotated capture, so frame `f`
 of the source is frame ``f - first_frame + 1`` of its file; what is no capture has none. `sha256` is
-null of what is no file of this machine, or was read while it grew."""
+null of what is no file of this machine, or still grows."""
 
 
 def describe_beginning(stream: Stream | LiveStream) -> dict[str, Any]:

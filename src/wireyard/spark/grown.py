@@ -12,7 +12,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from wireyard.captures.live_state import StateError
-from wireyard.captures.stream_table import FILES
+from wireyard.captures.stream_table import FILES, file_rows
 from wireyard.formats import names as format_names
 from wireyard.lake.ledgers import LEDGER_FILES, ledger_table, streams_table
 from wireyard.layers.tables import FACTS
@@ -140,10 +140,12 @@ class GrownPart:
             for table, rows in zip(LEDGER_FILES, tables, strict=True):
                 if streams:
                     self._write(table, rows, prefix)
-        for spans, prefix in ((one.fresh_spans, "part-"), (one.open_spans(), OPEN_PREFIX)):
-            if spans:
-                rows = [{"source": self.source, **span._asdict()} for span in spans]
-                self._write(FILES_TABLE, pa.Table.from_pylist(rows, FILES), prefix)
+        if one.fresh_spans:
+            self._write_files(file_rows(self.source, one.fresh_spans), "part-")
+        open_files = [span._asdict() for span in one.open_spans()] or [{"file": self.source}]
+        rows = [{"source": self.source, **row} for row in open_files]
+        # A file that still grows has no hash yet.
+        self._write_files(file_rows(self.source, one.open_spans()) if ends else rows, OPEN_PREFIX)
         if state is not None:
             self._write(OPEN_STATES, state, OPEN_PREFIX)
         self._stamp = one.stamp() if ends else {"growing": one.position}
@@ -155,6 +157,9 @@ class GrownPart:
         task.close()
         for table, names in task.files.items():
             self.files[table] += names
+
+    def _write_files(self, rows: Sequence[Mapping[str, Any]], prefix: str) -> None:
+        self._write(FILES_TABLE, pa.Table.from_pylist(list(rows), FILES), prefix)
 
     def _write(self, table: str, rows: pa.Table, prefix: str) -> None:
         name = f"{prefix}{self._number:05d}-{uuid4().hex}.parquet"
