@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from tests.mutations import Subject
@@ -55,14 +56,14 @@ def check_columns(
 
     names = rng.sample(table.schema.names, rng.randint(1, 8))
     assert found(columns=names).equals(table.select(names)), names
-    well = pa.compute.equal(table["status"], OK)
+    well = pc.equal(table["status"], OK)
     assert_same(found(mode="dropmalformed"), table.filter(well).combine_chunks())
     where = [_condition(table, rng, format) for _ in range(rng.choice((1, 1, 2)))]
     wanted = table
     for name, sign, value in where:
-        wanted = wanted.filter(_SIGNS[sign](pa.compute.field(name), value))
+        wanted = wanted.filter(_SIGNS[sign](pc.field(name), value))
     assert_same(found(where=where), wanted.combine_chunks())
-    wanted = wanted.filter(pa.compute.field("status") == OK)
+    wanted = wanted.filter(pc.field("status") == OK)
     some = found(where=where, mode="dropmalformed", columns=names)
     assert some.equals(wanted.select(names).combine_chunks()), (where, names)
     _check_failfast(found, table)
@@ -162,7 +163,7 @@ def check_packets(
                 written.append((number, view))
         _check_lies(view, frame, rng.choice(frames), rng, subject)
     if subject.format.label in subject.joined and well:
-        [batch] = table.filter(pa.compute.field("status") == OK).combine_chunks().to_batches()
+        [batch] = table.filter(pc.field("status") == OK).combine_chunks().to_batches()
         assert encode_columns(batch, subject.format) == b"".join(well)
         return
     for number, again in written:

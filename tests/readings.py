@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from wireyard.formats import get_format
 from wireyard.formats.base import Annotation, Format, Row
@@ -224,7 +225,7 @@ def assert_events(events: Sequence[Decoded], table: pa.Table, format: Format | s
         assert one == other, f"event {one} is row {other}"
     assert len(said) == len(rows)
     packets = [event.packet for event in events if event.status == "ok"]
-    well = table.filter(pa.compute.equal(table["status"], "ok"))
+    well = table.filter(pc.equal(table["status"], "ok"))
     made = packets_to_table(packets, well.to_pylist(), format)
     assert made.equals(well.select(made.schema.names).combine_chunks()), _first(made, well)
 

@@ -44,7 +44,7 @@ def test_rows_are_those_of_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     paths[2].write_bytes(paths[2].read_bytes() + message(999))
     report = run(tmp_path / "grown", None, tmp_path / "in", few_bytes=1 << 30)
-    assert (len(report.added), report.replaced) == (1, 1)
+    assert (len(report.added), report.grown) == (1, 1)
     packets_equal(tmp_path / "grown", paths)
 
 

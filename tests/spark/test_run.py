@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -380,7 +381,7 @@ def test_recorded_traffic(
         if row["packet_type"] <= 6
     }
     found = table(tmp_path / "lake", "messages")
-    keys = found.filter(pa.compute.equal(found["protocol"], "jms"))["message_key"].to_pylist()
+    keys = found.filter(pc.equal(found["protocol"], "jms"))["message_key"].to_pylist()
     assert set(keys) == sent
     assert len(keys) == len(sent)
     published = [

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -106,9 +107,7 @@ def test_the_quarantine_has_what_is_no_packet(tmp_path: Path) -> None:
     rows = staged(tmp_path / "out", "quarantine")
     assert rows.schema.equals(QUARANTINE)
     assert rows["status"].to_pylist() == ["malformed", "garbage", "tail"]
-    wanted = every.filter(pa.compute.not_equal(every["status"], "ok")).select(
-        rows.schema.names[:-1]
-    )
+    wanted = every.filter(pc.not_equal(every["status"], "ok")).select(rows.schema.names[:-1])
     assert rows.select(wanted.schema.names).equals(wanted)
     assert rows["first_bytes"].to_pylist() == [
         bad[:32].hex(),
