@@ -36,7 +36,13 @@ from wireyard.layers.mqtt.files import (
     parts_of,
 )
 from wireyard.layers.mqtt.messages import marks_of
-from wireyard.layers.mqtt.packets import Ints, KnownStream, Part, new_secret
+from wireyard.layers.mqtt.packets import (
+    Ints,
+    KnownStream,
+    Part,
+    new_secret,
+    with_own_topics,
+)
 from wireyard.layers.mqtt.published import DELIVERED, SENT, Clients
 from wireyard.layers.mqtt.records import TopicKey
 from wireyard.layers.stages import KeyedRecord
@@ -224,7 +230,8 @@ class _Large:
 
     def __init__(self, runner: Runner, staging: str, group: Group) -> None:
         self._runner, self._staging, self._group = runner, staging, group
-        self._partitions = -(-group.packets // (MOST_PACKETS // 4))
+        # Not many: every task leaves a part for each of the next stage.
+        self._partitions = -(-group.packets // (MOST_PACKETS // 2))
 
     def write(self) -> Iterator[Mapping[str, Any]]:
         """Write the rows of all tables; yield what was written."""
@@ -414,7 +421,7 @@ def _write_messages(
 
 def _by_topic(sent: pa.Table, delivered: pa.Table, shared: _Shared) -> Iterator[list[pa.Table]]:
     split = (
-        split_rows(table, _topic_partitions(table, shared), shared.partitions)
+        map(with_own_topics, split_rows(table, _topic_partitions(table, shared), shared.partitions))
         for table in (sent, delivered)
     )
     return map(list, zip(*split, strict=True))

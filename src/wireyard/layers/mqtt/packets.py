@@ -37,6 +37,7 @@ __all__ = [
     "new_secret",
     "room",
     "stream_numbers",
+    "with_own_topics",
 ]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -258,16 +259,16 @@ class Part(NamedTuple):
         of_kept = partition[self.packets["is_kept"].to_numpy(zero_copy_only=False)]
         packets = split_rows(self.packets, partition, partitions)
         for mine, rows in zip(packets, split_rows(self.rows, of_kept, partitions), strict=True):
-            yield Part(_with_own_topics(mine), rows)
+            yield Part(with_own_topics(mine), rows)
 
 
-def _with_own_topics(packets: pa.Table) -> pa.Table:
-    """Return packets that bring the texts of their own topics, and not those of many others."""
-    texts = sum(len(chunk.dictionary) for chunk in packets["topic"].chunks)
-    if texts <= packets.num_rows:
-        return packets
-    topics = packets["topic"].cast(pa.string()).dictionary_encode()
-    return packets.set_column(packets.schema.get_field_index("topic"), "topic", topics)
+def with_own_topics(rows: pa.Table) -> pa.Table:
+    """Return rows that bring the texts of their own topics, and not those of many others."""
+    texts = sum(len(chunk.dictionary) for chunk in rows["topic"].chunks)
+    if texts <= rows.num_rows:
+        return rows
+    topics = rows["topic"].cast(pa.string()).dictionary_encode()
+    return rows.set_column(rows.schema.get_field_index("topic"), "topic", topics)
 
 
 PACKETS: Final = pa.schema(
