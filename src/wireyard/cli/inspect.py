@@ -42,15 +42,17 @@ class _Number(NamedTuple):
 
 _LABEL_WIDTH: Final = 16
 """Of what a file holds, so that a line of a store fits 80 columns."""
-_OF_STREAMS: Final = (
+_OF_BOTH: Final = (
     _Number("message_bytes", "messages", "in messages"),
     _Number("undecoded_bytes", "+undecoded", "undecoded"),
+)
+_OF_STREAMS: Final = (
+    *_OF_BOTH,
     _Number("gap_bytes", "+gaps", "in gaps"),
     _Number("payload_bytes", "=payload", "bytes of payload"),
 )
 _OF_FILES: Final = (
-    _Number("message_bytes", "messages", "in messages"),
-    _Number("undecoded_bytes", "+undecoded", "undecoded"),
+    *_OF_BOTH,
     _Number("free_bytes", "+free", "free"),
     _Number("own_bytes", "+own", "the store's own"),
     _Number("file_bytes", "=file", "bytes in files"),

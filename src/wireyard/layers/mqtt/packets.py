@@ -27,6 +27,7 @@ from wireyard.layers.mqtt.qos_kernels import NONE, Flag, Packet
 from wireyard.layers.records import Position, position_of
 
 __all__ = [
+    "DELIVERY_TYPES",
     "NEEDED",
     "NO_TIME",
     "PACKETS",
@@ -62,10 +63,11 @@ NEEDED: Final = (
     "verdict",
 )  # fmt: skip
 """Columns of MQTT packets that say something here."""
-_TRACKED: Final = (
-    layout.PUBLISH, layout.PUBACK, layout.PUBREC, layout.PUBREL, layout.PUBCOMP, layout.PINGREQ,
-    layout.PINGRESP,
+DELIVERY_TYPES: Final = (
+    layout.PUBLISH, layout.PUBACK, layout.PUBREC, layout.PUBREL, layout.PUBCOMP,
 )  # fmt: skip
+"""Types of the packets of message delivery."""
+_TRACKED: Final = (*DELIVERY_TYPES, layout.PINGREQ, layout.PINGRESP)
 _EXTRA: Final = pa.array(["subscription_identifier", "response_topic", "correlation_data"])
 """Properties that are rare, or of any length: who needs them reads the row."""
 

@@ -20,7 +20,7 @@ from wireyard.formats.base import Row
 from wireyard.formats.mqtt import layout
 from wireyard.layers.mqtt.connection import FLOWING, Connection
 from wireyard.layers.mqtt.observer import Observer
-from wireyard.layers.mqtt.packets import Bools, Grid, Ints, Packets, room
+from wireyard.layers.mqtt.packets import DELIVERY_TYPES, Bools, Grid, Ints, Packets, room
 from wireyard.layers.mqtt.qos import EVENTS, MAX_IN_FLIGHT
 from wireyard.layers.mqtt.qos_kernels import (
     FIRST_STATES,
@@ -54,9 +54,6 @@ _DROPPED: Final = {
     "unread": Total.DROPPED_UNREAD,
     "requests": Total.DROPPED_REQUESTS,
 }
-_TRACKED: Final = {
-    layout.PUBLISH, layout.PUBACK, layout.PUBREC, layout.PUBREL, layout.PUBCOMP,
-}  # fmt: skip
 _AT_ONCE: Final = 1 << 13
 """Rows that are read at a time."""
 
@@ -109,7 +106,7 @@ class _Runs:
     def __init__(self, packets: Packets) -> None:
         kind, flags = packets.grid[:, Packet.KIND], packets.grid[:, Packet.FLAGS]
         by_client = flags & Flag.BY_CLIENT != 0
-        plain = np.isin(kind, list(_TRACKED))
+        plain = np.isin(kind, DELIVERY_TYPES)
         plain |= (kind == layout.PINGREQ) & by_client | (kind == layout.PINGRESP) & ~by_client
         plain &= flags & Flag.MALFORMED == 0
         first = np.unique(packets.stream, return_index=True)[1]
