@@ -251,6 +251,19 @@ def test_what_java_says_is_shown_when_something_broke(
     assert capfd.readouterr().err == shown
 
 
+def test_an_interrupt_is_quiet_where_spark_makes_an_error_of_it(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(KeyboardInterrupt), SparkLog() as log:
+        with log.taking():
+            subprocess.run(SAY, check=True)
+        try:
+            raise KeyboardInterrupt
+        finally:  # as pyspark asks for what became of the job, which was cancelled
+            raise ValueError("Job 7 cancelled")
+    assert capfd.readouterr().err == ""
+
+
 def test_help_names_every_table() -> None:
     text = wireyard_run("--help").stdout
     assert all(table in text for table in ("packets_FORMAT", "quarantine", "ledger", *FACTS))

@@ -101,6 +101,23 @@ def test_files_that_come(tmp_path: Path) -> None:
     assert not lakes.run(lake, None, folder, few_bytes=FEW_BYTES).added
 
 
+@pytest.mark.spark
+def test_ctrl_c_while_spark_runs_commits_what_there_is(tmp_path: Path) -> None:
+    """Spark has a handler of its own for it, which cancels its jobs."""
+    folder, lake = tmp_path / "in", tmp_path / "lake"
+    folder.mkdir()
+    shutil.copy(EXAMPLES / "traffic" / "shop-c2b.jmq", folder)
+    with following(folder, lake, "--master", "local[2]") as process:
+        # Files with the rows of tasks: Spark is at it.
+        until(lambda: any(lake.glob("_wireyard/data/*/done/0*")) or held(lake) > 0, process)
+        shutil.copy(EXAMPLES / "traffic" / "stock-1-c2b.mqtt", folder)
+        stop(process)
+        assert process.stderr is not None and process.stderr.read() == b""
+    assert held(lake) == 2
+    assert_as_one_run(folder, lake)
+    nothing_left(lake)
+
+
 def test_killed_at_any_moment(tmp_path: Path) -> None:
     folder, lake = tmp_path / "in", tmp_path / "lake"
     folder.mkdir()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING, Any
@@ -178,6 +180,45 @@ def test_a_daemon_that_workers_cannot_find_is_left_out(monkeypatch: pytest.Monke
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setattr(sessions, "_DAEMON", "no_such_module")
     assert "spark.python.daemon.module" not in told()["config"]
+
+
+@pytest.fixture
+def handler() -> Iterator[Callable[[Any], object]]:
+    """Return what sets the handler of SIGINT for a test, and begin with that of Python."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield lambda given: signal.signal(signal.SIGINT, given)
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_waits_until_java_has_started(handler: Callable[[Any], object]) -> None:
+    steps = []
+    with pytest.raises(KeyboardInterrupt), sessions._interrupts_wait():
+        signal.raise_signal(signal.SIGINT)
+        steps.append("started")
+    assert steps == ["started"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_handler_of_the_program_is_kept(handler: Callable[[Any], object]) -> None:
+    def ours(*given: object) -> None:
+        heard.append("ours")
+
+    def sparks(*given: object) -> None:
+        heard.append("spark's")
+
+    heard: list[str] = []
+    for own, kept in ((ours, ours), (signal.SIG_IGN, signal.SIG_IGN)):
+        handler(own)
+        with sessions._interrupts_wait():
+            signal.raise_signal(signal.SIGINT)
+            handler(sparks)
+        assert signal.getsignal(signal.SIGINT) is kept
+    assert heard == ["ours"]
+    # Python's own gives way to that which cancels jobs.
+    handler(signal.default_int_handler)
+    with sessions._interrupts_wait():
+        handler(sparks)
+    assert signal.getsignal(signal.SIGINT) is sparks
 
 
 def test_memory_is_a_share_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from wireyard.errors import SourceError
@@ -92,7 +95,7 @@ def session(master: str | None = None, app_name: str = "wireyard", **conf: Any) 
         builder = builder.master(master)
         if master.startswith("local"):
             settings |= _local_settings()
-    with _startup_on_path():
+    with _startup_on_path(), _interrupts_wait():
         return builder.config(map=settings | conf).getOrCreate()
 
 
@@ -153,6 +156,32 @@ def _startup_on_path() -> Iterator[None]:
             del os.environ["PYTHONPATH"]
         else:
             os.environ["PYTHONPATH"] = before
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Have an interrupt wait until Java has started, and keep a handler that the program has.
+
+    A Java whose start is interrupted never ends. And Spark replaces the handler of SIGINT by one
+    that cancels its jobs, which is better than Python's own, but no other.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    waiting = []
+
+    def wait(number: int, _frame: FrameType | None) -> None:
+        waiting.append(number)
+
+    signal.signal(signal.SIGINT, wait)
+    try:
+        yield
+    finally:
+        if before is not signal.default_int_handler or signal.getsignal(signal.SIGINT) is wait:
+            signal.signal(signal.SIGINT, before)
+        if waiting:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _can_import(python: str, module: str) -> bool:
