@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,10 +25,13 @@ from wireyard.cli import main
 from wireyard.layers.jmq.chain import derive_tables as jms_tables
 from wireyard.layers.mqtt.derive import derive_tables as mqtt_tables
 from wireyard.layers.mqtt.directions import in_order
+from wireyard.layers.mqtt.files import count_evidence
 from wireyard.layers.tables import FACTS, TABLES
 from wireyard.spark import facts, jmq_facts, mqtt_facts
+from wireyard.spark.bronze import EVIDENCE
 from wireyard.spark.facts import write_facts
 from wireyard.spark.lake import Lake
+from wireyard.spark.parts import read_batches, read_footer_table
 from wireyard.spark.running import Runner
 
 if TYPE_CHECKING:
@@ -251,6 +255,28 @@ def test_facts_are_the_same_whatever_tasks_they_come_from(
     assert not notes and len(found["deliveries"]) > 100 and len(found["violations"]) > 0
     for name, rows in expected.items():
         assert sorted(map(repr, found[name])) == sorted(map(repr, rows)), name
+
+
+def test_evidence_is_counted_where_packets_are_decoded(
+    spark: SparkSession,
+    filled: tuple[Path, dict[str, list[Row]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A file has it of its packets; of one that does not they are read once more."""
+    lake, expected = filled
+    with Lake.open(str(lake)) as opened:
+        paths = opened.paths("packets_mqtt")
+        sources = list(opened.inputs)
+    found = [read_footer_table(path, EVIDENCE) for path in paths]
+    counted = [count_evidence(partial(read_batches, path), sources) for path in paths]
+    assert found == counted and sum(rows.num_rows for rows in counted) > 10
+
+    for most in (mqtt_facts.MOST_PACKETS, 10):
+        monkeypatch.setattr(mqtt_facts, "MOST_PACKETS", most)
+        monkeypatch.setattr(mqtt_facts, "read_footer_table", lambda path, name: None)
+        again, _ = staged(lake, spark)
+        for name, rows in expected.items():
+            assert sorted(map(repr, again[name])) == sorted(map(repr, rows)), name
 
 
 def test_what_another_attempt_left_is_not_in_a_table(

@@ -41,6 +41,7 @@ from wireyard.errors import LedgerError, SourceError, WireError
 from wireyard.formats import get_format
 from wireyard.formats.base import Format
 from wireyard.lake.ledgers import LEDGER_FILES, StreamLedger, ledger_table, streams_table
+from wireyard.layers.mqtt.evidence import StreamEvidence
 from wireyard.payloads import parse_rules
 from wireyard.payloads.columns import PAYLOADS, PayloadTable
 from wireyard.spark.captures import CapturePart
@@ -62,6 +63,7 @@ from wireyard.streams.window import windows_of_file
 
 __all__ = [
     "DONE_MARKS",
+    "EVIDENCE",
     "FAILURES",
     "FILES_TABLE",
     "GONE",
@@ -93,6 +95,9 @@ FAILURES: Mapping[str, type[WireError]] = {
 missing file or a full disk four times and bury the sentence in a traceback."""
 QUARANTINE_TABLE, STORE_RECORDS_TABLE = "quarantine", "store_records"
 FILES_TABLE, PAYLOADS_TABLE = "files", "payloads"
+MQTT: Final = "mqtt"
+EVIDENCE: Final = "evidence"
+"""What files of MQTT packets have in their footers: the evidence for the sides of their streams."""
 GONE = "gone"
 """Of an outcome: the source was there when the run began."""
 _HELD_STREAMS: Final = 1 << 12
@@ -253,6 +258,7 @@ class BronzeTask:
         self._rules = parse_rules(settings.payload)
         self._openers: dict[str, PayloadTable] = {}
         self._ledgers: list[StreamLedger] = []
+        self._evidence = StreamEvidence()
         self._writes = 0
 
     def write_or_skip(self, piece: AnyPiece) -> list[Outcome]:
@@ -426,6 +432,8 @@ class BronzeTask:
     def close(self) -> None:
         """Finish the files and leave the mark."""
         self._write_ledgers()
+        if packets := self._files.get(packets_table(MQTT)):
+            packets.put_in_footer(EVIDENCE, self._evidence.table())
         for file in self._files.values():
             file.close()
         mark = f"{self._settings.staging}/{DONE_MARKS}/{self._number}"
@@ -454,6 +462,8 @@ class BronzeTask:
             redactor = self._redactors.setdefault(format.name, Redactor(format))
             batch, touched = redactor.redact(batch)
         self._file(packets_table(format.name), batch.schema).write(batch)
+        if format.name == MQTT:
+            self._evidence.add_batch(batch)
         for outcome in outcomes:
             outcome.packets_file = self._name
         if self._rules:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import accumulate, chain
@@ -26,12 +27,15 @@ from wireyard.lake.ledgers import captured_streams
 from wireyard.lake.snapshot import name_of
 from wireyard.layers.grouping import split_rows, text_codes
 from wireyard.layers.latencies import latencies
-from wireyard.layers.mqtt.columns import Evidences, Matched, explain_rest, known_of, match, track
+from wireyard.layers.mqtt.columns import Matched, explain_rest, known_of, match, track
 from wireyard.layers.mqtt.delivery_columns import Will, deliver
+from wireyard.layers.mqtt.directions import Stream
+from wireyard.layers.mqtt.evidence import StreamEvidence
 from wireyard.layers.mqtt.files import (
     Batches,
+    DerivedFiles,
+    count_evidence,
     derive_files,
-    evidence_of,
     messages_of,
     parts_of,
 )
@@ -46,10 +50,11 @@ from wireyard.layers.mqtt.packets import (
 from wireyard.layers.mqtt.published import DELIVERED, SENT, Clients
 from wireyard.layers.mqtt.records import TopicKey
 from wireyard.layers.stages import KeyedRecord
+from wireyard.spark.bronze import EVIDENCE
 from wireyard.spark.exchange import dump, load, narrowed, read_part, remove, write_parts
 from wireyard.spark.fact_tasks import dropped_rows, note_file, run_tasks, write_tables
 from wireyard.spark.lake import Input
-from wireyard.spark.parts import read_batches
+from wireyard.spark.parts import read_batches, read_footer_table
 from wireyard.spark.running import Runner
 
 __all__ = ["FEW", "MOST_PACKETS", "Group", "mqtt_groups", "write_mqtt_facts"]
@@ -58,10 +63,12 @@ MOST_PACKETS: Final = 1 << 19
 """Packets that a task holds at once, at most about 500 bytes each with all that is made of them."""
 FEW: Final = 1 << 18
 """Packets that need no tasks: to start Spark for some takes longer than to go through them."""
+_THREADS: Final = 8
+"""That read footers: what is waited for is mostly a store's answer."""
 _HELD_BATCHES: Final = 8
 """Of a file that is split, what is held before it is written."""
 _TABLE: Final = "packets_mqtt"
-_TOLD: Final = ["source", "stream", "opened", "begun", "ended", "ended_frame", "ended_ns"]
+_SHOWN: Final = ["source", "stream", "opened", "begun", "ended", "ended_frame", "ended_ns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +84,9 @@ class Group:
 
     def shown(self) -> list[Row]:
         """Return what captures show of their streams, a row each, as for `known_of`."""
-        found = captured_streams(self.streams, self.sources, (*_TOLD, "format"))
+        found = captured_streams(self.streams, self.sources, (*_SHOWN, "format"))
         of_mqtt = (rows.filter(pc.starts_with(rows["format"], "mqtt")) for rows in found)
-        return [row for rows in of_mqtt for row in rows.select(_TOLD).to_pylist()]
+        return [row for rows in of_mqtt for row in rows.select(_SHOWN).to_pylist()]
 
 
 def mqtt_groups(
@@ -138,13 +145,14 @@ def write_mqtt_facts(
     small = [group for group in groups if group.packets <= MOST_PACKETS]
     here = sum(group.packets for group in small) <= FEW
     work = partial(_write_small, staging=staging)
-    yield from run_tasks(runner, _dealt(small), work, here=here)
+    yield from run_tasks(runner, _tasks_of(small), work, here=here)
     for group in groups:
         if group.packets > MOST_PACKETS:
             yield from _Large(runner, staging, group).write()
 
 
-def _dealt(groups: Iterable[Group]) -> list[list[Group]]:
+def _tasks_of(groups: Iterable[Group]) -> list[list[Group]]:
+    """Return the groups as tasks of at most `MOST_PACKETS` each."""
     tasks: list[list[Group]] = []
     room = 0
     for group in groups:
@@ -162,6 +170,28 @@ def _dealt(groups: Iterable[Group]) -> list[list[Group]]:
 def _packets_of(path: str) -> Batches:
     """Return the packets of a file, to be read again and again by their columns."""
     return partial(read_batches, path)
+
+
+def _evidence_of(
+    group: Group, count: Callable[[Sequence[str]], Mapping[str, pa.Table]]
+) -> StreamEvidence:
+    """Return what packets show of the sides of their streams.
+
+    Most files of packets have it in their footers; those that were put together of others do not.
+
+    Parameters
+    ----------
+    count
+        Counts it from the packets of files.
+    """
+    with ThreadPoolExecutor(_THREADS) as pool:
+        footers = list(pool.map(partial(read_footer_table, name=EVIDENCE), group.files))
+    uncounted = [file for file, one in zip(group.files, footers, strict=True) if one is None]
+    counted = count(uncounted) if uncounted else {}
+    found = StreamEvidence()
+    for file, footer in zip(group.files, footers, strict=True):
+        found.add_counted(counted[file] if footer is None else footer, group.sources)
+    return found
 
 
 def _all(tables: Mapping[str, Iterable[pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
@@ -187,11 +217,17 @@ def _with_latencies(part: tuple[str, pa.Table]) -> Iterator[tuple[str, pa.Table]
 
 def _write_small(groups: Iterable[Group], staging: str) -> Iterator[Mapping[str, Any]]:
     """Write the rows of some small inputs; yield what was written."""
-    found = [
-        derive_files(list(map(_packets_of, one.files)), one.shown(), one.sources) for one in groups
-    ]
+    found = [_derived(group) for group in groups]
     yield from _write_facts(chain.from_iterable(one.tables for one in found), staging)
     yield from dropped_rows(sum((one.dropped for one in found), Counter()))
+
+
+def _derived(group: Group) -> DerivedFiles:
+    def count(files: Sequence[str]) -> Mapping[str, pa.Table]:
+        return {file: count_evidence(_packets_of(file), group.sources) for file in files}
+
+    files = list(map(_packets_of, group.files))
+    return derive_files(files, group.shown(), group.sources, _evidence_of(group, count))
 
 
 # --- a large input --------------------------------------------------------------------------
@@ -204,11 +240,12 @@ class _Shared:
     staging: str
     streams: str
     """Where they are written."""
-    sources: tuple[str, ...]
     secret: tuple[int, int]
     partitions: int
     files: int
     """How many files its packets are in."""
+    unknown: frozenset[Stream]
+    """The streams whose side is unknown."""
     divided: frozenset[str] = frozenset()
     """Topics whose messages are divided by what is in them."""
 
@@ -236,19 +273,21 @@ class _Large:
     def write(self) -> Iterator[Mapping[str, Any]]:
         """Write the rows of all tables; yield what was written."""
         runner, files = self._runner, self._group.files
-        evidence = Evidences()
-        sources = self._group.sources
-        evidence_of = partial(_write_evidence, sources=sources, staging=self._staging)
-        for one in run_tasks(runner, files, evidence_of):
-            evidence.merge(load(one["file"]))
+
+        def count(files: Sequence[str]) -> Mapping[str, pa.Table]:
+            sources = self._group.sources
+            work = partial(_write_evidence, sources=sources, staging=self._staging)
+            return {one["name"]: load(one["file"]) for one in run_tasks(runner, files, work)}
+
+        evidence = _evidence_of(self._group, count)
         streams = known_of(evidence, self._group.shown())
         shared = _Shared(
             self._staging,
             dump(self._staging, streams),
-            sources,
             new_secret(),
             self._partitions,
             len(files),
+            frozenset(evidence.without_side({(one.source, one.name) for one in streams})),
         )
         numbered = list(enumerate(files))
         packets: list[str] = []
@@ -275,21 +314,23 @@ class _Large:
         senders = {will.message.client for will in matched.wills}
         links = [link for link in matched.links if link.client in senders]
         wills = dump(self._staging, (matched.wills, links))
-        work = partial(_write_messages, shared=shared, marks=marks, wills=wills)
-        yield from run_tasks(runner, numbered, work)
-        remove(marks)
         topics = self._write_topics(matched, shared)
-        tasks = list(zip(numbers, topics, strict=True))
         firsts = accumulate((len(one.found.clients) for one in clients), initial=0)
-        files_of = [
+        messages = [
             (path, first)
             for one, first in zip(clients, firsts, strict=False)
             for path in one.messages
         ]
-        delivered = list(run_tasks(runner, tasks, partial(_deliver, shared=shared, files=files_of)))
-        remove(path for path, _ in files_of)
+        # One stage, the tasks that take longest first.
+        tasks = [
+            *(_OfTopics(*one) for one in zip(numbers, topics, strict=True)),
+            *(_OfFile(*one) for one in numbered),
+        ]
+        work = partial(_write_rest, shared=shared, marks=marks, wills=wills, messages=messages)
+        found = list(run_tasks(runner, tasks, work))
+        remove([*marks, *(path for path, _ in messages)])
         notes: list[KeyedRecord] = []
-        for one in delivered:
+        for one in found:
             if one["name"] == _NOTES:
                 notes += load(one["file"])
             else:
@@ -323,8 +364,8 @@ _WHOLE: Final = 1 << 62
 
 
 def _write_evidence(path: str, sources: Sequence[str], staging: str) -> Iterator[Mapping[str, Any]]:
-    """Write what the packets of a file show of the sides of streams."""
-    yield note_file("evidence", dump(staging, evidence_of(_packets_of(path), sources)))
+    """Write what the packets of a file show of the sides of streams; the note has its path."""
+    yield note_file(path, dump(staging, count_evidence(_packets_of(path), sources)))
 
 
 @cache
@@ -405,8 +446,46 @@ def _track(number: int, shared: _Shared, files: Sequence[str]) -> Iterator[Mappi
     yield note_file(_CLIENTS, dump(shared.staging, _Tracked(number, found, dealt, marked)))
 
 
+class _OfTopics(NamedTuple):
+    """A task: what became of the messages of some topics."""
+
+    number: int
+    """That of their partition."""
+    known: str
+    """Where it is what is known of the topics, and of all clients."""
+
+
+class _OfFile(NamedTuple):
+    """A task: the messages among the packets of a file."""
+
+    number: int
+    path: str
+
+
+def _write_rest(
+    task: _OfTopics | _OfFile,
+    shared: _Shared,
+    marks: Sequence[str],
+    wills: str,
+    messages: Sequence[tuple[str, int]],
+) -> Iterator[Mapping[str, Any]]:
+    """Write what a task of the last stage has to find.
+
+    Parameters
+    ----------
+    marks, messages
+        Files that the clients' tasks have written.
+    wills
+        Where the wills are that were published.
+    """
+    if isinstance(task, _OfTopics):
+        yield from _deliver(task, shared, messages)
+    else:
+        yield from _write_messages(task, shared, marks, wills)
+
+
 def _write_messages(
-    task: tuple[int, str], shared: _Shared, marks: Sequence[str], wills: str
+    task: _OfFile, shared: _Shared, marks: Sequence[str], wills: str
 ) -> Iterator[Mapping[str, Any]]:
     """Write the messages among the packets of a file."""
     number, path = task
@@ -414,7 +493,7 @@ def _write_messages(
     mine = [will for will in published if will.file == number]
     parts = [table for (table,) in read_part(marks, number)]
     found = pa.concat_tables([*parts, marks_of(SENT.empty_table(), (), mine, links)])
-    messages = messages_of(_packets_of(path), found, _streams(shared.streams), shared.sources)
+    messages = messages_of(_packets_of(path), found, shared.unknown)
     tables = (("messages", table) for table in messages)
     yield from write_tables(tables, shared.staging)
 
@@ -439,7 +518,7 @@ def _topic_partitions(table: pa.Table, shared: _Shared) -> Ints:
 
 
 def _deliver(
-    task: tuple[int, str], shared: _Shared, files: Sequence[tuple[str, int]]
+    task: _OfTopics, shared: _Shared, files: Sequence[tuple[str, int]]
 ) -> Iterator[Mapping[str, Any]]:
     """Write what became of the messages of some topics.
 

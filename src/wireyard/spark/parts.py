@@ -12,6 +12,7 @@ files are 0.07 % larger.
 from __future__ import annotations
 
 import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 from uuid import uuid4
@@ -24,10 +25,11 @@ from wireyard.lake.commits import write_seal
 from wireyard.spark.lake import writing
 from wireyard.streams.source import filesystem
 
-__all__ = ["PartFile", "measure", "read_batches", "write_table"]
+__all__ = ["PartFile", "measure", "read_batches", "read_footer_table", "write_table"]
 
 _GROUP_BYTES = 32 << 20
 """One row group in memory. A task holds it as batches and, column by column, encoded."""
+_FOOTER_PREFIX: Final = "wireyard."
 _SAMPLE_ROWS = 1024
 _REPEATS = 4
 
@@ -49,6 +51,7 @@ class PartFile:
         self._rows = 0
         self._sink: _Sink | None = None
         self._writer: pq.ParquetWriter | None = None
+        self._footer: dict[str, str] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add rows."""
@@ -57,11 +60,23 @@ class PartFile:
         if self._held_bytes >= _GROUP_BYTES:
             self._flush()
 
+    def put_in_footer(self, name: str, table: pa.Table) -> None:
+        """Keep a small table about the rows in the file's metadata; `read_footer_table` reads it.
+
+        A copy of the rows in another file does not have it.
+        """
+        sink = pa.BufferOutputStream()
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        with pa.ipc.new_stream(sink, table.schema, options=options) as stream:
+            stream.write_table(table)
+        self._footer[_FOOTER_PREFIX + name] = b64encode(sink.getvalue()).decode()
+
     def close(self) -> None:
         """Write what is held and finish the file; its rows and checksum go beside it."""
         self._flush()
         with writing(self._path):
             if self._writer is not None and self._sink is not None:
+                self._writer.add_key_value_metadata(self._footer)
                 self._writer.close()
                 self._sink.close()
                 write_seal(self._path, self._rows, self._sink.crc32)
@@ -177,6 +192,14 @@ def read_batches(path: str, columns: Iterable[str]) -> Iterator[pa.Table]:
         file = pq.ParquetFile(opened, read_dictionary=texts)
         for batch in file.iter_batches(_BATCH_ROWS, columns=chosen):
             yield pa.Table.from_batches([batch])
+
+
+def read_footer_table(path: str, name: str) -> pa.Table | None:
+    """Return a table that a file has in its metadata, None if it has none of this name."""
+    system, inner = filesystem(path)
+    with system.open_input_file(inner) as opened:
+        found = (pq.read_metadata(opened).metadata or {}).get(f"{_FOOTER_PREFIX}{name}".encode())
+    return None if found is None else pa.ipc.open_stream(b64decode(found)).read_all()
 
 
 def measure(path: str) -> tuple[int, int]:

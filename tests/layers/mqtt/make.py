@@ -23,7 +23,8 @@ from wireyard.layers.tables import TABLES
 from wireyard.schema import CAPTURED, COMMON
 
 __all__ = [
-    "MS", "Capture", "dealt", "deliveries_of", "pair", "tables_of", "unordered", "verdicts_of",
+    "MS", "Capture", "dealt", "deliveries_of", "pair", "table_of", "tables_of", "unordered",
+    "verdicts_of",
 ]  # fmt: skip
 
 Row = dict[str, Any]
@@ -198,10 +199,15 @@ def unordered(tables: Mapping[str, list[Row]]) -> dict[str, Counter[Any]]:
     }
 
 
+def table_of(rows: list[Row]) -> pa.Table:
+    """Return packets as columns."""
+    batch = rows_to_batch((*COMMON, *CAPTURED, *FORMAT.columns), rows)
+    return pa.Table.from_batches([batch])
+
+
 def by_columns(rows: list[Row], streams: list[Row] | None) -> dict[str, list[Row]]:
     """Return the tables that follow from rows by columns."""
-    batch = rows_to_batch((*COMMON, *CAPTURED, *FORMAT.columns), rows)
-    tables, dropped = derive_columns(pa.Table.from_batches([batch]), streams)
+    tables, dropped = derive_columns(table_of(rows), streams)
     assert not dropped
     return {
         name: [row for part in parts for row in part.to_pylist()] for name, parts in tables.items()

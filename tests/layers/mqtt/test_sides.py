@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 import pytest
 
-from tests.layers.mqtt.make import Capture, tables_of
+from tests.layers.mqtt.make import Capture, table_of, tables_of
 from wireyard.formats.mqtt import FORMAT, layout
 from wireyard.layers.mqtt.derive import derive_tables
 from wireyard.layers.mqtt.directions import Evidence, Side, decide_sides, sides_of
+from wireyard.layers.mqtt.evidence import NEEDED, StreamEvidence
 
 Row = dict[str, Any]
 End = tuple[str, int]
@@ -131,6 +133,51 @@ def test_reason_codes(kind: int, code: int | None, by_client: bool | None) -> No
     assert [side.by_client for side in sides.values()] == ([] if by_client is None else [by_client])
     if kind == layout.DISCONNECT:  # which another version may have read wrongly
         assert not sides_of([row | {"status": "malformed"}])
+
+
+def counted(rows: list[Row], cuts: Sequence[int] = ()) -> StreamEvidence:
+    """Return the evidence of packets in files that are cut at some rows, as files keep it."""
+    found = StreamEvidence()
+    for first, stop in pairwise((0, *cuts, len(rows))):
+        of_file = StreamEvidence()
+        of_file.add(table_of(rows[first:stop]).select(NEEDED))
+        found.add_counted(of_file.table(), ["made.pcap"])
+    return found
+
+
+def random_row(dice: random.Random, offset: int) -> Row:
+    """Return a packet on one of some streams, the ports of which show no side."""
+    server, client = ("10.0.0.1", 7000), ("10.0.0.2", dice.randrange(7001, 7004))
+    (src, src_port), (dst, dst_port) = dice.sample((server, client), 2)
+    name = dice.choice([None, "", "one", "two"])
+    return {
+        "source": "made.pcap", "stream": f"{src_port}>{dst_port}", "offset": offset, "length": 1,
+        "src_addr": src, "src_port": src_port, "dst_addr": dst, "dst_port": dst_port,
+        "status": dice.choice(["ok", "ok", "malformed"]),
+        "packet_type": dice.choice([None, *range(1, 16)]),
+        "return_code": dice.choice([None, 0, 4, 16, 25, 142]), "client_id": name,
+        "properties": name and [{"name": "assigned_client_identifier", "value": name}],
+    }  # fmt: skip
+
+
+def test_counts_of_columns_are_those_of_rows() -> None:
+    """Whatever files they are in, and however packets of streams alternate."""
+    dice = random.Random(5)
+    names = set()
+    for _ in range(100):
+        rows = [random_row(dice, offset) for offset in range(dice.randrange(1, 30))]
+        cuts = sorted(dice.sample(range(len(rows) + 1), min(dice.randrange(3), len(rows))))
+        sides = counted(rows, cuts).sides([])
+        assert sides == sides_of(rows)
+        names |= {side.key[2] for side in sides.values()}
+    assert {"one", "two"} < names
+
+
+def test_evidence_of_other_sources_is_left_out() -> None:
+    rows = middle().rows
+    found = StreamEvidence()
+    found.add_counted(counted(rows).table(), ["other.pcap"])
+    assert not found.sides([]) and counted(rows).sides([])
 
 
 # --- what follows from it -------------------------------------------------------------------

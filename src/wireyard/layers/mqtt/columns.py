@@ -21,28 +21,15 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from wireyard.formats.base import Row
-from wireyard.formats.mqtt.layout import BROKER_TYPES, CLIENT_TYPES, CONNECT
 from wireyard.layers.mqtt.deliveries import CONVERSATIONS, DELIVERIES, Older, converse
 from wireyard.layers.mqtt.delivery_columns import Topics, Will, deliver
-from wireyard.layers.mqtt.directions import (
-    BROKER_CODES,
-    CLIENT_CODES,
-    NAMING,
-    OK,
-    Evidence,
-    Side,
-    Stream,
-    client_id_of,
-    decide_sides,
-    known_streams,
-)
+from wireyard.layers.mqtt.directions import Side, Stream, known_streams
+from wireyard.layers.mqtt.evidence import StreamEvidence
 from wireyard.layers.mqtt.missing import MISSING, explain, link_record
-from wireyard.layers.mqtt.packets import Ints, KnownStream, Packets, Part, new_secret
+from wireyard.layers.mqtt.packets import KnownStream, Packets, Part, new_secret
 from wireyard.layers.mqtt.published import Clients, message_tables, published
 from wireyard.layers.mqtt.records import (
     VALUES,
@@ -60,8 +47,6 @@ from wireyard.layers.stages import Derived, Dropped, Fact, Found, Key, KeyedReco
 from wireyard.layers.tables import fact_table
 
 __all__ = [
-    "TELLING",
-    "Evidences",
     "Matched",
     "derive_columns",
     "explain_rest",
@@ -69,12 +54,6 @@ __all__ = [
     "match",
     "track",
 ]
-
-_DIRECTION: Final = ("source", "stream", "src_addr", "src_port", "dst_addr", "dst_port")
-TELLING: Final = (
-    *_DIRECTION, "status", "packet_type", "client_id", "return_code", "properties",
-)  # fmt: skip
-"""The columns that show which side a stream is."""
 
 
 def derive_columns(
@@ -92,7 +71,7 @@ def derive_columns(
         As of `derive_tables`.
     """
     streams = None if streams is None else list(streams)
-    evidence = Evidences()
+    evidence = StreamEvidence()
     evidence.add(table)
     known = known_of(evidence, streams, sides)
     secret = new_secret()
@@ -115,79 +94,8 @@ def derive_columns(
 # --- streams --------------------------------------------------------------------------------
 
 
-class Evidences:
-    """The evidence of streams for the sides that they are, counted from tables.
-
-    Packets of a stream come in their order.
-    """
-
-    def __init__(self) -> None:
-        self._ends: dict[Stream, Row] = {}
-        self._counts: dict[Stream, Ints] = {}
-        self._names: dict[Stream, str | None] = {}
-
-    def add(self, table: pa.Table) -> None:
-        """Count the packets of a table with the columns of `TELLING`."""
-        for batch in table.to_batches():
-            self._add(batch)
-
-    def _add(self, batch: pa.RecordBatch) -> None:
-        source, stream = (batch[name].dictionary_encode() for name in ("source", "stream"))
-        pairs = source.indices.to_numpy() * len(stream.dictionary) + stream.indices.to_numpy()
-        _, first, places = np.unique(pairs, return_index=True, return_inverse=True)
-        kind, code = (
-            batch[name].fill_null(0).to_numpy() for name in ("packet_type", "return_code")
-        )
-        is_ok = pc.equal(batch["status"], OK).to_numpy(zero_copy_only=False)
-        flags = [kind == CONNECT]
-        for types, codes in ((CLIENT_TYPES, CLIENT_CODES), (BROKER_TYPES, BROKER_CODES)):
-            shows = np.isin(kind, list(types))
-            for one, some in codes.items():
-                shows |= (kind == one) & is_ok & np.isin(code, list(some))
-            flags.append(shows)
-        counts = np.stack([np.bincount(places[flag], minlength=len(first)) for flag in flags], 1)
-        ends: list[Row] = batch.select(_DIRECTION).take(pa.array(first)).to_pylist()
-        names = [(row["source"], row["stream"]) for row in ends]
-        for name, row, count in zip(names, ends, counts, strict=True):
-            self._ends.setdefault(name, row)
-            self._counts[name] = self._counts.get(name, 0) + count
-        naming = np.flatnonzero(np.isin(kind, list(NAMING)))
-        rows: list[Row] = batch.take(pa.array(naming)).to_pylist()
-        for place, row in zip(places[naming].tolist(), rows, strict=True):
-            if names[place] not in self._names:
-                self._names[names[place]] = client_id_of(row)
-
-    def merge(self, other: Evidences) -> None:
-        """Add what was counted of other packets, which come behind those of the same stream."""
-        for name, count in other._counts.items():
-            self._ends.setdefault(name, other._ends[name])
-            self._counts[name] = self._counts.get(name, 0) + count
-        for name, client_id in other._names.items():
-            self._names.setdefault(name, client_id)
-
-    def sides(self, streams: Iterable[Row] | None) -> dict[Stream, Side]:
-        """Decide which side of its connection each stream is."""
-        shown = {(row["source"], row["stream"]): row for row in streams or ()}
-        return decide_sides(
-            Evidence(
-                **row,
-                opened=bool(shown.get(name, {}).get("opened")),
-                begun=bool(shown.get(name, {}).get("begun")),
-                connects=int(self._counts[name][0]),
-                client_packets=int(self._counts[name][1]),
-                broker_packets=int(self._counts[name][2]),
-                client_id=self._names.get(name),
-            )
-            for name, row in self._ends.items()
-        )
-
-    def ends(self, name: Stream) -> Row:
-        """Return the endpoints of a stream as the columns of a row."""
-        return self._ends[name]
-
-
 def known_of(
-    evidence: Evidences,
+    evidence: StreamEvidence,
     streams: Sequence[Row] | None,
     sides: Mapping[Stream, Side] | None = None,
 ) -> list[KnownStream]:

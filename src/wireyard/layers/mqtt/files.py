@@ -6,7 +6,7 @@ What is held of packets is what ``columns`` takes of them; payloads are held a b
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -16,9 +16,11 @@ import pyarrow.compute as pc
 
 from wireyard.formats.base import Row
 from wireyard.formats.mqtt.layout import PUBLISH
-from wireyard.layers.mqtt.columns import TELLING, Evidences, explain_rest, known_of, match, track
+from wireyard.layers.mqtt.columns import explain_rest, known_of, match, track
 from wireyard.layers.mqtt.delivery_columns import deliver
 from wireyard.layers.mqtt.directions import OK, Stream
+from wireyard.layers.mqtt.evidence import NEEDED as EVIDENCE_NEEDED
+from wireyard.layers.mqtt.evidence import StreamEvidence
 from wireyard.layers.mqtt.messages import NEEDED as MESSAGE_NEEDED
 from wireyard.layers.mqtt.messages import marks_of, message_table, unknown_marks
 from wireyard.layers.mqtt.packets import NEEDED, KnownStream, Part, new_secret, stream_numbers
@@ -26,8 +28,8 @@ from wireyard.layers.mqtt.packets import NEEDED, KnownStream, Part, new_secret, 
 __all__ = [
     "Batches",
     "DerivedFiles",
+    "count_evidence",
     "derive_files",
-    "evidence_of",
     "messages_of",
     "parts_of",
 ]
@@ -47,7 +49,10 @@ class DerivedFiles(NamedTuple):
 
 
 def derive_files(
-    files: Sequence[Batches], shown: Sequence[Row], sources: Sequence[str]
+    files: Sequence[Batches],
+    shown: Sequence[Row],
+    sources: Sequence[str],
+    evidence: StreamEvidence | None = None,
 ) -> DerivedFiles:
     """Return the tables of the packets of some inputs.
 
@@ -60,11 +65,15 @@ def derive_files(
         ended_ns``.
     sources
         The inputs; files may have packets of others too.
+    evidence
+        That of their streams, if it was counted before.
     """
-    evidence = Evidences()
-    for file in files:
-        evidence.merge(evidence_of(file, sources))
+    if evidence is None:
+        evidence = StreamEvidence()
+        for file in files:
+            evidence.add_counted(count_evidence(file, sources))
     streams, secret = known_of(evidence, shown), new_secret()
+    unknown = evidence.without_side({(one.source, one.name) for one in streams})
     parts = [
         part
         for number, file in enumerate(files)
@@ -81,9 +90,7 @@ def derive_files(
     message_rows = (
         ("messages", table)
         for number, file in enumerate(files)
-        for table in messages_of(
-            file, marks.filter(pc.equal(marks["file"], number)), streams, sources
-        )
+        for table in messages_of(file, marks.filter(pc.equal(marks["file"], number)), unknown)
     )
     tables = chain(found.tables.items(), _all(deliveries.tables), _all(rest.tables), message_rows)
     dropped = sum((each.dropped for each in (found, matched, deliveries, rest)), Counter[str]())
@@ -100,12 +107,15 @@ def _of_sources(table: pa.Table, sources: Sequence[str]) -> Any:
     return pc.is_in(table["source"].cast(pa.string()), wanted).to_numpy()
 
 
-def evidence_of(file: Batches, sources: Sequence[str]) -> Evidences:
-    """Return what the packets of some inputs show of the sides of streams."""
-    found = Evidences()
-    for table in file(TELLING):
+def count_evidence(file: Batches, sources: Sequence[str]) -> pa.Table:
+    """Return what the packets of some inputs show of the sides of streams.
+
+    The columns are those of `wireyard.layers.mqtt.evidence.SCHEMA`.
+    """
+    found = StreamEvidence()
+    for table in file(EVIDENCE_NEEDED):
         found.add(table.filter(pa.array(_of_sources(table, sources))))
-    return found
+    return found.table()
 
 
 def parts_of(
@@ -125,18 +135,19 @@ def parts_of(
         first += table.num_rows
 
 
-def messages_of(
-    file: Batches, marks: pa.Table, streams: Sequence[KnownStream], sources: Sequence[str]
-) -> Iterator[pa.Table]:
+def messages_of(file: Batches, marks: pa.Table, unknown: Collection[Stream]) -> Iterator[pa.Table]:
     """Yield the messages among the packets of a file, those too whose side is unknown.
 
     Parameters
     ----------
     marks
         Which packets of the file are messages, with the columns of `MARKS`.
+    unknown
+        The streams whose side is unknown.
     """
-    numbers = {(one.source, one.name): number for number, one in enumerate(streams)}
-    marks = pa.concat_tables([marks, *_unknown_marks(file, numbers, sources)])
+    if unknown:
+        numbers = {stream: number for number, stream in enumerate(unknown)}
+        marks = pa.concat_tables([marks, *_unknown_marks(file, numbers)])
     marks = marks.sort_by("row")
     rows = marks["row"].to_numpy()
     first = 0
@@ -148,13 +159,11 @@ def messages_of(
         first += table.num_rows
 
 
-def _unknown_marks(
-    file: Batches, numbers: Mapping[Stream, int], sources: Sequence[str]
-) -> Iterator[pa.Table]:
+def _unknown_marks(file: Batches, numbers: Mapping[Stream, int]) -> Iterator[pa.Table]:
     """Yield marks of what was published on streams whose side is unknown."""
     first = 0
     for table in file(("source", "stream", "packet_type", "topic", "status")):
-        unknown = (stream_numbers(table, numbers) < 0) & _of_sources(table, sources)
+        unknown = stream_numbers(table, numbers) >= 0
         if unknown.any():
             is_publish = pc.fill_null(pc.equal(table["packet_type"], int(PUBLISH)), False)
             unknown &= is_publish.to_numpy(zero_copy_only=False)
