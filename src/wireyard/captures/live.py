@@ -267,6 +267,11 @@ class LiveCapture:
             found += self._sweep()
         return found
 
+    @property
+    def now_ns(self) -> int | None:
+        """The time of the last frame; None if there was none."""
+        return None if self._now_ns == NO_TIME else self._now_ns
+
     def wait(self, idle_ns: int) -> list[Grown]:
         """Take note that nothing arrived for so long; return what can be read now."""
         self._keep()

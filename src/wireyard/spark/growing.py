@@ -15,6 +15,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
@@ -145,7 +146,11 @@ class GrowingInput:
     facts_at_s: float = 0.0
     """When they were made."""
     facts_position: int = -1
-    """Which of its bytes they know."""
+    """Up to which of its bytes they go."""
+    facts_until_ns: int | None = None
+    """Up to which time of its frames they go."""
+    rows: Counter[str] = field(default_factory=Counter)
+    """How many rows its packets have, by the name of their format."""
     _ended: dict[str, LedgerSum] = field(default_factory=dict)
     """The sums of those that have ended, by format."""
     _open: dict[str, _Tracked] = field(default_factory=dict)
@@ -195,6 +200,12 @@ class GrowingInput:
     def position(self) -> int:
         """How many of its bytes were read."""
         return int(self._files.position)
+
+    @property
+    def now_ns(self) -> int | None:
+        """The time of the last frame that was read; None of a bare stream."""
+        found: int | None = self._reader.now_ns
+        return found
 
     @property
     def unread_bytes(self) -> int:
@@ -343,6 +354,7 @@ class GrowingInput:
                 for each, one in zip(tracked, opened, strict=True)
             ]
             outcomes = [each.outcome for each in tracked]
+            self.rows[format.name] += bounds[-1]
             task.write_streams(format, pa.concat_batches(batches), outcomes, bounds, seen)
 
     def _tracked(self, format: Format, opened: Any) -> _Tracked:
@@ -416,6 +428,9 @@ class GrowingInput:
             self._ended = {format: LedgerSum(*one) for format, one in state["ended"].items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateError(f"its state is damaged ({error})") from None
+        self.rows = Counter()
+        for label, one in self.ledger().items():
+            self.rows[label.partition("/")[0]] += one.packets
         self.replaces = False
 
 

@@ -63,6 +63,10 @@ class Reader(Protocol):
     def frames(self) -> int | None:
         """How many frames of a capture were read."""
 
+    @property
+    def now_ns(self) -> int | None:
+        """The time of the last of them."""
+
 
 class CaptureReader:
     """A capture that grows."""
@@ -146,6 +150,11 @@ class CaptureReader:
         """How many frames were read."""
         return self._capture.frames
 
+    @property
+    def now_ns(self) -> int | None:
+        """The time of the last frame."""
+        return self._capture.now_ns
+
 
 class StreamReader:
     """A bare stream that grows."""
@@ -194,3 +203,7 @@ class StreamReader:
     @property
     def frames(self) -> None:
         """None: it has none."""
+
+    @property
+    def now_ns(self) -> None:
+        """None: it has no times."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 from uuid import uuid4
@@ -12,10 +12,13 @@ from uuid import uuid4
 import pyarrow as pa
 
 from wireyard.captures.live_state import StateError
+from wireyard.captures.read import FrameSpan
 from wireyard.captures.stream_table import FILES, file_rows
 from wireyard.formats import names as format_names
-from wireyard.lake.ledgers import LEDGER_FILES, ledger_table, streams_table
-from wireyard.layers.tables import FACTS
+from wireyard.lake.ledgers import LEDGER_FILES, StreamLedger, ledger_table, streams_table
+from wireyard.layers.frame_files import FrameFiles
+from wireyard.layers.mqtt.newest import NewestRows
+from wireyard.layers.tables import FACTS, with_times
 from wireyard.spark.bronze import (
     DONE_MARKS,
     FILES_TABLE,
@@ -31,6 +34,7 @@ from wireyard.spark.growing import GrowingInput, read_state
 from wireyard.spark.growing_readers import GrowthSettings
 from wireyard.spark.inputs import FoundInput
 from wireyard.spark.lake import Change, Input, Lake
+from wireyard.spark.mqtt_facts import with_latencies
 from wireyard.spark.parts import PartFile
 from wireyard.spark.replacing import OPEN_PREFIX, OPEN_STATES, is_of_open
 
@@ -108,7 +112,7 @@ def _opened(found: FoundInput, settings: GrowthSettings) -> GrowingInput:
 def make_part_staging(lake: Lake) -> None:
     """Make the folders that parts are written to."""
     tables = [packets_table(name) for name in format_names()]
-    staged = [*tables, QUARANTINE_TABLE, STORE_RECORDS_TABLE, DONE_MARKS, EXCHANGE]
+    staged = [*tables, QUARANTINE_TABLE, STORE_RECORDS_TABLE, DONE_MARKS, EXCHANGE, *FACTS]
     lake.make_staging([*staged, *LEDGER_FILES, FILES_TABLE, PAYLOADS_TABLE, OPEN_STATES])
 
 
@@ -123,6 +127,14 @@ class GrownPart:
         self._number = number
         self.files: defaultdict[str, list[str]] = defaultdict(list)
         """What was staged, by table."""
+        self.ledgers: list[StreamLedger] = []
+        """Those of the streams that it has rows of, or that may have more."""
+        self.closed_spans: list[FrameSpan] = []
+        """The files of a capture that end in it."""
+        self.open_spans: list[FrameSpan] = []
+        """Those that go on."""
+        self.has_newest = False
+        """Whether it has facts of the newest packets, which replace those of the part before."""
         self._stamp: Mapping[str, Any] = {}
 
     def read(self, most_bytes: int, *, ends: bool) -> list[str]:
@@ -135,17 +147,20 @@ class GrownPart:
         if ends:
             self._stage(one, lambda task: notes.extend(one.end(task)), OPEN_PREFIX)
             notes = [f"{self.source}: {note}" for note in notes]
-        for streams, prefix in ((closed, "part-"), (one.open_ledgers(), OPEN_PREFIX)):
+        still_open = one.open_ledgers()
+        self.ledgers = [*closed, *still_open]
+        for streams, prefix in ((closed, "part-"), (still_open, OPEN_PREFIX)):
             tables = streams_table(streams), ledger_table(streams)
             for table, rows in zip(LEDGER_FILES, tables, strict=True):
                 if streams:
                     self._write(table, rows, prefix)
-        if one.fresh_spans:
-            self._write_files(file_rows(self.source, one.fresh_spans), "part-")
-        open_files = [span._asdict() for span in one.open_spans()] or [{"file": self.source}]
+        self.closed_spans, self.open_spans = [*one.fresh_spans], one.open_spans()
+        if self.closed_spans:
+            self._write_files(file_rows(self.source, self.closed_spans), "part-")
+        open_files = [span._asdict() for span in self.open_spans] or [{"file": self.source}]
         rows = [{"source": self.source, **row} for row in open_files]
         # A file that still grows has no hash yet.
-        self._write_files(file_rows(self.source, one.open_spans()) if ends else rows, OPEN_PREFIX)
+        self._write_files(file_rows(self.source, self.open_spans) if ends else rows, OPEN_PREFIX)
         if state is not None:
             self._write(OPEN_STATES, state, OPEN_PREFIX)
         self._stamp = one.stamp() if ends else {"growing": one.position}
@@ -169,6 +184,23 @@ class GrownPart:
         file.close()
         self.files[table].append(name)
 
+    def write_newest(self, rows: Iterable[NewestRows], frames: FrameFiles) -> None:
+        """Stage facts of the newest packets, and beside deliveries how long they took."""
+        self.has_newest = True
+        tables: defaultdict[tuple[str, str], list[pa.Table]] = defaultdict(list)
+        for name, closed, still_open in rows:
+            for prefix, part in (("part-", closed), (OPEN_PREFIX, still_open)):
+                located = frames.locate(part) if name == "messages" else part
+                for fact, found in with_latencies((name, located)):
+                    if found.num_rows:
+                        tables[fact, prefix].append(with_times(fact, found))
+        for (fact, prefix), parts in tables.items():
+            self._write(fact, pa.concat_tables(parts), prefix)
+
+    def takes_out(self, table: str, name: str) -> bool:
+        """Return whether a file that the lake has of the input goes with this part."""
+        return is_of_open(name) and (table not in FACTS or self.has_newest)
+
     def after(self, before: Input | None) -> Input:
         """Return the input as the lake will have it.
 
@@ -179,7 +211,7 @@ class GrownPart:
         """
         files: defaultdict[str, list[str]] = defaultdict(list)
         for table, names in before.files.items() if before is not None else ():
-            files[table] += (name for name in names if not is_of_open(name))
+            files[table] += (name for name in names if not self.takes_out(table, name))
         for table, names in self.files.items():
             files[table] += names
         held = {table: names for table, names in files.items() if names}
@@ -197,8 +229,7 @@ def with_parts(lake: Lake, change: Change, parts: Sequence[GrownPart]) -> Change
             held = inputs.get(part.source, lake.inputs.get(part.source))
         if held is not None:
             for table, names in held.files.items():
-                if table not in FACTS:
-                    remove[table] += filter(is_of_open, names)
+                remove[table] += (name for name in names if part.takes_out(table, name))
         inputs[part.source] = part.after(held)
         for table, names in part.files.items():
             append[table] += names

@@ -57,7 +57,16 @@ from wireyard.spark.lake import Input
 from wireyard.spark.parts import read_batches, read_footer_table
 from wireyard.spark.running import Runner
 
-__all__ = ["FEW", "MOST_PACKETS", "Group", "mqtt_groups", "write_mqtt_facts"]
+__all__ = [
+    "FEW",
+    "MOST_PACKETS",
+    "SHOWN",
+    "Group",
+    "mqtt_groups",
+    "shown_rows",
+    "with_latencies",
+    "write_mqtt_facts",
+]
 
 MOST_PACKETS: Final = 1 << 19
 """Packets that a task holds at once, at most about 500 bytes each with all that is made of them."""
@@ -68,7 +77,8 @@ _THREADS: Final = 8
 _HELD_BATCHES: Final = 8
 """Of a file that is split, what is held before it is written."""
 _TABLE: Final = "packets_mqtt"
-_SHOWN: Final = ["source", "stream", "opened", "begun", "ended", "ended_frame", "ended_ns"]
+SHOWN: Final = ("source", "stream", "opened", "begun", "ended", "ended_frame", "ended_ns")
+"""Columns of the table `streams` that are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +94,15 @@ class Group:
 
     def shown(self) -> list[Row]:
         """Return what captures show of their streams, a row each, as for `known_of`."""
-        found = captured_streams(self.streams, self.sources, (*_SHOWN, "format"))
-        of_mqtt = (rows.filter(pc.starts_with(rows["format"], "mqtt")) for rows in found)
-        return [row for rows in of_mqtt for row in rows.select(_SHOWN).to_pylist()]
+        found = captured_streams(self.streams, self.sources, (*SHOWN, "format"))
+        return [row for rows in found for row in shown_rows(rows)]
+
+
+def shown_rows(streams: pa.Table) -> list[Row]:
+    """Return what captures show of streams of MQTT, given rows of the table `streams`."""
+    of_mqtt = streams.filter(pc.starts_with(streams["format"], "mqtt"))
+    rows: list[Row] = of_mqtt.select(SHOWN).to_pylist()
+    return rows
 
 
 def mqtt_groups(
@@ -202,10 +218,11 @@ def _write_facts(
     tables: Iterable[tuple[str, pa.Table]], staging: str
 ) -> Iterator[Mapping[str, Any]]:
     """Write rows of tables, and beside those of deliveries how long they took."""
-    return write_tables(chain.from_iterable(map(_with_latencies, tables)), staging)
+    return write_tables(chain.from_iterable(map(with_latencies, tables)), staging)
 
 
-def _with_latencies(part: tuple[str, pa.Table]) -> Iterator[tuple[str, pa.Table]]:
+def with_latencies(part: tuple[str, pa.Table]) -> Iterator[tuple[str, pa.Table]]:
+    """Yield a part of a table, and behind one of deliveries how long they took."""
     name, table = part
     yield part
     if name == "deliveries":

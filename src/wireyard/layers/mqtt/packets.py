@@ -31,6 +31,7 @@ __all__ = [
     "NEEDED",
     "NO_TIME",
     "PACKETS",
+    "TRACKED",
     "KnownStream",
     "Packets",
     "Part",
@@ -67,7 +68,7 @@ DELIVERY_TYPES: Final = (
     layout.PUBLISH, layout.PUBACK, layout.PUBREC, layout.PUBREL, layout.PUBCOMP,
 )  # fmt: skip
 """Types of the packets of message delivery."""
-_TRACKED: Final = (*DELIVERY_TYPES, layout.PINGREQ, layout.PINGRESP)
+TRACKED: Final = (*DELIVERY_TYPES, layout.PINGREQ, layout.PINGRESP)
 _EXTRA: Final = pa.array(["subscription_identifier", "response_topic", "correlation_data"])
 """Properties that are rare, or of any length: who needs them reads the row."""
 
@@ -228,7 +229,7 @@ class Part(NamedTuple):
         grid, topics = _grid(table)
         expires_s, is_extra = _read_properties(table, grid)
         kind, flags = grid[:, Packet.KIND], grid[:, Packet.FLAGS]
-        is_kept = ~np.isin(kind, _TRACKED) | (flags & (Flag.MALFORMED | Flag.RETAIN) != 0)
+        is_kept = ~np.isin(kind, TRACKED) | (flags & (Flag.MALFORMED | Flag.RETAIN) != 0)
         is_kept |= is_extra
         contents = hash_payloads(table["payload"], secret)
         stream = stream_numbers(table, streams)

@@ -1,0 +1,198 @@
+"""The newest packets give the rows that all packets so far give, or say that they cannot."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.layers.mqtt.make import Capture
+from wireyard.formats.mqtt import FORMAT, layout
+from wireyard.formats.rows import rows_to_batch
+from wireyard.layers.mqtt import newest
+from wireyard.layers.mqtt.files import derive_files
+from wireyard.layers.mqtt.newest import NEEDED, NewestPackets
+from wireyard.schema import CAPTURED, COMMON
+
+Row = dict[str, Any]
+
+SOURCE = "made.pcap"
+
+
+class Traffic:
+    """Publishers, and subscribers who get most of it, resend some, go away and come back."""
+
+    def __init__(self, version: int, seed: int) -> None:
+        self.capture, self.dice = Capture(version), random.Random(seed)
+        self.there: dict[str, bool] = {}
+        for name in ("one", "two", "three"):
+            self.capture.connect(name, clean=False)
+            self.capture.subscribe(name, "plant/#", qos=2)
+            self.there[name] = True
+        for name in ("left", "right"):
+            self.capture.connect(name)
+
+    def run(self, messages: int) -> None:
+        for number in range(messages):
+            self.message(number)
+            who = self.dice.choice([*self.there])
+            if self.dice.random() < 0.1:
+                self.turn(who)
+            elif self.there[who]:
+                self.capture.ping(who)
+
+    def message(self, number: int) -> None:
+        capture, dice = self.capture, self.dice
+        qos, packet_id = dice.randrange(3), number % 50 + 1
+        topic, payload = f"plant/{number % 4}", b"%d" % number
+        publisher = dice.choice(("left", "right"))
+        if qos and dice.random() < 0.1:
+            capture.publish(publisher, True, topic, payload, qos, packet_id)
+            capture.message(publisher, topic, payload, qos, packet_id, dup=True)
+        else:
+            capture.message(publisher, topic, payload, qos, packet_id)
+        for name, there in self.there.items():
+            if there and dice.random() < 0.9:
+                capture.hand(name, topic, payload, qos, packet_id)
+
+    def turn(self, who: str) -> None:
+        """Have a client leave, or come back."""
+        self.there[who] = not self.there[who]
+        if self.there[who]:
+            self.capture.connect(who, clean=False, present=self.capture.version > 3)
+        else:
+            self.capture.disconnect(who)
+
+
+def packets_of(capture: Capture) -> pa.Table:
+    batch = rows_to_batch((*COMMON, *CAPTURED, *FORMAT.columns), capture.rows)
+    return pa.Table.from_batches([batch]).select(NEEDED)
+
+
+def shown_of(packets: pa.Table) -> list[Row]:
+    """Return what a capture shows of streams that it has from their beginnings."""
+    names = packets["stream"].unique().to_pylist()
+    row = {"source": SOURCE, "opened": None, "begun": True, "ended": None}
+    return [row | {"stream": name, "ended_frame": None, "ended_ns": None} for name in names]
+
+
+def derived(packets: pa.Table) -> dict[str, list[Row]]:
+    found = derive_files([lambda columns: [packets.select(columns)]], shown_of(packets), [SOURCE])
+    tables: dict[str, list[Row]] = {}
+    for name, part in found.tables:
+        tables.setdefault(name, []).extend(part.to_pylist())
+    return tables
+
+
+def made(packets: pa.Table, since_ns: int, part: int) -> list[tuple[int, str, bool, Row]]:
+    """Return rows as they are made part by part: after how many packets, of which table."""
+    start = packets["captured_ns"].to_pylist().index(since_ns) + 1
+    before = max(start - newest.MAX_NEWEST, 0)
+    some = NewestPackets(SOURCE, since_ns)
+    some.add(packets.slice(0, before), old=True)
+    some.add(packets.slice(before, start - before))
+    found = []
+    for at in range(start, packets.num_rows, part):
+        some.add(packets.slice(at, part))
+        stop = min(at + part, packets.num_rows)
+        for name, closed, still_open in some.rows(shown_of(packets.slice(0, stop))):
+            found += [(stop, name, True, row) for row in closed.to_pylist()]
+            found += [(stop, name, False, row) for row in still_open.to_pylist()]
+    return found
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+@pytest.mark.parametrize("most", [60, 1 << 16])
+def test_rows_are_those_of_all_packets_so_far(
+    version: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(newest, "MAX_NEWEST", most)
+    traffic = Traffic(version, seed=version)
+    traffic.run(80)
+    packets = packets_of(traffic.capture)
+    since_ns = packets["captured_ns"][packets.num_rows // 4].as_py()
+    seen: dict[str, set[str]] = {"messages": set(), "deliveries": set()}
+    closed = 0
+    whole: dict[int, dict[str, list[Row]]] = {}
+    for stop, name, is_closed, row in made(packets, since_ns, 97):
+        if stop not in whole:
+            whole[stop] = derived(packets.slice(0, stop))
+        rows = whole[stop][name]
+        closed += is_closed
+        seen[name].add(row["message_key"])
+        if row.get("verdict") == "undecided":
+            # What a gap may hide is blamed on nobody.
+            rows = [each | {"verdict": "undecided"} for each in rows]
+        assert row in rows
+    assert bool(closed) == (most == 60)
+    of_packets = {
+        row["message_key"] for row in derived(packets)["messages"] if row["captured_ns"] > since_ns
+    }
+    assert seen["messages"] == of_packets
+    assert seen["deliveries"] == of_packets
+
+
+def test_each_row_is_closed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newest, "MAX_NEWEST", 40)
+    traffic = Traffic(4, seed=7)
+    traffic.run(60)
+    packets = packets_of(traffic.capture)
+    rows = made(packets, packets["captured_ns"][100].as_py(), 31)
+    keys = [
+        (name, row["message_key"], row.get("consumer_client_id"), row["offset"])
+        for _, name, is_closed, row in rows
+        if is_closed
+    ]
+    assert len(keys) == len({*keys}) > 50
+
+
+def test_a_resend_waits_for_what_is_in_the_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newest, "MAX_NEWEST", 10)
+    capture = Capture(4)
+    capture.connect("one")
+    capture.publish("one", True, "t", b"x", 1, 1)
+    for _ in range(20):
+        capture.ping("one")
+    since_ns = capture.now_ns
+    capture.message("one", "t", b"x", 1, 1, dup=True)
+    capture.message("one", "t", b"y", 1, 2)
+    rows = made(packets_of(capture), since_ns, 100)
+    bodies = [row["body"] for _, name, _, row in rows if name == "messages"]
+    assert bodies == [b"y"]
+
+
+def test_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newest, "MAX_NEWEST_BYTES", 100_000)
+    capture = Capture(4)
+    capture.connect("one")
+    for number in range(200):
+        capture.message("one", "t", bytes(2_000), 1, number + 1)
+    packets = packets_of(capture)
+    some = NewestPackets(SOURCE, 0)
+    for at in range(0, packets.num_rows, 50):
+        some.add(packets.slice(at, 50))
+        some.rows(shown_of(packets))
+        assert sum(part.nbytes for part in some._newest) < 110_000
+
+
+def test_rare_packets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newest, "MAX_NEWEST", 10)
+    monkeypatch.setattr(newest, "MAX_RARE", 40)
+    capture = Capture(4)
+    for number in range(100):
+        capture.connect(f"client {number}")
+        capture.message(f"client {number}", "t", b"%d" % number, 1)
+    packets = packets_of(capture)
+    kinds = packets["packet_type"].to_pylist()
+    assert kinds.count(layout.CONNECT) == 100
+    some = NewestPackets(SOURCE, 0)
+    bodies = set[bytes]()
+    for at in range(0, packets.num_rows, 40):
+        some.add(packets.slice(at, 40))
+        for table, *both in some.rows(shown_of(packets)):
+            if table == "messages":
+                bodies.update(body for rows in both for body in rows["body"].to_pylist())
+        assert sum(part.num_rows for part in some._rare) <= 40
+    assert bodies == {b"%d" % number for number in range(100)}
