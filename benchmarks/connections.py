@@ -183,9 +183,9 @@ def command(words: list[str]) -> Callable[[], object]:
     )
 
 
-def scan(path: Path, threads: int) -> int:
-    """Return how many rows a capture has, having read the columns."""
-    return sum(batch.num_rows for batch in wireyard.scan(path, "mqtt", COLUMNS, threads=threads))
+def scan(path: Path, threads: int, columns: list[str] | None = COLUMNS) -> int:
+    """Return how many rows a capture has, having read the columns, or all of them."""
+    return sum(batch.num_rows for batch in wireyard.scan(path, "mqtt", columns, threads=threads))
 
 
 def measure(title: str, frames: Iterator[bytes], most_bytes: int | None = None) -> None:
@@ -203,6 +203,7 @@ def measure(title: str, frames: Iterator[bytes], most_bytes: int | None = None) 
 
         seconds = {
             "to columns": best(lambda: scan(path, 1), process_time),
+            "to all columns": best(lambda: scan(path, 1, None), process_time),
             "decode -w x.parquet, start and all": decode(path, "parquet"),
             "decode -w x.jsonl, start and all": decode(path, "jsonl"),
             "decode -w x.parquet, start alone": decode(empty, "parquet"),

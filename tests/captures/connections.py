@@ -21,6 +21,29 @@ _OTHERS = (
 )
 
 
+_PROPERTIES = tuple(
+    bytes.fromhex(text)
+    for text in (
+        "00 00 00 00 00 00",  # none, mostly
+        "03 23 00 01",  # a topic alias, of PUBLISH only
+        "05 11 00 00 00 ff",
+        "06 1f 00 03 62 61 64",
+        "07 26 00 01 6b 00 01 76",
+        "0e 26 00 01 6b 00 01 76 26 00 01 6b 00 01 22",
+        "06 11 00 00 00 ff 21",
+        "02 0b 07",
+        "03 16 00 00",
+        "03 21 00 00",
+        "09 02 00 00 00 05 03 00 01 74",
+        "04 26 00 05 6b",
+        "80 01",
+        "7f 00",
+    )
+)
+"""Sections of properties that some packet type may have, or none."""
+_REASONS = (0, 0, 4, 16, 17, 24, 128, 131, 135, 142, 145, 146, 162, 3, 255)
+
+
 def _text(raw: bytes) -> bytes:
     return len(raw).to_bytes(2, "big") + raw
 
@@ -37,15 +60,28 @@ def _packet(first: int, body: bytes, rng: Random) -> bytes:
     return bytes(out) + body
 
 
+def _properties(rng: Random) -> bytes:
+    return b"\0" if rng.random() < 0.6 else rng.choice(_PROPERTIES)
+
+
+def _reason(rng: Random) -> bytes:
+    """Return a reason code with or without properties, or nothing."""
+    code = bytes([rng.choice(_REASONS)])
+    return rng.choice((b"", b"", code, code + _properties(rng)))
+
+
 def _connect(version: int, rng: Random) -> bytes:
     flags = rng.choice((2, 2, 2, 0, 0xC2, 0x82, 0x06, 0x2E, 0x42, 0x01, 0x1E, rng.randrange(256)))
     level = version | (0x80 if rng.random() < 0.05 else 0)
     body = _text(b"MQIsdp" if version == 3 else b"MQTT") + bytes([level, flags, 0, 60])
-    properties = (b"", b"\0", b"\0", bytes.fromhex("0511000000ff"))
-    body += rng.choice(properties[1:]) if version == 5 else b""
+    body += _properties(rng) if version == 5 else b""
     body += _text(rng.choice((*3 * _CLIENTS[:2], *_CLIENTS)))
     if flags & 4:
-        body += (b"\0" if version == 5 else b"") + _text(rng.choice(_TOPICS)) + _text(b"gone")
+        body += (
+            (_properties(rng) if version == 5 else b"")
+            + _text(rng.choice(_TOPICS))
+            + _text(b"gone")
+        )
     body += _text(b"user") if flags & 0x80 else b""
     body += _text(b"secret") if flags & 0x40 else b""
     return _packet(0x10, body, rng)
@@ -54,9 +90,7 @@ def _connect(version: int, rng: Random) -> bytes:
 def _one(version: int, client: bool, rng: Random) -> bytes:
     """Return one packet that one side sends, which may break a rule."""
     number = rng.choice((1, 2, 77, 65535, 0)).to_bytes(2, "big")
-    newest = b"\0" if version == 5 else b""
-    if newest and rng.random() < 0.1:
-        newest = bytes.fromhex("03 23 00 01")  # a topic alias, of PUBLISH only
+    newest = _properties(rng) if version == 5 else b""
     match rng.randrange(9):
         case 0 | 1 | 2:
             flags = rng.choice((0, 1, 2, 3, 4, 10, 6, 8))
@@ -66,19 +100,23 @@ def _one(version: int, client: bool, rng: Random) -> bytes:
             return _packet(0x30 | flags, body, rng)
         case 3:
             kind = rng.choice((0x40, 0x50, 0x62, 0x70))
-            return _packet(kind | (rng.random() < 0.05), number, rng)
+            reason = _reason(rng) if version == 5 or rng.random() < 0.02 else b""
+            return _packet(kind | (rng.random() < 0.05), number + reason, rng)
         case 4:
             return _packet(0xC0 if client else 0xD0, b"", rng)
         case 5 if client:
             filters = rng.choices((*4 * (b"#", b"a/#", b"+/b"), *_FILTERS), k=rng.randint(0, 3))
             kind = rng.choice((0x82, 0x82, 0xA2, 0x80))
-            asked = rng.choice((b"\0", b"\1", b"\2", b"\3", b"\x2c")) if kind & 0x20 == 0 else b""
+            options = (b"\0", b"\1", b"\2", b"\3", b"\x2c", b"\x19", b"\x35", b"\x40")
+            asked = rng.choice(options[: 8 if version == 5 else 5]) if kind & 0x20 == 0 else b""
             return _packet(kind, number + newest + b"".join(_text(f) + asked for f in filters), rng)
         case 5 | 6 if not client:
-            codes = bytes(rng.choices((0, 1, 2, 0x80, 0, 3), k=rng.randint(0, 3)))
+            codes = bytes(rng.choices((0, 1, 2, 0x80, 0, 3, 17, 135), k=rng.randint(0, 3)))
             return _packet(rng.choice((0x90, 0x90, 0xB0)), number + newest + codes, rng)
         case 7:
-            return rng.choice((b"\xe0\0", b"\xe0\0", b"\xe0\1\4", b"\xf0\2\0\0", b"\0\0"))
+            if rng.random() < 0.5:
+                return _packet(0xE0, _reason(rng), rng)
+            return rng.choice((b"\xe0\0", b"\xe0\1\4", b"\xf0\2\0\0", b"\0\0"))
         case 8 if rng.random() < 0.1:
             return _connect(rng.choice((3, 4, 5)), rng)
     return _packet(0x30, _text(b"t") + newest + b"x", rng)
@@ -87,10 +125,24 @@ def _one(version: int, client: bool, rng: Random) -> bytes:
 def _streams(rng: Random) -> tuple[bytes, bytes]:
     """Return what a client and a server say to each other."""
     version = rng.choice((3, 4, 4, 4, 5, 5))
-    flags, code = rng.choice(((0, 0), (0, 0), (0, 0), (1, 0), (0, 5), (1, 1), (2, 0), (0, 9)))
+    flags, code = rng.choice(
+        (
+            (0, 0),
+            (0, 0),
+            (0, 0),
+            (1, 0),
+            (0, 5),
+            (1, 1),
+            (2, 0),
+            (0, 9),
+            (0, 135),
+            (1, 135),
+            (0, 160),
+        )
+    )
     newest = b""
     if version == 5:
-        newest = rng.choice((b"\0", b"\0", bytes.fromhex("03 21 00 0a")))
+        newest = rng.choice((_properties(rng), bytes.fromhex("03 21 00 0a")))
     client = _connect(version, rng)
     server = _packet(0x20, bytes([flags, code]) + newest, rng)
     client += b"".join(_one(version, True, rng) for _ in range(rng.randrange(6)))

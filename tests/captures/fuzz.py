@@ -45,8 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cases = rows = 0
     for first in itertools.count(seed, _TOLD):
         last = first + _TOLD if given.cases is None else min(first + _TOLD, seed + given.cases)
-        with time_bound():
-            for number in range(first, last):
+        for number in range(first, last):
+            with time_bound():
                 rows += check_case(number)
         cases += max(last - first, 0)
         print(f"{cases} captures, {rows} rows", flush=True)

@@ -15,13 +15,16 @@ import pytest
 from tests.formats.mqtt.make import (
     EVERY_PUBLISH_PROPERTY,
     VERSIONS,
+    block,
     connack,
     connect,
     numbered,
     packet,
     publish,
     random_stream,
+    subscribe,
     text,
+    user,
     variable,
     variety,
 )
@@ -288,6 +291,90 @@ def test_the_common_packets_are_not_left_to_the_scalar_reader(version: int) -> N
     decoder = ColumnDecoder(COLUMNS, True, {})
     batch, rejected = decoder.decode(data, len(data), starts, sizes, contexts[:-1], starts)
     assert list(rejected) == [] and batch.num_rows == len(common)
+
+
+def sessions(version: int) -> list[bytes]:
+    """Packets that open, subscribe and answer, each of which a kernel answers."""
+    will = block(version) + text("w/t") + text("gone")
+    packets = [
+        connect(version),
+        connect(version, 0, client="sensor-é"),
+        connect(version, 0xEE, will + text("user") + text(b"\0secret")),
+        connect(version, 0x82, text("")),
+        connack(version),
+        connack(version, 0, 135 if version == 5 else 5),
+        subscribe(version, ("a/+/#", 1), ("$SYS/x", 2), ("+", 0)),
+        numbered(version, 0xA2, text("a/b") + text("#"), properties=b""),
+        numbered(version, 0x90, bytes([0, 1, 2, 128]), properties=b""),
+        numbered(version, 0xB0, b"" if version < 5 else bytes([0, 17, 135]), properties=b""),
+    ]
+    if version > 3:
+        packets += [connect(version, client=""), connack(version, 1)]
+    if version == 5:
+        reason = b"\x1f" + text("why") + user("k", "v")
+        packets += [
+            connect(5, 0x42, text(b"alone"), properties=bytes.fromhex("1100000005 210014")),
+            connack(5, 0, 0, bytes.fromhex("2400 25012a 00") + b"\x12" + text("given")),
+            subscribe(5, ("a", 0x2C), ("b", 0x19)),
+            numbered(5, 0x82, text("a") + b"\1", properties=b"\x0b\x07" + user("k", "v")),
+            numbered(5, 0x90, bytes([135]), properties=reason),
+            *(numbered(5, first, bytes([146])) for first in (0x62, 0x70)),
+            numbered(5, 0x40, b"\x10"),
+            numbered(5, 0x50, bytes([128, len(reason)]) + reason),
+            packet(0xE0, b"\x04"),
+            packet(0xE0, bytes([129, len(reason)]) + reason),
+        ]
+    return packets
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_packets_of_sessions_are_not_left_to_the_scalar_reader(version: int) -> None:
+    packets = sessions(version)
+    one_reading(connect(version) + b"".join(packets), DIALECTS[version])
+    data = np.frombuffer(b"".join(packets), np.uint8)
+    sizes = np.array([len(one) for one in packets])
+    starts = np.cumsum(sizes) - sizes
+    decoder = ColumnDecoder(COLUMNS, True, {})
+    contexts = np.full(len(packets), version)
+    batch, rejected = decoder.decode(data, len(data), starts, sizes, contexts, starts)
+    assert list(rejected) == [] and batch.num_rows == len(packets)
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_packets_of_sessions_cut_at_every_byte(version: int) -> None:
+    bodies = [(one[0], one[2:]) for one in sessions(version)]
+    cut = [packet(first, body[:size]) for first, body in bodies for size in range(len(body))]
+    longer = [packet(first, body + b"\0") for first, body in bodies]
+    table = one_reading(connect(version) + b"".join(cut + longer), DIALECTS[version])
+    assert table["status"].to_pylist().count("malformed") > len(cut) / 2
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_any_text_in_packets_of_sessions(version: int) -> None:
+    packets = []
+    for raw in TEXTS:
+        will = block(version) + text(raw) + text(raw)
+        packets += [
+            connect(version, client=raw),
+            connect(version, 0x06, will),
+            connect(version, 0xC2, text(raw) + text(raw)),
+            subscribe(version, ("a", 0), (raw, 1)),
+            numbered(version, 0xA2, text("a") + text(raw), properties=b""),
+        ]
+    assert len(one_reading(b"".join(packets), DIALECTS[version])) == len(packets)
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_any_byte_in_packets_of_sessions(version: int) -> None:
+    """Flags, levels, codes, options and lengths, whatever they are."""
+    rng = Random(version)
+    packets = []
+    for one in sessions(version):
+        for place in range(2, min(len(one), 40)):
+            for value in (*rng.sample(range(256), 4), 0, 0x7F, 0x80, 0xFF):
+                packets.append(one[:place] + bytes([value]) + one[place + 1 :])
+    rng.shuffle(packets)
+    one_reading(connect(version) + b"".join(packets), DIALECTS[version])
 
 
 def test_kernels_as_plain_python() -> None:

@@ -29,7 +29,7 @@ from wireyard.formats.mqtt.layout import (
     UNSUBSCRIBE,
     VERSION_BITS,
 )
-from wireyard.formats.mqtt.session_kernels import body_at, keeps_rules, opened_version
+from wireyard.formats.mqtt.session_kernels import body_at, judge_packet, shown_version
 from wireyard.memory import Bytes, bit_column, load_u8, load_u16, load_word, place_of
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "FIRST_BYTES",
     "I32_FIELDS",
     "I64_FIELDS",
+    "JUDGED_AT",
     "PAYLOAD_AT",
     "PAYLOAD_SIZE",
     "PROPERTIES_AT",
@@ -79,11 +80,13 @@ BITS: Final = (
 
 BLOCK_ROWS: Final = 1024
 """Rows that go through all passes together: what they read and write stays in the cache."""
-BLOCK_SIZE: Final = 12 * BLOCK_ROWS
+JUDGED_AT: Final = 12 * BLOCK_ROWS
+"""Where how many packets `judge_others` was sure of is, and behind it their bytes."""
+BLOCK_SIZE: Final = JUDGED_AT + 2
 (
     _START, _SIZE, _BYTES, _SAID, _LENGTH_BYTES, _REMAINING, _ID_STOP, TOPIC_AT,
     TOPIC_SIZE, PROPERTIES_AT, PAYLOAD_AT, PAYLOAD_SIZE,
-) = range(0, BLOCK_SIZE, BLOCK_ROWS)  # fmt: skip
+) = range(0, JUDGED_AT, BLOCK_ROWS)  # fmt: skip
 
 # What a first byte says where a version is in force: itself, the version, `BITS`, `_SURE`.
 _VERSION_AT, _BITS_AT = 8, 16
@@ -265,26 +268,39 @@ def find_payloads(block: Ints, rows: int) -> int:
 @piece
 def judge_others(
     data: Bytes, contexts: Ints, block: Ints, said: Bytes, first_bytes: Ints, first: int, last: int
-) -> None:
-    """Make sure packets of those whose own fields no wanted column has, if they keep every rule."""
+) -> int:
+    """Make sure packets with fields of their own that keep every rule but those of properties.
+
+    Return non-zero if one has properties.
+    """
+    lists = 0
     for number in range(first, last):
         row = place_of(number)
         slot = row & BLOCK_ROWS - 1
         says = block[_SAID + slot]
         if says & _SURE:
             continue
-        start = block[_START + slot]
-        stop = start + block[_SIZE + slot]
+        start, size = block[_START + slot], block[_SIZE + slot]
+        at = body_at(data, start, start + size)
         version = contexts[row] & VERSION_BITS
-        if says & 0xFF == CONNECT << 4:
-            version = opened_version(data, start, stop)
-        elif not keeps_rules(data, start, stop, version):
+        if says & 0xFF == CONNECT << 4 and at > start:
+            version = shown_version(data, at, start + size)
+        found = judge_packet(data, start, start + size, version)
+        if found == 0:
             continue
-        if version:
-            says = first_bytes[version << 8 | says & 0xFF] | _SURE
-            block[_SAID + slot] = says
-            block[_BYTES + slot] = load_u16(data, body_at(data, start, stop)) << 8
-            said[slot] = says >> _BITS_AT & 0x7F
+        says = first_bytes[version << 8 | says & 0xFF] | _SURE
+        if found > 1:
+            says |= 1 << _LISTED_AT
+            length = load_u8(data, start + found)
+            block[PROPERTIES_AT + slot] = start + found + 1
+            block[PAYLOAD_AT + slot] = start + found + 1 + length
+            lists |= length
+        block[_SAID + slot] = says
+        block[_BYTES + slot] = load_u16(data, at) << 8
+        said[slot] = says >> _BITS_AT & 0x7F
+        block[JUDGED_AT] += 1
+        block[JUDGED_AT + 1] += size
+    return lists
 
 
 @piece

@@ -15,20 +15,22 @@ import pyarrow as pa
 
 from wireyard.arena import Arena, Shape, Source
 from wireyard.formats.mqtt import block_kernels, kernels, stream_kernels
-from wireyard.formats.mqtt.layout import COLUMNS, MAX_PACKET_BYTES, PROPERTIES
+from wireyard.formats.mqtt.field_columns import FIELDS, read_fields
+from wireyard.formats.mqtt.layout import MAX_PACKET_BYTES, PROPERTIES
 from wireyard.formats.mqtt.property_kernels import LEAST_PROPERTY_BYTES, TEXT_BYTES_PER_BYTE
 from wireyard.formats.row_columns import fill_places, lay_out
 from wireyard.layout import Column
 from wireyard.memory import SLACK
-from wireyard.schema import as_array, repeat_texts
+from wireyard.schema import arrow_type, as_array, repeat_texts
 
 __all__ = ["ColumnDecoder", "scan_frames", "sniff_heads", "walk_streams"]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 Frames = tuple[Ints, Ints, Ints]
-Decoded = tuple[Arena, int, Ints]
-"""The arrays of packets, how many properties they have, and which packets are rejected."""
+Fields = dict[str, pa.Array]
+Decoded = tuple[Arena, int, Bytes, Fields]
+"""The arrays of packets, how many properties they have, which are rejected, and other columns."""
 Limits = tuple[int, int, int, int]
 
 _MIN_PACKET_BYTES = 2
@@ -80,8 +82,6 @@ def _sources() -> dict[str, list[Source]]:
 
 
 _SOURCES = _sources()
-_OF_OTHERS = {column.name for column in COLUMNS} - _SOURCES.keys() - {"verdict"} | {"properties"}
-"""Columns with the own fields of packets that are not decoded here."""
 _SHAPES = {
     "i32": Shape(np.int32, 32, len(block_kernels.I32_FIELDS)),
     "i64": Shape(np.int64, 64, len(block_kernels.I64_FIELDS)),
@@ -171,7 +171,9 @@ class ColumnDecoder:
         self._wanted = sum(kernels.WANT[group] for group in groups)
         self._filled = [group in groups for group in kernels.WANT]
         self._copies = "payloads" in groups
-        self._judged = names.isdisjoint(_OF_OTHERS)
+        self._fields = {
+            column.name: arrow_type(column.kind) for column in columns if column.name in FIELDS
+        }
         self._found = _NONE
         """The starts that `scan_frames` returned last."""
         self._decoded: Decoded | None = None
@@ -227,9 +229,13 @@ class ColumnDecoder:
             self._density = len(starts) / int(starts[-1] + sizes[-1] - starts[0])
         if decoded is None:
             _, decoded = self._fill(data, stop, starts, sizes, contexts, int(sizes.sum()))
-        arena, entries, rejected = decoded
+        arena, entries, rejected, fields = decoded
         fill_places(arena, offsets, sizes)
-        return arena.batch(entries, len(starts)), rejected
+        batch = arena.batch(entries, len(starts))
+        if fields:
+            columns = [fields.get(name, batch[name]) for name in batch.schema.names]
+            batch = pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+        return batch, np.flatnonzero(rejected)
 
     def _fill(
         self,
@@ -252,7 +258,7 @@ class ColumnDecoder:
         a["offsets"][:, 0] = 0
         rows = kernels.fill_rows(
             data, stop, starts, sizes, contexts, limits is None, *(limits or _NO_LIMITS),
-            self._judged, self._wanted, a["i32"], a["i64"], a["block"][0], a["said"][0], a["bits"],
+            self._wanted, a["i32"], a["i64"], a["block"][0], a["said"][0], a["bits"],
             a["rejected"][0], a["names"][0], scratch.topics, arena.rest, scratch.text,
             scratch.codes, scratch.offsets, a["offsets"], *kernels.TABLES,
         )  # fmt: skip
@@ -263,11 +269,19 @@ class ColumnDecoder:
         arena.put("topics", scratch.topics[:topics])
         if entries:
             _put_properties(arena, scratch, entries)
-        return rows, (arena, entries, np.flatnonzero(a["rejected"][0, :rows]))
+        rejected = a["rejected"][0, :rows]
+        fields: Fields = {}
+        judged, judged_bytes = a["block"][0, block_kernels.JUDGED_AT :][:2].tolist()
+        if judged and self._fields:
+            fields = read_fields(
+                data, starts[:rows], sizes[:rows], contexts[:rows], rejected, judged_bytes,
+                self._fields,
+            )  # fmt: skip
+        return rows, (arena, entries, rejected, fields)
 
 
 def _put_properties(arena: Arena, scratch: _Scratch, entries: int) -> None:
-    """Put the properties of every PUBLISH of 5.0; others that have some are rejected."""
+    """Put the properties of packets of 5.0; what has any is among them, or rejected."""
     ends = scratch.offsets[: entries + 1]
     _, name_ends, names = _NAMES.take(as_array(scratch.codes[:entries])).buffers()
     arena.put("property name offsets", name_ends)

@@ -3,9 +3,9 @@
 Rules of this file:
 
 1. A kernel answers only what it is sure of: PUBLISH, the four acknowledgements in two bytes,
-   PINGREQ, PINGRESP, DISCONNECT without a reason; where none of their own columns is wanted, those
-   of ``session_kernels`` too. Every other packet, the version of 1999, and every broken rule is
-   marked in `rejected`, and the scalar reader gives its row.
+   PINGREQ, PINGRESP, DISCONNECT without a reason, and those of ``session_kernels``, whose own
+   columns are filled later (``field_kernels``). Every other packet, the version of 1999, and every
+   broken rule is marked in `rejected`, and the scalar reader gives its row.
 2. Nothing is read at or after `stop`; a length is compared with what is left before it is used.
 3. Each group of columns has a pass of its own over a block of rows; a group that nobody asked for
    costs nothing. A packet that is not sure has neither topic, properties nor payload.
@@ -23,6 +23,7 @@ from wireyard.accelerate import BOOL, I64, READ, TEXT, array, kernel, piece
 from wireyard.formats.mqtt.block_kernels import (
     BLOCK_ROWS,
     FIRST_BYTES,
+    JUDGED_AT,
     PAYLOAD_AT,
     PAYLOAD_SIZE,
     PROPERTIES_AT,
@@ -37,7 +38,7 @@ from wireyard.formats.mqtt.block_kernels import (
     look_at_heads,
     look_behind_topics,
 )
-from wireyard.formats.mqtt.layout import CONNACK, CONNECT, PACKET_TYPES, VERSION_BITS
+from wireyard.formats.mqtt.layout import CONNACK, CONNECT, PACKET_TYPES, PUBLISH, VERSION_BITS
 from wireyard.formats.mqtt.property_kernels import KINDS, take_properties
 from wireyard.formats.mqtt.topic_kernels import has_forbidden
 from wireyard.memory import (
@@ -238,7 +239,7 @@ def fill_properties(
     first: int,
     last: int,
 ) -> None:
-    """Fill the properties of PUBLISH; before 5.0 it has none."""
+    """Fill the properties of packets that have some, and reject those that break a rule."""
     entry = offsets[_LIST_PLACE, first]
     for number in range(first, last):
         row = place_of(number)
@@ -246,10 +247,11 @@ def fill_properties(
         start = block[PROPERTIES_AT + slot]
         end = block[PAYLOAD_AT + slot]
         if end > start and not rejected[row]:
-            unnamed = block[TOPIC_SIZE + slot] == 0
+            kind = kind_of(block, slot)
+            unnamed = kind == PUBLISH and block[TOPIC_SIZE + slot] == 0
             after = take_properties(
                 data, start, end, text, entry_offsets[entry], codes, entry_offsets, entry,
-                kinds, unnamed,
+                kinds, kind, unnamed,
             )  # fmt: skip
             if after < 0:
                 rejected[row] = 1
@@ -268,8 +270,8 @@ def fill_no_properties(offsets: Grid32, first: int, last: int) -> None:
 
 @kernel(
     I64(
-        READ, I64, _INTS, _INTS, _INTS, BOOL, I64, I64, I64, I64, BOOL, I64, _GRID32, _GRID64,
-        _INTS, TEXT, _GRID8, TEXT, TEXT, TEXT, TEXT, TEXT, _OFFSETS, _OFFSETS, _GRID32, _INTS,
+        READ, I64, _INTS, _INTS, _INTS, BOOL, I64, I64, I64, I64, I64, _GRID32, _GRID64, _INTS,
+        TEXT, _GRID8, TEXT, TEXT, TEXT, TEXT, TEXT, _OFFSETS, _OFFSETS, _GRID32, _INTS,
         _INTS, _INTS, _INTS,
     )
 )  # fmt: skip
@@ -284,7 +286,6 @@ def fill_rows(
     last_start: int,
     max_packet_bytes: int,
     context: int,
-    judged: bool,
     wanted: int,
     i32: Grid32,
     i64: Grid64,
@@ -307,8 +308,8 @@ def fill_rows(
     """Fill the wanted columns of the packets at `starts`; return how many there are.
 
     If they are not `found` yet, that is done as by `scan_frames`, a block at a time: its bytes are
-    still in the cache when its columns are filled. With `judged`, packets that open and subscribe
-    are answered too, where no column has their own fields.
+    still in the cache when its columns are filled. How many packets were judged, and their bytes,
+    is in `block` at `JUDGED_AT`.
 
     Shapes: starts, sizes, contexts, rejected (r); i32, i64 (field, r); block (`BLOCK_SIZE`); said
     (`BLOCK_ROWS`); bits (`BITS`, r / 8); names, topics, payloads and the text of properties: their
@@ -317,6 +318,7 @@ def fill_rows(
     """
     rows = starts.shape[0]
     filled = 0
+    block[JUDGED_AT] = block[JUDGED_AT + 1] = 0
     for first in range(0, rows, BLOCK_ROWS):
         last = min(first + BLOCK_ROWS, rows)
         if not found:
@@ -331,8 +333,7 @@ def fill_rows(
         find_topics(block, last - first)
         look_behind_topics(data, block, last - first)
         listed = find_payloads(block, last - first)
-        if judged:
-            judge_others(data, contexts, block, said, first_bytes, first, last)
+        listed |= judge_others(data, contexts, block, said, first_bytes, first, last)
         fill_numbers(block, i32, i64, rejected, first, last)
         fill_bits(said, bits, first, last)
         if wanted & _NAMES_WANTED:

@@ -1,7 +1,7 @@
-"""The properties of PUBLISH in 5.0 to columns: pieces of ``wireyard.formats.mqtt.kernels``.
+"""The properties of packets of 5.0 to columns: pieces of ``wireyard.formats.mqtt.kernels``.
 
-Every value is text there. A property that no PUBLISH has, one that is there twice, a value that is
-not allowed, and text that JSON would escape are left to the scalar reader.
+Every value is text there. A property that the packet type does not have, one that is there twice, a
+value that is not allowed, and text that JSON would escape are left to the scalar reader.
 
 Text of the values takes at most `TEXT_BYTES_PER_BYTE` bytes for each on the wire: a pair of empty
 texts is 5 bytes there and 8 as JSON, an integer of 4 bytes is 5 with its identifier and 10 as text.
@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any, Final, Protocol
 
 from wireyard.accelerate import piece
-from wireyard.formats.mqtt.layout import PROPERTIES, PUBLISH
+from wireyard.formats.mqtt.layout import CONNECT, PACKET_TYPES, PROPERTIES, PROPERTIES_BY_NAME
 from wireyard.memory import (
     Bytes,
     copy_bytes,
@@ -45,19 +45,23 @@ LEAST_PROPERTY_BYTES: Final = 2
 _BYTE, _TWO, _FOUR, _VARIABLE, _TEXT, _BINARY, _PAIR = range(1, 8)
 _ONCE, _NOT_ZERO, _TRUTH, _TOPIC = 8, 16, 32, 64
 _KIND: Final = 7
+_CODES: Final = 128
 _TOPIC_ALIAS: Final = 35
 
 
 def _kinds() -> tuple[int, ...]:
-    """Return what each property of PUBLISH holds, and its rules as bits; 0 for no property."""
+    """Return what each property of each packet type holds, and its rules as bits; 0 for none."""
     order = ("byte", "two", "four", "variable", "text", "binary", "pair")
-    kinds = [0] * 128
+    kinds = [0] * (16 * _CODES)
     for code, one in PROPERTIES.items():
-        if PUBLISH in one.packets:
-            once = 0 if PUBLISH in one.repeats else _ONCE
+        for packet in one.packets & PACKET_TYPES.keys():
+            once = 0 if packet in one.repeats else _ONCE
             rules = (_NOT_ZERO if one.low else 0) | (_TRUTH if one.high == 1 else 0)
             topic = _TOPIC if one.name == "response_topic" else 0
-            kinds[code] = (order.index(one.kind) + 1) | once | rules | topic
+            kind = (order.index(one.kind) + 1) | once | rules | topic
+            kinds[packet * _CODES + code] = kind
+    # It may not stand alone.
+    kinds[CONNECT * _CODES + PROPERTIES_BY_NAME["authentication_data"].code] = 0
     return tuple(kinds)
 
 
@@ -141,17 +145,18 @@ def take_properties(
     offsets: Numbers,
     entry: int,
     kinds: Numbers,
+    packet_type: int,
     unnamed: bool,
 ) -> int:
     """Read the properties of one packet; return the number of the entry after its last.
 
-    -1 for what is left to the scalar reader. `unnamed` says that the topic is empty, which an
+    -1 for what is left to the scalar reader. `unnamed` is whether the topic is empty, which an
     alias has to stand for.
     """
     seen = 0
     while at < end:
         code = load_u8(data, at)
-        rules = kinds[code & 0x7F] if code < 0x80 else 0
+        rules = kinds[packet_type * _CODES + code] if code < _CODES else 0
         at += 1
         bit = 1 << (code & 63)
         if rules == 0 or (rules & _ONCE and seen & bit):

@@ -1,18 +1,26 @@
-"""Whether packets that open, accept and subscribe surely keep every rule: pieces of kernels.
+"""Whether packets with fields of their own surely keep every rule: pieces of kernels.
 
-The compiled columns have no fields of CONNECT, CONNACK, SUBSCRIBE, UNSUBSCRIBE and what answers
-those. Where only columns of all packets are wanted, it is enough to know that such a packet is
-well-formed. What is rare, such as properties of 5.0, is not sure; the scalar reader decides.
+These are CONNECT, CONNACK, SUBSCRIBE, UNSUBSCRIBE, their answers, and packets with a reason code of
+5.0. Of their properties only the length is looked at here; the pass over properties judges the
+rest. Packets with a Property Length of two bytes, a shared subscription or a will with properties
+are rare and never sure; the scalar reader decides.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from wireyard.accelerate import piece
 from wireyard.formats.mqtt.layout import (
     CONNACK,
     CONNECT,
+    DISCONNECT,
+    PUBACK,
+    PUBCOMP,
+    PUBREC,
+    PUBREL,
+    REASON_CODES,
     SUBACK,
     SUBSCRIBE,
     UNSUBACK,
@@ -24,21 +32,38 @@ from wireyard.memory import Bytes, load_u8, load_u16, valid_utf8
 __all__ = [
     "LONGEST_HEAD",
     "body_at",
+    "judge_packet",
     "keeps_rules",
-    "opened_version",
     "shown_version",
     "sound_publish",
 ]
 
 LONGEST_HEAD: Final = 21
 """Of a CONNECT, what shows that a stream begins with one: `HEADER_BYTES` of its framing."""
-_LEAST_CONNECT: Final = 1 + 1 + 6 + 4 + 2
 _BRIDGE: Final = 0x80
 _MOST_OLD_ID: Final = 23
 _OLD, _NEW = 0x4D514973, 0x4D515454
 """The first four bytes of ``MQIsdp``, and ``MQTT``."""
 _END_OF_OLD: Final = 0x6470
-_CONNACK_CODES: Final = 6
+_SHARED: Final = 0x2473
+"""The first two characters of ``$share/``."""
+_BARE: Final = 1
+"""A packet that surely keeps every rule and has no Property Length; others have it further on."""
+
+
+def _masks(codes: Iterable[int]) -> tuple[int, int]:
+    """Return codes from 0 to 62, and from 128 to 190, as bits."""
+    low = sum(1 << code for code in codes if code < _ERRORS)
+    return low, sum(1 << code - _ERRORS for code in codes if code >= _ERRORS)
+
+
+_ERRORS: Final = 128
+_CONNACK_CODES: Final = _masks(range(6))
+_SUBACK_CODES: Final = _masks((0, 1, 2, 128))
+_REASONS_CONNACK, _REASONS_SUBACK, _REASONS_UNSUBACK, _REASONS_DISCONNECT = (
+    _masks(REASON_CODES[kind]) for kind in (CONNACK, SUBACK, UNSUBACK, DISCONNECT)
+)
+_REASONS_PUBLISHED, _REASONS_RELEASED = (_masks(REASON_CODES[kind]) for kind in (PUBREC, PUBREL))
 
 
 @piece
@@ -114,6 +139,25 @@ def no_properties(data: Bytes, at: int, stop: int, version: int) -> int:
 
 
 @piece
+def after_properties(data: Bytes, at: int, stop: int, version: int) -> int:
+    """Return what follows the properties, 0 if Property Length is not one byte, or is too large."""
+    if version != 5:
+        return at
+    if at >= stop or load_u8(data, at) >= 0x80:
+        return 0
+    at += 1 + load_u8(data, at)
+    return at if at <= stop else 0
+
+
+@piece
+def listed(code: int, codes: tuple[int, int]) -> bool:
+    """Return whether a code is one of `_masks`."""
+    if code < _ERRORS:
+        return code < 63 and codes[0] >> code & 1 != 0
+    return code < _ERRORS + 63 and codes[1] >> code - _ERRORS & 1 != 0
+
+
+@piece
 def sound_will(data: Bytes, at: int, stop: int, version: int) -> int:
     """Return where a will ends, 0 if that is not sure to be one."""
     at = no_properties(data, at, stop, version)
@@ -125,28 +169,26 @@ def sound_will(data: Bytes, at: int, stop: int, version: int) -> int:
 
 
 @piece
-def opened_version(data: Bytes, start: int, stop: int) -> int:
-    """Return the version of a CONNECT that surely keeps every rule, 0 if it is not sure."""
-    at = body_at(data, start, stop)
-    if at == start or stop - start < _LEAST_CONNECT or load_u8(data, start) != CONNECT << 4:
-        return 0
-    version = shown_version(data, at, stop)
+def sound_connect(data: Bytes, at: int, stop: int, version: int) -> int:
+    """Return where the properties of a CONNECT begin, 0 if it is not sure to keep every rule."""
     at += 2 + load_u16(data, at) + 1
     # A bridge sets a bit of the level, which breaks a rule.
-    if version == 0 or at + 3 > stop or load_u8(data, at - 1) != version:
+    if at + 3 > stop or load_u8(data, at - 1) != version:
         return 0
     flags = load_u8(data, at)
     will = flags & 4
     if flags & 1 or flags & 0x18 == 0x18 or (not will and flags & 0x38):
         return 0
-    if flags & 0xC0 == 0x40:
+    if version != 5 and flags & 0xC0 == 0x40:
         return 0
-    at = no_properties(data, at + 3, stop, version)
-    if at == 0:
-        return 0
-    begin, at = at, sound_text(data, at, stop)
+    properties_at = at + 3
+    begin = at = after_properties(data, properties_at, stop, version)
+    if at:
+        at = sound_text(data, at, stop)
     id_bytes = at - begin - 2
-    if at == 0 or id_bytes == 0 or (version == 3 and id_bytes > _MOST_OLD_ID):
+    if at == 0 or (version == 3 and not 1 <= id_bytes <= _MOST_OLD_ID):
+        return 0
+    if version == 4 and id_bytes == 0 and not flags & 2:
         return 0
     if will:
         at = sound_will(data, at, stop, version)
@@ -154,7 +196,7 @@ def opened_version(data: Bytes, start: int, stop: int) -> int:
         at = sound_text(data, at, stop)
     if at and flags & 0x40:
         at = at + 2 + load_u16(data, at) if at + 2 <= stop else 0
-    return version if at == stop else 0
+    return properties_at if at == stop else 0
 
 
 @piece
@@ -171,16 +213,16 @@ def sound_publish(data: Bytes, start: int, stop: int, version: int) -> bool:
 
 
 @piece
-def sound_connack(data: Bytes, at: int, stop: int, version: int) -> bool:
-    """Return whether the fields of a CONNACK surely keep every rule."""
+def sound_connack(data: Bytes, at: int, stop: int, version: int) -> int:
+    """Return where the properties of a CONNACK begin, 0 if it is not sure to keep every rule."""
     if stop - at < 2:
-        return False
+        return 0
     flags, code = load_u8(data, at), load_u8(data, at + 1)
-    if flags > 1 or (flags and (code or version == 3)) or code >= _CONNACK_CODES:
-        return False
-    if version == 5 and code:
-        return False
-    return no_properties(data, at + 2, stop, version) == stop
+    if flags > 1 or (flags and (code or version == 3)):
+        return 0
+    if not listed(code, _REASONS_CONNACK if version == 5 else _CONNACK_CODES):
+        return 0
+    return at + 2 if after_properties(data, at + 2, stop, version) == stop else 0
 
 
 @piece
@@ -191,7 +233,7 @@ def sound_filter(data: Bytes, at: int, stop: int) -> int:
     """
     end = sound_text(data, at, stop)
     at += 2
-    if end <= at or load_u8(data, at) == 0x24:  # $
+    if end <= at or (end > at + 1 and load_u16(data, at) == _SHARED):
         return 0
     for place in range(at, end):
         char = load_u8(data, place)
@@ -204,37 +246,97 @@ def sound_filter(data: Bytes, at: int, stop: int) -> int:
 
 
 @piece
-def sound_filters(data: Bytes, at: int, stop: int, version: int, with_qos: bool) -> bool:
-    """Return whether the fields of a SUBSCRIBE or UNSUBSCRIBE surely keep every rule."""
-    if stop - at < 3 or load_u16(data, at) == 0:
-        return False
-    at = no_properties(data, at + 2, stop, version)
-    if at == 0 or at == stop:
-        return False
-    while at < stop:
-        at = sound_filter(data, at, stop)
-        if at == 0:
-            return False
-        if with_qos:
-            if at == stop or load_u8(data, at) > 2:
-                return False
-            at += 1
-    return True
+def sound_options(options: int, version: int) -> bool:
+    """Return whether the byte behind a topic filter of SUBSCRIBE keeps every rule."""
+    if version != 5:
+        return options <= 2
+    return options < 0x30 and options & 3 != 3
 
 
 @piece
-def sound_codes(data: Bytes, at: int, stop: int, version: int, kind: int) -> bool:
-    """Return whether the fields of a SUBACK or UNSUBACK surely keep every rule."""
+def sound_filters(data: Bytes, at: int, stop: int, version: int, with_options: bool) -> int:
+    """Return where the properties of SUBSCRIBE or UNSUBSCRIBE begin, 0 if it may break a rule."""
+    if stop - at < 3 or load_u16(data, at) == 0:
+        return 0
+    properties_at = at + 2
+    at = after_properties(data, properties_at, stop, version)
+    if at == 0 or at == stop:
+        return 0
+    while at < stop:
+        at = sound_filter(data, at, stop)
+        if at == 0:
+            return 0
+        if with_options:
+            if at == stop or not sound_options(load_u8(data, at), version):
+                return 0
+            at += 1
+    return properties_at
+
+
+@piece
+def sound_codes(data: Bytes, at: int, stop: int, version: int, codes: tuple[int, int]) -> int:
+    """Return where the properties of SUBACK or UNSUBACK begin, 0 if it may break a rule."""
     if stop - at < 2:
-        return False
-    at = no_properties(data, at + 2, stop, version)
-    if at == 0 or (kind == UNSUBACK and version != 5):
-        return at == stop
+        return 0
+    properties_at = at + 2
+    at = after_properties(data, properties_at, stop, version)
+    if at == 0:
+        return 0
     for place in range(at, stop):
-        code = load_u8(data, place)
-        if code > (2 if kind == SUBACK else 0):
-            return False
-    return True
+        if not listed(load_u8(data, place), codes):
+            return 0
+    return properties_at
+
+
+@piece
+def sound_reason(data: Bytes, start: int, at: int, stop: int, codes: tuple[int, int]) -> int:
+    """Judge a reason code of 5.0 at `at`, and what follows, as `judge_packet` does."""
+    if at >= stop or not listed(load_u8(data, at), codes):
+        return 0
+    if at + 1 == stop:
+        return _BARE
+    return at + 1 - start if after_properties(data, at + 1, stop, 5) == stop else 0
+
+
+@piece
+def judge_packet(data: Bytes, start: int, stop: int, version: int) -> int:
+    """Return where in a packet Property Length is, `_BARE` if it has none, 0 if it is not sure.
+
+    A packet is sure if it is of one of these types and keeps every rule of `version`, but for those
+    about each of its properties. Of a CONNECT, `version` is the one that it declares.
+    """
+    first = load_u8(data, start)
+    kind = first >> 4
+    at = body_at(data, start, stop)
+    flags = 2 if kind in (PUBREL, SUBSCRIBE, UNSUBSCRIBE) else 0
+    if at == start or version < 3 or first & 15 != flags:
+        return 0
+    found = 0
+    if kind == CONNECT:
+        if shown_version(data, at, stop) == version:
+            found = sound_connect(data, at, stop, version)
+    elif kind == CONNACK:
+        found = sound_connack(data, at, stop, version)
+    elif kind in (SUBSCRIBE, UNSUBSCRIBE):
+        found = sound_filters(data, at, stop, version, kind == SUBSCRIBE)
+    elif kind == SUBACK:
+        codes = _REASONS_SUBACK if version == 5 else _SUBACK_CODES
+        found = sound_codes(data, at, stop, version, codes)
+    elif kind == UNSUBACK:
+        if version == 5:
+            found = sound_codes(data, at, stop, version, _REASONS_UNSUBACK)
+        elif stop - at == 2:
+            found = stop
+    elif version == 5:
+        if kind == DISCONNECT:
+            return sound_reason(data, start, at, stop, _REASONS_DISCONNECT)
+        if PUBACK <= kind <= PUBCOMP and at + 2 <= stop:
+            codes = _REASONS_PUBLISHED if kind <= PUBREC else _REASONS_RELEASED
+            return sound_reason(data, start, at + 2, stop, codes)
+        return 0
+    if found == 0:
+        return 0
+    return found - start if version == 5 else _BARE
 
 
 @piece
@@ -243,18 +345,5 @@ def keeps_rules(data: Bytes, start: int, stop: int, version: int) -> bool:
 
     Of a CONNECT, `version` is the one that it declares.
     """
-    first = load_u8(data, start)
-    kind = first >> 4
-    at = body_at(data, start, stop)
-    if at == start or version < 3:
-        return False
-    if kind == CONNECT:
-        return opened_version(data, start, stop) == version
-    subscribes = kind in (SUBSCRIBE, UNSUBSCRIBE)
-    if first & 15 != (2 if subscribes else 0):
-        return False
-    if kind == CONNACK:
-        return sound_connack(data, at, stop, version)
-    if subscribes:
-        return sound_filters(data, at, stop, version, kind == SUBSCRIBE)
-    return kind in (SUBACK, UNSUBACK) and sound_codes(data, at, stop, version, kind)
+    found = judge_packet(data, start, stop, version)
+    return found == _BARE or (found > _BARE and load_u8(data, start + found) == 0)

@@ -1,0 +1,235 @@
+"""The own fields of packets that open, subscribe and answer: one compiled loop.
+
+What ``session_kernels`` was sure of is read once more, field by field, without a look at how many
+bytes are left: that was done.
+
+Axes: r = rows, e = topic filters of all rows, c = codes of all rows.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece
+from wireyard.formats.mqtt.layout import (
+    CONNACK,
+    CONNECT,
+    DISCONNECT,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    SUBACK,
+    SUBSCRIBE,
+    UNSUBACK,
+    UNSUBSCRIBE,
+    VERSION_BITS,
+)
+from wireyard.formats.mqtt.session_kernels import body_at, shown_version
+from wireyard.memory import Bytes, copy_bytes, load_u8, load_u16, place_of
+
+__all__ = [
+    "ENTRY_BITS",
+    "ENTRY_NUMBERS",
+    "LISTS",
+    "NUMBERS",
+    "ROW_BITS",
+    "TEXTS",
+    "fill_fields",
+]
+
+Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+Numbers = np.ndarray[tuple[int], np.dtype[np.int32]]
+Grid32 = np.ndarray[tuple[int, int], np.dtype[np.int32]]
+Grid8 = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
+
+TEXTS: Final = (
+    "protocol_name", "client_id", "will_topic", "will_payload", "username", "password", "filter",
+)  # fmt: skip
+"""Columns of text or bytes; the last is one of topic filters, the others are of rows."""
+LISTS: Final = ("return_codes", "filters")
+NUMBERS: Final = ("protocol_version", "keep_alive", "will_qos", "return_code")
+ROW_BITS: Final = (
+    "clean_start", "will_retain", "has_password", "session_present",
+    "is connect", "has will", "has will list", "has username", "has a password",
+    "has session", "has code", "has codes", "has filters",
+)  # fmt: skip
+"""Columns of one bit, and what says where a column is not null."""
+ENTRY_NUMBERS: Final = ("qos", "retain_handling")
+ENTRY_BITS: Final = ("no_local", "retain_as_published", "has options", "is new")
+_TEXTS: Final = len(TEXTS)
+_NAME, _CLIENT, _WILL_TOPIC, _WILL_PAYLOAD, _USER, _PASSWORD, _FILTER = range(len(TEXTS))
+_CODES, _FILTERS = range(_TEXTS, _TEXTS + len(LISTS))
+(
+    _CLEAN, _RETAIN, _WITH_PASSWORD, _PRESENT, _IS_CONNECT, _HAS_WILL, _HAS_WILL_LIST, _HAS_USER,
+    _HAS_PASSWORD, _HAS_SESSION, _HAS_CODE, _HAS_CODES, _HAS_FILTERS,
+) = range(len(ROW_BITS))  # fmt: skip
+_LEVEL, _KEEP_ALIVE, _WILL_QOS, _CODE = range(len(NUMBERS))
+
+_INTS, _I32 = array("int64"), array("int32")
+_GRID32, _GRID8 = array("int32", 2), array("uint8", 2)
+
+
+@piece
+def set_bit(bits: Grid8, place: int, row: int, value: int) -> None:
+    """Set a bit of a row to 1 if the value is not 0; it was 0."""
+    if value:
+        bits[place, row >> 3] |= 1 << (row & 7)
+
+
+@piece
+def take_text(data: Bytes, at: int, texts: Bytes, place: int, ends: Ints) -> int:
+    """Append text behind its length to a column; return where it ends."""
+    size = load_u16(data, at)
+    copy_bytes(texts, place * (texts.shape[0] // _TEXTS) + ends[place], data, at + 2, size)
+    ends[place] += size
+    return at + 2 + size
+
+
+@piece
+def behind_properties(data: Bytes, at: int, version: int) -> int:
+    """Return what follows the properties."""
+    return at + 1 + load_u8(data, at) if version == 5 else at
+
+
+@piece
+def take_connect(
+    data: Bytes,
+    at: int,
+    version: int,
+    row: int,
+    numbers: Grid32,
+    bits: Grid8,
+    texts: Bytes,
+    ends: Ints,
+) -> None:
+    """Fill in the fields of a CONNECT."""
+    at = take_text(data, at, texts, _NAME, ends)
+    flags = load_u8(data, at + 1)
+    numbers[_LEVEL, row] = version
+    numbers[_KEEP_ALIVE, row] = load_u16(data, at + 2)
+    set_bit(bits, _IS_CONNECT, row, 1)
+    set_bit(bits, _CLEAN, row, flags & 2)
+    set_bit(bits, _WITH_PASSWORD, row, flags & 0x40)
+    at = behind_properties(data, at + 4, version)
+    at = take_text(data, at, texts, _CLIENT, ends)
+    if flags & 4:
+        set_bit(bits, _HAS_WILL, row, 1)
+        set_bit(bits, _HAS_WILL_LIST, row, version == 5)
+        set_bit(bits, _RETAIN, row, flags & 0x20)
+        numbers[_WILL_QOS, row] = flags >> 3 & 3
+        at = behind_properties(data, at, version)
+        at = take_text(data, at, texts, _WILL_TOPIC, ends)
+        at = take_text(data, at, texts, _WILL_PAYLOAD, ends)
+    if flags & 0x80:
+        set_bit(bits, _HAS_USER, row, 1)
+        at = take_text(data, at, texts, _USER, ends)
+    if flags & 0x40:
+        set_bit(bits, _HAS_PASSWORD, row, 1)
+        take_text(data, at, texts, _PASSWORD, ends)
+
+
+@piece
+def take_filters(
+    data: Bytes,
+    at: int,
+    stop: int,
+    version: int,
+    with_options: bool,
+    texts: Bytes,
+    entry_ends: Numbers,
+    entry_numbers: Grid32,
+    entry_bits: Grid8,
+    ends: Ints,
+) -> None:
+    """Append topic filters, and what is asked for with each."""
+    while at < stop:
+        entry = ends[_FILTERS]
+        at = take_text(data, at, texts, _FILTER, ends)
+        ends[_FILTERS] = entry + 1
+        entry_ends[entry + 1] = ends[_FILTER]
+        if with_options:
+            options = load_u8(data, at)
+            at += 1
+            entry_numbers[0, entry] = options & 3
+            entry_numbers[1, entry] = options >> 4
+            set_bit(entry_bits, 0, entry, options & 4)
+            set_bit(entry_bits, 1, entry, options & 8)
+            set_bit(entry_bits, 2, entry, 1)
+            set_bit(entry_bits, 3, entry, version == 5)
+
+
+@piece
+def take_code(data: Bytes, at: int, stop: int, row: int, numbers: Grid32, bits: Grid8) -> None:
+    """Fill in a code, if there is one."""
+    if at < stop:
+        set_bit(bits, _HAS_CODE, row, 1)
+        numbers[_CODE, row] = load_u8(data, at)
+
+
+@kernel(
+    I64(
+        READ, _INTS, _INTS, _INTS, TEXT, _GRID32, _GRID32, _GRID8, TEXT, _I32, _I32, _GRID32,
+        _GRID8, _INTS,
+    )
+)  # fmt: skip
+def fill_fields(
+    data: Bytes,
+    starts: Ints,
+    sizes: Ints,
+    contexts: Ints,
+    rejected: Bytes,
+    numbers: Grid32,
+    offsets: Grid32,
+    bits: Grid8,
+    texts: Bytes,
+    codes: Numbers,
+    entry_ends: Numbers,
+    entry_numbers: Grid32,
+    entry_bits: Grid8,
+    ends: Ints,
+) -> int:
+    """Fill the own fields of packets that are not rejected; return how many filters there are.
+
+    Shapes: starts, sizes, contexts, rejected (r); numbers (`NUMBERS`, r); offsets (columns of
+    `TEXTS` and `LISTS` that rows have, r + 1); bits (`ROW_BITS`, r / 8); texts (bytes), an equal
+    part for each of `TEXTS`; codes (c); entry_ends (e + 1); entry_numbers (`ENTRY_NUMBERS`, e);
+    entry_bits (`ENTRY_BITS`, e / 8); ends, where each text and list ends (`TEXTS` and `LISTS`).
+    All bits, ends and first offsets are zero at first.
+    """
+    for number in range(starts.shape[0]):
+        row = place_of(number)
+        start, stop = starts[row], starts[row] + sizes[row]
+        kind = load_u8(data, start) >> 4
+        version = contexts[row] & VERSION_BITS
+        if rejected[row] == 0 and kind != PUBLISH and stop - start > 2:
+            at = body_at(data, start, stop)
+            if kind == CONNECT:
+                version = shown_version(data, at, stop)
+                take_connect(data, at, version, row, numbers, bits, texts, ends)
+            elif kind == CONNACK:
+                set_bit(bits, _HAS_SESSION, row, version != 3)
+                set_bit(bits, _PRESENT, row, load_u8(data, at))
+                take_code(data, at + 1, stop, row, numbers, bits)
+            elif kind == DISCONNECT:
+                take_code(data, at, stop, row, numbers, bits)
+            elif PUBACK <= kind <= PUBCOMP:
+                take_code(data, at + 2, stop, row, numbers, bits)
+            elif kind in (SUBSCRIBE, UNSUBSCRIBE):
+                set_bit(bits, _HAS_FILTERS, row, 1)
+                at = behind_properties(data, at + 2, version)
+                take_filters(
+                    data, at, stop, version, kind == SUBSCRIBE, texts, entry_ends, entry_numbers,
+                    entry_bits, ends,
+                )  # fmt: skip
+            elif kind == SUBACK or (kind == UNSUBACK and version == 5):
+                set_bit(bits, _HAS_CODES, row, 1)
+                for place in range(behind_properties(data, at + 2, version), stop):
+                    codes[ends[_CODES]] = load_u8(data, place)
+                    ends[_CODES] += 1
+        for place in range(_FILTER):
+            offsets[place, row + 1] = ends[place]
+        offsets[_FILTER, row + 1] = ends[_CODES]
+        offsets[_FILTER + 1, row + 1] = ends[_FILTERS]
+    return int(ends[_FILTERS])
