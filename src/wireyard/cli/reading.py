@@ -167,7 +167,8 @@ def _wanted(reading: OpenInput, reader: BlockReader, parts: Sequence[Part]) -> p
     """Return the rows that are wanted of blocks, and count the others by what is wrong."""
     budget, plan = reading.budget, reader.plan
     batches = reader.read(parts) or [empty_batch(plan.schema)]
-    batch = pa.concat_batches(batches)
+    # To put one batch together with nothing copies it.
+    batch = pa.concat_batches(batches) if len(batches) > 1 else batches[0]
     batch = batch.slice(0, budget.take(batch.num_rows))
     if plan.mode == "permissive":
         last = batch["offset"][-1].as_py() if budget.spent else sys.maxsize
