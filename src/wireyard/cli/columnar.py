@@ -22,7 +22,7 @@ _ROW_GROUP_BYTES = 16 << 20
 (as batches, as columns, encoded)."""
 _MOST_HELD = 64
 """Tables of a row group that are held one by one."""
-_COPIED_BATCHES = 4
+_WHOLE_BATCHES = 4
 """Batches, each of a window of the stream, whose memory is held whole at a time."""
 
 
@@ -205,7 +205,12 @@ class _ParquetWriter:
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._batches.append(batch)
-        if len(self._batches) == _COPIED_BATCHES:
+        if batch.nbytes * _WHOLE_BATCHES >= _ROW_GROUP_BYTES:
+            # So few of these fill a row group that they are held as they are.
+            last = self._batches.pop()
+            self._copy()
+            self._hold(pa.Table.from_batches([last], self._schema))
+        elif len(self._batches) == _WHOLE_BATCHES:
             self._copy()
         if self._held_bytes >= _ROW_GROUP_BYTES:
             self._write_group()
@@ -221,6 +226,9 @@ class _ParquetWriter:
             return
         table = pa.Table.from_batches(self._batches, self._schema).combine_chunks()
         self._batches = []
+        self._hold(table)
+
+    def _hold(self, table: pa.Table) -> None:
         self._held.append(table)
         self._held_bytes += table.nbytes
         if len(self._held) == _MOST_HELD:  # each has more memory than its rows if these are few
