@@ -24,9 +24,22 @@ from wireyard.formats import get_format
 from wireyard.formats.base import Format, Row
 from wireyard.lake.ledgers import LEDGER_FILES
 from wireyard.spark import bronze
-from wireyard.spark.bronze import AnyPiece, Outcome, Piece, Settings, write_task
+from wireyard.spark.bronze import AnyPiece, Piece, Settings, write_task
 from wireyard.spark.captures import CapturePart
 from wireyard.spark.parts import PartFile
+from wireyard.spark.results import (
+    FailureResult,
+    FilesResult,
+    FormatResult,
+    GoneResult,
+    HeadersResult,
+    NoteResult,
+    PieceResult,
+    Result,
+    make_manifest,
+    of_kind,
+    read_manifest,
+)
 from wireyard.streams.redaction import Redactor
 from wireyard.streams.split import TO_THE_END
 
@@ -37,13 +50,21 @@ PACKETS = [
 STREAM = b"".join(PACKETS)
 
 
-def decode(folder: Path, pieces: Sequence[AnyPiece], **settings: Any) -> list[Outcome]:
+def decode(folder: Path, pieces: Sequence[AnyPiece], **settings: Any) -> list[Result]:
     """Run a task here; what it stages is in `folder`."""
     tables = ("packets_jmq", "packets_mqtt", "quarantine", *LEDGER_FILES, bronze.FILES_TABLE)
     for table in (*tables, bronze.DONE_MARKS):
         (folder / table).mkdir(parents=True, exist_ok=True)
     manifest = write_task((7, pieces), Settings(str(folder), **settings))
-    return [Outcome(**row) for batch in manifest for row in batch.to_pylist()]
+    return [result for batch in manifest for result in read_manifest(batch)]
+
+
+def decode_pieces(folder: Path, pieces: Sequence[AnyPiece], **settings: Any) -> list[PieceResult]:
+    """Run a task that does not fail here; return the results of its pieces."""
+    results = decode(folder, pieces, **settings)
+    found = of_kind(PieceResult, results)
+    assert len(found) == len(results) == len(pieces)
+    return found
 
 
 def whole(path: Path) -> Piece:
@@ -67,12 +88,12 @@ def stream(tmp_path: Path) -> Path:
 def test_a_task_writes_what_a_reader_reads(tmp_path: Path, stream: Path) -> None:
     other = tmp_path / "other.jmq"
     other.write_bytes(STREAM[: len(PACKETS[0])] + b"noise" + STREAM[:-3])
-    outcomes = decode(tmp_path / "out", [whole(stream), whole(other)])
+    first, ledger = decode_pieces(tmp_path / "out", [whole(stream), whole(other)])
     rows = staged(tmp_path / "out")
     assert uncaptured(rows).equals(pa.concat_tables([wireyard.read(stream), wireyard.read(other)]))
-    assert [one.packets_file for one in outcomes] == [outcomes[0].packets_file] * 2
-    assert outcomes[0].quarantine_file is None
-    ledger = outcomes[1]
+    assert first.file == ledger.file
+    assert first.tables == ["files", "packets_jmq"]
+    assert ledger.tables == ["files", "packets_jmq", "quarantine"]
     assert (ledger.bytes_garbage, ledger.bytes_tail) == (5, len(PACKETS[-1]) - 3)
     assert ledger.bytes_ok + ledger.bytes_garbage + ledger.bytes_tail == other.stat().st_size
     assert ledger.broken_at is None
@@ -89,9 +110,11 @@ def test_streams_read_together_are_staged_as_each_is_by_itself(tmp_path: Path, s
     for together in (False, True):
         folder = tmp_path / str(together)
         with reading(together=together):
-            outcomes = decode(folder, [part])
-        counts = [(one.streams, one.packets_ok, one.bad_streams, one.bytes_gap) for one in outcomes]
-        found.append((counts, *(staged(folder, table).to_pylist() for table in tables)))
+            results = decode(folder, [part])
+        sums = of_kind(FormatResult, results)
+        (files,) = of_kind(FilesResult, results)
+        assert set(files.tables) == {*tables, "files"}
+        found.append((sums, *(staged(folder, table).to_pylist() for table in tables)))
     for alone, together_rows in zip(*found, strict=True):
         assert alone == together_rows
     _, packets, bad, streams, _ = found[0]
@@ -120,11 +143,14 @@ def test_the_quarantine_has_what_is_no_packet(tmp_path: Path) -> None:
 def test_pieces_meet(tmp_path: Path, stream: Path, parts: int) -> None:
     size = len(STREAM)
     bounds = [size * part // parts for part in range(parts + 1)]
-    outcomes = [
-        decode(tmp_path / "out", [Piece(str(stream), "jmq", start, stop, size, start == 0, 0)])[0]
+    results = [
+        result
         for start, stop in pairwise(bounds)
+        for result in decode_pieces(
+            tmp_path / "out", [Piece(str(stream), "jmq", start, stop, size, start == 0, 0)]
+        )
     ]
-    found = [one for one in outcomes if one.first is not None]
+    found = [one for one in results if one.first is not None]
     assert [one.first for one in found[1:]] == [one.end for one in found[:-1]]
     assert found[-1].end == size
     assert sum(one.rows for one in found) == len(PACKETS)
@@ -134,35 +160,50 @@ def test_what_is_appended_meanwhile_is_for_the_next_run(tmp_path: Path, stream: 
     piece = whole(stream)
     with stream.open("ab") as file:
         file.write(STREAM)
-    (outcome,) = decode(tmp_path / "out", [piece])
-    assert (outcome.end, outcome.rows, outcome.reached) == (len(STREAM), len(PACKETS), len(STREAM))
+    (result,) = decode_pieces(tmp_path / "out", [piece])
+    assert (result.end, result.rows, result.reached) == (len(STREAM), len(PACKETS), len(STREAM))
 
 
 def test_a_compressed_source_is_read_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "some.jmq.gz"
     path.write_bytes(gzip.compress(STREAM + b"rest"))
     size = path.stat().st_size
-    (outcome,) = decode(tmp_path / "out", [Piece(str(path), "jmq", 0, TO_THE_END, size, True, 0)])
-    assert outcome.reached == outcome.end == len(STREAM) + 4
+    piece = Piece(str(path), "jmq", 0, TO_THE_END, size, True, 0)
+    (result,) = decode_pieces(tmp_path / "out", [piece])
+    assert result.reached == result.end == len(STREAM) + 4
     (row,) = staged(tmp_path / "out", "quarantine").to_pylist()
     assert (row["offset"], row["first_bytes"]) == (len(STREAM), b"rest".hex())
 
 
 def test_a_source_that_is_gone_is_said_and_not_raised(tmp_path: Path) -> None:
     piece = Piece(str(tmp_path / "gone"), "jmq", 0, 100, 100, True, 0)
-    (outcome,) = decode(tmp_path / "out", [piece])
-    assert outcome.failed == "read"
-    assert outcome.message == f"{tmp_path}/gone: there is no such file"
+    results = decode(tmp_path / "out", [piece])
+    assert results == [FailureResult("read", f"{tmp_path}/gone: there is no such file")]
+    results = decode(tmp_path / "out", [piece], skip_missing=True)
+    assert results == [GoneResult(piece.source)]
 
 
 def test_a_full_disk_is_said_and_not_raised(
     tmp_path: Path, stream: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bronze, "PartFile", lambda path, schema: PartFile("/dev/full", schema))
-    (outcome,) = decode(tmp_path / "out", [whole(stream)])
-    assert outcome.failed == "write"
-    assert outcome.message == "/dev/full: cannot be written (No space left on device)"
+    results = decode(tmp_path / "out", [whole(stream)])
+    message = "/dev/full: cannot be written (No space left on device)"
+    assert results == [FailureResult("write", message)]
     assert not list((tmp_path / "out" / bronze.DONE_MARKS).iterdir())
+
+
+def test_results_of_every_kind_are_in_the_manifest() -> None:
+    results: list[Result] = [
+        PieceResult("jmq", 5, 9, source="s", start=3, file="f", tables=["files", "packets_jmq"]),
+        HeadersResult("s", 0, 24, 99, 3, "[]", "headers/1.arrow"),
+        FormatResult("s", "mqtt", list(range(9))),
+        FilesResult("s", "f", ["ledger", "streams"]),
+        NoteResult("s", "not read to its end"),
+        GoneResult("s"),
+        FailureResult("write", "a sentence"),
+    ]
+    assert list(read_manifest(make_manifest(results))) == results
 
 
 def test_row_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

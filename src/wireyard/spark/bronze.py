@@ -1,7 +1,7 @@
 """The tasks of the bronze stage: pieces of streams in, Parquet files and a manifest out.
 
 No row crosses into the JVM. A task decodes its pieces and writes what it finds to files whose names
-no other attempt uses; all it returns is one manifest row a piece. Only files that the driver then
+no other attempt uses; all it returns is a few results (`results`). Only files that the driver then
 commits count, so an attempt that was killed, repeated or run twice leaves nothing in a table.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from itertools import groupby, pairwise
 from types import MappingProxyType
 from typing import IO, Any, Final, cast
@@ -40,7 +40,13 @@ from wireyard.captures.stream_table import FILES, LEDGER, describe_stream, file_
 from wireyard.errors import LedgerError, SourceError, WireError
 from wireyard.formats import get_format
 from wireyard.formats.base import Format
-from wireyard.lake.ledgers import LEDGER_FILES, StreamLedger, ledger_table, streams_table
+from wireyard.lake.ledgers import (
+    LEDGER_FILES,
+    LedgerSum,
+    StreamLedger,
+    ledger_table,
+    streams_table,
+)
 from wireyard.layers.mqtt.evidence import StreamEvidence
 from wireyard.payloads import parse_rules
 from wireyard.payloads.columns import PAYLOADS, PayloadTable
@@ -49,6 +55,18 @@ from wireyard.spark.files import is_missing
 from wireyard.spark.indexing import HeaderPiece, write_headers
 from wireyard.spark.lake import LakeError, writing
 from wireyard.spark.parts import PartFile
+from wireyard.spark.results import (
+    FailureResult,
+    FilesResult,
+    FormatResult,
+    GoneResult,
+    HeadersResult,
+    NoteResult,
+    PieceResult,
+    Result,
+    StreamRows,
+    make_manifest,
+)
 from wireyard.spark.snapshot import open_snapshot
 from wireyard.streams.batches import Part
 from wireyard.streams.blocks import DirectedStream
@@ -66,15 +84,12 @@ __all__ = [
     "EVIDENCE",
     "FAILURES",
     "FILES_TABLE",
-    "GONE",
     "HEADERS",
-    "MANIFEST",
     "PAYLOADS_TABLE",
     "QUARANTINE_TABLE",
     "STORE_RECORDS_TABLE",
     "AnyPiece",
     "BronzeTask",
-    "Outcome",
     "Piece",
     "Settings",
     "make_ledger",
@@ -98,8 +113,6 @@ FILES_TABLE, PAYLOADS_TABLE = "files", "payloads"
 MQTT: Final = "mqtt"
 EVIDENCE: Final = "evidence"
 """What files of MQTT packets have in their footers: the evidence for the sides of their streams."""
-GONE = "gone"
-"""Of an outcome: the source was there when the run began."""
 _HELD_STREAMS: Final = 1 << 12
 """Ledgers that a task holds before they are written."""
 _GUESS_BYTES = 64 << 10
@@ -145,69 +158,6 @@ class Piece:
 AnyPiece = Piece | CapturePart | HeaderPiece
 
 
-@dataclass(slots=True)
-class Outcome:
-    """What became of a piece, or of the streams of a format in one: a row of the manifest."""
-
-    source: str
-    start: int
-    stop: int
-    format: str | None = None
-    first: int | None = None
-    """Where its first row begins; None if nothing that looks like a frame begins in it."""
-    end: int = 0
-    """Where its last row ends."""
-    broken_at: int | None = None
-    """Where a row first does not begin where the one before ended, which must not be."""
-    reached: int = 0
-    """How far the source was read."""
-    next_context: int = 0
-    """Context of a frame that begins at `end`."""
-    rows: int = 0
-    bytes_ok: int = 0
-    bytes_malformed: int = 0
-    bytes_garbage: int = 0
-    bytes_tail: int = 0
-    bytes_gap: int = 0
-    packets_ok: int = 0
-    packets_malformed: int = 0
-    streams: int = 0
-    """How many streams these are, of those that the piece has whole."""
-    bad_streams: int = 0
-    packets_file: str | None = None
-    quarantine_file: str | None = None
-    records_file: str | None = None
-    """Where the records of a store are."""
-    ledger_file: str | None = None
-    """Where the rows of its streams are, in both tables."""
-    frames_file: str | None = None
-    """Where the rows of its files are."""
-    payloads_file: str | None = None
-    """Where what payloads carry is."""
-    failed: str | None = None
-    """One of `FAILURES`, or `GONE`: then this is all that there is of the source."""
-    index_file: str | None = None
-    """Where the headers of a piece of a capture are."""
-    index_context: str | None = None
-    """What they were read by at the end of it, in JSON."""
-    message: str | None = None
-    """Why it failed; else what is to be said about the source."""
-
-    def add(self, other: Outcome) -> None:
-        """Count what became of a stream too."""
-        for name in _SUMMED:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in _FILES:
-            setattr(self, name, getattr(other, name) or getattr(self, name))
-
-
-_SUMMED: Final = ("rows", "bytes_gap", "streams", "bad_streams", *LEDGER[1:])
-_FILES: Final = ("packets_file", "quarantine_file", "records_file", "ledger_file", "payloads_file")
-_TYPES = {"int": pa.int64(), "str": pa.string()}
-MANIFEST = pa.schema([(each.name, _TYPES[str(each.type).split()[0]]) for each in fields(Outcome)])
-"""The manifest in Arrow: the fields of `Outcome`."""
-
-
 def packets_table(format: str) -> str:
     """Return the name of the bronze table of a format, whatever its dialect."""
     return f"packets_{get_format(format).name}"
@@ -216,26 +166,25 @@ def packets_table(format: str) -> str:
 def write_task(
     task: tuple[int, Sequence[AnyPiece]], settings: Settings
 ) -> Iterator[pa.RecordBatch]:
-    """Decode the pieces of a task and write them; yield their manifest.
+    """Decode the pieces of a task and write them; yield the results as rows of `MANIFEST`.
 
     Parameters
     ----------
     task
         Its number in the run, and its pieces.
     """
-    outcomes = _write_task(*task, settings)
-    yield pa.RecordBatch.from_pylist([asdict(one) for one in outcomes], MANIFEST)
+    yield make_manifest(_write_task(*task, settings))
 
 
-def _write_task(number: int, pieces: Sequence[AnyPiece], settings: Settings) -> list[Outcome]:
+def _write_task(number: int, pieces: Sequence[AnyPiece], settings: Settings) -> list[Result]:
     task = BronzeTask(number, settings)
     try:
-        outcomes = [outcome for piece in pieces for outcome in task.write_or_skip(piece)]
+        results = [result for piece in pieces for result in task.write_or_skip(piece)]
         task.close()
     except tuple(FAILURES.values()) as error:
         failed = next(name for name, kind in FAILURES.items() if isinstance(error, kind))
-        return [Outcome("", 0, 0, failed=failed, message=str(error))]
-    return outcomes
+        return [FailureResult(failed, str(error))]
+    return results
 
 
 class BronzeTask:
@@ -261,7 +210,7 @@ class BronzeTask:
         self._evidence = StreamEvidence()
         self._writes = 0
 
-    def write_or_skip(self, piece: AnyPiece) -> list[Outcome]:
+    def write_or_skip(self, piece: AnyPiece) -> list[Result]:
         """Write a piece, or report that its source is gone, if that is no failure."""
         before = self._writes
         try:
@@ -273,29 +222,23 @@ class BronzeTask:
                 raise
             if not any(map(is_missing, files)):
                 raise
-            return [Outcome(piece.source, 0, 0, failed=GONE)]
+            return [GoneResult(piece.source)]
 
-    def write(self, piece: AnyPiece) -> Iterator[Outcome]:
-        """Decode a piece and write its rows; yield what became of each of its streams."""
+    def write(self, piece: AnyPiece) -> Iterator[Result]:
+        """Decode a piece and write its rows; yield the results."""
         if isinstance(piece, Piece):
             yield self._write_piece(piece)
         elif isinstance(piece, HeaderPiece):
-            yield self._write_headers(piece)
+            path = f"{self._settings.staging}/{HEADERS}/{uuid4().hex}.arrow"
+            walked = write_headers(piece, path)
+            if walked is not None:
+                yield HeadersResult(piece.source, piece.start, *walked)
         elif piece.stored:
             yield from self._write_stored(piece)
         else:
             yield from self._write_capture(piece)
 
-    def _write_headers(self, piece: HeaderPiece) -> Outcome:
-        outcome = Outcome(piece.source, piece.start, piece.stop)
-        path = f"{self._settings.staging}/{HEADERS}/{uuid4().hex}.arrow"
-        walked = write_headers(piece, path)
-        if walked is not None:
-            outcome.first, outcome.end, outcome.rows = walked[:3]
-            outcome.index_context, outcome.index_file = walked[3:]
-        return outcome
-
-    def _write_capture(self, part: CapturePart) -> Iterator[Outcome]:
+    def _write_capture(self, part: CapturePart) -> Iterator[Result]:
         named = get_format(part.format) if part.format else None
         share = part.part, part.of
         found = open_captures(
@@ -303,97 +246,103 @@ class BronzeTask:
         )
         damage = found.damage if part.part == 0 else None
         for note in filter(None, (damage, *found.notes, *found.closed, found.unread)):
-            yield Outcome(part.source, 0, 0, message=note)
-        if part.part == 0:
-            frames_file = self._write_files(part.source, found.spans)
-            yield Outcome(part.source, 0, 0, frames_file=frames_file)
-        sums: dict[str, Outcome] = {}
+            yield NoteResult(part.source, note)
+        tables = self._write_files(part.source, found.spans) if part.part == 0 else set()
+        sums: dict[str, LedgerSum] = {}
         for _, same in groupby(found.readables, key=lambda one: one.format.label):
             some = list(same)
             streams = [one.opened for one in some]
-            for content, outcome in self._write_captured(part, some[0].format, streams):
-                self._close_stream(content.name, outcome, sums, describe_stream(content))
-        yield from sums.values()
+            for content, rows in self._write_captured(some[0].format, streams, tables):
+                facts = describe_stream(content)
+                ledger = make_ledger(part.source, content.name, [rows], content.size, facts)
+                self._close_stream(ledger, sums)
+        yield from self._results_of(part, sums, tables)
 
-    def _write_files(self, source: str, spans: Sequence[FrameSpan] = ()) -> str:
-        """Write the rows of the files of a source; return where."""
+    def _write_files(self, source: str, spans: Sequence[FrameSpan] = ()) -> set[str]:
+        """Write the rows of the files of a source; return the table."""
         rows = pa.RecordBatch.from_pylist(file_rows(source, spans), FILES)
         self._file(FILES_TABLE, FILES).write(rows)
-        return self._name
+        return {FILES_TABLE}
 
     def _write_captured(
-        self, part: CapturePart, format: Format, streams: Sequence[DirectedStream]
-    ) -> Iterator[tuple[Stream, Outcome]]:
-        """Write the rows of a capture's streams of one format; yield what became of each."""
+        self, format: Format, streams: Sequence[DirectedStream], tables: set[str]
+    ) -> Iterator[tuple[Stream, StreamRows]]:
+        """Write the rows of a capture's streams of one format; yield each stream with its counts.
+
+        Parameters
+        ----------
+        tables
+            Those that have rows of the capture, to which others are added.
+        """
         plan = self.plan_of(format)
-        last: tuple[Stream, Outcome] | None = None
+        last: tuple[Stream, StreamRows] | None = None
         for parts, batches in scan_parts((opened, plan) for opened in streams):
-            written: list[tuple[Stream, Outcome]] = []
+            written: list[tuple[Stream, StreamRows]] = []
             bounds = [0]
             for content, rows in _rows_by_stream(parts):
                 if last is None or last[0].name != content.name:
                     if last is not None and not written:
                         yield last
-                    last = content, Outcome(part.source, 0, content.size, format.label, first=0)
+                    last = content, StreamRows(format.label, first=0)
                 if written and written[-1] is last:  # a stream may have several blocks
                     bounds[-1] += rows
                     continue
                 written.append(last)
                 bounds.append(bounds[-1] + rows)
-            outcomes = [outcome for _, outcome in written]
+            counts = [one for _, one in written]
             bad_bytes = [PieceBytes(content) for content, _ in written]
-            self.write_streams(format, pa.concat_batches(batches), outcomes, bounds, bad_bytes)
+            batch = pa.concat_batches(batches)
+            tables |= self.write_streams(format, batch, counts, bounds, bad_bytes)
             yield from written[:-1]
         if last is not None:
             yield last
 
-    def _write_stored(self, part: CapturePart) -> Iterator[Outcome]:
-        yield Outcome(part.source, 0, 0, frames_file=self._write_files(part.source))
-        sums: dict[str, Outcome] = {}
+    def _write_stored(self, part: CapturePart) -> Iterator[Result]:
+        tables = self._write_files(part.source)
+        sums: dict[str, LedgerSum] = {}
         for file in read_store(part.source):
             if file.failure is not None:
-                yield Outcome(part.source, 0, 0, message=str(file.failure))
+                yield NoteResult(part.source, str(file.failure))
             opened = file.stream
             if opened is not None:
-                outcome = self._write_stream(part, opened.format, opened)
+                rows = self._write_stream(opened.format, opened, tables)
+                ledger = make_ledger(part.source, opened.stream, [rows], opened.size)
             else:
-                outcome = Outcome(part.source, 0, len(file.data), first=0)
-                outcome.end = outcome.bytes_gap = len(file.data)
-            rows = pa.RecordBatch.from_pylist(list(record_rows(file)), STORE_RECORDS)
-            if rows.num_rows:
-                self._file(STORE_RECORDS_TABLE, STORE_RECORDS).write(rows)
-                outcome.records_file = self._name
-            self._close_stream(opened.stream if opened else file.name, outcome, sums)
-        yield from sums.values()
+                size = len(file.data)
+                rows = StreamRows(first=0, end=size, bytes_gap=size)
+                ledger = make_ledger(part.source, file.name, [rows], size)
+            records = pa.RecordBatch.from_pylist(list(record_rows(file)), STORE_RECORDS)
+            if records.num_rows:
+                self._file(STORE_RECORDS_TABLE, STORE_RECORDS).write(records)
+                tables.add(STORE_RECORDS_TABLE)
+            self._close_stream(ledger, sums)
+        yield from self._results_of(part, sums, tables)
 
-    def _write_stream(
-        self,
-        part: CapturePart,
-        format: Format,
-        opened: StoreStream,
-    ) -> Outcome:
-        outcome = Outcome(part.source, 0, opened.size, format.label, first=0)
+    def _write_stream(self, format: Format, opened: StoreStream, tables: set[str]) -> StreamRows:
+        rows = StreamRows(format.label, first=0)
         bad_bytes = PieceBytes(opened)
         for batch in scan_stream(opened, self.plan_of(format)):
-            self.write_batch(format, batch, outcome, bad_bytes)
-        return outcome
+            tables |= self.write_batch(format, batch, rows, bad_bytes)
+        return rows
 
-    def _close_stream(
-        self,
-        stream: str,
-        outcome: Outcome,
-        sums: dict[str, Outcome],
-        facts: Mapping[str, Any] = MappingProxyType({}),
-    ) -> None:
+    def _close_stream(self, ledger: StreamLedger, sums: dict[str, LedgerSum]) -> None:
         """Write the ledger of a stream that the piece has whole; add it to those of its format."""
-        ledger = make_ledger(outcome.source, stream, [outcome], outcome.stop, facts)
-        outcome.streams, outcome.ledger_file = 1, self._name
-        outcome.bad_streams = int(ledger.counts["bytes_ok"] != ledger.counts["bytes_read"])
         self._ledgers.append(ledger)
         if len(self._ledgers) == _HELD_STREAMS:
             self._write_ledgers()
-        empty = Outcome(outcome.source, 0, 0, outcome.format)
-        sums.setdefault(outcome.format or "", empty).add(outcome)
+        format = ledger.format or ""
+        sums[format] = LedgerSum.total([sums.get(format, LedgerSum()), LedgerSum.of(ledger)])
+
+    def _results_of(
+        self, part: CapturePart, sums: Mapping[str, LedgerSum], tables: set[str]
+    ) -> Iterator[Result]:
+        """Yield the ledgers of a capture's streams, and the tables that have rows of it."""
+        for format, total in sums.items():
+            yield FormatResult(part.source, format, total)
+        if sums:
+            tables = tables.union(LEDGER_FILES)
+        if tables:
+            yield FilesResult(part.source, self._name, sorted(tables))
 
     def _write_ledgers(self) -> None:
         tables = streams_table(self._ledgers), ledger_table(self._ledgers)
@@ -407,22 +356,24 @@ class BronzeTask:
         limit = self._settings.max_packet_bytes
         return make_plan(format, max_packet_bytes=limit, captured=True)
 
-    def _write_piece(self, piece: Piece) -> Outcome:
+    def _write_piece(self, piece: Piece) -> PieceResult:
         format = get_format(piece.format)
         plan = self.plan_of(format)
-        outcome = Outcome(piece.source, piece.start, piece.stop, format=piece.format)
-        outcome.first = piece.start if piece.exact else _guess(piece, plan)
-        if outcome.first is None:
-            return outcome
-        outcome.end = outcome.first
-        framer = plan.framer(outcome.first, piece.context)
+        result = PieceResult(piece.format, source=piece.source, start=piece.start, file=self._name)
+        result.first = piece.start if piece.exact else _guess(piece, plan)
+        if result.first is None:
+            return result
+        result.end = result.first
+        framer = plan.framer(result.first, piece.context)
+        tables: set[str] = set()
         with closing(BadBytes(piece.source)) as bad_bytes:
-            for batch in _batches(piece, plan, framer, outcome):
-                self.write_batch(format, batch, outcome, bad_bytes)
-        outcome.next_context = framer.context
+            for batch in _batches(piece, plan, framer, result):
+                tables |= self.write_batch(format, batch, result, bad_bytes)
+        result.next_context = framer.context
         if piece.start == 0:
-            outcome.frames_file = self._write_files(piece.source)
-        return outcome
+            tables |= self._write_files(piece.source)
+        result.tables = sorted(tables)
+        return result
 
     @property
     def files(self) -> dict[str, list[str]]:
@@ -442,30 +393,32 @@ class BronzeTask:
             system.open_output_stream(inner).close()
 
     def write_batch(
-        self, format: Format, batch: pa.RecordBatch, outcome: Outcome, bad_bytes: BytesOfRows
-    ) -> None:
-        """Write rows of one stream, and count them to its outcome."""
-        self.write_streams(format, batch, [outcome], [0, batch.num_rows], [bad_bytes])
+        self, format: Format, batch: pa.RecordBatch, rows: StreamRows, bad_bytes: BytesOfRows
+    ) -> set[str]:
+        """Write rows of one stream, and count them; return the tables that have some now."""
+        return self.write_streams(format, batch, [rows], [0, batch.num_rows], [bad_bytes])
 
     def write_streams(
         self,
         format: Format,
         batch: pa.RecordBatch,
-        outcomes: Sequence[Outcome],
+        streams: Sequence[StreamRows],
         bounds: Sequence[int],
         bad_bytes: Sequence[BytesOfRows],
-    ) -> None:
-        """Write rows of one stream or several, those of stream k from ``bounds[k]`` on."""
-        bad = _count(batch, outcomes, bounds)
+    ) -> set[str]:
+        """Write rows of one stream or several, those of stream k from ``bounds[k]`` on.
+
+        They are counted to `streams`. Returned are the tables that have some of them.
+        """
+        bad = _count(batch, streams, bounds)
         touched: Any = ()
         if not self._settings.secrets:
             redactor = self._redactors.setdefault(format.name, Redactor(format))
             batch, touched = redactor.redact(batch)
+        tables = {packets_table(format.name)}
         self._file(packets_table(format.name), batch.schema).write(batch)
         if format.name == MQTT:
             self._evidence.add_batch(batch)
-        for outcome in outcomes:
-            outcome.packets_file = self._name
         if self._rules:
             opener = self._openers.get(format.name)
             if opener is None:
@@ -473,15 +426,15 @@ class BronzeTask:
             opened = opener.rows(batch)
             if opened.num_rows:
                 self._file(PAYLOADS_TABLE, PAYLOADS).write(opened)
-                for outcome in outcomes:
-                    outcome.payloads_file = self._name
+                tables.add(PAYLOADS_TABLE)
         # What lies between the packets of a store is no row of a stream either.
         bad = bad[batch["error"].take(bad).is_valid().to_numpy(zero_copy_only=False)]
         owners = np.searchsorted(bounds, bad, "right") - 1
         for owner in np.unique(owners).tolist():
             rows = quarantined(batch, bad[owners == owner], set(touched), bad_bytes[owner])
             self._file(QUARANTINE_TABLE, QUARANTINE).write(rows)
-            outcomes[owner].quarantine_file = self._name
+            tables.add(QUARANTINE_TABLE)
+        return tables
 
     def _file(self, table: str, schema: pa.Schema) -> PartFile:
         self._writes += 1
@@ -494,12 +447,12 @@ class BronzeTask:
 def make_ledger(
     source: str,
     stream: str,
-    outcomes: Sequence[Outcome],
+    written: Sequence[StreamRows],
     read: int,
     facts: Mapping[str, Any] = MappingProxyType({}),
     format: str | None = None,
 ) -> StreamLedger:
-    """Return the ledger of a stream from all that was kept of it, in stream order.
+    """Return the ledger of a stream from all rows that are kept of it, in stream order.
 
     Parameters
     ----------
@@ -515,11 +468,11 @@ def make_ledger(
     LedgerError
         A byte is in no row, or in two.
     """
-    total = {count: sum(getattr(each, count) for each in outcomes) for count in LEDGER[1:]}
-    gaps = sum(each.bytes_gap for each in outcomes)
+    total = {count: sum(getattr(each, count) for each in written) for count in LEDGER[1:]}
+    gaps = sum(each.bytes_gap for each in written)
     name = source if stream == source else f"{source}, {stream}"
     position = 0
-    for each in outcomes:
+    for each in written:
         if each.first != position or each.broken_at is not None:
             at = position if each.first != position else each.broken_at
             raise LedgerError(f"{name}: rows do not follow each other at offset {at}")
@@ -527,23 +480,23 @@ def make_ledger(
     counted = gaps + sum(total[count] for count in total if count.startswith("bytes_"))
     if not counted == position == read:
         raise LedgerError(f"{name}: out of balance, {read} bytes were read, {counted} are in rows")
-    format = next((each.format for each in outcomes if each.format), format)
+    format = next((each.format for each in written if each.format), format)
     counts = {"bytes_read": read - gaps, **total}
     return StreamLedger(source, stream, format, counts, {**facts, "bytes_gap": gaps})
 
 
 def _batches(
-    piece: Piece, plan: Plan, framer: Framer, outcome: Outcome
+    piece: Piece, plan: Plan, framer: Framer, result: PieceResult
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a piece from where the framer stands."""
     mapped = map_windows(piece.source, framer.position, piece.size)
     if mapped is not None:
         yield from scan_stream(mapped, plan, framer, piece.stop)
-        outcome.reached = piece.size
+        result.reached = piece.size
         return
     with open_snapshot(piece.source, piece.size) as file:
         yield from scan_source(cast(IO[bytes], file), plan, framer=framer, limit=piece.stop)
-        outcome.reached = file.reached
+        result.reached = file.reached
 
 
 def _guess(piece: Piece, plan: Plan) -> int | None:
@@ -565,32 +518,32 @@ def _rows_by_stream(parts: Sequence[Part]) -> Iterator[tuple[Stream, int]]:
             yield opened.captured, len(block.offsets)
 
 
-def _count(batch: pa.RecordBatch, outcomes: Sequence[Outcome], bounds: Sequence[int]) -> Any:
-    """Add a batch to the ledgers of its streams; return which of its rows are no packets."""
+def _count(batch: pa.RecordBatch, streams: Sequence[StreamRows], bounds: Sequence[int]) -> Any:
+    """Add a batch to the counts of its streams; return which of its rows are no packets."""
     starts, lengths = batch["offset"].to_numpy(), batch["length"].to_numpy()
     begins = np.array(bounds[:-1])
     stops = starts + lengths
     expected = np.concatenate([[0], stops[:-1]])
-    expected[begins] = [outcome.end for outcome in outcomes]
+    expected[begins] = [each.end for each in streams]
     bad = np.flatnonzero(pc.not_equal(batch["status"], OK).to_numpy(zero_copy_only=False))
     good = np.ones(len(starts), np.int64)
     good[bad] = 0
     packets, sizes = np.add.reduceat(good, begins), np.add.reduceat(lengths * good, begins)
     ends = stops[np.array(bounds[1:]) - 1]
     counts = zip(packets.tolist(), sizes.tolist(), ends.tolist(), pairwise(bounds), strict=True)
-    for outcome, (count, size, end, (first, last)) in zip(outcomes, counts, strict=True):
-        outcome.end = end
-        outcome.rows += last - first
-        outcome.packets_ok += count
-        outcome.bytes_ok += size
+    for each, (count, size, end, (first, last)) in zip(streams, counts, strict=True):
+        each.end = end
+        each.rows += last - first
+        each.packets_ok += count
+        each.bytes_ok += size
     for row in np.flatnonzero(starts != expected).tolist():
-        outcome = outcomes[bisect_right(bounds, row) - 1]
-        if outcome.broken_at is None:
-            outcome.broken_at = int(starts[row])
+        owner = streams[bisect_right(bounds, row) - 1]
+        if owner.broken_at is None:
+            owner.broken_at = int(starts[row])
     for row in bad.tolist():
-        outcome = outcomes[bisect_right(bounds, row) - 1]
+        owner = streams[bisect_right(bounds, row) - 1]
         status = batch["status"][row].as_py()
-        outcome.packets_malformed += status == MALFORMED
+        owner.packets_malformed += status == MALFORMED
         bucket = f"bytes_{status}"
-        setattr(outcome, bucket, getattr(outcome, bucket) + int(lengths[row]))
+        setattr(owner, bucket, getattr(owner, bucket) + int(lengths[row]))
     return bad

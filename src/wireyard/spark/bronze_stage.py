@@ -1,4 +1,4 @@
-"""The bronze stage: inputs to tasks, and what became of their pieces to streams and ledgers.
+"""The bronze stage: inputs to tasks, and their results to streams and ledgers.
 
 Tasks read the inputs and write what is in them (``wireyard.spark.bronze``); here they are cut, run,
 joined and, where a guess was wrong, repeated.
@@ -14,7 +14,6 @@ from itertools import chain
 from threading import Event, Thread
 from typing import Final
 
-from wireyard.captures.stream_table import LEDGER
 from wireyard.errors import SourceError
 from wireyard.formats import names as format_names
 from wireyard.lake.ledgers import (
@@ -27,7 +26,6 @@ from wireyard.lake.ledgers import (
 from wireyard.spark import bronze
 from wireyard.spark.bronze import (
     AnyPiece,
-    Outcome,
     Piece,
     Settings,
     make_ledger,
@@ -48,6 +46,19 @@ from wireyard.spark.inputs import MISSING, FoundInput
 from wireyard.spark.lake import Input, Lake
 from wireyard.spark.parts import write_table
 from wireyard.spark.report import Watch
+from wireyard.spark.results import (
+    MANIFEST,
+    FailureResult,
+    FilesResult,
+    FormatResult,
+    GoneResult,
+    HeadersResult,
+    NoteResult,
+    PieceResult,
+    Result,
+    of_kind,
+    read_manifest,
+)
 from wireyard.spark.running import Runner
 from wireyard.spark.stitching import cut_inputs, stitch_input
 from wireyard.spark.workers import load_columns
@@ -102,7 +113,7 @@ class BronzeStage:
         indexed = self._index(found, split_bytes)
         self._watch.stage("reading")
         tasks = cut_inputs(found, split_bytes, self._decode_as, indexed, self._keylog)
-        outcomes = self._run(tasks)
+        results = self._run(tasks)
         found = [each for each in found if each.path not in self._gone]
         pieces = defaultdict(list)
         for piece in chain.from_iterable(tasks):
@@ -110,7 +121,9 @@ class BronzeStage:
                 pieces[piece.source].append(piece)
         limit = self._settings.max_packet_bytes
         stitched = {
-            source: stitch_input(each, {o.start: o for o in outcomes[source]}, limit)
+            source: stitch_input(
+                each, {one.start: one for one in of_kind(PieceResult, results[source])}, limit
+            )
             for source, each in pieces.items()
         }
         kept = {source: each.kept for source, each in stitched.items()}
@@ -120,14 +133,21 @@ class BronzeStage:
             self._watch.stage("reading again where a packet lay in another")
             for source, more in self._run(again).items():
                 if source not in self._gone:
-                    kept[source] = sorted((*kept[source], *more), key=lambda each: each.end)
+                    all_kept = *kept[source], *of_kind(PieceResult, more)
+                    kept[source] = sorted(all_kept, key=lambda each: each.end)
         self.notes += [f"left out: {path}: {MISSING}" for path in sorted(self._gone)]
         bare = [each for each in found if not each.files]
         streams = [_ledger_of(each, kept.get(each.path, [])) for each in bare]
         ledgers = {each.source: each for each in streams}
         files = self._write_ledgers(streams)
+        self.notes += [
+            f"{each.path}: {note}"
+            for each in found
+            if each.files
+            for note in _notes_of(results[each.path])
+        ]
         return [
-            self._of_capture(each, outcomes[each.path])
+            _captured_input(each, results[each.path])
             if each.files
             else _bare_input(each, kept.get(each.path, []), ledgers[each.path], files)
             for each in found
@@ -160,16 +180,6 @@ class BronzeStage:
                 raise
             return []  # which the task that reads it meets too
 
-    def _of_capture(self, found: FoundInput, outcomes: Sequence[Outcome]) -> Input:
-        notes = dict.fromkeys(each.message for each in outcomes if each.message)
-        self.notes += [f"{found.path}: {note}" for note in notes]
-        parts: defaultdict[str, list[LedgerSum]] = defaultdict(list)
-        for each in outcomes:
-            if each.streams:
-                parts[each.format or ""].append(_sum_of(each))
-        ledger = {format: LedgerSum.total(some) for format, some in parts.items()}
-        return Input(found.path, found.format, found.stamp, ledger, _files_of(outcomes))
-
     def _write_ledgers(self, ledgers: Sequence[StreamLedger]) -> dict[str, list[str]]:
         """Stage the rows of bare streams, whose pieces are joined here; return the files."""
         tables = zip(LEDGER_FILES, (streams_table(ledgers), ledger_table(ledgers)), strict=True)
@@ -177,21 +187,21 @@ class BronzeStage:
             return {}
         return {name: [write_table(self._lake.staged(name), rows)] for name, rows in tables}
 
-    def _run(self, tasks: Sequence[Sequence[AnyPiece]]) -> dict[str, list[Outcome]]:
-        """Run tasks; return what became of each source."""
-        outcomes: defaultdict[str, list[Outcome]] = defaultdict(list)
+    def _run(self, tasks: Sequence[Sequence[AnyPiece]]) -> dict[str, list[Result]]:
+        """Run tasks; return the results of each source."""
+        results: defaultdict[str, list[Result]] = defaultdict(list)
         numbered = list(enumerate(tasks, self.tasks))
         self.tasks += len(tasks)
         work = partial(bronze.write_task, settings=self._settings)
         with _marks_watched(self._lake, numbered, self._watch):
-            manifest = self._runner.run(numbered, work, bronze.MANIFEST, here=self._here)
-        for outcome in (Outcome(**row) for row in manifest.to_pylist()):
-            if outcome.failed == bronze.GONE:
-                self._gone.add(outcome.source)
-            elif outcome.failed is not None:
-                raise bronze.FAILURES[outcome.failed](outcome.message)
-            outcomes[outcome.source].append(outcome)
-        return outcomes
+            manifest = self._runner.run(numbered, work, MANIFEST, here=self._here)
+        for result in read_manifest(manifest):
+            if isinstance(result, FailureResult):
+                raise bronze.FAILURES[result.error](result.message)
+            if isinstance(result, GoneResult):
+                self._gone.add(result.source)
+            results[result.source].append(result)
+        return results
 
 
 @contextmanager
@@ -218,19 +228,18 @@ def _marks_watched(
     watch.at(total, total)
 
 
-def _walked(outcomes: Mapping[str, Sequence[Outcome]]) -> dict[tuple[str, int], Walked]:
-    """Return what became of pieces of captures, by file and the start of the piece."""
+def _walked(results: Mapping[str, Sequence[Result]]) -> dict[tuple[str, int], Walked]:
+    """Return where headers were written, by file and the start of the piece."""
     return {
-        (source, each.start): Walked(
-            each.first, each.end, each.rows, each.index_context, each.index_file
+        (source, each.piece_start): Walked(
+            each.start, each.stop, each.packets, each.next_context, each.path
         )
-        for source, found in outcomes.items()
-        for each in found
-        if each.first is not None and each.index_context and each.index_file
+        for source, some in results.items()
+        for each in of_kind(HeadersResult, some)
     }
 
 
-def _ledger_of(found: FoundInput, kept: Sequence[Outcome]) -> StreamLedger:
+def _ledger_of(found: FoundInput, kept: Sequence[PieceResult]) -> StreamLedger:
     """Return the ledger of a bare stream from what was kept of it."""
     reached = max((each.reached for each in kept), default=0)
     read = reached if found.compressed else found.size
@@ -239,7 +248,7 @@ def _ledger_of(found: FoundInput, kept: Sequence[Outcome]) -> StreamLedger:
 
 def _bare_input(
     found: FoundInput,
-    kept: Sequence[Outcome],
+    kept: Sequence[PieceResult],
     ledger: StreamLedger,
     ledger_files: Mapping[str, list[str]],
 ) -> Input:
@@ -248,30 +257,25 @@ def _bare_input(
     return Input(found.path, found.format, found.stamp, sums, files)
 
 
-def _sum_of(outcome: Outcome) -> LedgerSum:
-    """Return the ledgers of the streams that an outcome is of, added."""
-    counts = {name: getattr(outcome, name) for name in LEDGER[1:]}
-    read = sum(count for name, count in counts.items() if name.startswith("bytes_"))
-    return LedgerSum(outcome.streams, outcome.bad_streams, read, **counts)
+def _captured_input(found: FoundInput, results: Sequence[Result]) -> Input:
+    parts: defaultdict[str, list[LedgerSum]] = defaultdict(list)
+    for each in of_kind(FormatResult, results):
+        parts[each.format].append(LedgerSum(*each.ledger))
+    ledger = {format: LedgerSum.total(some) for format, some in parts.items()}
+    files = _files_of(of_kind(FilesResult, results))
+    return Input(found.path, found.format, found.stamp, ledger, files)
 
 
-def _files_of(outcomes: Iterable[Outcome]) -> dict[str, list[str]]:
+def _notes_of(results: Sequence[Result]) -> Iterable[str]:
+    return dict.fromkeys(each.message for each in of_kind(NoteResult, results))
+
+
+def _files_of(results: Iterable[PieceResult | FilesResult]) -> dict[str, list[str]]:
     """Return the files that rows of an input are in, by table."""
     files: defaultdict[str, dict[str, None]] = defaultdict(dict)
-    for each in outcomes:
-        if each.packets_file and each.format:
-            files[packets_table(each.format)][each.packets_file] = None
-        if each.quarantine_file:
-            files[bronze.QUARANTINE_TABLE][each.quarantine_file] = None
-        if each.records_file:
-            files[bronze.STORE_RECORDS_TABLE][each.records_file] = None
-        if each.payloads_file:
-            files[bronze.PAYLOADS_TABLE][each.payloads_file] = None
-        if each.frames_file:
-            files[bronze.FILES_TABLE][each.frames_file] = None
-        if each.ledger_file:
-            for table in LEDGER_FILES:
-                files[table][each.ledger_file] = None
+    for each in results:
+        for table in each.tables:
+            files[table][each.file] = None
     return {table: list(names) for table, names in files.items()}
 
 

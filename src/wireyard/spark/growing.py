@@ -33,9 +33,10 @@ from wireyard.captures.quarantine import SHOWN_BYTES, PieceBytes
 from wireyard.captures.read import FrameSpan
 from wireyard.formats import get_format
 from wireyard.lake.ledgers import LedgerSum, StreamLedger
-from wireyard.spark.bronze import BronzeTask, Outcome, make_ledger
+from wireyard.spark.bronze import BronzeTask, make_ledger
 from wireyard.spark.growing_files import GrowingFiles
 from wireyard.spark.growing_readers import CaptureReader, GrowthSettings, StreamReader
+from wireyard.spark.results import StreamRows
 from wireyard.streams.batches import BlockReader, Part
 from wireyard.streams.scan import load_fast_path
 from wireyard.streams.source import filesystem
@@ -68,7 +69,7 @@ _Held = Callable[[int, int], bytes]
 class _Tracked:
     """A stream that is open, and what its rows come to so far."""
 
-    outcome: Outcome
+    rows: StreamRows
     head_at: int = -1
     """Where the garbage begins that is under way when a turn ends."""
     head: bytes = b""
@@ -353,14 +354,14 @@ class GrowingInput:
                 _SeenBytes(each, one, held[one.stream])
                 for each, one in zip(tracked, opened, strict=True)
             ]
-            outcomes = [each.outcome for each in tracked]
+            written = [each.rows for each in tracked]
             self.rows[format.name] += bounds[-1]
-            task.write_streams(format, pa.concat_batches(batches), outcomes, bounds, seen)
+            task.write_streams(format, pa.concat_batches(batches), written, bounds, seen)
 
     def _tracked(self, format: Format, opened: Any) -> _Tracked:
         tracked = self._open.get(opened.stream)
         if tracked is None:
-            tracked = _Tracked(Outcome(self.source, 0, 0, format.label, first=0))
+            tracked = _Tracked(StreamRows(format.label, first=0))
             self._open[opened.stream] = tracked
         return tracked
 
@@ -377,9 +378,9 @@ class GrowingInput:
             self._facts.pop(stream, None)
 
     def _ledger(self, stream: str) -> StreamLedger:
-        outcome = self._open[stream].outcome
+        rows = self._open[stream].rows
         facts = self._facts.get(stream, {})
-        return make_ledger(self.source, stream, [outcome], outcome.end, facts)
+        return make_ledger(self.source, stream, [rows], rows.end, facts)
 
     # --- what the next part is read on from ---------------------------------------------------
 
@@ -395,7 +396,7 @@ class GrowingInput:
             "ended": {format: list(one) for format, one in self._ended.items()},
             "facts": {name: dict(facts) for name, facts in self._facts.items()},
             "open": {
-                stream: [asdict(each.outcome), each.head_at, each.head.hex()]
+                stream: [asdict(each.rows), each.head_at, each.head.hex()]
                 for stream, each in self._open.items()
             },
         }
@@ -421,9 +422,9 @@ class GrowingInput:
             self._files.restore(state["files"], self.paths)
             self._frames_before = int(state["frames_before"])
             self._reader.restore(state["reader"])
-            for stream, (outcome, head_at, head) in state["open"].items():
-                known = {each.name: outcome[each.name] for each in fields(Outcome)}
-                self._open[stream] = _Tracked(Outcome(**known), head_at, bytes.fromhex(head))
+            for stream, (rows, head_at, head) in state["open"].items():
+                known = {each.name: rows[each.name] for each in fields(StreamRows)}
+                self._open[stream] = _Tracked(StreamRows(**known), head_at, bytes.fromhex(head))
             self._facts = dict(state["facts"])
             self._ended = {format: LedgerSum(*one) for format, one in state["ended"].items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -13,11 +13,12 @@ from itertools import pairwise
 from types import MappingProxyType
 
 from wireyard.formats import get_format
-from wireyard.spark.bronze import AnyPiece, Outcome, Piece
+from wireyard.spark.bronze import AnyPiece, Piece
 from wireyard.spark.captures import CapturePart, cut_capture
 from wireyard.spark.dealing import deal
 from wireyard.spark.indexing import IndexedCapture
 from wireyard.spark.inputs import FoundInput
+from wireyard.spark.results import PieceResult
 from wireyard.spark.snapshot import open_snapshot
 from wireyard.streams.scan import load_fast_path
 from wireyard.streams.source import Reading
@@ -83,13 +84,13 @@ def cut_inputs(
 class Stitched:
     """The pieces of one input, joined."""
 
-    kept: list[Outcome]
+    kept: list[PieceResult]
     """In stream order; with what is decoded again they cover the stream."""
     again: list[Piece]
 
 
 def stitch_input(
-    pieces: Sequence[Piece], outcomes: Mapping[int, Outcome], max_packet_bytes: int | None
+    pieces: Sequence[Piece], results: Mapping[int, PieceResult], max_packet_bytes: int | None
 ) -> Stitched:
     """Join the pieces of one input.
 
@@ -97,11 +98,11 @@ def stitch_input(
     ----------
     pieces
         In stream order.
-    outcomes
-        What became of each, by its start.
+    results
+        That of each, by its start.
     """
     if len(pieces) == 1:
-        return Stitched([outcomes[pieces[0].start]], [])
+        return Stitched([results[pieces[0].start]], [])
     again: list[Piece] = []
 
     def walk_again(start: int, stop: int, context: int) -> Segment:
@@ -109,16 +110,16 @@ def stitch_input(
         again.append(piece)
         return _walk(piece, max_packet_bytes)
 
-    walked: dict[int, tuple[Segment, Outcome]] = {}
+    walked: dict[int, tuple[Segment, PieceResult]] = {}
     segments: list[Segment | None] = []
     for piece in pieces:
-        outcome = outcomes[piece.start]
-        if outcome.first is None:
+        result = results[piece.start]
+        if result.first is None:
             segments.append(None)
             continue
-        contexts = piece.context, outcome.next_context
-        segment = Segment(outcome.first, outcome.end, outcome.rows, *contexts)
-        walked[id(segment)] = segment, outcome
+        contexts = piece.context, result.next_context
+        segment = Segment(result.first, result.end, result.rows, *contexts)
+        walked[id(segment)] = segment, result
         segments.append(segment)
     bounds = [*(piece.start for piece in pieces), pieces[-1].stop]
     joined = stitch(bounds, segments, walk_again, pieces[0].context)
