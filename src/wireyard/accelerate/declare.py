@@ -61,16 +61,25 @@ def array(dtype: str, axes: int = 1, *, readonly: bool = False) -> Any:
 
 
 def record(kind: type) -> Any:
-    """Return the signature type of a NamedTuple of arrays.
+    """Return the signature type of a NamedTuple of arrays and integers.
 
-    Each field is annotated with the dtype of its array: ``Annotated[NDArray[...], "int64"]``.
+    Each array is annotated with its dtype, ``Annotated[NDArray[...], "int64"]``, or with its
+    signature type if it has more than one axis. An array that the caller may not write to cannot
+    be in it: Numba takes a tuple as it is.
     """
     hints = get_type_hints(kind, include_extras=True)
-    arrays = [array(hint.__metadata__[0]) for hint in hints.values()]
+    fields = [_field_type(hint) for hint in hints.values()]
     types: Any = numba.types
-    if len(set(arrays)) == 1:  # which Numba has a type of its own for
-        return types.NamedUniTuple(arrays[0], len(arrays), kind)
-    return types.NamedTuple(arrays, kind)
+    if len(set(fields)) == 1:  # which Numba has a type of its own for
+        return types.NamedUniTuple(fields[0], len(fields), kind)
+    return types.NamedTuple(fields, kind)
+
+
+def _field_type(hint: Any) -> Any:
+    if hint is int:
+        return I64
+    (found,) = hint.__metadata__
+    return array(found) if isinstance(found, str) else found
 
 
 # --- kernels and pieces ---------------------------------------------------------------------

@@ -13,7 +13,7 @@ from wireyard.formats import property_kernels as kernels
 from wireyard.formats.property_kernels import PROPERTY_TEXTS
 from wireyard.memory import SLACK
 
-__all__ = ["PROPERTY_ENDS", "Scratch", "row_sources", "take_texts"]
+__all__ = ["PROPERTY_ENDS", "Scratch", "buffer_of", "columns_of", "row_sources", "take_texts"]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
@@ -68,8 +68,13 @@ class Scratch:
         self.entry_offsets = np.empty((3, taken // _MIN_PROPERTY_BYTES + 1), np.int32)
         self.entry_offsets[:, 0] = 0
         self.ends: Bytes = self.entry_offsets.reshape(-1).view(np.uint8)
-        """The same as bytes."""
         self.hashes = np.empty(kernels.MAX_UNIQUE_NAMES, np.int64)
+
+    def texts(self, used: Ints) -> kernels.Texts:
+        """Return it as kernels take it, with the array that says how much of it is used."""
+        return kernels.Texts(
+            self.text, self.capacity, used, self.entry_offsets, self.ends, self.hashes
+        )
 
     @classmethod
     def for_bytes(cls, taken: int, regions: int) -> Scratch:
@@ -83,13 +88,21 @@ class Scratch:
         return kept
 
 
-def take_texts(
-    arena: Arena, scratch: Scratch, numbers: Ints, used: Ints, body_bytes: int, stop: int
-) -> None:
-    """Take over what a kernel has put behind the arrays by `put_texts`, up to `stop`."""
-    start = arena.used
+def columns_of(arena: Arena, rows: int) -> kernels.Columns:
+    """Return the arrays of a batch as kernels take them, which fill bodies in behind them."""
+    a = arena.arrays
+    return kernels.Columns(
+        a["i32"], a["i64"], a["text_offsets"], a["map_offsets"][0], arena.rest,
+        a["body_offsets"][0], a["bits"], a["rejected"][0, :rows],
+    )  # fmt: skip
+
+
+def buffer_of(arena: Arena, numbers: Ints) -> kernels.BatchBuffer:
+    """Return the buffer of a batch as kernels take it, with the numbers of the arrays to come."""
+    return kernels.BatchBuffer(arena.body, arena.used, numbers, arena.extents)
+
+
+def take_texts(arena: Arena, texts: kernels.Texts, buffer: kernels.BatchBuffer, stop: int) -> None:
+    """Take over what a kernel has put behind the arrays of a batch, up to `stop`."""
     if not arena.claimed(stop):
-        kernels.put_texts_again(
-            scratch.text, scratch.capacity, scratch.ends, used, body_bytes, numbers, arena.body,
-            start, arena.extents,
-        )  # fmt: skip
+        kernels.put_texts_again(texts, buffer._replace(body=arena.body))

@@ -14,8 +14,15 @@ import pyarrow as pa
 from wireyard.arena import Arena, Shape
 from wireyard.formats.gpacket import kernels
 from wireyard.formats.gpacket.layout import HEADER_BYTES, SHIPPED
-from wireyard.formats.property_columns import PROPERTY_ENDS, Scratch, row_sources, take_texts
-from wireyard.formats.property_kernels import PROPERTY_TEXTS
+from wireyard.formats.property_columns import (
+    PROPERTY_ENDS,
+    Scratch,
+    buffer_of,
+    columns_of,
+    row_sources,
+    take_texts,
+)
+from wireyard.formats.property_kernels import ENTRIES, STOP, Frames
 from wireyard.formats.row_columns import fill_places, lay_out
 from wireyard.layout import Column
 
@@ -24,14 +31,13 @@ __all__ = ["ColumnDecoder", "scan_frames"]
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
-_ROW_TEXTS = len(kernels.TEXTS) - len(PROPERTY_TEXTS)
 _NONE: Ints = np.empty(0, np.int64)
 _SHAPES = {
     "i32": Shape(np.int32, 32, len(kernels.I32_FIELDS)),
     "i64": Shape(np.int64, 64, len(kernels.I64_FIELDS)),
-    "text_offsets": Shape(np.int32, 32, _ROW_TEXTS, more=4),
+    "text_offsets": Shape(np.int32, 32, len(kernels.ROW_TEXTS), more=4),
     "map_offsets": Shape(np.int32, 32, more=4),
-    "payload_offsets": Shape(np.int32, 32, more=4),
+    "body_offsets": Shape(np.int32, 32, more=4),
     "bits": Shape(np.uint8, 1, len(kernels.BITS)),
     "rejected": Shape(np.uint8, 8),
     "used": Shape(np.int64, 0, more=8 * kernels.COUNTS),
@@ -39,9 +45,9 @@ _SHAPES = {
 _SOURCES = row_sources(
     kernels.I32_FIELDS,
     kernels.I64_FIELDS,
-    kernels.TEXTS[:_ROW_TEXTS],
+    kernels.ROW_TEXTS,
     kernels.BITS,
-    {"payload": [("payload_offsets", 0), ("payload", 0)]},
+    {"payload": [("body_offsets", 0), ("payload", 0)]},
 )
 """The buffers of the columns; a packet that has others is left to the scalar reader."""
 _GROUPS = {
@@ -105,18 +111,11 @@ class ColumnDecoder:
         rows, taken = len(starts), int(sizes.sum())
         scratch = Scratch.for_bytes(taken, len(kernels.TEXTS))
         arena = Arena(self._layout, rows, taken, taken if self._payloads else 0)
-        a = arena.arrays
-        for name in ("text_offsets", "map_offsets", "payload_offsets"):
-            a[name][:, 0] = 0
-        used, rejected = a["used"][0, : kernels.COUNTS], a["rejected"][0, :rows]
-        odd = kernels.fill_rows(
-            data, stop, starts, sizes, self._wanted, a["i32"], a["i64"], scratch.text,
-            scratch.capacity, used, a["text_offsets"], scratch.entry_offsets, a["map_offsets"][0],
-            arena.rest, a["payload_offsets"][0], a["bits"], rejected, scratch.hashes,
-            *kernels.TABLES, scratch.ends, arena.body, arena.used, self._texts, arena.extents,
-        )  # fmt: skip
+        texts = scratch.texts(arena.arrays["used"][0, : kernels.COUNTS])
+        columns, buffer = columns_of(arena, rows), buffer_of(arena, self._texts)
+        frames = Frames(stop, starts, sizes)
+        odd = kernels.fill_rows(data, frames, self._wanted, columns, texts, buffer)
         fill_places(arena, offsets, sizes)
-        found = np.flatnonzero(rejected) if odd else _NONE
-        entries, payload_bytes, stop = used[-3:].tolist()
-        take_texts(arena, scratch, self._texts, used, payload_bytes, stop)
-        return arena.batch(entries), found
+        found = np.flatnonzero(columns.rejected) if odd else _NONE
+        take_texts(arena, texts, buffer, int(texts.used[STOP]))
+        return arena.batch(int(texts.used[ENTRIES])), found

@@ -12,10 +12,17 @@ import numpy as np
 import pyarrow as pa
 
 from wireyard.arena import Arena, Shape
-from wireyard.formats.jmq import kernels
+from wireyard.formats.jmq import kernel_columns, kernels
 from wireyard.formats.jmq.layout import HEADER_BYTES, ITEMS
-from wireyard.formats.property_columns import PROPERTY_ENDS, Scratch, row_sources, take_texts
-from wireyard.formats.property_kernels import PROPERTY_TEXTS
+from wireyard.formats.property_columns import (
+    PROPERTY_ENDS,
+    Scratch,
+    buffer_of,
+    columns_of,
+    row_sources,
+    take_texts,
+)
+from wireyard.formats.property_kernels import ENTRIES, STOP, Frames
 from wireyard.formats.row_columns import fill_places, lay_out
 from wireyard.layout import Column
 
@@ -26,33 +33,32 @@ Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 _ADDRESS_BYTES = 16
 _NONE: Ints = np.empty(0, np.int64)
-_ROW_TEXTS = len(kernels.TEXTS) - len(PROPERTY_TEXTS)
 _SHAPES = {
-    "i32": Shape(np.int32, 32, len(kernels.I32_FIELDS)),
-    "i64": Shape(np.int64, 64, len(kernels.I64_FIELDS)),
+    "i32": Shape(np.int32, 32, len(kernel_columns.I32_FIELDS)),
+    "i64": Shape(np.int64, 64, len(kernel_columns.I64_FIELDS)),
     "addresses": Shape(np.uint8, 8 * _ADDRESS_BYTES),
     "address_offsets": Shape(np.int32, 32, more=4),
-    "text_offsets": Shape(np.int32, 32, _ROW_TEXTS, more=4),
+    "text_offsets": Shape(np.int32, 32, len(kernel_columns.ROW_TEXTS), more=4),
     "map_offsets": Shape(np.int32, 32, more=4),
     "body_offsets": Shape(np.int32, 32, more=4),
     "seen": Shape(np.uint8, 0, 2, more=kernels.BLOCK_ROWS),
-    "bits": Shape(np.uint8, 1, len(kernels.BITS)),
+    "bits": Shape(np.uint8, 1, len(kernel_columns.BITS)),
     "rejected": Shape(np.uint8, 8),
-    "used": Shape(np.int64, 0, more=8 * kernels.COUNTS),
+    "used": Shape(np.int64, 0, more=8 * kernel_columns.COUNTS),
 }
 _SOURCES = row_sources(
-    kernels.I32_FIELDS,
-    kernels.I64_FIELDS,
-    kernels.TEXTS[:_ROW_TEXTS],
-    kernels.BITS,
+    kernel_columns.I32_FIELDS,
+    kernel_columns.I64_FIELDS,
+    kernel_columns.ROW_TEXTS,
+    kernel_columns.BITS,
     {
         "source_ip": [("address_offsets", 0), ("addresses", 0)],
         "body": [("body_offsets", 0), ("body", 0)],
     },
 ) | {
     "destination_hash": [
-        ("bits", kernels.BITS.index("destination")),
-        ("i64", kernels.I64_FIELDS.index("destination_hash")),
+        ("bits", kernel_columns.BITS.index("destination")),
+        ("i64", kernel_columns.I64_FIELDS.index("destination_hash")),
     ]
 }
 """The buffers of the columns; one that is not here is left to the scalar reader."""
@@ -103,11 +109,11 @@ class ColumnDecoder:
         self, columns: Sequence[Column], validate: bool, repeated: Mapping[str, str]
     ) -> None:
         self._layout = lay_out(columns, _SHAPES, _SOURCES, repeated)
-        self._texts = self._layout.numbers_of((*kernels.TEXTS, *PROPERTY_ENDS, "body"))
+        self._texts = self._layout.numbers_of((*kernel_columns.TEXTS, *PROPERTY_ENDS, "body"))
         groups = {_GROUPS[column.name] for column in columns if column.name in _GROUPS}
         groups |= {"items", "properties"} if validate else set()
         groups |= {"items"} if "hashes" in groups else set()
-        self._wanted = sum(kernels.WANT[group] for group in groups)
+        self._wanted = sum(kernel_columns.WANT[group] for group in groups)
         self._bodies = "bodies" in groups
 
     def decode(
@@ -122,24 +128,19 @@ class ColumnDecoder:
             mean nothing.
         """
         rows, taken = len(starts), int(sizes.sum())
-        scratch = Scratch.for_bytes(taken, len(kernels.TEXTS))
+        scratch = Scratch.for_bytes(taken, len(kernel_columns.TEXTS))
         arena = Arena(self._layout, rows, taken, taken if self._bodies else 0)
         a = arena.arrays
-        for name in ("text_offsets", "map_offsets", "body_offsets"):
-            a[name][:, 0] = 0
-        used, rejected = a["used"][0, : kernels.COUNTS], a["rejected"][0, :rows]
+        texts = scratch.texts(a["used"][0, : kernel_columns.COUNTS])
+        columns, buffer = columns_of(arena, rows), buffer_of(arena, self._texts)
         odd = kernels.fill_rows(
-            data, stop, starts, sizes, self._wanted, a["i32"], a["i64"], a["addresses"][0],
-            scratch.text, scratch.capacity, used, a["text_offsets"], scratch.entry_offsets,
-            a["map_offsets"][0], arena.rest, a["body_offsets"][0], a["seen"], a["bits"], rejected,
-            scratch.hashes, *kernels.TABLES, scratch.ends, arena.body, arena.used, self._texts,
-            arena.extents,
+            data, Frames(stop, starts, sizes), self._wanted, columns, a["addresses"][0], a["seen"],
+            texts, buffer,
         )  # fmt: skip
         fill_places(arena, offsets, sizes)
         if arena.has("addresses"):
             ends = a["address_offsets"][0]
             np.multiply(np.arange(len(ends), dtype=np.int32), _ADDRESS_BYTES, out=ends)
-        found = np.flatnonzero(rejected) if odd else _NONE
-        entries, body_bytes, stop = used[-3:].tolist()
-        take_texts(arena, scratch, self._texts, used, body_bytes, stop)
-        return arena.batch(entries), found
+        found = np.flatnonzero(columns.rejected) if odd else _NONE
+        take_texts(arena, texts, buffer, int(texts.used[STOP]))
+        return arena.batch(int(texts.used[ENTRIES])), found

@@ -12,7 +12,7 @@ Rules of this file:
 4. Text goes to one region of `text` per column, `capacity` bytes apart. What is enough for
    properties is for each: an id of 92 characters has a packet of 72 bytes.
 
-Axes: r = rows, e = properties of all rows.
+Axis: r = rows.
 """
 
 from __future__ import annotations
@@ -21,22 +21,26 @@ from typing import Final
 
 import numpy as np
 
-from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece
-from wireyard.formats.jmq.layout import HEADER_BYTES, ITEMS, ITEMS_BY_NAME, MAGIC
-from wireyard.formats.jmq.text_kernels import TABLES, fill_hashes, fill_ids, fill_names
+from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece, record
+from wireyard.formats.jmq import kernel_columns as c
+from wireyard.formats.jmq.kernel_columns import WANT
+from wireyard.formats.jmq.layout import HEADER_BYTES, HEADERS, ITEMS_BY_NAME, MAGIC
+from wireyard.formats.jmq.text_kernels import fill_hashes, fill_ids, fill_names
 from wireyard.formats.property_kernels import (
-    PROPERTY_TEXTS,
+    BatchBuffer,
+    Columns,
+    Frames,
+    Texts,
     clear,
-    count_rejected,
-    put_texts,
-    take_properties,
+    fill_bodies,
+    fill_properties,
+    finish,
 )
 from wireyard.memory import (
     AHEAD_BYTES,
     LINE,
     Bytes,
     bit_column,
-    copy_bytes,
     copy_text,
     load_i8,
     load_i16,
@@ -52,97 +56,19 @@ from wireyard.memory import (
     valid_utf8,
 )
 
-__all__ = [
-    "BITS",
-    "BLOCK_ROWS",
-    "COUNTS",
-    "I32_FIELDS",
-    "I64_FIELDS",
-    "TABLES",
-    "TEXTS",
-    "WANT",
-    "fill_rows",
-    "scan_frames",
-]
+__all__ = ["BLOCK_ROWS", "fill_rows", "scan_frames"]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
-Grid32 = np.ndarray[tuple[int, int], np.dtype[np.int32]]
-Grid64 = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 Grid8 = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
-Offsets = np.ndarray[tuple[int], np.dtype[np.int32]]
-
-I32_FIELDS: Final = (
-    "version",
-    "packet_type",
-    "source_port",
-    "sequence",
-    "priority",
-    "encryption",
-    "bit_flags",
-    "delivery_count",
-)
-I64_FIELDS: Final = (
-    "size",
-    "expiration",
-    "timestamp",
-    "property_offset",
-    "property_size",
-    "consumer_id",
-    "body_size",
-    "transaction_id",
-    "producer_id",
-    "delivery_time",
-    "destination_hash",
-)
-TEXTS: Final = (
-    "packet_type_name",
-    "source_ip_text",
-    "flags",
-    "sys_message_id",
-    *(ITEMS[code].name for code in range(1, 8)),
-    *PROPERTY_TEXTS,
-)
-BITS: Final = (
-    "packet_type_name",
-    *(ITEMS[code].name for code in range(1, 12)),
-    "properties",
-    "body",
-)
-"""Columns that can be null, each a row of the validity bitmap; 1 to 11 are the item's type."""
-
-WANT: Final = {"names": 1, "ids": 2, "items": 4, "properties": 8, "bodies": 16, "hashes": 32}
-"""Groups of columns that cost something; a group that nobody asked for is left out."""
 
 _NAMES, _IDS, _ITEMS, _PROPERTIES, _BODIES, _HASHES = WANT.values()
-_PROPERTY_TEXT: Final = TEXTS.index(PROPERTY_TEXTS[0])
-COUNTS: Final = len(TEXTS) + 3
-"""What `used` counts: the bytes of each text, then properties, then bytes of bodies; and where
-behind the arrays all of them end."""
-_ENTRIES, _BODY_BYTES, _STOP = COUNTS - 3, COUNTS - 2, COUNTS - 1
-_PROPERTIES_BIT, _BODY_BIT = map(BITS.index, ("properties", "body"))
+_HEADER: Final = HEADERS[301]
 (
-    _VERSION, _PACKET_TYPE, _SOURCE_PORT, _SEQUENCE, _PRIORITY, _ENCRYPTION, _BIT_FLAGS,
-    _DELIVERY_COUNT,
-) = map(
-    I32_FIELDS.index,
-    (
-        "version", "packet_type", "source_port", "sequence", "priority", "encryption",
-        "bit_flags", "delivery_count",
-    ),
-)  # fmt: skip
-(
-    _SIZE, _EXPIRATION, _TIMESTAMP, _PROPERTY_OFFSET, _PROPERTY_SIZE, _CONSUMER_ID, _BODY_SIZE,
-    _TRANSACTION_ID, _PRODUCER_ID, _DESTINATION_HASH,
-) = map(
-    I64_FIELDS.index,
-    (
-        "size", "expiration", "timestamp", "property_offset", "property_size", "consumer_id",
-        "body_size", "transaction_id", "producer_id", "destination_hash",
-    ),
-)  # fmt: skip
-_FIRST_ITEM: Final = TEXTS.index(ITEMS[1].name)
-"""Where each column is."""
-_DESTINATION: Final = TEXTS.index("destination")
+    _MAGIC_AT, _VERSION_AT, _PACKET_TYPE_AT, _SIZE_AT, _EXPIRATION_AT, _TIMESTAMP_AT,
+    _SOURCE_IP_AT, _SOURCE_PORT_AT, _SEQUENCE_AT, _PROPERTY_OFFSET_AT, _PROPERTY_SIZE_AT,
+    _PRIORITY_AT, _ENCRYPTION_AT, _BIT_FLAGS_AT, _CONSUMER_ID_AT,
+) = (field.offset for field in _HEADER.fields)  # fmt: skip
+"""Where each field of the header stands."""
 _PRODUCER_ID_HEAD, _DELIVERY_COUNT_HEAD = (
     ITEMS_BY_NAME[name].code << 16 | (ITEMS_BY_NAME[name].width or 0)
     for name in ("producer_id", "delivery_count")
@@ -179,9 +105,9 @@ def scan_frames(
     count = 0
     ahead = start
     while count < starts.shape[0] and start < last_start and stop - start >= HEADER_BYTES:
-        size = load_i32(data, start + 8)
+        size = load_i32(data, start + _SIZE_AT)
         if (
-            load_u32(data, start) != MAGIC
+            load_u32(data, start + _MAGIC_AT) != MAGIC
             or size < HEADER_BYTES
             or size > max_packet_bytes
             or size > stop - start
@@ -197,16 +123,7 @@ def scan_frames(
 
 @piece
 def take_items(
-    data: Bytes,
-    at: int,
-    end: int,
-    stop: int,
-    row: int,
-    text: Bytes,
-    capacity: int,
-    used: Ints,
-    i32: Grid32,
-    i64: Grid64,
+    data: Bytes, at: int, end: int, stop: int, row: int, columns: Columns, texts: Texts
 ) -> int:
     """Read the variable header; return a bit per item type that is there, or -1 for a rejection.
 
@@ -217,11 +134,11 @@ def take_items(
         return seen
     # What most messages begin with, as the shipped writer sends it: compared by one word each.
     if end - at >= 14 and load_u32(data, at) == _PRODUCER_ID_HEAD:
-        i64[_PRODUCER_ID, row] = load_i64(data, at + 4)
+        columns.i64[c.PRODUCER_ID, row] = load_i64(data, at + 4)
         seen = 1 << (_PRODUCER_ID_HEAD >> 16) - 8
         at += 12
     if end - at >= 10 and load_u32(data, at) == _DELIVERY_COUNT_HEAD:
-        i32[_DELIVERY_COUNT, row] = load_i32(data, at + 4)
+        columns.i32[c.DELIVERY_COUNT, row] = load_i32(data, at + 4)
         seen |= 1 << (_DELIVERY_COUNT_HEAD >> 16) - 8
         at += 8
     while end - at >= 2:
@@ -240,263 +157,155 @@ def take_items(
             return -1
         seen |= 1 << rank
         if code <= 7:
-            column = _FIRST_ITEM + code - 1
-            out_at = column * capacity + used[column]
-            if copy_text(text, out_at, data, at, size, stop) and not valid_utf8(data, at, size):
+            region = c.FIRST_ITEM + code - 1
+            out_at = region * texts.capacity + texts.used[region]
+            if copy_text(texts.text, out_at, data, at, size, stop) and not valid_utf8(
+                data, at, size
+            ):
                 return -1
-            used[column] += size
+            texts.used[region] += size
         elif code == 11:
             if size != 4:
                 return -1
-            i32[_DELIVERY_COUNT, row] = load_i32(data, at)
+            columns.i32[c.DELIVERY_COUNT, row] = load_i32(data, at)
         else:
             if size != 8:
                 return -1
-            i64[_TRANSACTION_ID + code - 8, row] = load_i64(data, at)
+            columns.i64[c.TRANSACTION_ID + code - 8, row] = load_i64(data, at)
         at += size
     return -1
-
-
-_INTS = array("int64")
-_OFFSETS = array("int32")
-_GRID32, _GRID64, _GRID8 = array("int32", 2), array("int64", 2), array("uint8", 2)
 
 
 @piece
 def fill_headers(
     data: Bytes,
-    starts: Ints,
-    sizes: Ints,
+    frames: Frames,
     wanted: int,
-    i32: Grid32,
-    i64: Grid64,
+    columns: Columns,
     addresses: Bytes,
-    rejected: Bytes,
     first: int,
     last: int,
 ) -> None:
     """Fill the columns of the fixed header, and ask for what later passes read of each packet."""
+    i32, i64 = columns.i32, columns.i64
     for number in range(first, last):
         row = place_of(number)
-        start = starts[row]
-        size = sizes[row]
-        ahead = starts[min(row + _ROWS_AHEAD, last - 1)]
+        start = frames.starts[row]
+        size = frames.sizes[row]
+        ahead = frames.starts[min(row + _ROWS_AHEAD, last - 1)]
         prefetch_lines(data, ahead, ahead + HEADER_BYTES)
-        version = load_u16(data, start + 4)
-        offset = load_i32(data, start + 52)
+        version = load_u16(data, start + _VERSION_AT)
+        offset = load_i32(data, start + _PROPERTY_OFFSET_AT)
         if wanted & (_PROPERTIES | _BODIES):
             prefetch_lines(data, start + LINE, start + min(size, AHEAD_BYTES))
-        property_size = load_i32(data, start + 56)
-        i32[_VERSION, row] = version
-        i32[_PACKET_TYPE, row] = load_i16(data, start + 6)
-        i32[_SOURCE_PORT, row] = load_i32(data, start + 44)
-        i32[_SEQUENCE, row] = load_i32(data, start + 48)
-        i32[_PRIORITY, row] = load_i8(data, start + 60)
-        i32[_ENCRYPTION, row] = load_u8(data, start + 61)
-        i32[_BIT_FLAGS, row] = load_u16(data, start + 62)
-        i64[_SIZE, row] = size
-        i64[_EXPIRATION, row] = load_i64(data, start + 12)
-        i64[_TIMESTAMP, row] = load_i64(data, start + 20)
-        i64[_PROPERTY_OFFSET, row] = offset
-        i64[_PROPERTY_SIZE, row] = property_size
-        i64[_CONSUMER_ID, row] = load_i64(data, start + 64)
-        i64[_BODY_SIZE, row] = size - offset - property_size
-        store_word(addresses, 16 * row, load_word(data, start + 28))
-        store_word(addresses, 16 * row + 8, load_word(data, start + 36))
+        property_size = load_i32(data, start + _PROPERTY_SIZE_AT)
+        i32[c.VERSION, row] = version
+        i32[c.PACKET_TYPE, row] = load_i16(data, start + _PACKET_TYPE_AT)
+        i32[c.SOURCE_PORT, row] = load_i32(data, start + _SOURCE_PORT_AT)
+        i32[c.SEQUENCE, row] = load_i32(data, start + _SEQUENCE_AT)
+        i32[c.PRIORITY, row] = load_i8(data, start + _PRIORITY_AT)
+        i32[c.ENCRYPTION, row] = load_u8(data, start + _ENCRYPTION_AT)
+        i32[c.BIT_FLAGS, row] = load_u16(data, start + _BIT_FLAGS_AT)
+        i64[c.SIZE, row] = size
+        i64[c.EXPIRATION, row] = load_i64(data, start + _EXPIRATION_AT)
+        i64[c.TIMESTAMP, row] = load_i64(data, start + _TIMESTAMP_AT)
+        i64[c.PROPERTY_OFFSET, row] = offset
+        i64[c.PROPERTY_SIZE, row] = property_size
+        i64[c.CONSUMER_ID, row] = load_i64(data, start + _CONSUMER_ID_AT)
+        i64[c.BODY_SIZE, row] = size - offset - property_size
+        store_word(addresses, 16 * row, load_word(data, start + _SOURCE_IP_AT))
+        store_word(addresses, 16 * row + 8, load_word(data, start + _SOURCE_IP_AT + 8))
         if (
             (version != 301 and (version != 200 or property_size != 0))
             or not HEADER_BYTES <= offset <= size
             or not 0 <= property_size <= size - offset
         ):
-            rejected[row] = 1
+            columns.rejected[row] = 1
 
 
 @piece
 def fill_items(
     data: Bytes,
-    stop: int,
-    starts: Ints,
-    i32: Grid32,
-    i64: Grid64,
-    text: Bytes,
-    capacity: int,
-    used: Ints,
-    text_offsets: Grid32,
+    frames: Frames,
+    columns: Columns,
     seen: Grid8,
-    bits: Grid8,
-    rejected: Bytes,
+    texts: Texts,
     first: int,
     last: int,
 ) -> None:
     """Fill the columns of the variable header, and the bits of eight rows at once."""
     for number in range(first, last):
         row = place_of(number)
-        ahead = starts[min(row + _ITEMS_AHEAD, last - 1)] + HEADER_BYTES
+        ahead = frames.starts[min(row + _ITEMS_AHEAD, last - 1)] + HEADER_BYTES
         prefetch_lines(data, ahead, ahead + _ITEMS_BYTES)
         found = 0
-        if not rejected[row]:
-            start = starts[row]
-            found = take_items(
-                data, start + HEADER_BYTES, start + i64[_PROPERTY_OFFSET, row], stop,
-                row, text, capacity, used, i32, i64,
-            )  # fmt: skip
+        if not columns.rejected[row]:
+            start = frames.starts[row]
+            end = start + columns.i64[c.PROPERTY_OFFSET, row]
+            found = take_items(data, start + HEADER_BYTES, end, frames.stop, row, columns, texts)
             if found < 0:
-                rejected[row] = 1
+                columns.rejected[row] = 1
         seen[0, row & _ROW_OF_BLOCK] = found & 0xFF
         seen[1, row & _ROW_OF_BLOCK] = found >> 8 & 0xFF
-        for column in range(_FIRST_ITEM, _FIRST_ITEM + 7):
-            text_offsets[column, row + 1] = used[column]
+        for region in range(c.FIRST_ITEM, c.FIRST_ITEM + 7):
+            columns.text_offsets[region, row + 1] = texts.used[region]
     for row in range(first, last, 8):
         low = load_word(seen[0], row & _ROW_OF_BLOCK)
         high = load_word(seen[1], row & _ROW_OF_BLOCK)
         for code in range(1, 12):
-            bits[code, row >> 3] = bit_column(high if code < 8 else low, code & 7)
+            columns.bits[code, row >> 3] = bit_column(high if code < 8 else low, code & 7)
 
 
 @piece
-def fill_properties(
-    data: Bytes,
-    stop: int,
-    starts: Ints,
-    i64: Grid64,
-    text: Bytes,
-    capacity: int,
-    used: Ints,
-    entry_offsets: Grid32,
-    map_offsets: Offsets,
-    bits: Grid8,
-    rejected: Bytes,
-    hashes: Ints,
-    first: int,
-    last: int,
-) -> None:
-    """Fill the property column."""
-    entry = used[_ENTRIES]
-    for number in range(first, last):
-        row = place_of(number)
-        size = i64[_PROPERTY_SIZE, row]
-        if size > 0 and not rejected[row]:
-            start = starts[row] + i64[_PROPERTY_OFFSET, row]
-            after = take_properties(
-                data, start, start + size, stop,
-                text, capacity, used, _PROPERTY_TEXT, entry, entry_offsets, hashes,
-            )  # fmt: skip
-            if after < 0:
-                rejected[row] = 1
-            else:
-                entry = after
-                bits[_PROPERTIES_BIT, row >> 3] |= 1 << (row & 7)
-        map_offsets[row + 1] = entry
-    used[_ENTRIES] = entry
+def find_properties(frames: Frames, columns: Columns, row: int) -> tuple[int, int]:
+    """Return where the property section of a row begins, and its size."""
+    start = frames.starts[row] + columns.i64[c.PROPERTY_OFFSET, row]
+    return start, columns.i64[c.PROPERTY_SIZE, row]
 
 
 @piece
-def fill_bodies(
-    data: Bytes,
-    starts: Ints,
-    i64: Grid64,
-    used: Ints,
-    bodies: Bytes,
-    body_offsets: Offsets,
-    bits: Grid8,
-    rejected: Bytes,
-    first: int,
-    last: int,
-) -> None:
-    """Fill the body column."""
-    body_at = used[_BODY_BYTES]
-    for number in range(first, last):
-        row = place_of(number)
-        size = i64[_BODY_SIZE, row]
-        if size > 0 and not rejected[row]:
-            copy_bytes(
-                bodies,
-                body_at,
-                data,
-                starts[row] + i64[_PROPERTY_OFFSET, row] + i64[_PROPERTY_SIZE, row],
-                size,
-            )
-            body_at += size
-            bits[_BODY_BIT, row >> 3] |= 1 << (row & 7)
-        body_offsets[row + 1] = body_at
-    used[_BODY_BYTES] = body_at
+def find_body(frames: Frames, columns: Columns, row: int) -> tuple[int, int]:
+    """Return where the body of a row begins, and its size."""
+    start, size = find_properties(frames, columns, row)
+    return start + size, columns.i64[c.BODY_SIZE, row]
 
 
 @kernel(
     I64(
-        READ, I64, _INTS, _INTS, I64, _GRID32, _GRID64, TEXT, TEXT, I64, _INTS, _GRID32,
-        _GRID32, _OFFSETS, TEXT, _OFFSETS, _GRID8, _GRID8, TEXT, _INTS, _INTS, _INTS,
-        TEXT, TEXT, I64, _INTS, _GRID64,
+        READ, record(Frames), I64, record(Columns), TEXT, array("uint8", 2), record(Texts),
+        record(BatchBuffer),
     )
 )  # fmt: skip
 def fill_rows(
     data: Bytes,
-    stop: int,
-    starts: Ints,
-    sizes: Ints,
+    frames: Frames,
     wanted: int,
-    i32: Grid32,
-    i64: Grid64,
+    columns: Columns,
     addresses: Bytes,
-    text: Bytes,
-    capacity: int,
-    used: Ints,
-    text_offsets: Grid32,
-    entry_offsets: Grid32,
-    map_offsets: Offsets,
-    bodies: Bytes,
-    body_offsets: Offsets,
     seen: Grid8,
-    bits: Grid8,
-    rejected: Bytes,
-    hashes: Ints,
-    words: Ints,
-    lengths: Ints,
-    ends: Bytes,
-    out: Bytes,
-    at: int,
-    numbers: Ints,
-    extents: Grid64,
+    texts: Texts,
+    buffer: BatchBuffer,
 ) -> int:
-    """Fill the wanted columns of the packets at `starts`; return how many are rejected.
+    """Fill the wanted columns of the packets at `frames`; return how many are rejected.
 
-    Shapes: i32, i64 (field, r); addresses (16 r); text (text, `capacity`); used (`COUNTS`);
-    text_offsets (text of a row, r + 1); entry_offsets (3, e + 1); map_offsets, body_offsets
-    (r + 1); seen (2, `BLOCK_ROWS`); bits (nullable, r / 8); rejected (r); hashes (unique names of
-    a packet); ends are the bytes of entry_offsets. Zero at first: the first of all offsets. The
-    others are what `put_texts` takes.
+    Shapes: addresses (16 r); seen (2, `BLOCK_ROWS`); the others are described where they are
+    declared.
     """
-    rows = starts.shape[0]
-    clear(used, bits, rejected)
+    rows = frames.starts.shape[0]
+    clear(texts, columns)
     for first in range(0, rows, BLOCK_ROWS):
         last = min(first + BLOCK_ROWS, rows)
-        fill_headers(data, starts, sizes, wanted, i32, i64, addresses, rejected, first, last)
+        fill_headers(data, frames, wanted, columns, addresses, first, last)
         if wanted & _NAMES:
-            fill_names(i32, text, capacity, used, text_offsets, bits, words, lengths, first, last)
+            fill_names(columns, texts, first, last)
         if wanted & _IDS:
-            fill_ids(
-                data, starts, text, capacity, used, text_offsets, words, lengths,
-                first, last,
-            )  # fmt: skip
+            fill_ids(data, frames.starts, columns.text_offsets, texts, first, last)
         if wanted & _ITEMS:
-            fill_items(
-                data, stop, starts, i32, i64, text, capacity, used, text_offsets, seen, bits,
-                rejected, first, last,
-            )  # fmt: skip
+            fill_items(data, frames, columns, seen, texts, first, last)
         if wanted & _HASHES:
-            fill_hashes(
-                i32[_BIT_FLAGS], i64[_DESTINATION_HASH], text, _DESTINATION * capacity,
-                text_offsets[_DESTINATION], words, first, last,
-            )  # fmt: skip
+            fill_hashes(columns, texts, first, last)
         if wanted & _PROPERTIES:
-            fill_properties(
-                data, stop, starts, i64, text, capacity, used, entry_offsets, map_offsets, bits,
-                rejected, hashes, first, last,
-            )  # fmt: skip
+            fill_properties(data, frames, columns, texts, find_properties, first, last)
         if wanted & _BODIES:
-            fill_bodies(data, starts, i64, used, bodies, body_offsets, bits, rejected, first, last)
-    used[_STOP] = put_texts(
-        text, capacity, ends, used, used[_BODY_BYTES], numbers, out, at, extents
-    )
-    count = count_rejected(rejected)
-    return count
+            fill_bodies(data, frames, columns, texts, find_body, first, last)
+    return finish(columns, texts, buffer)

@@ -13,9 +13,10 @@ from typing import Final
 import numpy as np
 
 from wireyard.accelerate import piece
+from wireyard.formats.jmq import kernel_columns as c
 from wireyard.formats.jmq.items import DESTINATION_KINDS
-from wireyard.formats.jmq.layout import FLAGS, PACKET_TYPES
-from wireyard.formats.property_kernels import word_of
+from wireyard.formats.jmq.layout import FLAGS, HEADERS, PACKET_TYPES
+from wireyard.formats.property_kernels import Columns, Texts, word_of
 from wireyard.memory import (
     SLACK,
     Bytes,
@@ -31,12 +32,10 @@ from wireyard.memory import (
     store_word,
 )
 
-__all__ = ["TABLES", "fill_hashes", "fill_ids", "fill_names"]
+__all__ = ["fill_hashes", "fill_ids", "fill_names"]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Grid32 = np.ndarray[tuple[int, int], np.dtype[np.int32]]
-Offsets = np.ndarray[tuple[int], np.dtype[np.int32]]
-Grid8 = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 
 _LOW, _HIGH, _OCTETS, _TYPE_NAMES = 0, 256, 288, 544
 _NAME_WORDS = 4
@@ -45,6 +44,10 @@ _CRC = _TYPE_NAMES + _NAME_WORDS * _KNOWN_TYPES
 _CRC_MASK: Final = 0xFFFFFFFF
 _CRC_TOPIC, _CRC_QUEUE = (zlib.crc32(kind) for kind in DESTINATION_KINDS)
 _QUEUE: Final = FLAGS["Q"]
+_NAME_BIT: Final = c.BITS.index("packet_type_name")
+_SOURCE_IP_AT, _SOURCE_PORT_AT, _SEQUENCE_AT, _TIMESTAMP_AT = (
+    HEADERS[301][name].offset for name in ("source_ip", "source_port", "sequence", "timestamp")
+)
 
 
 def _tables() -> tuple[Ints, Ints]:
@@ -64,7 +67,7 @@ def _tables() -> tuple[Ints, Ints]:
     return np.array(words, np.int64), np.array(lengths, np.int64)
 
 
-TABLES: Final = _tables()
+_WORDS, _LENGTHS = _tables()
 """Flag letters, octets and packet type names as words, the table of CRC-32; lengths of words."""
 
 
@@ -83,7 +86,7 @@ def put_hex(out: Bytes, at: int, value: int) -> int:
 
 
 @piece
-def put_address(out: Bytes, at: int, data: Bytes, start: int, words: Ints, lengths: Ints) -> int:
+def put_address(out: Bytes, at: int, data: Bytes, start: int) -> int:
     """Write 16 address bytes in the text form of ``wireyard.formats.message_id``."""
     head = load_i64(data, start)
     mapped = head == 0 and load_u32(data, start + 8) == 0x0000FFFF
@@ -97,8 +100,8 @@ def put_address(out: Bytes, at: int, data: Bytes, start: int, words: Ints, lengt
         return at
     for place in range(4):
         octet = _OCTETS + load_u8(data, start + 12 + place)
-        store_word(out, at, words[octet])
-        at += lengths[octet]
+        store_word(out, at, _WORDS[octet])
+        at += _LENGTHS[octet]
         out[at] = 46
         at += 1
     at -= 1
@@ -112,84 +115,73 @@ def put_address(out: Bytes, at: int, data: Bytes, start: int, words: Ints, lengt
 
 
 @piece
-def fill_names(
-    i32: Grid32,
-    text: Bytes,
-    capacity: int,
-    used: Ints,
-    text_offsets: Grid32,
-    bits: Grid8,
-    words: Ints,
-    lengths: Ints,
-    first: int,
-    last: int,
-) -> None:
+def fill_names(columns: Columns, texts: Texts, first: int, last: int) -> None:
     """Fill the names of packet types and the letters of flags."""
-    name_at = used[0]
-    flags_at = 2 * capacity + used[2]
+    letters_from = c.LETTERS * texts.capacity
+    name_at = c.TYPE_NAME * texts.capacity + texts.used[c.TYPE_NAME]
+    flags_at = letters_from + texts.used[c.LETTERS]
     for number in range(first, last):
         row = place_of(number)
-        kind = i32[1, row]
+        kind = columns.i32[c.PACKET_TYPE, row]
         if 0 <= kind < _KNOWN_TYPES:
             name = _TYPE_NAMES + _NAME_WORDS * kind
             for place in range(_NAME_WORDS):
-                store_word(text, name_at + 8 * place, words[name + place])
-            name_at += lengths[name]
-            bits[0, row >> 3] |= (lengths[name] > 0) << (row & 7)
-        flags = i32[6, row]
+                store_word(texts.text, name_at + 8 * place, _WORDS[name + place])
+            name_at += _LENGTHS[name]
+            columns.bits[_NAME_BIT, row >> 3] |= (_LENGTHS[name] > 0) << (row & 7)
+        flags = columns.i32[c.BIT_FLAGS, row]
         low, high = _LOW + (flags & 255), _HIGH + (flags >> 8 & 31)
-        store_word(text, flags_at, words[low])
-        flags_at += lengths[low]
-        store_word(text, flags_at, words[high])
-        flags_at += lengths[high]
-        text_offsets[0, row + 1] = name_at
-        text_offsets[2, row + 1] = flags_at - 2 * capacity
-    used[0] = name_at
-    used[2] = flags_at - 2 * capacity
+        store_word(texts.text, flags_at, _WORDS[low])
+        flags_at += _LENGTHS[low]
+        store_word(texts.text, flags_at, _WORDS[high])
+        flags_at += _LENGTHS[high]
+        columns.text_offsets[c.TYPE_NAME, row + 1] = name_at - c.TYPE_NAME * texts.capacity
+        columns.text_offsets[c.LETTERS, row + 1] = flags_at - letters_from
+    texts.used[c.TYPE_NAME] = name_at - c.TYPE_NAME * texts.capacity
+    texts.used[c.LETTERS] = flags_at - letters_from
 
 
 @piece
 def fill_ids(
     data: Bytes,
     starts: Ints,
-    text: Bytes,
-    capacity: int,
-    used: Ints,
-    text_offsets: Grid32,
-    words: Ints,
-    lengths: Ints,
+    offsets: Grid32,
+    texts: Texts,
     first: int,
     last: int,
 ) -> None:
     """Fill the text of sender addresses and of SysMessageIDs."""
-    at = capacity + used[1]
-    id_at = 3 * capacity + used[3]
+    text = texts.text
+    addresses_from, ids_from = c.ADDRESS * texts.capacity, c.MESSAGE_ID * texts.capacity
+    at = addresses_from + texts.used[c.ADDRESS]
+    id_at = ids_from + texts.used[c.MESSAGE_ID]
     same = address_at = address_size = 0
     for number in range(first, last):
         row = place_of(number)
         start = starts[row]
+        source = start + _SOURCE_IP_AT
         if row > first and (
-            load_word(data, start + 28) == load_word(data, same)
-            and load_word(data, start + 36) == load_word(data, same + 8)
+            load_word(data, source) == load_word(data, same)
+            and load_word(data, source + 8) == load_word(data, same + 8)
         ):
             copy_text(text, at, text, address_at, address_size, at + SLACK)
         else:
-            same = start + 28
-            address_size = put_address(text, at, data, same, words, lengths) - at
+            same = source
+            address_size = put_address(text, at, data, same) - at
         address_at = at
         at += address_size
-        id_at = put_i64(text, id_at, load_i32(data, start + 48))
+        id_at = put_i64(text, id_at, load_i32(data, start + _SEQUENCE_AT))
         text[id_at] = 45
         copy_text(text, id_at + 1, text, address_at, address_size, at + SLACK)
         id_at += 1 + address_size
         text[id_at] = 45
-        id_at = put_i64(text, id_at + 1, load_i32(data, start + 44))
+        id_at = put_i64(text, id_at + 1, load_i32(data, start + _SOURCE_PORT_AT))
         text[id_at] = 45
-        id_at = put_i64(text, id_at + 1, load_i64(data, start + 20))
-        text_offsets[1, row + 1] = at - capacity
-        text_offsets[3, row + 1] = id_at - 3 * capacity
-    used[1] = at - capacity
-    used[3] = id_at - 3 * capacity
+        id_at = put_i64(text, id_at + 1, load_i64(data, start + _TIMESTAMP_AT))
+        offsets[c.ADDRESS, row + 1] = at - addresses_from
+        offsets[c.MESSAGE_ID, row + 1] = id_at - ids_from
+    texts.used[c.ADDRESS] = at - addresses_from
+    texts.used[c.MESSAGE_ID] = id_at - ids_from
 
 
 @piece
@@ -208,20 +200,14 @@ def same_text(text: Bytes, one: int, other: int, size: int) -> bool:
 
 
 @piece
-def fill_hashes(
-    flags: Offsets,
-    hashes: Ints,
-    text: Bytes,
-    start: int,
-    offsets: Offsets,
-    words: Ints,
-    first: int,
-    last: int,
-) -> None:
-    """Fill the numbers of destinations, whose text begins at `start`.
+def fill_hashes(columns: Columns, texts: Texts, first: int, last: int) -> None:
+    """Fill the numbers of destinations.
 
     CRC-32 costs several cycles a byte. Most messages have the destination of the one before.
     """
+    text, offsets = texts.text, columns.text_offsets[c.DESTINATION]
+    flags, hashes = columns.i32[c.BIT_FLAGS], columns.i64[c.DESTINATION_HASH]
+    start = c.DESTINATION * texts.capacity
     before, before_size, before_kind = 0, -1, 0
     crc = 0
     for number in range(first, last):
@@ -232,7 +218,7 @@ def fill_hashes(
         if size != before_size or kind != before_kind or not same_text(text, at, before, size):
             crc = (_CRC_QUEUE if kind else _CRC_TOPIC) ^ _CRC_MASK
             for place in range(at, at + size):
-                crc = words[_CRC + ((crc ^ load_u8(text, place)) & 255)] ^ (crc >> 8)
+                crc = _WORDS[_CRC + ((crc ^ load_u8(text, place)) & 255)] ^ (crc >> 8)
             crc ^= _CRC_MASK
             before, before_size, before_kind = at, size, kind
         hashes[row] = crc

@@ -1,0 +1,61 @@
+"""Which columns of JMQ packets kernels fill, and the number of each among those of its kind."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from wireyard.formats import property_kernels
+from wireyard.formats.jmq.layout import COLUMNS, ITEMS
+from wireyard.formats.property_kernels import PROPERTY_TEXTS
+
+__all__ = ["BITS", "COUNTS", "I32_FIELDS", "I64_FIELDS", "ROW_TEXTS", "TEXTS", "WANT"]
+
+I32_FIELDS: Final = tuple(column.name for column in COLUMNS if column.kind == "int32")
+I64_FIELDS: Final = tuple(column.name for column in COLUMNS if column.kind == "int64")
+ROW_TEXTS: Final = (
+    "packet_type_name",
+    "source_ip_text",
+    "flags",
+    "sys_message_id",
+    *(ITEMS[code].name for code in range(1, 8)),
+)
+TEXTS: Final = (*ROW_TEXTS, *PROPERTY_TEXTS)
+"""The regions of text."""
+BITS: Final = (
+    "packet_type_name",
+    *(ITEMS[code].name for code in range(1, 12)),
+    "properties",
+    "body",
+)
+"""Columns that can be null, each a row of the validity bitmap; 1 to 11 are the item's type."""
+WANT: Final = {"names": 1, "ids": 2, "items": 4, "properties": 8, "bodies": 16, "hashes": 32}
+"""Groups of columns that cost something; a group that nobody asked for is left out."""
+COUNTS: Final = len(TEXTS) + len(property_kernels.COUNTS)
+"""How many numbers `used` has."""
+
+# i32
+(
+    VERSION, PACKET_TYPE, SOURCE_PORT, SEQUENCE, PRIORITY, ENCRYPTION, BIT_FLAGS, DELIVERY_COUNT,
+) = map(
+    I32_FIELDS.index,
+    (
+        "version", "packet_type", "source_port", "sequence", "priority", "encryption",
+        "bit_flags", "delivery_count",
+    ),
+)  # fmt: skip
+# i64
+(
+    SIZE, EXPIRATION, TIMESTAMP, PROPERTY_OFFSET, PROPERTY_SIZE, CONSUMER_ID, TRANSACTION_ID,
+    PRODUCER_ID, DESTINATION_HASH, BODY_SIZE,
+) = map(
+    I64_FIELDS.index,
+    (
+        "size", "expiration", "timestamp", "property_offset", "property_size", "consumer_id",
+        "transaction_id", "producer_id", "destination_hash", "body_size",
+    ),
+)  # fmt: skip
+# Texts
+TYPE_NAME, ADDRESS, LETTERS, MESSAGE_ID, DESTINATION = map(
+    TEXTS.index, ("packet_type_name", "source_ip_text", "flags", "sys_message_id", "destination")
+)
+FIRST_ITEM: Final = TEXTS.index(ITEMS[1].name)
