@@ -26,9 +26,10 @@ demo: $(READY) ## Read captured and recorded broker traffic into a lake under bu
 	@$(JAVA) $(BIN)/wireyard run examples/traffic.pcap examples/traffic/shop-*.jmq examples/store/fs370 \
 		--lake build/lake-demo
 
-# A whole file goes to one worker, so that its Spark session or decoded corpus is made once.
+# A whole file goes to one worker, so that its Spark session or decoded corpus is made once; files
+# go in the order of tests/conftest.py, not those with few tests, which are the longest, last.
 test: $(READY) ## Run the tests
-	@$(JAVA) $(BIN)/python -m pytest -q -n auto --dist loadfile $(TESTS)
+	@$(JAVA) $(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder $(TESTS)
 
 lint: $(READY) ## Check style, types and documents
 	@$(BIN)/ruff check --quiet .

@@ -22,6 +22,12 @@ def states(stdout: str) -> dict[str, str]:
     return {words[1]: words[0] for words in lines}
 
 
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no other process look for kernels that are not compiled: there are none."""
+    monkeypatch.setattr("wireyard.accelerate.compile_missing", lambda report: True)
+
+
 def test_everything_here_works(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wireyard.spark.check_java", lambda: "Java 17.0.1", raising=False)
     result = run("doctor")
@@ -31,6 +37,7 @@ def test_everything_here_works(run: Run, monkeypatch: pytest.MonkeyPatch) -> Non
     assert f"pyarrow   {metadata.version('pyarrow')}" in result.stdout
 
 
+@pytest.mark.usefixtures("compiled")
 def test_no_java_is_said_with_what_to_type(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def none() -> str:
         raise SourceError("install one")
@@ -42,6 +49,7 @@ def test_no_java_is_said_with_what_to_type(run: Run, monkeypatch: pytest.MonkeyP
     assert result.stdout.splitlines()[-1] == "wireyard works, without what is named above"
 
 
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize(
     ("package", "version", "state"),
     [
@@ -78,7 +86,8 @@ def test_packages_are_judged(
     assert ("pip install" in result.stdout) is (state != "ok")
 
 
-def test_a_cache_that_cannot_be_written_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("compiled")
+def test_a_cache_that_cannot_be_written_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wireyard.accelerate.cache_folder", lambda source: None)
     result = run("doctor")
     assert (result.exit_code, states(result.stdout)["kernels"]) == (0, "without")

@@ -1,7 +1,7 @@
 """A standalone cluster of Spark on the loopback interface, for tests.
 
-A master and workers of one core, each a process in a folder of its own, with a path on which no
-Python has wireyard.
+A master and a worker of two cores, each a process in a folder of its own, with a path on which no
+Python has wireyard. Executors have one core and a folder each.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pyspark
 
+from tests.conftest import JAVA_OPTIONS
+
 __all__ = ["CONF", "kill_one", "pids", "standalone"]
 
 _CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
@@ -27,6 +29,8 @@ CONF = {
     "spark.driver.host": _HOST,
     "spark.driver.bindAddress": _HOST,
     "spark.executor.memory": "1g",
+    "spark.executor.extraJavaOptions": JAVA_OPTIONS,
+    "spark.executor.cores": "1",
     "spark.cores.max": "2",
     "spark.ui.enabled": "false",
 }
@@ -54,6 +58,8 @@ def _daemon(folder: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
         "JAVA_HOME": os.environ.get("JAVA_HOME", ""),
         "SPARK_LOCAL_IP": _HOST,
         "SPARK_NO_DAEMONIZE": "1",
+        "SPARK_LAUNCHER_OPTS": JAVA_OPTIONS,
+        "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS,
         "HOME": str(folder),
     }
     with (folder / "log").open("wb") as log:
@@ -77,7 +83,7 @@ def _daemon(folder: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def standalone(folder: Path, workers: int = 2) -> Iterator[str]:
+def standalone(folder: Path) -> Iterator[str]:
     """Start a cluster; return the URL of its master."""
     port = _free_port()
     url = f"spark://{_HOST}:{port}"
@@ -86,15 +92,13 @@ def standalone(folder: Path, workers: int = 2) -> Iterator[str]:
         master = ("--host", _HOST, "--port", str(port), *web)
         running.enter_context(_daemon(folder / "master", f"{_DEPLOY}.master.Master", *master))
         _wait_for(lambda: _is_open(port), folder / "master" / "log")
-        for number in range(workers):
-            own = folder / f"worker{number}"
-            size = ("--host", _HOST, "--cores", "1", "--memory", "2g", *web)
-            running.enter_context(
-                _daemon(own, f"{_DEPLOY}.worker.Worker", *size, "--work-dir", str(own / "w"), url)
-            )
-        for number in range(workers):
-            log = folder / f"worker{number}" / "log"
-            _wait_for(lambda log=log: b"Successfully registered" in log.read_bytes(), log)
+        own = folder / "worker"
+        size = ("--host", _HOST, "--cores", "2", "--memory", "4g", *web)
+        running.enter_context(
+            _daemon(own, f"{_DEPLOY}.worker.Worker", *size, "--work-dir", str(own / "w"), url)
+        )
+        log = own / "log"
+        _wait_for(lambda: b"Successfully registered" in log.read_bytes(), log)
         yield url
 
 
@@ -123,7 +127,7 @@ def pids(folder: Path, *words: str) -> list[int]:
 
 
 def kill_one(found: list[int], number: int) -> bool:
-    """Kill one of some processes; tell whether there was one."""
+    """Kill one of some processes; return whether there was one."""
     if not found:
         return False
     try:

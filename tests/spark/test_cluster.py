@@ -148,9 +148,12 @@ def test_a_package_that_executors_lack_is_said_in_one_line(master: str, tmp_path
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {BASE_PYTHON} -S "$@"\n')
     python.chmod(0o755)
-    status, error = wireyard_run(
-        master, tmp_path / "lake", "--conf", f"spark.pyspark.python={python}"
-    )
+    # One attempt of one task fails as all would.
+    settings = {
+        "spark.pyspark.python": python, "spark.cores.max": 1, "spark.task.maxFailures": 1,
+    }  # fmt: skip
+    conf = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    status, error = wireyard_run(master, tmp_path / "lake", *conf)
     assert status == 3
     (line,) = error.splitlines()
     assert line.startswith("wireyard: Spark's executors: the Python there has no module ")
