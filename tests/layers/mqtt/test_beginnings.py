@@ -1,4 +1,4 @@
-"""Recordings without their first frames: nothing is said that the whole recording contradicts."""
+"""Recordings without their first or last frames: the whole contradicts nothing that is said."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Packet = tuple[str, int]
 """A stream, and an offset in it."""
 
 CUTS: Final = int(os.environ.get("WIREYARD_CUTS", "2"))
-"""Beginnings of each recording that are tried."""
+"""Beginnings and ends of each recording that are tried."""
 _OPEN: Final = {"in_flight", "queued", "undecided", "unaccepted"}
 """Verdicts that more of the capture may change."""
 _MOST_UNDECIDED: Final = 0.02
@@ -66,10 +66,10 @@ def frames_of(path: Path) -> tuple[bytes, list[bytes]]:
     return data[:24], frames
 
 
-def read_without(path: Path, lost: int) -> Read:
-    """Read a capture without its first frames."""
+def read_without(path: Path, lost: int, stop: int | None = None) -> Read:
+    """Read a capture without its first frames, and without those from `stop` on."""
     header, frames = frames_of(path)
-    data = b"".join((header, *frames[lost:]))
+    data = b"".join((header, *frames[lost:stop]))
     rows = in_order(wireyard.read(data, "mqtt").to_pylist())
     source = rows[0]["source"] if rows else ""
     streams, places = [], {}
@@ -224,3 +224,29 @@ def test_a_beginning_leaves_little_undecided(folder: Path) -> None:
     assert brokers == {"1883"} or brokers == {"1883", "1884"}
     more = verdicts["undecided"] / verdicts.total() - before["undecided"] / before.total()
     assert more < _MOST_UNDECIDED
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_no_end_of_a_capture_contradicts_the_whole(folder: Path, name: str) -> None:
+    """What is undecided at an end was delivered behind it, or is undecided in the whole too."""
+    path = capture_of(folder, name)
+    whole = read_without(path, 0)
+    dice = random.Random(name)
+    for _ in range(CUTS):
+        stop = dice.randrange(1, len(frames_of(path)[1]))
+        part = read_without(path, 0, stop)
+        Judge(part, whole).violations()
+        verdicts: dict[Any, set[str]] = {}
+        for row in whole.tables["deliveries"]:
+            true = {row["verdict"]} | ({"delivered"} if row["verdict"] == "lost_ack" else set())
+            true |= {"undecided"} if row.get("delivered_frame", 0) > stop else set()
+            verdicts.setdefault((row["message_key"], who(row)), set()).update(true)
+        for row in part.tables["deliveries"]:
+            if row["verdict"] not in _OPEN - {"undecided"}:
+                assert row["verdict"] in verdicts[row["message_key"], who(row)], row
+
+
+def who(row: Row) -> Any:
+    """Return whom a message is for: a client, or any member of a shared subscription."""
+    shared = (row.get("subscription") or "").startswith("$share/")
+    return row["subscription"] if shared else row["consumer_client_id"]
