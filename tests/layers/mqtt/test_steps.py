@@ -21,6 +21,7 @@ from wireyard.layers.mqtt.deliveries import content_record
 from wireyard.layers.mqtt.derive import CHAIN, derive_tables
 from wireyard.layers.mqtt.directions import sides_of
 from wireyard.layers.mqtt.expected import Audience
+from wireyard.layers.mqtt.packet_row import as_packet
 from wireyard.layers.mqtt.records import (
     Attempt,
     Client,
@@ -65,7 +66,7 @@ def test_keys_may_go_anywhere(folder: Path, name: str, seed: int) -> None:
 def test_the_order_of_moments_is_that_of_the_capture(folder: Path, name: str) -> None:
     streams: dict[tuple[str, str], Stream] = {}
     positions = []
-    for row in rows_of(capture_of(folder, name)):
+    for row in map(as_packet, rows_of(capture_of(folder, name))):
         stream = streams.setdefault((row["source"], row["stream"]), Stream(row, True))
         positions.append(stream.advance(row))
     assert positions == sorted(positions)

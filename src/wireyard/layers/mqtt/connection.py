@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from wireyard.formats.mqtt import layout
+from wireyard.layers.mqtt.packet_row import FilterRow, PacketRow, Properties
 from wireyard.layers.mqtt.qos import MAX_IN_FLIGHT
 from wireyard.layers.mqtt.records import (
     SMALLEST_WINDOW,
@@ -38,7 +39,6 @@ __all__ = [
     "Connection",
     "Known",
     "Request",
-    "Row",
     "Stream",
     "connack",
     "connect",
@@ -174,8 +174,6 @@ def connection_event(by_client: bool, packet_type: int, version: int, code: int 
     return "refusal" if packet_type == layout.CONNACK and code else _SERVER.get(packet_type)
 
 
-Row = Mapping[str, Any]
-
 _WITH_RETAIN_AS_PUBLISHED: Final = 5
 MAX_EARLY: Final = 1000
 """Packets of a client that wait for CONNACK, which comes within a round trip."""
@@ -198,7 +196,7 @@ class Known(NamedTuple):
 class Request(NamedTuple):
     """A SUBSCRIBE or an UNSUBSCRIBE that waits for its answer."""
 
-    filters: list[Row]
+    filters: list[FilterRow]
     identifier: int | None
     at: Position
 
@@ -263,9 +261,9 @@ class Connection:
         """Those of which there were packets."""
         self.session = Session(link.client.name, False, output.tracker)
         self.session.link = link
-        self.opening: Row | None = None
+        self.opening: PacketRow | None = None
         """The CONNECT."""
-        self.early: list[tuple[Row, Position]] = []
+        self.early: list[tuple[PacketRow, Position]] = []
         """What the client sent before CONNACK."""
         self.rules_broken: list[Breach] = []
         """Before CONNACK, which may say who it was."""
@@ -362,14 +360,14 @@ class Stream:
 
     connection: Connection
 
-    def __init__(self, row: Row, by_client: bool) -> None:
+    def __init__(self, row: PacketRow, by_client: bool) -> None:
         self.source: str = row["source"]
         self.name: str = row["stream"]
         self.by_client = by_client
         self.ns = self.frame = 0
         self.first = self.advance(row)
 
-    def advance(self, row: Row) -> Position:
+    def advance(self, row: PacketRow) -> Position:
         """Return where the next row stands in the order of the capture."""
         ns: int | None = row.get("captured_ns")
         frame: int = row.get("frame", 0)
@@ -386,7 +384,7 @@ _FOREVER_S: Final = 0xFFFF_FFFF
 """Session Expiry Interval of a session that does not expire."""
 
 
-def connect(connection: Connection, row: Row, at: Position) -> None:
+def connect(connection: Connection, row: PacketRow, at: Position) -> None:
     """Observe the CONNECT of a connection."""
     link = connection.link
     properties = properties_of(row.get("properties"))
@@ -409,7 +407,7 @@ def connect(connection: Connection, row: Row, at: Position) -> None:
         connection.aliases[True] = Aliases()
 
 
-def connack(connection: Connection, row: Row, at: Position) -> None:
+def connack(connection: Connection, row: PacketRow, at: Position) -> None:
     """Observe a CONNACK, which refuses the connection or opens it."""
     link = connection.link
     link.status = row.get("return_code") or 0
@@ -425,10 +423,10 @@ def connack(connection: Connection, row: Row, at: Position) -> None:
     connection.answered()
 
 
-def _open(connection: Connection, said: Mapping[str, Any], at: Position) -> None:
+def _open(connection: Connection, said: Properties, at: Position) -> None:
     """Begin the session; `said` are the properties of CONNACK."""
-    link, opening = connection.link, connection.opening or {}
-    asked = properties_of(opening.get("properties"))
+    link, opening = connection.link, connection.opening
+    asked = properties_of(opening.get("properties") if opening else None)
     link.accepted = at
     if assigned := said.get("assigned_client_identifier"):
         link.client = link.client._replace(name=assigned, client_id=assigned)
@@ -440,7 +438,7 @@ def _open(connection: Connection, said: Mapping[str, Any], at: Position) -> None
         said.get("receive_maximum", MAX_IN_FLIGHT),
         asked.get("receive_maximum", MAX_IN_FLIGHT),
     )
-    will = _will_of(connection, opening)
+    will = _will_of(connection, opening) if opening else None
     # Without its CONNECT the client id is unknown, so nothing of the session is known to be new.
     present = link.resumed if link.begun else True
     before, connection.session = (
@@ -452,7 +450,7 @@ def _open(connection: Connection, said: Mapping[str, Any], at: Position) -> None
         connection.give_up(before)
 
 
-def disconnect(connection: Connection, row: Row, at: Position, by_client: bool) -> None:
+def disconnect(connection: Connection, row: PacketRow, at: Position, by_client: bool) -> None:
     """Observe a DISCONNECT."""
     link, session = connection.link, connection.session
     if by_client and "session_expiry_interval" in (said := properties_of(row.get("properties"))):
@@ -478,7 +476,7 @@ def _set_expiry(link: ConnectionRecord, expiry_s: int) -> None:
         link.persistent = not link.fresh
 
 
-def _will_of(connection: Connection, opening: Mapping[str, Any]) -> Will | None:
+def _will_of(connection: Connection, opening: PacketRow) -> Will | None:
     topic = opening.get("will_topic")
     if topic is None:
         return None

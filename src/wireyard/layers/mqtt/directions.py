@@ -22,6 +22,7 @@ from wireyard.formats.mqtt.layout import (
     PUBREC,
 )
 from wireyard.layers.endpoints import connection_of, endpoints_of
+from wireyard.layers.mqtt.packet_row import PacketRow, as_packet
 from wireyard.layers.mqtt.records import properties_of
 
 __all__ = [
@@ -140,10 +141,10 @@ def sides_of(rows: Iterable[Row], streams: Iterable[Row] = ()) -> dict[Stream, S
 def _evidence_of(rows: Iterable[Row], streams: Iterable[Row]) -> Iterator[Evidence]:
     """Yield the evidence of each stream."""
     shown = {(row["source"], row["stream"]): row for row in streams}
-    first: dict[Stream, Row] = {}
+    first: dict[Stream, PacketRow] = {}
     counts: dict[Stream, tuple[int, int, int]] = {}
     names: dict[Stream, str | None] = {}
-    for row in rows:
+    for row in map(as_packet, rows):
         stream = row["source"], row["stream"]
         if stream not in first:
             first[stream] = row
@@ -158,12 +159,13 @@ def _evidence_of(rows: Iterable[Row], streams: Iterable[Row]) -> Iterator[Eviden
         if kind in NAMING and stream not in names:
             names[stream] = client_id_of(row)
     for stream, row in first.items():
-        src, dst = ((row.get(f"{end}_addr"), row.get(f"{end}_port")) for end in ("src", "dst"))
+        src = row.get("src_addr"), row.get("src_port")
+        dst = row.get("dst_addr"), row.get("dst_port")
         opened, begun = (bool(shown.get(stream, {}).get(name)) for name in ("opened", "begun"))
         yield Evidence(*stream, *src, *dst, opened, begun, *counts[stream], names.get(stream))
 
 
-def _sent_by_client(kind: int | None, row: Row) -> bool | None:
+def _sent_by_client(kind: int | None, row: PacketRow) -> bool | None:
     """Return whether a client sends such a packet, None if both sides do."""
     if kind in CLIENT_TYPES:
         return True
@@ -177,7 +179,7 @@ def _sent_by_client(kind: int | None, row: Row) -> bool | None:
     return False if code in BROKER_CODES.get(kind, ()) else None
 
 
-def client_id_of(row: Row) -> str | None:
+def client_id_of(row: PacketRow) -> str | None:
     """Return the client id that a CONNECT has or a CONNACK assigns."""
     if row["packet_type"] == CONNECT:
         return row.get("client_id")

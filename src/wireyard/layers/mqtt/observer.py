@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from wireyard.formats.base import Row
 from wireyard.formats.mqtt import layout
 from wireyard.layers.endpoints import connection_of, endpoints_of
 from wireyard.layers.mqtt.connection import (
@@ -30,13 +31,13 @@ from wireyard.layers.mqtt.connection import (
     PLAIN,
     Connection,
     Known,
-    Row,
     Stream,
     connack,
     connect,
     connection_event,
     disconnect,
 )
+from wireyard.layers.mqtt.packet_row import PacketRow, StreamRow, as_packet, as_stream
 from wireyard.layers.mqtt.publish import MessageTracker
 from wireyard.layers.mqtt.records import BEHIND, UNSEEN, Client, ConnectionRecord, FlowEvent, Output
 from wireyard.layers.mqtt.session import Broker
@@ -89,13 +90,13 @@ class Observer:
         self._ends: list[Position] = []
         """Those that are to come, the next one last."""
         for row in streams:
-            self._add_known(row)
+            self._add_known(as_stream(row))
         self._ends.sort(reverse=True)
         self._connections: dict[tuple[str, ...], Connection] = {}
         self._streams: dict[_StreamName, Stream] = {}
         self._lingering: deque[Connection] = deque()
         tracker, requests = tracker_of(self.output), Requests(self.output)
-        self._readers: dict[int, Callable[[Connection, Row, Position, bool], None]] = {
+        self._readers: dict[int, Callable[[Connection, PacketRow, Position, bool], None]] = {
             layout.CONNACK: self._connack,
             layout.PUBLISH: tracker.publish,
             layout.PUBACK: tracker.acknowledge,
@@ -111,7 +112,7 @@ class Observer:
             layout.DISCONNECT: disconnect,
         }
 
-    def _add_known(self, row: Row) -> None:
+    def _add_known(self, row: StreamRow) -> None:
         name, begun = (row["source"], row["stream"]), row["begun"]
         resets = row["ended"] == "rst"
         older = bool(row.get("older"))
@@ -120,8 +121,9 @@ class Observer:
             ns, frame = row["ended_ns"], row["ended_frame"]
             self._ends.append(Position(ns, frame, name[1], BEHIND, ns, frame, name[0]))
 
-    def observe(self, row: Row) -> None:
+    def observe(self, packet: Row) -> None:
         """Observe the next row, in the order of the capture."""
+        row = as_packet(packet)
         name = row["source"], row["stream"]
         stream = self._streams.get(name)
         if stream is None:
@@ -131,7 +133,7 @@ class Observer:
             stream = self._add_stream(name, row)
         self.advance(row, stream, stream.advance(row))
 
-    def advance(self, row: Row, stream: Stream, at: Position) -> None:
+    def advance(self, row: PacketRow, stream: Stream, at: Position) -> None:
         """Observe a row of a stream at its position."""
         self.last = at
         self.end_before(at)
@@ -160,7 +162,7 @@ class Observer:
             self._advance(connection, row, at, by_client)
 
     def _observe_no_packet(
-        self, connection: Connection, row: Row, at: Position, by_client: bool
+        self, connection: Connection, row: PacketRow, at: Position, by_client: bool
     ) -> None:
         """Observe bytes that are no packet, or that were not captured."""
         link, code = connection.link, (row.get("error") or {}).get("code")
@@ -172,7 +174,7 @@ class Observer:
         if row.get("status") == "gap" and connection.state == "new":
             connection.state = "unknown"
 
-    def _add_stream(self, name: _StreamName, row: Row) -> Stream:
+    def _add_stream(self, name: _StreamName, row: PacketRow) -> Stream:
         """Return the stream of a first row, which may begin a connection."""
         known = self._known[name]
         stream = self._streams[name] = Stream(row, known.by_client)
@@ -197,7 +199,9 @@ class Observer:
         connection.streams.append(name)
         return stream
 
-    def _advance(self, connection: Connection, row: Row, at: Position, by_client: bool) -> None:
+    def _advance(
+        self, connection: Connection, row: PacketRow, at: Position, by_client: bool
+    ) -> None:
         kind, link = row["packet_type"], connection.link
         if kind == layout.CONNECT:
             # The version that the connection is judged by is the one it declares.
@@ -221,19 +225,19 @@ class Observer:
         elif before not in ("refused", "closed") and (before != "left" or not by_client):
             self._read(connection, row, at, by_client)
 
-    def _wait(self, connection: Connection, row: Row, at: Position) -> None:
+    def _wait(self, connection: Connection, row: PacketRow, at: Position) -> None:
         if len(connection.early) < MAX_EARLY:
             connection.early.append((row, at))
         else:
             self.output.dropped["early"] += 1
 
-    def _read(self, connection: Connection, row: Row, at: Position, by_client: bool) -> None:
+    def _read(self, connection: Connection, row: PacketRow, at: Position, by_client: bool) -> None:
         connection.keep_session()
         reader = self._readers.get(row["packet_type"])
         if reader is not None:
             reader(connection, row, at, by_client)
 
-    def _connack(self, connection: Connection, row: Row, at: Position, _: bool) -> None:
+    def _connack(self, connection: Connection, row: PacketRow, at: Position, _: bool) -> None:
         connack(connection, row, at)
         early, connection.early = connection.early, []
         for packet, position in early:
@@ -304,6 +308,6 @@ class Observer:
             del self._streams[name], self._known[name]
 
 
-def _problem(row: Row) -> str:
+def _problem(row: PacketRow) -> str:
     """Return what is wrong with a packet, in a sentence."""
     return (row.get("error") or {}).get("message") or "a rule of the packet is broken"

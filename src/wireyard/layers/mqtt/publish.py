@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
 from wireyard.formats.mqtt import layout
-from wireyard.layers.mqtt.connection import Connection, Row
+from wireyard.layers.mqtt.connection import Connection
+from wireyard.layers.mqtt.packet_row import PacketRow, Properties
 from wireyard.layers.mqtt.qos import event_of
 from wireyard.layers.mqtt.records import Attempt, Message, Output, content_of, properties_of
 from wireyard.layers.mqtt.session import Direction
@@ -58,21 +59,21 @@ class MessageTracker:
             else:
                 self._output.attempts.append(record)
 
-    def pingreq(self, connection: Connection, row: Row, at: Position, _: bool) -> None:
+    def pingreq(self, connection: Connection, row: PacketRow, at: Position, _: bool) -> None:
         """Observe a PINGREQ."""
         if len(connection.pings) < MAX_ASKED:
             connection.pings.append(at)
         else:
             self._output.dropped["requests"] += 1
 
-    def pingresp(self, connection: Connection, row: Row, at: Position, _: bool) -> None:
+    def pingresp(self, connection: Connection, row: PacketRow, at: Position, _: bool) -> None:
         """Observe a PINGRESP."""
         if connection.pings:
             connection.confirm_read(connection.pings.popleft(), at)
         else:
             connection.breaks("pingresp_unasked", False, at)
 
-    def publish(self, connection: Connection, row: Row, at: Position, upward: bool) -> None:
+    def publish(self, connection: Connection, row: PacketRow, at: Position, upward: bool) -> None:
         """Observe a PUBLISH, from the client if it goes `upward`."""
         topic, qos, properties = (
             row.get("topic"),
@@ -108,7 +109,7 @@ class MessageTracker:
     def _publish_flow(
         self,
         connection: Connection,
-        row: Row,
+        row: PacketRow,
         at: Position,
         upward: bool,
         found: Message | Attempt,
@@ -150,7 +151,9 @@ class MessageTracker:
         output.fact(sender.effect, connection.link, upward, packet_id, at)
         output.fact(receiver.effect, connection.link, upward, packet_id, at)
 
-    def acknowledge(self, connection: Connection, row: Row, at: Position, by_client: bool) -> None:
+    def acknowledge(
+        self, connection: Connection, row: PacketRow, at: Position, by_client: bool
+    ) -> None:
         """Observe a PUBACK, PUBREC, PUBREL or PUBCOMP."""
         packet_id, kind = row.get("packet_id"), row["packet_type"]
         code = row.get("return_code") or 0
@@ -195,7 +198,7 @@ class MessageTracker:
 
 
 def _topic(
-    connection: Connection, sent: str, properties: Mapping[str, Any], at: Position, upward: bool
+    connection: Connection, sent: str, properties: Properties, at: Position, upward: bool
 ) -> str | None:
     """Return the topic that a PUBLISH with properties means, None if that is unknown."""
     topic, fault = connection.aliases[upward].resolve(sent, properties.get("topic_alias"))
@@ -209,7 +212,7 @@ def _topic(
 
 
 def _message(
-    connection: Connection, row: Row, at: Position, topic: str, properties: Mapping[str, Any]
+    connection: Connection, row: PacketRow, at: Position, topic: str, properties: Properties
 ) -> Message:
     payload, retain = row.get("payload") or b"", bool(row.get("retain"))
     return Message(
@@ -230,7 +233,7 @@ def _message(
 
 
 def _attempt(
-    connection: Connection, row: Row, at: Position, topic: str, properties: Mapping[str, Any]
+    connection: Connection, row: PacketRow, at: Position, topic: str, properties: Properties
 ) -> Attempt:
     return Attempt(
         at,

@@ -6,12 +6,13 @@ A record changes while its packets come. Once it is in a buffer it is final, and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
+from wireyard.layers.mqtt.packet_row import Properties
 from wireyard.layers.records import Position, Record
 from wireyard.layers.stages import KeyedRecord, Order, keyed_record
 
@@ -373,10 +374,12 @@ _NUMBERS: Final = frozenset(
     {"message_expiry_interval", "session_expiry_interval", "receive_maximum", "topic_alias"}
     | {"topic_alias_maximum", "maximum_packet_size", "will_delay_interval"}
 )
-_NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
-def properties_of(rows: Any) -> Mapping[str, Any]:
+_NONE: Final = cast("Properties", MappingProxyType({}))
+
+
+def properties_of(rows: Sequence[Mapping[str, Any]] | None) -> Properties:
     """Return the properties of a packet by name; of one that comes again, all in a list.
 
     Numbers are numbers, whether they come as rows or as columns have them.
@@ -394,4 +397,4 @@ def properties_of(rows: Any) -> Mapping[str, Any]:
             found[name] = bytes.fromhex(value)
         else:
             found[name] = value
-    return found
+    return cast("Properties", found)

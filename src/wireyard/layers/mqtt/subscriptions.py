@@ -7,8 +7,9 @@ from itertools import chain, groupby
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from wireyard.layers.mqtt.connection import Connection, Request, Row
+from wireyard.layers.mqtt.connection import Connection, Request
 from wireyard.layers.mqtt.deliveries import message_records, older_record, subscribed_record
+from wireyard.layers.mqtt.packet_row import FilterRow, PacketRow
 from wireyard.layers.mqtt.records import Message, Output, Subscribed, properties_of
 from wireyard.layers.mqtt.retained import new_subscription_record
 from wireyard.layers.mqtt.session import MAX_FILTERS
@@ -170,23 +171,23 @@ class Requests:
     def __init__(self, output: Output) -> None:
         self._output = output
 
-    def subscribe(self, connection: Connection, row: Row, at: Position, _: bool) -> None:
+    def subscribe(self, connection: Connection, row: PacketRow, at: Position, _: bool) -> None:
         """Observe a SUBSCRIBE."""
         identifiers = properties_of(row.get("properties")).get("subscription_identifier")
         request = Request(row.get("filters") or [], identifiers[0] if identifiers else None, at)
         self._ask(connection.asked, row, request)
 
-    def unsubscribe(self, connection: Connection, row: Row, at: Position, _: bool) -> None:
+    def unsubscribe(self, connection: Connection, row: PacketRow, at: Position, _: bool) -> None:
         """Observe an UNSUBSCRIBE."""
         self._ask(connection.leaving, row, Request(row.get("filters") or [], None, at))
 
-    def _ask(self, waiting: dict[int, Request], row: Row, request: Request) -> None:
+    def _ask(self, waiting: dict[int, Request], row: PacketRow, request: Request) -> None:
         if len(waiting) < MAX_ASKED:
             waiting[row.get("packet_id") or 0] = request
         else:
             self._output.dropped["requests"] += 1
 
-    def suback(self, connection: Connection, row: Row, at: Position, _: bool) -> None:
+    def suback(self, connection: Connection, row: PacketRow, at: Position, _: bool) -> None:
         """Observe a SUBACK: what was granted is a subscription."""
         request = connection.asked.pop(row.get("packet_id") or 0, None)
         codes = row.get("return_codes") or []
@@ -201,7 +202,7 @@ class Requests:
                 if subscribed.gets_values and len(connection.unconfirmed) < MAX_FILTERS:
                     connection.unconfirmed.append(subscribed)
 
-    def unsuback(self, connection: Connection, row: Row, at: Position, _: bool) -> None:
+    def unsuback(self, connection: Connection, row: PacketRow, at: Position, _: bool) -> None:
         """Observe an UNSUBACK: subscriptions end."""
         request = connection.leaving.pop(row.get("packet_id") or 0, None)
         if request is None:
@@ -214,7 +215,7 @@ class Requests:
 
 
 def _granted(
-    connection: Connection, request: Request, place: int, asked: Row, code: int, at: Position
+    connection: Connection, request: Request, place: int, asked: FilterRow, code: int, at: Position
 ) -> Subscribed:
     """Return a subscription to the filter at a place of a SUBSCRIBE, as it was granted."""
     link, session, filter = connection.link, connection.session, asked["filter"]

@@ -20,6 +20,7 @@ from wireyard.formats.base import Row
 from wireyard.formats.mqtt import layout
 from wireyard.layers.mqtt.connection import FLOWING, Connection
 from wireyard.layers.mqtt.observer import Observer
+from wireyard.layers.mqtt.packet_row import PacketRow, as_packet
 from wireyard.layers.mqtt.packets import DELIVERY_TYPES, Bools, Grid, Ints, Packets, room
 from wireyard.layers.mqtt.qos import EVENTS, MAX_IN_FLIGHT
 from wireyard.layers.mqtt.qos_kernels import (
@@ -196,7 +197,7 @@ class _Client:
         if stream is None:
             self._observer.observe(row)
         else:
-            self._observer.advance(row, stream, self._packets.position(packet))
+            self._observer.advance(as_packet(row), stream, self._packets.position(packet))
 
     def _run(self, start: int, stop: int) -> int:
         """Track a run of packets of one connection, up to what ends it; return where that is."""
@@ -366,7 +367,9 @@ class _Tracker:
         """Return one direction of a new session."""
         return _Direction(known, self._found.records, self._identifiers)
 
-    def publish(self, connection: Connection, row: Row, _at: Position, _by_client: bool) -> None:
+    def publish(
+        self, connection: Connection, row: PacketRow, _at: Position, _by_client: bool
+    ) -> None:
         """Observe a packet that is tracked."""
         self.track(connection, row["packet"], row["packet"] + 1)
 

@@ -1,0 +1,113 @@
+"""The rows that the first stage takes, as types: what a packet has, and what is known of a stream.
+
+A row is a plain dictionary, as readers give it; here is which names it has. A field that is null
+counts as one that is not there, and is read by ``get``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Required, TypedDict, cast
+
+from wireyard.formats.base import Row
+
+__all__ = ["FilterRow", "PacketRow", "Properties", "StreamRow", "as_packet", "as_stream"]
+
+
+class FilterRow(TypedDict, total=False):
+    """A topic filter of SUBSCRIBE or UNSUBSCRIBE."""
+
+    filter: Required[str]
+    qos: int
+    no_local: bool
+    retain_as_published: bool
+    retain_handling: int
+
+
+class ErrorRow(TypedDict, total=False):
+    """Why bytes are no packet, or which rule a packet breaks."""
+
+    code: str
+    message: str
+
+
+class Properties(TypedDict, total=False):
+    """The properties of a packet that sessions and messages depend on."""
+
+    assigned_client_identifier: str
+    correlation_data: bytes
+    maximum_packet_size: int
+    message_expiry_interval: int
+    receive_maximum: int
+    response_topic: str
+    session_expiry_interval: int
+    subscription_identifier: list[int]
+    topic_alias: int
+    topic_alias_maximum: int
+    will_delay_interval: int
+
+
+class PacketRow(TypedDict, total=False):
+    """A control packet, or bytes that are none: then it has no packet type."""
+
+    source: Required[str]
+    stream: Required[str]
+    offset: Required[int]
+    length: Required[int]
+    status: str
+    error: ErrorRow
+    captured_ns: int
+    frame: int
+    src_addr: str
+    src_port: int
+    dst_addr: str
+    dst_port: int
+    packet: int
+    """Its number among those that are tracked by columns."""
+    packet_type: int
+    verdict: str
+    version_in_force: int
+    dup: bool
+    qos: int
+    retain: bool
+    packet_id: int
+    topic: str
+    payload: bytes
+    properties: Sequence[Mapping[str, Any]]
+    return_code: int
+    return_codes: Sequence[int]
+    filters: list[FilterRow]
+    session_present: bool
+    client_id: str
+    username: str
+    keep_alive: int
+    clean_start: bool
+    will_topic: str
+    will_payload: bytes
+    will_qos: int
+    will_retain: bool
+    will_properties: Sequence[Mapping[str, Any]]
+
+
+class StreamRow(TypedDict, total=False):
+    """What is known of a stream before its packets come, as `known_streams` yields it."""
+
+    source: Required[str]
+    stream: Required[str]
+    begun: Required[bool | None]
+    ended: Required[str | None]
+    ended_ns: int
+    ended_frame: int
+    by_client: Required[bool]
+    alone: Required[bool]
+    older: bool
+
+
+def as_packet(row: Row) -> PacketRow:
+    """Return the row of a packet as one."""
+    return cast("PacketRow", row)
+
+
+def as_stream(row: Row) -> StreamRow:
+    """Return the row of a stream as one."""
+    return cast("StreamRow", row)
