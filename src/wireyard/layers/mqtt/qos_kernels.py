@@ -525,14 +525,10 @@ def track(
             if topic == NONE:
                 continue
             if qos > 0 and packets[packet, Packet.ID] > 0:
-                if by_client:
-                    _publish_flow(
-                        packets, contents, packet, topic, True, records, up, total, breaches
-                    )  # fmt: skip
-                else:
-                    _publish_flow(
-                        packets, contents, packet, topic, False, records, down, total, breaches
-                    )  # fmt: skip
+                _publish_flow(
+                    packets, contents, packet, topic, by_client, records,
+                    up if by_client else down, total, breaches,
+                )  # fmt: skip
                 continue
             record = _new_record(packets, records, total, packet, topic, by_client)
             if by_client:
@@ -565,12 +561,8 @@ def track(
                 _breaks(breaches, total, _PINGRESP_UNASKED, False, packet, NONE)
         elif packets[packet, Packet.ID] > 0:
             upward = by_client == (kind == _PUBREL)
-            if upward:
-                _acknowledge(
-                    packets, packet, by_client, True, records, up, link, total, breaches
-                )  # fmt: skip
-            else:
-                _acknowledge(
-                    packets, packet, by_client, False, records, down, link, total, breaches
-                )  # fmt: skip
+            _acknowledge(
+                packets, packet, by_client, upward, records, up if upward else down, link,
+                total, breaches,
+            )  # fmt: skip
     return stop
