@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     corpora = [subject.corpus(given.shared) for subject in subjects]
     print(f"seed {seed}, {given.packets} packets a case", flush=True)
 
-    began = told = time.monotonic()
+    began = printed_s = time.monotonic()
     until = began + 60 * given.minutes if given.minutes is not None else float("inf")
     done = _Done(given.packets)
     for number in itertools.count(seed) if given.cases is None else range(seed, seed + given.cases):
@@ -94,8 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         now = time.monotonic()
         if now >= until:
             break
-        if now - told > 10:
-            told = now
+        if now - printed_s > 10:
+            printed_s = now
             print(done.summary(now - began), flush=True)
     print(done.summary(time.monotonic() - began))
     return 0

@@ -1,8 +1,8 @@
 """Seeded damage: packets with flipped bits and lying lengths, streams cut, spliced and repeated.
 
 The same seed and corpus give the same bytes on every machine. What a format's packets are like is
-told by a `Subject`, one in each format's folder; it finds structure by a small walk of its own, so
-that damage lands on lengths and counts, not only on random bytes.
+in a `Subject`, one in each format's folder; it finds structure by a small walk of its own, so that
+damage lands on lengths and counts, not only on random bytes.
 """
 
 from __future__ import annotations

@@ -176,14 +176,14 @@ def test_a_hang_would_end_the_process() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chosen", "told"),
+    ("chosen", "shown"),
     [
         ((), ["jmq: 20, ", "gpacket: 20, ", "mqtt: 20, ", "rmp: 20, "]),
         (("--format", "mqtt"), ["mqtt: 80, "]),
     ],
 )
 def test_the_program_prints_its_seed_and_what_it_did(
-    chosen: tuple[str, ...], told: list[str]
+    chosen: tuple[str, ...], shown: list[str]
 ) -> None:
     arguments = ("--cases", "4", "--packets", "20", "--seed", "7", *chosen)
     done = subprocess.run(
@@ -197,6 +197,6 @@ def test_the_program_prints_its_seed_and_what_it_did(
     assert done.returncode == 0, done.stderr
     first, *_, last = done.stdout.splitlines()
     assert first == "seed 7, 20 packets a case" and last.startswith("80 packets in 4 cases")
-    assert all(one in last for one in told)
+    assert all(one in last for one in shown)
     with time_bound():
         assert table_of(b"", compiled=True).num_rows == 0

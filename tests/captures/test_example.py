@@ -1,4 +1,4 @@
-"""The example capture: what taps passed on and clients told in the same run is what is read."""
+"""The example capture: what taps passed on and clients logged in the same run is what is read."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def clients(examples: Path) -> list[Row]:
 @pytest.fixture(scope="module")
 def taps(examples: Path) -> dict[str, str]:
     """Return the names of what taps passed on, by its digest."""
-    told = lines(examples / "traffic_taps.jsonl")
+    logged = lines(examples / "traffic_taps.jsonl")
     return {
-        one["sha256"]: f"{one['connection']}-{one['direction']}.{one['format']}" for one in told
+        one["sha256"]: f"{one['connection']}-{one['direction']}.{one['format']}" for one in logged
     }
 
 
@@ -140,11 +140,11 @@ def test_what_the_jms_clients_told(
 ) -> None:
     columns = ["stream", "offset", "length", "packet_type", "destination", "sys_message_id"]
     found = by_stream(wireyard.read(pcap, "jmq", columns))
-    told: defaultdict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
+    logged: defaultdict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
     for one in clients:
         if "id" in one:
             said = one["destination"], one["id"].removeprefix("ID:")
-            told[one["connection"], one["event"]].append(said)
+            logged[one["connection"], one["event"]].append(said)
     compared = 0
     for name in ("shop", "billing", "warehouse", "alerts", "audit", "stranger"):
         sent, delivered = (
@@ -155,10 +155,10 @@ def test_what_the_jms_clients_told(
             ]
             for way in ("c2b", "b2c")
         )
-        assert sent == told[name, "sent"], name
+        assert sent == logged[name, "sent"], name
         # A client is sent messages ahead of its asking, the last of which it may never ask for.
-        assert Counter(told[name, "received"]) <= Counter(delivered), name
-        compared += len(sent) + len(told[name, "received"])
+        assert Counter(logged[name, "received"]) <= Counter(delivered), name
+        compared += len(sent) + len(logged[name, "received"])
     assert compared == sum("id" in one for one in clients) > 200
 
 
@@ -166,17 +166,17 @@ def test_what_the_mqtt_clients_told(
     pcap: Path, streams: dict[str, Stream], clients: list[Row]
 ) -> None:
     found = by_stream(wireyard.read(pcap, "mqtt"))
-    told: defaultdict[str, list[tuple[Any, ...]]] = defaultdict(list)
+    logged: defaultdict[str, list[tuple[Any, ...]]] = defaultdict(list)
     for one in clients:
         if "topic" in one:
             way = {"published": "c2b", "received": "b2c"}[one["event"]]
             payload = bytes.fromhex(one["payload_hex"])
             said = one["topic"], one["qos"], one["retain"], payload
-            told[f"{one['connection']}-{way}.mqtt"].append(said)
+            logged[f"{one['connection']}-{way}.mqtt"].append(said)
     for name, stream in streams.items():
         if name.endswith(".mqtt"):
-            assert [one[:4] for one in messages_in(found[stream.name])] == told.pop(name, [])
-    assert not told
+            assert [one[:4] for one in messages_in(found[stream.name])] == logged.pop(name, [])
+    assert not logged
 
 
 def test_conversations(pcap: Path, streams: dict[str, Stream]) -> None:

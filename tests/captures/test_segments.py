@@ -188,11 +188,11 @@ def test_the_headers_are_those_that_tshark_reads(shared: Path) -> None:
             "occurrence=l",
         ]
         words += [word for name in names for word in ("-e", name)]
-        told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+        shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
         columns = ["frame", *FIELDS.values(), "transport", "cut_bytes"]
         rows = wireyard.segments(path, columns).read_all().to_pylist()
         ours = [row for row in rows if row["transport"] == "tcp"]
-        for row, line in zip(ours, told.splitlines(), strict=True):
+        for row, line in zip(ours, shown.splitlines(), strict=True):
             theirs = dict(zip(names, (int(value, 0) for value in line.split("\t")), strict=True))
             assert row["frame"] == theirs.pop("frame.number")
             theirs["tcp.flags"] &= 0xFF  # they have the reserved bits too

@@ -40,30 +40,30 @@ def by_stream(table: Any) -> dict[str, list[Row]]:
     return streams
 
 
-def assert_place(row: Row, told: Row) -> None:
-    src, _, dst = told["stream"].partition(">")
+def assert_place(row: Row, expected: Row) -> None:
+    src, _, dst = expected["stream"].partition(">")
     assert f"{row['src_addr']}:{row['src_port']}" == src
     assert f"{row['dst_addr']}:{row['dst_port']}" == dst
     for name in ("offset", "length", "frame", "captured_ns"):
-        assert row[name] == told[name], name
+        assert row[name] == expected[name], name
 
 
 def test_packets_of_open_mq(recorded: Path) -> None:
     compared = {"jmq": 0, "gpacket": 0, "gpacket_link": 0}
     for path in sorted((recorded / "openmq").glob("*.packets.jsonl.gz")):
         pcap = path.parent / path.name.replace("packets.jsonl.gz", "pcap")
-        told: defaultdict[str, list[Row]] = defaultdict(list)
+        wanted: defaultdict[str, list[Row]] = defaultdict(list)
         for line in gzip.decompress(path.read_bytes()).decode().splitlines():
             row = json.loads(line)
             if row["format"] != "text":
-                told[row["stream"]].append(row)
+                wanted[row["stream"]].append(row)
         formats = ("jmq", "gpacket") if path.name.startswith("cluster") else ("jmq",)
         found: dict[str, list[Row]] = {}
         for format in formats:
             found |= by_stream(wireyard.read(pcap, format))
-        assert found.keys() == told.keys()
+        assert found.keys() == wanted.keys()
         for stream, rows in found.items():
-            for row, expected in zip(rows, told[stream], strict=True):
+            for row, expected in zip(rows, wanted[stream], strict=True):
                 assert row["status"] == "ok"
                 assert_place(row, expected)
                 compared[row["format"]] += 1
@@ -109,12 +109,12 @@ def test_packets_of_mqtt(recorded: Path, tables: str, captures: str, packets: in
         name = path.name.removesuffix(".tsv.gz").removesuffix(".packets")
         name = name.removeprefix(f"{Path(captures).name}_").removesuffix(".pcapng")
         [pcap] = (recorded / captures).glob(f"{name.removesuffix('.pcap')}.pcap*")
-        told: defaultdict[str, list[Row]] = defaultdict(list)
+        wanted: defaultdict[str, list[Row]] = defaultdict(list)
         for stream, row in tshark_rows(path):
-            told[stream].append(row)
+            wanted[stream].append(row)
         found = by_stream(wireyard.read(pcap, "mqtt"))
-        assert told.keys() <= found.keys(), pcap.name
-        for stream, expected in told.items():
+        assert wanted.keys() <= found.keys(), pcap.name
+        for stream, expected in wanted.items():
             rows = [row for row in found[stream] if row["status"] in ("ok", "malformed")]
             assert len(rows) == len(expected), (pcap.name, stream)
             for row, theirs in zip(rows, expected, strict=True):

@@ -41,8 +41,8 @@ def assert_stream(stream: Stream, expected: Expected, segments: list[Segment]) -
     assert content == bytes(byte for _, byte, _ in rows), stream.name
     frames, times_ns = stream.completed(offsets, offsets + 1)
     assert frames.tolist() == [frame for _, _, frame in rows], stream.name
-    told = [segments[frame - 1].time_ns(frame) for frame in frames.tolist()]
-    assert times_ns.tolist() == told, stream.name
+    wanted = [segments[frame - 1].time_ns(frame) for frame in frames.tolist()]
+    assert times_ns.tolist() == wanted, stream.name
     if pieces:
         start, stop = max(pieces, key=lambda piece: piece[1] - piece[0])
         last = max(frame for offset, _, frame in rows if start <= offset < stop)

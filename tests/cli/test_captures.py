@@ -121,8 +121,8 @@ def test_bytes_of_no_known_format_are_lost_data(run: Run, tmp_path: Path) -> Non
         f"{path}: 2 streams, 11 bytes (10.0.0.1:50001>10.0.0.2:8884, 10.0.0.2:8884>10.0.0.1:50001):"
         " unknown format; to decode it as MQTT: --decode-as tcp.port==8884,mqtt"
     )
-    told = run("decode", str(path), "--decode-as", "tcp.port==8884,mqtt")
-    assert "unknown format" not in told.stderr
+    by_name = run("decode", str(path), "--decode-as", "tcp.port==8884,mqtt")
+    assert "unknown format" not in by_name.stderr
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])

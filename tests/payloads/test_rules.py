@@ -153,11 +153,11 @@ def test_jms_by_destination_and_property() -> None:
 def test_mqtt_5_by_content_type_and_user_property(tmp_path: Path) -> None:
     path = tmp_path / "p.mqtt"
     login = wireyard.encode(mqtt.Connect(client_id="c", version_in_force=5))
-    told = [{"content_type": "application/json"}, {"content_type": "x"}]
+    known = [{"content_type": "application/json"}, {"content_type": "x"}]
     user = bytes.fromhex("26 0004") + b"kind" + bytes.fromhex("0004") + b"json"
     packets = [
         _publish(b"\x03\x00" + len(v).to_bytes(1, "big") + v)
-        for v in (one["content_type"].encode() for one in told)
+        for v in (one["content_type"].encode() for one in known)
     ]
     path.write_bytes(login + b"".join(packets) + _publish(user))
     for rule, wanted in (

@@ -65,7 +65,7 @@ def records(capture: bytes) -> list[bytes]:
 
 
 class Silent:
-    """A watch that remembers what it was told."""
+    """A watch that keeps how many bytes were read."""
 
     def __init__(self) -> None:
         self.bytes: list[tuple[int, int]] = []

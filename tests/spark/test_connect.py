@@ -42,7 +42,7 @@ spark.stop()
 @pytest.mark.spark
 def test_connect(tmp_path: Path) -> None:
     # A process of its own, for one with a classic session can have none of these; and a port of
-    # its own, which Spark picks only when it is told that it is tested.
+    # its own, which Spark picks only where a variable says that it is tested.
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "all.jmq").write_bytes(STREAM)
     (tmp_path / "in" / "small.jmq").write_bytes(GOOD[0] + GOOD[1])

@@ -170,11 +170,11 @@ def test_a_session_has_both_directions(spark: SparkSession, tmp_path: Path) -> N
 def test_a_capture_that_begins_in_the_middle(spark: SparkSession, tmp_path: Path) -> None:
     """The table of messages and the facts take the same streams for a client's."""
     sent, handed = (mqtt_publish(4, topic=topic, payload=b"x" * 30) for topic in ("up", "down"))
-    told = both_ways(PUBLISH + b"\xc0\x00", PUBLISH, (5001, 5000))
+    clear = both_ways(PUBLISH + b"\xc0\x00", PUBLISH, (5001, 5000))
     known = both_ways(sent, handed, (5002, 5000))
     opened = both_ways(sent, handed, (5003, 5004))
     unknown = both_ways(sent, handed, (5005, 5006))
-    frames = [*told[2:], *known[2:], *opened, *unknown[2:]]
+    frames = [*clear[2:], *known[2:], *opened, *unknown[2:]]
     path = tmp_path / "a.pcap"
     path.write_bytes(pcap([Packet(frame) for frame in frames]))
     run(tmp_path / "lake", spark, path, decode_as=("tcp.port==5000,mqtt", "tcp.port==5004,mqtt",
@@ -302,7 +302,7 @@ def test_what_caps_made_a_step_forget_is_said(
     messages = b"".join(message(number, items=asking) for number in range(5))
     (tmp_path / "a.jmq").write_bytes(messages)
     report = run(tmp_path / "lake", spark, tmp_path / "a.jmq")
-    told = "facts: more was open at once than is remembered; forgotten: 3 above MAX_REMEMBERED"
-    assert report.notes == [told]
+    note = "facts: more was open at once than is remembered; forgotten: 3 above MAX_REMEMBERED"
+    assert report.notes == [note]
     asked = [row["request"] for row in table(tmp_path / "lake", "conversations").to_pylist()]
     assert asked == ["orders"] * 5

@@ -303,7 +303,7 @@ def test_killed_while_a_capture_rotates(tmp_path: Path) -> None:
 
 
 class Heard:
-    """A listener that remembers what it was told."""
+    """A listener that keeps its notes and lines."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []

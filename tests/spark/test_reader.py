@@ -60,7 +60,7 @@ def pieces(reader: Reader) -> list[tuple[Piece, ...]]:
 
 
 def table(reader: Reader) -> pa.Table:
-    """Return all rows of a reader; every batch has exactly the schema that Spark was told."""
+    """Return all rows of a reader; every batch has exactly the schema that Spark was given."""
     batches = [batch for task in reader.partitions() for batch in reader.read(task)]
     schema = arrow_schema(reader._schema)
     assert all(batch.schema.equals(schema) for batch in batches)
@@ -362,6 +362,6 @@ def test_conditions_that_are_left_to_spark(stream: Path) -> None:
 
 
 def test_only_the_option_makes_a_reader_that_filters(stream: Path) -> None:
-    # Spark refuses readers that could filter, unless it is told otherwise.
+    # Spark refuses readers that could filter, unless it is set otherwise.
     assert type(reader_of(stream)) is Reader
     assert type(reader_of(stream, pushFilters="false")) is Reader

@@ -43,7 +43,7 @@ def lake(spark: SparkSession, examples: Path, tmp_path_factory: pytest.TempPathF
 
 
 @pytest.fixture(scope="module")
-def told(examples: Path) -> list[dict[str, Any]]:
+def logged(examples: Path) -> list[dict[str, Any]]:
     """Return what the members say."""
     lines = (examples / "ring_members.jsonl").read_text("utf-8").splitlines()
     return [json.loads(line) for line in lines]
@@ -62,7 +62,7 @@ def properties(message: dict[str, Any]) -> dict[str, str]:
     return {name: one["value"] for name, one in message["properties"]}
 
 
-def test_every_message_that_was_sent_is_found(lake: Path, told: list[dict[str, Any]]) -> None:
+def test_every_message_that_was_sent_is_found(lake: Path, logged: list[dict[str, Any]]) -> None:
     messages = rows(lake, "messages")
     assert {row["protocol"] for row in messages} == {"rmp"}
     found = Counter(
@@ -76,16 +76,18 @@ def test_every_message_that_was_sent_is_found(lake: Path, told: list[dict[str, A
     )
     sent = Counter(
         (one["process"], one["client"], str(one.get("layer", 0)), one["sha256"])
-        for one in told
+        for one in logged
         if one["event"] in ("sent", "asked")
     )
     assert found == sent and found.total() == 145
 
 
-def test_every_message_that_was_received_is_found(lake: Path, told: list[dict[str, Any]]) -> None:
+def test_every_message_that_was_received_is_found(lake: Path, logged: list[dict[str, Any]]) -> None:
     found = {(row["producer"], digest(row["body"])) for row in rows(lake, "messages")}
     received = {
-        (one["sender"], one["sha256"]) for one in told if one["event"] in ("received", "got reply")
+        (one["sender"], one["sha256"])
+        for one in logged
+        if one["event"] in ("received", "got reply")
     }
     assert received <= found and len(received) > 20
 
@@ -111,7 +113,7 @@ def test_equal_messages_are_as_many_as_were_sent(lake: Path) -> None:
     assert sum(row["body"] == b"still here" for row in rows(lake, "messages")) == 20
 
 
-def test_every_request_is_a_conversation(lake: Path, told: list[dict[str, Any]]) -> None:
+def test_every_request_is_a_conversation(lake: Path, logged: list[dict[str, Any]]) -> None:
     bodies = {row["message_key"]: digest(row["body"]) for row in rows(lake, "messages")}
     found = Counter(
         (row["requester"], bodies[row["request_key"]], row["responder"],
@@ -119,11 +121,11 @@ def test_every_request_is_a_conversation(lake: Path, told: list[dict[str, Any]])
         for row in rows(lake, "conversations")
     )  # fmt: skip
     said: Counter[tuple[Any, ...]] = Counter()
-    over = {one["sha256"]: one["reason"] for one in told if one["event"] == "request over"}
-    asked = {one["sha256"]: one["process"] for one in told if one["event"] == "asked"}
+    over = {one["sha256"]: one["reason"] for one in logged if one["event"] == "request over"}
+    asked = {one["sha256"]: one["process"] for one in logged if one["event"] == "asked"}
     replies = {
         (one["reply_to"], one["sha256"]): one["process"]
-        for one in told
+        for one in logged
         if one["event"] == "sent" and "reply_to" in one
     }
     by_id = {row["correlation_id"]: row for row in rows(lake, "messages")
@@ -163,8 +165,8 @@ def test_the_story_of_a_request(lake: Path) -> None:
 
 def test_the_story_of_a_large_message(lake: Path) -> None:
     [large] = [row for row in rows(lake, "messages") if row["body_size"] == 60_000]
-    told = wireyard("trace", lake, large["message_key"]).stdout
-    assert f"; 44 packets, frames {properties(large)['frames']}" in " ".join(told.split())
+    logged = wireyard("trace", lake, large["message_key"]).stdout
+    assert f"; 44 packets, frames {properties(large)['frames']}" in " ".join(logged.split())
     silent = [row for row in rows(lake, "messages") if row["body"] == b"the weather"]
-    told = wireyard("trace", lake, silent[0]["message_key"]).stdout
-    assert "  reply      expected, and none was seen" in told
+    logged = wireyard("trace", lake, silent[0]["message_key"]).stdout
+    assert "  reply      expected, and none was seen" in logged

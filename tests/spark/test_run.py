@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import wireyard
-from tests.formats.mqtt.examples import told
+from tests.formats.mqtt.examples import events_of
 from tests.make import nested, packet
 from tests.spark.lakes import (
     HELLO,
@@ -421,7 +421,7 @@ def _told(examples: Path, connection: str) -> Iterator[tuple[Any, ...]]:
     """Yield what an MQTT client says that it published, in the words of the table."""
     # One came again under its name, and one left it to the broker to find a name.
     client_id = {"till-again": "till", "stock-2": None}.get(connection, connection)
-    for one in told(examples, connection, "published"):
+    for one in events_of(examples, connection, "published"):
         correlation = one["properties"].get("CorrelationData")
         with suppress(UnicodeDecodeError):
             correlation = correlation and bytes.fromhex(correlation).decode()

@@ -88,7 +88,7 @@ def test_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Builder:
-    """Stands for Spark's builder and writes down what it is told."""
+    """Stands for Spark's builder and keeps what is set."""
 
     def __init__(self) -> None:
         self.said: dict[str, Any] = {}
@@ -115,7 +115,7 @@ class Builder:
 
 @pytest.fixture
 def spark_builder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have `session` return what it told Spark's builder."""
+    """Have `session` return what it set in Spark's builder."""
     from pyspark.sql import SparkSession
 
     monkeypatch.setattr(SparkSession, "builder", Builder())
@@ -123,7 +123,7 @@ def spark_builder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
 
 
-def told(*args: Any, **conf: Any) -> dict[str, Any]:
+def settings_of(*args: Any, **conf: Any) -> dict[str, Any]:
     said: Any = session(*args, **conf)
     assert isinstance(said, dict)
     return said
@@ -142,7 +142,7 @@ def told(*args: Any, **conf: Any) -> dict[str, Any]:
     ],
 )
 def test_local_tasks_are_tried_again(asked: str | None, master: str) -> None:
-    said = told(asked)
+    said = settings_of(asked)
     assert said["master"] == master
     assert {**SETTINGS, **LOCAL_SETTINGS}.items() <= said["config"].items()
     assert said["config"]["spark.python.daemon.module"] == "wireyard.spark.daemon"
@@ -151,16 +151,16 @@ def test_local_tasks_are_tried_again(asked: str | None, master: str) -> None:
 @pytest.mark.usefixtures("spark_builder")
 def test_the_callers_settings_go_first() -> None:
     conf = {"spark.ui.enabled": "true", "spark.driver.memory": "7g"}
-    said = told("local[1]", "mine", **conf)
+    said = settings_of("local[1]", "mine", **conf)
     assert said["name"] == "mine"
     assert conf.items() <= said["config"].items()
 
 
 @pytest.mark.usefixtures("spark_builder")
 def test_clusters_keep_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = told("spark://host:7077")
+    said = settings_of("spark://host:7077")
     assert (said["master"], said["config"]) == ("spark://host:7077", dict(SETTINGS))
-    assert told("sc://host:15002", **{"spark.sql.ansi.enabled": "true"}) == {
+    assert settings_of("sc://host:15002", **{"spark.sql.ansi.enabled": "true"}) == {
         **said,
         "remote": "sc://host:15002",
         "config": {"spark.sql.ansi.enabled": "true"},
@@ -170,16 +170,16 @@ def test_clusters_keep_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("spark_builder")
 def test_what_spark_submit_chose_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    assert "master" not in told()
+    assert "master" not in settings_of()
 
 
 @pytest.mark.usefixtures("spark_builder")
 def test_a_daemon_that_workers_cannot_find_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "/no/such/python")
-    assert "spark.python.daemon.module" not in told()["config"]
+    assert "spark.python.daemon.module" not in settings_of()["config"]
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setattr(sessions, "_DAEMON", "no_such_module")
-    assert "spark.python.daemon.module" not in told()["config"]
+    assert "spark.python.daemon.module" not in settings_of()["config"]
 
 
 @pytest.fixture
@@ -276,7 +276,7 @@ def test_a_worker_ends_quietly_when_nobody_listens() -> None:
     with socket() as sock:
         assert served(sock, True) == 7
         assert served(sock, False) == 1
-    with pytest.raises(AttributeError):  # other failures are still told
+    with pytest.raises(AttributeError):  # other failures are still raised
         served(None, True)  # type: ignore[arg-type]
 
 

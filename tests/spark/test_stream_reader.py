@@ -70,9 +70,11 @@ def test_a_stream_that_grows_is_cut_at_frames(tmp_path: Path, damage: bytes) -> 
         batches.append((offset, end, found))
         offset, rows = end, rows + found
     whole = wireyard.read(path, format="mqtt").to_pylist()
-    told = [row for row in whole if row["status"] != "tail"]
-    assert [list(row.values()) for row in rows] == [list(row.values()) for row in told[: len(rows)]]
-    assert len(rows) >= len(told) - 1
+    complete = [row for row in whole if row["status"] != "tail"]
+    assert [list(row.values()) for row in rows] == [
+        list(row.values()) for row in complete[: len(rows)]
+    ]
+    assert len(rows) >= len(complete) - 1
     # Read again after a failure each batch has the same rows, though there is more by now.
     for start, end, found in batches:
         assert batch(reader(tmp_path), start, end) == found

@@ -214,7 +214,7 @@ def test_each_cut_in_two_gives_the_same_events() -> None:
 
 
 def test_no_more_than_a_header_is_held_back() -> None:
-    """Garbage is told as soon as it cannot be the beginning of a packet any more."""
+    """Garbage is reported as soon as it cannot be the beginning of a packet any more."""
     decoder = Decoder(JMQ)
     decoder.receive_data(b"junk" * 1000 + GOOD)
     assert [event.status for event in decoder.events()] == [GARBAGE, OK]

@@ -194,8 +194,8 @@ def test_a_missing_path(tmp_path: Path) -> None:
 
 
 def test_a_directory(tmp_path: Path) -> None:
-    told = "is a folder, and no file store of Open MQ; 'wireyard run' reads all in a folder"
-    assert complaint(tmp_path) == f"{tmp_path}: {told}"
+    advice = "is a folder, and no file store of Open MQ; 'wireyard run' reads all in a folder"
+    assert complaint(tmp_path) == f"{tmp_path}: {advice}"
     assert "directory" in complaint(tmp_path.as_uri())
 
 

@@ -163,8 +163,8 @@ def test_each_rule_has_its_error(
         decode(data)
     error = caught.value
     assert (error.format, error.code, error.field, error.offset) == ("gpacket", code, field, offset)
-    _, told = read_row(data)
-    assert told is not None and told.row() == error.row()
+    _, refusal = read_row(data)
+    assert refusal is not None and refusal.row() == error.row()
 
 
 def test_a_malformed_packet_keeps_what_could_be_read() -> None:

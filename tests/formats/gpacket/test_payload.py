@@ -99,16 +99,16 @@ def test_link_init_of_every_level() -> None:
     assert value_of(link_init(350, match)) == {"protocol_level": 350, **plain}
     session = struct.pack(">q", 9)
     found = value_of(link_init(500, match + b"\0\0" + session + b"\0"))
-    told: dict[str, Any] = {
+    expected: dict[str, Any] = {
         "ha": False,
         "broker_id": None,
         "broker_session": 9,
         "store_session": None,
     }
-    assert found == {"protocol_level": 500, **plain, **told}
+    assert found == {"protocol_level": 500, **plain, **expected}
     found = value_of(link_init(400, match + b"\1\1" + text("b") + session + session))
-    told = {"ha": True, "broker_id": "b", "broker_session": 9, "store_session": 9}
-    assert found == {"protocol_level": 400, **plain, **told}
+    expected = {"ha": True, "broker_id": "b", "broker_session": 9, "store_session": 9}
+    assert found == {"protocol_level": 400, **plain, **expected}
     master = b"\1" + text("10.0.0.1") + text("wy1") + struct.pack(">ii", 7676, 0)
     assert value_of(link_init(-5000, master))["master"] == ADDRESS
 

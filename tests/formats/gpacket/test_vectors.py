@@ -39,22 +39,22 @@ def of_class(shared: Path, conformance: str) -> list[tuple[dict[str, Any], bytes
     return chosen
 
 
-def check_readback(data: bytes, told: dict[str, Any]) -> None:
+def check_readback(data: bytes, expected: dict[str, Any]) -> None:
     """Assert that the row of a packet has every value that the shipped class read."""
     row, _ = read_row(data)
     for name in HEADER:
-        assert row[name] == int(told["header"][name]), name
-    assert row["bit_flags"] == int(told["header"]["bit_flags_hex"], 16)
-    assert row["flags"] == told["header"]["flags"]
+        assert row[name] == int(expected["header"][name]), name
+    assert row["bit_flags"] == int(expected["header"]["bit_flags_hex"], 16)
+    assert row["flags"] == expected["header"]["flags"]
     assert row["header_order"] == "shipped"
     # No section and an empty one are the same for them, null and {} for us.
     properties = row.get("properties")
-    assert (properties is None) == (told["properties_raw"] is None)
-    assert {entry["name"] for entry in told["properties"]} == set(properties or {})
+    assert (properties is None) == (expected["properties_raw"] is None)
+    assert {entry["name"] for entry in expected["properties"]} == set(properties or {})
     section = data[36:][: row["property_size"]].hex()
-    for entry in told["properties"]:
+    for entry in expected["properties"]:
         assert properties is not None and is_property(properties[entry["name"]], entry, section)
-    check_body({"body": row["payload"], "body_size": row["payload_size"]}, told["payload"])
+    check_body({"body": row["payload"], "body_size": row["payload_size"]}, expected["payload"])
 
 
 def test_the_index_is_what_it_was(shared: Path) -> None:
@@ -65,15 +65,15 @@ def test_the_index_is_what_it_was(shared: Path) -> None:
 def test_what_matches_java_has_every_value_of_its_reading(shared: Path) -> None:
     read = refused = 0
     for vector, data in of_class(shared, "match-java"):
-        told = vector["java_readback"]
+        expected = vector["java_readback"]
         _, error = read_row(data)
-        assert (error is not None) == java_refuses(told), f"{vector['name']}: {error}"
+        assert (error is not None) == java_refuses(expected), f"{vector['name']}: {error}"
         if error is not None:
             refused += 1
             with pytest.raises(DecodeError):
                 decode(data)
             continue
-        check_readback(data, told)
+        check_readback(data, expected)
         assert encode(decode(data)) == data, vector["name"]
         read += 1
     assert (read > 15) and (refused > 2)
@@ -113,21 +113,21 @@ def test_all_vectors_as_one_stream_read_the_same_every_way(shared: Path, seed: i
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_the_stream_of_the_shipped_writer_is_read_exactly(shared: Path, compiled: bool) -> None:
-    told = json.loads((shared / "streams/summary.json").read_text())["gpacket"]
-    data = (shared / "streams" / told["file"]).read_bytes()
-    assert len(data) == told["bytes"]
+    expected = json.loads((shared / "streams/summary.json").read_text())["gpacket"]
+    data = (shared / "streams" / expected["file"]).read_bytes()
+    assert len(data) == expected["bytes"]
     table = table_of(data, format=GPACKET, compiled=compiled)
-    assert table.num_rows == told["packets"]
+    assert table.num_rows == expected["packets"]
     assert set(table["status"].to_pylist()) == {"ok"}
     assert (
         sum(len(entries or ()) for entries in table["properties"].to_pylist())
-        == (told["properties_total"])
+        == (expected["properties_total"])
     )
     checksum = total = 0
     for payload in table["payload"].to_pylist():
         checksum, total = zlib.crc32(payload or b"", checksum), total + len(payload or b"")
-    assert (checksum, total) == (told["crc32_all_bodies"], told["body_bytes"])
-    assert Counter(map(str, table["packet_type"].to_pylist())) == told["by_type"]
+    assert (checksum, total) == (expected["crc32_all_bodies"], expected["body_bytes"])
+    assert Counter(map(str, table["packet_type"].to_pylist())) == expected["by_type"]
 
 
 def test_the_stream_of_the_shipped_writer_comes_back(shared: Path) -> None:
@@ -157,36 +157,36 @@ def cluster_streams(shared: Path) -> list[tuple[bytes, list[dict[str, Any]]]]:
     return found
 
 
-def check_link(row: dict[str, Any], told: dict[str, Any]) -> None:
+def check_link(row: dict[str, Any], expected: dict[str, Any]) -> None:
     assert row["format"] == "gpacket_link"
     for theirs, ours in {"destination_id": "destination_id", "flags": "bit_flags"}.items():
-        assert row[ours] == told[theirs]
+        assert row[ours] == expected[theirs]
 
 
-def check_gpacket(row: dict[str, Any], told: dict[str, Any]) -> None:
+def check_gpacket(row: dict[str, Any], expected: dict[str, Any]) -> None:
     assert "format" not in row
     for name in ("version", "timestamp", "bit_flags", "payload_size"):
-        assert row[name] == told[name], name
-    assert row["sequence"] == int(told["sequence"])
-    assert hashlib.sha256(row["payload"] or b"").hexdigest() == told["payload_sha256"]
+        assert row[name] == expected[name], name
+    assert row["sequence"] == int(expected["sequence"])
+    assert hashlib.sha256(row["payload"] or b"").hexdigest() == expected["payload_sha256"]
     found = {
         name: {"type": kind, "value": property_text(kind, value)}
         for name, (kind, value) in (row.get("properties") or {}).items()
     }
-    assert found == told["properties"]
+    assert found == expected["properties"]
 
 
-def check_nested(data: bytes, row: dict[str, Any], told: dict[str, Any]) -> None:
+def check_nested(data: bytes, row: dict[str, Any], expected: dict[str, Any]) -> None:
     [found] = GPACKET.nested(data, 0)
     assert found.format == "jmq"
-    assert found.start == 36 + row["property_size"] + told["nested_offset"]
+    assert found.start == 36 + row["property_size"] + expected["nested_offset"]
     inner, error = get_format("jmq").read_row(data[found.start : found.stop], 0)
     assert error is None
-    told = told["nested"]
+    expected = expected["nested"]
     for name in ("version", "packet_type", "timestamp", "sequence", "destination", "bit_flags"):
-        assert inner[name] == told[name], name
-    assert inner["source_ip"].hex() == told["source_ip_hex"]
-    assert hashlib.sha256(inner["body"] or b"").hexdigest() == told["body_sha256"]
+        assert inner[name] == expected[name], name
+    assert inner["source_ip"].hex() == expected["source_ip_hex"]
+    assert hashlib.sha256(inner["body"] or b"").hexdigest() == expected["body_sha256"]
 
 
 def test_recorded_streams_are_what_the_brokers_read(shared: Path) -> None:
@@ -194,24 +194,24 @@ def test_recorded_streams_are_what_the_brokers_read(shared: Path) -> None:
     for data, rows in cluster_streams(shared):
         events = events_of(data, [data], None, GPACKET)
         assert len(events) == len(rows)
-        for event, told in zip(events, rows, strict=True):
+        for event, expected in zip(events, rows, strict=True):
             assert (event.status, event.offset, event.length) == (
-                "ok", told["offset"], told["length"]
+                "ok", expected["offset"], expected["length"]
             )  # fmt: skip
             packet = data[event.offset : event.offset + event.length]
             assert encode(event.packet) == packet
             row, _ = read_row(packet)
-            assert row["packet_type"] == told["type"]
-            if told["format"] == "link":
-                check_link(row, told)
+            assert row["packet_type"] == expected["type"]
+            if expected["format"] == "link":
+                check_link(row, expected)
                 assert isinstance(event.packet, LinkPacket)
             else:
-                check_gpacket(row, told)
+                check_gpacket(row, expected)
                 assert isinstance(event.packet, Packet)
-                if "nested" in told:
-                    check_nested(packet, row, told)
+                if "nested" in expected:
+                    check_nested(packet, row, expected)
                     seen["nested"] += 1
-            seen[told["format"]] += 1
+            seen[expected["format"]] += 1
     assert seen == {"gpacket": 163, "link": 8, "nested": 50}
 
 

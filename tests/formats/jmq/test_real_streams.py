@@ -74,43 +74,43 @@ def stream_bytes(shared: Path, entry: dict[str, Any]) -> bytes:
     return data
 
 
-def same_property(found: tuple[str, Any], told: dict[str, Any], *, as_text: bool) -> bool:
+def same_property(found: tuple[str, Any], wanted: dict[str, Any], *, as_text: bool) -> bool:
     """Compare a property with the broker's text of it; floats by value, for texts differ."""
     kind, value = found
-    if kind != told["type"]:
+    if kind != wanted["type"]:
         return False
     if kind in ("float", "double"):
         form = ">f" if kind == "float" else ">d"
-        mine, theirs = float(value), float(told["value"])
+        mine, theirs = float(value), float(wanted["value"])
         return struct.pack(form, mine) == struct.pack(form, theirs)
     if kind == "boolean" and not as_text:
-        return value is {"true": True, "false": False}[told["value"]]
-    return bool(str(value) == told["value"])
+        return value is {"true": True, "false": False}[wanted["value"]]
+    return bool(str(value) == wanted["value"])
 
 
-def assert_row(row: dict[str, Any], told: dict[str, Any], *, as_text: bool) -> None:
+def assert_row(row: dict[str, Any], wanted: dict[str, Any], *, as_text: bool) -> None:
     """Assert that a row has every value of the broker's."""
     for name in PLAIN:
-        assert row.get(name) == told[name], name
+        assert row.get(name) == wanted[name], name
     for name in NUMBERS:
-        assert (row.get(name) or 0) == int(told[name]), name
-    assert row["source_ip"].hex() == told["source_ip_hex"]
+        assert (row.get(name) or 0) == int(wanted[name]), name
+    assert row["source_ip"].hex() == wanted["source_ip_hex"]
     # What the capture calls source_ip is the whole id; the address stands in its middle.
-    assert f"-{row['source_ip_text']}-" in told["sys_message_id"]
-    assert f"{row['packet_type_name']}({row['packet_type']})" == told["packet_type_name"]
+    assert f"-{row['source_ip_text']}-" in wanted["sys_message_id"]
+    assert f"{row['packet_type_name']}({row['packet_type']})" == wanted["packet_type_name"]
     chosen = row.get("message_id")
-    assert (chosen or row["sys_message_id"]) == told["message_id"]
+    assert (chosen or row["sys_message_id"]) == wanted["message_id"]
 
     body = row["body"] or b""
-    assert hashlib.sha256(body).hexdigest() == told["body_sha256"]
-    assert len(body) == told["body_size"]
+    assert hashlib.sha256(body).hexdigest() == wanted["body_sha256"]
+    assert len(body) == wanted["body_size"]
 
     properties = row.get("properties")
-    if told["properties"] is None:
+    if wanted["properties"] is None:
         assert properties is None
     else:
-        assert properties is not None and set(properties) == set(told["properties"])
-        for name, expected in told["properties"].items():
+        assert properties is not None and set(properties) == set(wanted["properties"])
+        for name, expected in wanted["properties"].items():
             assert same_property(properties[name], expected, as_text=as_text), name
 
 
@@ -125,9 +125,9 @@ def each_stream(shared: Path) -> list[tuple[str, bytes, Rows]]:
 
 
 def test_scalar_rows_are_the_brokers(shared: Path) -> None:
-    for file, data, told in each_stream(shared):
+    for file, data, wanted in each_stream(shared):
         at = 0
-        for expected in told:
+        for expected in wanted:
             row, error = read_row(data[at : at + expected["length"]])
             assert error is None
             row |= {"offset": at, "length": row["size"]}
@@ -141,10 +141,10 @@ def test_scalar_rows_are_the_brokers(shared: Path) -> None:
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_columns_are_the_brokers(shared: Path, compiled: bool) -> None:
-    for file, data, told in each_stream(shared):
+    for file, data, wanted in each_stream(shared):
         table = table_of(data, compiled=compiled)
-        assert table["status"].to_pylist() == ["ok"] * len(told)
-        for row, expected in zip(table.to_pylist(maps_as_pydicts="strict"), told, strict=True):
+        assert table["status"].to_pylist() == ["ok"] * len(wanted)
+        for row, expected in zip(table.to_pylist(maps_as_pydicts="strict"), wanted, strict=True):
             if row["properties"] is not None:
                 row["properties"] = {
                     name: (entry["type"], entry["value"])
@@ -157,10 +157,10 @@ def test_columns_are_the_brokers(shared: Path, compiled: bool) -> None:
 
 
 def test_packets_are_the_brokers_and_come_back_byte_for_byte(shared: Path) -> None:
-    for file, data, told in each_stream(shared):
+    for file, data, wanted in each_stream(shared):
         found: list[Packet] = list(wireyard.packets(data, "jmq"))
-        assert len(found) == len(told)
-        for packet, expected in zip(found, told, strict=True):
+        assert len(found) == len(wanted)
+        for packet, expected in zip(found, wanted, strict=True):
             encoded = wireyard.encode(packet)
             at = expected["offset"]
             assert encoded == data[at : at + expected["length"]], f"{file}, offset {at}"
@@ -187,18 +187,18 @@ def test_every_reading_agrees(shared: Path) -> None:
 @pytest.mark.parametrize("compiled", [False, True])
 def test_the_stream_of_5000_is_exact_against_its_summary(shared: Path, compiled: bool) -> None:
     folder = shared / "streams"
-    told = json.loads((folder / "summary.json").read_text())["jmq"]
-    data = (folder / told["file"]).read_bytes()
+    wanted = json.loads((folder / "summary.json").read_text())["jmq"]
+    data = (folder / wanted["file"]).read_bytes()
     names = ["length", "packet_type", "properties", "body"]
     table = table_of(data, compiled=compiled, columns=names)
     lengths, types, properties, bodies = (table[name].to_pylist() for name in names)
-    assert len(lengths) == told["packets"]
-    assert sum(lengths) == told["bytes"] == len(data)
-    assert sum(len(entries or ()) for entries in properties) == told["properties_total"]
-    assert sum(len(body or b"") for body in bodies) == told["body_bytes"]
-    assert zlib.crc32(b"".join(body or b"" for body in bodies)) == told["crc32_all_bodies"]
+    assert len(lengths) == wanted["packets"]
+    assert sum(lengths) == wanted["bytes"] == len(data)
+    assert sum(len(entries or ()) for entries in properties) == wanted["properties_total"]
+    assert sum(len(body or b"") for body in bodies) == wanted["body_bytes"]
+    assert zlib.crc32(b"".join(body or b"" for body in bodies)) == wanted["crc32_all_bodies"]
     by_type = {str(kind): count for kind, count in Counter(types).items()}
-    assert by_type == told["by_type"]
+    assert by_type == wanted["by_type"]
 
 
 def test_the_stream_of_5000_comes_back_byte_for_byte(shared: Path) -> None:

@@ -71,98 +71,98 @@ def threw(section: object) -> bool:
     return isinstance(section, dict) and "exception" in section
 
 
-def is_text(found: str | None, told: Any) -> bool:
+def is_text(found: str | None, expected: Any) -> bool:
     """Compare text with how the index writes it: as it is, or what JSON cannot hold as UTF-16."""
-    if not isinstance(told, dict):
-        return bool(found == told)
+    if not isinstance(expected, dict):
+        return bool(found == expected)
     if found is None:
         return False
     units = found.encode("utf-16-be", "surrogatepass")
-    if "utf16be_hex" in told:
-        return bool(units.hex() == told["utf16be_hex"])
+    if "utf16be_hex" in expected:
+        return bool(units.hex() == expected["utf16be_hex"])
     size, digest = len(units) // 2, hashlib.sha256(units).hexdigest()
-    return bool((size, digest) == (told["utf16_units"], told["utf16be_sha256"]))
+    return bool((size, digest) == (expected["utf16_units"], expected["utf16be_sha256"]))
 
 
-def is_property(found: Property, told: dict[str, Any], section: str) -> bool:
-    kind = told["type"]
+def is_property(found: Property, expected: dict[str, Any], section: str) -> bool:
+    kind = expected["type"]
     if found.type != kind.lower():
         return False
     value = found.value
     match kind:
         case "STRING":
             assert isinstance(value, str)
-            return is_text(value, told["value"])
+            return is_text(value, expected["value"])
         case "FLOAT" | "DOUBLE":
             form = ">f" if kind == "FLOAT" else ">d"
-            return bool(struct.pack(form, value).hex() == told["bits"])
+            return bool(struct.pack(form, value).hex() == expected["bits"])
         case "OBJECT":
             # The reading has the object only; its bytes are in the section, slack and all.
             assert isinstance(value, bytes)
-            name = told["java_class"]
+            name = expected["java_class"]
             return (
                 struct.pack(">i", len(value)).hex() + value.hex() in section
                 and value.startswith(b"\xac\xed\0\5")
                 and (name == "java.lang.String" or name.encode() in value)
-                and bytes.fromhex(told.get("bytes_hex", "")) in value
+                and bytes.fromhex(expected.get("bytes_hex", "")) in value
             )
         case "BOOLEAN":
-            return value is told["value"]
+            return value is expected["value"]
         case _:
-            return type(value) is int and value == int(told["value"])
+            return type(value) is int and value == int(expected["value"])
 
 
-def check_readback(data: bytes, told: dict[str, Any]) -> None:
+def check_readback(data: bytes, expected: dict[str, Any]) -> None:
     """Assert that the row of a packet has every value that the shipped classes read."""
     row, _ = read_row(data)
     for theirs, ours in HEADER.items():
-        value = told["header"][theirs]
+        value = expected["header"][theirs]
         if theirs == "encryption":
             value = int(value) & 0xFF  # theirs is a signed byte (errata 18)
         assert row[ours] == (value if theirs == "sys_message_id" else int(value)), theirs
-    assert row["source_ip"].hex() == told["header"]["source_ip_hex"]
-    assert row["source_ip_text"] == told["header"]["source_ip"]
-    assert row["bit_flags"] == int(told["header"]["bit_flags_u16_hex"], 16)
+    assert row["source_ip"].hex() == expected["header"]["source_ip_hex"]
+    assert row["source_ip_text"] == expected["header"]["source_ip"]
+    assert row["bit_flags"] == int(expected["header"]["bit_flags_u16_hex"], 16)
     # They print the letters in an order of their own; ours is that of the bits.
-    assert sorted(row["flags"]) == sorted(told["header"]["flags"])
+    assert sorted(row["flags"]) == sorted(expected["header"]["flags"])
     name = row["packet_type_name"] or "UNKNOWN"
-    assert f"{name}({row['packet_type']})" == told["header"]["packet_type_name"]
+    assert f"{name}({row['packet_type']})" == expected["header"]["packet_type_name"]
 
-    if not threw(told["variable_header"]):
+    if not threw(expected["variable_header"]):
         for field in NUMBERS:
             # What is not there is 0 for them and null for us.
-            assert (row.get(field) or 0) == int(told["variable_header"][field]), field
+            assert (row.get(field) or 0) == int(expected["variable_header"][field]), field
         for theirs, ours in TEXTS.items():
-            assert is_text(row.get(ours), told["variable_header"][theirs]), theirs
+            assert is_text(row.get(ours), expected["variable_header"][theirs]), theirs
 
-    if not threw(told["properties"]):
+    if not threw(expected["properties"]):
         properties = row.get("properties")
-        if told["properties"] is None:
+        if expected["properties"] is None:
             assert properties is None
         else:
             assert properties is not None
-            assert {entry["name"] for entry in told["properties"]} == set(properties)
+            assert {entry["name"] for entry in expected["properties"]} == set(properties)
             section = data[row["property_offset"] :][: row["property_size"]].hex()
-            for entry in told["properties"]:
+            for entry in expected["properties"]:
                 assert is_property(properties[entry["name"]], entry, section), entry
 
-    check_body(row, told["body"])
+    check_body(row, expected["body"])
 
 
-def check_body(row: dict[str, Any], told: dict[str, Any] | None) -> None:
-    if told is None:
+def check_body(row: dict[str, Any], expected: dict[str, Any] | None) -> None:
+    if expected is None:
         assert (row["body"], row["body_size"]) == (None, 0)
         return
-    assert row["body_size"] == told["size"] == len(row["body"])
-    if "hex" in told:
-        assert row["body"].hex() == told["hex"]
+    assert row["body_size"] == expected["size"] == len(row["body"])
+    if "hex" in expected:
+        assert row["body"].hex() == expected["hex"]
     else:
-        assert hashlib.sha256(row["body"]).hexdigest() == told["sha256"]
+        assert hashlib.sha256(row["body"]).hexdigest() == expected["sha256"]
 
 
-def java_refuses(told: dict[str, Any]) -> bool:
+def java_refuses(expected: dict[str, Any]) -> bool:
     sections = ("read", "variable_header", "properties")
-    return any(threw(told.get(section)) for section in sections)
+    return any(threw(expected.get(section)) for section in sections)
 
 
 def test_the_index_is_what_it_was(shared: Path) -> None:
@@ -174,15 +174,15 @@ def test_the_index_is_what_it_was(shared: Path) -> None:
 
 def test_what_matches_java_has_every_value_of_its_reading(shared: Path) -> None:
     for vector, data in of_class(shared, "match-java"):
-        told = vector["java_readback"]
-        if told["read"] != "ok" or vector["name"] in NOT_REFUSED:
+        expected = vector["java_readback"]
+        if expected["read"] != "ok" or vector["name"] in NOT_REFUSED:
             continue
         try:
-            check_readback(data, told)
+            check_readback(data, expected)
         except AssertionError as wrong:
             raise AssertionError(f"{vector['name']}: {wrong}") from wrong
         _, error = read_row(data)
-        assert (error is not None) == java_refuses(told), f"{vector['name']}: {error}"
+        assert (error is not None) == java_refuses(expected), f"{vector['name']}: {error}"
 
 
 def test_what_java_refuses_is_an_error_with_us(shared: Path) -> None:
@@ -200,8 +200,8 @@ def test_where_java_is_wrong_we_read_what_was_sent(shared: Path) -> None:
     for vector, data in of_class(shared, "correct-differs-from-java"):
         row, error = read_row(data)
         assert error is None, vector["name"]
-        for theirs, told in vector["correct_variable_header"].items():
-            assert is_text(row[theirs], told), vector["name"]
+        for theirs, expected in vector["correct_variable_header"].items():
+            assert is_text(row[theirs], expected), vector["name"]
         check_body(row, vector["java_readback"]["body"])
 
 

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-__all__ = ["logged", "told"]
+__all__ = ["events_of", "logged"]
 
 
-def told(examples: Path, connection: str, event: str) -> list[dict[str, Any]]:
-    """Return what one connection's client told, in its order; payloads as bytes."""
+def events_of(examples: Path, connection: str, event: str) -> list[dict[str, Any]]:
+    """Return what one connection's client logged, in its order; payloads as bytes."""
     lines = (examples / "traffic" / "_clients.jsonl").read_text("utf-8").splitlines()
     every = map(json.loads, lines)
     mine = [one for one in every if (one["connection"], one["event"]) == (connection, event)]

@@ -34,7 +34,7 @@ _KINDS = (1, 2, 3, 3, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14)
 
 
 def random_mqtt(rng: Random, version: int, msb_first: bool = False) -> bytes:
-    """Return a well-formed packet of a version, 0 for one that nothing has told yet."""
+    """Return a well-formed packet of a version, 0 while it is unknown."""
     maker = _Maker(rng, version, msb_first)
     kind = rng.choice((*_KINDS, 15) if version == _NEW else _KINDS)
     if kind == 1 and version == _UNKNOWN:

@@ -95,8 +95,8 @@ def numbered(
     version: int, first: int, rest: bytes = b"", packet_id: int = 7, properties: bytes | None = None
 ) -> bytes:
     """A packet that begins with its packet identifier; None leaves the properties out."""
-    told = b"" if properties is None else block(version, properties)
-    return packet(first, word(version, packet_id) + told + rest)
+    written = b"" if properties is None else block(version, properties)
+    return packet(first, word(version, packet_id) + written + rest)
 
 
 def subscribe(version: int, *filters: tuple[str | bytes, int], first: int = 0x82) -> bytes:

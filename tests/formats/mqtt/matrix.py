@@ -103,7 +103,7 @@ CASES = (
          "publish topic longer than the packet", ("closed", "DISCONNECT 129, closed")),
     Case("PUBLISH without its packet identifier", "truncated",
          lambda v: packet(0x32, text("a"))),
-    Case("user name told and not there", "truncated",
+    Case("user name announced and not there", "truncated",
          lambda v: connect(v, 0x82) if v > 3 else None),
     Case("PINGREQ with a body", "trailing_bytes",
          lambda v: packet(0xC0, b"\0"), "PINGREQ with a body", ("PINGRESP", "PINGRESP")),

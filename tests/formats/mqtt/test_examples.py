@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import wireyard
-from tests.formats.mqtt.examples import logged, told
+from tests.formats.mqtt.examples import events_of, logged
 from tests.readings import frames_of
 from wireyard.formats import sniff
 from wireyard.formats.base import Row
@@ -55,7 +55,7 @@ def test_what_the_clients_told(mqtt_traffic: list[Path], examples: Path) -> None
                 one["payload"],
                 sorted(repr(pair) for item in one["properties"].items() for pair in logged(*item)),
             )
-            for one in told(examples, connection, directions[direction])
+            for one in events_of(examples, connection, directions[direction])
         ]
         assert messages_in(rows_of(path)) == wanted, path.name
         compared[direction] += len(wanted)

@@ -210,8 +210,8 @@ def test_rows_come_back_from_columns(version: int, data: bytes) -> None:
 def test_properties_in_columns() -> None:
     row, _ = MQTT.read_row(publish(5, properties=EVERY_PUBLISH_PROPERTY), 5)
     [stored] = pa.Table.from_batches([rows_to_batch(COLUMNS, [row])]).to_pylist()
-    told = [one["value"] for one in stored["properties"]]
-    assert told[:6] == ["1", "3600", "text/plain", "answers/to", "00ff10", '["k", "v"]']
+    values = [one["value"] for one in stored["properties"]]
+    assert values[:6] == ["1", "3600", "text/plain", "answers/to", "00ff10", '["k", "v"]']
 
 
 def test_every_property_comes_back() -> None:
@@ -220,7 +220,7 @@ def test_every_property_comes_back() -> None:
         "pair": ("a", "b"),
     }  # fmt: skip
     kinds = {1: "CONNECT", 2: "CONNACK", 3: "PUBLISH", 14: "DISCONNECT", 15: "AUTH", 16: "will"}
-    told = 0
+    compared = 0
     for one in PROPERTIES.values():
         for kind in sorted(one.packets & kinds.keys()):
             made: tuple[Property, ...] = (Property(one.name, values[one.kind]),)
@@ -237,8 +237,8 @@ def test_every_property_comes_back() -> None:
             again = MQTT.decode(MQTT.encode(packet), 5)
             name = "will_properties" if kind == 16 else "properties"
             assert getattr(again, name) == made
-            told += 1
-    assert told == 49
+            compared += 1
+    assert compared == 49
 
 
 @pytest.mark.parametrize(("version", "data"), ALL)

@@ -199,8 +199,8 @@ def test_properties_as_tshark_has_them(shared: Path) -> None:
             for one, (code, values) in zip(ours, wanted, strict=True):
                 value = one["value"]
                 value = value.decode() if isinstance(value, bytes) else value
-                told = value if isinstance(value, list) else [str(value)]
-                assert (codes[one["name"]], told) == (code, values)
+                logged_values = value if isinstance(value, list) else [str(value)]
+                assert (codes[one["name"]], logged_values) == (code, values)
                 compared += 1
     assert compared == 62
 
@@ -211,8 +211,8 @@ def test_what_the_client_logged_it_sent(shared: Path) -> None:
     wanted: Counter[str] = Counter()
     for event in map(json.loads, log.splitlines()):
         if event["event"] == "sent":
-            told = [one for item in event["properties"].items() for one in logged(*item)]
-            names = sorted(map(repr, told))
+            logged_values = [one for item in event["properties"].items() for one in logged(*item)]
+            names = sorted(map(repr, logged_values))
             wanted[repr((event["payload_hex"], event["qos"], event["retain"], names))] += 1
     found: Counter[str] = Counter()
     for stream, data, context, _ in recorded(folder / "properties-v5.packets.tsv.gz"):

@@ -121,7 +121,7 @@ def said(outcome: dict[str, Any]) -> str:
 def test_what_mosquitto_did(shared: Path, version: int) -> None:
     """The matrix quotes the recording, and the recorded bytes have the verdict of the case."""
     found = outcomes(shared, version)
-    told = 0
+    compared = 0
     for case in CASES:
         quoted = case.mosquitto[version - 4]
         if not quoted:
@@ -135,5 +135,5 @@ def test_what_mosquitto_did(shared: Path, version: int) -> None:
         if made is not None:
             wanted = rule.verdict(version) if rule.holds(version) else None
             assert verdict_of(data, version) == wanted, case.name
-        told += 1
-    assert told == {4: 43, 5: 52}[version]
+        compared += 1
+    assert compared == {4: 43, 5: 52}[version]

@@ -90,17 +90,17 @@ def differences(tables: Tables, ended: Ended = ()) -> list[str]:
     """Return what the engine and the chain do not agree about; nothing if all is well."""
     scalar = run_scalar(rows_in_order(tables), ended)
     found = columns.derive_columns(tables, ended)
-    told = []
+    differing = []
     for table in columns.FACTS:
         wanted = Counter(_text(table, row) for row in scalar.tables.get(table, ()))
         made = Counter(_text(table, row) for row in found.tables[table].to_pylist())
         names = [column.name for column in TABLES[table]]
         assert found.tables[table].column_names == names
-        told += [f"{table}: missing {row}" for row in (wanted - made)]
-        told += [f"{table}: invented {row}" for row in (made - wanted)]
+        differing += [f"{table}: missing {row}" for row in (wanted - made)]
+        differing += [f"{table}: invented {row}" for row in (made - wanted)]
     if scalar.dropped != found.dropped:
-        told.append(f"dropped: {scalar.dropped} is {found.dropped}")
-    return told + _without_message(found)
+        differing.append(f"dropped: {scalar.dropped} is {found.dropped}")
+    return differing + _without_message(found)
 
 
 def _without_message(found: columns.DerivedColumns) -> list[str]:

@@ -19,9 +19,9 @@ def main(count: int = 100_000, seed: int = 0) -> int:
     for batch in range(seed, seed + -(-count // BATCH)):
         rows, ended = conversations(batch, BATCH)
         packets += len(rows)
-        told = differences(packet_tables(rows), ended)
-        if told:
-            print(f"seed {batch}:", *sorted(told)[:20], sep="\n")
+        differing = differences(packet_tables(rows), ended)
+        if differing:
+            print(f"seed {batch}:", *sorted(differing)[:20], sep="\n")
             return 1
     print(f"{count:,} conversations, {packets:,} packets: the same rows")
     return 0

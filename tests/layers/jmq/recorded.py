@@ -49,7 +49,7 @@ def ended(path: Path) -> frozenset[tuple[str, str]]:
 
 
 @cache
-def told(path: Path) -> dict[str, Rows]:
+def tables_of(path: Path) -> dict[str, Rows]:
     """Return the tables of a capture."""
     return derive_tables(packets(path), ended(path)).tables
 

@@ -178,11 +178,11 @@ def test_a_cap_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, third = (talk.deliver(talk.send(), 7) for _ in range(3))
     fourth = talk.deliver(talk.send(), 8)
     talk.acknowledge(first, second, third, fourth)
-    told = talk.tables()
-    by_message = {row["message_key"]: row["verdict"] for row in told["deliveries"]}
+    tables = talk.tables()
+    by_message = {row["message_key"]: row["verdict"] for row in tables["deliveries"]}
     wanted = ["held", "acknowledged", "acknowledged", "held"]
     assert [by_message[row["sys_message_id"]] for row in (first, second, third, fourth)] == wanted
-    (row,) = told["violations"]
+    (row,) = tables["violations"]
     assert row["rule"] == "acknowledged_nothing" and row["text"].endswith(", 2 times")
     assert row["message_key"] == first["sys_message_id"]
 
@@ -257,10 +257,10 @@ def test_long_texts_are_cut() -> None:
     delivered = talk.deliver(sent, 7)
     for row in (sent, delivered):
         row["property_offset"] = 72 + 10_000
-    told = talk.tables()
-    (row,) = told["deliveries"]
+    tables = talk.tables()
+    (row,) = tables["deliveries"]
     assert row["destination"] == "q" * MAX_TEXT and row["subscription"] == "d" * MAX_TEXT
-    (row,) = (row for row in told["conversations"] if row["kind"] == "jms")
+    (row,) = (row for row in tables["conversations"] if row["kind"] == "jms")
     assert row["request"] == "q" * MAX_TEXT
 
 

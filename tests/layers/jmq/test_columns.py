@@ -93,9 +93,9 @@ def test_a_row_that_is_wrong_or_not_there_is_found(monkeypatch: pytest.MonkeyPat
         return found
 
     monkeypatch.setattr(columns, "derive_columns", spoiled)
-    told = differences(tables, ends)
-    assert sum(one.startswith("hops: missing") for one in told) == 2
-    assert sum(one.startswith("hops: invented") for one in told) == 1
+    differing = differences(tables, ends)
+    assert sum(one.startswith("hops: missing") for one in differing) == 2
+    assert sum(one.startswith("hops: invented") for one in differing) == 1
 
 
 def test_nothing_makes_empty_tables() -> None:

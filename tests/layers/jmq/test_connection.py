@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.layers.jmq.make import BROKER, CLIENT, Talk, held
-from tests.layers.jmq.told import control, only, rules, verdicts
+from tests.layers.jmq.tables import control, only, rules, verdicts
 from wireyard.layers.jmq.chain import derive_tables
 from wireyard.layers.jmq.delivery import VERDICTS
 from wireyard.layers.jmq.records import RULES
@@ -18,15 +18,15 @@ def test_every_row_has_the_columns_of_its_table() -> None:
     talk.acknowledge(talk.deliver(talk.send(reply_to="r"), 7))
     talk.request("START_TRANSACTION", re_JMQTransactionID=1)
     talk.ask("HELLO")
-    told = talk.tables()
-    assert set(told) == set(TABLES) - {
+    tables = talk.tables()
+    assert set(tables) == set(TABLES) - {
         "retained",
         "messages",
         "destinations",
         "producers",
         "latencies",
     }
-    for table, rows in told.items():
+    for table, rows in tables.items():
         assert rows, table
         for row in rows:
             assert list(row) == [column.name for column in TABLES[table]]
@@ -43,23 +43,23 @@ def test_a_reply_has_the_id_of_its_request() -> None:
     second = talk.ask("CREATE_DESTINATION")
     late = talk.reply("CREATE_DESTINATION_REPLY", 409)
     early = talk.reply("CREATE_SESSION_REPLY", ack_id=first_id)
-    told = talk.tables()
-    row = only(control(told, "CREATE_SESSION"))
+    tables = talk.tables()
+    row = only(control(tables, "CREATE_SESSION"))
     assert row["request_key"] == f"{first['stream']}@{first['offset']}"
     assert row["reply_key"] == f"{early['stream']}@{early['offset']}"
     assert (row["requester"], row["responder"]) == ("10.0.0.9:50000", "10.0.0.1:7677")
     assert (row["requested_frame"], row["replied_frame"]) == (first["frame"], early["frame"])
     assert (row["latency_ms"], row["status"]) == (3, 200)
-    row = only(control(told, "CREATE_DESTINATION"))
+    row = only(control(tables, "CREATE_DESTINATION"))
     assert (row["requested_ns"], row["replied_ns"]) == (second["captured_ns"], late["captured_ns"])
     assert row["status"] == 409
-    assert not rules(told)
+    assert not rules(tables)
 
 
 def test_hello_has_two_answers_and_one_reply() -> None:
-    told = Talk().login().tables()
-    assert [row["request"] for row in told["conversations"]] == ["HELLO", "AUTHENTICATE"]
-    assert not rules(told)
+    tables = Talk().login().tables()
+    assert [row["request"] for row in tables["conversations"]] == ["HELLO", "AUTHENTICATE"]
+    assert not rules(tables)
 
 
 def test_a_request_without_a_reply_is_told() -> None:
@@ -75,17 +75,17 @@ def test_brokers_ask_too() -> None:
     talk = Talk().login()
     talk.packet("PING", False, flags="A", consumer_id=1)
     talk.tell("PING_REPLY", consumer_id=1)
-    told = talk.tables()
-    row = only(control(told, "PING"))
+    tables = talk.tables()
+    row = only(control(tables, "PING"))
     assert (row["requester"], row["responder"]) == ("10.0.0.1:7677", "10.0.0.9:50000")
-    assert row["latency_ms"] == 1 and not rules(told)
+    assert row["latency_ms"] == 1 and not rules(tables)
 
 
 def test_what_is_too_large_is_answered_like_a_message() -> None:
     talk = Talk().login()
     talk.request("ACKNOWLEDGE", 423, reply="SEND_REPLY")
-    told = talk.tables()
-    assert only(control(told, "ACKNOWLEDGE"))["status"] == 423 and not rules(told)
+    tables = talk.tables()
+    assert only(control(tables, "ACKNOWLEDGE"))["status"] == 423 and not rules(tables)
 
 
 @pytest.mark.parametrize("name", ["COMMIT_TRANSACTION_REPLY", "CREATE_SESSION_REPLY"])
@@ -93,9 +93,9 @@ def test_a_reply_needs_a_request_of_its_kind(name: str) -> None:
     talk = Talk().login()
     talk.ask("START_TRANSACTION")
     talk.reply(name)
-    told = talk.tables()
-    assert rules(told) == ["reply_without_request"]
-    assert only(control(told, "START_TRANSACTION"))["reply_key"] is None
+    tables = talk.tables()
+    assert rules(tables) == ["reply_without_request"]
+    assert only(control(tables, "START_TRANSACTION"))["reply_key"] is None
 
 
 def test_an_id_is_used_again_only_when_it_was_answered() -> None:
@@ -103,9 +103,12 @@ def test_an_id_is_used_again_only_when_it_was_answered() -> None:
     talk.ask("CREATE_SESSION")
     talk.ack_id -= 1
     talk.request("CREATE_SESSION")
-    told = talk.tables()
-    assert rules(told) == ["request_id_reused"]
-    assert sorted(str(row["status"]) for row in control(told, "CREATE_SESSION")) == ["200", "None"]
+    tables = talk.tables()
+    assert rules(tables) == ["request_id_reused"]
+    assert sorted(str(row["status"]) for row in control(tables, "CREATE_SESSION")) == [
+        "200",
+        "None",
+    ]
 
 
 # --- sessions -------------------------------------------------------------------------------
@@ -115,14 +118,14 @@ def test_a_session_tells_who_was_there_and_how_it_ended() -> None:
     talk = Talk().login()
     talk.request("SET_CLIENTID", JMQClientID="me")
     talk.goodbye()
-    told = talk.tables()
-    row = only(told["sessions"])
+    tables = talk.tables()
+    row = only(tables["sessions"])
     assert (row["client"], row["server"]) == ("10.0.0.9:50000", "10.0.0.1:7677")
     assert (row["user"], row["client_id"], row["status"]) == ("guest", "me", 200)
     assert (row["version"], row["ended_by"]) == (500, "client")
     assert (row["packets"], row["bytes"]) == (len(talk.rows), 100 * len(talk.rows))
     assert (row["opened_frame"], row["closed_frame"]) == (1, len(talk.rows))
-    assert not rules(told)
+    assert not rules(tables)
 
 
 def test_a_connection_that_ends_without_goodbye_was_dropped() -> None:
@@ -151,10 +154,10 @@ def test_a_refused_login() -> None:
     talk.request("AUTHENTICATE", 413)
     talk.tell("GOODBYE")
     talk.packet("GOODBYE", False, JMQGoodbyeReason=4)
-    told = talk.tables(dropped=True)
-    row = only(told["sessions"])
+    tables = talk.tables(dropped=True)
+    row = only(tables["sessions"])
     assert (row["status"], row["ended_by"], row["user"]) == (413, "refused", None)
-    assert not rules(told)
+    assert not rules(tables)
 
 
 def test_a_version_that_the_broker_does_not_speak() -> None:
@@ -186,12 +189,12 @@ def test_a_capture_may_begin_in_the_middle() -> None:
     talk.acknowledge(one, {**other, "sequence": 999}, other)
     talk.request("COMMIT_TRANSACTION", JMQTransactionID=5)
     talk.goodbye()
-    told = talk.tables()
-    assert not rules(told)
-    assert verdicts(told) == ["acknowledged", "acknowledged"]
-    row = only(told["sessions"])
+    tables = talk.tables()
+    assert not rules(tables)
+    assert verdicts(tables) == ["acknowledged", "acknowledged"]
+    row = only(tables["sessions"])
     assert (row["opened_ns"], row["user"], row["ended_by"]) == (None, None, "client")
-    assert only(told["transactions"])["outcome"] == "committed"
+    assert only(tables["transactions"])["outcome"] == "committed"
 
 
 def test_only_brokers_count_deliveries() -> None:
@@ -220,11 +223,11 @@ def test_a_raw_stream_is_half_a_conversation() -> None:
         if row["src_port"] == CLIENT[1]:
             bare = {k: v for k, v in row.items() if k not in ("src_addr", "captured_ns", "frame")}
             half.append(bare | {"stream": "client.jmq"})
-    told = derive_tables(half).tables
-    row = only(told["sessions"])
+    tables = derive_tables(half).tables
+    row = only(tables["sessions"])
     assert (row["client"], row["server"], row["opened_ns"]) == ("client.jmq", None, None)
-    assert {row["request"] for row in told["conversations"]} == {"HELLO", "AUTHENTICATE"}
-    assert all(row["latency_ms"] is None for row in told["conversations"])
+    assert {row["request"] for row in tables["conversations"]} == {"HELLO", "AUTHENTICATE"}
+    assert all(row["latency_ms"] is None for row in tables["conversations"])
 
 
 # --- flow -----------------------------------------------------------------------------------
@@ -238,11 +241,11 @@ def test_a_consumer_gets_nothing_behind_its_last() -> None:
     talk.deliver(talk.send(), 7, "FC")
     talk.tell("RESUME_FLOW")
     early = talk.deliver(talk.send(), 7)
-    told = talk.tables()
-    row = only(told["violations"])
+    tables = talk.tables()
+    row = only(tables["violations"])
     assert (row["rule"], row["message_key"]) == ("sent_while_paused", early["sys_message_id"])
     assert (row["frame"], row["captured_ns"]) == (early["frame"], early["captured_ns"])
-    session = only(told["sessions"])
+    session = only(tables["sessions"])
     assert (session["pauses"], session["paused_ns"]) == (3, (1 + 1 + 3) * 1_000_000)
 
 
@@ -266,8 +269,8 @@ def test_a_producer_waits_for_credit() -> None:
     talk.send(producer_id=4)
     talk.packet("RESUME_FLOW", False, JMQProducerID=5, JMQSize=0)
     talk.send(producer_id=5)
-    told = talk.tables()
-    assert not rules(told) and only(told["sessions"])["pauses"] == 3
+    tables = talk.tables()
+    assert not rules(tables) and only(tables["sessions"])["pauses"] == 3
 
 
 def test_packets_of_others_say_nothing() -> None:
@@ -306,9 +309,9 @@ def test_a_login_may_be_in_a_gap() -> None:
     talk.send(status="gap")
     talk.request("CREATE_SESSION")
     talk.goodbye()
-    told = talk.tables()
-    assert rules(told) == ["sequence_gap"]
-    assert only(told["sessions"])["ended_by"] == "client"
+    tables = talk.tables()
+    assert rules(tables) == ["sequence_gap"]
+    assert only(tables["sessions"])["ended_by"] == "client"
     talk.rows = [row for row in talk.rows if row["status"] == "ok"]
     assert "before_login" in rules(talk.tables())
 
@@ -319,9 +322,9 @@ def test_a_hello_behind_a_gap_is_not_the_first_packet() -> None:
     talk.send(status="gap")
     talk.login()
     talk.reply("CREATE_SESSION_REPLY", ack_id=99)
-    told = talk.tables()
-    assert set(rules(told)) == {"sequence_gap"}
-    assert only(told["sessions"])["opened_ns"] is None
+    tables = talk.tables()
+    assert set(rules(tables)) == {"sequence_gap"}
+    assert only(tables["sessions"])["opened_ns"] is None
 
 
 def test_words_for_every_verdict_are_sentences() -> None:
@@ -333,6 +336,6 @@ def test_endpoints_of_ipv6_are_in_brackets() -> None:
     for row in talk.rows:
         for end in ("src", "dst"):
             row[f"{end}_addr"] = "::1"
-    told = talk.tables()
-    assert only(told["sessions"])["client"] == f"[::1]:{CLIENT[1]}"
-    assert only(told["sessions"])["server"] == f"[::1]:{BROKER[1]}"
+    tables = talk.tables()
+    assert only(tables["sessions"])["client"] == f"[::1]:{CLIENT[1]}"
+    assert only(tables["sessions"])["server"] == f"[::1]:{BROKER[1]}"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.layers.jmq.make import Talk, block, held, message_id
-from tests.layers.jmq.told import only, rules, verdicts
+from tests.layers.jmq.tables import only, rules, verdicts
 from wireyard.layers.jmq.receiver import NO_ACKNOWLEDGE
 
 
@@ -56,8 +56,8 @@ def test_one_packet_acknowledges_many_with_a_reply_or_without() -> None:
     talk, (one, two, three) = held()
     talk.acknowledge(one, three, status=None)
     talk.acknowledge(two)
-    told = talk.tables()
-    assert verdicts(told) == ["acknowledged"] * 3 and not rules(told)
+    tables = talk.tables()
+    assert verdicts(tables) == ["acknowledged"] * 3 and not rules(tables)
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_one_packet_acknowledges_many_with_a_reply_or_without() -> None:
 def test_what_an_acknowledgement_may_say(properties: dict[str, Any], verdict: str) -> None:
     talk, (one, _, _) = held()
     talk.acknowledge(one, **properties)
-    told = talk.tables()
-    assert verdicts(told)[0] == verdict and not rules(told)
+    tables = talk.tables()
+    assert verdicts(tables)[0] == verdict and not rules(tables)
 
 
 def test_an_acknowledgement_counts_when_the_broker_says_so() -> None:
@@ -92,18 +92,18 @@ def test_only_what_is_held_can_be_acknowledged() -> None:
     talk.acknowledge(one)
     talk.acknowledge(one, status=409)
     talk.acknowledge({**two, "consumer_id": 8}, status=404)
-    told = talk.tables()
-    assert rules(told) == ["acknowledged_nothing"] * 2
-    assert told["violations"][0]["message_key"] == one["sys_message_id"]
-    assert verdicts(told) == ["acknowledged", "held", "held"]
+    tables = talk.tables()
+    assert rules(tables) == ["acknowledged_nothing"] * 2
+    assert tables["violations"][0]["message_key"] == one["sys_message_id"]
+    assert verdicts(tables) == ["acknowledged", "held", "held"]
 
 
 def test_a_body_that_is_no_list_of_acknowledgements() -> None:
     talk, (one, _, _) = held()
     talk.tell("ACKNOWLEDGE", body=block(one)[:-1])
     talk.tell("REDELIVER", body=b"x")
-    told = talk.tables()
-    assert rules(told) == ["malformed_records"] * 2 and verdicts(told) == ["held"] * 3
+    tables = talk.tables()
+    assert rules(tables) == ["malformed_records"] * 2 and verdicts(tables) == ["held"] * 3
 
 
 def test_old_packets_have_narrow_consumer_ids() -> None:
@@ -120,23 +120,23 @@ def test_what_is_given_back_comes_again() -> None:
     again = talk.deliver(one, 7, "R", count=2)
     talk.deliver(two, 7)
     talk.acknowledge(again)
-    told = talk.tables()
-    assert verdicts(told) == [
+    tables = talk.tables()
+    assert verdicts(tables) == [
         "returned_seen", "returned_unseen", "returned_unseen", "acknowledged", "held",
     ]  # fmt: skip
-    assert [row["redelivered"] for row in told["deliveries"]].count(True) == 1
-    assert not rules(told)
+    assert [row["redelivered"] for row in tables["deliveries"]].count(True) == 1
+    assert not rules(tables)
 
 
 def test_a_closed_consumer_gives_back_what_came_after_the_last_it_saw() -> None:
     talk, (_, two, _) = held(2)
     talk.request("DELETE_CONSUMER", JMQConsumerID=7, JMQBodyType=3, body=message_id(two))
     talk.acknowledge(two)
-    told = talk.tables()
-    assert verdicts(told) == ["held", "acknowledged", "returned_unseen"]
+    tables = talk.tables()
+    assert verdicts(tables) == ["held", "acknowledged", "returned_unseen"]
     talk.request("DESTROY_SESSION", JMQSessionID=70)
-    told = talk.tables()
-    assert verdicts(told) == ["left", "acknowledged", "returned_unseen"] and not rules(told)
+    tables = talk.tables()
+    assert verdicts(tables) == ["left", "acknowledged", "returned_unseen"] and not rules(tables)
 
 
 def test_a_consumer_is_closed_once() -> None:
@@ -191,16 +191,16 @@ def test_a_consumer_that_was_refused_is_none() -> None:
 def test_a_message_is_not_handed_over_while_it_is_held() -> None:
     talk, (one, _, _) = held()
     talk.deliver(one, 7)
-    told = talk.tables()
-    assert rules(told) == ["handed_over_twice"]
-    assert verdicts(told) == ["left", "held", "held", "held"]
+    tables = talk.tables()
+    assert rules(tables) == ["handed_over_twice"]
+    assert verdicts(tables) == ["left", "held", "held", "held"]
 
 
 def test_nobody_waits_for_those_who_never_acknowledge() -> None:
     talk, _ = held(NO_ACKNOWLEDGE)
-    told = talk.tables(dropped=True)
-    assert verdicts(told) == ["no_ack_wanted"] * 3
-    assert only(told["sessions"])["in_flight_received"] == 0
+    tables = talk.tables(dropped=True)
+    assert verdicts(tables) == ["no_ack_wanted"] * 3
+    assert only(tables["sessions"])["in_flight_received"] == 0
 
 
 def test_a_browser_gets_copies() -> None:
@@ -208,9 +208,9 @@ def test_a_browser_gets_copies() -> None:
     talk.request("BROWSE", re_JMQConsumerID=8)
     talk.request("DELIVER", JMQConsumerID=8)
     talk.deliver(one, 8, "L")
-    told = talk.tables()
-    assert verdicts(told) == ["held", "held", "held", "browsed"] and not rules(told)
-    assert {row["outcome"] for row in told["deliveries"]} == {"unacknowledged", "no_ack_wanted"}
+    tables = talk.tables()
+    assert verdicts(tables) == ["held", "held", "held", "browsed"] and not rules(tables)
+    assert {row["outcome"] for row in tables["deliveries"]} == {"unacknowledged", "no_ack_wanted"}
 
 
 def test_a_message_from_the_dead_message_queue_says_why_it_was_there() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.layers.dealing import run_dealt
 from tests.layers.jmq.make import MS, Talk, block
-from tests.layers.jmq.recorded import Rows, client_log, packets, told
+from tests.layers.jmq.recorded import Rows, client_log, packets, tables_of
 from tests.layers.jmq.test_joins import relayed
 from wireyard.formats.base import Row
 from wireyard.layers.endpoints import connection_of
@@ -369,7 +369,9 @@ def test_hops_over_the_recorded_cluster(cluster: Path) -> None:
     check_against(log, found, points=1, sent="jms_message_id", received="jms_message_id")
     received = [e["jms_message_id"].removeprefix("ID:") for e in log if e["event"] == "received"]
     delivered = Counter(row["message_key"] for row in found if row["kind"] == "delivered")
-    unseen = [row for row in told(cluster)["deliveries"] if row["verdict"] == "returned_unseen"]
+    unseen = [
+        row for row in tables_of(cluster)["deliveries"] if row["verdict"] == "returned_unseen"
+    ]
     assert delivered == Counter(received) + Counter(row["message_key"] for row in unseen)
     for key in delivered:
         path = [row for row in found if row["message_key"] == key]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.layers.dealing import run_dealt
-from tests.layers.jmq.recorded import SCENARIOS, client_log, ended, packets, told
+from tests.layers.jmq.recorded import SCENARIOS, client_log, ended, packets, tables_of
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import MESSAGE_TYPES
 from wireyard.layers.endpoints import connection_of
@@ -61,7 +61,7 @@ def by(rows: Iterable[Any], name: str) -> dict[Any, list[Any]]:
 
 def taken(path: Path) -> list[Row]:
     """Return what applications saw, as far as packets tell, in the order of time."""
-    found = [row for row in told(path)["deliveries"] if row["verdict"] in TAKEN | {"left"}]
+    found = [row for row in tables_of(path)["deliveries"] if row["verdict"] in TAKEN | {"left"}]
     return sorted(found, key=lambda row: (row["delivered_ns"], row["delivered_frame"]))
 
 
@@ -99,7 +99,7 @@ def test_every_message_was_received_as_often_as_the_program_says(
         return
     wire = taken(path)
     assert Counter(map(seen_on_wire, wire)) == Counter(map(seen_by_program, said))
-    browsed = [row for row in told(path)["deliveries"] if row["verdict"] == "browsed"]
+    browsed = [row for row in tables_of(path)["deliveries"] if row["verdict"] == "browsed"]
     copies = events(client_log(path), "browsed")
     assert Counter(row["message_key"] for row in browsed) == Counter(map(key_of, copies))
 
@@ -135,13 +135,13 @@ def deal(handed: list[Counter[Seen]], wanted: list[Counter[Seen]]) -> bool:
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_nobody_broke_a_rule(openmq: Path, scenario: str) -> None:
     """No false alarm, and no number of any sender is missing."""
-    assert told(openmq / f"{scenario}.pcap")["violations"] == []
+    assert tables_of(openmq / f"{scenario}.pcap")["violations"] == []
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_every_message_from_a_broker_is_a_delivery(openmq: Path, scenario: str) -> None:
     path = openmq / f"{scenario}.pcap"
-    found = told(path)
+    found = tables_of(path)
     servers = {row["server"] for row in found["sessions"]}
     handed = {
         (row["stream"], row["offset"])
@@ -157,7 +157,7 @@ def test_every_message_from_a_broker_is_a_delivery(openmq: Path, scenario: str) 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_every_request_has_its_reply(openmq: Path, scenario: str) -> None:
-    found = told(openmq / f"{scenario}.pcap")["conversations"]
+    found = tables_of(openmq / f"{scenario}.pcap")["conversations"]
     control = [row for row in found if row["kind"] == "control"]
     wanted = [row for row in packets(openmq / f"{scenario}.pcap") if wants_reply(row)]
     assert len(control) == len(wanted) > 10
@@ -178,7 +178,7 @@ def wants_reply(row: Row) -> bool:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_sessions_end_as_they_did(openmq: Path, scenario: str) -> None:
-    found = told(openmq / f"{scenario}.pcap")["sessions"]
+    found = tables_of(openmq / f"{scenario}.pcap")["sessions"]
     ends = [row["ended_by"] for row in found]
     if scenario == "auth":
         assert ends.count("refused") == 2 and ends.count("client") == 3
@@ -199,11 +199,13 @@ def test_logins_are_those_of_the_program(openmq: Path) -> None:
         for entry in client_log(path)
         if "user" in entry
     ]
-    found = sorted(told(path)["sessions"], key=lambda row: row["opened_ns"])
+    found = sorted(tables_of(path)["sessions"], key=lambda row: row["opened_ns"])
     ours = [(row["user"], row["status"] != 200) for row in found]
     assert ours[: len(said)] == said and len(said) == 4
     statuses = {
-        row["request"]: row["status"] for row in told(path)["conversations"] if row["status"] != 200
+        row["request"]: row["status"]
+        for row in tables_of(path)["conversations"]
+        if row["status"] != 200
     }
     assert statuses == {"AUTHENTICATE": 413, "ADD_CONSUMER": 400, "CREATE_DESTINATION": 500}
 
@@ -215,8 +217,8 @@ def test_what_was_sent_in_a_transaction_that_was_rolled_back_went_nowhere(openmq
     for row in packets(path):
         walk.observe(row)
     sent = {one.message_key: one.transaction_id for one in walk.output.sendings}
-    outcomes = {row["transaction_id"]: row for row in told(path)["transactions"]}
-    handed = {row["message_key"] for row in told(path)["deliveries"]}
+    outcomes = {row["transaction_id"]: row for row in tables_of(path)["transactions"]}
+    handed = {row["message_key"] for row in tables_of(path)["deliveries"]}
     for who, entries in by(events(log, "sent"), "who").items():
         keys = {key_of(entry) for entry in entries}
         (transaction,) = {sent[key] for key in keys}
@@ -250,11 +252,11 @@ def test_what_was_received_in_a_transaction_ends_with_it(
     in_transactions = by(taken(path), "transaction_id")
     ours = [
         (row["outcome"], [seen_on_wire(one) for one in in_transactions[row["transaction_id"]]])
-        for row in sorted(told(path)["transactions"], key=lambda row: row["ended_ns"])
+        for row in sorted(tables_of(path)["transactions"], key=lambda row: row["ended_ns"])
         if row["transaction_id"] in in_transactions
     ]
     assert ours == [one for one in said if one[1]] and len(ours) > 1
-    for row in told(path)["transactions"]:
+    for row in tables_of(path)["transactions"]:
         assert row["acknowledged"] == len(in_transactions.get(row["transaction_id"], []))
 
 
@@ -284,12 +286,12 @@ def test_acknowledge_and_recover_are_about_what_was_received_before(openmq: Path
 def test_what_was_read_before_the_program_ended_is_unacknowledged(openmq: Path) -> None:
     """Ten were read. Ten more were on their way, and no packet tells those from the others."""
     path = openmq / "drops.pcap"
-    found = {row["message_key"]: row for row in told(path)["deliveries"]}
+    found = {row["message_key"]: row for row in tables_of(path)["deliveries"]}
     read = {key_of(entry) for entry in events(client_log(path), "received")}
     assert len(read) == 10 and read < found.keys() and len(found) == 20
     assert {row["outcome"] for row in found.values()} == {"unacknowledged"}
     assert {row["verdict"] for row in found.values()} == {"left"}
-    dropped = told(path)["sessions"][-1]
+    dropped = tables_of(path)["sessions"][-1]
     assert (dropped["ended_by"], dropped["in_flight_received"]) == ("dropped", 20)
     assert {row["consumer"] for row in found.values()} == {dropped["client"]}
 
@@ -297,7 +299,7 @@ def test_what_was_read_before_the_program_ended_is_unacknowledged(openmq: Path) 
 def test_requests_have_the_replies_that_the_program_got(openmq: Path) -> None:
     path = openmq / "requests.pcap"
     log = client_log(path)
-    found = [row for row in told(path)["conversations"] if row["kind"] == "jms"]
+    found = [row for row in tables_of(path)["conversations"] if row["kind"] == "jms"]
     got = {
         entry["jms_correlation_id"].removeprefix("ID:"): key_of(entry)
         for entry in events(log, "received")
@@ -316,7 +318,7 @@ def test_requests_have_the_replies_that_the_program_got(openmq: Path) -> None:
 
 def test_administration_is_requests_and_replies(openmq: Path) -> None:
     path = openmq / "admin.pcap"
-    found = told(path)
+    found = tables_of(path)
     assert len(found["sessions"]) == len(events(client_log(path), "imqcmd")) == 11
     assert {row["user"] for row in found["sessions"]} == {"admin"}
     jms = [row for row in found["conversations"] if row["kind"] == "jms"]
@@ -329,7 +331,7 @@ def test_dead_messages_come_from_their_queue(openmq: Path) -> None:
     path = openmq / "deadletters.pcap"
     said = by(events(client_log(path), "received"), "who")
     dead = {key_of(entry) for entry in said.pop("dmq")}
-    rows = by(told(path)["deliveries"], "dead_reason")
+    rows = by(tables_of(path)["deliveries"], "dead_reason")
     assert {row["message_key"] for row in rows["EXPIRED"]} == dead and len(dead) == 5
     (rest,) = said.values()
     assert {row["message_key"] for row in rows[None]} == {key_of(entry) for entry in rest}
@@ -337,7 +339,7 @@ def test_dead_messages_come_from_their_queue(openmq: Path) -> None:
 
 def test_messages_come_through_the_broker_that_took_them(openmq: Path) -> None:
     path = openmq / "cluster.pcap"
-    found = told(path)
+    found = tables_of(path)
     home = {row["client"]: row["server"] for row in found["sessions"]}
     assert len(home) == 2
     for row in found["deliveries"]:
@@ -362,7 +364,7 @@ def test_connections_can_be_dealt_out(openmq: Path, scenario: str, seed: int) ->
         for stream, key in keys.items()
     ]
     dealt = run_dealt(CHAIN, [*streams, *rows], seed)
-    for table, expected in told(path).items():
+    for table, expected in tables_of(path).items():
         found = [{name: row.get(name) for name in TABLE_COLUMNS[table]} for row in dealt[table]]
         assert sorted(found, key=repr) == sorted(expected, key=repr), table
 
@@ -371,7 +373,7 @@ def test_connections_can_be_dealt_out(openmq: Path, scenario: str, seed: int) ->
 def test_the_needed_columns_are_enough(openmq: Path, scenario: str) -> None:
     path = openmq / f"{scenario}.pcap"
     rows = [{name: row[name] for name in NEEDED if name in row} for row in packets(path)]
-    assert derive_tables(rows, ended(path)).tables == told(path)
+    assert derive_tables(rows, ended(path)).tables == tables_of(path)
 
 
 @pytest.mark.parametrize("scenario", ["requests", "transactions"])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.layers.jmq.make import CLIENT, Talk, address_bytes
-from tests.layers.jmq.told import only, rules
+from tests.layers.jmq.tables import only, rules
 from wireyard.formats.base import Row
 from wireyard.layers.jmq import sequences
 from wireyard.layers.jmq.chain import derive_tables

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from tests.layers.jmq.make import Talk
-from tests.layers.jmq.told import only, rules, verdicts
+from tests.layers.jmq.tables import only, rules, verdicts
 from wireyard.layers.jmq.chain import derive_tables
 from wireyard.layers.jmq.walk import Walk
 
@@ -34,15 +34,15 @@ def test_a_transaction_decides_about_what_is_in_it(end: str, outcome: str) -> No
     assert only(talk.tables()["transactions"])["outcome"] == "open"
     reply = "ROLLBACK_REPLY" if outcome == "rolled_back" else ""
     talk.request(end, JMQTransactionID=one, reply=reply)
-    told = talk.tables()
-    assert verdicts(told) == [outcome]
-    row = only(told["transactions"])
+    tables = talk.tables()
+    assert verdicts(tables) == [outcome]
+    row = only(tables["transactions"])
     assert (row["transaction_id"], row["client"]) == (one, "10.0.0.9:50000")
     assert (row["outcome"], row["sent"], row["acknowledged"]) == (outcome, 1, 1)
     assert (row["begun_frame"], row["ended_frame"]) == (start["frame"], talk.rows[-1]["frame"])
     assert row["ended_ns"] > row["begun_ns"]
-    assert only(told["deliveries"])["transaction_id"] == one
-    assert not rules(told)
+    assert only(tables["deliveries"])["transaction_id"] == one
+    assert not rules(tables)
 
 
 def test_a_rollback_that_wants_no_reply_is_one_at_once() -> None:
@@ -57,22 +57,22 @@ def test_what_was_refused_is_not_in_a_transaction() -> None:
     talk.request("TEXT_MESSAGE", 500, reply="SEND_REPLY", transaction_id=one)
     delivered = talk.deliver(talk.send(), 7)
     talk.acknowledge(delivered, status=410, transaction_id=one)
-    told = talk.tables()
-    row = only(told["transactions"])
+    tables = talk.tables()
+    row = only(tables["transactions"])
     assert (row["sent"], row["acknowledged"]) == (0, 0)
-    assert verdicts(told) == ["held"] and only(told["deliveries"])["transaction_id"] is None
+    assert verdicts(tables) == ["held"] and only(tables["deliveries"])["transaction_id"] is None
 
 
 def test_a_dropped_connection_rolls_back() -> None:
     talk, one = begun()
     talk.acknowledge(talk.deliver(talk.send(), 7), transaction_id=one)
-    told = talk.tables(dropped=True)
-    assert verdicts(told) == ["rolled_back"]
-    assert only(told["transactions"])["outcome"] == "rolled_back"
+    tables = talk.tables(dropped=True)
+    assert verdicts(tables) == ["rolled_back"]
+    assert only(tables["transactions"])["outcome"] == "rolled_back"
     talk.ask("COMMIT_TRANSACTION", JMQTransactionID=one)
-    told = talk.tables(dropped=True)
-    assert verdicts(told) == ["in_transaction"]  # nothing tells whether the commit came through
-    assert only(told["transactions"])["outcome"] == "open"
+    tables = talk.tables(dropped=True)
+    assert verdicts(tables) == ["in_transaction"]  # nothing tells whether the commit came through
+    assert only(tables["transactions"])["outcome"] == "open"
 
 
 def test_a_refused_commit_is_none() -> None:
@@ -80,8 +80,8 @@ def test_a_refused_commit_is_none() -> None:
     talk.request("COMMIT_TRANSACTION", 500, JMQTransactionID=one)
     assert only(talk.tables()["transactions"])["outcome"] == "open"
     talk.request("COMMIT_TRANSACTION", JMQTransactionID=one)
-    told = talk.tables()
-    assert only(told["transactions"])["outcome"] == "committed" and not rules(told)
+    tables = talk.tables()
+    assert only(tables["transactions"])["outcome"] == "committed" and not rules(tables)
 
 
 def test_a_commit_may_begin_the_next() -> None:
@@ -102,9 +102,9 @@ def test_what_is_over_is_over() -> None:
     talk.request("COMMIT_TRANSACTION", JMQTransactionID=one)
     talk.send(transaction_id=one)
     talk.request("COMMIT_TRANSACTION", 404, JMQTransactionID=one)
-    told = talk.tables()
-    assert set(rules(told)) == {"transaction_over"}
-    row = only(told["transactions"])
+    tables = talk.tables()
+    assert set(rules(tables)) == {"transaction_over"}
+    row = only(tables["transactions"])
     assert (row["outcome"], row["sent"]) == ("committed", 0)
 
 
@@ -131,9 +131,9 @@ def test_xa_transactions(names: tuple[str, ...], outcome: str) -> None:
     xa(talk, "START_TRANSACTION")
     talk.send(transaction_id=9)
     xa(talk, *names)
-    told = talk.tables()
-    row = only(told["transactions"])
-    assert (row["outcome"], row["sent"]) == (outcome, 1) and not rules(told)
+    tables = talk.tables()
+    row = only(tables["transactions"])
+    assert (row["outcome"], row["sent"]) == (outcome, 1) and not rules(tables)
     begun = next(one for one in talk.rows if one["packet_type_name"] == "START_TRANSACTION_REPLY")
     assert row["begun_frame"] == begun["frame"]
 
@@ -162,6 +162,6 @@ def test_a_prepared_transaction_outlives_its_connection() -> None:
     ended = {(talk.source, talk.stream(True))}
     assert verdicts(derive_tables(talk.rows + other.rows, ended).tables) == ["in_transaction"]
     xa(other, "COMMIT_TRANSACTION")
-    told = derive_tables(talk.rows + other.rows, ended).tables
-    assert verdicts(told) == ["committed"] and not rules(told)
-    assert only(told["transactions"])["client"] == "10.0.0.9:50000"
+    tables = derive_tables(talk.rows + other.rows, ended).tables
+    assert verdicts(tables) == ["committed"] and not rules(tables)
+    assert only(tables["transactions"])["client"] == "10.0.0.9:50000"

@@ -87,7 +87,7 @@ def test_every_cell_of_a_will(state: str, event: str) -> None:
     cell = WILL[state, event]
     assert cell.rule is None
     assert cell.state in WILL.states
-    assert (cell.effect is not None) <= (cell.state == "none"), "what is told is over"
+    assert (cell.effect is not None) <= (cell.state == "none"), "what has an effect is over"
     if state == "none" and event != "connected":
         assert cell == WILL["none", "back"]
 

@@ -91,8 +91,8 @@ def test_tables_are_closed(table: Table) -> None:
 
 
 def test_every_fact_has_a_meaning() -> None:
-    told = {cell.effect for table in TABLES for cell in table.values()}
-    assert told - {None} | {"in_flight"} == FACTS.keys()
+    effects = {cell.effect for table in TABLES for cell in table.values()}
+    assert effects - {None} | {"in_flight"} == FACTS.keys()
 
 
 def facts_of(table: Table, *events: str) -> list[str | None]:

@@ -111,8 +111,8 @@ def test_sent_and_resent(scenario: Scenario) -> None:
 
 
 def test_completed(scenario: Scenario) -> None:
-    """A message is complete exactly where its client was told so."""
-    told = {event["who"] for event in scenario.log if event["event"] == "publish_complete"}
+    """A message is complete exactly where its client logged that."""
+    completed = {event["who"] for event in scenario.log if event["event"] == "publish_complete"}
     complete, at_qos_0 = Counter[str](), Counter[str]()
     for event in scenario.log:
         complete[event["who"]] += event["event"] == "publish_complete"
@@ -121,9 +121,9 @@ def test_completed(scenario: Scenario) -> None:
     ours = Counter(
         who
         for who, one, _ in sent(scenario)
-        if one.qos and (one.accepted or one.refused) and who in told
+        if one.qos and (one.accepted or one.refused) and who in completed
     )
-    assert ours == Counter({who: complete[who] - at_qos_0[who] for who in told})
+    assert ours == Counter({who: complete[who] - at_qos_0[who] for who in completed})
 
 
 def received(scenario: Scenario) -> Iterator[tuple[Row, bytes]]:
@@ -288,7 +288,7 @@ def test_conversations(scenario: Scenario) -> None:
 
 
 def test_in_flight_at_every_cut(scenario: Scenario) -> None:
-    """A client that was cut had in flight what it had not been told to be complete.
+    """A client that was cut had in flight what it had not logged as complete.
 
     The wire may know more: an acknowledgement that arrived and was not read. Those come again.
     """

@@ -101,10 +101,10 @@ def test_a_connection_goes_by_its_client_id() -> None:
 
 def test_a_client_id_that_the_broker_assigns() -> None:
     assigned = (("assigned_client_identifier", "auto-1"),)
-    for told in ("", "mine"):
+    for client_id in ("", "mine"):
         capture = Capture(5)
-        capture.connect(told, said=assigned)
-        capture.ping(told)
+        capture.connect(client_id, said=assigned)
+        capture.ping(client_id)
         assert keys_of(capture) == {(SOURCE, SERVER, "auto-1")}
         (session,) = tables_of(capture)["sessions"]
         assert session["client_id"] == "auto-1"

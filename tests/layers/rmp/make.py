@@ -39,7 +39,7 @@ def layer(
     first_number: int = 0xFFF0,
     **limits: Any,
 ) -> MessagingLayer:
-    """Return a layer on one ring, which has told its view if there are members."""
+    """Return a layer on one ring, which has given its view if there are members."""
     made = MessagingLayer(ME, first_number=first_number, limits=Limits(**limits))
     made.add_ring(RING, max_packet_bytes)
     if members is not None:

@@ -124,9 +124,9 @@ def test_p4_a_message_for_a_layer_that_is_not_there_is_dropped_alone() -> None:
         receive(at, b"\x00\x82\x00\x01a\x00\x00b", now=now)
     found = events(at)
     assert [event.data for event in found if isinstance(event, Delivered)] == [b"b"] * 4
-    # Told at most once a second, so that a peer cannot fill a log.
-    told = [event for event in found if isinstance(event, UnknownLayer)]
-    assert told == [UnknownLayer(RING, YOU, 2, 1), UnknownLayer(RING, YOU, 2, 3)]
+    # Reported at most once a second, so that a peer cannot fill a log.
+    unknown = [event for event in found if isinstance(event, UnknownLayer)]
+    assert unknown == [UnknownLayer(RING, YOU, 2, 1), UnknownLayer(RING, YOU, 2, 3)]
     assert at.dropped == {Drop.UNKNOWN_LAYER: 4}
     at.register_layer(2)
     receive(at, b"\x00\x02a")

@@ -1,4 +1,4 @@
-"""The simulated ring itself: repeatable, ordered where it has to be, wrong where it is told to."""
+"""The simulated ring itself: repeatable, ordered where it has to be, faulty where it is set to."""
 
 from __future__ import annotations
 
