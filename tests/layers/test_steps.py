@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.layers.dealing import run_dealt
+from tests.layers.partitioned import run_partitioned
 from wireyard.layers.jmq.chain import CHAIN as JMS
 from wireyard.layers.mqtt.derive import CHAIN as MQTT
 from wireyard.layers.stages import Chain, Dropped, Fact, Found, KeyedRecord, run_chain
@@ -69,9 +69,9 @@ def test_notes_are_for_steps_behind(step: str) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_the_order_of_keys_says_nothing(seed: int) -> None:
     chain = {name: step for name, step in THREE.items() if name != "split"}
-    dealt = run_dealt({"split": _quiet, **chain}, ROWS, seed)
-    assert sorted(row["numbers"] for row in dealt["counts"]) == COUNTS
-    assert sorted(row["numbers"] for row in dealt["ends"]) == ENDS
+    of_tasks = run_partitioned({"split": _quiet, **chain}, ROWS, seed)
+    assert sorted(row["numbers"] for row in of_tasks["counts"]) == COUNTS
+    assert sorted(row["numbers"] for row in of_tasks["ends"]) == ENDS
 
 
 def _quiet(rows: Iterator[dict[str, Any]]) -> Iterator[Found]:

@@ -169,11 +169,11 @@ def test_a_session_has_both_directions(spark: SparkSession, tmp_path: Path) -> N
 
 def test_a_capture_that_begins_in_the_middle(spark: SparkSession, tmp_path: Path) -> None:
     """The table of messages and the facts take the same streams for a client's."""
-    sent, handed = (mqtt_publish(4, topic=topic, payload=b"x" * 30) for topic in ("up", "down"))
+    sent, received = (mqtt_publish(4, topic=topic, payload=b"x" * 30) for topic in ("up", "down"))
     clear = both_ways(PUBLISH + b"\xc0\x00", PUBLISH, (5001, 5000))
-    known = both_ways(sent, handed, (5002, 5000))
-    opened = both_ways(sent, handed, (5003, 5004))
-    unknown = both_ways(sent, handed, (5005, 5006))
+    known = both_ways(sent, received, (5002, 5000))
+    opened = both_ways(sent, received, (5003, 5004))
+    unknown = both_ways(sent, received, (5005, 5006))
     frames = [*clear[2:], *known[2:], *opened, *unknown[2:]]
     path = tmp_path / "a.pcap"
     path.write_bytes(pcap([Packet(frame) for frame in frames]))

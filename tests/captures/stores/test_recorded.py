@@ -106,17 +106,16 @@ def golden(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Store
 def wire(shared: Path, scenario: str) -> tuple[dict[str, Row], dict[str, Row]]:
     """Return the messages of a scenario as the broker's classes read them, by message id.
 
-    Those that a client sent, as the first sighting of each is, and those that the broker handed
-    out.
+    Those that a client sent, as the first sighting of each is, and those that the broker delivered.
     """
     sent: dict[str, Row] = {}
-    handed: dict[str, Row] = {}
+    delivered: dict[str, Row] = {}
     with gzip.open(shared / f"captures/openmq/{scenario}.packets.jsonl.gz", "rt") as lines:
         for row in map(json.loads, lines):
             if row["format"] == "jmq" and 1 <= row["packet_type"] <= MOST_MESSAGE_TYPE:
-                found = handed if row["sys_message_id"] in sent else sent
+                found = delivered if row["sys_message_id"] in sent else sent
                 found.setdefault(row["sys_message_id"], row)
-    return sent, handed
+    return sent, delivered
 
 
 def test_the_golden_store_is_whole(golden: list[StoreFile]) -> None:
@@ -132,14 +131,14 @@ def test_the_golden_store_is_whole(golden: list[StoreFile]) -> None:
     }
 
 
-def test_what_was_handed_out_is_delivered(golden: list[StoreFile], shared: Path) -> None:
+def test_what_the_broker_delivered_is_marked_so(golden: list[StoreFile], shared: Path) -> None:
     """The program took half of them; the other half had reached its client when it ended."""
     (drops,) = (file for file in golden if file.destination == "Q:wy_drop")
     found = [packet for row in record_rows(drops) for packet in row["packets"]]
     states = [[one["state"] for one in packet["consumers"]] for packet in found]
     assert states == [["delivered"]] * 20
-    sent, handed = wire(shared, "drops")
-    assert {packet["sys_message_id"] for packet in found} == set(sent) == set(handed)
+    sent, delivered = wire(shared, "drops")
+    assert {packet["sys_message_id"] for packet in found} == set(sent) == set(delivered)
 
 
 @pytest.mark.parametrize(

@@ -134,30 +134,30 @@ def derive_in_parts(tables: Tables, ended: Ended, parts: int) -> dict[str, list[
         first.append(columns.follow_connections(chosen, ended))
         keep(first[-1].facts)
 
-    def dealt(phase: str, *records: Any) -> list[list[pa.Table]]:
-        return _dealt(phase, [_plain(table) for table in records], parts)
+    def in_parts(phase: str, *records: Any) -> list[list[pa.Table]]:
+        return _in_parts(phase, [_plain(table) for table in records], parts)
 
     def together(name: str) -> pa.Table:
         return pa.concat_tables([_plain(getattr(one, name)) for one in first])
 
     sendings, deliveries, relays = map(together, ("sendings", "deliveries", "relays"))
     after = []
-    for use, sending, delivery in dealt("transactions", together("uses"), sendings, deliveries):
+    for use, sending, delivery in in_parts("transactions", together("uses"), sendings, deliveries):
         after.append(columns.follow_transactions(use, sending, delivery))
         keep(after[-1].facts)
     sendings = pa.concat_tables([_plain(one.sendings) for one in after])
     deliveries = pa.concat_tables([_plain(one.deliveries) for one in after])
     messages = []
-    for records in dealt("messages", sendings, deliveries, relays):
+    for records in in_parts("messages", sendings, deliveries, relays):
         joined = columns.join_messages(*records)
         keep({"deliveries": joined.deliveries})
         messages.append(_plain(joined.messages))
-    for (records,) in dealt("conversations", pa.concat_tables(messages)):
+    for (records,) in in_parts("conversations", pa.concat_tables(messages)):
         keep({"conversations": columns.match_replies(records)[0]})
-    for (runs,) in dealt("numbers", together("runs")):
+    for (runs,) in in_parts("numbers", together("runs")):
         keep({"violations": columns.find_gaps(runs)})
     several = []
-    for records in dealt("hops", sendings, deliveries, relays):
+    for records in in_parts("hops", sendings, deliveries, relays):
         seen = columns.order_hops(*records)
         keep({"hops": seen.hops})
         several += list(columns.records_of(*seen.records))
@@ -165,7 +165,7 @@ def derive_in_parts(tables: Tables, ended: Ended, parts: int) -> dict[str, list[
     return rows
 
 
-def _dealt(phase: str, records: list[pa.Table], parts: int) -> list[list[pa.Table]]:
+def _in_parts(phase: str, records: list[pa.Table], parts: int) -> list[list[pa.Table]]:
     keys = [columns.partition_keys(phase, table) for table in records]
     return [
         [

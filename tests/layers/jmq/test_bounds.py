@@ -111,8 +111,8 @@ def alive() -> int:
     return sum(str(type(one).__module__).startswith(HOME) for one in gc.get_objects())
 
 
-def handed_over(talk: Talk, messages: int) -> Iterator[Row]:
-    """Yield messages, sent and handed over and acknowledged one after the other."""
+def delivered(talk: Talk, messages: int) -> Iterator[Row]:
+    """Yield messages, sent, delivered and acknowledged one after the other."""
     yield from talk.rows
     for _ in range(messages):
         del talk.rows[:]
@@ -130,7 +130,7 @@ def broken_up(talk: Talk, packets: int) -> Iterator[Row]:
         yield row | {"sequence": row["sequence"] + 2 * number}
 
 
-@pytest.mark.parametrize(("follow", "many"), [(handed_over, 8_000), (broken_up, 30_000)])
+@pytest.mark.parametrize(("follow", "many"), [(delivered, 8_000), (broken_up, 30_000)])
 def test_what_is_over_is_not_held(follow: Callable[[Talk, int], Iterator[Row]], many: int) -> None:
     """A connection's facts and notes leave as they become final, however long it lasts."""
     others = alive()

@@ -188,7 +188,7 @@ def test_a_consumer_that_was_refused_is_none() -> None:
     assert rules(talk.tables()) == ["unknown_consumer"]
 
 
-def test_a_message_is_not_handed_over_while_it_is_held() -> None:
+def test_a_message_is_not_delivered_again_while_it_is_held() -> None:
     talk, (one, _, _) = held()
     talk.deliver(one, 7)
     tables = talk.tables()

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.layers.dealing import run_dealt
 from tests.layers.jmq.make import MS, Talk, block
 from tests.layers.jmq.recorded import Rows, client_log, packets, tables_of
 from tests.layers.jmq.test_joins import relayed
+from tests.layers.partitioned import run_partitioned
 from wireyard.formats.base import Row
 from wireyard.layers.endpoints import connection_of
 from wireyard.layers.jmq import hops as module
@@ -427,5 +427,5 @@ def test_the_order_of_keys_says_nothing(examples: Path, seed: int) -> None:
     ]
     keyed = [(connection_of(row), row) for row in rows]
     expected = run_chain(CHAIN, keyed).tables["hops"]
-    dealt = run_dealt(CHAIN, keyed, seed)["hops"]
-    assert sorted(map(repr, dealt)) == sorted(map(repr, expected)) and len(expected) > 200
+    of_tasks = run_partitioned(CHAIN, keyed, seed)["hops"]
+    assert sorted(map(repr, of_tasks)) == sorted(map(repr, expected)) and len(expected) > 200

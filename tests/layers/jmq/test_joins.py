@@ -95,7 +95,7 @@ def test_a_request_does_not_answer_itself() -> None:
     assert pairs(talk) == [(request, None)]
 
 
-def test_a_reply_that_was_only_seen_when_it_was_handed_over() -> None:
+def test_a_reply_that_was_only_seen_when_it_was_delivered() -> None:
     talk = Talk().login()
     talk.consumer(7)
     request = talk.send(reply_to=TEMPORARY)

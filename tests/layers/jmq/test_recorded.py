@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.layers.dealing import run_dealt
 from tests.layers.jmq.recorded import SCENARIOS, client_log, ended, packets, tables_of
+from tests.layers.partitioned import run_partitioned
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import MESSAGE_TYPES
 from wireyard.layers.endpoints import connection_of
@@ -106,27 +106,29 @@ def test_every_message_was_received_as_often_as_the_program_says(
 
 @pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name != "admin"])
 def test_every_receiver_is_some_consumers(openmq: Path, scenario: str) -> None:
-    """Consumers can be dealt to the receivers of the log so that each has what it received."""
+    """Consumers can be assigned to the receivers of the log so that each has what it received."""
     path = openmq / f"{scenario}.pcap"
     wanted = {
         who: Counter(map(seen_by_program, entries))
         for who, entries in by(events(client_log(path), "received"), "who").items()
     }
-    handed = [Counter(map(seen_on_wire, rows)) for rows in by(taken(path), "consumer_id").values()]
+    delivered = [
+        Counter(map(seen_on_wire, rows)) for rows in by(taken(path), "consumer_id").values()
+    ]
     if scenario == "drops":  # The program ended with half of it unread.
-        (whole,) = handed
+        (whole,) = delivered
         (read,) = wanted.values()
         assert read < whole and (read.total(), whole.total()) == (10, 20)
         return
-    assert deal(handed, list(wanted.values()))
+    assert can_assign(delivered, list(wanted.values()))
 
 
-def deal(handed: list[Counter[Seen]], wanted: list[Counter[Seen]]) -> bool:
-    if not handed:
+def can_assign(delivered: list[Counter[Seen]], wanted: list[Counter[Seen]]) -> bool:
+    if not delivered:
         return not any(wanted)
-    first, *rest = handed
+    first, *rest = delivered
     return any(
-        deal(rest, [*wanted[:at], one - first, *wanted[at + 1 :]])
+        can_assign(rest, [*wanted[:at], one - first, *wanted[at + 1 :]])
         for at, one in enumerate(wanted)
         if first <= one
     )
@@ -143,7 +145,7 @@ def test_every_message_from_a_broker_is_a_delivery(openmq: Path, scenario: str) 
     path = openmq / f"{scenario}.pcap"
     found = tables_of(path)
     servers = {row["server"] for row in found["sessions"]}
-    handed = {
+    delivered = {
         (row["stream"], row["offset"])
         for row in packets(path)
         if row["format"] == "jmq"
@@ -151,8 +153,8 @@ def test_every_message_from_a_broker_is_a_delivery(openmq: Path, scenario: str) 
         and row["stream"].partition(">")[0] in servers
     }
     assert [(row["stream"], row["offset"]) for row in found["deliveries"]].sort() is None
-    assert {(row["stream"], row["offset"]) for row in found["deliveries"]} == handed
-    assert len(found["deliveries"]) == len(handed)
+    assert {(row["stream"], row["offset"]) for row in found["deliveries"]} == delivered
+    assert len(found["deliveries"]) == len(delivered)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -218,7 +220,7 @@ def test_what_was_sent_in_a_transaction_that_was_rolled_back_went_nowhere(openmq
         walk.observe(row)
     sent = {one.message_key: one.transaction_id for one in walk.output.sendings}
     outcomes = {row["transaction_id"]: row for row in tables_of(path)["transactions"]}
-    handed = {row["message_key"] for row in tables_of(path)["deliveries"]}
+    delivered = {row["message_key"] for row in tables_of(path)["deliveries"]}
     for who, entries in by(events(log, "sent"), "who").items():
         keys = {key_of(entry) for entry in entries}
         (transaction,) = {sent[key] for key in keys}
@@ -228,9 +230,9 @@ def test_what_was_sent_in_a_transaction_that_was_rolled_back_went_nowhere(openmq
         assert row["outcome"] == ("rolled_back" if rolled_back else "committed"), who
         assert row["sent"] == len(keys)
         if rolled_back:
-            assert not keys & handed
+            assert not keys & delivered
         elif who.startswith("tx"):
-            assert keys <= handed
+            assert keys <= delivered
 
 
 @pytest.mark.parametrize(("scenario", "who"), [("transactions", "txc"), ("cluster", "b2_tx")])
@@ -353,7 +355,7 @@ def test_messages_come_through_the_broker_that_took_them(openmq: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_connections_can_be_dealt_out(openmq: Path, scenario: str, seed: int) -> None:
+def test_connections_can_be_partitioned(openmq: Path, scenario: str, seed: int) -> None:
     """Every key alone, in any order: the steps make the same tables of them."""
     path = openmq / f"{scenario}.pcap"
     rows = [(connection_of(row), row) for row in packets(path)]
@@ -363,9 +365,9 @@ def test_connections_can_be_dealt_out(openmq: Path, scenario: str, seed: int) ->
         (key, {"source": stream[0], "stream": stream[1], "ended": stream in ended(path)})
         for stream, key in keys.items()
     ]
-    dealt = run_dealt(CHAIN, [*streams, *rows], seed)
+    of_tasks = run_partitioned(CHAIN, [*streams, *rows], seed)
     for table, expected in tables_of(path).items():
-        found = [{name: row.get(name) for name in TABLE_COLUMNS[table]} for row in dealt[table]]
+        found = [{name: row.get(name) for name in TABLE_COLUMNS[table]} for row in of_tasks[table]]
         assert sorted(found, key=repr) == sorted(expected, key=repr), table
 
 

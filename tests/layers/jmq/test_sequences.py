@@ -65,7 +65,7 @@ def test_numbers_go_on_behind_the_largest() -> None:
 
 
 @given(st.data())
-def test_what_is_missing_is_found_however_it_was_dealt(data: st.DataObject) -> None:
+def test_what_is_missing_is_found_however_it_was_partitioned(data: st.DataObject) -> None:
     """Whatever connection each packet went to: a number is missing if one connection spans it."""
     last = data.draw(st.integers(2, 40))
     lost = data.draw(st.sets(st.integers(1, last)))

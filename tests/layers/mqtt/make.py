@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tests.layers.dealing import run_dealt
+from tests.layers.partitioned import run_partitioned
 from wireyard.formats.mqtt import FORMAT, layout
 from wireyard.formats.mqtt.control import CONTROL_PACKETS
 from wireyard.formats.mqtt.filters import Filter
@@ -233,7 +233,7 @@ def tables_of(capture: Capture) -> dict[str, list[Row]]:
     assert not dropped
     columns = by_columns(capture.rows, capture.streams)
     assert without_nulls(columns) == without_nulls(tables)
-    of_tasks = run_dealt(CHAIN, dealt(capture.rows, capture.streams), seed=len(capture.rows))
+    of_tasks = run_partitioned(CHAIN, dealt(capture.rows, capture.streams), seed=len(capture.rows))
     assert unordered(of_tasks) == unordered(tables)
     for name, rows in tables.items():
         known = {column.name for column in TABLES[name]}

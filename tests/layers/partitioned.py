@@ -1,4 +1,4 @@
-"""A chain of steps run as tasks run it: keys in any order, records packed in between."""
+"""A chain of stages run as tasks run it: keys in any order, records packed in between."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from wireyard.layers.stages import Chain, Dropped, Fact, Key, KeyedRecord
 Rows = dict[str, list[Row]]
 
 
-def run_dealt(chain: Chain, packets: Iterable[tuple[Key, Row]], seed: int) -> Rows:
-    """Return the facts of a chain, the keys of every step shuffled."""
+def run_partitioned(chain: Chain, packets: Iterable[tuple[Key, Row]], seed: int) -> Rows:
+    """Return the facts of a chain, the keys of every stage shuffled."""
     dice = random.Random(seed)
     first, *rest = chain
     records: dict[str, dict[Key, list[tuple[Any, bytes]]]] = defaultdict(lambda: defaultdict(list))
