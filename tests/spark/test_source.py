@@ -241,7 +241,15 @@ def test_tasks_fail_with_the_reason_in_one_line(
     last = str(caught.value).strip().splitlines()[-1]
     assert reason in last
     assert str(folder / name) in last or "column" in last
-    assert load("broken.jmq.gz", ignoreCorruptFiles=True).count() >= 0
+
+
+def test_a_file_that_breaks_off_is_left_out_when_asked(spark: SparkSession, tmp_path: Path) -> None:
+    whole, broken = tmp_path / "all.jmq", tmp_path / "broken.jmq.gz"
+    whole.write_bytes(STREAM)
+    broken.write_bytes(gzip.compress(STREAM)[:-400])
+    asked = spark.read.format("wireyard").options(protocol="jmq", ignoreCorruptFiles=True)
+    found = plain(asked.load(str(tmp_path)).toArrow())
+    assert found == read(whole)
 
 
 # --- workers --------------------------------------------------------------------------------

@@ -204,7 +204,7 @@ def test_any_bytes_are_a_packet_or_a_reported_error(tail: bytes) -> None:
         row, error = read_row(data)
         assert isinstance(row, dict)
         if error is None:
-            assert encode(decode(data))
+            assert encode(decode(data)) == data
         else:
             assert 0 <= error.offset <= len(data)
             with pytest.raises(type(error)):

@@ -120,7 +120,9 @@ def test_qos_2_as_it_should_be() -> None:
 
 
 def test_a_packet_identifier_is_used_again() -> None:
-    assert facts_of(SENDER, "publish_1", "puback", "publish_2", "pubrec", "pubrel", "pubcomp")
+    again = ("publish_1", "puback", "publish_2", "pubrec", "pubrel", "pubcomp")
+    over = ["sent", "acknowledged", "sent", "received", "released", "acknowledged"]
+    assert facts_of(SENDER, *again) == over
     assert facts_of(SENDER, "publish_2", "pubrec_error", "publish_1") == ["sent", "refused", "sent"]
     assert rules_of(SENDER, "publish_2", "pubrec", "publish_1") == ["id_in_use"]
 
