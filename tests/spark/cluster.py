@@ -24,7 +24,7 @@ __all__ = ["CONF", "kill_one", "pids", "standalone"]
 _CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 _DEPLOY = "org.apache.spark.deploy"
 _HOST = "127.0.0.1"
-_WAIT_S = 60.0
+_WAIT_S = 180.0
 CONF = {
     "spark.driver.host": _HOST,
     "spark.driver.bindAddress": _HOST,

@@ -44,7 +44,7 @@ def s3() -> Iterator[None]:
             patched.setenv("AWS_ACCESS_KEY_ID", "testing")
             patched.setenv("AWS_SECRET_ACCESS_KEY", "testing")
             patched.setenv("AWS_DEFAULT_REGION", "us-east-1")
-            until = time.monotonic() + 60
+            until = time.monotonic() + 180
             while True:
                 with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
                     break
