@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from wireyard.arena import Arena, BatchLayout, Shape, Source
+from wireyard.arena import Arena, BatchLayout, Shape, Source, room
 from wireyard.schema import arrow_type
 
 KINDS = ("int32", "int64", "bool", "string", "binary", "error", "items", "int32s", "filters",
@@ -23,9 +23,9 @@ SOURCES: dict[str, list[Source]] = {
 }
 
 
-def filled(layout: BatchLayout, rows: int, room: int = 0) -> tuple[Arena, bytes]:
+def filled(layout: BatchLayout, rows: int, more: int = 0) -> tuple[Arena, bytes]:
     """Return an arena whose rows are null but for every third, and text of its own length."""
-    arena = Arena(layout, rows, rows, room)
+    arena = Arena(layout, rows, rows, more)
     arena.arrays["numbers"][1, :rows] = np.arange(rows)
     places = np.arange(rows)
     arena.arrays["bits"][2, : (rows + 7) // 8] = np.packbits(places % 3 == 0, bitorder="little")
@@ -58,7 +58,7 @@ def test_batches_have_what_was_filled_in(rows: int) -> None:
 
 def test_text_is_written_in_place() -> None:
     layout = BatchLayout(PLAIN, SHAPES, SOURCES)
-    arena, letters = filled(layout, 100, room=1000)
+    arena, letters = filled(layout, 100, more=1000)
     arena.rest[: len(letters)] = np.frombuffer(letters, np.uint8)
     arena.claim("letters", len(letters))
     check(arena.batch(), 100, letters)
@@ -156,3 +156,13 @@ def test_arrays_move_with_what_is_in_them() -> None:
     batch.validate(full=True)
     assert batch["number"].to_pylist() == [7 if row % 3 == 0 else None for row in range(100)]
     assert "".join(batch["text"].to_pylist()).encode() == letters
+
+
+@pytest.mark.parametrize("large_bytes", [0, 1 << 30])
+def test_large_arrays_lie_in_files(large_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wireyard.arena._LARGE_BYTES", large_bytes)
+    found = room((3, 5000), np.int32)
+    assert found.shape == (3, 5000) and found.dtype == np.int32
+    found[:] = np.arange(15_000).reshape(3, 5000)
+    assert found.sum() == sum(range(15_000))
+    assert isinstance(found.base, np.memmap) == (large_bytes == 0)

@@ -15,6 +15,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, repeat
+from tempfile import TemporaryFile
 from typing import Any, Final
 
 import numpy as np
@@ -23,7 +24,7 @@ import pyarrow as pa
 
 from wireyard.accelerate import I64, array, kernel, piece
 
-__all__ = ["Arena", "BatchLayout", "Shape", "Source", "claim_bytes", "pooled"]
+__all__ = ["Arena", "BatchLayout", "Shape", "Source", "claim_bytes", "pooled", "room"]
 
 Bytes = npt.NDArray[np.uint8]
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -37,6 +38,7 @@ _ROWS, _ENTRIES, _NONE, _UNKNOWN = range(4)
 """What is counted: rows, what their lists hold, nothing; nulls are left to Arrow to count."""
 _FIRST_SHARE: Final = 2.0
 """What is foreseen for each byte before there was a batch; what is not used is not touched."""
+_LARGE_BYTES: Final = 16 << 20
 _SPARE: Final = 8
 """What is foreseen is larger by this part than what was needed."""
 
@@ -149,6 +151,20 @@ def pooled(shape: int | tuple[int, ...], kind: npt.DTypeLike) -> npt.NDArray[Any
     size = math.prod(shape) if isinstance(shape, tuple) else shape
     data = pa.allocate_buffer(size * np.dtype(kind).itemsize)
     return np.frombuffer(data, kind).reshape(shape)
+
+
+def room(shape: int | tuple[int, ...], kind: npt.DTypeLike = np.int64) -> npt.NDArray[Any]:
+    """Return an array of undefined contents, of which a process may need very large ones.
+
+    A large one lies in a file that has no name, which the system may write out and read again as it
+    does with the pages of any file: a connection is put together and tracked as a whole, however
+    many packets it has.
+    """
+    size = math.prod(shape) if isinstance(shape, tuple) else shape
+    if size * np.dtype(kind).itemsize < _LARGE_BYTES:
+        return pooled(shape, kind)
+    with TemporaryFile() as file:
+        return np.asarray(np.memmap(file, kind, "w+", shape=shape))
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,11 @@ def test_random_connections(seed: int) -> None:
     assert rows > 1000
 
 
+def test_blocks_of_many_rows_are_read_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "_ROWS_TOGETHER", 2)
+    assert sum(check(make_capture(Random(seed), 30), {}) for seed in range(3)) > 100
+
+
 def test_connections_without_damage_are_read_together() -> None:
     found = open_captures([make_capture(Random(1), 600)])
     bundles = [one for _, one in found.readables if isinstance(one, StreamBundle)]

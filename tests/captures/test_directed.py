@@ -27,7 +27,9 @@ from tests.captures.make import (
 from tests.formats.mqtt.make import publish
 from tests.formats.rmp.make import MORE, message
 from tests.make import packet
+from wireyard.captures.directed import CapturedStream
 from wireyard.captures.inputs import open_input
+from wireyard.captures.stream import RUN_BYTES
 from wireyard.formats import get_format
 from wireyard.streams.plan import make_plan
 from wireyard.streams.scan import scan_stream, scan_streams
@@ -46,6 +48,24 @@ def shown(data: bytes, **options: Any) -> list[tuple[str, int, int]]:
         if before["stream"] == row["stream"]:
             assert before["offset"] + before["length"] == row["offset"]
     return [(row["status"], row["offset"], row["length"]) for row in rows]
+
+
+def test_a_window_has_few_of_the_smallest_segments() -> None:
+    """Their rows take many times their bytes; a packet of many segments is whole all the same."""
+    publishing = publish(4, topic="a", payload=bytes(100))
+    pieces = [(0, CONNECT)]
+    for data in (*[PUBLISH] * 40, *(bytes([one]) for one in publishing), *[PUBLISH] * 5):
+        pieces.append((pieces[-1][0] + len(pieces[-1][1]), data))
+    capture = open_input(io.BytesIO(one_way(pieces)))
+    (stream,) = capture.streams
+    assert isinstance(stream.opened, CapturedStream)
+    sizes = []
+    found = stream.opened.captured
+    for window in found.windows(0, found.size, 10 * RUN_BYTES):
+        sizes.append(window.stop - window.start)
+        window.start = window.stop
+    assert max(sizes[:4]) == len(CONNECT) + 9 * len(PUBLISH) and sum(sizes) == found.size
+    assert shown(one_way(pieces))[-6:-4] == [("ok", 296, 105), ("ok", 401, 7)]
 
 
 @pytest.mark.parametrize("payload", [5, 200, 20_000, 2_100_000])

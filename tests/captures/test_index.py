@@ -85,8 +85,8 @@ def test_places_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(range(256)) * 4096)
     starts = np.array([900_000, 5, 70_000, 5], np.int64)
-    data = map_places(str(path), starts, starts + np.array([10, 0, 5000, 3]))
+    data = map_places(str(path), [(starts, starts + np.array([10, 0, 5000, 3]))])
     assert data is not None and data[70_000:70_004].tolist() == [112, 113, 114, 115]
     none = np.empty(0, np.int64)
-    assert map_places(str(path), none, none) is not None
-    assert map_places(str(path), starts, starts + (1 << 20)) is None
+    assert map_places(str(path), [(none, none)]) is not None
+    assert map_places(str(path), [(starts, starts + 3), (starts, starts + (1 << 20))]) is None

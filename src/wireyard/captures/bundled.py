@@ -23,7 +23,7 @@ from wireyard.captures.connections import StreamTable
 from wireyard.captures.directed import CapturedStream
 from wireyard.captures.flows import Endpoint
 from wireyard.captures.merge_kernels import complete_rows
-from wireyard.captures.stream import Stream
+from wireyard.captures.stream import RUN_BYTES, Stream
 from wireyard.captures.tray import Tray
 from wireyard.formats import Format, get_format
 from wireyard.schema import as_array
@@ -81,7 +81,10 @@ class Plain:
             Those of `CapturedStream`.
         """
         rows = np.flatnonzero(self.there)
+        found = table.found[int(table.protocols[rows[0]])] if len(rows) else None
         sizes = table.sizes[rows]
+        if found is not None:
+            sizes = np.maximum(sizes, RUN_BYTES * np.diff(found.run_bounds)[table.sides[rows]])
         large = sizes > _MOST_BYTES
         window = even_bytes(int(sizes.sum()))
         window_of = np.cumsum(sizes) // window + np.cumsum(large)
@@ -89,14 +92,14 @@ class Plain:
         apart = np.diff(window_of) + np.diff(between) != 0
         apart |= large[1:] | large[:-1]
         bounds = [0, *(np.flatnonzero(apart) + 1).tolist(), len(rows)]
-        found: list[tuple[int, BundledStreams | CapturedStream]] = []
+        readables: list[tuple[int, BundledStreams | CapturedStream]] = []
         for start, stop in pairwise(bounds):
             if start < stop:
                 some = rows[start:stop]
                 bundle = BundledStreams(name, table, self, some, bytes_ahead, tray)
                 opened = bundle.streams()[0] if large[start] else bundle
-                found.append((int(some[0]), opened))
-        return found
+                readables.append((int(some[0]), opened))
+        return readables
 
 
 def find_plain(table: StreamTable) -> Plain | None:

@@ -61,6 +61,7 @@ A file has a batch for each share, one for what falls to all, and one for fragme
 _PAYLOAD: Final = pa.field("payload", pa.large_binary())
 """The captured bytes of each row, of remote captures."""
 _TALLY: Final = b"tally"
+_PLACE: Final = (Unit.START, Unit.CAPTURED)
 
 
 class IndexedExtent(NamedTuple):
@@ -135,21 +136,21 @@ def read_indexed(paths: Sequence[str], index: Sequence[IndexedExtent], share: Sh
     begun: list[tuple[str, int]] = []
     for number, path in enumerate(paths):
         begun.append((path, packets.count))
-        own = [_load(extent.path, share.part) for extent in index if extent.file == number]
+        own = [extent.path for extent in index if extent.file == number]
         if "://" in path:
-            for kept, payload in map(_with_payload, own):
+            for kept, payload in (_with_payload(_load(one, share.part)) for one in own):
                 files.append(payload)
                 reader.begin(payload)
                 reader.take(_headers(kept, packets.count, packets.base))
             continue
-        starts, captured = np.concatenate([_places(kept) for kept in own], axis=1)
-        data = map_places(path, starts, starts + captured)
+        # Headers of one extent at a time: a share may be a connection of millions of packets.
+        data = map_places(path, (_places(_load(one, share.part, _PLACE)) for one in own))
         if data is None:
             raise SourceError(f"{path}: cannot be read, or is another file than before")
         files.append(data)
         reader.begin(data)
-        for kept in own:
-            reader.take(_headers(kept, packets.count, packets.base))
+        for one in own:
+            reader.take(_headers(_load(one, share.part), packets.count, packets.base))
     return put_together(reader, begun, files)
 
 
@@ -217,14 +218,13 @@ def _with_payload(kept: _Kept) -> tuple[_Kept, npt.NDArray[np.uint8]]:
     return kept._replace(units=placed[0], fragments=placed[1]), np.concatenate(contents)
 
 
-def _places(kept: _Kept) -> Grid:
-    """Return where the bytes begin that are needed of an extent, and how many they are."""
-    return np.stack(
-        [
-            np.concatenate([table.column(int(unit)).to_numpy() for table in kept[:2]])
-            for unit in (Unit.START, Unit.CAPTURED)
-        ]
+def _places(kept: _Kept) -> tuple[Ints, Ints]:
+    """Return where the bytes begin and end that are needed of an extent."""
+    starts, captured = (
+        np.concatenate([table[unit.name.lower()].to_numpy() for table in kept[:2]])
+        for unit in _PLACE
     )
+    return starts, starts + captured
 
 
 def _headers(kept: _Kept, first: int, base: int) -> Headers:
@@ -237,24 +237,27 @@ def _headers(kept: _Kept, first: int, base: int) -> Headers:
     """
     grid, fragmented = (_grid(table, first, base) for table in kept[:2])
     times_ns, fragment_times_ns = (table[_TIME].to_numpy() for table in kept[:2])
-    order = np.argsort(grid[Unit.RECORD], kind="stable")
+    records = grid[Unit.RECORD]
+    if (records[1:] < records[:-1]).any():  # those that fall to all stand behind the share's own
+        order = np.argsort(records, kind="stable")
+        grid, times_ns = grid[:, order], times_ns[order]
     frame_bytes = kept.fragments[_FRAME_BYTES].to_numpy().astype(np.int64)
-    taken = grid[:, order], times_ns[order]
-    return Headers(*taken, fragmented, fragment_times_ns, frame_bytes, kept.tally)
+    return Headers(grid, times_ns, fragmented, fragment_times_ns, frame_bytes, kept.tally)
 
 
-def _load(path: str, share: int) -> _Kept:
-    """Return what a share takes of an extent."""
+def _load(path: str, share: int, units: Sequence[Unit] = ()) -> _Kept:
+    """Return what a share takes of an extent, or some columns of it."""
     system, inner = filesystem(path)
+    options = pa.ipc.IpcReadOptions(included_fields=[*map(int, units)])
     with reading(path), system.open_input_file(inner) as source:
-        file = pa.ipc.open_file(source)
-        *units, fragments = (
+        file = pa.ipc.open_file(source, options=options)
+        *own, fragments = (
             file.get_batch(at) for at in (share, *range(file.num_record_batches)[-2:])
         )
         fates, frame_bytes, cut_bytes, endings = json.loads(file.schema.metadata[_TALLY])
     counts = np.array([fates, frame_bytes], np.int64)
     tally = Tally(counts[0], counts[1], cut_bytes, Counter(dict(endings)))
-    return _Kept(pa.Table.from_batches(units), pa.Table.from_batches([fragments]), tally)
+    return _Kept(pa.Table.from_batches(own), pa.Table.from_batches([fragments]), tally)
 
 
 def _grid(table: pa.Table, first: int, base: int) -> Grid:

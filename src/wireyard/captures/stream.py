@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +17,14 @@ from wireyard.captures.records import NO_TIME
 from wireyard.captures.tray import Tray
 from wireyard.streams.window import WINDOW_BYTES, Window, Windows
 
-__all__ = ["Content", "Runs", "Stream"]
+__all__ = ["RUN_BYTES", "Content", "Runs", "Stream"]
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
+
+RUN_BYTES: Final = 48
+"""What a run counts as at least where windows are filled: each mostly is a row or a few, and rows
+of acknowledgements, which have 4 bytes, take 60 times as much."""
 
 
 class Content(NamedTuple):
@@ -211,6 +215,8 @@ class Stream:
         reach = window_bytes
         while True:
             reached = min(start + reach, stop)
+            if reach == window_bytes:
+                reached = min(reached, self._behind_runs(start, window_bytes // RUN_BYTES))
             place = tray.take(reached - start)
             end = place + reached - start
             self._copy(start, reached, tray.data[place:end])
@@ -220,6 +226,12 @@ class Stream:
             # A window that moved nothing on holds the beginning of something larger.
             reach = window_bytes if window.start > place else reach * 2
             start += window.start - place
+
+    def _behind_runs(self, start: int, count: int) -> int:
+        """Return where the runs from an offset on are over, so many of them at most."""
+        offsets = self.runs.offsets
+        behind = int(offsets.searchsorted(start, "right")) - 1 + count
+        return int(offsets[behind]) if behind < len(offsets) else self.size
 
     def completed(self, starts: Ints, stops: Ints) -> tuple[Ints, Ints]:
         """Return when bytes were complete that lie in one piece each, as those of packets do.

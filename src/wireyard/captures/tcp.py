@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wireyard.arena import pooled
+from wireyard.arena import room
 from wireyard.captures.connections import Connections
 from wireyard.captures.merge_kernels import Run, gather_rows, group_rows, merge_rows, sort_rows
 from wireyard.captures.stream import Runs
@@ -120,9 +120,9 @@ class Placer:
         self, segments: Units, times_ns: Ints, conversation_count: int
     ) -> tuple[Shorts, Ints, npt.NDArray[np.uint8]]:
         """Return the side of each segment, its position there, and its `Verdict`."""
-        streams = pooled(len(segments), np.int32)
-        positions = pooled(len(segments), np.int64)
-        verdicts = pooled(len(segments), np.uint8)
+        streams = room(len(segments), np.int32)
+        positions = room(len(segments), np.int64)
+        verdicts = room(len(segments), np.uint8)
         new = np.full(max(conversation_count - len(self.latest), 0), NONE, np.int32)
         self.latest = np.concatenate([self.latest, new]) if len(self.latest) else new
         self._make_room(len(self) + len(new))
@@ -220,7 +220,7 @@ def _merge(
 ) -> tuple[Ints, Runs]:
     """Return where the runs of each stream begin, and the runs."""
     bounds = np.zeros(len(begins) + 2, np.int64)
-    order = pooled(len(segments), np.int64)
+    order = room(len(segments), np.int64)
     order = order[: group_rows(streams, taken.view(np.uint8), bounds, order)]
     bounds = bounds[:-1]
     unsorted = np.empty(len(begins), np.uint8)
@@ -228,10 +228,10 @@ def _merge(
         places = np.flatnonzero(np.repeat(unsorted, np.diff(bounds)))
         rows = np.sort(order[places])
         order[places] = rows[np.lexsort((rows, positions[rows], streams[rows]))]
-    pieces, count = pooled((len(Run), len(order)), np.int64), len(order)
+    pieces, count = room((len(Run), len(order)), np.int64), len(order)
     gather_rows(positions, segments.captured, segments.starts, segments.records, order, pieces)
     # No more memory is touched than there are runs.
-    runs, heap = pooled((len(Run), 2 * count), np.int64), pooled(count, np.int64)
+    runs, heap = room((len(Run), 2 * count), np.int64), room(count, np.int64)
     run_bounds = np.empty(len(begins) + 1, np.int64)
     found = merge_rows(pieces, order, bounds, begins, newest, heap, runs, run_bounds)
     return run_bounds, Runs(*runs[:, :found])

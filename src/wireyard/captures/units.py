@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wireyard.arena import pooled
+from wireyard.arena import room
 from wireyard.captures.flows import FlowTable
 from wireyard.captures.headers import Headers, PacketReader
 from wireyard.captures.layout import Unit
@@ -129,7 +129,8 @@ class UnitReader:
             new |= self.flows.has_port(first, share.port)
             self._wanted = np.concatenate([self._wanted, new])
             rows = self._wanted[flows >> 1]
-            grid, flows, times_ns = grid[:, rows], flows[rows], times_ns[rows]
+            if not rows.all():
+                grid, flows, times_ns = grid[:, rows], flows[rows], times_ns[rows]
         part = slice(self._count, self._count + len(flows))
         self._make_room(part.stop)
         known = {name: grid[unit] for name, unit in _FIELDS.items()}
@@ -142,5 +143,5 @@ class UnitReader:
         if most <= len(self._columns["times_ns"]):
             return
         for name, column in self._columns.items():
-            self._columns[name] = grown = pooled(2 * most, column.dtype)
+            self._columns[name] = grown = room(2 * most, column.dtype)
             grown[: self._count] = column[: self._count]

@@ -18,7 +18,7 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, MAP_SHARED, PAGESIZE, PROT_READ, mmap
 from pathlib import Path
@@ -86,23 +86,38 @@ def map_bytes(path: str, start: int = 0, stop: int | None = None) -> Bytes | Non
     return _map_ranges(path, lambda size: [(start, size if stop is None else min(stop, size))])
 
 
-def map_places(path: str, starts: Ints, stops: Ints) -> Bytes | None:
+def map_places(path: str, parts: Iterable[tuple[Ints, Ints]]) -> Bytes | None:
     """Return the bytes of a file as `map_bytes` does, of which only some places are looked at.
 
     None as well if the file ends before one of them does.
+
+    Parameters
+    ----------
+    parts
+        Where some of the places begin and end, one part of the file behind the other.
     """
+    behind = 0
+
+    def ranges(size: int) -> Iterator[tuple[int, int]]:
+        nonlocal behind
+        for starts, stops in parts:
+            behind = max(behind, int(stops.max(initial=0)))
+            yield from _page_ranges(starts, stops, size)
+
+    data = _map_ranges(path, ranges)
+    return data if data is not None and behind <= len(data) else None
+
+
+def _page_ranges(starts: Ints, stops: Ints, size: int) -> Iterator[tuple[int, int]]:
+    """Yield the pages that places of a file lie in; what is not far apart is asked for at once."""
     there = starts < stops
     firsts, lasts = starts[there] // PAGESIZE, (stops[there] - 1) // PAGESIZE
     order = np.argsort(firsts)
     firsts, lasts = firsts[order], np.maximum.accumulate(lasts[order])
-    # Pages that are not far apart are asked for at once.
     apart = firsts[1:] > lasts[:-1] + _NEAR_PAGES
     begins = firsts[np.r_[True, apart][: len(firsts)]] * PAGESIZE
     ends = (lasts[np.r_[apart, True][: len(lasts)]] + 1) * PAGESIZE
-    data = _map_ranges(
-        path, lambda size: zip(begins.tolist(), np.minimum(ends, size).tolist(), strict=True)
-    )
-    return data if data is not None and stops.max(initial=0) <= len(data) else None
+    yield from zip(begins.tolist(), np.minimum(ends, size).tolist(), strict=True)
 
 
 def _map_ranges(path: str, ranges: Callable[[int], Iterable[tuple[int, int]]]) -> Bytes | None:

@@ -63,6 +63,8 @@ _WARM_BYTES = 1 << 10
 """The same for a process that has loaded them."""
 _MOST_IDLE: Final = 4
 """Readers that are kept for a scan to come."""
+_ROWS_TOGETHER: Final = 1 << 16
+"""Of blocks that one call reads: those of acknowledgements take 60 times as much as their bytes."""
 
 
 def scan_source(
@@ -345,9 +347,20 @@ def _decoded(turns: Iterator[Turn], readers: _Readers, threads: int) -> Iterator
 
 
 def _of_same_data(parts: Iterable[Part]) -> Iterator[list[Part]]:
-    """Yield the parts whose blocks follow each other in one buffer, which one call reads."""
+    """Yield the parts whose blocks follow each other in one buffer, which one call reads.
+
+    Those with many rows are several.
+    """
     for _, some in groupby(parts, lambda part: id(part[1].data)):
-        yield list(some)
+        together: list[Part] = []
+        rows = 0
+        for part in some:
+            if rows >= _ROWS_TOGETHER:
+                yield together
+                together, rows = [], 0
+            together.append(part)
+            rows += len(part[1].offsets)
+        yield together
 
 
 def load_fast_path(format: Format, size: int) -> Any:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from tempfile import TemporaryFile
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.accelerate import BOOL, READ, array, kernel, piece
+from wireyard.arena import room
 from wireyard.formats.base import Row
 from wireyard.formats.mqtt import layout
 from wireyard.layers.grouping import split_rows
@@ -37,7 +37,6 @@ __all__ = [
     "Part",
     "hash_payloads",
     "new_secret",
-    "room",
     "stream_numbers",
     "with_own_topics",
 ]
@@ -53,7 +52,6 @@ NO_TIME: Final = -(1 << 63)
 """The time of a packet that has none."""
 _PRIME: Final = (1 << 61) - 1
 _WORD_BYTES: Final = 7
-_LARGE_BYTES: Final = 8 << 20
 
 NEEDED: Final = (
     "source", "stream", "offset", "length", "status", "error", "captured_ns", "frame",
@@ -166,20 +164,6 @@ def _is_ordered(order: Ints, key: Ints, ns: Ints, frame: Ints, stream: Ints, off
             continue
         return False
     return True
-
-
-def room(count: int, dtype: Any = np.int64, width: int = 0) -> Any:
-    """Return an array to be filled, of `width` columns if that is given.
-
-    A large one lies in a file that has no name, which the system may write out and read again as it
-    does with the pages of any file: one client's packets are tracked together, however many.
-    """
-    shape = (count, width) if width else (count,)
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    if size < _LARGE_BYTES:
-        return np.empty(shape, dtype)
-    with TemporaryFile() as file:
-        return np.asarray(np.memmap(file, dtype, "w+", shape=shape))
 
 
 class KnownStream(NamedTuple):
@@ -405,14 +389,14 @@ class Packets:
         key: Ints = np.take(key_of, stream, out=room(count))
         place: Ints = room(count)
         place[_in_time(key, reached_ns, reached_frame, stream, offset)] = np.arange(count)
-        grid = room(count, np.int32, len(Packet))
+        grid = room((count, len(Packet)), np.int32)
         for column in Packet:
             if column != Packet.TOPIC:
                 _fill(tables, column.name.lower(), place, grid[:, column])
         grid[place, Packet.TOPIC] = topics.indices.fill_null(NONE).to_numpy()
         by_client = np.array([one.by_client for one in streams] or [False], np.bool_)
         grid[place, Packet.FLAGS] |= np.int32(Flag.BY_CLIENT) * by_client[stream]
-        contents = room(count, np.int64, 2)
+        contents = room((count, 2))
         for half in (0, 1):
             _fill(tables, f"content_{half}", place, contents[:, half])
         is_kept = _filled(tables, "is_kept", None, count, np.bool_)
