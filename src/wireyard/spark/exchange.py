@@ -10,13 +10,13 @@ reads it, often before the system has written it to a disk.
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs
@@ -62,9 +62,9 @@ def write_parts(folder: str, parts: Iterable[Sequence[pa.Table]]) -> str:
                 with pa.ipc.new_stream(file, table.schema, options=_OPTIONS) as stream:
                     stream.write_table(table)
             places[-1].append(file.tell())
-        footer = json.dumps(places).encode()
-        file.write(footer)
-        file.write(len(footer).to_bytes(_FOOTER_BYTES, "big"))
+        footer = np.array(places, np.int64)
+        file.write(footer.tobytes())
+        file.write(np.array([footer.nbytes, len(places)]).tobytes())
     return path
 
 
@@ -74,9 +74,10 @@ def read_part(paths: Iterable[str], part: int) -> Iterator[list[pa.Table]]:
         system, inner = filesystem(path)
         is_local = isinstance(system, fs.LocalFileSystem)
         with pa.memory_map(inner) if is_local else system.open_input_file(inner) as file:
-            end = file.size() - _FOOTER_BYTES
-            size = int.from_bytes(file.read_at(_FOOTER_BYTES, end), "big")
-            places = json.loads(file.read_at(size, end - size))[part]
+            end = file.size() - 2 * _OFFSET_BYTES
+            size, parts = np.frombuffer(file.read_at(2 * _OFFSET_BYTES, end), np.int64).tolist()
+            row = size // parts
+            places = np.frombuffer(file.read_at(row, end - size + part * row), np.int64).tolist()
             file.seek(places[0])
             whole = file.read_buffer(places[-1] - places[0])
         ends = (place - places[0] for place in places)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import accumulate, chain
+from itertools import accumulate, chain, islice
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -74,8 +74,10 @@ FEW: Final = 1 << 18
 """Packets that need no tasks: to start Spark for some takes longer than to go through them."""
 _THREADS: Final = 8
 """That read footers: what is waited for is mostly a store's answer."""
-_HELD_BATCHES: Final = 8
-"""Of a file that is split, what is held before it is written."""
+_HELD_BATCHES: Final = 16
+"""Of a file that is split, what is held before it is written: about 150 bytes a packet."""
+_HELD_SLICES: Final = 2
+"""Of the messages of clients, what is held before it is written."""
 _TABLE: Final = "packets_mqtt"
 SHOWN: Final = ("source", "stream", "opened", "begun", "ended", "ended_frame", "ended_ns")
 """Columns of the table `streams` that are looked at."""
@@ -451,16 +453,19 @@ def _track(number: int, shared: _Shared, files: Sequence[str]) -> Iterator[Mappi
     parts = [Part(*tables) for tables in read_part(files, number)]
     found, messages = track(parts, streams, shared.secret)
     parts.clear()
-    dealt, marked = [], []
-    for sent, delivered in messages:
+    message_files, mark_files = [], []
+    while held := list(islice(messages, _HELD_SLICES)):
+        sent, delivered = map(pa.concat_tables, zip(*held, strict=True))
         by_topic = _by_topic(narrowed(sent), narrowed(delivered), shared)
-        dealt.append(write_parts(shared.staging, by_topic))
-        marks = marks_of(sent, found.clients, (), found.links)
-        of_files = split_rows(marks, marks["file"].to_numpy(), shared.files)
-        marked.append(write_parts(shared.staging, ([table] for table in of_files)))
+        message_files.append(write_parts(shared.staging, by_topic))
+        marked = marks_of(sent, found.clients, (), found.links)
+        of_files = split_rows(marked, marked["file"].to_numpy(), shared.files)
+        mark_files.append(write_parts(shared.staging, ([table] for table in of_files)))
     yield from write_tables(found.tables.items(), shared.staging)
     found.tables.clear()
-    yield note_file(_CLIENTS, dump(shared.staging, _Tracked(number, found, dealt, marked)))
+    yield note_file(
+        _CLIENTS, dump(shared.staging, _Tracked(number, found, message_files, mark_files))
+    )
 
 
 class _OfTopics(NamedTuple):
