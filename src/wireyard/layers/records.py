@@ -5,7 +5,7 @@ What only one protocol has, such as messages and delivery attempts, is in the fo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import cache, partial
 from operator import attrgetter
@@ -38,7 +38,7 @@ class Position(NamedTuple):
     source: str
 
     @classmethod
-    def of(cls, row: Row) -> Position:
+    def of(cls, row: Mapping[str, Any]) -> Position:
         """Return the position of a packet of which nothing before it is missing or late."""
         get = row.get
         ns, frame = get("captured_ns"), get("frame")

@@ -14,6 +14,7 @@ from tests.layers.jmq.tables import only, rules
 from wireyard.formats.base import Row
 from wireyard.layers.jmq import sequences
 from wireyard.layers.jmq.chain import derive_tables
+from wireyard.layers.jmq.packet_row import as_packet
 from wireyard.layers.jmq.records import Run
 from wireyard.layers.jmq.sequences import Numbers, Runs
 
@@ -24,7 +25,7 @@ def gaps(*streams: list[int], client: bool = True) -> list[tuple[int, int]]:
     for at, numbers in enumerate(streams):
         runs = Runs("host", f"host:{at}", client, found)
         for number in numbers:
-            row = {
+            row: dict[str, Any] = {
                 "source": "s",
                 "stream": f"{at}",
                 "offset": 0,
@@ -34,7 +35,7 @@ def gaps(*streams: list[int], client: bool = True) -> list[tuple[int, int]]:
                 "source_ip": b"",
                 "source_port": 1,
             }
-            runs.observe(row)
+            runs.observe(as_packet(row))
         runs.close()
     found.sort(key=lambda run: (run.start, run.kind))
     return [(gap.start, gap.stop) for gap in sequences.gaps(found)]
@@ -204,7 +205,7 @@ def test_a_packet_that_was_seen_before_breaks_no_rule(packets: list[tuple[int, i
         seen.append(number)
         for again in (number, *reversed(seen)):
             row = {"sequence": again, "timestamp": stamped[again], "packet_type": 1}
-            assert numbers.observe(row) is None
+            assert numbers.observe(as_packet(row)) is None
 
 
 # --- flag T ---------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from wireyard.layers.jmq.delivery import (
     VERDICTS,
 )
 from wireyard.layers.jmq.flow import FLOW, FLOW_EVENTS, Flow
+from wireyard.layers.jmq.packet_row import as_packet
 from wireyard.layers.jmq.records import RULES, Delivery, Output, Report, Use
 from wireyard.layers.jmq.session import ENDED_BY, SESSION, SESSION_EVENTS, Session
 from wireyard.layers.jmq.transaction import (
@@ -120,7 +121,7 @@ def test_sessions_walk_their_table(state: str, event: str) -> None:
     session = Session(Report("c", "s", facts))
     talk = Talk()
     for step in (*paths(SESSION, "new")[state], event):
-        row = SESSION_PACKETS[step](talk)
+        row = as_packet(SESSION_PACKETS[step](talk))
         before = session.login.state if session.login else "new"
         session.observe(row, Position.of(row), row["src_port"] == talk.client[1])
     assert before == state and session.login is not None
@@ -136,10 +137,10 @@ def test_pings_are_allowed_always(state: str, from_client: bool) -> None:
     session = Session(Report("c", "s", facts))
     talk = Talk()
     for step in paths(SESSION, "new")[state]:
-        row = SESSION_PACKETS[step](talk)
+        row = as_packet(SESSION_PACKETS[step](talk))
         session.observe(row, Position.of(row), row["src_port"] == talk.client[1])
     for name in ("PING", "PING_REPLY"):
-        row = talk.packet(name, from_client)
+        row = as_packet(talk.packet(name, from_client))
         session.observe(row, Position.of(row), from_client)
     assert session.login and session.login.state == state and not facts.violations
 
@@ -245,7 +246,7 @@ def test_flow_walks_its_table(state: str, event: str, who: int | None) -> None:
 
 def take(flow: Flow, talk: Talk, event: str, who: int | None) -> None:
     flag: dict[str, Any] = {"flags": "F" if who is None else "C"} if event == "send_last" else {}
-    row = talk.send(**flag)
+    row = as_packet(talk.send(**flag))
     if event.startswith("send"):
         flow.send(who, row, Position.of(row))
     else:

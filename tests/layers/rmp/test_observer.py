@@ -28,6 +28,7 @@ from wireyard.layers.rmp import Limits, MessageId, QoS, Want
 from wireyard.layers.rmp.counters import Drop
 from wireyard.layers.rmp.limits import NUMBERS
 from wireyard.layers.rmp.observer import Observer, Seen, observe
+from wireyard.layers.rmp.packet_row import as_packet
 from wireyard.layers.rmp.violations import RULES
 
 UNRELIABLE: dict[str, Any] = {"qos": QoS.UNRELIABLE, "now": 0.0}
@@ -207,7 +208,8 @@ def test_what_is_remembered_of_packets_is_bounded() -> None:
     row = rows_of([Sent(segment(0, 1, 1, b""))])[0]
     for number in range(NUMBERS + 10):
         data = number.to_bytes(4, "big")
-        list(observer.receive([{**row, "message_number": number % NUMBERS, "data": data}]))
+        sent = row | {"message_number": number % NUMBERS, "data": data}
+        list(observer.receive([as_packet(sent)]))
     assert len(observer._repeats._seen) == NUMBERS
 
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES
+from wireyard.layers.jmq.packet_row import PacketRow
 from wireyard.layers.jmq.receiver import Receiver
 from wireyard.layers.jmq.records import Output, Report
 from wireyard.layers.jmq.requests import REPLIES, Requests
@@ -34,7 +34,7 @@ WITHOUT_T: Final = 103
 _SENDER, _RECEIVER, _ASKED, ASKED_BY_SERVER = range(4)
 """The parts of a connection."""
 
-_Handler = tuple[int, Callable[[Any, Row, Position], None]]
+_Handler = tuple[int, Callable[[Any, PacketRow, Position], None]]
 
 _ASK: Final[_Handler] = (_ASKED, Requests.ask)
 FROM_CLIENT: Final[Mapping[int, _Handler]] = MappingProxyType(
@@ -88,7 +88,7 @@ class Connection:
         self._sender = Sender(self._report, self._asked)
         self._parts = self._sender, self._receiver, self._asked, self._asked_by_server
 
-    def observe(self, row: Row, from_client: bool) -> None:
+    def observe(self, row: PacketRow, from_client: bool) -> None:
         """Observe the row of the next packet, one whose status is ``ok``."""
         at = Position.of(row)
         if row["bit_flags"] & _TRANSACTED and _lacks_transaction(row):
@@ -100,7 +100,7 @@ class Connection:
             part, handle = FROM_SERVER.get(row["packet_type"], _ASK_BACK)
         handle(self._parts[part], row, at)
 
-    def breach(self, rule: str, row: Row) -> None:
+    def breach(self, rule: str, row: PacketRow) -> None:
         """Record that the next packet breaks a rule of its stream."""
         self._report.breach(rule, row, Position.of(row), row["sys_message_id"])
 
@@ -140,6 +140,6 @@ class Connection:
         self._report.output.logins.append(login)
 
 
-def _lacks_transaction(row: Row) -> bool:
+def _lacks_transaction(row: PacketRow) -> bool:
     """Return whether flag T stands without a transaction id; version 103 has no T (erratum 49)."""
     return row["version"] > WITHOUT_T and not row.get("transaction_id")

@@ -29,6 +29,7 @@ from wireyard.layers.jmq.packet_columns import (
     Frame,
     rows_in_parts,
 )
+from wireyard.layers.jmq.packet_row import as_packet
 from wireyard.layers.jmq.receiver import DEAD_REASON
 from wireyard.layers.jmq.records import RULES, ConnectionRecord, Relay, properties_of, text
 from wireyard.layers.jmq.requests import OK
@@ -267,7 +268,7 @@ class _Tables(Tracking):
         found: dict[str, int] = {}
         codes = np.full(len(rows), -1, np.int32)
         dead = self.frame.python_rows(JMQ, rows[of_dead], ("properties",))
-        for at, row in zip(of_dead.tolist(), dead, strict=True):
+        for at, row in zip(of_dead.tolist(), map(as_packet, dead), strict=True):
             reason = text(properties_of(row), DEAD_REASON)
             if reason is not None:
                 codes[at] = found.setdefault(reason, len(found))
@@ -375,7 +376,7 @@ class _Tables(Tracking):
         """Return the users of the connections whose logins were captured."""
         logged_in = np.flatnonzero(self.links.user >= 0)
         rows = self.frame.python_rows(JMQ, self.links.user[logged_in], NEEDED)
-        return {c: user_of(row) for c, row in zip(logged_in.tolist(), rows, strict=True)}
+        return {c: user_of(as_packet(row)) for c, row in zip(logged_in.tolist(), rows, strict=True)}
 
     def _users_of(self, rows: Any) -> pa.Array:
         """Return the user of the connection of each packet."""

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import FLAGS
+from wireyard.layers.jmq.packet_row import PacketRow
 from wireyard.layers.jmq.records import Report
 from wireyard.layers.records import Position
 from wireyard.layers.states import StateTable
@@ -80,7 +80,7 @@ class Flow:
         known = self._paused.get(who)
         return known[0] if known else "flowing"
 
-    def send(self, who: int | None, row: Row, at: Position) -> None:
+    def send(self, who: int | None, row: PacketRow, at: Position) -> None:
         """Observe a message for a consumer, or of a producer."""
         flags = row["bit_flags"] & _MARKS
         if not flags and not self._paused:
@@ -89,7 +89,7 @@ class Flow:
         if who is not None:
             self._step(who, "send_last" if flags & _OF_ONE else "send", row, at)
 
-    def resume(self, who: int | None, row: Row, at: Position, stop: bool = False) -> None:
+    def resume(self, who: int | None, row: PacketRow, at: Position, stop: bool = False) -> None:
         """Observe a RESUME_FLOW for a consumer or producer, or for the connection."""
         self._step(who, "stop" if stop else "resume", row, at)
 
@@ -108,7 +108,7 @@ class Flow:
         for who in list(self._paused):
             self._resume(who, at)
 
-    def _step(self, who: int | None, event: str, row: Row, at: Position) -> None:
+    def _step(self, who: int | None, event: str, row: PacketRow, at: Position) -> None:
         state = self.state(who)
         following, _, rule = FLOW.lookup(state, event)
         if rule is not None:

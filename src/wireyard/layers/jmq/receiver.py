@@ -8,12 +8,12 @@ from functools import partial
 from operator import itemgetter
 from typing import Final
 
-from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import FLAGS, HEADERS, SYS_MESSAGE_ID
 from wireyard.formats.message_id import MESSAGE_ID_CODES, message_id_text
 from wireyard.layers.endpoints import endpoint
 from wireyard.layers.jmq.consumers import Consumer, Consumers, MessageId
 from wireyard.layers.jmq.flow import Flow
+from wireyard.layers.jmq.packet_row import PacketRow
 from wireyard.layers.jmq.records import Delivery, Report, number, properties_of, text
 from wireyard.layers.jmq.requests import Requests
 from wireyard.layers.records import Position
@@ -67,7 +67,7 @@ class Receiver:
 
     # --- consumers --------------------------------------------------------------------------
 
-    def add(self, row: Row, at: Position) -> None:
+    def add(self, row: PacketRow, at: Position) -> None:
         """Observe an ADD_CONSUMER."""
         properties = properties_of(row)
         ack_mode = number(properties, "JMQAckMode")
@@ -80,16 +80,18 @@ class Receiver:
         )
         self._requests.ask(row, at, partial(self._added, consumer))
 
-    def browse(self, row: Row, at: Position) -> None:
+    def browse(self, row: PacketRow, at: Position) -> None:
         """Observe a BROWSE: its reply names a consumer that gets copies."""
         self._requests.ask(row, at, partial(self._added, Consumer(begins="browsed")))
 
-    def _added(self, consumer: Consumer, reply: Row | None, accepted: bool, at: Position) -> None:
+    def _added(
+        self, consumer: Consumer, reply: PacketRow | None, accepted: bool, at: Position
+    ) -> None:
         consumer_id = number(properties_of(reply), "JMQConsumerID") if reply else None
         if accepted and consumer_id is not None:
             self.consumers.add(consumer_id, consumer)
 
-    def delete(self, row: Row, at: Position) -> None:
+    def delete(self, row: PacketRow, at: Position) -> None:
         """Observe a DELETE_CONSUMER, or an unsubscription, which names no consumer."""
         consumer_id = number(properties_of(row), "JMQConsumerID")
         body = row.get("body") or b""
@@ -100,7 +102,7 @@ class Receiver:
         self,
         consumer_id: int | None,
         last_seen: MessageId | None,
-        reply: Row | None,
+        reply: PacketRow | None,
         accepted: bool,
         at: Position,
     ) -> None:
@@ -108,22 +110,21 @@ class Receiver:
             self.consumers.delete(consumer_id, last_seen)
             self.flow.forget(consumer_id, at)
 
-    def destroy_session(self, row: Row, at: Position) -> None:
+    def destroy_session(self, row: PacketRow, at: Position) -> None:
         """Observe a DESTROY_SESSION."""
         session_id = number(properties_of(row), "JMQSessionID")
         self._requests.ask(row, at, partial(self._session_destroyed, session_id))
 
     def _session_destroyed(
-        self, session_id: int | None, reply: Row | None, accepted: bool, at: Position
+        self, session_id: int | None, reply: PacketRow | None, accepted: bool, at: Position
     ) -> None:
         if accepted and session_id is not None:
             self.consumers.close_session(session_id)
 
     # --- messages ---------------------------------------------------------------------------
 
-    def deliver(self, row: Row, at: Position) -> None:
+    def deliver(self, row: PacketRow, at: Position) -> None:
         """Observe a message from the broker."""
-        get = row.get
         consumer_id = row["consumer_id"]
         consumer = self.consumers.get(consumer_id)
         if consumer is None or consumer.deleted:
@@ -134,32 +135,32 @@ class Receiver:
         delivery = Delivery(
             row["sys_message_id"],
             endpoint(row["source_ip_text"].partition("(")[0], row["source_port"]),
-            get("destination"),
+            row.get("destination"),
             self._report.client,
             self._report.server,
             consumer_id,
             self._report.client_id,
             consumer.subscription,
             bool(row["bit_flags"] & _REDELIVERED),
-            get("delivery_count"),
+            row.get("delivery_count"),
             at,
             consumer.begins,
             text(properties_of(row), DEAD_REASON) if consumer.of_dead else None,
-            get("reply_to"),
-            get("correlation_id"),
-            get("message_id"),
+            row.get("reply_to"),
+            row.get("correlation_id"),
+            row.get("message_id"),
         )
         if not self.consumers.deliver(consumer_id, _MESSAGE_ID(row), delivery):
             self._report.breach("handed_over_twice", row, at, row["sys_message_id"])
         self.flow.send(consumer_id, row, at)
 
-    def resume(self, row: Row, at: Position) -> None:
+    def resume(self, row: PacketRow, at: Position) -> None:
         """Observe a RESUME_FLOW of the client."""
         self.flow.resume(number(properties_of(row), "JMQConsumerID"), row, at)
 
     # --- what consumers say -----------------------------------------------------------------
 
-    def acknowledge(self, row: Row, at: Position) -> None:
+    def acknowledge(self, row: PacketRow, at: Position) -> None:
         """Observe an ACKNOWLEDGE."""
         properties = properties_of(row)
         if number(properties, "JMSXDeliveryCountUpdateOnly"):
@@ -197,7 +198,7 @@ class Receiver:
         pending: list[_Block],
         transaction_id: int | None,
         blocks: int,
-        reply: Row | None,
+        reply: PacketRow | None,
         accepted: bool,
         at: Position,
     ) -> None:
@@ -210,14 +211,14 @@ class Receiver:
         if transaction_id and not accepted:
             self._report.use(transaction_id, "deny_acknowledge", at, blocks)
 
-    def redeliver(self, row: Row, at: Position) -> None:
+    def redeliver(self, row: PacketRow, at: Position) -> None:
         """Observe a REDELIVER: messages come again, as new unless the application saw them."""
         seen = number(properties_of(row), "JMQSetRedelivered")
         event = "redeliver_seen" if seen else "redeliver_unseen"
         for consumer_id, message in self._blocks(row, at):
             self.consumers.step(consumer_id, message, event)
 
-    def _blocks(self, row: Row, at: Position) -> Iterator[_Block]:
+    def _blocks(self, row: PacketRow, at: Position) -> Iterator[_Block]:
         body = row.get("body") or b""
         block = _BLOCKS[row["version"]]
         if len(body) % block.size:

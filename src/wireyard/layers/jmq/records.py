@@ -13,10 +13,10 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from wireyard.errors import EncodeError
-from wireyard.formats.base import Row
 from wireyard.formats.properties import Property
 from wireyard.formats.property_rows import typed_value
 from wireyard.layers.endpoints import endpoints_of
+from wireyard.layers.jmq.packet_row import PacketRow
 from wireyard.layers.records import Position, Record, Violation
 
 __all__ = [
@@ -64,7 +64,7 @@ MAX_TEXT: Final = 1024
 be as long as a peer likes. Names in use are far shorter."""
 
 
-def properties_of(row: Row) -> Mapping[str, Any]:
+def properties_of(row: PacketRow) -> Mapping[str, Any]:
     """Return a row's properties, as packets have them or as columns do."""
     return row.get("properties") or _NONE
 
@@ -305,7 +305,7 @@ class Report:
     def breach(
         self,
         rule: str,
-        row: Row,
+        row: PacketRow,
         at: Position,
         message_key: str | None = None,
         times: int = 1,

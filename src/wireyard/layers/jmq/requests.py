@@ -11,8 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES, PACKET_TYPES
+from wireyard.layers.jmq.packet_row import PacketRow
 from wireyard.layers.jmq.records import Exchange, Report, Sending, number, properties_of
 from wireyard.layers.records import Position
 
@@ -40,7 +40,7 @@ REPLY_OF: Final = {code: code + 1 for code in PACKET_TYPES if code + 1 in REPLIE
 )
 _WANTED: Final = FLAGS["A"]
 
-Settle = Callable[[Row | None, bool, Position], None]
+Settle = Callable[[PacketRow | None, bool, Position], None]
 """What a request decides: its reply (None if it wanted none), whether that says yes, and when."""
 
 
@@ -79,7 +79,7 @@ class Requests:
 
     def ask(
         self,
-        row: Row,
+        row: PacketRow,
         at: Position,
         settle: Settle | None = None,
         sending: Sending | None = None,
@@ -108,7 +108,7 @@ class Requests:
             self._end(self._waiting.popitem(last=False)[1])
         self._waiting[ack_id] = waiting
 
-    def answer(self, row: Row, at: Position) -> None:
+    def answer(self, row: PacketRow, at: Position) -> None:
         """Observe a reply."""
         ack_id, packet_type = row["consumer_id"], row["packet_type"]
         waiting = self._waiting.get(ack_id)

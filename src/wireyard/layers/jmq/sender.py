@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from wireyard.formats.base import Row
 from wireyard.layers.jmq.flow import Flow
+from wireyard.layers.jmq.packet_row import PacketRow
 from wireyard.layers.jmq.records import Report, Sending, number, properties_of, text
 from wireyard.layers.jmq.requests import Requests
 from wireyard.layers.records import Position
@@ -39,67 +39,68 @@ class Sender:
 
     # --- messages ---------------------------------------------------------------------------
 
-    def send(self, row: Row, at: Position) -> None:
+    def send(self, row: PacketRow, at: Position) -> None:
         """Observe a message from the client."""
-        get = row.get
-        transaction_id = get("transaction_id") or None  # 103 has it in every header.
+        transaction_id = row.get("transaction_id") or None  # 103 has it in every header.
         sending = Sending(
             row["sys_message_id"],
             self._report.client,
             self._report.server,
             self._report.client_id,
-            get("destination"),
-            get("reply_to"),
-            get("correlation_id"),
-            get("message_id"),
+            row.get("destination"),
+            row.get("reply_to"),
+            row.get("correlation_id"),
+            row.get("message_id"),
             transaction_id,
             at,
         )
-        self.flow.send(get("producer_id"), row, at)
+        self.flow.send(row.get("producer_id"), row, at)
         if transaction_id:
             self._report.use(transaction_id, "send", at, 1)
         settle = partial(self._sent, transaction_id) if transaction_id else None
         self._requests.ask(row, at, settle, sending)
 
-    def _sent(self, transaction_id: int, reply: Row | None, accepted: bool, at: Position) -> None:
+    def _sent(
+        self, transaction_id: int, reply: PacketRow | None, accepted: bool, at: Position
+    ) -> None:
         if not accepted:
             self._report.use(transaction_id, "deny_send", at, 1)
 
-    def resume(self, row: Row, at: Position) -> None:
+    def resume(self, row: PacketRow, at: Position) -> None:
         """Observe a RESUME_FLOW of the broker."""
         properties = properties_of(row)
         stop = number(properties, "JMQSize") == 0
         self.flow.resume(number(properties, "JMQProducerID"), row, at, stop)
 
-    def delete_producer(self, row: Row, at: Position) -> None:
+    def delete_producer(self, row: PacketRow, at: Position) -> None:
         """Observe a DELETE_PRODUCER."""
         producer_id = number(properties_of(row), "JMQProducerID")
         self._requests.ask(row, at, partial(self._producer_deleted, producer_id))
 
     def _producer_deleted(
-        self, producer_id: int | None, reply: Row | None, accepted: bool, at: Position
+        self, producer_id: int | None, reply: PacketRow | None, accepted: bool, at: Position
     ) -> None:
         if accepted and producer_id is not None:
             self.flow.forget(producer_id, at)
 
-    def set_client_id(self, row: Row, at: Position) -> None:
+    def set_client_id(self, row: PacketRow, at: Position) -> None:
         """Observe a SET_CLIENTID; one without an id takes it back."""
         client_id = text(properties_of(row), "JMQClientID")
         self._requests.ask(row, at, partial(self._client_id_set, client_id))
 
     def _client_id_set(
-        self, client_id: str | None, reply: Row | None, accepted: bool, at: Position
+        self, client_id: str | None, reply: PacketRow | None, accepted: bool, at: Position
     ) -> None:
         if accepted:
             self._report.client_id = client_id
 
     # --- transactions -----------------------------------------------------------------------
 
-    def start(self, row: Row, at: Position) -> None:
+    def start(self, row: PacketRow, at: Position) -> None:
         """Observe a START_TRANSACTION."""
         self._requests.ask(row, at, self._started)
 
-    def _started(self, reply: Row | None, accepted: bool, at: Position) -> None:
+    def _started(self, reply: PacketRow | None, accepted: bool, at: Position) -> None:
         if reply is not None and accepted:
             self._begin(number(properties_of(reply), _ID), at)
 
@@ -112,19 +113,19 @@ class Sender:
         if self._report.output.admit("MAX_TRANSACTIONS", MAX_TRANSACTIONS):
             self._begun.add(transaction_id)
 
-    def end(self, row: Row, at: Position) -> None:
+    def end(self, row: PacketRow, at: Position) -> None:
         """Observe an END_TRANSACTION."""
         self._ask_for(row, at, "end")
 
-    def prepare(self, row: Row, at: Position) -> None:
+    def prepare(self, row: PacketRow, at: Position) -> None:
         """Observe a PREPARE_TRANSACTION."""
         self._ask_for(row, at, "prepare")
 
-    def roll_back(self, row: Row, at: Position) -> None:
+    def roll_back(self, row: PacketRow, at: Position) -> None:
         """Observe a ROLLBACK_TRANSACTION."""
         self._ask_for(row, at, "roll_back")
 
-    def _ask_for(self, row: Row, at: Position, event: str) -> None:
+    def _ask_for(self, row: PacketRow, at: Position, event: str) -> None:
         transaction_id = number(properties_of(row), _ID)
         self._requests.ask(row, at, partial(self._done, transaction_id, event))
 
@@ -132,7 +133,7 @@ class Sender:
         self,
         transaction_id: int | None,
         event: str,
-        reply: Row | None,
+        reply: PacketRow | None,
         accepted: bool,
         at: Position,
     ) -> None:
@@ -148,7 +149,7 @@ class Sender:
             self._begun.remove(transaction_id)
             self._report.output.release("MAX_TRANSACTIONS")
 
-    def commit(self, row: Row, at: Position) -> None:
+    def commit(self, row: PacketRow, at: Position) -> None:
         """Observe a COMMIT_TRANSACTION."""
         transaction_id = number(properties_of(row), _ID)
         if transaction_id is not None:
@@ -156,9 +157,9 @@ class Sender:
         self._requests.ask(row, at, partial(self._committed, transaction_id))
 
     def _committed(
-        self, transaction_id: int | None, reply: Row | None, accepted: bool, at: Position
+        self, transaction_id: int | None, reply: PacketRow | None, accepted: bool, at: Position
     ) -> None:
-        properties = properties_of(reply or {})
+        properties = properties_of(reply) if reply else {}
         if transaction_id is None:
             transaction_id = number(properties, _ID)
             if transaction_id is None:

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
-from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import MESSAGE_TYPES
+from wireyard.layers.jmq.packet_row import PacketRow
 from wireyard.layers.jmq.records import Run
 from wireyard.layers.records import Position
 
@@ -71,7 +71,7 @@ class Numbers:
         self._number = 0
         self._highest: tuple[Any, ...] | None = None
 
-    def observe(self, row: Row) -> str | None:
+    def observe(self, row: PacketRow) -> str | None:
         """Observe the next packet of the stream; return the rule that its number breaks."""
         sequence, identity, highest = row["sequence"], _GPACKET_IDENTITY(row), self._highest
         if highest is None or sequence > self._number:
@@ -106,7 +106,7 @@ class Runs:
         """The identity of the packet with the last number of the run."""
         self._address: Any = None
 
-    def observe(self, row: Row) -> str | None:
+    def observe(self, row: PacketRow) -> str | None:
         """Observe the next packet of the stream; return the rule that its number breaks."""
         if not self._from_client and not self._is_own(row):
             return None
@@ -139,7 +139,7 @@ class Runs:
             Run(kind, self._host, self._from_client, self._sender, start, self._stop, at)
         )
 
-    def _is_own(self, row: Row) -> bool:
+    def _is_own(self, row: PacketRow) -> bool:
         """Return whether a broker numbered a packet: messages have the number of who sent them."""
         address = row["source_ip"], row["source_port"]
         if row["packet_type"] not in MESSAGE_TYPES:

@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import Final
 
 from wireyard.errors import DecodeError
-from wireyard.formats.base import Row
 from wireyard.formats.jmq.body import body_value
+from wireyard.layers.jmq.packet_row import PacketRow
 from wireyard.layers.jmq.records import MAX_TEXT, ConnectionRecord, Report, number, properties_of
 from wireyard.layers.jmq.requests import OK
 from wireyard.layers.records import Position
@@ -171,7 +171,7 @@ class Session:
         self._report = report
         self.login: ConnectionRecord | None = None
 
-    def observe(self, row: Row, at: Position, from_client: bool) -> None:
+    def observe(self, row: PacketRow, at: Position, from_client: bool) -> None:
         """Observe the next packet of either side."""
         login = self.login
         if login is None:
@@ -206,14 +206,14 @@ class Session:
             login.ended_by = "dropped" if ended else "open"
         return login.ended_by
 
-    def _event(self, row: Row, packet_type: int, from_client: bool) -> str:
+    def _event(self, row: PacketRow, packet_type: int, from_client: bool) -> str:
         if packet_type in ALWAYS:
             return ALWAYS[packet_type]
         if packet_type in _BY_STATUS:
             return _BY_STATUS[packet_type][_status(row) != OK]
         return _BY_SIDE.get(packet_type, _OTHER)[not from_client]
 
-    def _learn(self, login: ConnectionRecord, event: str, row: Row) -> None:
+    def _learn(self, login: ConnectionRecord, event: str, row: PacketRow) -> None:
         """Keep the fields of a packet that changes the state."""
         match event:
             case "hello":
@@ -228,11 +228,11 @@ class Session:
                 login.ended_by = login.ended_by or event.partition("_")[0]
 
 
-def _status(row: Row) -> int | None:
+def _status(row: PacketRow) -> int | None:
     return number(properties_of(row), "JMQStatus")
 
 
-def user_of(row: Row) -> str | None:
+def user_of(row: PacketRow) -> str | None:
     """Return who logs in, None where the body was left out with the password in it."""
     try:
         found = body_value(row)

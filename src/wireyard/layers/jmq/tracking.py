@@ -28,6 +28,7 @@ from wireyard.layers.jmq.packet_columns import (
     read_blocks,
     read_numbers,
 )
+from wireyard.layers.jmq.packet_row import as_packet
 from wireyard.layers.jmq.receiver import DEAD_MESSAGE_QUEUE
 from wireyard.layers.jmq.records import properties_of, text
 from wireyard.layers.jmq.session import SESSION
@@ -175,7 +176,7 @@ class Tracking:
         ids: dict[str, int] = {}
         names: dict[str, int] = {}
         rows = self.frame.python_rows(JMQ, self.control[chosen], ("packet_type", "properties"))
-        for at, row in zip(chosen.tolist(), rows, strict=True):
+        for at, row in zip(chosen.tolist(), map(as_packet, rows), strict=True):
             properties = properties_of(row)
             if row["packet_type"] == _SET_CLIENTID:
                 client_id = text(properties, "JMQClientID")

@@ -21,6 +21,7 @@ from wireyard.formats.jmq.layout import (
 from wireyard.formats.jmq.packet import read_row
 from wireyard.layers.endpoints import connection_of, endpoint, endpoints_of
 from wireyard.layers.jmq.connection import Connection
+from wireyard.layers.jmq.packet_row import PacketRow, as_packet
 from wireyard.layers.jmq.records import MAX_TEXT, RULES, Output, Relay, number, properties_of, text
 from wireyard.layers.jmq.requests import REPLIES
 from wireyard.layers.jmq.sequences import Numbers, Runs
@@ -87,7 +88,7 @@ BY_CLIENT: Final = frozenset(CLIENT_TYPES) | {code - 1 for code in REPLIES - {_P
 BY_BROKER: Final = frozenset(BROKER_TYPES)
 
 
-def sent_by_client(row: Row) -> bool | None:
+def sent_by_client(row: PacketRow) -> bool | None:
     """Return whether a client sent a packet, None if both sides send its like.
 
     Only brokers count deliveries.
@@ -163,7 +164,7 @@ class Walk:
         direction = self._direction_of(row)
         if direction.numbers is None:
             direction.numbers = Numbers()
-        rule = direction.numbers.observe(row)
+        rule = direction.numbers.observe(as_packet(row))
         if rule is not None:
             text = f"GPacket {row['sequence']}: {RULES[rule]}"
             found = Violation(rule, text, Position.of(row), direction.src)
@@ -178,7 +179,7 @@ class Walk:
         direction = self._direction_of(row)
         pair = direction.pair
         if pair.connection is None:
-            by_client = sent_by_client(row)
+            by_client = sent_by_client(as_packet(row))
             if by_client is None:
                 return
             client, server = (
@@ -191,10 +192,11 @@ class Walk:
         from_client = direction.src == pair.client
         if direction.runs is None:
             direction.runs = Runs(direction.host, direction.src, from_client, self.output.runs)
-        rule = direction.runs.observe(row)
+        packet = as_packet(row)
+        rule = direction.runs.observe(packet)
         if rule is not None:
-            pair.connection.breach(rule, row)
-        pair.connection.observe(row, from_client)
+            pair.connection.breach(rule, packet)
+        pair.connection.observe(packet, from_client)
 
     def finish(self, ended: Collection[tuple[str, str]] = ()) -> None:
         """Record that there are no more packets.
@@ -243,10 +245,12 @@ def relays(row: Row) -> Iterator[Relay]:
 
     Nothing if it is neither, or damaged.
     """
-    if row["packet_type"] not in (MESSAGE_DATA, MESSAGE_ACK) or row["version"] == LINK_VERSION:
+    packet = as_packet(row)
+    packet_type = packet["packet_type"]
+    if packet_type not in (MESSAGE_DATA, MESSAGE_ACK) or packet["version"] == LINK_VERSION:
         return
-    properties = properties_of(row)
-    kind = "relayed" if row["packet_type"] == MESSAGE_DATA else "relay_acknowledged"
+    properties = properties_of(packet)
+    kind = "relayed" if packet_type == MESSAGE_DATA else "relay_acknowledged"
     if kind == "relay_acknowledged" and number(properties, "T") not in (_CONSUMED, _PREPARED):
         return
     try:

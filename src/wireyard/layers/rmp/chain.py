@@ -22,6 +22,7 @@ from wireyard.layers.endpoints import endpoint
 from wireyard.layers.records import Position, Violation, violation_row
 from wireyard.layers.rmp.messages import layer_name, message_row
 from wireyard.layers.rmp.observer import Observer, Seen, observe
+from wireyard.layers.rmp.packet_row import PacketRow, as_packet
 from wireyard.layers.stages import Chain, Derived, Dropped, Fact, Found, Key, KeyedRecord, run_chain
 
 __all__ = ["CHAIN", "derive_tables", "key_of"]
@@ -69,20 +70,21 @@ def _senders(rows: Iterator[Row]) -> Iterator[Found]:
     first = next(packets, None)
     if first is None:
         return
-    observer = Observer()
+    observer, stream = Observer(), as_packet(first)
     for found in observe(chain([first], packets), observer):
         if isinstance(found, Violation):
             yield Fact("violations", violation_row(_PROTOCOL, found))
             continue
-        yield Fact("messages", message_row(found, first))
-        if first["src_addr"] is not None:
-            yield from _conversation_messages(found, first)
+        yield Fact("messages", message_row(found, stream))
+        yield from _conversation_messages(found, stream)
     for bound, messages in observer.forgotten.items():
         yield Dropped(bound, messages)
 
 
-def _conversation_messages(message: Seen, row: Row) -> Iterator[KeyedRecord]:
+def _conversation_messages(message: Seen, row: PacketRow) -> Iterator[KeyedRecord]:
     """Yield a message as one of its sender, as one for whom it replies to, or as both."""
+    if row["src_addr"] is None:
+        return
     fields, last = message.fields, message.packets[-1]
     sender = endpoint(row["src_addr"], row["src_port"])
     ring = row["source"], endpoint(row["dst_addr"], row["dst_port"])

@@ -14,11 +14,12 @@ from wireyard.formats.base import Row
 from wireyard.formats.rmp.layout import LAYERS
 from wireyard.layers.endpoints import endpoint
 from wireyard.layers.rmp.observer import Seen
+from wireyard.layers.rmp.packet_row import PacketRow
 
 __all__ = ["layer_name", "message_row"]
 
 
-def message_row(message: Seen, packet: Row) -> Row:
+def message_row(message: Seen, packet: PacketRow) -> Row:
     """Return a whole message as a row of `MESSAGES`.
 
     Parameters

@@ -26,6 +26,7 @@ from wireyard.layers.records import Position, Violation
 from wireyard.layers.rmp.counters import Drop, Drops
 from wireyard.layers.rmp.events import Aborted
 from wireyard.layers.rmp.limits import Limits
+from wireyard.layers.rmp.packet_row import PacketRow, as_packet
 from wireyard.layers.rmp.parsing import Fields
 from wireyard.layers.rmp.qos import Order, QoS
 from wireyard.layers.rmp.reassembly import Reassembly, Whole
@@ -111,7 +112,7 @@ class Observer:
         """How much counts for nothing, by reason; a receiver has the same reasons."""
         return self._drops.counts
 
-    def receive(self, packet: Sequence[Row]) -> list[Seen | Violation]:
+    def receive(self, packet: Sequence[PacketRow]) -> list[Seen | Violation]:
         """Observe a packet: the rows of its messages, or the one row of a packet that is broken."""
         first = packet[0]
         self._sender = _endpoint(first)
@@ -135,12 +136,12 @@ class Observer:
                 found += self._part(_Part(Position.of(row), row["length"], fields), data)
         return found
 
-    def cut(self, packet: Sequence[Row]) -> Violation:
+    def cut(self, packet: Sequence[PacketRow]) -> Violation:
         """Observe a packet of which the end was not captured: what it says cannot be known."""
         self._sender = _endpoint(packet[0])
         return self._broken("cut_packet", packet[0])
 
-    def _broken(self, rule: str, row: Row) -> Violation:
+    def _broken(self, rule: str, row: PacketRow) -> Violation:
         """Return that a packet breaks a rule by itself."""
         return self._violation(rule, RULES[rule], Position.of(row))
 
@@ -233,8 +234,8 @@ def observe(rows: Iterable[Row], observer: Observer) -> Iterator[Seen | Violatio
     observer
         A new one.
     """
-    packet: list[Row] = []
-    for row in rows:
+    packet: list[PacketRow] = []
+    for row in map(as_packet, rows):
         if packet and _belongs(row, packet):
             packet.append(row)
             continue
@@ -248,11 +249,11 @@ def observe(rows: Iterable[Row], observer: Observer) -> Iterator[Seen | Violatio
     yield from observer.finish()
 
 
-def _endpoint(row: Row) -> str | None:
+def _endpoint(row: PacketRow) -> str | None:
     return None if row["src_addr"] is None else endpoint(row["src_addr"], row["src_port"])
 
 
-def _belongs(row: Row, packet: Sequence[Row]) -> bool:
+def _belongs(row: PacketRow, packet: Sequence[PacketRow]) -> bool:
     """Return whether a row is the next message of a packet."""
     first = packet[0]
     place = first["packet_offset"], len(packet)

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from wireyard.formats.base import Row
 from wireyard.formats.rmp.layout import FLAGS
+from wireyard.layers.rmp.packet_row import PacketRow
 from wireyard.layers.rmp.parsing import Fields
 
 __all__ = ["RULES", "TELLING", "broken_by"]
@@ -49,7 +49,7 @@ TELLING: Final = FLAGS["segmentation"] | _FIRST_ONLY
 """Flags without which a message breaks no rule by what it says."""
 
 
-def broken_by(row: Row, fields: Fields) -> list[str]:
+def broken_by(row: PacketRow, fields: Fields) -> list[str]:
     """Return the rules that a well-formed message breaks by itself.
 
     One whose typing word has nothing of `TELLING` says nothing of the kind.
