@@ -297,7 +297,7 @@ class Connection:
         waiting = self.unconfirmed
         if not waiting or waiting[0].granted > request or self.link.damaged:
             return
-        if len(self.session.down.in_flight()) >= SMALLEST_WINDOW:
+        if len(self.session.to_client.in_flight()) >= SMALLEST_WINDOW:
             return
         while waiting and waiting[0].granted < request:
             subscribed = waiting.popleft()

@@ -143,7 +143,7 @@ CHAIN: Final[Chain] = MappingProxyType(
 )
 """What MQTT packets say.
 
-The first stage is dealt by `Side.key`, and takes what `known_streams` yields of streams.
+The first stage is partitioned by `Side.key`, and takes what `known_streams` yields of streams.
 """
 _TABLES: Final = ("deliveries", "sessions", "retained", "violations", "conversations")
 

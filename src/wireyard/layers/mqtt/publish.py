@@ -115,7 +115,7 @@ class MessageTracker:
         found: Message | Attempt,
     ) -> None:
         output, packet_id = self._output, row["packet_id"]
-        direction = connection.session.up if upward else connection.session.down
+        direction = connection.session.to_broker if upward else connection.session.to_client
         event = event_of(layout.PUBLISH, row["qos"], bool(row["dup"]))
         assert event is not None
         before: Message | Attempt | None = direction.tracked.get(packet_id)
@@ -162,7 +162,7 @@ class MessageTracker:
             return
         by_sender = kind == layout.PUBREL
         upward = by_client == by_sender
-        direction = connection.session.up if upward else connection.session.down
+        direction = connection.session.to_broker if upward else connection.session.to_client
         sender = direction.sender.step(packet_id, event)
         receiver = direction.receiver.step(packet_id, event)
         own = sender if by_sender else receiver

@@ -487,8 +487,8 @@ def track(
     start: int,
     stop: int,
     records: Grid,
-    up: Direction,
-    down: Direction,
+    to_broker: Direction,
+    to_client: Direction,
     connection: ConnectionState,
     total: Ints,
     breaches: Grid,
@@ -501,8 +501,8 @@ def track(
         Columns of `Packet`, and two hashes of each payload.
     records
         Columns of `Record`.
-    up, down
-        The directions of the session: from the client to the broker, and back.
+    to_broker, to_client
+        The messages of the session that each side sends.
     total, breaches
         Values of `Total`; columns of `Breach`.
     """
@@ -514,7 +514,7 @@ def track(
         by_client = flags & Flag.BY_CLIENT != 0
         since = total[Total.CONFIRMS_FROM]
         if since != NONE and _asks_before(
-            packets, packet, by_client, records, up.tracked, connection, since
+            packets, packet, by_client, records, to_broker.tracked, connection, since
         ):
             return packet
         if kind == _PUBLISH:
@@ -527,7 +527,7 @@ def track(
             if qos > 0 and packets[packet, Packet.ID] > 0:
                 _publish_flow(
                     packets, contents, packet, topic, by_client, records,
-                    up if by_client else down, total, breaches,
+                    to_broker if by_client else to_client, total, breaches,
                 )  # fmt: skip
                 continue
             record = _new_record(packets, records, total, packet, topic, by_client)
@@ -562,7 +562,7 @@ def track(
         elif packets[packet, Packet.ID] > 0:
             upward = by_client == (kind == _PUBREL)
             _acknowledge(
-                packets, packet, by_client, upward, records, up if upward else down, link,
-                total, breaches,
+                packets, packet, by_client, upward, records,
+                to_broker if upward else to_client, link, total, breaches,
             )  # fmt: skip
     return stop

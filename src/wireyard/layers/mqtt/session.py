@@ -87,14 +87,15 @@ class Session:
     """
 
     __slots__ = (
-        "down", "expires", "filters", "known", "link", "name", "served_as", "up", "will",
+        "expires", "filters", "known", "link", "name", "served_as", "to_broker", "to_client",
+        "will",
     )  # fmt: skip
 
     def __init__(self, name: str, known: bool, tracker: Tracker) -> None:
         self.name = name
         self.known = known
         """Whether all of its subscriptions were seen."""
-        self.up, self.down = tracker.new_direction(known), tracker.new_direction(known)
+        self.to_broker, self.to_client = tracker.new_direction(known), tracker.new_direction(known)
         self.filters: dict[str, Subscribed] = {}
         self.served_as: dict[str, None] = {}
         """Under which names messages ever went to it: its own, or a filter that it shares."""
@@ -117,12 +118,12 @@ class Session:
         self.link, self.expires = link, None
         self.known |= not kept
         if not kept:
-            self.down.abandon()
-        return self.up.connect(kept, limits[0]) + self.down.connect(kept, limits[1])
+            self.to_client.abandon()
+        return self.to_broker.connect(kept, limits[0]) + self.to_client.connect(kept, limits[1])
 
     def leave(self) -> Iterator[Any]:
         """Yield the messages that it remembers by packet identifier, and forget them."""
-        for direction in (self.up, self.down):
+        for direction in (self.to_broker, self.to_client):
             yield from direction.leave()
 
 
@@ -225,7 +226,7 @@ class Broker:
         link.until = until or at
         self.count_in_flight(session, at)
         if not link.begun:
-            session.down.untrace()
+            session.to_client.untrace()
         if not link.persistent:
             self._end_filters(session, link.until, at)
         elif link.expires_s is not None:
@@ -237,7 +238,7 @@ class Broker:
         link = session.link
         assert link is not None
         counts = []
-        for upward, direction in ((True, session.up), (False, session.down)):
+        for upward, direction in ((True, session.to_broker), (False, session.to_client)):
             packet_ids = direction.in_flight()
             counts.append(len(packet_ids))
             for packet_id in packet_ids:

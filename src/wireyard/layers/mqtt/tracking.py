@@ -431,8 +431,8 @@ class _Tracker:
         total[Total.MOST_TRACKED] = connection.broker.most_tracked
         arrays = (
             self._found.records,
-            session.up.arrays,  # type: ignore[attr-defined]
-            session.down.arrays,  # type: ignore[attr-defined]
+            session.to_broker.arrays,  # type: ignore[attr-defined]
+            session.to_client.arrays,  # type: ignore[attr-defined]
             known.arrays(connection, self._has_aliases),
             total,
             self._breaches,
