@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -20,6 +21,10 @@ os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 for name in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS"):
     os.environ.setdefault(name, JAVA_OPTIONS)
+
+# What a shell starts in the background ignores SIGINT, and so would all processes of tests.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Machines stall for seconds at a time: a deadline, or a limit for making an example, would only
 # measure them.
