@@ -1,4 +1,4 @@
-"""The packets of captures, dealt to their connections; and the messages that brokers relay."""
+"""The packets of captures, sorted to their connections; and the messages that brokers relay."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class ConversationMessage(NamedTuple):
 
 
 def key_of(row: Row) -> Key:
-    """Return the key by which packets are dealt: the sender and its group are one stream."""
+    """Return the partition key of packets: the sender and its group are one stream."""
     return row["source"], row["stream"]
 
 
