@@ -31,7 +31,7 @@ from wireyard.spark import session
 from wireyard.spark.files import list_files
 from wireyard.spark.options import Options
 from wireyard.spark.reader import Reader
-from wireyard.spark.tasks import deal_out
+from wireyard.spark.tasks import plan_tasks
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "spark_source"
@@ -126,7 +126,7 @@ def make_ready(stream: Path, schema: StructType, folder: Path) -> None:
     reader = Reader(options, schema)
     rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    for number, task in enumerate(deal_out(list_files(options), get_format("jmq"), options, {})):
+    for number, task in enumerate(plan_tasks(list_files(options), get_format("jmq"), options, {})):
         batches = reader.read(InputPartition(task))
         first = next(batches)
         with pa.ipc.new_file(folder / f"{number:03}.arrow", first.schema) as file:

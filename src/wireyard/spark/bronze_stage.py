@@ -31,7 +31,6 @@ from wireyard.spark.bronze import (
     make_ledger,
     packets_table,
 )
-from wireyard.spark.dealing import deal
 from wireyard.spark.exchange import EXCHANGE
 from wireyard.spark.files import is_missing
 from wireyard.spark.indexing import (
@@ -61,6 +60,7 @@ from wireyard.spark.results import (
 )
 from wireyard.spark.running import Runner
 from wireyard.spark.stitching import cut_inputs, stitch_input
+from wireyard.spark.task_groups import group_into_tasks
 from wireyard.spark.workers import load_columns
 
 __all__ = ["BronzeStage"]
@@ -159,7 +159,9 @@ class BronzeStage:
         if not pieces:
             return {}
         self._watch.stage("reading headers of captures")
-        walked = _walked(self._run(deal(chain.from_iterable(pieces.values()), split_bytes)))
+        walked = _walked(
+            self._run(group_into_tasks(chain.from_iterable(pieces.values()), split_bytes))
+        )
         joined = {
             path: join_headers(cut, walked)
             for path, cut in pieces.items()

@@ -19,7 +19,7 @@ from wireyard.spark.captures import CapturePart, find_captures, format_of
 from wireyard.spark.files import faults, list_files
 from wireyard.spark.options import Options, opener_of
 from wireyard.spark.rows import BAD_ROW_COLUMNS, Shape
-from wireyard.spark.tasks import Piece, deal_out
+from wireyard.spark.tasks import Piece, plan_tasks
 from wireyard.spark.types import arrow_schema, check_schema
 from wireyard.spark.workers import settle
 from wireyard.streams.mapped import map_windows
@@ -87,7 +87,7 @@ class Reader(ask.DataSourceReader):
         """Return what each task reads."""
         files = list_files(self._options)
         captures = find_captures(files, self._options)
-        tasks = deal_out(files, get_format(self.format), self._options, captures)
+        tasks = plan_tasks(files, get_format(self.format), self._options, captures)
         return [ask.InputPartition(pieces) for pieces in tasks]
 
     def read(self, partition: ask.InputPartition) -> Iterator[pa.RecordBatch]:

@@ -15,10 +15,10 @@ from wireyard.captures.segment_columns import TABLE, segment_schema
 from wireyard.captures.segments import scan_extent, scan_files
 from wireyard.errors import UsageError
 from wireyard.spark.captures import find_captures
-from wireyard.spark.dealing import deal
 from wireyard.spark.files import faults, list_files
 from wireyard.spark.options import Options
 from wireyard.spark.rows import Shape
+from wireyard.spark.task_groups import group_into_tasks
 from wireyard.spark.types import arrow_schema, check_schema
 from wireyard.spark.workers import settle
 
@@ -67,7 +67,7 @@ class SegmentReader(ask.DataSourceReader):
         for name, paths in grouped.items():
             with faults(options, name):
                 parts += self._cut(name, paths, sum(sizes[path] for path in paths))
-        tasks = deal(parts, options.partition_bytes)
+        tasks = group_into_tasks(parts, options.partition_bytes)
         return [ask.InputPartition(tuple(task)) for task in tasks]
 
     def read(self, partition: ask.InputPartition) -> Iterator[pa.RecordBatch]:

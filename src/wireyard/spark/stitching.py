@@ -15,11 +15,11 @@ from types import MappingProxyType
 from wireyard.formats import get_format
 from wireyard.spark.bronze import AnyPiece, Piece
 from wireyard.spark.captures import CapturePart, cut_capture
-from wireyard.spark.dealing import deal
 from wireyard.spark.indexing import IndexedCapture
 from wireyard.spark.inputs import FoundInput
 from wireyard.spark.results import PieceResult
 from wireyard.spark.snapshot import open_snapshot
+from wireyard.spark.task_groups import group_into_tasks
 from wireyard.streams.scan import load_fast_path
 from wireyard.streams.source import Reading
 from wireyard.streams.split import TO_THE_END, Segment, cut_evenly, stitch, walk
@@ -77,7 +77,7 @@ def cut_inputs(
         stop = TO_THE_END if each.compressed else each.size
         shared.append(Piece(each.path, each.format, 0, stop, each.size, True, context))
     tasks: list[list[AnyPiece]] = [[piece] for piece in alone]
-    return tasks + deal(shared, split_bytes)
+    return tasks + group_into_tasks(shared, split_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from wireyard.spark.captures import find_captures
 from wireyard.spark.files import FoundFile, list_files
 from wireyard.spark.options import Options
 from wireyard.spark.reader import Reader, faults
-from wireyard.spark.tasks import deal_out
+from wireyard.spark.tasks import plan_tasks
 from wireyard.spark.watching import SETTLED_S
 from wireyard.spark.workers import settle
 from wireyard.streams.batches import BlockReader
@@ -196,7 +196,7 @@ class StreamReader(ask.DataSourceStreamReader, SupportsTriggerAvailableNow):
             else:
                 spans.append(_Span(path, 0, stop, context, rest[1]))
         captures = find_captures(whole, self._options)
-        tasks = deal_out(whole, get_format(self._reader.format), self._options, captures)
+        tasks = plan_tasks(whole, get_format(self._reader.format), self._options, captures)
         return [*map(ask.InputPartition, spans), *map(ask.InputPartition, tasks)]
 
     def read(self, partition: ask.InputPartition) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""How files are dealt out to tasks: large ones cut, small ones put together."""
+"""Which files and pieces of files each task reads: large files are cut, small ones share a task."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from wireyard.errors import SourceError
 from wireyard.formats.base import Format
 from wireyard.spark.captures import CapturePart, cut_capture
-from wireyard.spark.dealing import deal
 from wireyard.spark.files import FoundFile, is_missing
 from wireyard.spark.options import Options
+from wireyard.spark.task_groups import group_into_tasks
 from wireyard.streams.split import TO_THE_END, plan_segments
 
-__all__ = ["Piece", "deal_out"]
+__all__ = ["Piece", "plan_tasks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Piece:
     """Context of the frame at `start`."""
 
 
-def deal_out(
+def plan_tasks(
     files: Sequence[FoundFile], format: Format, options: Options, captures: Mapping[str, int]
 ) -> list[tuple[Piece | CapturePart, ...]]:
     """Return what each task reads; `captures` are those of the files that are, and their sizes.
@@ -57,7 +57,7 @@ def deal_out(
             keylog=options.keylog,
             split_bytes=options.partition_bytes,
         )
-    return [tuple(task) for task in deal(pieces, options.partition_bytes)]
+    return [tuple(task) for task in group_into_tasks(pieces, options.partition_bytes)]
 
 
 def _cut(file: FoundFile, format: Format, options: Options) -> Iterator[Piece]:

@@ -1,11 +1,11 @@
-"""How pieces of streams are put together to tasks."""
+"""Pieces of streams grouped into tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
-__all__ = ["deal"]
+__all__ = ["group_into_tasks"]
 
 _OPEN_BYTES = 1 << 20
 """Opening a file counts as reading this much, so that no task gets thousands of them."""
@@ -22,7 +22,7 @@ class Sized(Protocol):
 P = TypeVar("P", bound=Sized)
 
 
-def deal(pieces: Iterable[P], task_bytes: int) -> list[list[P]]:
+def group_into_tasks(pieces: Iterable[P], task_bytes: int) -> list[list[P]]:
     """Return the pieces as tasks of about `task_bytes`, in order; a larger one is a task alone."""
     tasks: list[list[P]] = []
     room = 0
