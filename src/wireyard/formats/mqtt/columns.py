@@ -31,7 +31,6 @@ Frames = tuple[Ints, Ints, Ints]
 Fields = dict[str, pa.Array]
 Decoded = tuple[Arena, int, Bytes, Fields]
 """The arrays of packets, how many properties they have, which are rejected, and other columns."""
-Limits = tuple[int, int, int, int]
 
 _MIN_PACKET_BYTES = 2
 _MOST_FRAMES = 1 << 16
@@ -39,7 +38,7 @@ _FEW_ROWS = 1 << 12
 """A run of fewer may be one of many in a block, such as a datagram: decoded with the others."""
 _SPARE = 1.125
 """Room for so many times the packets that the run before had for as many bytes."""
-_NO_LIMITS = 0, 0, 0, 0
+_NO_LIMITS = kernels.Limits(0, 0, 0, 0)
 _SCRATCH_STEP = 8 << 20
 _MOST_KEPT = 16 << 20
 _NAMES = repeat_texts(
@@ -201,7 +200,7 @@ class ColumnDecoder:
         if rows >= _FEW_ROWS:
             starts, sizes = np.empty(rows, np.int64), np.empty(rows, np.int64)
             contexts = np.full(rows + 1, context, np.int64)
-            limits = start, last_start, max_packet_bytes, context
+            limits = kernels.Limits(start, last_start, max_packet_bytes, context)
             count, decoded = self._fill(data, stop, starts, sizes, contexts, stop - start, limits)
         if count < rows:
             frames = starts[:count], sizes[:count], contexts[: count + 1]
@@ -245,7 +244,7 @@ class ColumnDecoder:
         sizes: Ints,
         contexts: Ints,
         taken: int,
-        limits: Limits | None = None,
+        limits: kernels.Limits | None = None,
     ) -> tuple[int, Decoded]:
         """Decode packets, of no more than `taken` bytes; return how many there are, and them.
 
@@ -256,11 +255,16 @@ class ColumnDecoder:
         scratch = _Scratch.for_bytes(min(taken, most * kernels.MAX_SCRATCH_BYTES))
         a = arena.arrays
         a["offsets"][:, 0] = 0
+        frames = kernels.Frames(stop, starts, sizes, contexts)
+        block = kernels.Block(a["block"][0], a["said"][0])
+        columns = kernels.Columns(
+            a["i32"], a["i64"], a["bits"], a["rejected"][0], a["offsets"], a["names"][0],
+            scratch.topics, arena.rest,
+        )  # fmt: skip
+        properties = kernels.Properties(scratch.text, scratch.codes, scratch.offsets)
         rows = kernels.fill_rows(
-            data, stop, starts, sizes, contexts, limits is None, *(limits or _NO_LIMITS),
-            self._wanted, a["i32"], a["i64"], a["block"][0], a["said"][0], a["bits"],
-            a["rejected"][0], a["names"][0], scratch.topics, arena.rest, scratch.text,
-            scratch.codes, scratch.offsets, a["offsets"], *kernels.TABLES,
+            data, frames, limits is None, limits or _NO_LIMITS, self._wanted, block, columns,
+            properties,
         )  # fmt: skip
         ends = a["offsets"][:, rows].tolist()
         _, topics, payloads, entries = map(mul, ends, self._filled)

@@ -15,11 +15,11 @@ Axis: r = rows.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final, NamedTuple
 
 import numpy as np
 
-from wireyard.accelerate import BOOL, I64, READ, TEXT, array, kernel, piece
+from wireyard.accelerate import BOOL, I64, READ, array, kernel, piece, record
 from wireyard.formats.mqtt.block_kernels import (
     BLOCK_ROWS,
     FIRST_BYTES,
@@ -56,8 +56,12 @@ from wireyard.memory import (
 __all__ = [
     "MAX_NAME_BYTES",
     "MAX_SCRATCH_BYTES",
-    "TABLES",
     "WANT",
+    "Block",
+    "Columns",
+    "Frames",
+    "Limits",
+    "Properties",
     "fill_rows",
     "scan_frames",
 ]
@@ -92,12 +96,10 @@ def _names() -> tuple[Ints, Ints]:
     return np.array(words, np.int64), np.array(lengths, np.int64)
 
 
-TABLES: Final = (*_names(), FIRST_BYTES, np.array(KINDS, np.int64))
-"""Names of types as words, their lengths, what first bytes say, the rules of properties."""
+_TYPE_WORDS, _TYPE_LENGTHS = _names()
+_PROPERTY_KINDS: Final = np.array(KINDS, np.int64)
 
 _INTS = array("int64")
-_OFFSETS = array("int32")
-_GRID32, _GRID64, _GRID8 = array("int32", 2), array("int64", 2), array("uint8", 2)
 
 
 @piece
@@ -161,38 +163,84 @@ def scan_frames(
     )  # fmt: skip
 
 
+class Frames(NamedTuple):
+    """Packets of a window. Axis: r."""
+
+    stop: int
+    """Nothing is read at or behind it."""
+    starts: Annotated[Ints, "int64"]
+    sizes: Annotated[Ints, "int64"]
+    contexts: Annotated[Ints, "int64"]
+
+
+class Limits(NamedTuple):
+    """Where packets are looked for, as parameters of `scan_frames`."""
+
+    start: int
+    last_start: int
+    max_packet_bytes: int
+    context: int
+
+
+class Block(NamedTuple):
+    """What is found out about the packets of a block."""
+
+    runs: Annotated[Ints, "int64"]
+    """`BLOCK_SIZE` numbers, a run of rows for each thing."""
+    said: Annotated[Bytes, "uint8"]
+    """What first bytes say; `BLOCK_ROWS`."""
+
+
+class Columns(NamedTuple):
+    """The arrays that the columns of packets are made of; texts have slack behind them."""
+
+    i32: Annotated[Grid32, array("int32", 2)]
+    """Shape (field, r)."""
+    i64: Annotated[Grid64, array("int64", 2)]
+    bits: Annotated[Grid8, array("uint8", 2)]
+    """Shape (`BITS`, r / 8)."""
+    rejected: Annotated[Bytes, "uint8"]
+    """Whether the scalar reader has to give a row; r."""
+    offsets: Annotated[Grid32, array("int32", 2)]
+    """Where texts, payloads and properties of rows end; shape (group, r + 1), 0 at first."""
+    names: Annotated[Bytes, "uint8"]
+    topics: Annotated[Bytes, "uint8"]
+    payloads: Annotated[Bytes, "uint8"]
+
+
+class Properties(NamedTuple):
+    """The properties of all rows. Axis: e = properties."""
+
+    text: Annotated[Bytes, "uint8"]
+    codes: Annotated[Offsets, "int32"]
+    offsets: Annotated[Offsets, "int32"]
+    """Where the text of each ends; e + 1, 0 at first."""
+
+
 @piece
-def fill_names(
-    block: Ints, names: Bytes, offsets: Grid32, words: Ints, lengths: Ints, first: int, last: int
-) -> None:
+def fill_names(runs: Ints, columns: Columns, first: int, last: int) -> None:
     """Fill the names of packet types."""
-    at = offsets[_NAME_PLACE, first]
+    at = columns.offsets[_NAME_PLACE, first]
     for number in range(first, last):
         row = place_of(number)
-        kind = kind_of(block, row & _ROW_OF_BLOCK)
-        store_word(names, at, words[_NAME_WORDS * kind])
-        store_word(names, at + 8, words[_NAME_WORDS * kind + 1])
-        at += lengths[kind]
-        offsets[_NAME_PLACE, row + 1] = at
+        kind = kind_of(runs, row & _ROW_OF_BLOCK)
+        store_word(columns.names, at, _TYPE_WORDS[_NAME_WORDS * kind])
+        store_word(columns.names, at + 8, _TYPE_WORDS[_NAME_WORDS * kind + 1])
+        at += _TYPE_LENGTHS[kind]
+        columns.offsets[_NAME_PLACE, row + 1] = at
 
 
 @piece
 def fill_topics(
-    data: Bytes,
-    stop: int,
-    block: Ints,
-    topics: Bytes,
-    offsets: Grid32,
-    rejected: Bytes,
-    first: int,
-    last: int,
+    data: Bytes, stop: int, runs: Ints, columns: Columns, first: int, last: int
 ) -> None:
     """Fill the topics, and reject packets whose topic breaks a rule."""
+    topics, offsets, rejected = columns.topics, columns.offsets, columns.rejected
     begin = at = offsets[_TOPIC_PLACE, first]
     for number in range(first, last):
         row = place_of(number)
-        start = block[TOPIC_AT + (row & _ROW_OF_BLOCK)]
-        size = block[TOPIC_SIZE + (row & _ROW_OF_BLOCK)]
+        start = runs[TOPIC_AT + (row & _ROW_OF_BLOCK)]
+        size = runs[TOPIC_SIZE + (row & _ROW_OF_BLOCK)]
         foreign = copy_text(topics, at, data, start, size, stop)
         if foreign and not valid_utf8(data, start, size):
             rejected[row] = 1
@@ -208,56 +256,42 @@ def fill_topics(
 
 @piece
 def fill_payloads(
-    data: Bytes,
-    stop: int,
-    block: Ints,
-    payloads: Bytes,
-    offsets: Grid32,
-    first: int,
-    last: int,
+    data: Bytes, stop: int, runs: Ints, columns: Columns, first: int, last: int
 ) -> None:
     """Fill the payloads."""
-    at = offsets[_PAYLOAD_PLACE, first]
+    at = columns.offsets[_PAYLOAD_PLACE, first]
     for number in range(first, last):
         row = place_of(number)
-        size = block[PAYLOAD_SIZE + (row & _ROW_OF_BLOCK)]
-        copy_long(payloads, at, data, block[PAYLOAD_AT + (row & _ROW_OF_BLOCK)], size, stop)
+        start = runs[PAYLOAD_AT + (row & _ROW_OF_BLOCK)]
+        size = runs[PAYLOAD_SIZE + (row & _ROW_OF_BLOCK)]
+        copy_long(columns.payloads, at, data, start, size, stop)
         at += size
-        offsets[_PAYLOAD_PLACE, row + 1] = at
+        columns.offsets[_PAYLOAD_PLACE, row + 1] = at
 
 
 @piece
 def fill_properties(
-    data: Bytes,
-    block: Ints,
-    text: Bytes,
-    codes: Offsets,
-    entry_offsets: Offsets,
-    offsets: Grid32,
-    rejected: Bytes,
-    kinds: Ints,
-    first: int,
-    last: int,
+    data: Bytes, runs: Ints, columns: Columns, properties: Properties, first: int, last: int
 ) -> None:
     """Fill the properties of packets that have some, and reject those that break a rule."""
-    entry = offsets[_LIST_PLACE, first]
+    entry = columns.offsets[_LIST_PLACE, first]
     for number in range(first, last):
         row = place_of(number)
         slot = row & _ROW_OF_BLOCK
-        start = block[PROPERTIES_AT + slot]
-        end = block[PAYLOAD_AT + slot]
-        if end > start and not rejected[row]:
-            kind = kind_of(block, slot)
-            unnamed = kind == PUBLISH and block[TOPIC_SIZE + slot] == 0
+        start = runs[PROPERTIES_AT + slot]
+        end = runs[PAYLOAD_AT + slot]
+        if end > start and not columns.rejected[row]:
+            kind = kind_of(runs, slot)
+            unnamed = kind == PUBLISH and runs[TOPIC_SIZE + slot] == 0
             after = take_properties(
-                data, start, end, text, entry_offsets[entry], codes, entry_offsets, entry,
-                kinds, kind, unnamed,
+                data, start, end, properties.text, properties.offsets[entry], properties.codes,
+                properties.offsets, entry, _PROPERTY_KINDS, kind, unnamed,
             )  # fmt: skip
             if after < 0:
-                rejected[row] = 1
+                columns.rejected[row] = 1
             else:
                 entry = after
-        offsets[_LIST_PLACE, row + 1] = entry
+        columns.offsets[_LIST_PLACE, row + 1] = entry
 
 
 @piece
@@ -270,86 +304,59 @@ def fill_no_properties(offsets: Grid32, first: int, last: int) -> None:
 
 @kernel(
     I64(
-        READ, I64, _INTS, _INTS, _INTS, BOOL, I64, I64, I64, I64, I64, _GRID32, _GRID64, _INTS,
-        TEXT, _GRID8, TEXT, TEXT, TEXT, TEXT, TEXT, _OFFSETS, _OFFSETS, _GRID32, _INTS,
-        _INTS, _INTS, _INTS,
+        READ, record(Frames), BOOL, record(Limits), I64, record(Block), record(Columns),
+        record(Properties),
     )
 )  # fmt: skip
 def fill_rows(
     data: Bytes,
-    stop: int,
-    starts: Ints,
-    sizes: Ints,
-    contexts: Ints,
+    frames: Frames,
     found: bool,
-    start: int,
-    last_start: int,
-    max_packet_bytes: int,
-    context: int,
+    limits: Limits,
     wanted: int,
-    i32: Grid32,
-    i64: Grid64,
-    block: Ints,
-    said: Bytes,
-    bits: Grid8,
-    rejected: Bytes,
-    names: Bytes,
-    topics: Bytes,
-    payloads: Bytes,
-    text: Bytes,
-    codes: Offsets,
-    entry_offsets: Offsets,
-    offsets: Grid32,
-    words: Ints,
-    lengths: Ints,
-    first_bytes: Ints,
-    kinds: Ints,
+    block: Block,
+    columns: Columns,
+    properties: Properties,
 ) -> int:
-    """Fill the wanted columns of the packets at `starts`; return how many there are.
+    """Fill the wanted columns of packets; return how many there are.
 
-    If they are not `found` yet, that is done as by `scan_frames`, a block at a time: its bytes are
-    still in the cache when its columns are filled. How many packets were judged, and their bytes,
-    is in `block` at `JUDGED_AT`.
-
-    Shapes: starts, sizes, contexts, rejected (r); i32, i64 (field, r); block (`BLOCK_SIZE`); said
-    (`BLOCK_ROWS`); bits (`BITS`, r / 8); names, topics, payloads and the text of properties: their
-    bytes, and slack; codes (e); entry_offsets (e + 1); offsets (group, r + 1). Zero at first: the
-    first of all offsets.
+    If they are not `found` yet, that is done as by `scan_frames` within `limits`, a block at a
+    time: its bytes are still in the cache when its columns are filled. How many packets were
+    judged, and their bytes, is in the runs of the block at `JUDGED_AT`.
     """
+    stop, starts, sizes, contexts = frames.stop, frames.starts, frames.sizes, frames.contexts
+    runs, said, start = block.runs, block.said, limits.start
     rows = starts.shape[0]
     filled = 0
-    block[JUDGED_AT] = block[JUDGED_AT + 1] = 0
+    runs[JUDGED_AT] = runs[JUDGED_AT + 1] = 0
     for first in range(0, rows, BLOCK_ROWS):
         last = min(first + BLOCK_ROWS, rows)
         if not found:
             last = find_frames(
-                data, start, stop, last_start, max_packet_bytes, context, starts, sizes,
-                first, last,
+                data, start, stop, limits.last_start, limits.max_packet_bytes, limits.context,
+                starts, sizes, first, last,
             )  # fmt: skip
             if last == first:
                 break
             start = starts[last - 1] + sizes[last - 1]
-        look_at_heads(data, stop, starts, sizes, contexts, block, said, first_bytes, first, last)
-        find_topics(block, last - first)
-        look_behind_topics(data, block, last - first)
-        listed = find_payloads(block, last - first)
-        listed |= judge_others(data, contexts, block, said, first_bytes, first, last)
-        fill_numbers(block, i32, i64, rejected, first, last)
-        fill_bits(said, bits, first, last)
+        look_at_heads(data, stop, starts, sizes, contexts, runs, said, FIRST_BYTES, first, last)
+        find_topics(runs, last - first)
+        look_behind_topics(data, runs, last - first)
+        listed = find_payloads(runs, last - first)
+        listed |= judge_others(data, contexts, runs, said, FIRST_BYTES, first, last)
+        fill_numbers(runs, columns.i32, columns.i64, columns.rejected, first, last)
+        fill_bits(said, columns.bits, first, last)
         if wanted & _NAMES_WANTED:
-            fill_names(block, names, offsets, words, lengths, first, last)
+            fill_names(runs, columns, first, last)
         if wanted & _TOPICS_WANTED:
-            fill_topics(data, stop, block, topics, offsets, rejected, first, last)
+            fill_topics(data, stop, runs, columns, first, last)
         if wanted & _PROPERTIES_WANTED:
             if listed:
-                fill_properties(
-                    data, block, text, codes, entry_offsets, offsets, rejected, kinds,
-                    first, last,
-                )  # fmt: skip
+                fill_properties(data, runs, columns, properties, first, last)
             else:
-                fill_no_properties(offsets, first, last)
+                fill_no_properties(columns.offsets, first, last)
         if wanted & _PAYLOADS_WANTED:
-            fill_payloads(data, stop, block, payloads, offsets, first, last)
+            fill_payloads(data, stop, runs, columns, first, last)
         filled = last
         if last < first + BLOCK_ROWS:
             break
