@@ -1,7 +1,7 @@
 """A standalone cluster of Spark on the loopback interface, for tests.
 
-A master and a worker of two cores, each a process in a folder of its own, with a path on which no
-Python has wireyard. Executors have one core and a folder each.
+A master and workers of one core, each a process in a folder of its own, with a path on which no
+Python has wireyard.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ CONF = {
     "spark.driver.bindAddress": _HOST,
     "spark.executor.memory": "1g",
     "spark.executor.extraJavaOptions": JAVA_OPTIONS,
-    "spark.executor.cores": "1",
     "spark.cores.max": "2",
     "spark.ui.enabled": "false",
 }
@@ -83,7 +82,7 @@ def _daemon(folder: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def standalone(folder: Path) -> Iterator[str]:
+def standalone(folder: Path, workers: int = 2) -> Iterator[str]:
     """Start a cluster; return the URL of its master."""
     port = _free_port()
     url = f"spark://{_HOST}:{port}"
@@ -92,13 +91,16 @@ def standalone(folder: Path) -> Iterator[str]:
         master = ("--host", _HOST, "--port", str(port), *web)
         running.enter_context(_daemon(folder / "master", f"{_DEPLOY}.master.Master", *master))
         _wait_for(lambda: _is_open(port), folder / "master" / "log")
-        own = folder / "worker"
-        size = ("--host", _HOST, "--cores", "2", "--memory", "4g", *web)
-        running.enter_context(
-            _daemon(own, f"{_DEPLOY}.worker.Worker", *size, "--work-dir", str(own / "w"), url)
-        )
-        log = own / "log"
-        _wait_for(lambda: b"Successfully registered" in log.read_bytes(), log)
+        logs = []
+        for number in range(workers):
+            own = folder / f"worker{number}"
+            size = ("--host", _HOST, "--cores", "1", "--memory", "2g", *web)
+            running.enter_context(
+                _daemon(own, f"{_DEPLOY}.worker.Worker", *size, "--work-dir", str(own / "w"), url)
+            )
+            logs.append(own / "log")
+        for log in logs:
+            _wait_for(lambda log=log: b"Successfully registered" in log.read_bytes(), log)
         yield url
 
 
