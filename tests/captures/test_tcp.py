@@ -306,10 +306,12 @@ def test_windows_come_at_their_offsets() -> None:
     for window in stream.windows(100, 400, 64):
         at = window.base + window.start
         assert bytes(window.view) == whole[at : at + len(window.view)]
-        step = min(50, window.stop) if not window.at_end else window.stop
+        step = len(window.view) if window.at_end else min(50, len(window.view))
         seen.append(bytes(window.view[:step]))
         window.start += step
     assert b"".join(seen) == whole[100:]
+    # A window ends after as many runs as it has room for, if each counts as 48 bytes.
+    assert len(next(stream.windows(100, 400, 96)).view) == 8
 
 
 def test_a_window_grows_for_what_does_not_fit() -> None:

@@ -216,7 +216,7 @@ class Stream:
         while True:
             reached = min(start + reach, stop)
             if reach == window_bytes:
-                reached = min(reached, self._behind_runs(start, window_bytes // RUN_BYTES))
+                reached = min(reached, self._behind_runs(start, window_bytes))
             place = tray.take(reached - start)
             end = place + reached - start
             self._copy(start, reached, tray.data[place:end])
@@ -227,10 +227,11 @@ class Stream:
             reach = window_bytes if window.start > place else reach * 2
             start += window.start - place
 
-    def _behind_runs(self, start: int, count: int) -> int:
-        """Return where the runs from an offset on are over, so many of them at most."""
+    def _behind_runs(self, start: int, window_bytes: int) -> int:
+        """Return where the runs from an offset on are over that fill a window, one at least."""
         offsets = self.runs.offsets
-        behind = int(offsets.searchsorted(start, "right")) - 1 + count
+        first = int(offsets.searchsorted(start, "right")) - 1
+        behind = first + max(window_bytes // RUN_BYTES, 1)
         return int(offsets[behind]) if behind < len(offsets) else self.size
 
     def completed(self, starts: Ints, stops: Ints) -> tuple[Ints, Ints]:
