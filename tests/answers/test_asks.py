@@ -269,7 +269,7 @@ def test_duckdb_and_polars_read_every_table(lake: Path) -> None:
         rows = ds.dataset(table).count_rows()
         files = str(table / "*.parquet")
         assert polars.scan_parquet(files).collect().height == rows
-        assert duckdb.execute(f"SELECT count(*) FROM '{files}'").fetchone()[0] == rows
+        assert duckdb.execute(f"SELECT count(*) FROM '{files}'").fetchall() == [(rows,)]
 
 
 def test_delta_takes_every_table_without_a_cast(lake: Path, tmp_path: Path) -> None:
