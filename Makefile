@@ -27,9 +27,11 @@ demo: $(READY) ## Read captured and recorded broker traffic into a lake under bu
 		--lake build/lake-demo
 
 # A whole file goes to one worker, so that its Spark session or decoded corpus is made once; files
-# go in the order of tests/conftest.py, not those with few tests, which are the longest, last.
+# go in the order of tests/conftest.py, not those with few tests, which are the longest, last. There
+# is a worker more than cores: each waits a quarter of its time for processes that it has started.
 test: $(READY) ## Run the tests
-	@$(JAVA) $(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder $(TESTS)
+	@$(JAVA) $(BIN)/python -m pytest -q -n $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) \
+		--dist loadfile --no-loadscope-reorder $(TESTS)
 
 lint: $(READY) ## Check style, types and documents
 	@$(BIN)/ruff check --quiet .
