@@ -78,7 +78,7 @@ def mqtt_packets() -> list[tuple[Key, Row]]:
         capture.subscribe(f"pub{number}", f"answers/{number}")
     for place in range(_CONNECTIONS * _ROUNDS):
         _mqtt_round(capture, place % _CONNECTIONS, place // _CONNECTIONS)
-    return list(mqtt.dealt(capture.rows, capture.streams))
+    return list(mqtt.keyed_rows(capture.rows, capture.streams))
 
 
 def _mqtt_round(capture: mqtt.Capture, number: int, place: int) -> None:

@@ -44,6 +44,7 @@ __all__ = [
     "as_text",
     "fact_table",
     "join_tables",
+    "packet_keys",
     "text_array",
     "with_times",
 ]
@@ -417,6 +418,17 @@ def text_array(texts: Sequence[str | None]) -> pa.Array:
         return pa.array(texts, pa.string())
     except UnicodeEncodeError:
         return pa.array([text and storable(text) for text in texts], pa.string())
+
+
+def packet_keys(streams: Any, offsets: Any) -> Any:
+    """Return packets as keys of messages and conversations, as `Position.key` does.
+
+    Parameters
+    ----------
+    streams, offsets
+        Arrays of Arrow, whose text may be a dictionary and its indices.
+    """
+    return pc.binary_join_element_wise(streams.cast(pa.string()), offsets.cast(pa.string()), "@")
 
 
 # --- timestamps -----------------------------------------------------------------------------

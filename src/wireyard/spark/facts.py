@@ -7,8 +7,8 @@ MQTT and JMQ have columns (``spark.mqtt_facts``, ``spark.jmq_facts``). Of RMP, a
 that several inputs show, steps (``wireyard.layers.stages``) go through records: Spark deals what a
 step takes to tasks by its key, in its order, and a task goes through its keys one after the other.
 What follows it writes to files of its own, as the tasks of the bronze stage do; notes for a later
-step too, from which they are dealt anew. There is one Python call a task and step, and a task holds
-the state of one key and some thousand rows.
+step too, from which they are partitioned anew. There is one Python call a task and step, and a task
+holds the state of one key and some thousand rows.
 """
 
 from __future__ import annotations

@@ -6,11 +6,13 @@ makes facts of all packets first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wireyard.captures.read import FrameSpan
 from wireyard.formats.base import Row
 from wireyard.lake.ledgers import captured_streams, streams_table
 from wireyard.layers.frame_files import FrameFiles
@@ -36,11 +38,6 @@ class NewestFacts:
         Has the input, and is read once.
     until_ns
         Up to which time its facts are made.
-
-    Raises
-    ------
-    LakeError
-        A file of the lake cannot be read.
     """
 
     def __init__(self, lake: Lake, source: str, until_ns: int) -> None:
@@ -73,6 +70,9 @@ class NewestFacts:
         rows = (row for table in read_batches(path, _SPANS) for row in table.to_pylist())
         return [row for row in rows if row["source"] == self._source]
 
+    def _rows_of(self, spans: Sequence[FrameSpan]) -> list[Row]:
+        return [{"source": self._source, **span._asdict()} for span in spans]
+
     def _show(self, streams: pa.Table) -> None:
         wanted = streams.filter(pc.is_in(streams["stream"], self._packets.streams))
         self._shown |= {row["stream"]: row for row in shown_rows(wanted)}
@@ -83,13 +83,12 @@ class NewestFacts:
             if not is_of_open(name):
                 self._add_file(self._lake.staged(_PACKETS, name))
         self._show(streams_table(part.ledgers))
-        self._files += ({"source": self._source, **span._asdict()} for span in part.closed_spans)
+        self._files += self._rows_of(part.closed_spans)
 
     def write(self, part: GrownPart) -> None:
         """Stage the facts of the newest packets, those of the part among them."""
-        open_files = ({"source": self._source, **span._asdict()} for span in part.open_spans)
         rows = self._packets.rows([*self._shown.values()])
-        part.write_newest(rows, FrameFiles([*self._files, *open_files]))
+        part.write_newest(rows, FrameFiles([*self._files, *self._rows_of(part.open_spans)]))
         there = {*self._packets.streams.to_pylist()}
         self._shown = {name: row for name, row in self._shown.items() if name in there}
 

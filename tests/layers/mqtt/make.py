@@ -23,7 +23,14 @@ from wireyard.layers.tables import TABLES
 from wireyard.schema import CAPTURED, COMMON
 
 __all__ = [
-    "MS", "Capture", "dealt", "deliveries_of", "pair", "table_of", "tables_of", "unordered",
+    "MS",
+    "Capture",
+    "deliveries_of",
+    "keyed_rows",
+    "pair",
+    "table_of",
+    "tables_of",
+    "unordered",
     "verdicts_of",
 ]  # fmt: skip
 
@@ -183,7 +190,7 @@ class Capture:
 # --- what is derived from them --------------------------------------------------------------
 
 
-def dealt(rows: list[Row], streams: list[Row] | None) -> Iterator[tuple[Key, Row]]:
+def keyed_rows(rows: list[Row], streams: list[Row] | None) -> Iterator[tuple[Key, Row]]:
     """Yield what the first step of the chain takes."""
     sides = sides_of(rows)
     for row in (*known_streams(sides, streams), *rows):
@@ -227,13 +234,15 @@ def without_nulls(tables: Mapping[str, list[Row]]) -> dict[str, Counter[Any]]:
 def tables_of(capture: Capture) -> dict[str, list[Row]]:
     """Return the tables of a capture, whose columns have to be those they say they have.
 
-    It makes no difference to them how the steps are dealt out, and columns give the same.
+    It makes no difference to them how the steps are partitioned, and columns give the same.
     """
     tables, dropped = derive_tables(capture.rows, capture.streams)
     assert not dropped
     columns = by_columns(capture.rows, capture.streams)
     assert without_nulls(columns) == without_nulls(tables)
-    of_tasks = run_partitioned(CHAIN, dealt(capture.rows, capture.streams), seed=len(capture.rows))
+    of_tasks = run_partitioned(
+        CHAIN, keyed_rows(capture.rows, capture.streams), seed=len(capture.rows)
+    )
     assert unordered(of_tasks) == unordered(tables)
     for name, rows in tables.items():
         known = {column.name for column in TABLES[name]}

@@ -123,7 +123,7 @@ def test_rows_are_those_of_all_packets_so_far(
         closed += is_closed
         seen[name].add(row["message_key"])
         if row.get("verdict") == "undecided":
-            # What a gap may hide is blamed on nobody.
+            # No broker is said to have lost what a gap may hide.
             rows = [each | {"verdict": "undecided"} for each in rows]
         assert row in rows
     assert bool(closed) == (most == 60)

@@ -367,13 +367,13 @@ def test_facts_add_up(scenario: Scenario) -> None:
 def test_state_needs_the_packets_of_one_client_id_only(scenario: Scenario) -> None:
     """So it can be cut by broker and client id: an observer of one client notes the same."""
     sides = sides_of(scenario.rows)
-    dealt: dict[Key, tuple[list[Row], list[Row]]] = defaultdict(lambda: ([], []))
+    by_key: dict[Key, tuple[list[Row], list[Row]]] = defaultdict(lambda: ([], []))
     for row in known_streams(sides, scenario.streams):
-        dealt[sides[row["source"], row["stream"]].key][0].append(row)
+        by_key[sides[row["source"], row["stream"]].key][0].append(row)
     for row in scenario.rows:
-        dealt[sides[row["source"], row["stream"]].key][1].append(row)
+        by_key[sides[row["source"], row["stream"]].key][1].append(row)
     found = Counter[Any]()
-    for (*_, name), (streams, rows) in dealt.items():
+    for (*_, name), (streams, rows) in by_key.items():
         observer = Observer(streams)
         for row in rows:
             observer.observe(row)

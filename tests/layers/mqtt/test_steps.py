@@ -1,4 +1,4 @@
-"""The steps of the chain: what they are dealt by, and what each of them leaves."""
+"""The steps of the chain: what they are partitioned by, and what each of them leaves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.layers.mqtt.make import MS, Capture, dealt, pair, tables_of, unordered
+from tests.layers.mqtt.make import MS, Capture, keyed_rows, pair, tables_of, unordered
 from tests.layers.mqtt.recorded import capture_of, rows_of, streams_of
 from tests.layers.partitioned import run_partitioned
 from wireyard.layers.mqtt import deliveries, derive, expected, subscriptions
@@ -58,7 +58,7 @@ def client(name: str) -> Client:
 def test_keys_may_go_anywhere(folder: Path, name: str, seed: int) -> None:
     path = capture_of(folder, name)
     rows, streams = rows_of(path), streams_of(path)
-    of_tasks = run_partitioned(CHAIN, dealt(rows, streams), seed)
+    of_tasks = run_partitioned(CHAIN, keyed_rows(rows, streams), seed)
     assert unordered(of_tasks) == unordered(derive_tables(rows, streams).tables)
 
 

@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from wireyard.accelerate import array, kernel
 from wireyard.formats.gpacket.layout import LINK_VERSION
@@ -38,7 +37,7 @@ from wireyard.layers.jmq.session import user_of
 from wireyard.layers.jmq.tracking import Tracking
 from wireyard.layers.jmq.walk import MESSAGE_ACK, MESSAGE_DATA, NEEDED, relays
 from wireyard.layers.records import Position
-from wireyard.layers.tables import as_fact_table, fact_table, join_tables
+from wireyard.layers.tables import as_fact_table, fact_table, join_tables, packet_keys
 
 __all__ = ["Followed", "follow_connections"]
 
@@ -291,8 +290,8 @@ class _Tables(Tracking):
             "conversations",
             {
                 "kind": decode_texts(np.zeros(len(rows)), pa.array(["control"])),
-                "request_key": _packet_keys(asked["stream"], asked["offset"]),
-                "reply_key": _packet_keys(replied["rstream"], replied["roffset"]),
+                "request_key": packet_keys(asked["stream"], asked["offset"]),
+                "reply_key": packet_keys(replied["rstream"], replied["roffset"]),
                 "requester": self._end(np.where(from_client, client, server)),
                 "responder": self._end(np.where(from_client, server, client)),
                 "requested_ns": asked["ns"],
@@ -594,8 +593,3 @@ def _no_columns(count: int) -> list[Any]:
 def _codes(texts: Sequence[str], places: Any) -> tuple[Any, pa.Array]:
     codes, found = text_codes(pa.array(texts, pa.string()))
     return codes[places], found
-
-
-def _packet_keys(streams: pa.Array, offsets: pa.Array) -> pa.Array:
-    """Return packets as keys of conversations, as `Position.key` does."""
-    return pc.binary_join_element_wise(streams.cast(pa.string()), offsets.cast(pa.string()), "@")

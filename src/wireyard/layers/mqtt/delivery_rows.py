@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from wireyard.layers.mqtt.delivery_grids import DeliveredColumns, SentColumns
 from wireyard.layers.mqtt.delivery_kernels import VERDICT_NAMES, Delivered, Fate
@@ -17,7 +16,7 @@ from wireyard.layers.mqtt.numbering import Numbers, Positions, values_at
 from wireyard.layers.mqtt.packets import NO_TIME, Bools, Ints, KnownStream
 from wireyard.layers.mqtt.qos_kernels import NONE, Status
 from wireyard.layers.mqtt.records import Client, Subscribed, TopicKey
-from wireyard.layers.tables import as_fact_table, text_array
+from wireyard.layers.tables import as_fact_table, packet_keys, text_array
 
 __all__ = ["Matched", "Numbered", "delivery_table"]
 
@@ -164,9 +163,7 @@ def _message_keys(of: Numbered, sent: SentColumns, found: Matched, message: Ints
     numbers = sent.sent[found.message_order]
     stream, offset = (of.positions.column(numbers, name)[0] for name in ("stream", "offset"))
     names = _pick(stream, text_array([stream.name for stream in of.streams]))
-    offsets = pa.array(offset).cast(pa.string())
-    keys = pc.binary_join_element_wise(names.dictionary_decode(), offsets, "@")
-    return _pick(message, keys)
+    return _pick(message, packet_keys(names, pa.array(offset)))
 
 
 def _pick(numbers: Ints, texts: pa.Array) -> pa.DictionaryArray:

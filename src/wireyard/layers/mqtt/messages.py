@@ -18,7 +18,7 @@ from wireyard.formats.mqtt.layout import CONNECT
 from wireyard.layers.mqtt.delivery_columns import Will
 from wireyard.layers.mqtt.packets import Ints
 from wireyard.layers.mqtt.records import Client, ConnectionRecord
-from wireyard.layers.tables import as_fact_table
+from wireyard.layers.tables import as_fact_table, packet_keys
 
 __all__ = ["MARKS", "NEEDED", "marks_of", "message_table", "unknown_marks"]
 
@@ -137,13 +137,11 @@ def message_table(packets: pa.Table, marks: pa.Table) -> pa.Table:
     payload = either("payload", "will_payload")
     properties = either("properties", "will_properties")
     said = _read_properties(properties)
-    offsets = packets["offset"].cast(pa.string())
-    stream = packets["stream"].cast(pa.string())
     is_text = pc.fill_null(pc.equal(said.pop("payload_format_indicator"), _TEXT), False)
     count = packets.num_rows
     client = pc.if_else(packets["src_addr"].is_valid(), marks["client"], None)
     known: dict[str, Any] = {
-        "message_key": pc.binary_join_element_wise(stream, offsets, "@"),
+        "message_key": packet_keys(packets["stream"], packets["offset"]),
         "protocol": _repeated("mqtt", count),
         "sent_ns": pc.if_else(marks["is_sent"], packets["captured_ns"], None),
         "producer": client,

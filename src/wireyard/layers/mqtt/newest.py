@@ -22,6 +22,7 @@ from wireyard.layers.mqtt.files import derive_files
 from wireyard.layers.mqtt.messages import NEEDED as MESSAGE_NEEDED
 from wireyard.layers.mqtt.packets import NEEDED as PACKET_NEEDED
 from wireyard.layers.mqtt.packets import TRACKED, Bools
+from wireyard.layers.tables import packet_keys
 
 __all__ = ["MAX_NEWEST", "NEEDED", "NewestPackets", "NewestRows"]
 
@@ -36,6 +37,8 @@ NEEDED: Final = tuple(dict.fromkeys((*PACKET_NEEDED, *MESSAGE_NEEDED)))
 _TIMES: Final[Mapping[str, str]] = {"messages": "captured_ns", "deliveries": "sent_ns"}
 """The tables that get rows, and when what a row is about was sent."""
 _GAP: Final = "gap"
+_DIRECTION: Final = ("source", "stream", "src_addr", "src_port", "dst_addr", "dst_port")
+_PLACE: Final = (*_DIRECTION, "offset", "length")
 
 
 class NewestRows(NamedTuple):
@@ -93,7 +96,8 @@ class NewestPackets:
             As of `derive_files`.
         """
         packets = self._packets()
-        resends = _keys(packets.filter(pc.fill_null(packets["dup"], False)))
+        resent = packets.filter(pc.fill_null(packets["dup"], False))
+        resends = packet_keys(resent["stream"], resent["offset"])
         found = derive_files([lambda columns: [packets.select(columns)]], shown, [self._source])
         parts = [
             (name, self._new(name, table, resends))
@@ -115,8 +119,9 @@ class NewestPackets:
 
     def _packets(self) -> pa.Table:
         """Return what there is in the order of streams, with a gap wherever packets are missing."""
-        packets = _in_order(pa.concat_tables([*self._rare, *self._newest]).unify_dictionaries())
-        return _in_order(pa.concat_tables([packets, _gaps(packets)]))
+        packets = pa.concat_tables([*self._rare, *self._newest]).unify_dictionaries()
+        gaps = _gaps(_in_order(packets.select(_PLACE)), packets.schema)
+        return _in_order(pa.concat_tables([packets, gaps]))
 
     def _let_go(self) -> None:
         """Let go of old packets but for the rare ones."""
@@ -144,12 +149,6 @@ def _is_rare(packets: pa.Table) -> Bools:
     return rare
 
 
-def _keys(packets: pa.Table) -> pa.Array:
-    """Return how messages are called whose packets these are."""
-    rows = packets.select(["stream", "offset"]).to_pylist()
-    return pa.array([f"{row['stream']}@{row['offset']}" for row in rows], pa.string())
-
-
 def _stream_codes(packets: pa.Table) -> Int32s:
     return text_codes(packets["stream"])[0]
 
@@ -160,7 +159,7 @@ def _in_order(packets: pa.Table) -> pa.Table:
     return packets.take(pa.array(order))
 
 
-def _gaps(packets: pa.Table) -> pa.Table:
+def _gaps(packets: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return a row for each gap between packets in their order, and before those of a stream."""
     stream = _stream_codes(packets)
     starts, lengths = (packets[name].to_numpy() for name in ("offset", "length"))
@@ -169,16 +168,13 @@ def _gaps(packets: pa.Table) -> pa.Table:
     places = np.flatnonzero(starts > behind)
     rows = packets.take(pa.array(places))
     stated = {
-        **{name: rows[name] for name in ("source", "stream", *_ENDS)},
+        **{name: rows[name] for name in _DIRECTION},
         "offset": pa.array(behind[places]),
         "length": pa.array((starts - behind)[places]),
         "status": pa.array([_GAP] * len(places), pa.string()),
     }
     arrays = [
         stated[one.name].cast(one.type) if one.name in stated else pa.nulls(len(places), one.type)
-        for one in packets.schema
+        for one in schema
     ]
-    return pa.table(arrays, schema=packets.schema)
-
-
-_ENDS: Final = ("src_addr", "src_port", "dst_addr", "dst_port")
+    return pa.table(arrays, schema=schema)
