@@ -38,7 +38,7 @@ _ROWS, _ENTRIES, _NONE, _UNKNOWN = range(4)
 """What is counted: rows, what their lists hold, nothing; nulls are left to Arrow to count."""
 _FIRST_SHARE: Final = 2.0
 """What is foreseen for each byte before there was a batch; what is not used is not touched."""
-_LARGE_BYTES: Final = 16 << 20
+_LARGE_BYTES: Final = 4 << 20
 _SPARE: Final = 8
 """What is foreseen is larger by this part than what was needed."""
 

@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 from click.testing import CliRunner
@@ -25,7 +26,10 @@ from wireyard.cli import main
 from wireyard.layers.jmq.chain import derive_tables as jms_tables
 from wireyard.layers.mqtt.derive import derive_tables as mqtt_tables
 from wireyard.layers.mqtt.directions import in_order
+from wireyard.layers.mqtt.evidence import NEEDED as EVIDENCE_NEEDED
+from wireyard.layers.mqtt.evidence import StreamEvidence
 from wireyard.layers.mqtt.files import count_evidence
+from wireyard.layers.mqtt.packets import KnownStream
 from wireyard.layers.tables import FACTS, TABLES
 from wireyard.spark import facts, jmq_facts, mqtt_facts
 from wireyard.spark.bronze import EVIDENCE
@@ -255,6 +259,31 @@ def test_facts_are_the_same_whatever_tasks_they_come_from(
     assert not notes and len(found["deliveries"]) > 100 and len(found["violations"]) > 0
     for name, rows in expected.items():
         assert sorted(map(repr, found[name])) == sorted(map(repr, rows)), name
+
+
+def test_no_task_has_most_of_the_packets() -> None:
+    """But for a client that has most of them itself: its streams stay together."""
+    packets = {"a": 500, "b": 200, "c": 90, "d": 80, "e": 70, "f": 60}
+    rows, streams = [], []
+    for client, count in packets.items():
+        for place, name in enumerate((f"{client}>broker", f"broker>{client}")):
+            rows += [{"source": "s", "stream": name, "status": "ok"}] * (count // 2 + place)
+            key = ("s", "broker", client)
+            streams.append(KnownStream("s", name, place == 0, key, {}, {}))
+    streams.append(KnownStream("s", "silent", True, ("s", "broker", "g"), {}, {}))
+    table = pa.Table.from_pylist(rows)
+    absent = [name for name in EVIDENCE_NEEDED if name not in table.column_names]
+    kinds = {"packet_type": pa.int32(), "return_code": pa.int32()}
+    for name in absent:
+        table = table.append_column(name, pa.nulls(len(rows), kinds.get(name, pa.string())))
+    evidence = StreamEvidence()
+    evidence.add(table)
+    found = mqtt_facts.partition_streams(streams, evidence, 3).tolist()
+    sums = Counter[int]()
+    for number, (count, both) in enumerate(zip(packets.values(), found[::2], strict=False)):
+        assert found[2 * number + 1] == both
+        sums[both] += count
+    assert sorted(sums.values()) == [240, 260, 500]
 
 
 def test_evidence_is_counted_where_packets_are_decoded(

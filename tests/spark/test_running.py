@@ -95,3 +95,38 @@ def test_a_run_that_has_nothing_to_do_loads_neither_spark_nor_kernels(
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "wireyard.spark.lake" in loaded
     assert not loaded & {"pyspark", "numba", "pandas", "wireyard.spark.bronze"}
+
+
+_MEMORY = """
+import sys
+
+import numpy as np
+from wireyard.arena import pooled
+from wireyard.spark.workers import give_back, settle
+
+def held():
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) >> 10 for line in lines if line.startswith("RssAnon"))
+
+settle()
+before = held()
+arrays = [np.ones(1 << 17) for _ in range(64)]
+pool = [pooled(1 << 17, np.int64) for _ in range(64)]
+for array in pool:
+    array[:] = 1
+behind = np.ones(1 << 10)  # so that the heap does not end where the arrays did
+full = held()
+del arrays, array, pool
+give_back()
+print(before, full, held())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_worker_gives_back_what_a_task_has_freed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _MEMORY], capture_output=True, text=True, check=True
+    )
+    before, full, after = map(int, done.stdout.split())
+    assert full - before > 100
+    assert after - before < 30

@@ -31,7 +31,7 @@ def _small(rng: Random) -> bytes:
 
 def _nested(rng: Random, *, before: int = 0, after: int = 0) -> bytes:
     parts = []
-    for _ in range(12):
+    for _ in range(6):
         inner = b"".join(_small(rng) for _ in range(rng.randint(1, 4)))
         parts.append(nested(_small(rng), inner, before=before, after=after))
         parts.append(_small(rng))
@@ -52,7 +52,7 @@ def _large(rng: Random) -> bytes:
 
 
 CORPORA: dict[str, Callable[[Random], bytes]] = {
-    "plain": lambda rng: b"".join(random_packet(rng) for _ in range(12)),
+    "plain": lambda rng: b"".join(random_packet(rng) for _ in range(8)),
     "every version": lambda rng: b"".join(variety()[n] for n in (0, 2, 9, 10, 11, 12, 4, 6)),
     "nested aligned": _nested,
     "nested misaligned": lambda rng: _nested(rng, before=10, after=4),
@@ -60,8 +60,8 @@ CORPORA: dict[str, Callable[[Random], bytes]] = {
     "large": _large,
     "truncated head": lambda rng: packet(body=bytes(200))[50:] + _nested(rng)[:1500],
     "truncated tail": lambda rng: _nested(rng)[:1500] + packet(body=bytes(300))[:200],
-    "damaged": lambda rng: damaged_stream("jmq", rng, 12)[:3000],
-    "damaged more": lambda rng: damaged_stream("jmq", rng, 12)[:3000],
+    "damaged": lambda rng: damaged_stream("jmq", rng, 12)[:2000],
+    "damaged more": lambda rng: damaged_stream("jmq", rng, 12)[:2000],
     "garbage only": lambda rng: rng.randbytes(400) + b"\x1b\xff\xe3" * 30,
     "no start for long": lambda rng: packet() + rng.randbytes(900) + packet(),
     "a size that lies": lambda rng: packet(size=400) + _nested(rng)[:1200] + packet(size=3000),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from heapq import heapreplace
 from itertools import accumulate, chain, islice
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
@@ -63,6 +64,7 @@ __all__ = [
     "SHOWN",
     "Group",
     "mqtt_groups",
+    "partition_streams",
     "shown_rows",
     "with_latencies",
     "write_mqtt_facts",
@@ -258,9 +260,11 @@ class _Shared:
 
     staging: str
     streams: str
-    """Where they are written."""
+    """Where they are written, with the partition of each."""
     secret: tuple[int, int]
     partitions: int
+    """Of clients."""
+    topic_partitions: int
     files: int
     """How many files its packets are in."""
     unknown: frozenset[Stream]
@@ -286,8 +290,10 @@ class _Large:
 
     def __init__(self, runner: Runner, staging: str, group: Group) -> None:
         self._runner, self._staging, self._group = runner, staging, group
-        # Not many: every task leaves a part for each of the next stage.
+        # Not many: every task leaves a part for each of the next stage. What is made of messages is
+        # larger than their packets.
         self._partitions = -(-group.packets // (MOST_PACKETS // 2))
+        self._topic_partitions = 2 * self._partitions
 
     def write(self) -> Iterator[Mapping[str, Any]]:
         """Write the rows of all tables; yield what was written."""
@@ -302,9 +308,10 @@ class _Large:
         streams = known_of(evidence, self._group.shown())
         shared = _Shared(
             self._staging,
-            dump(self._staging, streams),
+            dump(self._staging, (streams, partition_streams(streams, evidence, self._partitions))),
             new_secret(),
             self._partitions,
+            self._topic_partitions,
             len(files),
             frozenset(evidence.without_side({(one.source, one.name) for one in streams})),
         )
@@ -316,7 +323,7 @@ class _Large:
                 topics_of.update(load(one["file"]))
             else:
                 packets.append(one["file"])
-        shared = replace(shared, divided=_divided(topics_of, shared.partitions))
+        shared = replace(shared, divided=_divided(topics_of, shared.topic_partitions))
         numbers = range(self._partitions)
         tracked = list(run_tasks(runner, numbers, partial(_track, shared=shared, files=packets)))
         remove(packets)
@@ -342,7 +349,7 @@ class _Large:
         ]
         # One stage, the tasks that take longest first.
         tasks = [
-            *(_OfTopics(*one) for one in zip(numbers, topics, strict=True)),
+            *(_OfTopics(*one) for one in enumerate(topics)),
             *(_OfFile(*one) for one in numbered),
         ]
         work = partial(_write_rest, shared=shared, marks=marks, wills=wills, messages=messages)
@@ -369,12 +376,12 @@ class _Large:
 
         def write(number: int) -> str:
             def is_wanted(key: TopicKey) -> bool:
-                return is_divided(key) or _partition(key[2:], shared.partitions) == number
+                return is_divided(key) or _partition(key[2:], shared.topic_partitions) == number
 
             topics = matched.topics(is_wanted, lambda will: id(will) in of_will[number], is_divided)
             return dump(self._staging, (topics, matched.clients))
 
-        return [write(number) for number in range(shared.partitions)]
+        return [write(number) for number in range(shared.topic_partitions)]
 
 
 _PUBLISHED: Final = (SENT, DELIVERED)
@@ -387,17 +394,36 @@ def _write_evidence(path: str, sources: Sequence[str], staging: str) -> Iterator
     yield note_file(path, dump(staging, count_evidence(_packets_of(path), sources)))
 
 
+def partition_streams(
+    streams: Sequence[KnownStream], evidence: StreamEvidence, partitions: int
+) -> Ints:
+    """Return the partition of each stream: those of a client in one, all of them about as large.
+
+    A partition is as much as a task holds, and some clients have most of the packets. So they are
+    placed one after the other, the largest first, each where there are the fewest packets yet.
+    """
+    packets: Counter[tuple[str, ...]] = Counter()
+    for one in streams:
+        packets[one.key] += evidence.packets((one.source, one.name))
+    sums = [(0, number) for number in range(partitions)]
+    of_client = {}
+    for key, count in packets.most_common():
+        fewest, of_client[key] = sums[0]
+        heapreplace(sums, (fewest + count, of_client[key]))
+    return np.array([of_client[one.key] for one in streams])
+
+
 @cache
-def _streams(path: str) -> list[KnownStream]:
-    found: list[KnownStream] = load(path)
+def _streams(path: str) -> tuple[list[KnownStream], Ints]:
+    """Return the streams of an input, and the partition of each."""
+    found: tuple[list[KnownStream], Ints] = load(path)
     return found
 
 
 def _split(task: tuple[int, str], shared: _Shared) -> Iterator[Mapping[str, Any]]:
     """Write the packets of a file by the partitions of their clients."""
     number, path = task
-    streams = _streams(shared.streams)
-    of_stream = np.array([_partition(one.key, shared.partitions) for one in streams])
+    streams, of_stream = _streams(shared.streams)
     topics: Counter[str] = Counter()
     held: list[Part] = []
     for part in parts_of(_packets_of(path), streams, shared.secret, number):
@@ -441,15 +467,15 @@ def _partition(key: tuple[str, ...], partitions: int) -> int:
 
 
 def _will_partition(will: Will, shared: _Shared) -> int:
-    number = _partition((will.message.topic,), shared.partitions)
+    number = _partition((will.message.topic,), shared.topic_partitions)
     if will.message.topic in shared.divided:
-        number = (number + will.content[0]) % shared.partitions
+        number = (number + will.content[0]) % shared.topic_partitions
     return number
 
 
 def _track(number: int, shared: _Shared, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     """Track the clients of a partition; write what they sent and got by the partition of topics."""
-    streams = _streams(shared.streams)
+    streams, _ = _streams(shared.streams)
     parts = [Part(*tables) for tables in read_part(files, number)]
     found, messages = track(parts, streams, shared.secret)
     parts.clear()
@@ -522,7 +548,10 @@ def _write_messages(
 
 def _by_topic(sent: pa.Table, delivered: pa.Table, shared: _Shared) -> Iterator[list[pa.Table]]:
     split = (
-        map(with_own_topics, split_rows(table, _topic_partitions(table, shared), shared.partitions))
+        map(
+            with_own_topics,
+            split_rows(table, _topic_partitions(table, shared), shared.topic_partitions),
+        )
         for table in (sent, delivered)
     )
     return map(list, zip(*split, strict=True))
@@ -532,10 +561,10 @@ def _topic_partitions(table: pa.Table, shared: _Shared) -> Ints:
     """Return the partition of each message: by its topic, and its payload if that is divided."""
     indices, dictionary = text_codes(table["topic"])
     texts = dictionary.to_pylist()
-    of = np.array([_partition((text,), shared.partitions) for text in texts] or [0])
+    of = np.array([_partition((text,), shared.topic_partitions) for text in texts] or [0])
     is_divided = np.array([text in shared.divided for text in texts] or [False])
     content = np.where(is_divided[indices], table["content_0"].to_numpy(), 0)
-    found: Ints = (of[indices] + content) % shared.partitions
+    found: Ints = (of[indices] + content) % shared.topic_partitions
     return found
 
 
@@ -551,7 +580,7 @@ def _deliver(
     """
     number, known = task
     topics, clients = load(known)
-    streams = _streams(shared.streams)
+    streams, _ = _streams(shared.streams)
     tables = read_part((path for path, _ in files), number)
     parts = (
         [_renumbered(table.cast(kind), first) for table, kind in zip(both, _PUBLISHED, strict=True)]

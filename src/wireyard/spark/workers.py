@@ -8,7 +8,9 @@ from contextlib import suppress
 from functools import cache
 from importlib import import_module
 
-__all__ = ["import_tasks", "load_columns", "load_kernels", "settle"]
+import pyarrow as pa
+
+__all__ = ["give_back", "import_tasks", "load_columns", "load_kernels", "settle"]
 
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # of mallopt, in glibc's malloc.h
 _LARGEST_BLOCK = 32 << 20
@@ -31,6 +33,16 @@ def settle() -> None:
         libc.mallopt(_TRIM_THRESHOLD, _MOST_KEPT)
     gc.collect()
     gc.freeze()
+
+
+def give_back() -> None:
+    """Give memory that is free back to the system.
+
+    What a task has freed is kept for its next window, and is of no use to the next task.
+    """
+    pa.default_memory_pool().release_unused()
+    with suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def import_tasks() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final
@@ -167,8 +168,11 @@ def test_counts_of_columns_are_those_of_rows() -> None:
     for _ in range(100):
         rows = [random_row(dice, offset) for offset in range(dice.randrange(1, 30))]
         cuts = sorted(dice.sample(range(len(rows) + 1), min(dice.randrange(3), len(rows))))
-        sides = counted(rows, cuts).sides([])
+        evidence = counted(rows, cuts)
+        sides = evidence.sides([])
         assert sides == sides_of(rows)
+        packets = Counter((row["source"], row["stream"]) for row in rows)
+        assert {name: evidence.packets(name) for name in packets} == packets
         names |= {side.key[2] for side in sides.values()}
     assert {"one", "two"} < names
 

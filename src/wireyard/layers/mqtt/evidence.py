@@ -1,4 +1,4 @@
-"""What packets show of the side of each stream, counted from columns.
+"""What packets show of the side of each stream, and how many there are, counted from columns.
 
 It is counted once, where packets are decoded: a file of packets keeps the counts of its streams as
 a small table (`StreamEvidence.table`), so that sides are decided before any packet is read again.
@@ -42,6 +42,7 @@ SCHEMA: Final = pa.schema(
         ("src_port", pa.int32()),
         ("dst_addr", pa.string()),
         ("dst_port", pa.int32()),
+        ("packets", pa.int64()),
         ("connects", pa.int64()),
         ("client_packets", pa.int64()),
         ("broker_packets", pa.int64()),
@@ -80,6 +81,7 @@ _NAMES: Final = np.isin(np.arange(256), NAMING)
 class _Counts:
     """The columns of `SCHEMA` but for the ends."""
 
+    packets: int = 0
     connects: int = 0
     client_packets: int = 0
     broker_packets: int = 0
@@ -88,6 +90,7 @@ class _Counts:
 
     def add(self, other: _Counts) -> None:
         """Add the counts of later packets of the stream."""
+        self.packets += other.packets
         self.connects += other.connects
         self.client_packets += other.client_packets
         self.broker_packets += other.broker_packets
@@ -123,6 +126,7 @@ class StreamEvidence:
         sides = _sides(batch["status"], kind, code)
         flags = (kind == CONNECT, sides == _CLIENT, sides == _BROKER)
         sums = [np.add.reduceat(flag, starts, dtype=np.int64) for flag in flags]
+        sums.insert(0, np.diff(starts, append=batch.num_rows))
         counts = [np.bincount(places, some, len(runs)).astype(np.int64).tolist() for some in sums]
         ends: list[Row] = batch.select(_ENDS).take(pa.array(starts[runs])).to_pylist()
         names = [(row["source"], row["stream"]) for row in ends]
@@ -191,6 +195,10 @@ class StreamEvidence:
     def without_side(self, sides: Collection[Stream]) -> list[Stream]:
         """Return the streams that are not among those whose side is known."""
         return [stream for stream in self._ends if stream not in sides]
+
+    def packets(self, name: Stream) -> int:
+        """Return how many packets a stream has."""
+        return self._counts[name].packets if name in self._counts else 0
 
     def ends(self, name: Stream) -> Row:
         """Return the endpoints of a stream as the columns of a row."""
