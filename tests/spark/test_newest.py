@@ -9,11 +9,11 @@ import pytest
 
 from tests.spark import lakes
 from tests.spark.lakes import HEADER_BYTES, no_session, records
-from wireyard.layers.mqtt import newest
+from wireyard.layers import newest
 from wireyard.spark import growth as spark_growth
 from wireyard.spark.growth import Growth
 from wireyard.spark.inputs import list_inputs
-from wireyard.spark.job import FEW_BYTES
+from wireyard.spark.job import FEW_BYTES, fill_lake
 from wireyard.spark.lake import Lake
 
 CAPTURE = Path(__file__).resolve().parents[2] / "examples" / "traffic.pcap"
@@ -29,10 +29,48 @@ def long_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(newest, "MAX_NEWEST", 64)
 
 
-def of_mqtt(lake: Path, table: str, *columns: str) -> list[tuple[str, ...]]:
+def rows_of(protocol: str, lake: Path, table: str, *columns: str) -> list[tuple[str, ...]]:
     """Return columns of rows, sorted."""
     found = lakes.rows(lake, table, "protocol", *columns)
-    return [row[1:] for row in found if row[0] == "mqtt"]
+    return [row[1:] for row in found if row[0] == protocol]
+
+
+def judge_mqtt(lake: Path, whole: Path) -> int:
+    """Compare what there is of MQTT with one run; return how many messages there are."""
+    found, expected = ({*rows_of("mqtt", one, "messages", "message_key")} for one in (lake, whole))
+    assert found <= expected
+    # A resend of what is in the gap comes with all facts.
+    assert len(expected - found) <= 1
+    messages = len(found)
+    for table in ("deliveries", "latencies"):
+        found, expected = ({*rows_of("mqtt", one, table, *COLUMNS)} for one in (lake, whole))
+        consumers = {row[:2] for row in expected}
+        for row in found - expected:
+            assert row[2] == "undecided"
+            assert row[:2] in consumers
+    return messages
+
+
+def judge_jms(lake: Path, whole: Path) -> int:
+    """Compare what there is of JMS with one run; return how many messages there are."""
+    key, sent = "message_key", "first_seen"
+    found, expected = (rows_of("jms", one, "messages", key, sent) for one in (lake, whole))
+    assert len({*found}) == len(found)
+    assert {*found} <= {*expected}
+    # What nobody was seen to send comes with all facts.
+    assert all(row[1] != "sent" for row in {*expected} - {*found})
+    of_message = "message_key", "consumer", "delivered_frame"
+    for table in ("deliveries", "latencies"):
+        there, one_run = (rows_of("jms", one, table, *of_message) for one in (lake, whole))
+        assert len({*there}) == len(there)
+        assert {*there} <= {*one_run}
+    hops = [{*rows_of_hops(one)} for one in (lake, whole)]
+    assert hops[0] <= hops[1]
+    return len(found)
+
+
+def rows_of_hops(lake: Path) -> list[tuple[str, ...]]:
+    return lakes.rows(lake, "hops", "message_key", "hop", "kind", "took_ns", "frame")
 
 
 @pytest.mark.parametrize("partition_by", [None, "day"])
@@ -43,7 +81,7 @@ def test_messages_are_there_before_all_facts_are(tmp_path: Path, partition_by: s
     folder.mkdir()
     path = folder / "grows.pcap"
     path.write_bytes(data[:HEADER_BYTES])
-    name, times, rows = str(path), set[float](), list[int]()
+    name, times, counts = str(path), set[float](), list[int]()
     with Lake.open(str(root), partition_by=partition_by) as lake:
         growth = Growth(lake, no_session)
         for part in range(PARTS):
@@ -58,19 +96,80 @@ def test_messages_are_there_before_all_facts_are(tmp_path: Path, partition_by: s
             times.add(growth._inputs[name].facts_at_s)
             shutil.rmtree(whole, ignore_errors=True)
             lakes.run(whole, None, path, few_bytes=FEW_BYTES)
-            found, expected = ({*of_mqtt(one, "messages", "message_key")} for one in (root, whole))
-            assert found <= expected
-            # A resend of what is in the gap comes with all facts.
-            assert len(expected - found) <= 1
-            rows.append(len(found))
-            for table in ("deliveries", "latencies"):
-                found, expected = ({*of_mqtt(one, table, *COLUMNS)} for one in (root, whole))
-                consumers = {row[:2] for row in expected}
-                for row in found - expected:
-                    assert row[2] == "undecided"
-                    assert row[:2] in consumers
+            counts.append(judge_mqtt(root, whole) + judge_jms(root, whole))
         growth.commit({name: 0}, {name})
         growth.close()
     lakes.assert_as_one_run(folder, root)
     assert len(times) == 1
-    assert rows[-1] > 3 * rows[0]
+    assert counts[-1] > 3 * counts[0]
+
+
+def test_messages_that_two_captures_show_have_one_row(tmp_path: Path) -> None:
+    data = CAPTURE.read_bytes()
+    frames = records(data)
+    paths = [tmp_path / "in" / name for name in ("a.pcap", "b.pcap")]
+    paths[0].parent.mkdir()
+    one, other = map(str, paths)
+    counts = list[int]()
+    with Lake.open(str(tmp_path / "lake")) as lake:
+        growth = Growth(lake, no_session)
+        for part in range(6):
+            some = frames[len(frames) * part // 6 : len(frames) * (part + 1) // 6]
+            for path in paths:
+                with path.open("ab") as file:
+                    file.write(b"".join(some) if part else data[:HEADER_BYTES] + b"".join(some))
+            growing = [one, other] if part < 4 else [other]
+            for name in growing:
+                if part:
+                    assert growth.look(name, [name])
+                else:
+                    assert growth.begin(list_inputs([name]).inputs[0])
+            # Where the first ends, facts of the second are made too.
+            unread = {name: growth.unread_bytes(name) for name in growing}
+            growth.commit(unread, {one} if part == 3 else ())
+            root = tmp_path / "lake"
+            messages = rows_of("jms", root, "messages", "message_key")
+            assert len({*messages}) == len(messages)
+            messages = rows_of("mqtt", root, "messages", "source", "message_key")
+            assert len({*messages}) == len(messages)
+            deliveries = lakes.rows(
+                root, "deliveries", "protocol", "source", "message_key", "consumer", "offset"
+            )
+            assert len({*deliveries}) == len(deliveries)
+            counts.append(len(deliveries))
+        growth.commit({other: 0}, {other})
+        growth.close()
+    assert counts[-1] > counts[0] > 0
+
+
+def test_messages_of_a_file_that_comes_meanwhile_have_one_row(tmp_path: Path) -> None:
+    data = CAPTURE.read_bytes()
+    frames = records(data)
+    path, whole = tmp_path / "in" / "grows.pcap", tmp_path / "in" / "whole.pcap"
+    path.parent.mkdir()
+    name, root = str(path), tmp_path / "lake"
+    counts = list[int]()
+    with Lake.open(str(root)) as lake:
+        growth = Growth(lake, no_session)
+        for part in range(5):
+            some = frames[len(frames) * part // 5 : len(frames) * (part + 1) // 5]
+            with path.open("ab") as file:
+                file.write(b"".join(some) if part else data[:HEADER_BYTES] + b"".join(some))
+            if part:
+                assert growth.look(name, [name])
+            else:
+                assert growth.begin(list_inputs([name]).inputs[0])
+            growth.commit({name: growth.unread_bytes(name)}, ())
+            if part == 2:
+                whole.write_bytes(path.read_bytes())
+                lake.begin_run()
+                found = list_inputs([str(whole)]).inputs
+                fill_lake(lake, found, no_session, lakes.Silent(), few_bytes=FEW_BYTES)
+            for protocol in ("jms", "mqtt"):
+                messages = rows_of(protocol, root, "messages", "source", "message_key")
+                assert len({*messages}) == len(messages)
+                counts.append(len(messages))
+        growth.commit({name: 0}, {name})
+        growth.close()
+    assert counts[-1] > counts[3] > 0
+    lakes.assert_as_one_run(path.parent, root)

@@ -59,6 +59,7 @@ __all__ = [
     "FEW",
     "Facts",
     "producers_made",
+    "producers_of_inputs",
     "producers_shown",
     "related_to",
     "write_empty",
@@ -172,6 +173,14 @@ def related_to(lake: Lake, producers: pa.Table, changed: Collection[str]) -> set
         is_new = pc.is_in(left["source"], sources)
         waiting, left = left.filter(is_new), left.filter(pc.invert(is_new))
     return found
+
+
+def producers_of_inputs(lake: Lake, sources: Collection[str]) -> pa.Table:
+    """Return the rows of the table of producers that the lake has of some inputs."""
+    rows = pa.concat_tables(
+        [fact_table("producers", ()), *map(_producers, lake.paths("producers"))]
+    )
+    return rows.filter(pc.is_in(rows["source"], pa.array(list(sources), pa.string())))
 
 
 def producers_made(lake: Lake, facts: Facts) -> pa.Table:

@@ -150,6 +150,8 @@ class GrowingInput:
     """Up to which of its bytes they go."""
     facts_until_ns: int | None = None
     """Up to which time of its frames they go."""
+    has_newest: bool = True
+    """Whether its newest packets give facts meanwhile, as far as that is known."""
     rows: Counter[str] = field(default_factory=Counter)
     """How many rows its packets have, by the name of their format."""
     _ended: dict[str, LedgerSum] = field(default_factory=dict)

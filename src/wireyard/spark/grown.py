@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 from uuid import uuid4
@@ -17,8 +17,9 @@ from wireyard.captures.stream_table import FILES, file_rows
 from wireyard.formats import names as format_names
 from wireyard.lake.ledgers import LEDGER_FILES, StreamLedger, ledger_table, streams_table
 from wireyard.layers.frame_files import FrameFiles
-from wireyard.layers.mqtt.newest import NewestRows
-from wireyard.layers.tables import FACTS, with_times
+from wireyard.layers.latencies import delayed, latencies
+from wireyard.layers.newest import NewestRows
+from wireyard.layers.tables import FACTS, fact_table, join_tables, with_times
 from wireyard.spark.bronze import (
     DONE_MARKS,
     FILES_TABLE,
@@ -34,7 +35,6 @@ from wireyard.spark.growing import GrowingInput, read_state
 from wireyard.spark.growing_readers import GrowthSettings
 from wireyard.spark.inputs import FoundInput
 from wireyard.spark.lake import Change, Input, Lake
-from wireyard.spark.mqtt_facts import with_latencies
 from wireyard.spark.parts import PartFile
 from wireyard.spark.replacing import OPEN_PREFIX, OPEN_STATES, is_of_open
 
@@ -184,18 +184,27 @@ class GrownPart:
         file.close()
         self.files[table].append(name)
 
-    def write_newest(self, rows: Iterable[NewestRows], frames: FrameFiles) -> None:
+    def write_newest(self, rows: Sequence[NewestRows], frames: FrameFiles) -> None:
         """Stage facts of the newest packets, and beside deliveries how long they took."""
         self.has_newest = True
         tables: defaultdict[tuple[str, str], list[pa.Table]] = defaultdict(list)
-        for name, closed, still_open in rows:
-            for prefix, part in (("part-", closed), (OPEN_PREFIX, still_open)):
-                located = frames.locate(part) if name == "messages" else part
-                for fact, found in with_latencies((name, located)):
-                    if found.num_rows:
-                        tables[fact, prefix].append(with_times(fact, found))
+        delays = _delays(rows)
+        for name, *both in rows:
+            for prefix, part in zip(("part-", OPEN_PREFIX), both, strict=True):
+                if part.num_rows:
+                    located = frames.locate(part) if name == "messages" else part
+                    tables[name, prefix].append(with_times(name, located))
+                    if name == "deliveries":
+                        found = with_times("latencies", latencies(part, delays))
+                        tables["latencies", prefix].append(found)
         for (fact, prefix), parts in tables.items():
-            self._write(fact, pa.concat_tables(parts), prefix)
+            self._write(fact, join_tables(parts), prefix)
+
+    def leave_out_newest(self) -> None:
+        """Leave them out again: facts of all packets are made."""
+        self.has_newest = False
+        for table in FACTS:
+            self.files.pop(table, None)
 
     def takes_out(self, table: str, name: str) -> bool:
         """Return whether a file that the lake has of the input goes with this part."""
@@ -216,6 +225,13 @@ class GrownPart:
             files[table] += names
         held = {table: names for table, names in files.items() if names}
         return Input(self.source, self.input.format, self._stamp, self.input.ledger(), held)
+
+
+def _delays(rows: Sequence[NewestRows]) -> pa.Table:
+    """Return the delivery delays of messages."""
+    messages = [part for name, *both in rows if name == "messages" for part in both]
+    none = fact_table("messages", ())
+    return join_tables(map(delayed, [none, *messages]))
 
 
 def with_parts(lake: Lake, change: Change, parts: Sequence[GrownPart]) -> Change:

@@ -3,7 +3,7 @@
 The facts of an input (messages, deliveries, sessions and so on) follow from all of its packets, so
 those of a growing one are made anew, now and then, and nothing else is committed meanwhile. So they
 may take half of the time as long as that is a moment, and a tenth of it where it is longer. Where
-MQTT has facts of the newest packets between, which every part makes, a fiftieth. When an input
+there are facts of the newest packets between, which every part makes, a fiftieth. When an input
 stands still they are made in any case.
 """
 
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from wireyard.captures.live_state import StateError
 from wireyard.errors import SourceError
+from wireyard.layers.tables import FACTS
 from wireyard.spark.bronze import Settings
 from wireyard.spark.growing import GrowingInput
 from wireyard.spark.growing_readers import GrowthSettings
@@ -30,9 +31,8 @@ from wireyard.spark.grown import (
 from wireyard.spark.inputs import FoundInput
 from wireyard.spark.job import add_facts, commit_change
 from wireyard.spark.lake import Change, Lake
-from wireyard.spark.mqtt_facts import FEW
-from wireyard.spark.newest import NewestFacts
-from wireyard.spark.replacing import OPEN_STATES, compact, drop_inputs
+from wireyard.spark.newest import NewestFacts, need_spark
+from wireyard.spark.replacing import OPEN_STATES, compact, drop_inputs, is_of_open
 from wireyard.spark.running import Runner
 from wireyard.spark.workers import load_columns
 
@@ -75,6 +75,10 @@ class Growth:
         self._settings = GrowthSettings(decode_as, keylog, max_packet_bytes)
         self._inputs: dict[str, GrowingInput] = {}
         self._newest: dict[str, NewestFacts] = {}
+        self._claims: dict[str, str] = {}
+        """Producers of JMS messages, and the inputs that have early rows of theirs."""
+        self._written: dict[str, set[str]] = {}
+        """Of each input the files of facts that its last part wrote, to be taken out again."""
         load_columns()
 
     def knows(self, path: str) -> bool:
@@ -119,6 +123,9 @@ class Growth:
     def forget(self, path: str) -> None:
         """Let go of an input; a state of it in the lake stays."""
         self._newest.pop(path, None)
+        self._written.pop(path, None)
+        for name in [name for name, source in self._claims.items() if source == path]:
+            del self._claims[name]
         if (one := self._inputs.pop(path, None)) is not None:
             one.close()
 
@@ -140,6 +147,10 @@ class Growth:
         settings = Settings(
             lake.staged(""), self._secrets, self._max_packet_bytes, payload=self._payload
         )
+        for path in most_bytes:
+            if not self._written.get(path, set()) <= self._open_facts(path):
+                # Another input shows the same messages, so facts of both were made with it.
+                self._take_note_of_facts(path)
         read_bytes, notes, parts = 0, list[str](), []
         for number, (path, most) in enumerate(most_bytes.items()):
             one = self._inputs[path]
@@ -154,6 +165,7 @@ class Growth:
         notes += self._commit(parts, with_facts)
         for part in parts:
             part.input.committed()
+            self._written[part.source] = self._open_facts(part.source)
             if part.source in ending:
                 self.forget(part.source)
         return read_bytes, notes
@@ -165,6 +177,9 @@ class Growth:
         anew = {part.source for part in with_facts} & lake.inputs.keys() - {*replaced}
 
         def change_without(related: Collection[str]) -> Change:
+            for part in parts:
+                if part.source in related:
+                    part.leave_out_newest()
             return with_parts(lake, drop_inputs(lake, replaced, {*anew, *related}), parts)
 
         notes: Sequence[str] = ()
@@ -174,18 +189,29 @@ class Growth:
             sources = {part.source for part in with_facts}
             added = [each for each in change_without(()).inputs if each.source in sources]
             gone = {*replaced, *anew}
-            change, notes = add_facts(runner, lake, change_without, added, gone)
-            now_s = time.monotonic()
-            for part in with_facts:
-                part.input.facts_s, part.input.facts_at_s = now_s - began_s, now_s
-                part.input.facts_position = part.input.position
-                part.input.facts_until_ns = part.input.now_ns
-                if (newest := self._newest.get(part.source)) and part.input.now_ns is not None:
-                    newest.go_on(part.input.now_ns)
+            change, notes, related = add_facts(runner, lake, change_without, added, gone)
+            took_s = time.monotonic() - began_s
+            for source in (sources | related) & self._inputs.keys():
+                self._inputs[source].facts_s = took_s
+                self._take_note_of_facts(source)
         else:
             change = change_without(())
         commit_change(runner, lake, change)
         return notes
+
+    def _take_note_of_facts(self, path: str) -> None:
+        """Take note that facts of all packets of an input are made, as far as it was read."""
+        one = self._inputs[path]
+        one.facts_at_s, one.facts_position = time.monotonic(), one.position
+        one.facts_until_ns = one.now_ns
+        if (newest := self._newest.get(path)) and one.now_ns is not None:
+            newest.go_on(one.now_ns)
+
+    def _open_facts(self, path: str) -> set[str]:
+        """Return the files of facts that the next part of an input takes out."""
+        held = self._lake.inputs.get(path)
+        names = (name for table in FACTS for name in held.files.get(table, ())) if held else ()
+        return set(filter(is_of_open, names))
 
     def _write_newest(self, part: GrownPart, *, due: bool) -> None:
         """Stage the facts of the newest packets of a part, unless those of all packets are due."""
@@ -194,11 +220,11 @@ class Growth:
         if newest is None:
             if not due or one.facts_until_ns is None or not _takes_long(one):
                 return
-            newest = NewestFacts(self._lake, one.source, one.facts_until_ns)
+            newest = NewestFacts(self._lake, one.source, one.facts_until_ns, self._claims)
             self._newest[one.source] = newest
         newest.add(part)
         if due:
-            newest.write(part)
+            one.has_newest = newest.write(part)
 
     def is_behind(self, path: str) -> bool:
         """Return whether the facts of an input do not have all of its packets, and are due."""
@@ -237,7 +263,7 @@ def _are_due(one: GrowingInput) -> bool:
     """Return whether it is time to make the facts of all packets of an input again."""
     if not _takes_long(one):
         waits = _WAITS_AFTER_MOMENT
-    elif one.rows["mqtt"] and one.facts_until_ns is not None:
+    elif one.has_newest and one.facts_until_ns is not None:
         waits = _WAITS_WITH_NEWEST
     else:
         waits = _WAITS_AFTER_MORE
@@ -246,7 +272,7 @@ def _are_due(one: GrowingInput) -> bool:
 
 def _takes_long(one: GrowingInput) -> bool:
     """Return whether that takes more than a moment; if it needs Spark, it does."""
-    return _expected_s(one) > _MOMENT_S or one.rows["mqtt"] > FEW
+    return _expected_s(one) > _MOMENT_S or need_spark(one.rows)
 
 
 def _expected_s(one: GrowingInput) -> float:

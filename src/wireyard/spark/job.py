@@ -159,7 +159,7 @@ def fill_lake(
         ledger.bytes_read for source in continued for ledger in lake.inputs[source].ledger.values()
     )
     gone = {*replaced, *continued}
-    change, of_facts = add_facts(runner, lake, change_without, report.added, gone)
+    change, of_facts, _ = add_facts(runner, lake, change_without, report.added, gone)
     report.notes += of_facts
     commit_change(runner, lake, without_old_states(lake, change))
     return report
@@ -214,8 +214,8 @@ def add_facts(
     change_without: Callable[[Collection[str]], Change],
     added: Sequence[Input],
     changed: Collection[str],
-) -> tuple[Change, Sequence[str]]:
-    """Stage the facts of inputs, and of those related to them; return the change and notes.
+) -> tuple[Change, Sequence[str], set[str]]:
+    """Stage the facts of inputs, and of those related to them.
 
     Parameters
     ----------
@@ -225,6 +225,15 @@ def add_facts(
         The inputs, whose packets are in the lake or staged.
     changed
         Sources whose facts in the lake are no more.
+
+    Returns
+    -------
+    change
+        That with the facts.
+    notes
+        What is to be said about them.
+    related
+        The inputs of the lake that are related.
     """
     change, related = change_without(()), set[str]()
     with reaching(lake):
@@ -241,7 +250,7 @@ def add_facts(
             # GPackets may show more of them.
             more = related_to(lake, producers_made(lake, facts), {*changed, *related})
             if not more:
-                return _with_facts(change, facts), facts.notes
+                return _with_facts(change, facts), facts.notes, related
             related |= more
 
 

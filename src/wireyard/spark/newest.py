@@ -1,12 +1,13 @@
 """Facts of the newest packets of inputs that grow, until facts of all their packets are made.
 
-Of MQTT: see ``wireyard.layers.mqtt.newest``. What they follow from is in memory, so another process
-makes facts of all packets first.
+Of MQTT and JMS: see ``wireyard.layers.newest``. What they follow from is in memory, so another
+process makes facts of all packets first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Final
 
 import pyarrow as pa
@@ -16,17 +17,50 @@ from wireyard.captures.read import FrameSpan
 from wireyard.formats.base import Row
 from wireyard.lake.ledgers import captured_streams, streams_table
 from wireyard.layers.frame_files import FrameFiles
-from wireyard.layers.mqtt.newest import MAX_NEWEST, NEEDED, NewestPackets
-from wireyard.spark.bronze import FILES_TABLE
+from wireyard.layers.jmq.newest import JMS
+from wireyard.layers.mqtt.newest import MQTT
+from wireyard.layers.newest import MAX_NEWEST, MessageProtocol, NewestPackets, NewestRows
+from wireyard.spark.bronze import FILES_TABLE, packets_table
+from wireyard.spark.facts import producers_of_inputs, related_to
 from wireyard.spark.grown import GrownPart
+from wireyard.spark.jmq_facts import FEW as FEW_JMQ
 from wireyard.spark.lake import Lake
-from wireyard.spark.mqtt_facts import SHOWN, shown_rows
-from wireyard.spark.parts import read_batches
+from wireyard.spark.mqtt_facts import FEW as FEW_MQTT
+from wireyard.spark.mqtt_facts import SHOWN
+from wireyard.spark.parts import measure, read_batches
 from wireyard.spark.replacing import is_of_open
 
-__all__ = ["NewestFacts"]
+__all__ = ["NewestFacts", "need_spark"]
 
-_PACKETS: Final = "packets_mqtt"
+_FEW: Final = ((MQTT, FEW_MQTT), (JMS, FEW_JMQ))
+
+
+def need_spark(rows: Mapping[str, int]) -> bool:
+    """Return whether so many packets, by format, have facts that Spark has to make."""
+    return any(sum(rows.get(name, 0) for name in one.needed) > few for one, few in _FEW)
+
+
+class _Followed:
+    """The newest packets of a protocol, and what captures show of their streams."""
+
+    def __init__(self, protocol: MessageProtocol, source: str, until_ns: int) -> None:
+        self.protocol = protocol
+        self.packets = NewestPackets(protocol, source, until_ns)
+        self._shown: dict[str, Row] = {}
+
+    def show(self, streams: pa.Table) -> None:
+        """Take what a capture shows of its streams, rows of the table `streams`."""
+        wanted = streams.filter(pc.is_in(streams["stream"], self.packets.streams))
+        for format in self.protocol.needed:
+            of_format = wanted.filter(pc.starts_with(wanted["format"], format))
+            self._shown |= {row["stream"]: row for row in of_format.select(SHOWN).to_pylist()}
+
+    def rows(self) -> list[NewestRows]:
+        """Return the rows of what there is."""
+        rows = self.packets.rows([*self._shown.values()])
+        there = {*self.packets.streams.to_pylist()}
+        self._shown = {name: row for name, row in self._shown.items() if name in there}
+        return rows
 
 
 class NewestFacts:
@@ -37,34 +71,38 @@ class NewestFacts:
     lake
         Has the input, and is read once.
     until_ns
-        Up to which time its facts are made.
+        Messages that were sent up to this time have the rows that they keep.
+    claims
+        Producers of JMS messages, and the inputs that give rows of theirs: of all inputs.
     """
 
-    def __init__(self, lake: Lake, source: str, until_ns: int) -> None:
-        self._lake, self._source = lake, source
-        self._packets = NewestPackets(source, until_ns)
-        files = lake.inputs[source].files
-
-        def paths(table: str) -> list[str]:
-            names = (name for name in files.get(table, ()) if not is_of_open(name))
-            return [lake.path(table, name) for name in names]
-
-        room = MAX_NEWEST
-        for path in reversed(paths(_PACKETS)):
-            room -= self._add_file(path, old=room <= 0)
-        self._shown: dict[str, Row] = {}
-        for rows in captured_streams(paths("streams"), [source], (*SHOWN, "format")):
+    def __init__(self, lake: Lake, source: str, until_ns: int, claims: dict[str, str]) -> None:
+        self._lake, self._source, self._claims = lake, source, claims
+        self._followed = [_Followed(protocol, source, until_ns) for protocol, _ in _FEW]
+        self._shares_messages: bool | None = None
+        for one in self._followed:
+            for format in one.protocol.needed:
+                self._read(one, format)
+        for rows in captured_streams(self._paths("streams"), [source], (*SHOWN, "format")):
             self._show(rows)
-        self._files = [row for path in paths(FILES_TABLE) for row in self._files_of(path)]
+        self._files = [row for path in self._paths(FILES_TABLE) for row in self._files_of(path)]
 
-    def _add_file(self, path: str, *, old: bool = False) -> int:
-        """Add the packets of a file; return how many there were."""
-        count = 0
-        for table in read_batches(path, NEEDED):
+    def _paths(self, table: str) -> list[str]:
+        files = self._lake.inputs[self._source].files.get(table, ())
+        return [self._lake.path(table, name) for name in files if not is_of_open(name)]
+
+    def _read(self, one: _Followed, format: str) -> None:
+        """Read packets of the lake, the oldest first; of those before the newest the rare ones."""
+        paths = self._paths(packets_table(format))
+        behind = [0, *accumulate(measure(path)[0] for path in reversed(paths))]
+        for path, rows in zip(paths, reversed(behind[:-1]), strict=True):
+            self._add_file(one, format, path, old=rows >= MAX_NEWEST)
+
+    def _add_file(self, one: _Followed, format: str, path: str, *, old: bool = False) -> None:
+        """Add the packets of a file."""
+        for table in read_batches(path, one.protocol.needed[format]):
             of_source = table.filter(pc.equal(table["source"].cast(pa.string()), self._source))
-            self._packets.add(of_source, old=old)
-            count += of_source.num_rows
-        return count
+            one.packets.add(format, of_source, old=old)
 
     def _files_of(self, path: str) -> list[Row]:
         rows = (row for table in read_batches(path, _SPANS) for row in table.to_pylist())
@@ -74,27 +112,63 @@ class NewestFacts:
         return [{"source": self._source, **span._asdict()} for span in spans]
 
     def _show(self, streams: pa.Table) -> None:
-        wanted = streams.filter(pc.is_in(streams["stream"], self._packets.streams))
-        self._shown |= {row["stream"]: row for row in shown_rows(wanted)}
+        for one in self._followed:
+            one.show(streams)
 
     def add(self, part: GrownPart) -> None:
         """Add what is new of the input."""
-        for name in part.files.get(_PACKETS, ()):
-            if not is_of_open(name):
-                self._add_file(self._lake.staged(_PACKETS, name))
+        for one in self._followed:
+            for format in one.protocol.needed:
+                table = packets_table(format)
+                for name in part.files.get(table, ()):
+                    if not is_of_open(name):
+                        self._add_file(one, format, self._lake.staged(table, name))
         self._show(streams_table(part.ledgers))
         self._files += self._rows_of(part.closed_spans)
 
-    def write(self, part: GrownPart) -> None:
-        """Stage the facts of the newest packets, those of the part among them."""
-        rows = self._packets.rows([*self._shown.values()])
+    def write(self, part: GrownPart) -> bool:
+        """Stage the facts of the newest packets, those of the part among them.
+
+        Returns
+        -------
+        found
+            Whether there are any.
+        """
+        rows = list[NewestRows]()
+        for one in self._followed:
+            found = one.rows()
+            if one.protocol is not JMS or not self._shares(found):
+                rows += found
         part.write_newest(rows, FrameFiles([*self._files, *self._rows_of(part.open_spans)]))
-        there = {*self._packets.streams.to_pylist()}
-        self._shown = {name: row for name, row in self._shown.items() if name in there}
+        return any(some.closed.num_rows or some.open.num_rows for some in rows)
+
+    def _shares(self, rows: Sequence[NewestRows]) -> bool:
+        """Return whether other inputs show the same JMS messages, each of which has one row.
+
+        The lake has the producers of all packets that facts were made of. Of those that came since,
+        the input has them that gives rows of their messages first.
+        """
+        if self._shares_messages is None:
+            shown = producers_of_inputs(self._lake, [self._source])
+            self._shares_messages = bool(related_to(self._lake, shown, [self._source]))
+        if not self._shares_messages:
+            messages = [part for name, *both in rows if name == "messages" for part in both]
+            producers = {name for part in messages for name in _texts(part["producer"])}
+            self._shares_messages = any(
+                self._claims.setdefault(name, self._source) != self._source for name in producers
+            )
+        return self._shares_messages
 
     def go_on(self, until_ns: int) -> None:
         """Take note that facts of all packets are made up to a time."""
-        self._packets.go_on(until_ns)
+        self._shares_messages = None
+        for one in self._followed:
+            one.packets.go_on(until_ns)
+
+
+def _texts(column: pa.ChunkedArray) -> list[str]:
+    texts: list[str] = pc.unique(column.cast(pa.string()).drop_null()).to_pylist()
+    return texts
 
 
 _SPANS: Final = ("source", "file", "first_frame", "frames")

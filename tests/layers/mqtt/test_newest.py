@@ -11,9 +11,10 @@ import pytest
 from tests.layers.mqtt.make import Capture
 from wireyard.formats.mqtt import FORMAT, layout
 from wireyard.formats.rows import rows_to_batch
-from wireyard.layers.mqtt import newest
+from wireyard.layers import newest
 from wireyard.layers.mqtt.files import derive_files
-from wireyard.layers.mqtt.newest import NEEDED, NewestPackets
+from wireyard.layers.mqtt.newest import MQTT
+from wireyard.layers.newest import NewestPackets
 from wireyard.schema import CAPTURED, COMMON
 
 Row = dict[str, Any]
@@ -68,7 +69,7 @@ class Traffic:
 
 def packets_of(capture: Capture) -> pa.Table:
     batch = rows_to_batch((*COMMON, *CAPTURED, *FORMAT.columns), capture.rows)
-    return pa.Table.from_batches([batch]).select(NEEDED)
+    return pa.Table.from_batches([batch]).select(MQTT.needed["mqtt"])
 
 
 def shown_of(packets: pa.Table) -> list[Row]:
@@ -90,12 +91,12 @@ def made(packets: pa.Table, since_ns: int, part: int) -> list[tuple[int, str, bo
     """Return rows as they are made part by part: after how many packets, of which table."""
     start = packets["captured_ns"].to_pylist().index(since_ns) + 1
     before = max(start - newest.MAX_NEWEST, 0)
-    some = NewestPackets(SOURCE, since_ns)
-    some.add(packets.slice(0, before), old=True)
-    some.add(packets.slice(before, start - before))
+    some = NewestPackets(MQTT, SOURCE, since_ns)
+    some.add("mqtt", packets.slice(0, before), old=True)
+    some.add("mqtt", packets.slice(before, start - before))
     found = []
     for at in range(start, packets.num_rows, part):
-        some.add(packets.slice(at, part))
+        some.add("mqtt", packets.slice(at, part))
         stop = min(at + part, packets.num_rows)
         for name, closed, still_open in some.rows(shown_of(packets.slice(0, stop))):
             found += [(stop, name, True, row) for row in closed.to_pylist()]
@@ -170,11 +171,11 @@ def test_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(200):
         capture.message("one", "t", bytes(2_000), 1, number + 1)
     packets = packets_of(capture)
-    some = NewestPackets(SOURCE, 0)
+    some = NewestPackets(MQTT, SOURCE, 0)
     for at in range(0, packets.num_rows, 50):
-        some.add(packets.slice(at, 50))
+        some.add("mqtt", packets.slice(at, 50))
         some.rows(shown_of(packets))
-        assert sum(part.nbytes for part in some._newest) < 110_000
+        assert sum(part.nbytes for part in some._newest["mqtt"]) < 110_000
 
 
 def test_rare_packets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,12 +188,12 @@ def test_rare_packets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     packets = packets_of(capture)
     kinds = packets["packet_type"].to_pylist()
     assert kinds.count(layout.CONNECT) == 100
-    some = NewestPackets(SOURCE, 0)
+    some = NewestPackets(MQTT, SOURCE, 0)
     bodies = set[bytes]()
     for at in range(0, packets.num_rows, 40):
-        some.add(packets.slice(at, 40))
+        some.add("mqtt", packets.slice(at, 40))
         for table, *both in some.rows(shown_of(packets)):
             if table == "messages":
                 bodies.update(body for rows in both for body in rows["body"].to_pylist())
-        assert sum(part.num_rows for part in some._rare) <= 40
+        assert sum(part.num_rows for part in some._rare["mqtt"]) <= 40
     assert bodies == {b"%d" % number for number in range(100)}

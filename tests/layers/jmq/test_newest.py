@@ -1,0 +1,307 @@
+"""The newest packets give the rows that all packets so far give, or none yet."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import wireyard
+from tests.layers.jmq.make import BROKER, Talk
+from tests.layers.jmq.recorded import SCENARIOS, ended
+from wireyard.formats import get_format
+from wireyard.formats.base import Row
+from wireyard.formats.jmq.layout import FLAGS
+from wireyard.formats.rows import rows_to_batch
+from wireyard.layers import newest
+from wireyard.layers.jmq.newest import JMS
+from wireyard.layers.newest import NewestPackets
+from wireyard.schema import CAPTURED, COMMON
+
+Tables = dict[str, pa.Table]
+
+SOURCE = "made.pcap"
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "traffic.pcap"
+
+
+class Traffic:
+    """Producers, and consumers of all kinds who come and go, in one capture."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(seed)
+        self.talks: list[Talk] = []
+        self.now_ms = 1_000
+        self.waiting: list[Row] = []
+        self.producers = [self.connect(b"p%d" % number) for number in range(3)]
+        self.consumers = [self.consumer(number) for number in range(4)]
+        self.transactions: dict[int, int] = {}
+
+    def connect(self, name: bytes) -> Talk:
+        talk = Talk(client=("10.0.0.9", 50_000 + len(self.talks)), now_ms=self.now_ms)
+        self.talks.append(talk)
+        talk.login()
+        talk.request("SET_CLIENTID", JMQClientID=name.decode())
+        self.now_ms = talk.now_ms
+        return talk
+
+    def consumer(self, kind: int) -> tuple[Talk, int]:
+        talk = self.connect(b"c%d" % len(self.talks))
+        if kind == 3:
+            talk.request("BROWSE", re_JMQConsumerID=7)
+        else:
+            named = {"JMQDurableName": "lasting"} if kind == 1 else {}
+            talk.consumer(7, 32768 if kind == 2 else 1, JMQSessionID=70, **named)
+        self.now_ms = talk.now_ms
+        return talk, kind
+
+    def on(self, talk: Talk) -> Talk:
+        talk.now_ms = max(talk.now_ms, self.now_ms)
+        return talk
+
+    def run(self, messages: int) -> None:
+        for number in range(messages):
+            self.send(number)
+            place = self.dice.randrange(len(self.consumers))
+            talk, kind = self.consumers[place]
+            self.receive(self.on(talk), kind)
+            self.now_ms = talk.now_ms
+            if self.dice.random() < 0.1:
+                self.leave(place)
+
+    def send(self, number: int) -> None:
+        dice, talk = self.dice, self.on(self.producers[number % 3])
+        values: dict[str, Any] = {"destination": f"orders.{number % 2}", "producer_id": 4}
+        if dice.random() < 0.3:
+            self.waiting.append(talk.ask("TEXT_MESSAGE", **values))
+            talk.reply("SEND_REPLY")
+        else:
+            self.waiting.append(talk.send(**values))
+        if dice.random() < 0.05:
+            talk.send(**values, flags="I")
+        self.now_ms = talk.now_ms
+
+    def receive(self, talk: Talk, kind: int) -> None:
+        dice = self.dice
+        if kind == 3:
+            for message in self.waiting[:2]:
+                talk.deliver(message, 7)
+            return
+        several = [self.waiting.pop(0) for _ in range(min(dice.randrange(4), len(self.waiting)))]
+        given = [talk.deliver(message, 7) for message in several]
+        if kind == 2 or not given or dice.random() < 0.1:
+            return
+        if dice.random() < 0.4:
+            number = 100 + talk.ack_id + 1000 * talk.client[1]
+            number = self.transactions.pop(talk.client[1], number)
+            if number == 100 + talk.ack_id + 1000 * talk.client[1]:
+                talk.request("START_TRANSACTION", re_JMQTransactionID=number)
+            for one in given:
+                talk.acknowledge(one, transaction_id=number)
+            if dice.random() < 0.2:
+                self.transactions[talk.client[1]] = number
+            elif dice.random() < 0.8:
+                talk.request("COMMIT_TRANSACTION", JMQTransactionID=number)
+            else:
+                talk.request("ROLLBACK_TRANSACTION", reply="ROLLBACK_REPLY",
+                             JMQTransactionID=number)  # fmt: skip
+                talk.tell("REDELIVER", body=b"")
+                self.waiting = several + self.waiting
+        else:
+            talk.acknowledge(*given, status=None if dice.random() < 0.3 else 200)
+
+    def leave(self, place: int) -> None:
+        talk, kind = self.consumers[place]
+        self.on(talk)
+        if self.dice.random() < 0.5:
+            talk.request("DELETE_CONSUMER", JMQConsumerID=7)
+        talk.goodbye()
+        self.now_ms = talk.now_ms
+        self.consumers[place] = self.consumer(kind)
+
+    def packets(self) -> Tables:
+        rows = [row for talk in self.talks for row in talk.rows]
+        return tables_of(sorted(rows, key=lambda row: (row["captured_ns"], row["src_port"])))
+
+
+def tables_of(rows: list[Row]) -> Tables:
+    """Return rows in the order of time as columns, by format."""
+    names = {*JMS.needed["jmq"]}
+    found = {}
+    for format in ("jmq", "gpacket"):
+        some = [row for row in rows if row["format"].partition("/")[0] == format]
+        columns = [*COMMON, *CAPTURED, *get_format(format).columns]
+        wanted = [column for column in columns if column.name in names]
+        found[format] = pa.Table.from_batches([rows_to_batch(wanted, some)])
+    return found
+
+
+def recorded(path: Path) -> Tables:
+    """Return the packets of a capture in the order of time."""
+    found = {}
+    for format in ("jmq", "gpacket"):
+        some = wireyard.read(str(path), format)
+        some = some.select([name for name in JMS.needed["jmq"] if name in some.column_names])
+        found[format] = some.sort_by([("captured_ns", "ascending"), ("frame", "ascending")])
+    return found
+
+
+def shown_of(packets: Tables, over: frozenset[tuple[str, str]]) -> list[Row]:
+    """Return what a capture shows of its streams: those end that show it, and have no more rows."""
+    rows = [
+        row for some in packets.values() for row in some.select(["source", "stream"]).to_pylist()
+    ]
+    keys = sorted({(row["source"], row["stream"]) for row in rows})
+    return [
+        {"source": source, "stream": stream, "ended": "fin" if (source, stream) in over else None}
+        for source, stream in keys
+    ]
+
+
+def until(packets: Tables, ns: int, since: int = -1) -> Tables:
+    """Return the packets of a span of time."""
+    return {
+        name: some.filter(
+            pa.array([since < at <= ns for at in some["captured_ns"].to_pylist()], pa.bool_())
+        )
+        for name, some in packets.items()
+    }
+
+
+def derived(packets: Tables, shown: list[Row], source: str) -> dict[str, list[str]]:
+    tables: dict[str, list[str]] = {name: [] for name in JMS.tables}
+    there = {name: some for name, some in packets.items() if some.num_rows}
+    for name, part in JMS.derive(there, shown, source):
+        if name in tables:
+            tables[name] += map(as_text, part.to_pylist())
+    return tables
+
+
+def as_text(row: Row) -> str:
+    return json.dumps(row, default=str, sort_keys=True)
+
+
+def made(
+    packets: Tables, times: list[int], source: str, over: frozenset[tuple[str, str]]
+) -> Iterator[tuple[int, str, bool, Row]]:
+    """Yield rows as they are made part by part: until when, of which table, and whether closed."""
+    some = NewestPackets(JMS, source, times[0])
+    for name, rows in until(packets, times[0]).items():
+        some.add(name, rows, old=True)
+    for since, ns in pairwise(times):
+        for name, rows in until(packets, ns, since).items():
+            some.add(name, rows)
+        shown = shown_of(until(packets, ns), over if ns == times[-1] else frozenset())
+        for name, closed, still_open in some.rows(shown):
+            for row in closed.to_pylist():
+                yield ns, name, True, row
+            for row in still_open.to_pylist():
+                yield ns, name, False, row
+
+
+def parts_of(packets: Tables, parts: int) -> list[int]:
+    """Return the times that cut packets into parts; the first is a third of them."""
+    ns = sorted(at for some in packets.values() for at in some["captured_ns"].to_pylist())
+    first = len(ns) // 3
+    cuts = [first + (len(ns) - first) * number // parts for number in range(parts + 1)]
+    return sorted({ns[min(cut, len(ns) - 1)] for cut in cuts})
+
+
+def judge(
+    packets: Tables, source: str, over: frozenset[tuple[str, str]] = frozenset(), parts: int = 9
+) -> tuple[set[str], int]:
+    """Compare rows with those of all packets so far; return the messages that had some."""
+    times = parts_of(packets, parts)
+    whole: dict[int, dict[str, set[str]]] = {}
+    messages, closed_rows = set[str](), 0
+    for ns, name, closed, row in made(packets, times, source, over):
+        if ns not in whole:
+            so_far = until(packets, ns)
+            shown = shown_of(so_far, over if ns == times[-1] else frozenset())
+            whole[ns] = {table: {*some} for table, some in derived(so_far, shown, source).items()}
+        closed_rows += closed
+        expected = whole[ns][name]
+        if as_text(row) not in expected:
+            # It was acknowledged in a transaction that began before, and the connection ended.
+            assert name == "deliveries" and row["verdict"] == "in_transaction", row
+            ends = {"verdict": "rolled_back", "outcome": "rolled_back"}
+            assert as_text(row | ends) in expected, row
+        if name == "messages":
+            messages.add(row["message_key"])
+    return messages, closed_rows
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("most", [90, 1 << 16])
+def test_rows_are_those_of_all_packets_so_far(
+    seed: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(newest, "MAX_NEWEST", most)
+    traffic = Traffic(seed)
+    traffic.run(120)
+    packets = traffic.packets()
+    found, closed = judge(packets, SOURCE)
+    since_ns = parts_of(packets, 9)[0]
+    sent = {
+        row["sys_message_id"]
+        for row in packets["jmq"].to_pylist()
+        if row["captured_ns"] > since_ns and row["packet_type"] == 1
+        and row["dst_port"] == BROKER[1] and not row["bit_flags"] & FLAGS["I"]
+    }  # fmt: skip
+    assert bool(closed) == (most == 90)
+    assert len(sent) > 50
+    assert found == sent
+
+
+@pytest.mark.parametrize("most", [64, 1 << 16])
+def test_rows_of_the_example_are_those_of_all_packets_so_far(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(newest, "MAX_NEWEST", most)
+    found, _ = judge(recorded(EXAMPLE), str(EXAMPLE), ended(EXAMPLE))
+    assert len(found) > 50
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_rows_of_recordings_are_those_of_all_packets_so_far(
+    scenario: str, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(newest, "MAX_NEWEST", 100)
+    path = shared / "captures" / "openmq" / f"{scenario}.pcap"
+    judge(recorded(path), str(path), ended(path))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_was_forgotten_of_a_connection_gives_no_wrong_row(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(newest, "MAX_NEWEST", 60)
+    monkeypatch.setattr(newest, "MAX_RARE", 40)
+    traffic = Traffic(seed)
+    traffic.run(150)
+    packets = traffic.packets()
+    found, _ = judge(packets, SOURCE, parts=12)
+    assert found
+    some = NewestPackets(JMS, SOURCE, 0)
+    for at in range(0, packets["jmq"].num_rows, 60):
+        some.add("jmq", packets["jmq"].slice(at, 60))
+        some.rows([])
+        assert sum(part.num_rows for part in some._rare["jmq"]) <= 40
+
+
+def test_what_nobody_was_seen_to_send_has_no_row_yet() -> None:
+    traffic = Traffic(1)
+    traffic.run(40)
+    packets = traffic.packets()
+    clients = {talk.client[1] for talk in traffic.producers}
+    ports = [packets["jmq"][name].to_pylist() for name in ("src_port", "dst_port")]
+    kept = [not {*pair} & clients for pair in zip(*ports, strict=True)]
+    packets["jmq"] = packets["jmq"].filter(pa.array(kept))
+    assert derived(packets, [], SOURCE)["messages"]
+    assert not [*made(packets, parts_of(packets, 3), SOURCE, frozenset())]
