@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.spark import lakes
 from tests.spark.lakes import HEADER_BYTES, no_session, records
+from wireyard.captures.live_state import StateError
 from wireyard.layers import newest
 from wireyard.spark import growth as spark_growth
 from wireyard.spark.growth import Growth
@@ -71,6 +73,35 @@ def judge_jms(lake: Path, whole: Path) -> int:
 
 def rows_of_hops(lake: Path) -> list[tuple[str, ...]]:
     return lakes.rows(lake, "hops", "message_key", "hop", "kind", "took_ns", "frame")
+
+
+def test_another_process_goes_on_with_the_newest(tmp_path: Path) -> None:
+    data = CAPTURE.read_bytes()
+    frames = records(data)
+    path, root, whole = tmp_path / "in" / "grows.pcap", tmp_path / "lake", tmp_path / "whole"
+    path.parent.mkdir()
+    name, positions, counts = str(path), list[int](), list[int]()
+    # The first commit has no state that says how long it takes to make all facts.
+    for parts in ((0, 1, 2), (3,), (4, 5), (6,), (7, 8)):
+        with Lake.open(str(root)) as lake:
+            growth = Growth(lake, no_session)
+            for part in parts:
+                some = frames[len(frames) * part // PARTS : len(frames) * (part + 1) // PARTS]
+                with path.open("ab") as file:
+                    file.write(b"".join(some) if part else data[:HEADER_BYTES] + b"".join(some))
+                if part == parts[0]:
+                    assert growth.begin(list_inputs([name]).inputs[0])
+                assert growth.look(name, [name])
+                growth.commit({name: growth.unread_bytes(name)}, ())
+                positions.append(growth._inputs[name].facts_position)
+                shutil.rmtree(whole, ignore_errors=True)
+                lakes.run(whole, None, path, few_bytes=FEW_BYTES)
+                counts.append(judge_mqtt(root, whole) + judge_jms(root, whole))
+            growth.close()
+    assert len({*positions}) == 1
+    assert counts[-1] > 3 * counts[0]
+    lakes.run(root, None, path, few_bytes=FEW_BYTES)
+    lakes.assert_as_one_run(path.parent, root)
 
 
 @pytest.mark.parametrize("partition_by", [None, "day"])
@@ -142,7 +173,8 @@ def test_messages_that_two_captures_show_have_one_row(tmp_path: Path) -> None:
     assert counts[-1] > counts[0] > 0
 
 
-def test_messages_of_a_file_that_comes_meanwhile_have_one_row(tmp_path: Path) -> None:
+@pytest.mark.parametrize("killed", [False, True])
+def test_messages_of_a_file_that_comes_meanwhile_have_one_row(tmp_path: Path, killed: bool) -> None:
     data = CAPTURE.read_bytes()
     frames = records(data)
     path, whole = tmp_path / "in" / "grows.pcap", tmp_path / "in" / "whole.pcap"
@@ -165,6 +197,10 @@ def test_messages_of_a_file_that_comes_meanwhile_have_one_row(tmp_path: Path) ->
                 lake.begin_run()
                 found = list_inputs([str(whole)]).inputs
                 fill_lake(lake, found, no_session, lakes.Silent(), few_bytes=FEW_BYTES)
+                if killed:
+                    growth.close()
+                    growth = Growth(lake, no_session)
+                    assert growth.begin(list_inputs([name]).inputs[0])
             for protocol in ("jms", "mqtt"):
                 messages = rows_of(protocol, root, "messages", "source", "message_key")
                 assert len({*messages}) == len(messages)
@@ -173,3 +209,29 @@ def test_messages_of_a_file_that_comes_meanwhile_have_one_row(tmp_path: Path) ->
         growth.close()
     assert counts[-1] > counts[3] > 0
     lakes.assert_as_one_run(path.parent, root)
+
+
+def test_facts_of_a_damaged_state_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "grows.pcap"
+    path.write_bytes(CAPTURE.read_bytes())
+    good = {"position": 100, "seconds": 2.0, "until_ns": {"jms": 5}, "has_open": True}
+    with Lake.open(str(tmp_path / "lake")) as lake:
+        growth = Growth(lake, no_session)
+        assert growth.begin(list_inputs([str(path)]).inputs[0])
+        growth.commit({str(path): growth.unread_bytes(str(path))}, ())
+        one = growth._inputs[str(path)]
+        before = one.facts_position
+        one.restore_facts(good, has_open=False)
+        assert one.facts_position == before
+        one.restore_facts(good, has_open=True)
+        assert one.facts_position == 100
+        damage: list[dict[str, Any]] = [
+            {"position": -2}, {"position": None}, {"seconds": -1.0},
+            {"seconds": float("nan")}, {"until_ns": [5]}, {"until_ns": {"jms": "soon"}},
+        ]  # fmt: skip
+        for values in damage:
+            with pytest.raises(StateError):
+                one.restore_facts(good | values, has_open=True)
+        with pytest.raises(StateError):
+            one.restore_facts({}, has_open=True)
+        growth.close()

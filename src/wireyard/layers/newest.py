@@ -42,6 +42,8 @@ Packets = Mapping[str, pa.Table]
 class MessageProtocol(NamedTuple):
     """What the newest messages of a protocol follow from."""
 
+    name: str
+    """As in the column `protocol`."""
     needed: Mapping[str, Sequence[str]]
     """Columns of packets that are looked at, by format."""
     tables: Sequence[str]
@@ -78,6 +80,11 @@ class NewestPackets:
         self._protocol, self._source, self._since_ns = protocol, source, since_ns
         self._rare: dict[str, list[pa.Table]] = {name: [] for name in protocol.needed}
         self._newest: dict[str, list[pa.Table]] = {name: [] for name in protocol.needed}
+
+    @property
+    def since_ns(self) -> int:
+        """Messages that were sent up to this time have the rows that they keep."""
+        return self._since_ns
 
     def add(self, format: str, packets: pa.Table, *, old: bool = False) -> None:
         """Add packets with the columns that are needed.

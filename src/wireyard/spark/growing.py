@@ -15,6 +15,9 @@ Rules of this file:
 
 from __future__ import annotations
 
+import json
+import math
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -59,6 +62,8 @@ OPEN_STATE: Final = pa.schema(
 )
 """The table of states: of each source a row of JSON, and the arrays that it stands for."""
 _JSON: Final = "json"
+_FACTS: Final = "facts"
+"""JSON too: up to where facts are made."""
 
 
 _Held = Callable[[int, int], bytes]
@@ -148,8 +153,9 @@ class GrowingInput:
     """When they were made."""
     facts_position: int = -1
     """Up to which of its bytes they go."""
-    facts_until_ns: int | None = None
-    """Up to which time of its frames they go."""
+    facts_until_ns: dict[str, int] = field(default_factory=dict)
+    """By protocol: messages that were sent up to this time have the rows that they keep until all
+    facts are made anew; none of a bare stream."""
     has_newest: bool = True
     """Whether its newest packets give facts meanwhile, as far as that is known."""
     rows: Counter[str] = field(default_factory=Counter)
@@ -405,6 +411,27 @@ class GrowingInput:
         text, arrays = pack_state(whole)
         rows = [(_JSON, [len(text)], text.encode())]
         rows += [(str(each.dtype), list(each.shape), each.tobytes()) for each in arrays]
+        return self._states(rows)
+
+    def facts_state(self, *, has_open: bool) -> pa.Table:
+        """Return up to where its facts are made.
+
+        Parameters
+        ----------
+        has_open
+            Whether there are files of facts that the next part takes out.
+        """
+        text = json.dumps(
+            {
+                "position": self.facts_position,
+                "seconds": self.facts_s,
+                "until_ns": self.facts_until_ns,
+                "has_open": has_open,
+            }
+        )
+        return self._states([(_FACTS, [len(text)], text.encode())])
+
+    def _states(self, rows: Sequence[tuple[str, list[int], bytes]]) -> pa.Table:
         kinds, shapes, data = zip(*rows, strict=True)
         columns = [[self.source] * len(rows), kinds, shapes, data]
         return pa.table(
@@ -436,6 +463,28 @@ class GrowingInput:
             self.rows[label.partition("/")[0]] += one.packets
         self.replaces = False
 
+    def restore_facts(self, state: Mapping[str, Any], *, has_open: bool) -> None:
+        """Go on with the facts that are made, if those in the lake are what the state is about.
+
+        Raises
+        ------
+        StateError
+            The state is damaged.
+        """
+        try:
+            position, seconds = int(state["position"]), float(state["seconds"])
+            until_ns = {str(name): int(ns) for name, ns in state["until_ns"].items()}
+            is_same = bool(state["has_open"]) == has_open
+            if position < -1 or not 0 <= seconds < math.inf:
+                raise ValueError(f"facts of {position} bytes in {seconds} s")
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StateError(f"its state is damaged ({error})") from None
+        if is_same:
+            # They may have the beginning of a packet that is read again.
+            self.facts_position = min(position, self.position)
+            self.facts_s, self.facts_until_ns = seconds, until_ns
+            self.facts_at_s = time.monotonic()
+
 
 def read_state(path: str, source: str) -> dict[str, Any]:
     """Read the state of a source from a file of the table of states.
@@ -450,11 +499,12 @@ def read_state(path: str, source: str) -> dict[str, Any]:
         with system.open_input_file(inner) as file:
             rows = pq.ParquetFile(file).read()
         found = [row for row in rows.to_pylist() if row["source"] == source]
-        text, *rest = found
+        facts = [json.loads(row["data"]) for row in found if row["kind"] == _FACTS]
+        text, *rest = (row for row in found if row["kind"] != _FACTS)
         arrays = [
             np.frombuffer(row["data"], _KINDS[row["kind"]]).reshape(row["shape"]) for row in rest
         ]
-        return unpack_state(text["data"].decode(), arrays)
+        return {**unpack_state(text["data"].decode(), arrays), "made": facts}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StateError(f"its state is damaged ({error})") from None
 

@@ -43,6 +43,7 @@ __all__ = [
     "can_grow",
     "has_grown",
     "make_part_staging",
+    "open_facts",
     "open_growing",
     "with_parts",
     "without_old_states",
@@ -93,7 +94,10 @@ def open_growing(lake: Lake, found: FoundInput, settings: GrowthSettings) -> Gro
     for name in held.files.get(OPEN_STATES, ()) if held else ():
         one = _opened(found, settings)
         try:
-            one.restore(read_state(lake.path(OPEN_STATES, name), found.path))
+            state = read_state(lake.path(OPEN_STATES, name), found.path)
+            one.restore(state)
+            for made in state["made"]:
+                one.restore_facts(made, has_open=bool(open_facts(held)))
         except StateError:
             one.close()
         else:
@@ -101,6 +105,12 @@ def open_growing(lake: Lake, found: FoundInput, settings: GrowthSettings) -> Gro
     one = _opened(found, settings)
     one.look(found.files)
     return one
+
+
+def open_facts(held: Input | None) -> set[str]:
+    """Return the files of facts that the next part of an input takes out."""
+    files = held.files if held is not None else {}
+    return {name for table in FACTS for name in files.get(table, ()) if is_of_open(name)}
 
 
 def _opened(found: FoundInput, settings: GrowthSettings) -> GrowingInput:
@@ -136,9 +146,13 @@ class GrownPart:
         self.has_newest = False
         """Whether it has facts of the newest packets, which replace those of the part before."""
         self._stamp: Mapping[str, Any] = {}
+        self._state: pa.Table | None = None
 
     def read(self, most_bytes: int, *, ends: bool) -> list[str]:
-        """Stage what is new of the input, of so many bytes at most; return notes."""
+        """Stage what is new of the input, of so many bytes at most; return notes.
+
+        The state that it is read on from is staged by `write_state`.
+        """
         one = self.input
         self._stage(one, lambda task: one.read(most_bytes, task), "part-")
         state = one.state()
@@ -161,8 +175,7 @@ class GrownPart:
         rows = [{"source": self.source, **row} for row in open_files]
         # A file that still grows has no hash yet.
         self._write_files(file_rows(self.source, self.open_spans) if ends else rows, OPEN_PREFIX)
-        if state is not None:
-            self._write(OPEN_STATES, state, OPEN_PREFIX)
+        self._state = state
         self._stamp = one.stamp() if ends else {"growing": one.position}
         return notes
 
@@ -199,6 +212,13 @@ class GrownPart:
                         tables["latencies", prefix].append(found)
         for (fact, prefix), parts in tables.items():
             self._write(fact, join_tables(parts), prefix)
+
+    def write_state(self) -> None:
+        """Stage what the next part is read on from, and up to where facts are made with this."""
+        if self._state is not None:
+            names = (name for table in FACTS for name in self.files.get(table, ()))
+            made = self.input.facts_state(has_open=any(map(is_of_open, names)))
+            self._write(OPEN_STATES, pa.concat_tables([self._state, made]), OPEN_PREFIX)
 
     def leave_out_newest(self) -> None:
         """Leave them out again: facts of all packets are made."""

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 
 from wireyard.captures.live_state import StateError
 from wireyard.errors import SourceError
-from wireyard.layers.tables import FACTS
 from wireyard.spark.bronze import Settings
 from wireyard.spark.growing import GrowingInput
 from wireyard.spark.growing_readers import GrowthSettings
@@ -25,14 +24,15 @@ from wireyard.spark.grown import (
     GrownPart,
     can_grow,
     make_part_staging,
+    open_facts,
     open_growing,
     with_parts,
 )
 from wireyard.spark.inputs import FoundInput
 from wireyard.spark.job import add_facts, commit_change
 from wireyard.spark.lake import Change, Lake
-from wireyard.spark.newest import NewestFacts, need_spark
-from wireyard.spark.replacing import OPEN_STATES, compact, drop_inputs, is_of_open
+from wireyard.spark.newest import NewestFacts, need_spark, until
+from wireyard.spark.replacing import OPEN_STATES, compact, drop_inputs
 from wireyard.spark.running import Runner
 from wireyard.spark.workers import load_columns
 
@@ -118,6 +118,7 @@ class Growth:
             one.close()
             return False
         self._inputs[found.path] = one
+        self._written[found.path] = open_facts(self._lake.inputs.get(found.path))
         return True
 
     def forget(self, path: str) -> None:
@@ -148,7 +149,7 @@ class Growth:
             lake.staged(""), self._secrets, self._max_packet_bytes, payload=self._payload
         )
         for path in most_bytes:
-            if not self._written.get(path, set()) <= self._open_facts(path):
+            if not self._written.get(path, set()) <= open_facts(lake.inputs.get(path)):
                 # Another input shows the same messages, so facts of both were made with it.
                 self._take_note_of_facts(path)
         read_bytes, notes, parts = 0, list[str](), []
@@ -162,10 +163,14 @@ class Growth:
         with_facts = [part for part in parts if part.source in ending or _are_due(part.input)]
         for part in parts:
             self._write_newest(part, due=part not in with_facts)
+            if part in with_facts:
+                part.input.facts_s = _expected_s(part.input)
+                self._take_note_of_facts(part.source)
+            part.write_state()
         notes += self._commit(parts, with_facts)
         for part in parts:
             part.input.committed()
-            self._written[part.source] = self._open_facts(part.source)
+            self._written[part.source] = open_facts(lake.inputs.get(part.source))
             if part.source in ending:
                 self.forget(part.source)
         return read_bytes, notes
@@ -203,28 +208,23 @@ class Growth:
         """Take note that facts of all packets of an input are made, as far as it was read."""
         one = self._inputs[path]
         one.facts_at_s, one.facts_position = time.monotonic(), one.position
-        one.facts_until_ns = one.now_ns
+        one.facts_until_ns = until(one.now_ns)
         if (newest := self._newest.get(path)) and one.now_ns is not None:
             newest.go_on(one.now_ns)
-
-    def _open_facts(self, path: str) -> set[str]:
-        """Return the files of facts that the next part of an input takes out."""
-        held = self._lake.inputs.get(path)
-        names = (name for table in FACTS for name in held.files.get(table, ())) if held else ()
-        return set(filter(is_of_open, names))
 
     def _write_newest(self, part: GrownPart, *, due: bool) -> None:
         """Stage the facts of the newest packets of a part, unless those of all packets are due."""
         one = part.input
         newest = self._newest.get(one.source)
         if newest is None:
-            if not due or one.facts_until_ns is None or not _takes_long(one):
+            if not due or not one.facts_until_ns or not _takes_long(one):
                 return
             newest = NewestFacts(self._lake, one.source, one.facts_until_ns, self._claims)
             self._newest[one.source] = newest
         newest.add(part)
         if due:
             one.has_newest = newest.write(part)
+            one.facts_until_ns = newest.until_ns
 
     def is_behind(self, path: str) -> bool:
         """Return whether the facts of an input do not have all of its packets, and are due."""
@@ -263,7 +263,7 @@ def _are_due(one: GrowingInput) -> bool:
     """Return whether it is time to make the facts of all packets of an input again."""
     if not _takes_long(one):
         waits = _WAITS_AFTER_MOMENT
-    elif one.has_newest and one.facts_until_ns is not None:
+    elif one.has_newest and one.facts_until_ns:
         waits = _WAITS_WITH_NEWEST
     else:
         waits = _WAITS_AFTER_MORE

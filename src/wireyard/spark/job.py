@@ -49,6 +49,7 @@ from wireyard.spark.grown import (
 )
 from wireyard.spark.inputs import FoundInput
 from wireyard.spark.lake import Change, Input, Lake
+from wireyard.spark.newest import until
 from wireyard.spark.parts import write_table
 from wireyard.spark.replacing import compact, drop_inputs, split_by_day
 from wireyard.spark.report import Report, Watch, new_inputs
@@ -204,6 +205,8 @@ def _read_grown(
         one = grown[each.path]
         part = GrownPart(lake, one, settings, number)
         notes += part.read(one.unread_bytes, ends=True)
+        one.facts_position, one.facts_until_ns = one.position, until(one.now_ns)
+        part.write_state()
         parts.append(part)
     return parts, notes
 

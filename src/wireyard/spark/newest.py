@@ -1,7 +1,7 @@
 """Facts of the newest packets of inputs that grow, until facts of all their packets are made.
 
-Of MQTT and JMS: see ``wireyard.layers.newest``. What they follow from is in memory, so another
-process makes facts of all packets first.
+Of MQTT and JMS: see ``wireyard.layers.newest``. What they follow from is in memory; another process
+reads it from the packets of the lake.
 """
 
 from __future__ import annotations
@@ -30,9 +30,14 @@ from wireyard.spark.mqtt_facts import SHOWN
 from wireyard.spark.parts import measure, read_batches
 from wireyard.spark.replacing import is_of_open
 
-__all__ = ["NewestFacts", "need_spark"]
+__all__ = ["NewestFacts", "need_spark", "until"]
 
 _FEW: Final = ((MQTT, FEW_MQTT), (JMS, FEW_JMQ))
+
+
+def until(ns: int | None) -> dict[str, int]:
+    """Return a time for each protocol; none where there is no time."""
+    return {} if ns is None else {one.name: ns for one, _ in _FEW}
 
 
 def need_spark(rows: Mapping[str, int]) -> bool:
@@ -71,14 +76,18 @@ class NewestFacts:
     lake
         Has the input, and is read once.
     until_ns
-        Messages that were sent up to this time have the rows that they keep.
+        By protocol: messages that were sent up to this time have the rows that they keep.
     claims
         Producers of JMS messages, and the inputs that give rows of theirs: of all inputs.
     """
 
-    def __init__(self, lake: Lake, source: str, until_ns: int, claims: dict[str, str]) -> None:
+    def __init__(
+        self, lake: Lake, source: str, until_ns: Mapping[str, int], claims: dict[str, str]
+    ) -> None:
         self._lake, self._source, self._claims = lake, source, claims
-        self._followed = [_Followed(protocol, source, until_ns) for protocol, _ in _FEW]
+        self._followed = [
+            _Followed(one, source, until_ns[one.name]) for one, _ in _FEW if one.name in until_ns
+        ]
         self._shares_messages: bool | None = None
         for one in self._followed:
             for format in one.protocol.needed:
@@ -114,6 +123,15 @@ class NewestFacts:
     def _show(self, streams: pa.Table) -> None:
         for one in self._followed:
             one.show(streams)
+
+    @property
+    def until_ns(self) -> dict[str, int]:
+        """As the argument, for what there is now; none of a protocol that gives no rows."""
+        return {
+            one.protocol.name: one.packets.since_ns
+            for one in self._followed
+            if one.protocol is not JMS or not self._shares_messages
+        }
 
     def add(self, part: GrownPart) -> None:
         """Add what is new of the input."""

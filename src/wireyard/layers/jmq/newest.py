@@ -101,6 +101,7 @@ def _torn_streams(packets: pa.Table) -> pa.Array:
 
 
 JMS: Final = MessageProtocol(
+    name="jms",
     needed={JMQ: _NEEDED, GPACKET: _NEEDED},
     tables=("messages", "deliveries", "hops"),
     is_rare=_is_rare,

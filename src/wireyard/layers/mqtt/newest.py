@@ -46,6 +46,7 @@ def _is_sure(packets: Packets, table: str, rows: pa.Table) -> pa.Array:
 
 
 MQTT: Final = MessageProtocol(
+    name="mqtt",
     needed={_FORMAT: tuple(dict.fromkeys((*PACKET_NEEDED, *MESSAGE_NEEDED)))},
     tables=("messages", "deliveries"),
     is_rare=_is_rare,
