@@ -175,12 +175,6 @@ class Selection:
         return not (self.request.secrets or shown.isdisjoint(self.format.secret_columns))
 
     @cached_property
-    def line_plan(self) -> Plan:
-        """The plan that reads the shown columns of rows that are written as text."""
-        names = [column.name for column in self.shown_columns]
-        return self._plan(tuple(dict.fromkeys((*names, "stream", *_ROW))))
-
-    @cached_property
     def column_plan(self) -> Plan:
         """The plan that reads the columns, and those that show what in them is secret."""
         names = [column.name for column in self.columns]

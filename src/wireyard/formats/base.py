@@ -182,6 +182,11 @@ class Format:
     """The first bytes of a stream -> whether they show that a client sends it to a server."""
     plain_text: bool = False
     """Whether columns hold text as packets do: UTF-8 without lone surrogates."""
+    named_values: Mapping[str, str] = field(default_factory=dict)
+    """What the values in columns of names and values are, by name.
+
+    One of ``number text binary pair``, a pair being of texts.
+    """
     ports: Sequence[int] = ()
     """The ports that servers listen on by default."""
     in_datagrams: bool = False

@@ -1,10 +1,10 @@
 """Columns to the cells of JSON Lines, and cells to lines.
 
-Each kernel writes what stands in the lines for one column, its name before each value, one row
-behind the other from `at` on; ``ends[r]`` is where the cell of row r begins. It returns where the
-last one ends, behind which `SLACK` bytes have to be free.
+Each kernel writes the values of one column as JSON, one row behind the other from `at` on;
+``ends[r]`` is where the cell of row r begins. It returns where the last one ends, behind which
+`SLACK` bytes have to be free.
 
-Axes: r = rows, c = columns.
+Axes: r = rows, e = entries of the lists of all rows, c = columns.
 """
 
 from __future__ import annotations
@@ -14,9 +14,21 @@ from typing import Final
 import numpy as np
 
 from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece
-from wireyard.memory import Bytes, copy_bytes, load_u8, put_i64, store_word
+from wireyard.memory import Bytes, copy_bytes, copy_text, load_u8, put_i64, store_word
 
-__all__ = ["ESCAPED_BYTES", "join_cells", "put_flags", "put_hex", "put_numbers", "put_texts"]
+__all__ = [
+    "BARE",
+    "ESCAPED_BYTES",
+    "PAIR",
+    "TEXT_VALUE",
+    "join_cells",
+    "put_flags",
+    "put_hex",
+    "put_lists",
+    "put_named",
+    "put_numbers",
+    "put_texts",
+]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Shorts = np.ndarray[tuple[int], np.dtype[np.int32]]
@@ -27,6 +39,9 @@ _SHORTS: Final = array("int32", readonly=True)
 _READ_INTS: Final = array("int64", readonly=True)
 ESCAPED_BYTES: Final = 6
 """Of the longest escape, ``\\u0000``."""
+TEXT_VALUE, BARE, PAIR = range(3)
+"""How a value that columns have as text stands in JSON: quoted, as it is, or as an array of texts
+that is JSON already."""
 _NULL: Final = int.from_bytes(b"null\0\0\0\0", "little")
 _TRUE: Final = int.from_bytes(b"true\0\0\0\0", "little")
 _FALSE: Final = int.from_bytes(b"false\0\0\0", "little")
@@ -72,37 +87,72 @@ def put_escape(out: Bytes, at: int, char: int) -> int:
 
 
 @piece
-def put_text(out: Bytes, at: int, data: Bytes, start: int, stop: int) -> int:
-    """Write UTF-8 text inside quotes.
+def put_unsafe(out: Bytes, at: int, data: Bytes, place: int) -> int:
+    """Write a character that ends a line for some readers, or moves the cursor, as an escape.
 
-    Control characters beyond ASCII and the separators of lines are escaped too: they end a line for
-    some readers.
+    These are DEL, control characters beyond ASCII and the separators of lines; each escape has six
+    bytes. Return how many bytes of UTF-8 the character has, 0 if it is none of them.
     """
+    char = load_u8(data, place)
+    if char == 0x7F:
+        put_unicode(out, at, char)
+        return 1
+    if char == 0xC2 and load_u8(data, place + 1) < 0xA0:
+        put_unicode(out, at, load_u8(data, place + 1))
+        return 2
+    if (
+        char == 0xE2
+        and load_u8(data, place + 1) == 0x80
+        and load_u8(data, place + 2) & 0xFE == 0xA8
+    ):
+        store_word(out, at, _UNICODE_20)
+        store_word(out, at + 5, 0x38 + (load_u8(data, place + 2) & 1))
+        return 3
+    return 0
+
+
+@piece
+def put_text(out: Bytes, at: int, data: Bytes, start: int, stop: int) -> int:
+    """Write UTF-8 text inside quotes."""
     store_word(out, at, 0x22)
     at += 1
     place = start
     while place < stop:
         char = load_u8(data, place)
-        place += 1
-        if char < 0x20 or char == 0x22 or char == 0x5C or char == 0x7F:
+        unsafe = put_unsafe(out, at, data, place) if char >= 0x7F else 0
+        if unsafe:
+            at += ESCAPED_BYTES
+            place += unsafe
+            continue
+        if char < 0x20 or char == 0x22 or char == 0x5C:
             at = put_escape(out, at, char)
-        elif char == 0xC2 and load_u8(data, place) < 0xA0:
-            at = put_unicode(out, at, load_u8(data, place))
-            place += 1
-        elif (
-            char == 0xE2
-            and load_u8(data, place) == 0x80
-            and load_u8(data, place + 1) & 0xFE == 0xA8
-        ):
-            store_word(out, at, _UNICODE_20)
-            store_word(out, at + 5, 0x38 + (load_u8(data, place + 1) & 1))
-            at += 6
-            place += 2
         else:
             store_word(out, at, char)
             at += 1
+        place += 1
     store_word(out, at, 0x22)
     return at + 1
+
+
+@piece
+def put_pair(out: Bytes, at: int, data: Bytes, start: int, stop: int) -> int:
+    """Write a JSON array of texts without the spaces between them."""
+    quoted = escaped = False
+    place = start
+    while place < stop:
+        char = load_u8(data, place)
+        unsafe = put_unsafe(out, at, data, place) if char >= 0x7F else 0
+        if unsafe:
+            at += ESCAPED_BYTES
+            place += unsafe
+            continue
+        if char == 0x22 and not escaped:
+            quoted = not quoted
+        escaped = char == 0x5C and not escaped
+        store_word(out, at, char)
+        at += quoted or char != 0x20
+        place += 1
+    return at
 
 
 @piece
@@ -112,15 +162,11 @@ def put_null(out: Bytes, at: int) -> int:
     return at + 4
 
 
-@kernel(I64(_SHORTS, READ, READ, READ, TEXT, I64, _INTS))
-def put_texts(
-    offsets: Shorts, data: Bytes, valid: Bytes, name: Bytes, out: Bytes, at: int, ends: Ints
-) -> int:
+@kernel(I64(_SHORTS, READ, READ, TEXT, I64, _INTS))
+def put_texts(offsets: Shorts, data: Bytes, valid: Bytes, out: Bytes, at: int, ends: Ints) -> int:
     """Write a column of text: of Arrow's offsets and bytes, null where `valid` is 0."""
     for row in range(len(valid)):
         ends[row] = at
-        copy_bytes(out, at, name, 0, len(name))
-        at += len(name)
         if valid[row]:
             at = put_text(out, at, data, offsets[row], offsets[row + 1])
         else:
@@ -129,15 +175,11 @@ def put_texts(
     return at
 
 
-@kernel(I64(_SHORTS, READ, READ, READ, TEXT, I64, _INTS))
-def put_hex(
-    offsets: Shorts, data: Bytes, valid: Bytes, name: Bytes, out: Bytes, at: int, ends: Ints
-) -> int:
+@kernel(I64(_SHORTS, READ, READ, TEXT, I64, _INTS))
+def put_hex(offsets: Shorts, data: Bytes, valid: Bytes, out: Bytes, at: int, ends: Ints) -> int:
     """Write a column of bytes in hexadecimal."""
     for row in range(len(valid)):
         ends[row] = at
-        copy_bytes(out, at, name, 0, len(name))
-        at += len(name)
         if valid[row]:
             store_word(out, at, 0x22)
             at += 1
@@ -153,25 +195,21 @@ def put_hex(
     return at
 
 
-@kernel(I64(_READ_INTS, READ, READ, TEXT, I64, _INTS))
-def put_numbers(values: Ints, valid: Bytes, name: Bytes, out: Bytes, at: int, ends: Ints) -> int:
+@kernel(I64(_READ_INTS, READ, TEXT, I64, _INTS))
+def put_numbers(values: Ints, valid: Bytes, out: Bytes, at: int, ends: Ints) -> int:
     """Write a column of integers."""
     for row in range(len(valid)):
         ends[row] = at
-        copy_bytes(out, at, name, 0, len(name))
-        at += len(name)
         at = put_i64(out, at, values[row]) if valid[row] else put_null(out, at)
     ends[len(valid)] = at
     return at
 
 
-@kernel(I64(READ, READ, READ, TEXT, I64, _INTS))
-def put_flags(values: Bytes, valid: Bytes, name: Bytes, out: Bytes, at: int, ends: Ints) -> int:
+@kernel(I64(READ, READ, TEXT, I64, _INTS))
+def put_flags(values: Bytes, valid: Bytes, out: Bytes, at: int, ends: Ints) -> int:
     """Write a column of true and false."""
     for row in range(len(valid)):
         ends[row] = at
-        copy_bytes(out, at, name, 0, len(name))
-        at += len(name)
         if not valid[row]:
             at = put_null(out, at)
         elif values[row]:
@@ -184,21 +222,79 @@ def put_flags(values: Bytes, valid: Bytes, name: Bytes, out: Bytes, at: int, end
     return at
 
 
-@kernel(I64(READ, array("int64", 2), TEXT, _INTS))
-def join_cells(cells: Bytes, ends: Grid, out: Bytes, lines: Ints) -> int:
-    """Put the cells of each row together to a line, without the brace that begins it.
+@kernel(I64(_SHORTS, READ, READ, READ, TEXT, I64, _INTS))
+def put_named(
+    offsets: Shorts, data: Bytes, valid: Bytes, shapes: Bytes, out: Bytes, at: int, ends: Ints
+) -> int:
+    """Write values that columns have as text, each in its shape: `TEXT_VALUE`, `BARE` or `PAIR`."""
+    for row in range(len(valid)):
+        ends[row] = at
+        start, stop = offsets[row], offsets[row + 1]
+        if not valid[row]:
+            at = put_null(out, at)
+        elif shapes[row] == TEXT_VALUE:
+            at = put_text(out, at, data, start, stop)
+        elif shapes[row] == BARE:
+            copy_bytes(out, at, data, start, stop - start)
+            at += stop - start
+        else:
+            at = put_pair(out, at, data, start, stop)
+    ends[len(valid)] = at
+    return at
 
-    Shapes: ends (c, r + 1); lines (r + 1), where in `out` each line begins, and the end.
+
+@kernel(I64(_SHORTS, READ, READ, _READ_INTS, TEXT, I64, _INTS))
+def put_lists(
+    offsets: Shorts, valid: Bytes, entries: Bytes, bounds: Ints, out: Bytes, at: int, ends: Ints
+) -> int:
+    """Write a column of lists.
+
+    Shapes: offsets (r + 1), where in `bounds` the entries of each list begin; bounds (e + 1), where
+    in `entries` the cell of each begins.
     """
+    for row in range(len(valid)):
+        ends[row] = at
+        if valid[row]:
+            store_word(out, at, 0x5B)
+            at += 1
+            first, last = offsets[row], offsets[row + 1]
+            for entry in range(first, last):
+                size = bounds[entry + 1] - bounds[entry]
+                copy_bytes(out, at, entries, bounds[entry], size)
+                store_word(out, at + size, 0x2C)
+                at += size + 1
+            at -= last > first
+            store_word(out, at, 0x5D)
+            at += 1
+        else:
+            at = put_null(out, at)
+    ends[len(valid)] = at
+    return at
+
+
+@kernel(I64(READ, array("int64", 2), READ, _READ_INTS, TEXT, _INTS))
+def join_cells(
+    cells: Bytes, ends: Grid, between: Bytes, bounds: Ints, out: Bytes, lines: Ints
+) -> int:
+    """Put the cells of each row together, with what stands before, between and behind them.
+
+    Shapes: ends (c, r + 1); bounds (c + 2), where in `between` each text begins; lines (r + 1),
+    where in `out` each row begins, and the end.
+    """
+    columns = ends.shape[0]
     at = 0
     for row in range(len(lines) - 1):
         lines[row] = at
-        for column in range(ends.shape[0]):
+        for column in range(columns):
+            size = bounds[column + 1] - bounds[column]
+            copy_text(out, at, between, bounds[column], size, len(between))
+            at += size
             start = ends[column, row]
             size = ends[column, row + 1] - start
-            copy_bytes(out, at, cells, start, size)
+            copy_text(out, at, cells, start, size, len(cells))
             at += size
-        store_word(out, at, 0x0A7D)
-        at += 2
+        size = bounds[columns + 1] - bounds[columns]
+        copy_text(out, at, between, bounds[columns], size, len(between))
+        at += size
     lines[len(lines) - 1] = at
     return at

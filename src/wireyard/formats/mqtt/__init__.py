@@ -12,6 +12,7 @@ from wireyard.formats.mqtt.framing import (
 )
 from wireyard.formats.mqtt.layout import COLUMNS, DERIVED, MAX_PACKET_BYTES, MSB_FIRST
 from wireyard.formats.mqtt.packet import decode, packet_of, read_row, redact, row_context
+from wireyard.formats.mqtt.properties import VALUE_KINDS
 from wireyard.formats.mqtt.resync import confirm_start, find_context
 from wireyard.formats.mqtt.writing import encode
 from wireyard.formats.views import text_of
@@ -46,6 +47,7 @@ FORMAT = Format(
     find_context=find_context,
     opens=opens,
     plain_text=True,
+    named_values=VALUE_KINDS,
     ports=(1883,),
     dialects={
         "3.1": Dialect(3, "a stream without its CONNECT, of MQTT 3.1"),

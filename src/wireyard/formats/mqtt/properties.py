@@ -17,6 +17,7 @@ from wireyard.formats.mqtt.topics import has_wildcard
 
 __all__ = [
     "SECRET_PROPERTY",
+    "VALUE_KINDS",
     "PlainProperties",
     "Property",
     "plain_properties",
@@ -29,6 +30,12 @@ Value = int | str | bytes | tuple[str, str] | None
 
 SECRET_PROPERTY = "authentication_data"
 """The property whose value is not shown."""
+
+VALUE_KINDS = {
+    one.name: one.kind if one.kind in ("text", "binary", "pair") else "number"
+    for one in PROPERTIES.values()
+}
+"""What the value of each property is."""
 
 _MAXIMA = {"byte": 0xFF, "two": 0xFFFF, "four": 0xFFFF_FFFF, "variable": 268_435_455}
 
