@@ -18,7 +18,7 @@ from wireyard.formats import Format, get_format, titles
 from wireyard.streams.decoder import decode_blocks
 from wireyard.streams.framer import Framer
 from wireyard.streams.plan import Plan, Where, make_plan
-from wireyard.streams.scan import scan_streams
+from wireyard.streams.scan import scan_streams, thread_count
 from wireyard.streams.source import Source
 from wireyard.streams.write import write_stream
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from wireyard.payloads.columns import PayloadColumns
 
 __all__ = ["decode", "encode", "follow", "formats", "packets", "read", "scan", "segments", "write"]
-
-_MOST_THREADS = 8
 
 Payloads: TypeAlias = "Mapping[str, str | Decoder | Callable[[bytes, str], Any]] | Sequence[str]"
 KeyLogs: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -83,7 +81,8 @@ def scan(
     max_packet_bytes
         Larger sizes are not believed; the format's own bound if None.
     threads
-        How many decode at the same time; as many as there are cores, up to eight, if None.
+        How many decode at the same time. If None, as many as there are cores, up to eight, but one
+        for a bare stream of MQTT: a second costs processor time there and saves none.
 
     Raises
     ------
@@ -120,7 +119,7 @@ def scan(
     except BaseException:
         found.close()
         raise
-    workers = threads or min(os.cpu_count() or 1, _MOST_THREADS)
+    workers = threads or thread_count(wanted, captured=found.captured)
     streams = ((one.opened, plans[one.format.label]) for one in found.readables)
     batches = scan_streams(streams, workers)
     schema = plans[wanted.label].schema

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections import deque
+from importlib import import_module
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,7 +22,7 @@ from tests.make import item, items, packet, random_packet, section, variety
 from tests.mutations import damaged_stream
 from tests.readings import JMQ, assert_contiguous, assert_same, forced, table_of
 from wireyard.errors import DecodeError, UsageError
-from wireyard.formats import get_format
+from wireyard.formats import get_format, names
 from wireyard.schema import COMMON, schema_of
 from wireyard.streams import scan
 from wireyard.streams.batches import BlockReader
@@ -460,3 +461,14 @@ def test_every_core_has_as_many_windows(
     count = -(-size // (taken - 1000))
     assert count <= 1 or count % cores == 0 or count < cores
     assert even_bytes(None) == WINDOW_BYTES
+
+
+def test_one_thread_reads_what_its_decoder_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second one would have to wait for frames that are not found while decoding."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    wanted = {name: scan.thread_count(get_format(name), captured=False) for name in ("jmq", "mqtt")}
+    assert wanted == {"jmq": 4, "mqtt": 1}
+    assert scan.thread_count(get_format("mqtt"), captured=True) == 4
+    for name in names():
+        columns = import_module(get_format(name).fast_path).ColumnDecoder
+        assert get_format(name).decoder_frames == hasattr(columns, "scan_frames")

@@ -180,6 +180,8 @@ class Format:
     context of the dialect -> the context that they are read by."""
     opens: Callable[[View], bool] = _never_opens
     """The first bytes of a stream -> whether they show that a client sends it to a server."""
+    decoder_frames: bool = False
+    """Whether its compiled columns find frames while they decode, if one thread does both."""
     plain_text: bool = False
     """Whether columns hold text as packets do: UTF-8 without lone surrogates."""
     named_values: Mapping[str, str] = field(default_factory=dict)

@@ -46,6 +46,7 @@ FORMAT = Format(
     confirm_start=confirm_start,
     find_context=find_context,
     opens=opens,
+    decoder_frames=True,
     plain_text=True,
     named_values=VALUE_KINDS,
     ports=(1883,),
