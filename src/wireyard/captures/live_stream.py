@@ -387,7 +387,7 @@ def merge_held(streams: Sequence[LiveStream], group: Ints, new: Held, places: Pl
     runs = np.empty((len(Run), 2 * len(order)), np.int64)
     run_bounds = np.empty(len(streams) + 1, np.int64)
     heap, begins = np.empty(len(order), np.int64), np.zeros(len(streams), np.int64)
-    count = merge_rows(pieces, order, bounds, begins, 0, heap, runs, run_bounds)
+    count = merge_rows(pieces, order, bounds, begins, 0, heap, runs, 0, run_bounds)
     ranks = runs[Run.RECORD, :count]
     merged = Held(
         runs[Run.OFFSET, :count],

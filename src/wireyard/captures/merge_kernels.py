@@ -148,7 +148,7 @@ def put_run(
     runs[Run.RECORD, count] = pieces[Run.RECORD, place]
 
 
-@kernel(I64(_GRID, _INTS, _INTS, _INTS, I64, _INTS, _GRID, _INTS))
+@kernel(I64(_GRID, _INTS, _INTS, _INTS, I64, _INTS, _GRID, I64, _INTS))
 def merge_rows(
     pieces: Grid,
     order: Ints,
@@ -157,15 +157,15 @@ def merge_rows(
     newest: int,
     heap: Ints,
     runs: Grid,
+    count: int,
     run_bounds: Ints,
 ) -> int:
     """Decide which segment each byte is taken from: the first that brought it, or the last.
 
     Goes through each stream from the lowest position on. The heap holds the segments that reach
     beyond it, or did: the one that counts is on top. There are fewer than two runs a row.
-    Returns how many.
+    The first is run `count`; returns the one behind the last.
     """
-    count = 0
     for stream in range(len(bounds) - 1):
         run_bounds[stream] = count
         size, place, stop = 0, bounds[stream], bounds[stream + 1]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -30,6 +31,9 @@ Flags = npt.NDArray[np.bool_]
 Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _FIRST_CONNECTIONS: Final = 1 << 10
+_GROUP_ROWS: Final = 1 << 16
+"""Segments that are merged at once: what each would be as a run is in the cache then, and in memory
+that was touched before."""
 
 
 class Reassembled(NamedTuple):
@@ -228,10 +232,20 @@ def _merge(
         places = np.flatnonzero(np.repeat(unsorted, np.diff(bounds)))
         rows = np.sort(order[places])
         order[places] = rows[np.lexsort((rows, positions[rows], streams[rows]))]
-    pieces, count = room((len(Run), len(order)), np.int64), len(order)
-    gather_rows(positions, segments.captured, segments.starts, segments.records, order, pieces)
     # No more memory is touched than there are runs.
-    runs, heap = room((len(Run), 2 * count), np.int64), room(count, np.int64)
-    run_bounds = np.empty(len(begins) + 1, np.int64)
-    found = merge_rows(pieces, order, bounds, begins, newest, heap, runs, run_bounds)
+    runs = room((len(Run), 2 * len(order)), np.int64)
+    run_bounds = np.zeros(len(begins) + 1, np.int64)
+    found = 0
+    for first, stop in _groups(bounds):
+        rows = order[bounds[first] : bounds[stop]]
+        pieces, heap = room((len(Run), len(rows)), np.int64), room(len(rows), np.int64)
+        gather_rows(positions, segments.captured, segments.starts, segments.records, rows, pieces)
+        some, own = bounds[first : stop + 1] - bounds[first], run_bounds[first : stop + 1]
+        found = merge_rows(pieces, rows, some, begins[first:stop], newest, heap, runs, found, own)
     return run_bounds, Runs(*runs[:, :found])
+
+
+def _groups(bounds: Ints) -> Iterator[tuple[int, int]]:
+    """Yield the streams that follow each other and have about `_GROUP_ROWS` segments together."""
+    cuts = bounds.searchsorted(np.arange(0, bounds[-1], _GROUP_ROWS))
+    yield from pairwise(np.unique([*cuts.tolist(), len(bounds) - 1]).tolist())
