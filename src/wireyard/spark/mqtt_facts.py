@@ -338,8 +338,10 @@ class _Large:
         yield from dropped_rows(sum(dropped, matched.dropped))
         marks = [path for one in clients for path in one.marks]
         senders = {will.message.client for will in matched.wills}
-        links = [link for link in matched.links if link.client in senders]
-        wills = dump(self._staging, (matched.wills, links))
+        connections = [
+            connection for connection in matched.connections if connection.client in senders
+        ]
+        wills = dump(self._staging, (matched.wills, connections))
         topics = self._write_topics(matched, shared)
         firsts = accumulate((len(one.found.clients) for one in clients), initial=0)
         messages = [
@@ -361,7 +363,7 @@ class _Large:
                 notes += load(one["file"])
             else:
                 yield one
-        rest = explain_rest(notes, matched.links)
+        rest = explain_rest(notes, matched.connections)
         yield from _write_facts(_all(rest.tables), self._staging)
         yield from dropped_rows(rest.dropped)
 
@@ -484,7 +486,7 @@ def _track(number: int, shared: _Shared, files: Sequence[str]) -> Iterator[Mappi
         sent, delivered = map(pa.concat_tables, zip(*held, strict=True))
         by_topic = _by_topic(narrowed(sent), narrowed(delivered), shared)
         message_files.append(write_parts(shared.staging, by_topic))
-        marked = marks_of(sent, found.clients, (), found.links)
+        marked = marks_of(sent, found.clients, (), found.connections)
         of_files = split_rows(marked, marked["file"].to_numpy(), shared.files)
         mark_files.append(write_parts(shared.staging, ([table] for table in of_files)))
     yield from write_tables(found.tables.items(), shared.staging)
@@ -537,10 +539,10 @@ def _write_messages(
 ) -> Iterator[Mapping[str, Any]]:
     """Write the messages among the packets of a file."""
     number, path = task
-    published, links = load(wills)
+    published, connections = load(wills)
     mine = [will for will in published if will.file == number]
     parts = [table for (table,) in read_part(marks, number)]
-    found = pa.concat_tables([*parts, marks_of(SENT.empty_table(), (), mine, links)])
+    found = pa.concat_tables([*parts, marks_of(SENT.empty_table(), (), mine, connections)])
     messages = messages_of(_packets_of(path), found, shared.unknown)
     tables = (("messages", table) for table in messages)
     yield from write_tables(tables, shared.staging)

@@ -130,7 +130,7 @@ def test_packets_of_a_connection_that_is_not_held_any_more(
     watch = Observer(known_streams(sides_of(capture.rows)))
     for row in capture.rows:
         watch.observe(row)
-    assert [link.client.name for link in watch.output.links] == ["one"]
+    assert [connection.client.name for connection in watch.output.connections] == ["one"]
     watch.finish()
-    assert [link.packets for link in watch.output.links] == [4, 4]
+    assert [connection.packets for connection in watch.output.connections] == [4, 4]
     assert watch.output.dropped == {"late": 1}

@@ -62,9 +62,9 @@ def scenario(request: pytest.FixtureRequest, folder: Path) -> Scenario:
         if event["event"] == "socket_open":
             opened[event["local"]].append(event["who"])
     who: dict[Client, str] = {}
-    for link in sorted(observer.output.links, key=attrgetter("opened")):
-        logged = opened[link.client.endpoint].pop(0)
-        assert who.setdefault(link.client, logged) == logged
+    for connection in sorted(observer.output.connections, key=attrgetter("opened")):
+        logged = opened[connection.client.endpoint].pop(0)
+        assert who.setdefault(connection.client, logged) == logged
     unseen = {one for some in opened.values() for one in some}
     assert unseen == {event["who"] for event in log if event["who"] == OF_HTTP}
     return Scenario(name, who, rows, streams, tables, packets, log, observer, facts)
@@ -312,10 +312,10 @@ def test_in_flight_at_every_cut(scenario: Scenario) -> None:
             ):
                 resent[who].add(int(found[1]))
     ours: dict[str, dict[Position, set[int]]] = defaultdict(lambda: defaultdict(set))
-    for link in sorted(scenario.observer.output.links, key=attrgetter("opened")):
-        name = link.client.name
-        if name in library and link.ended_by == "dropped" and link.closed:
-            _ = ours[name][link.closed]
+    for connection in sorted(scenario.observer.output.connections, key=attrgetter("opened")):
+        name = connection.client.name
+        if name in library and connection.ended_by == "dropped" and connection.closed:
+            _ = ours[name][connection.closed]
     for fact in scenario.facts:
         if fact.kind == "in_flight" and fact.upward and fact.client_id in library:
             assert fact.packet_id is not None
@@ -379,9 +379,11 @@ def test_state_needs_the_packets_of_one_client_id_only(scenario: Scenario) -> No
             observer.observe(row)
         observer.finish()
         found.update(noted(observer))
-        assert {link.client.name for link in observer.output.links if link.client.client_id} <= {
-            name
-        }
+        assert {
+            connection.client.name
+            for connection in observer.output.connections
+            if connection.client.client_id
+        } <= {name}
     assert found == Counter(noted(scenario.observer))
 
 
@@ -404,5 +406,11 @@ def noted(observer: Observer) -> Iterator[tuple[Any, ...]]:
         yield sub.asked.key, sub.filter, sub.granted, sub.leaving
     for violation in notes.violations:
         yield violation.at.key, violation.rule
-    for link in notes.links:
-        yield link.opened.key, link.ended_by, link.resumed, link.packets, link.in_flight
+    for connection in notes.connections:
+        yield (
+            connection.opened.key,
+            connection.ended_by,
+            connection.resumed,
+            connection.packets,
+            connection.in_flight,
+        )

@@ -271,7 +271,7 @@ def test_of_requests_that_nobody_answers_some_are_kept(monkeypatch: pytest.Monke
 
 
 def test_records_are_packed_as_they_are() -> None:
-    link = ConnectionRecord(
+    connection = ConnectionRecord(
         client("c"), at(1), True, 5, "user", accepted=at(2), served_as=("c", "$share/g/t")
     )
     message = Message(
@@ -279,7 +279,7 @@ def test_records_are_packed_as_they_are() -> None:
         7, [at(3), at(4)], 2,
     )  # fmt: skip
     attempts = Attempt(at(1), client("c"), "t", b"x", 2, True, (1, 2), True, 3, at(4), setter=at(5))
-    for one in (link, message, attempts, subscribed("c", "t", 1, 2)):
+    for one in (connection, message, attempts, subscribed("c", "t", 1, 2)):
         packed = pickle.loads(pickle.dumps(one))
         assert type(packed) is type(one)
         for field in fields(one):

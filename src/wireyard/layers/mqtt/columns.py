@@ -28,7 +28,7 @@ from wireyard.layers.mqtt.deliveries import CONVERSATIONS, DELIVERIES, Older, co
 from wireyard.layers.mqtt.delivery_columns import Topics, Will, deliver
 from wireyard.layers.mqtt.directions import Side, Stream, known_streams
 from wireyard.layers.mqtt.evidence import StreamEvidence
-from wireyard.layers.mqtt.missing import MISSING, explain, link_record
+from wireyard.layers.mqtt.missing import MISSING, connection_record, explain
 from wireyard.layers.mqtt.packets import KnownStream, Packets, Part, new_secret
 from wireyard.layers.mqtt.published import Clients, message_tables, published
 from wireyard.layers.mqtt.records import (
@@ -80,7 +80,7 @@ def derive_columns(
     sent, delivered = map(pa.concat_tables, zip(*messages, strict=True))
     matched = match([found])
     deliveries = deliver(sent, delivered, matched.topics(), matched.clients, known)
-    rest = explain_rest(deliveries.records, matched.links)
+    rest = explain_rest(deliveries.records, matched.connections)
     tables: defaultdict[str, list[pa.Table]] = defaultdict(list)
     parts = ({name: [part] for name, part in found.tables.items()}, deliveries.tables, rest.tables)
     for some in parts:
@@ -140,7 +140,7 @@ class Matched:
 
     clients: list[Client]
     """By number: those of the first part, then those of the next."""
-    links: list[ConnectionRecord]
+    connections: list[ConnectionRecord]
     subscriptions: list[Subscribed]
     matching: dict[TopicKey, list[Subscribed]]
     valued: set[TopicKey]
@@ -152,12 +152,12 @@ class Matched:
     @cached_property
     def served(self) -> tuple[list[ConnectionRecord], Mapping[tuple[str, str, str], list[int]]]:
         """Accepted connections in the order of their opening, and those of each name served."""
-        found = [link for link in self.links if link.accepted is not None]
+        found = [connection for connection in self.connections if connection.accepted is not None]
         found.sort(key=attrgetter("opened"))
         by_name: defaultdict[tuple[str, str, str], list[int]] = defaultdict(list)
-        for place, link in enumerate(found):
-            for name in link.served_as:
-                by_name[*link.client[:2], name].append(place)
+        for place, connection in enumerate(found):
+            for name in connection.served_as:
+                by_name[*connection.client[:2], name].append(place)
         return found, by_name
 
     def topics(
@@ -198,7 +198,7 @@ def match(found: Sequence[Clients]) -> Matched:
     for part in found:
         named |= part.topics
         matched.clients += part.clients
-        matched.links += part.links
+        matched.connections += part.connections
         matched.subscriptions += part.subscriptions
         matched.wills += part.wills
         waiting |= {will.message.sent: will for will in part.waiting}
@@ -238,17 +238,17 @@ _REST: Final[Mapping[str, Stage]] = {MISSING: explain, CONVERSATIONS: converse}
 
 
 def explain_rest(
-    records: Iterable[KeyedRecord], links: Iterable[ConnectionRecord]
+    records: Iterable[KeyedRecord], connections: Iterable[ConnectionRecord]
 ) -> Derived[list[pa.Table]]:
     """Return the rows of what the stages before have passed on."""
     by_key: defaultdict[tuple[str, Key], list[KeyedRecord]] = defaultdict(list)
     for record in records:
         by_key[record.stage, record.key].append(record)
-    for link in links:
-        if link.accepted is not None:
-            for name in link.served_as:
-                if (MISSING, (*link.client[:2], name)) in by_key:
-                    record = link_record(link, name)
+    for connection in connections:
+        if connection.accepted is not None:
+            for name in connection.served_as:
+                if (MISSING, (*connection.client[:2], name)) in by_key:
+                    record = connection_record(connection, name)
                     by_key[record.stage, record.key].append(record)
     rows: defaultdict[str, list[Row]] = defaultdict(list)
     dropped: Counter[str] = Counter()

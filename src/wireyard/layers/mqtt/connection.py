@@ -221,12 +221,12 @@ class Connection:
         "early",
         "key",
         "leaving",
-        "link",
         "most_bytes",
         "older",
         "opening",
         "output",
         "pings",
+        "record",
         "rules_broken",
         "running",
         "session",
@@ -241,12 +241,12 @@ class Connection:
         self,
         key: tuple[str, ...],
         known: Known,
-        link: ConnectionRecord,
+        record: ConnectionRecord,
         broker: Broker,
         output: Output,
     ) -> None:
         self.key = key
-        self.link = link
+        self.record = record
         self.broker = broker
         self.output = output
         self.state = "new" if known.begun else "unknown"
@@ -259,8 +259,8 @@ class Connection:
         """How many of its streams have not been seen to end."""
         self.streams: list[tuple[str, str]] = []
         """Those of which there were packets."""
-        self.session = Session(link.client.name, False, output.tracker)
-        self.session.link = link
+        self.session = Session(record.client.name, False, output.tracker)
+        self.session.connection = record
         self.opening: PacketRow | None = None
         """The CONNECT."""
         self.early: list[tuple[PacketRow, Position]] = []
@@ -282,20 +282,20 @@ class Connection:
 
     def keep_session(self) -> None:
         """Leave a session that has moved to a newer connection, and takes nothing from this one."""
-        if self.session.link is not self.link:
-            self.session = Session(self.link.client.name, False, self.output.tracker)
-            self.session.link = self.link
+        if self.session.connection is not self.record:
+            self.session = Session(self.record.client.name, False, self.output.tracker)
+            self.session.connection = self.record
 
     def confirm_read(self, request: Position, answer: Position) -> None:
         """Mark everything sent before `request` as read by the broker."""
-        self.link.answered = max(self.link.answered or request, request)
+        self.record.answered = max(self.record.answered or request, request)
         self.confirm(request, answer)
         self.output.tracker.accept_before(self, request, answer)
 
     def confirm(self, request: Position, answer: Position) -> None:
         """Record that the broker has sent what it sends for new subscriptions."""
         waiting = self.unconfirmed
-        if not waiting or waiting[0].granted > request or self.link.damaged:
+        if not waiting or waiting[0].granted > request or self.record.damaged:
             return
         if len(self.session.to_client.in_flight()) >= SMALLEST_WINDOW:
             return
@@ -312,19 +312,19 @@ class Connection:
             return
         if rule in OF_ALL_CONNECTIONS and self.older:
             return
-        found = broken(rule, self.link.version)
+        found = broken(rule, self.record.version)
         if found is not None:
-            self.violated(Breach(*found, self.link, by_client, at, message_key))
+            self.violated(Breach(*found, self.record, by_client, at, message_key))
 
     @property
     def may_publish_as_retained(self) -> bool:
         """Whether a subscription that was not seen may have Retain As Published."""
-        return self.link.version == _WITH_RETAIN_AS_PUBLISHED and not self.session.known
+        return self.record.version == _WITH_RETAIN_AS_PUBLISHED and not self.session.known
 
     @property
     def _is_whole(self) -> bool:
         """Whether all packets of both streams so far were captured."""
-        return (self.link.begun or self._begun) and not (self.link.damaged or self.alone)
+        return (self.record.begun or self._begun) and not (self.record.damaged or self.alone)
 
     def violated(self, breach: Breach) -> None:
         """Note what was broken, now or when it is known whose connection it is."""
@@ -386,18 +386,18 @@ _FOREVER_S: Final = 0xFFFF_FFFF
 
 def connect(connection: Connection, row: PacketRow, at: Position) -> None:
     """Observe the CONNECT of a connection."""
-    link = connection.link
+    record = connection.record
     properties = properties_of(row.get("properties"))
-    link.opened, link.begun = at, True
+    record.opened, record.begun = at, True
     client_id = row.get("client_id")
-    name = client_id or link.client.name
-    link.client = link.client._replace(name=name, client_id=client_id)
-    link.user = row.get("username")
-    link.keep_alive = row.get("keep_alive")
-    link.fresh = bool(row.get("clean_start"))
-    link.maximum_packet_size = properties.get("maximum_packet_size")
-    connection.most_bytes[False] = link.maximum_packet_size
-    _set_expiry(link, properties.get("session_expiry_interval", 0))
+    name = client_id or record.client.name
+    record.client = record.client._replace(name=name, client_id=client_id)
+    record.user = row.get("username")
+    record.keep_alive = row.get("keep_alive")
+    record.fresh = bool(row.get("clean_start"))
+    record.maximum_packet_size = properties.get("maximum_packet_size")
+    connection.most_bytes[False] = record.maximum_packet_size
+    _set_expiry(record, properties.get("session_expiry_interval", 0))
     connection.aliases[False] = Aliases(properties.get("topic_alias_maximum", 0))
     connection.opening = row
     if connection.alone:
@@ -409,15 +409,15 @@ def connect(connection: Connection, row: PacketRow, at: Position) -> None:
 
 def connack(connection: Connection, row: PacketRow, at: Position) -> None:
     """Observe a CONNACK, which refuses the connection or opens it."""
-    link = connection.link
-    link.status = row.get("return_code") or 0
-    if link.status:
-        link.ended_by, link.closed, link.until = "refused", at, at
+    record = connection.record
+    record.status = row.get("return_code") or 0
+    if record.status:
+        record.ended_by, record.closed, record.until = "refused", at, at
         connection.early.clear()
-    elif link.accepted is None:
-        present = row.get("session_present") if link.version >= _WITH_SESSION_PRESENT else None
-        link.resumed = present
-        if present and link.fresh and connection.opening:
+    elif record.accepted is None:
+        present = row.get("session_present") if record.version >= _WITH_SESSION_PRESENT else None
+        record.resumed = present
+        if present and record.fresh and connection.opening:
             connection.breaks("session_present_clean", False, at)
         _open(connection, properties_of(row.get("properties")), at)
     connection.answered()
@@ -425,13 +425,13 @@ def connack(connection: Connection, row: PacketRow, at: Position) -> None:
 
 def _open(connection: Connection, said: Properties, at: Position) -> None:
     """Begin the session; `said` are the properties of CONNACK."""
-    link, opening = connection.link, connection.opening
+    record, opening = connection.record, connection.opening
     asked = properties_of(opening.get("properties") if opening else None)
-    link.accepted = at
+    record.accepted = at
     if assigned := said.get("assigned_client_identifier"):
-        link.client = link.client._replace(name=assigned, client_id=assigned)
+        record.client = record.client._replace(name=assigned, client_id=assigned)
     if "session_expiry_interval" in said:
-        _set_expiry(link, said["session_expiry_interval"])
+        _set_expiry(record, said["session_expiry_interval"])
     connection.aliases[True] = Aliases(said.get("topic_alias_maximum", 0))
     connection.most_bytes[True] = said.get("maximum_packet_size")
     limits = (
@@ -440,10 +440,10 @@ def _open(connection: Connection, said: Properties, at: Position) -> None:
     )
     will = _will_of(connection, opening) if opening else None
     # Without its CONNECT the client id is unknown, so nothing of the session is known to be new.
-    present = link.resumed if link.begun else True
+    present = record.resumed if record.begun else True
     before, connection.session = (
         connection.session,
-        connection.broker.open(link, will, present, limits),
+        connection.broker.open(record, will, present, limits),
     )
     connection.broker.has_older |= not (connection.session.known or connection.alone)
     if before is not connection.session:
@@ -452,10 +452,10 @@ def _open(connection: Connection, said: Properties, at: Position) -> None:
 
 def disconnect(connection: Connection, row: PacketRow, at: Position, by_client: bool) -> None:
     """Observe a DISCONNECT."""
-    link, session = connection.link, connection.session
+    record, session = connection.record, connection.session
     if by_client and "session_expiry_interval" in (said := properties_of(row.get("properties"))):
-        _set_expiry(link, said["session_expiry_interval"])
-    if session.link is not link:
+        _set_expiry(record, said["session_expiry_interval"])
+    if session.connection is not record:
         return
     event = "dropped"
     if by_client:
@@ -467,13 +467,13 @@ def disconnect(connection: Connection, row: PacketRow, at: Position, by_client: 
         connection.output.tracker.accept_all(connection, at)
 
 
-def _set_expiry(link: ConnectionRecord, expiry_s: int) -> None:
+def _set_expiry(record: ConnectionRecord, expiry_s: int) -> None:
     """Say how long the session outlives the connection."""
-    if link.version == 5:
-        link.persistent = expiry_s > 0
-        link.expires_s = None if expiry_s == _FOREVER_S else expiry_s
+    if record.version == 5:
+        record.persistent = expiry_s > 0
+        record.expires_s = None if expiry_s == _FOREVER_S else expiry_s
     else:
-        link.persistent = not link.fresh
+        record.persistent = not record.fresh
 
 
 def _will_of(connection: Connection, opening: PacketRow) -> Will | None:
@@ -484,8 +484,8 @@ def _will_of(connection: Connection, opening: PacketRow) -> Will | None:
     payload, retain = opening.get("will_payload") or b"", bool(opening.get("will_retain"))
     message = Message(
         origin="will",
-        sent=connection.link.opened,
-        client=connection.link.client,
+        sent=connection.record.opened,
+        client=connection.record.client,
         topic=topic,
         content=content_of(payload),
         qos=opening.get("will_qos") or 0,

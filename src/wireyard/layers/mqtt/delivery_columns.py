@@ -92,7 +92,7 @@ class Topics:
     older: frozenset[TopicKey]
     """Topics that may have subscriptions which nobody saw, of before the capture."""
     wills: list[Will]
-    links: list[ConnectionRecord]
+    connections: list[ConnectionRecord]
     """Accepted connections that messages of the subscriptions go to, in the order of their
     opening."""
     divided: frozenset[TopicKey] = frozenset()
@@ -348,18 +348,18 @@ class _Derivation:
     def _deliver(self, sent: SentColumns, delivered: DeliveredColumns) -> pa.Table:
         """Find what became of every message; return what is known of it already as a table."""
         subs, kept, firsts, matching = self._subscriptions()
-        links = self.known.links
-        ends = [self.positions.numbers((one.accepted, one.closed, one.until)) for one in links]
-        link_clients = [self.clients[one.client] for one in links]
+        records = self.known.connections
+        ends = [self.positions.numbers((one.accepted, one.closed, one.until)) for one in records]
+        record_clients = [self.clients[one.client] for one in records]
         ranks = self.positions.ranks()
         names = Numbers[tuple[str, str, str]]()
         by_client = [names[c.source, c.server, c.name] for c in self.clients.all]
         client_names = np.array(by_client, np.int64)
         grid = subscription_grid(subs, kept, ranks, names)
         connections = connections_of(
-            links,
+            records,
             ranks[np.array(ends, np.int64).reshape(-1, 3)],
-            link_clients,
+            record_clients,
             names.__getitem__,
         )
         # The last packet of a connection may be a message; its will comes behind that.

@@ -33,7 +33,7 @@ from wireyard.layers.mqtt.deliveries import (
     message_records,
 )
 from wireyard.layers.mqtt.directions import Side, Stream, known_streams, sides_of
-from wireyard.layers.mqtt.missing import MISSING, explain, link_record
+from wireyard.layers.mqtt.missing import MISSING, connection_record, explain
 from wireyard.layers.mqtt.observer import Observer
 from wireyard.layers.mqtt.records import VALUES, value_records
 from wireyard.layers.mqtt.retained import attempt_record, keep_values
@@ -91,11 +91,11 @@ def _follow(observer: Observer, packets: Iterator[Row]) -> Iterator[Found]:
 
 def _flush(observer: Observer, topics: set[tuple[str, bool]]) -> Iterator[Found]:
     output = observer.output
-    for link in _emptied(output.links):
-        yield Fact("sessions", session_row(link))
-        if link.accepted is not None:
-            for name in link.served_as:
-                yield link_record(link, name)
+    for connection in _emptied(output.connections):
+        yield Fact("sessions", session_row(connection))
+        if connection.accepted is not None:
+            for name in connection.served_as:
+                yield connection_record(connection, name)
     for breach in _emptied(output.violations):
         yield Fact("violations", violation_row(breach))
     for subscribed in _emptied(output.subscriptions):

@@ -85,8 +85,8 @@ def derive_files(
     sent, delivered = map(pa.concat_tables, zip(*messages, strict=True))
     matched = match([found])
     deliveries = deliver(sent, delivered, matched.topics(), matched.clients, streams)
-    rest = explain_rest(deliveries.records, matched.links)
-    marks = marks_of(sent, found.clients, matched.wills, found.links)
+    rest = explain_rest(deliveries.records, matched.connections)
+    marks = marks_of(sent, found.clients, matched.wills, found.connections)
     message_rows = (
         ("messages", table)
         for number, file in enumerate(files)

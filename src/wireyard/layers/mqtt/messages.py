@@ -59,7 +59,7 @@ def marks_of(
     sent: pa.Table,
     clients: Sequence[Client],
     wills: Sequence[Will],
-    links: Iterable[ConnectionRecord],
+    connections: Iterable[ConnectionRecord],
 ) -> pa.Table:
     """Return which packets are messages.
 
@@ -71,10 +71,10 @@ def marks_of(
         Those that sent them, by number.
     wills
         Those that were published.
-    links
+    connections
         Connections, perhaps of others too.
     """
-    users = {link.client: link.user for link in links}
+    users = {connection.client: connection.user for connection in connections}
     client = sent["client"].to_numpy()
     columns = [sent["file"], sent["row"], sent["topic"].cast(pa.string())]
     for name in ("endpoint", "client_id"):

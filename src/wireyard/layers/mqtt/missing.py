@@ -32,14 +32,14 @@ __all__ = [
     "MISSING",
     "Passed",
     "Progress",
+    "connection_record",
     "explain",
-    "link_record",
     "missing_record",
     "passed_record",
 ]
 
 MISSING: Final = "missing"
-_PASSED, _LINK, _MISSED = range(3)
+_PASSED, _CONNECTION, _MISSED = range(3)
 """The order of the records; of what was missed, one topic comes after the other."""
 _NS_PER_S: Final = 1_000_000_000
 
@@ -112,9 +112,14 @@ def _order_on(topic: str, missed: Position | None) -> Order:
     return _MISSED, group, *missed.order
 
 
-def link_record(link: ConnectionRecord, name: str) -> KeyedRecord:
+def connection_record(connection: ConnectionRecord, name: str) -> KeyedRecord:
     """Pass on a connection of a client that is served under a name."""
-    return KeyedRecord(MISSING, (*link.client[:2], name), (_LINK, 0, *link.opened.order), link)
+    return KeyedRecord(
+        MISSING,
+        (*connection.client[:2], name),
+        (_CONNECTION, 0, *connection.opened.order),
+        connection,
+    )
 
 
 def missing_record(
@@ -154,8 +159,8 @@ def explain(records: Iterator[Passed | ConnectionRecord | Missed]) -> Iterator[F
         elif isinstance(record, ConnectionRecord):
             presence.add(record)
         else:
-            link, verdict = _missed(record, presence)
-            row = delivery_row(record.message, None, record.subscribed, verdict, link)
+            connection, verdict = _missed(record, presence)
+            row = delivery_row(record.message, None, record.subscribed, verdict, connection)
             yield Fact("deliveries", row)
 
 
@@ -163,20 +168,20 @@ class Presence:
     """When clients were connected, and how far messages came to them."""
 
     def __init__(self) -> None:
-        self._links: dict[str, list[ConnectionRecord]] = {}
+        self._connections: dict[str, list[ConnectionRecord]] = {}
         self._passed: dict[tuple[str, int], Passed] = {}
         self._passed_on: dict[tuple[str, str, int], Passed] = {}
         """The same by topic, of those with one hash."""
         self._hash = -1
 
-    def add(self, link: ConnectionRecord) -> None:
+    def add(self, connection: ConnectionRecord) -> None:
         """Add a connection that was accepted; those of a client in the order of their opening."""
-        self._links.setdefault(link.client.name, []).append(link)
+        self._connections.setdefault(connection.client.name, []).append(connection)
 
     def shows(self, name: str) -> bool:
         """Return whether a client's connections were captured from their CONNECT on."""
-        links = self._links.get(name, ())
-        return bool(links) and all(link.begun for link in links)
+        connections = self._connections.get(name, ())
+        return bool(connections) and all(connection.begun for connection in connections)
 
     def passed(self, passed: Passed) -> None:
         """Add how far messages came; what is of one topic comes before what was missed of it."""
@@ -192,7 +197,7 @@ class Presence:
         self._passed_on[topic, endpoint, qos] = max(before, passed, key=_sent)
 
     def is_passed(
-        self, link: ConnectionRecord, qos: int, taken: Position, topic: str | None = None
+        self, connection: ConnectionRecord, qos: int, taken: Position, topic: str | None = None
     ) -> bool:
         """Return whether a message that was sent after a position came on a connection.
 
@@ -203,7 +208,7 @@ class Presence:
         topic
             That of the message; None if it may be any.
         """
-        endpoint = link.client.endpoint
+        endpoint = connection.client.endpoint
         found = (
             self._passed.get((endpoint, level))
             if topic is None
@@ -213,8 +218,8 @@ class Presence:
         return any(
             one is not None
             and taken < one.sent
-            and link.opened < one.at
-            and (link.closed is None or one.at < link.closed)
+            and connection.opened < one.at
+            and (connection.closed is None or one.at < connection.closed)
             for one in found
         )
 
@@ -225,30 +230,32 @@ class Presence:
 
         Returns
         -------
-        link, certain
+        connection, certain
             Not certain is one that began or ended between them; None is none at all.
         """
-        links = self._links.get(name, [])
-        behind = bisect_right(links, stop, key=_accepted)
-        link = links[behind - 1] if behind else None
-        if link is None or (link.closed is not None and link.closed < start):
+        connections = self._connections.get(name, [])
+        behind = bisect_right(connections, stop, key=_accepted)
+        connection = connections[behind - 1] if behind else None
+        if connection is None or (connection.closed is not None and connection.closed < start):
             return None, True
-        return link, _accepted(link) < start and (link.until is None or stop <= link.until)
+        return connection, _accepted(connection) < start and (
+            connection.until is None or stop <= connection.until
+        )
 
     def after(self, name: str, position: Position) -> ConnectionRecord | None:
         """Return the first connection of a client after a position."""
-        links = self._links.get(name, [])
-        behind = bisect_right(links, position, key=_accepted)
-        return links[behind] if behind < len(links) else None
+        connections = self._connections.get(name, [])
+        behind = bisect_right(connections, position, key=_accepted)
+        return connections[behind] if behind < len(connections) else None
 
 
 def _sent(passed: Passed) -> Position:
     return passed.sent
 
 
-def _accepted(link: ConnectionRecord) -> Position:
-    assert link.accepted is not None
-    return link.accepted
+def _accepted(connection: ConnectionRecord) -> Position:
+    assert connection.accepted is not None
+    return connection.accepted
 
 
 def _missed(one: Missed, presence: Presence) -> tuple[ConnectionRecord | None, str]:
@@ -267,33 +274,35 @@ def _missed_by(
     """Return why a client that was subscribed did not get a message that the broker took."""
     if not presence.shows(name):
         return None, "undecided"
-    link, certain = presence.at(name, message.start, taken)
+    connection, certain = presence.at(name, message.start, taken)
     if not certain:
-        return link, "undecided"
-    if link is None:
+        return connection, "undecided"
+    if connection is None:
         if qos == 0:
             return None, "offline"
-        link = presence.after(name, taken)
-        if link is None:
+        connection = presence.after(name, taken)
+        if connection is None:
             return None, "queued"
-        if not link.resumed:
-            return link, "discarded"
-        if _expired(message, link):
-            return link, "expired"
-    if link.damaged:
-        return link, "undecided"
-    is_passed = presence.is_passed(link, qos, taken, message.topic)
-    if not is_passed and qos and link.in_flight[1] >= SMALLEST_WINDOW:
-        return link, "queued"
-    is_answered = link.answered is not None and max(taken, link.opened) < link.answered
-    if not (is_passed or is_answered or presence.is_passed(link, qos, taken)):
-        return link, "undecided"
-    too_large = may_exceed(link.maximum_packet_size, message.topic, message.length)
-    return link, "too_large" if too_large else "not_forwarded"
+        if not connection.resumed:
+            return connection, "discarded"
+        if _expired(message, connection):
+            return connection, "expired"
+    if connection.damaged:
+        return connection, "undecided"
+    is_passed = presence.is_passed(connection, qos, taken, message.topic)
+    if not is_passed and qos and connection.in_flight[1] >= SMALLEST_WINDOW:
+        return connection, "queued"
+    is_answered = (
+        connection.answered is not None and max(taken, connection.opened) < connection.answered
+    )
+    if not (is_passed or is_answered or presence.is_passed(connection, qos, taken)):
+        return connection, "undecided"
+    too_large = may_exceed(connection.maximum_packet_size, message.topic, message.length)
+    return connection, "too_large" if too_large else "not_forwarded"
 
 
-def _expired(message: Message, link: ConnectionRecord) -> bool:
-    opened, sent = link.opened.ns, message.sent.ns
+def _expired(message: Message, connection: ConnectionRecord) -> bool:
+    opened, sent = connection.opened.ns, message.sent.ns
     if message.expires_s is None or opened is None or sent is None:
         return False
     return opened >= sent + message.expires_s * _NS_PER_S

@@ -59,7 +59,7 @@ _GRID: Final = array("int64", 2)
 
 
 def connections_of(
-    links: Sequence[ConnectionRecord],
+    records: Sequence[ConnectionRecord],
     positions: Grid,
     clients: Sequence[int],
     number: Callable[[tuple[str, str, str]], int],
@@ -68,7 +68,7 @@ def connections_of(
 
     Parameters
     ----------
-    links
+    records
         Accepted ones, in the order of their opening.
     positions
         Of each the ranks of `accepted`, `closed` and `until`.
@@ -79,18 +79,18 @@ def connections_of(
     """
     rows = [
         (
-            number((*link.client[:2], name)),
-            number((*link.client[:2], link.client.name)),
+            number((*record.client[:2], name)),
+            number((*record.client[:2], record.client.name)),
             *ranks,
-            NO_TIME if link.opened.ns is None else link.opened.ns,
-            link.begun,
-            bool(link.resumed),
-            link.damaged,
+            NO_TIME if record.opened.ns is None else record.opened.ns,
+            record.begun,
+            bool(record.resumed),
+            record.damaged,
             client,
             True,
         )
-        for link, ranks, client in zip(links, positions.tolist(), clients, strict=True)
-        for name in link.served_as
+        for record, ranks, client in zip(records, positions.tolist(), clients, strict=True)
+        for name in record.served_as
     ]
     grid = np.array(rows, np.int64).reshape(-1, len(Connection))
     grid = grid[np.lexsort((grid[:, Connection.NAME], grid[:, Connection.SERVED_AS]))]
@@ -104,11 +104,11 @@ def connections_of(
 
 
 @piece
-def _behind(links: Grid, first: int, last: int, position: int) -> int:
+def _behind(connections: Grid, first: int, last: int, position: int) -> int:
     """Return the place of the first connection that was accepted after a position."""
     while first < last:
         middle = (first + last) // 2
-        if position < links[middle, Connection.ACCEPTED]:
+        if position < connections[middle, Connection.ACCEPTED]:
             last = middle
         else:
             first = middle + 1
@@ -116,13 +116,13 @@ def _behind(links: Grid, first: int, last: int, position: int) -> int:
 
 
 @piece
-def _place(links: Grid, served: int, name: int) -> int:
+def _place(connections: Grid, served: int, name: int) -> int:
     """Return where the connections of a client begin that messages of a name go to."""
-    first, last = 0, len(links)
+    first, last = 0, len(connections)
     while first < last:
         middle = (first + last) // 2
-        other = links[middle, Connection.SERVED_AS]
-        if other < served or (other == served and links[middle, Connection.NAME] < name):
+        other = connections[middle, Connection.SERVED_AS]
+        if other < served or (other == served and connections[middle, Connection.NAME] < name):
             first = middle + 1
         else:
             last = middle
@@ -137,7 +137,7 @@ def explain_absence(
     subs: Grid,
     messages: Grid,
     taken: Ints,
-    links: Grid,
+    connections: Grid,
     sent_ns: Ints,
     expires_s: Ints,
 ) -> int:
@@ -150,7 +150,7 @@ def explain_absence(
         were missed by, where it is known without what else was delivered.
     taken
         Of each message when the broker had shown that it had taken it.
-    links
+    connections
         Columns of `Connection`, by `SERVED_AS` and `NAME`, and then in the order of their opening.
     sent_ns, expires_s
         Of each message.
@@ -175,51 +175,55 @@ def explain_absence(
             if name == subs[one, Subscription.NAME]:
                 qos = max(qos, subs[one, Subscription.QOS])
         qos = min(qos, messages[message, Message.QOS])
-        first = last = _place(links, served, name)
+        first = last = _place(connections, served, name)
         while (
-            last < len(links)
-            and links[last, Connection.SERVED_AS] == served
-            and links[last, Connection.NAME] == name
+            last < len(connections)
+            and connections[last, Connection.SERVED_AS] == served
+            and connections[last, Connection.NAME] == name
         ):
             last += 1
-        verdict, link = _UNDECIDED, NONE
-        if first < last and links[first, Connection.IS_SHOWN]:
-            verdict, link = _absence(
-                links, first, last, start, stop, qos, sent_ns[message], expires_s[message]
+        verdict, connection = _UNDECIDED, NONE
+        if first < last and connections[first, Connection.IS_SHOWN]:
+            verdict, connection = _absence(
+                connections, first, last, start, stop, qos, sent_ns[message], expires_s[message]
             )
         if verdict != MISSED:
             found += 1
             fates[row, Fate.VERDICT] = verdict
-            fates[row, Fate.CLIENT] = NONE if link == NONE else links[link, Connection.CLIENT]
+            fates[row, Fate.CLIENT] = (
+                NONE if connection == NONE else connections[connection, Connection.CLIENT]
+            )
     return found
 
 
 @piece
 def _absence(
-    links: Grid, first: int, last: int, start: int, stop: int, qos: int, sent_ns: int,
+    connections: Grid, first: int, last: int, start: int, stop: int, qos: int, sent_ns: int,
     expires_s: int,
 ) -> tuple[int, int]:  # fmt: skip
     """Return the verdict, and the connection that the message was missed on."""
-    behind = _behind(links, first, last, stop)
-    link = behind - 1
-    closed = links[link, Connection.CLOSED] if link >= first else NONE
-    if link >= first and not NONE < closed < start:
-        until = links[link, Connection.UNTIL]
-        is_certain = links[link, Connection.ACCEPTED] < start and (until == NONE or stop <= until)
-        if not is_certain or links[link, Connection.IS_DAMAGED]:
-            return _UNDECIDED, link
-        return MISSED, link
+    behind = _behind(connections, first, last, stop)
+    connection = behind - 1
+    closed = connections[connection, Connection.CLOSED] if connection >= first else NONE
+    if connection >= first and not NONE < closed < start:
+        until = connections[connection, Connection.UNTIL]
+        is_certain = connections[connection, Connection.ACCEPTED] < start and (
+            until == NONE or stop <= until
+        )
+        if not is_certain or connections[connection, Connection.IS_DAMAGED]:
+            return _UNDECIDED, connection
+        return MISSED, connection
     if qos == 0:
         return _OFFLINE, NONE
     if behind == last:
         return _QUEUED, NONE
-    if not links[behind, Connection.IS_RESUMED]:
+    if not connections[behind, Connection.IS_RESUMED]:
         return _DISCARDED, behind
-    opened_ns = links[behind, Connection.OPENED_NS]
+    opened_ns = connections[behind, Connection.OPENED_NS]
     has_times = sent_ns != NO_TIME and opened_ns != NO_TIME
     # An expiry has 32 bits: its nanoseconds fit.
     if expires_s != NONE and has_times and opened_ns - sent_ns >= expires_s * _NS_PER_S:
         return _EXPIRED, behind
-    if links[behind, Connection.IS_DAMAGED]:
+    if connections[behind, Connection.IS_DAMAGED]:
         return _UNDECIDED, behind
     return MISSED, behind

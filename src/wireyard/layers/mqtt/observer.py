@@ -138,22 +138,22 @@ class Observer:
         self.last = at
         self.end_before(at)
         connection, by_client = stream.connection, stream.by_client
-        link = connection.link
+        record = connection.record
         kind = row.get("packet_type")
         if kind is None:
             self._observe_no_packet(connection, row, at, by_client)
             return
-        link.packets += 1
-        link.bytes += row["length"]
-        link.last = at
-        if not link.version:
-            link.version = row.get("version_in_force") or 0
+        record.packets += 1
+        record.bytes += row["length"]
+        record.last = at
+        if not record.version:
+            record.version = row.get("version_in_force") or 0
         most = connection.most_bytes[by_client]
         if most is not None and row["length"] > most:
             rule = "packet_size_client" if by_client else "packet_size_broker"
             connection.breaks(rule, by_client, at)
         if verdict := row.get("verdict"):
-            connection.violated(Breach(verdict, _problem(row), link, by_client, at))
+            connection.violated(Breach(verdict, _problem(row), record, by_client, at))
             if kind == layout.DISCONNECT:
                 return  # Who reads it closes the connection as after any malformed packet.
         if kind in PLAIN[by_client] and connection.state in FLOWING:
@@ -165,12 +165,12 @@ class Observer:
         self, connection: Connection, row: PacketRow, at: Position, by_client: bool
     ) -> None:
         """Observe bytes that are no packet, or that were not captured."""
-        link, code = connection.link, (row.get("error") or {}).get("code")
+        record, code = connection.record, (row.get("error") or {}).get("code")
         # What is behind a gap, or began before the capture, need not begin with a packet.
-        if code == _NO_LENGTH and not link.damaged and connection.state != "unknown":
-            connection.violated(Breach(code, _problem(row), link, by_client, at))
+        if code == _NO_LENGTH and not record.damaged and connection.state != "unknown":
+            connection.violated(Breach(code, _problem(row), record, by_client, at))
         # A tail takes nothing away from the packets before it.
-        link.damaged |= row.get("status") != "tail"
+        record.damaged |= row.get("status") != "tail"
         if row.get("status") == "gap" and connection.state == "new":
             connection.state = "unknown"
 
@@ -188,8 +188,8 @@ class Observer:
             if broker is None:
                 broker = self.brokers[client[:2]] = Broker(self.output)
             broker.has_older |= known.older
-            link = ConnectionRecord(client, stream.first)
-            connection = Connection(key, known, link, broker, self.output)
+            record = ConnectionRecord(client, stream.first)
+            connection = Connection(key, known, record, broker, self.output)
             if row.get("packet_type") == layout.CONNECT:
                 connection.state = "new"
             self._connections[key] = connection
@@ -202,12 +202,12 @@ class Observer:
     def _advance(
         self, connection: Connection, row: PacketRow, at: Position, by_client: bool
     ) -> None:
-        kind, link = row["packet_type"], connection.link
+        kind, record = row["packet_type"], connection.record
         if kind == layout.CONNECT:
             # The version that the connection is judged by is the one it declares.
-            link.version = row.get("version_in_force") or 0
+            record.version = row.get("version_in_force") or 0
         code = row.get("return_code") or 0
-        event = connection_event(by_client, kind, link.version or 5, code)
+        event = connection_event(by_client, kind, record.version or 5, code)
         if event is None:
             if kind in layout.PACKET_TYPES:
                 connection.breaks("wrong_side", by_client, at)
@@ -266,10 +266,10 @@ class Observer:
         if stream is None or at < stream.first:
             return
         connection = stream.connection
-        if connection.session.link is connection.link:
+        if connection.session.connection is connection.record:
             # Where nothing of the client's was captured, its DISCONNECT may have been before.
             client_seen = any(self._streams[name].by_client for name in connection.streams)
-            ended_by = "dropped" if connection.link.begun or client_seen else UNSEEN
+            ended_by = "dropped" if connection.record.begun or client_seen else UNSEEN
             connection.broker.close(connection.session, at, ended_by)
         connection.running -= 2 if self._known[name].resets else 1
         if connection.running <= 0:
@@ -282,10 +282,10 @@ class Observer:
         while self._ends:
             self._end(self._ends.pop())
         for connection in list(self._connections.values()):
-            link, session = connection.link, connection.session
-            if link.ended_by == "open" and session.link is link:
-                last = link.last or link.opened
-                link.until = None if connection.shows_end else last
+            record, session = connection.record, connection.session
+            if record.ended_by == "open" and session.connection is record:
+                last = record.last or record.opened
+                record.until = None if connection.shows_end else last
                 connection.broker.count_in_flight(session, last)
             self._evict(connection)
         for broker in self.brokers.values():
@@ -295,15 +295,15 @@ class Observer:
         """Note a connection on which nothing more can come, if it was not noted before."""
         if self._connections.pop(connection.key, None) is None:
             return
-        link, session = connection.link, connection.session
+        record, session = connection.record, connection.session
         connection.answered()
         self.output.tracker.leave(connection)
-        kept = connection.broker.sessions.get(link.client.name)
+        kept = connection.broker.sessions.get(record.client.name)
         if kept is not session:
             connection.give_up(session)
         if kept is not None:
-            link.served_as = tuple(kept.served_as)
-        self.output.links.append(link)
+            record.served_as = tuple(kept.served_as)
+        self.output.connections.append(record)
         for name in connection.streams:
             del self._streams[name], self._known[name]
 

@@ -92,8 +92,8 @@ class MessageTracker:
             self._publish_flow(connection, row, at, upward, found)
             return
         output = self._output
-        output.fact("sent", connection.link, upward, None, at)
-        output.fact("delivered", connection.link, upward, None, at)
+        output.fact("sent", connection.record, upward, None, at)
+        output.fact("delivered", connection.record, upward, None, at)
         if isinstance(found, Attempt):
             output.attempts.append(found)
             return
@@ -148,8 +148,8 @@ class MessageTracker:
         if direction.sender.over_quota:
             side = "client" if upward else "broker"
             connection.breaks(f"receive_maximum_{side}", upward, at, key)
-        output.fact(sender.effect, connection.link, upward, packet_id, at)
-        output.fact(receiver.effect, connection.link, upward, packet_id, at)
+        output.fact(sender.effect, connection.record, upward, packet_id, at)
+        output.fact(receiver.effect, connection.record, upward, packet_id, at)
 
     def acknowledge(
         self, connection: Connection, row: PacketRow, at: Position, by_client: bool
@@ -171,7 +171,7 @@ class MessageTracker:
             key = record.key if isinstance(record, Message) else None
             connection.breaks(own.rule, by_client, at, key)
         fact = sender.effect or receiver.effect
-        self._output.fact(fact, connection.link, upward, packet_id, at)
+        self._output.fact(fact, connection.record, upward, packet_id, at)
         if isinstance(record, Message):
             if not by_client:
                 connection.confirm_read(record.again[-1] if record.again else record.sent, at)
@@ -218,7 +218,7 @@ def _message(
     return Message(
         "publish",
         at,
-        connection.link.client,
+        connection.record.client,
         topic,
         content_of(payload),
         row["qos"],
@@ -237,7 +237,7 @@ def _attempt(
 ) -> Attempt:
     return Attempt(
         at,
-        connection.link.client,
+        connection.record.client,
         topic,
         content_of(row.get("payload") or b""),
         row["qos"],

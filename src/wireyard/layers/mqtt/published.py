@@ -101,7 +101,7 @@ class Clients:
     """Those on which they asked for replies."""
     clients: list[Client]
     """By number."""
-    links: list[ConnectionRecord]
+    connections: list[ConnectionRecord]
     subscriptions: list[Subscribed]
     wills: list[Will]
     """Those that were published."""
@@ -121,14 +121,14 @@ def published(tracked: Tracked) -> Clients:
         _topics_of(tracked),
         _asked_of(tracked),
         tracked.clients,
-        tracked.links,
+        tracked.connections,
         tracked.subscriptions,
         wills,
         _hashed(tracked.packets, tracked.waiting),
         tracked.last,
         tracked.dropped,
         {
-            "sessions": fact_table("sessions", list(map(session_row, tracked.links))),
+            "sessions": fact_table("sessions", list(map(session_row, tracked.connections))),
             "violations": fact_table("violations", list(map(violation_row, tracked.violations))),
         },
     )

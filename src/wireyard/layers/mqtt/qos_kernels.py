@@ -176,7 +176,7 @@ class Direction(NamedTuple):
 class ConnectionState(NamedTuple):
     """What is remembered of a connection while its packets are tracked."""
 
-    link: Int64s
+    fields: Int64s
     """Values of `ConnectionField`."""
     aliases: Int32s
     """``[side * aliases + alias]``: the topic, -1 for none; side 0 is the client. Empty where no
@@ -276,16 +276,16 @@ def _breaks(
 
 
 @piece
-def _accept_before(records: Grid, link: Ints, total: Ints, request: int, answer: int) -> None:
+def _accept_before(records: Grid, fields: Ints, total: Ints, request: int, answer: int) -> None:
     """Record that the broker took all that was published before a request it answered."""
     if request > total[Total.ANSWERED]:
         total[Total.ANSWERED] = request
-    first = link[ConnectionField.UNREAD_FIRST]
+    first = fields[ConnectionField.UNREAD_FIRST]
     while first != NONE and records[first, Record.PACKET] < request:
         records[first, Record.ACCEPTED] = answer
         first = records[first, Record.NEXT]
-        link[ConnectionField.UNREAD] -= 1
-    link[ConnectionField.UNREAD_FIRST] = first
+        fields[ConnectionField.UNREAD] -= 1
+    fields[ConnectionField.UNREAD_FIRST] = first
 
 
 @piece
@@ -339,7 +339,7 @@ def _topic_of(
     if alias != NONE:
         side = 0 if upward else 1
         at = side * (len(connection.aliases) // 2) + alias
-        most = connection.link[ConnectionField.ALIAS_MAXIMUM_UP + side]
+        most = connection.fields[ConnectionField.ALIAS_MAXIMUM_UP + side]
         above = most != NONE and alias > most
         if topic != total[Total.EMPTY_TOPIC]:
             connection.aliases[at] = topic
@@ -417,7 +417,7 @@ def _publish_flow(
 @piece
 def _acknowledge(
     packets: Grid, packet: int, by_client: bool, upward: bool, records: Grid, flow: Any,
-    link: Ints, total: Ints, breaches: Grid,
+    fields: Ints, total: Ints, breaches: Grid,
 ) -> None:  # fmt: skip
     packet_id, code = packets[packet, Packet.ID], packets[packet, Packet.CODE]
     kind = packets[packet, Packet.KIND]
@@ -435,7 +435,7 @@ def _acknowledge(
         if not by_client:
             again = records[record, Record.AGAIN]
             request = records[record, Record.PACKET] if again == NONE else again
-            _accept_before(records, link, total, request, packet)
+            _accept_before(records, fields, total, request, packet)
         if fact == _REFUSED:
             records[record, Record.REFUSED] = code
         elif fact == _RELEASED and records[record, Record.RELEASED] == NONE:
@@ -463,10 +463,10 @@ def _asks_before(
     if by_client or kind in (_PUBLISH, _PUBREL):
         return False
     if kind == _PINGRESP:
-        link = connection.link
+        fields = connection.fields
         return bool(
-            link[ConnectionField.PINGS] > 0
-            and connection.pings[link[ConnectionField.PING_FIRST]] > since
+            fields[ConnectionField.PINGS] > 0
+            and connection.pings[fields[ConnectionField.PING_FIRST]] > since
         )
     record = tracked[packets[packet, Packet.ID]]
     if packets[packet, Packet.ID] == 0 or record == NONE:
@@ -506,7 +506,7 @@ def track(
     total, breaches
         Values of `Total`; columns of `Breach`.
     """
-    link, pings = connection.link, connection.pings
+    fields, pings = connection.fields, connection.pings
     for packet in range(start, stop):
         if total[Total.BREACHES] + _MOST_BREACHES_A_PACKET > len(breaches):
             return packet
@@ -532,37 +532,37 @@ def track(
                 continue
             record = _new_record(packets, records, total, packet, topic, by_client)
             if by_client:
-                if link[ConnectionField.UNREAD] >= MAX_UNREAD:
+                if fields[ConnectionField.UNREAD] >= MAX_UNREAD:
                     total[Total.DROPPED_UNREAD] += 1
                     continue
-                if link[ConnectionField.UNREAD_FIRST] == NONE:
-                    link[ConnectionField.UNREAD_FIRST] = record
+                if fields[ConnectionField.UNREAD_FIRST] == NONE:
+                    fields[ConnectionField.UNREAD_FIRST] = record
                 else:
-                    records[link[ConnectionField.UNREAD_LAST], Record.NEXT] = record
-                link[ConnectionField.UNREAD_LAST] = record
-                link[ConnectionField.UNREAD] += 1
+                    records[fields[ConnectionField.UNREAD_LAST], Record.NEXT] = record
+                fields[ConnectionField.UNREAD_LAST] = record
+                fields[ConnectionField.UNREAD] += 1
         elif kind == _PINGREQ:
-            if link[ConnectionField.PINGS] < MAX_ASKED:
+            if fields[ConnectionField.PINGS] < MAX_ASKED:
                 pings[
-                    (link[ConnectionField.PING_FIRST] + link[ConnectionField.PINGS]) % MAX_ASKED
+                    (fields[ConnectionField.PING_FIRST] + fields[ConnectionField.PINGS]) % MAX_ASKED
                 ] = packet
-                link[ConnectionField.PINGS] += 1
+                fields[ConnectionField.PINGS] += 1
             else:
                 total[Total.DROPPED_REQUESTS] += 1
         elif kind == _PINGRESP:
-            if link[ConnectionField.PINGS] > 0:
-                request = pings[link[ConnectionField.PING_FIRST]]
-                link[ConnectionField.PING_FIRST] = (
-                    link[ConnectionField.PING_FIRST] + 1
+            if fields[ConnectionField.PINGS] > 0:
+                request = pings[fields[ConnectionField.PING_FIRST]]
+                fields[ConnectionField.PING_FIRST] = (
+                    fields[ConnectionField.PING_FIRST] + 1
                 ) % MAX_ASKED
-                link[ConnectionField.PINGS] -= 1
-                _accept_before(records, link, total, request, packet)
+                fields[ConnectionField.PINGS] -= 1
+                _accept_before(records, fields, total, request, packet)
             else:
                 _breaks(breaches, total, _PINGRESP_UNASKED, False, packet, NONE)
         elif packets[packet, Packet.ID] > 0:
             upward = by_client == (kind == _PUBREL)
             _acknowledge(
                 packets, packet, by_client, upward, records,
-                to_broker if upward else to_client, link, total, breaches,
+                to_broker if upward else to_client, fields, total, breaches,
             )  # fmt: skip
     return stop

@@ -341,7 +341,7 @@ class Output:
     """
 
     def __init__(self, on_event: Callable[[FlowEvent], None] | None = None) -> None:
-        self.links: list[ConnectionRecord] = []
+        self.connections: list[ConnectionRecord] = []
         self.messages: list[Message] = []
         """Those that clients sent, and wills that were published."""
         self.waiting: list[Message] = []
@@ -360,14 +360,14 @@ class Output:
     def fact(
         self,
         kind: str | None,
-        link: ConnectionRecord,
+        connection: ConnectionRecord,
         upward: bool,
         packet_id: int | None,
         at: Position,
     ) -> None:
         """Return what a packet did to a flow, if anything."""
         if kind is not None and self._on_event is not None:
-            self._on_event(FlowEvent(kind, link.client.name, upward, packet_id, at))
+            self._on_event(FlowEvent(kind, connection.client.name, upward, packet_id, at))
 
 
 _NUMBERS: Final = frozenset(

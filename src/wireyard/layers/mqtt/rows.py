@@ -32,29 +32,29 @@ _Row = dict[str, Any]
 _NS_PER_MS: Final = 1_000_000
 
 
-def session_row(link: ConnectionRecord) -> _Row:
+def session_row(connection: ConnectionRecord) -> _Row:
     """Return a row of `SESSIONS`."""
-    sent, received = link.in_flight if link.begun else (None, None)
+    sent, received = connection.in_flight if connection.begun else (None, None)
     return {
         "protocol": PROTOCOL,
-        "client": link.client.endpoint,
-        "server": link.client.server,
-        "client_id": link.client.client_id,
-        "user": link.user,
-        "opened_ns": link.opened.ns if link.begun else None,
-        "closed_ns": link.closed.ns if link.closed else None,
-        "status": link.status,
-        "ended_by": None if link.ended_by == UNSEEN else link.ended_by,
-        "packets": link.packets,
-        "bytes": link.bytes,
-        "version": (link.version or None) if link.begun else None,
-        "resumed": link.resumed,
-        "keep_alive": link.keep_alive,
+        "client": connection.client.endpoint,
+        "server": connection.client.server,
+        "client_id": connection.client.client_id,
+        "user": connection.user,
+        "opened_ns": connection.opened.ns if connection.begun else None,
+        "closed_ns": connection.closed.ns if connection.closed else None,
+        "status": connection.status,
+        "ended_by": None if connection.ended_by == UNSEEN else connection.ended_by,
+        "packets": connection.packets,
+        "bytes": connection.bytes,
+        "version": (connection.version or None) if connection.begun else None,
+        "resumed": connection.resumed,
+        "keep_alive": connection.keep_alive,
         "in_flight_sent": sent,
         "in_flight_received": received,
-        "opened_frame": link.opened.frame if link.begun else None,
-        "closed_frame": link.closed.frame if link.closed else None,
-        **link.opened.lead,
+        "opened_frame": connection.opened.frame if connection.begun else None,
+        "closed_frame": connection.closed.frame if connection.closed else None,
+        **connection.opened.lead,
     }
 
 
@@ -110,7 +110,7 @@ def delivery_row(
     each: Attempt | None,
     subscribed: Subscribed | None,
     verdict: str,
-    link: ConnectionRecord | None = None,
+    connection: ConnectionRecord | None = None,
 ) -> _Row:
     """Return a row of `DELIVERIES`.
 
@@ -120,10 +120,10 @@ def delivery_row(
         Null if it was not seen sent.
     each
         What was delivered of it, None if nothing was.
-    link
+    connection
         The connection that it was missed on.
     """
-    shown = each or link or subscribed
+    shown = each or connection or subscribed
     proof = each.at if each else message.sent if message else None
     topic = message.topic if message else each.topic if each else None
     assert proof is not None

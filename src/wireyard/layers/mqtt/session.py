@@ -87,7 +87,7 @@ class Session:
     """
 
     __slots__ = (
-        "expires", "filters", "known", "link", "name", "served_as", "to_broker", "to_client",
+        "connection", "expires", "filters", "known", "name", "served_as", "to_broker", "to_client",
         "will",
     )  # fmt: skip
 
@@ -99,13 +99,15 @@ class Session:
         self.filters: dict[str, Subscribed] = {}
         self.served_as: dict[str, None] = {}
         """Under which names messages ever went to it: its own, or a filter that it shares."""
-        self.link: ConnectionRecord | None = None
+        self.connection: ConnectionRecord | None = None
         """The connection it is on, or was on last."""
         self.will: Will | None = None
         self.expires: Position | None = None
         """When it ends, unless its client comes back before."""
 
-    def connect(self, link: ConnectionRecord, kept: bool, limits: tuple[int, int]) -> list[Any]:
+    def connect(
+        self, connection: ConnectionRecord, kept: bool, limits: tuple[int, int]
+    ) -> list[Any]:
         """Take up the session on a new connection; return the messages that are over with that.
 
         Parameters
@@ -115,7 +117,7 @@ class Session:
         limits
             Receive Maximum of the broker, and of the client.
         """
-        self.link, self.expires = link, None
+        self.connection, self.expires = connection, None
         self.known |= not kept
         if not kept:
             self.to_client.abandon()
@@ -162,7 +164,7 @@ class Broker:
 
     def open(
         self,
-        link: ConnectionRecord,
+        connection: ConnectionRecord,
         will: Will | None,
         present: bool | None,
         limits: tuple[int, int],
@@ -176,8 +178,8 @@ class Broker:
         limits
             Receive Maximum of the broker, and of the client.
         """
-        kept = present if present is not None else not link.fresh
-        name = link.client.name
+        kept = present if present is not None else not connection.fresh
+        name = connection.client.name
         session = self.sessions.get(name)
         if session is None:
             session = Session(name, not kept, self._output.tracker)
@@ -186,23 +188,23 @@ class Broker:
             else:
                 self._output.dropped["sessions"] += 1
         else:
-            self._take_over(session, link, kept)
-        over = session.connect(link, kept, limits)
+            self._take_over(session, connection, kept)
+        over = session.connect(connection, kept, limits)
         self.tracked -= len(over)
         self._output.tracker.over(over)
         session.will = will
         return session
 
-    def _take_over(self, session: Session, link: ConnectionRecord, kept: bool) -> None:
+    def _take_over(self, session: Session, connection: ConnectionRecord, kept: bool) -> None:
         """End the connection a session is on, and all it has if it does not go on."""
-        assert link.accepted is not None
-        self._pass_time(session, link.accepted)
-        last = session.link and session.link.last
-        self.close(session, link.opened, "dropped", until=last or link.opened)
+        assert connection.accepted is not None
+        self._pass_time(session, connection.accepted)
+        last = session.connection and session.connection.last
+        self.close(session, connection.opened, "dropped", until=last or connection.opened)
         if session.will and session.will.step("back" if kept else "session_over") == "published":
-            self._publish(session.will, link.opened)
+            self._publish(session.will, connection.opened)
         if not kept:
-            self._end_filters(session, link.opened, link.opened)
+            self._end_filters(session, connection.opened, connection.opened)
 
     def close(
         self,
@@ -219,44 +221,48 @@ class Broker:
         until
             The last position at which it was open for certain, `at` if that is not given.
         """
-        link = session.link
-        if link is None or link.ended_by != "open":
+        connection = session.connection
+        if connection is None or connection.ended_by != "open":
             return
-        link.ended_by, link.closed = ended_by, at
-        link.until = until or at
+        connection.ended_by, connection.closed = ended_by, at
+        connection.until = until or at
         self.count_in_flight(session, at)
-        if not link.begun:
+        if not connection.begun:
             session.to_client.untrace()
-        if not link.persistent:
-            self._end_filters(session, link.until, at)
-        elif link.expires_s is not None:
-            session.expires = at.after(link.expires_s)
-        self._close_will(session.will, will_event, link, at)
+        if not connection.persistent:
+            self._end_filters(session, connection.until, at)
+        elif connection.expires_s is not None:
+            session.expires = at.after(connection.expires_s)
+        self._close_will(session.will, will_event, connection, at)
 
     def count_in_flight(self, session: Session, at: Position) -> None:
         """Return what was on its way when a connection ended."""
-        link = session.link
-        assert link is not None
+        connection = session.connection
+        assert connection is not None
         counts = []
         for upward, direction in ((True, session.to_broker), (False, session.to_client)):
             packet_ids = direction.in_flight()
             counts.append(len(packet_ids))
             for packet_id in packet_ids:
-                self._output.fact("in_flight", link, upward, packet_id, at)
-        link.in_flight = counts[0], counts[1]
+                self._output.fact("in_flight", connection, upward, packet_id, at)
+        connection.in_flight = counts[0], counts[1]
 
     def _close_will(
-        self, will: Will | None, event: str, link: ConnectionRecord, at: Position
+        self, will: Will | None, event: str, connection: ConnectionRecord, at: Position
     ) -> None:
         if will is None or will.step(event) == "dropped":
             return
         # A broker that gives a client up may publish its will before its FIN leaves.
-        will.message.released = link.last or at
-        if not will.delay_s or not link.persistent:
+        will.message.released = connection.last or at
+        if not will.delay_s or not connection.persistent:
             if will.step("delay_over") == "published":
                 self._publish(will, at)
         else:
-            delays = [will.delay_s] if link.expires_s is None else [will.delay_s, link.expires_s]
+            delays = (
+                [will.delay_s]
+                if connection.expires_s is None
+                else [will.delay_s, connection.expires_s]
+            )
             will.due = at.after(min(delays))
 
     def _pass_time(self, session: Session, at: Position) -> None:

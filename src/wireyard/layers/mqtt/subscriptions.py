@@ -218,12 +218,12 @@ def _granted(
     connection: Connection, request: Request, place: int, asked: FilterRow, code: int, at: Position
 ) -> Subscribed:
     """Return a subscription to the filter at a place of a SUBSCRIBE, as it was granted."""
-    link, session, filter = connection.link, connection.session, asked["filter"]
-    group = split_shared(filter)[0] if link.version == 5 else None
+    record, session, filter = connection.record, connection.session, asked["filter"]
+    group = split_shared(filter)[0] if record.version == 5 else None
     handling = asked.get("retain_handling") or 0
     is_new = filter not in session.filters and session.known
     return Subscribed(
-        link.client,
+        record.client,
         filter,
         group,
         code,
@@ -233,10 +233,10 @@ def _granted(
         asked=request.at,
         granted=at,
         since=request.at._replace(offset=request.at.offset + place),
-        version=link.version,
+        version=record.version,
         known=session.known,
         gets_values=group is None and (handling == 0 or (handling == _IF_NEW and is_new)),
-        maximum_packet_size=link.maximum_packet_size,
+        maximum_packet_size=record.maximum_packet_size,
     )
 
 

@@ -68,7 +68,7 @@ class Tracked:
     records: Grid
     """Columns of `Record`."""
     clients: list[Client]
-    links: list[ConnectionRecord]
+    connections: list[ConnectionRecord]
     subscriptions: list[Subscribed]
     wills: list[Message]
     """Those that were published."""
@@ -180,7 +180,7 @@ class _Client:
         observer, found = self._observer, self._found
         observer.finish()
         output = observer.output
-        found.links += output.links
+        found.connections += output.connections
         found.subscriptions += output.subscriptions
         found.wills += output.messages
         found.waiting += output.waiting
@@ -214,13 +214,13 @@ class _Client:
                 self._observe(packet, row)
             return int(numbers[-1]) + 1
         connection = stream.connection
-        link = connection.link
-        if not link.version:
+        record = connection.record
+        if not record.version:
             versions = packets.version[start:stop]
-            link.version = int(versions[np.argmax(versions != 0)])
-        link.packets += stop - start
-        link.bytes += int(packets.length[start:stop].sum())
-        link.last = observer.last = packets.position(stop - 1)
+            record.version = int(versions[np.argmax(versions != 0)])
+        record.packets += stop - start
+        record.bytes += int(packets.length[start:stop].sum())
+        record.last = observer.last = packets.position(stop - 1)
         self._check_sizes(connection, start, stop)
         connection.keep_session()
         self._tracker.track(connection, start, stop)
@@ -313,8 +313,8 @@ class _Known:
     """What is remembered of a connection: columns of `ConnectionField`, topic aliases and pings."""
 
     def __init__(self) -> None:
-        self.link = np.zeros(len(ConnectionField), np.int64)
-        self.link[[ConnectionField.UNREAD_FIRST, ConnectionField.UNREAD_LAST]] = NONE
+        self.fields = np.zeros(len(ConnectionField), np.int64)
+        self.fields[[ConnectionField.UNREAD_FIRST, ConnectionField.UNREAD_LAST]] = NONE
         self._owners: list[Aliases | None] = [None, None]
         self._aliases: Any = None
         self._pings: Any = None
@@ -324,7 +324,7 @@ class _Known:
         aliases = self._topics_of(connection) if has_aliases else _NO_ALIASES
         if self._pings is None:
             self._pings = np.empty(MAX_ASKED, np.int32)
-        return ConnectionState(self.link, aliases.reshape(-1), self._pings)
+        return ConnectionState(self.fields, aliases.reshape(-1), self._pings)
 
     def _topics_of(self, connection: Connection) -> Any:
         """Return the topic of each alias, by side: that of the client first."""
@@ -336,7 +336,7 @@ class _Known:
                 self._owners[place] = owner
                 self._aliases[place] = NONE
                 most = NONE if owner.maximum is None else owner.maximum
-                self.link[ConnectionField.ALIAS_MAXIMUM_UP + place] = most
+                self.fields[ConnectionField.ALIAS_MAXIMUM_UP + place] = most
         return self._aliases
 
 
@@ -381,20 +381,20 @@ class _Tracker:
         known, records = connection.unread, self._found.records
         if known is None:
             return
-        link, before, accepted = known.link, self._number(request), self._number(answer)
-        first = int(link[ConnectionField.UNREAD_FIRST])
+        fields, before, accepted = known.fields, self._number(request), self._number(answer)
+        first = int(fields[ConnectionField.UNREAD_FIRST])
         while first != NONE and records[first, Record.PACKET] < before:
             records[first, Record.ACCEPTED] = accepted
             first = int(records[first, Record.NEXT])
-            link[ConnectionField.UNREAD] -= 1
-        link[ConnectionField.UNREAD_FIRST] = first
+            fields[ConnectionField.UNREAD] -= 1
+        fields[ConnectionField.UNREAD_FIRST] = first
 
     def accept_all(self, connection: Connection, at: Position) -> None:
         """Record that the broker took all that was published."""
         if connection.unread is None:
             return
         records, accepted = self._found.records, self._number(at)
-        first = int(connection.unread.link[ConnectionField.UNREAD_FIRST])
+        first = int(connection.unread.fields[ConnectionField.UNREAD_FIRST])
         while first != NONE:
             records[first, Record.ACCEPTED] = accepted
             first = int(records[first, Record.NEXT])
@@ -420,11 +420,11 @@ class _Tracker:
         known: _Known = connection.unread
         if known is None:
             known = connection.unread = _Known()
-        session, link, total = connection.session, connection.link, self._total
-        client = self._numbers.get(link.client)
+        session, record, total = connection.session, connection.record, self._total
+        client = self._numbers.get(record.client)
         if client is None:
-            client = self._numbers[link.client] = len(self._found.clients)
-            self._found.clients.append(link.client)
+            client = self._numbers[record.client] = len(self._found.clients)
+            self._found.clients.append(record.client)
         total[Total.CLIENT] = client
         total[Total.IS_OLDER] = connection.older
         total[Total.MAY_BE_LIVE] = connection.may_publish_as_retained
@@ -443,7 +443,7 @@ class _Tracker:
         while at < stop:
             total[Total.TRACKED] = connection.broker.tracked
             total[[Total.BREACHES, Total.ANSWERED, Total.CONFIRMS_FROM]] = 0, NONE, NONE
-            if waiting and not link.damaged and not alone:
+            if waiting and not record.damaged and not alone:
                 total[Total.CONFIRMS_FROM] = self._number(waiting[0].granted)
             until = at + 1 if alone else stop
             reached = track(packets.grid, packets.contents, at, until, *arrays)
@@ -451,7 +451,7 @@ class _Tracker:
             self._take_breaches(connection)
             if total[Total.ANSWERED] != NONE:
                 request = packets.position(int(total[Total.ANSWERED]))
-                link.answered = max(link.answered or request, request)
+                record.answered = max(record.answered or request, request)
                 if alone:
                     connection.confirm(request, packets.position(at))
             # It came no further because of an answer, or of too many broken rules.

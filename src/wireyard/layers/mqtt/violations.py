@@ -136,7 +136,7 @@ class Breach(NamedTuple):
 
     rule: str
     text: str
-    link: ConnectionRecord
+    connection: ConnectionRecord
     by_client: bool
     """Whether the client broke it, and not the broker."""
     at: Position
@@ -146,7 +146,7 @@ class Breach(NamedTuple):
     def violation(self) -> Violation:
         """The violation by the client id that the connection has now."""
         return violation_of(
-            self.rule, self.text, self.link.client, self.by_client, self.at, self.message_key
+            self.rule, self.text, self.connection.client, self.by_client, self.at, self.message_key
         )
 
 
