@@ -364,7 +364,7 @@ class _Tables(Tracking):
     def _sessions(self) -> pa.Table:
         """Return a row for each connection; few enough to make them one by one."""
         parts = []
-        active = np.flatnonzero(self.links.active)
+        active = np.flatnonzero(self.connections.active)
         for part in rows_in_parts(active):
             found = [session_row(self._login(c, self._users.get(c))) for c in part.tolist()]
             parts.append(fact_table("sessions", found))
@@ -373,30 +373,30 @@ class _Tables(Tracking):
     @cached_property
     def _users(self) -> dict[int, str | None]:
         """Return the users of the connections whose logins were captured."""
-        logged_in = np.flatnonzero(self.links.user >= 0)
-        rows = self.frame.python_rows(JMQ, self.links.user[logged_in], NEEDED)
+        logged_in = np.flatnonzero(self.connections.user >= 0)
+        rows = self.frame.python_rows(JMQ, self.connections.user[logged_in], NEEDED)
         return {c: user_of(as_packet(row)) for c, row in zip(logged_in.tolist(), rows, strict=True)}
 
     def _users_of(self, rows: Any) -> pa.Array:
         """Return the user of the connection of each packet."""
         names = [*{name for name in self._users.values() if name is not None}]
         code = {name: at for at, name in enumerate(names)}
-        of = np.full(len(self.links.user), -1, np.int32)
+        of = np.full(len(self.connections.user), -1, np.int32)
         for connection, name in self._users.items():
             of[connection] = -1 if name is None else code[name]
         return decode_texts(of[self.connection[rows]], pa.array(names, pa.string()))
 
     def _login(self, c: int, user: str | None) -> ConnectionRecord:
-        links = self.links
-        code, hello = int(links.client_id[c]), int(links.hello[c])
-        status, has_status = self._status(np.array([links.status[c]]))
+        connections = self.connections
+        code, hello = int(connections.client_id[c]), int(connections.hello[c])
+        status, has_status = self._status(np.array([connections.status[c]]))
         login = ConnectionRecord(
             self.endpoints[self.client[c]],
             self.endpoints[self.server[c]],
-            self._position(int(links.opened[c])),
-            self._position(int(links.last[c])),
+            self._position(int(connections.opened[c])),
+            self._position(int(connections.last[c])),
         )
-        login.known = bool(links.login_known[c])
+        login.known = bool(connections.login_known[c])
         login.client_id = self.client_ids[code] if code >= 0 else None
         login.user = user
         login.status = int(status[0]) if has_status[0] else None
@@ -404,10 +404,10 @@ class _Tables(Tracking):
         if at >= 0 and self.numbers.present["level"][at]:
             login.protocol_level = int(self.numbers.values["level"][at])
         login.ended_by = str(self.ended_by[c])
-        login.packets, login.size_bytes = int(links.packets[c]), int(links.size[c])
+        login.packets, login.size_bytes = int(connections.packets[c]), int(connections.size[c])
         login.in_flight_sent = int(self.in_flight_sent[c])
         login.in_flight_received = int(self.in_flight_received[c])
-        login.pauses, login.paused_ns = int(links.pauses[c]), int(links.paused_ns[c])
+        login.pauses, login.paused_ns = int(connections.pauses[c]), int(connections.paused_ns[c])
         return login
 
     def _position(self, row: int) -> Position:
@@ -464,7 +464,13 @@ class _Tables(Tracking):
         of = connection[left]
         event = np.full(len(left), k.USE_EVENTS.index("leave"), np.int32)
         nothing = np.zeros(len(left), np.int64)
-        return self.links.last[of], event, of_slot[left], nothing, self.links.client_id[of]
+        return (
+            self.connections.last[of],
+            event,
+            of_slot[left],
+            nothing,
+            self.connections.client_id[of],
+        )
 
     def _runs(self) -> pa.Table:
         stream, start, stop, place = self.ran or _no_columns(4)

@@ -10,8 +10,8 @@ Rules of this file, and of the other kernels of this folder:
 1. A row is the index of a packet in the columns; -1 is none. A code is the index of a text.
 2. Slots that must be kept in the order of insertion are doubly linked lists.
 3. The kernel returns as soon as a buffer of what it found may be full, and goes on from there.
-4. `p` are the packets, `q` the properties of control packets, `links` the connections, `c` the
-   connection of the row; `at` is where the row's properties are, -1 for none.
+4. `p` are the packets, `q` the properties of control packets, `c` is the connection of the row, and
+   `at` where the row's properties are, -1 for none.
 """
 
 from __future__ import annotations
@@ -54,10 +54,17 @@ __all__ = ["track_packets"]
 
 @piece
 def begin_transaction(
-    tables: Any, links: Any, held: Any, found: Any, c: int, row: int, transaction: int, slot: int
+    tables: Any,
+    connections: Any,
+    held: Any,
+    found: Any,
+    c: int,
+    row: int,
+    transaction: int,
+    slot: int,
 ) -> None:
-    use(links, found, c, row, transaction, k.U_START, 0)
-    if not held.begun[slot] and admit(tables, links, found, c, k.CAP_TRANSACTIONS):
+    use(connections, found, c, row, transaction, k.U_START, 0)
+    if not held.begun[slot] and admit(tables, connections, found, c, k.CAP_TRANSACTIONS):
         held.begun[slot] = 1
 
 
@@ -66,7 +73,7 @@ def begin_transaction(
                            Consumers, Held, Pauses, Found)), I64),
 )  # fmt: skip
 def track_packets(
-    start: int, tables: Any, p: Any, q: Any, streams: Any, links: Any, waiting: Any,
+    start: int, tables: Any, p: Any, q: Any, streams: Any, connections: Any, waiting: Any,
     consumers: Any, held: Any, pauses: Any, found: Any, room: int,
 ) -> int:  # fmt: skip
     """Track connections by their packets, which stand in the order of time within each connection.
@@ -87,20 +94,20 @@ def track_packets(
         s = p.stream[row]
         c = k.LONG(streams.connection[s])
         if kind == k.MISSED:
-            if streams.seen[s] and links.active[c]:
-                miss_packets(tables, links, pauses, c)
+            if streams.seen[s] and connections.active[c]:
+                miss_packets(tables, connections, pauses, c)
             continue
         streams.seen[s] = 1
         if kind == k.SEEN:
             continue
-        links.active[c] = 1
+        connections.active[c] = 1
         from_client = streams.from_client[s] != 0
         at = k.LONG(p.properties[row])
         transaction = p.transaction[row]
-        number_packet(p, tables, streams, links, found, c, s, row)
+        number_packet(p, tables, streams, connections, found, c, s, row)
         if p.flags[row] & k.TRANSACTED != 0 and p.version[row] > k.WITHOUT_T and transaction == 0:
-            breach(tables, links, found, c, k.TRANSACTION_ID_MISSING, row, -1, 1)
-        log_in(p, q, tables, links, found, c, from_client, row)
+            breach(tables, connections, found, c, k.TRANSACTION_ID_MISSING, row, -1, 1)
+        log_in(p, q, tables, connections, found, c, from_client, row)
 
         handler = p.handler[row]
         present = k.LONG(q.present[at]) if at >= 0 else 0
@@ -109,33 +116,33 @@ def track_packets(
         settled, reply, accepted = -1, -1, True
 
         if handler == k.SENDS:
-            p.client_id[row] = links.client_id[c]
-            send_message(p, tables, links, pauses, found, c, 2 * c + 1, row)
+            p.client_id[row] = connections.client_id[c]
+            send_message(p, tables, connections, pauses, found, c, 2 * c + 1, row)
             if transaction != 0:
-                use(links, found, c, row, transaction, k.U_SEND, 1)
+                use(connections, found, c, row, transaction, k.U_SEND, 1)
         elif handler == k.DELIVERS:
             asks = False
             consumer = p.consumer[row]
             if not consumers.there[consumer] or consumers.deleted[consumer]:
-                breach(tables, links, found, c, k.UNKNOWN_CONSUMER, row, -1, 1)
-            p.client_id[row] = links.client_id[c]
+                breach(tables, connections, found, c, k.UNKNOWN_CONSUMER, row, -1, 1)
+            p.client_id[row] = connections.client_id[c]
             if consumers.there[consumer]:
                 p.state[row] = consumers.begins[consumer]
                 p.subscription[row] = consumers.subscription[consumer]
                 p.of_dead[row] = consumers.of_dead[consumer]
             else:
                 p.state[row] = k.HELD
-                room_for = admit(tables, links, found, c, k.CAP_CONSUMERS)
-                if not room_for and links.first_consumer[c] >= 0:
-                    first = links.first_consumer[c]
-                    remove_consumer(p, tables, links, consumers, held, c, first)
-                    room_for = admit(tables, links, found, c, k.CAP_CONSUMERS)
+                room_for = admit(tables, connections, found, c, k.CAP_CONSUMERS)
+                if not room_for and connections.first_consumer[c] >= 0:
+                    first = connections.first_consumer[c]
+                    remove_consumer(p, tables, connections, consumers, held, c, first)
+                    room_for = admit(tables, connections, found, c, k.CAP_CONSUMERS)
                 if room_for:
                     consumers.there[consumer], consumers.begins[consumer] = 1, k.HELD
                     consumers.of_dead[consumer] = consumers.deleted[consumer] = 0
                     consumers.subscription[consumer] = consumers.session[consumer] = -1
                     append(
-                        links.first_consumer, links.last_consumer, consumers.before,
+                        connections.first_consumer, connections.last_consumer, consumers.before,
                         consumers.after, c, consumer,
                     )  # fmt: skip
             if consumers.there[consumer] and not tables.settled[p.state[row]]:
@@ -143,11 +150,11 @@ def track_packets(
                 again = held.row[message]
                 if again >= 0:
                     p.state[again] = tables.delivery[p.state[again] * k.D_WIDTH + k.D_CLOSE]
-                    let_go(links, consumers, held, c, message)
-                room_for = admit(tables, links, found, c, k.CAP_HELD)
+                    let_go(connections, consumers, held, c, message)
+                room_for = admit(tables, connections, found, c, k.CAP_HELD)
                 if not room_for and consumers.first_held[consumer] >= 0:
-                    let_go(links, consumers, held, c, consumers.first_held[consumer])
-                    room_for = admit(tables, links, found, c, k.CAP_HELD)
+                    let_go(connections, consumers, held, c, consumers.first_held[consumer])
+                    room_for = admit(tables, connections, found, c, k.CAP_HELD)
                 if room_for:
                     held.row[message], held.consumer[message] = row, consumer
                     append(
@@ -155,8 +162,8 @@ def track_packets(
                         consumer, message,
                     )  # fmt: skip
                     if again >= 0:
-                        breach(tables, links, found, c, k.HANDED_OVER_TWICE, row, -1, 1)
-            send_message(p, tables, links, pauses, found, c, 2 * c, row)
+                        breach(tables, connections, found, c, k.HANDED_OVER_TWICE, row, -1, 1)
+            send_message(p, tables, connections, pauses, found, c, 2 * c, row)
         elif handler in (k.ANSWERS, k.ANSWERS_BACK):
             asks = False
             slot = p.request[row]
@@ -169,37 +176,37 @@ def track_packets(
                 side = 2 * c + (handler == k.ANSWERS_BACK)
                 waiting.row[slot] = -1
                 unlink(
-                    links.first_waiting, links.last_waiting, waiting.before, waiting.after, side,
-                    slot,
+                    connections.first_waiting, connections.last_waiting, waiting.before,
+                    waiting.after, side, slot,
                 )  # fmt: skip
-                release(links, c, k.CAP_WAITING)
+                release(connections, c, k.CAP_WAITING)
                 p.answer[asked] = row
                 if handler == k.ANSWERS:
                     settled, reply = asked, row
                     accepted = present & k.HAS_STATUS != 0 and q.status[at] == k.OK
             else:
-                breach(tables, links, found, c, k.REPLY_WITHOUT_REQUEST, row, -2, 1)
+                breach(tables, connections, found, c, k.REPLY_WITHOUT_REQUEST, row, -2, 1)
         elif handler in (k.RESUMES, k.IS_RESUMED):
             asks = False
             flow = 2 * c + (handler == k.IS_RESUMED)
-            who = p.pause[row] if p.pause[row] >= 0 else links.pause[flow]
+            who = p.pause[row] if p.pause[row] >= 0 else connections.pause[flow]
             event = k.F_RESUME
             if handler == k.IS_RESUMED and present & k.HAS_SIZE != 0 and q.size[at] == 0:
                 event = k.F_STOP
-            step_pause(p, tables, links, pauses, found, c, flow, who, event, row)
+            step_pause(p, tables, connections, pauses, found, c, flow, who, event, row)
         elif handler == k.REDELIVERS:
             asks = False
             if p.malformed[row]:
-                breach(tables, links, found, c, k.MALFORMED_RECORDS, row, -2, 1)
+                breach(tables, connections, found, c, k.MALFORMED_RECORDS, row, -2, 1)
             event = k.D_SEEN if at >= 0 and q.set_redelivered[at] != 0 else k.D_UNSEEN
             for block in range(p.blocks[row], p.blocks[row + 1]):
                 step_delivery(
-                    p, tables, links, consumers, held, c, held.block_message[block], event
+                    p, tables, connections, consumers, held, c, held.block_message[block], event
                 )
         elif handler == k.ACKNOWLEDGES:
             if at < 0 or q.count_only[at] == 0:
                 if p.malformed[row]:
-                    breach(tables, links, found, c, k.MALFORMED_RECORDS, row, -2, 1)
+                    breach(tables, connections, found, c, k.MALFORMED_RECORDS, row, -2, 1)
                 event = k.D_ACK_IN if transaction != 0 else k.D_ACK
                 if at >= 0 and q.ack_type[at] == k.UNDELIVERABLE:
                     event = k.D_DECLINE
@@ -208,7 +215,7 @@ def track_packets(
                 strange, many = k.LONG(-1), 0
                 for block in range(p.blocks[row], p.blocks[row + 1]):
                     delivered = step_delivery(
-                        p, tables, links, consumers, held, c, held.block_message[block], event
+                        p, tables, connections, consumers, held, c, held.block_message[block], event
                     )
                     if delivered >= 0:
                         p.acknowledged[delivered], p.joined[delivered] = row, transaction
@@ -217,12 +224,14 @@ def track_packets(
                         many += 1
                         strange = block if strange < 0 else strange
                 if strange >= 0:
-                    breach(tables, links, found, c, k.ACKNOWLEDGED_NOTHING, row, strange, many)
+                    breach(
+                        tables, connections, found, c, k.ACKNOWLEDGED_NOTHING, row, strange, many
+                    )
                 if transaction != 0:
                     blocks = p.blocks[row + 1] - p.blocks[row]
-                    use(links, found, c, row, transaction, k.U_ACK, blocks)
+                    use(connections, found, c, row, transaction, k.U_ACK, blocks)
         elif handler == k.COMMITS and present & k.HAS_TRANSACTION != 0:
-            use(links, found, c, row, q.transaction[at], k.U_ASK_COMMIT, 0)
+            use(connections, found, c, row, q.transaction[at], k.U_ASK_COMMIT, 0)
 
         if asks and p.flags[row] & k.WANTED != 0:
             p.asked[row] = 1
@@ -230,25 +239,25 @@ def track_packets(
             side = 2 * c + (handler == k.ASKS_BACK)
             room_for = True
             if waiting.row[slot] >= 0:
-                breach(tables, links, found, c, k.REQUEST_ID_REUSED, row, -2, 1)
+                breach(tables, connections, found, c, k.REQUEST_ID_REUSED, row, -2, 1)
                 unlink(
-                    links.first_waiting, links.last_waiting, waiting.before, waiting.after, side,
-                    slot,
+                    connections.first_waiting, connections.last_waiting, waiting.before,
+                    waiting.after, side, slot,
                 )  # fmt: skip
-            elif not admit(tables, links, found, c, k.CAP_WAITING):
-                first = links.first_waiting[side]
+            elif not admit(tables, connections, found, c, k.CAP_WAITING):
+                first = connections.first_waiting[side]
                 room_for = first >= 0
                 if room_for:
                     waiting.row[first] = -1
                     unlink(
-                        links.first_waiting, links.last_waiting, waiting.before, waiting.after,
-                        side, first,
+                        connections.first_waiting, connections.last_waiting, waiting.before,
+                        waiting.after, side, first,
                     )  # fmt: skip
             if room_for:
                 waiting.row[slot] = row
                 append(
-                    links.first_waiting, links.last_waiting, waiting.before, waiting.after, side,
-                    slot,
+                    connections.first_waiting, connections.last_waiting, waiting.before,
+                    waiting.after, side, slot,
                 )  # fmt: skip
         elif asks and handler != k.ASKS_BACK:
             settled = row
@@ -262,30 +271,30 @@ def track_packets(
         answered_with = present if reply >= 0 else 0
         if handler == k.SENDS:
             if not accepted and p.transaction[settled] != 0:
-                use(links, found, c, row, p.transaction[settled], k.U_DENY_SEND, 1)
+                use(connections, found, c, row, p.transaction[settled], k.U_DENY_SEND, 1)
         elif handler == k.ACKNOWLEDGES:
             event = k.D_CONFIRMED if accepted else k.D_DENIED
             for block in range(p.blocks[settled], p.blocks[settled + 1]):
                 if held.pending[block]:
                     delivered = step_delivery(
-                        p, tables, links, consumers, held, c, held.block_message[block], event
+                        p, tables, connections, consumers, held, c, held.block_message[block], event
                     )
                     if delivered >= 0 and not accepted:
                         p.acknowledged[delivered], p.joined[delivered] = -1, 0
             only_count = asked_at >= 0 and q.count_only[asked_at] != 0
             if not accepted and p.transaction[settled] != 0 and not only_count:
                 blocks = p.blocks[settled + 1] - p.blocks[settled]
-                use(links, found, c, row, p.transaction[settled], k.U_DENY_ACK, blocks)
+                use(connections, found, c, row, p.transaction[settled], k.U_DENY_ACK, blocks)
         elif handler in (k.ADDS, k.BROWSES):
             if accepted and answered_with & k.HAS_CONSUMER != 0:
                 consumer = q.consumer_slot[at]
                 if consumers.there[consumer]:
-                    remove_consumer(p, tables, links, consumers, held, c, consumer)
-                room_for = admit(tables, links, found, c, k.CAP_CONSUMERS)
-                if not room_for and links.first_consumer[c] >= 0:
-                    first = links.first_consumer[c]
-                    remove_consumer(p, tables, links, consumers, held, c, first)
-                    room_for = admit(tables, links, found, c, k.CAP_CONSUMERS)
+                    remove_consumer(p, tables, connections, consumers, held, c, consumer)
+                room_for = admit(tables, connections, found, c, k.CAP_CONSUMERS)
+                if not room_for and connections.first_consumer[c] >= 0:
+                    first = connections.first_consumer[c]
+                    remove_consumer(p, tables, connections, consumers, held, c, first)
+                    room_for = admit(tables, connections, found, c, k.CAP_CONSUMERS)
                 if room_for:
                     consumers.there[consumer], consumers.deleted[consumer] = 1, 0
                     consumers.begins[consumer] = k.BROWSED if handler == k.BROWSES else k.HELD
@@ -298,7 +307,7 @@ def track_packets(
                         consumers.of_dead[consumer] = q.of_dead[asked_at]
                         consumers.session[consumer] = q.session_slot[asked_at]
                     append(
-                        links.first_consumer, links.last_consumer, consumers.before,
+                        connections.first_consumer, connections.last_consumer, consumers.before,
                         consumers.after, c, consumer,
                     )  # fmt: skip
                     session = consumers.session[consumer]
@@ -319,40 +328,54 @@ def track_packets(
                         following = k.LONG(held.after[message])
                         if unseen:
                             step_delivery(
-                                p, tables, links, consumers, held, c, message, k.D_CLOSE_UNSEEN
+                                p,
+                                tables,
+                                connections,
+                                consumers,
+                                held,
+                                c,
+                                message,
+                                k.D_CLOSE_UNSEEN,
                             )
                         unseen = unseen or message == last
                         message = following
                     consumers.deleted[consumer] = 1
                     if consumers.first_held[consumer] < 0:
-                        forget_consumer(links, consumers, c, consumer)
+                        forget_consumer(connections, consumers, c, consumer)
                 who = p.pause[settled]
                 if who >= 0 and pauses.state[who] != k.FLOWING:
-                    end_pause(p, links, pauses, c, 2 * c, who, row)
+                    end_pause(p, connections, pauses, c, 2 * c, who, row)
         elif handler == k.DESTROYS:
             if accepted and asked_for & k.HAS_SESSION != 0:
                 session = q.session_slot[asked_at]
                 while consumers.first_of_session[session] >= 0:
                     consumer = consumers.first_of_session[session]
-                    remove_consumer(p, tables, links, consumers, held, c, consumer)
+                    remove_consumer(p, tables, connections, consumers, held, c, consumer)
         elif handler == k.DELETES_PRODUCER:
             who = p.pause[settled]
             if accepted and who >= 0 and pauses.state[who] != k.FLOWING:
-                end_pause(p, links, pauses, c, 2 * c + 1, who, row)
+                end_pause(p, connections, pauses, c, 2 * c + 1, who, row)
         elif handler == k.SETS_CLIENT_ID:
             if accepted:
-                links.client_id[c] = q.client_id[asked_at] if asked_at >= 0 else -1
+                connections.client_id[c] = q.client_id[asked_at] if asked_at >= 0 else -1
         elif handler == k.STARTS:
             if accepted and answered_with & k.HAS_TRANSACTION != 0:
                 begin_transaction(
-                    tables, links, held, found, c, row, q.transaction[at], q.transaction_slot[at]
+                    tables,
+                    connections,
+                    held,
+                    found,
+                    c,
+                    row,
+                    q.transaction[at],
+                    q.transaction_slot[at],
                 )
         elif handler in (k.COMMITS, k.ROLLS_BACK, k.PREPARES, k.ENDS):
             named = asked_at if asked_for & k.HAS_TRANSACTION != 0 else k.LONG(-1)
             if named < 0 and answered_with & k.HAS_TRANSACTION != 0:
                 named = at
                 if handler == k.COMMITS:
-                    use(links, found, c, row, q.transaction[at], k.U_ASK_COMMIT, 0)
+                    use(connections, found, c, row, q.transaction[at], k.U_ASK_COMMIT, 0)
             if named >= 0 and (accepted or handler == k.COMMITS):
                 event = k.U_END
                 if handler == k.COMMITS:
@@ -361,13 +384,20 @@ def track_packets(
                     event = k.U_ROLL_BACK
                 elif handler == k.PREPARES:
                     event = k.U_PREPARE
-                use(links, found, c, row, q.transaction[named], event, 0)
+                use(connections, found, c, row, q.transaction[named], event, 0)
                 slot = q.transaction_slot[named]
                 if event in (k.U_COMMIT, k.U_ROLL_BACK) and held.begun[slot]:
                     held.begun[slot] = 0
-                    release(links, c, k.CAP_TRANSACTIONS)
+                    release(connections, c, k.CAP_TRANSACTIONS)
                 if handler == k.COMMITS and accepted and answered_with & k.HAS_NEXT != 0:
                     begin_transaction(
-                        tables, links, held, found, c, row, q.next_transaction[at], q.next_slot[at]
+                        tables,
+                        connections,
+                        held,
+                        found,
+                        c,
+                        row,
+                        q.next_transaction[at],
+                        q.next_slot[at],
                     )
     return len(p.kind)

@@ -13,7 +13,7 @@ __all__ = ["log_in", "miss_packets", "number_packet"]
 
 @piece
 def number_packet(
-    p: Any, tables: Any, streams: Any, links: Any, found: Any, c: int, s: int, row: int
+    p: Any, tables: Any, streams: Any, connections: Any, found: Any, c: int, s: int, row: int
 ) -> None:
     """Observe the number of a packet: `Runs`."""
     if not streams.from_client[s]:
@@ -46,7 +46,7 @@ def number_packet(
                 )
             if new:
                 rule = k.SEQUENCE_REUSED if sequence >= streams.start[s] else k.SEQUENCE_BACK
-                breach(tables, links, found, c, rule, row, -1, 1)
+                breach(tables, connections, found, c, rule, row, -1, 1)
             return
         at = found.counts[2]
         found.run_stream[at], found.run_place[at] = s, streams.place[s]
@@ -58,16 +58,16 @@ def number_packet(
 
 @piece
 def log_in(
-    p: Any, q: Any, tables: Any, links: Any, found: Any, c: int, from_client: bool, row: int
+    p: Any, q: Any, tables: Any, connections: Any, found: Any, c: int, from_client: bool, row: int
 ) -> None:
     """Observe a packet of either side: `Session`."""
-    if links.opened[c] < 0:
-        links.opened[c] = row
-    links.packets[c] += 1
-    links.size[c] += p.size[row]
-    links.last[c] = row
+    if connections.opened[c] < 0:
+        connections.opened[c] = row
+    connections.packets[c] += 1
+    connections.size[c] += p.size[row]
+    connections.last[c] = row
     event = k.LONG(tables.login_events[by_type(p.packet_type[row])])
-    state = links.state[c]
+    state = connections.state[c]
     if event == -2 or (event == -1 and tables.steady[state]):
         return
     if event == -1:
@@ -83,29 +83,38 @@ def log_in(
             event = k.LOGIN_OK if accepted else k.LOGIN_REFUSED
     following = tables.login[state * k.L_WIDTH + event]
     if following < 0:
-        breach(tables, links, found, c, tables.login_rules[state * k.L_WIDTH + event], row, -2, 1)
+        breach(
+            tables, connections, found, c, tables.login_rules[state * k.L_WIDTH + event], row, -2, 1
+        )
     elif following != state:
         if event == k.HELLO:
-            links.known[c] = links.login_known[c] = links.packets[c] == 1
-            links.hello[c] = row
+            connections.known[c] = connections.login_known[c] = connections.packets[c] == 1
+            connections.hello[c] = row
         elif event == k.LOGIN:
-            links.user[c] = row
+            connections.user[c] = row
         elif event in (k.LOGIN_OK, k.LOGIN_REFUSED, k.HELLO_REFUSED):
-            links.status[c] = row
-        elif event in (k.CLIENT_BYE, k.SERVER_BYE) and links.ended_by[c] == 0:
-            links.ended_by[c] = 1 if event == k.CLIENT_BYE else 2
-        links.state[c] = following
+            connections.status[c] = row
+        elif event in (k.CLIENT_BYE, k.SERVER_BYE) and connections.ended_by[c] == 0:
+            connections.ended_by[c] = 1 if event == k.CLIENT_BYE else 2
+        connections.state[c] = following
 
 
 @piece
-def miss_packets(tables: Any, links: Any, pauses: Any, c: int) -> None:
+def miss_packets(tables: Any, connections: Any, pauses: Any, c: int) -> None:
     """Record that packets are missing, or damaged."""
-    links.known[c] = 0
-    if links.opened[c] >= 0 and tables.logging_in[links.state[c]]:
-        links.state[c] = k.NEW
+    connections.known[c] = 0
+    if connections.opened[c] >= 0 and tables.logging_in[connections.state[c]]:
+        connections.state[c] = k.NEW
     for flow in range(2 * c, 2 * c + 2):
-        while links.first_paused[flow] >= 0:
-            who = links.first_paused[flow]
+        while connections.first_paused[flow] >= 0:
+            who = connections.first_paused[flow]
             pauses.state[who] = k.FLOWING
-            unlink(links.first_paused, links.last_paused, pauses.before, pauses.after, flow, who)
-            release(links, c, k.CAP_PAUSED)
+            unlink(
+                connections.first_paused,
+                connections.last_paused,
+                pauses.before,
+                pauses.after,
+                flow,
+                who,
+            )
+            release(connections, c, k.CAP_PAUSED)

@@ -390,15 +390,15 @@ class Tracking:
             connection=frame.connection_of_stream,
             from_client=self.from_client,
         )
-        links = frame.connections
+        count = frame.connections
         lists = ("first_waiting", "last_waiting", "first_paused", "last_paused")
-        self.links = records.blank(
+        self.connections = records.blank(
             records.Connections,
-            links,
-            state=np.full(links, SESSION.states.index("new"), np.int8),
-            open=np.zeros(len(k.CAPS) * links, np.int64),
+            count,
+            state=np.full(count, SESSION.states.index("new"), np.int8),
+            open=np.zeros(len(k.CAPS) * count, np.int64),
             pause=self.whole,
-            **{name: np.full(2 * links, -1, np.int32) for name in lists},
+            **{name: np.full(2 * count, -1, np.int32) for name in lists},
         )
         found = records.blank(
             records.Found,
@@ -411,8 +411,8 @@ class Tracking:
         row = 0
         while row < self.rows:
             row = track_packets(
-                row, tables, p, self.q, self.streams, self.links, self.waiting, self.consumers,
-                self.held, self.pauses, found, _ROOM,
+                row, tables, p, self.q, self.streams, self.connections, self.waiting,
+                self.consumers, self.held, self.pauses, found, _ROOM,
             )  # fmt: skip
             for which, (first, stop) in enumerate(((2, 7), (7, 12), (12, 16))):
                 count = int(found.counts[which])
@@ -429,13 +429,13 @@ class Tracking:
 
     def _finish(self) -> None:
         """Record that there are no more packets."""
-        links, frame = self.links, self.frame
+        connections, frame = self.connections, self.frame
         seen_ended = np.zeros(frame.connections, bool)
         seen_ended[frame.connection_of_stream[(self.streams.seen != 0) & self.ended]] = True
         states = SESSION.states
-        refused = links.state == states.index("refused")
+        refused = connections.state == states.index("refused")
         names = np.array(["refused", "client", "server", "dropped", "open"])
-        by = np.where(refused, 0, np.where(links.ended_by > 0, links.ended_by,
+        by = np.where(refused, 0, np.where(connections.ended_by > 0, connections.ended_by,
                                            np.where(seen_ended, 3, 4)))  # fmt: skip
         self.ended_by = names[by]
         self.is_open = by == 4
@@ -450,13 +450,13 @@ class Tracking:
             self._end_pauses(flow)
 
     def _end_pauses(self, flow: int) -> None:
-        links = self.links
-        for c in np.flatnonzero(links.first_paused[flow::2] >= 0).tolist():
-            who, last = int(links.first_paused[2 * c + flow]), int(links.last[c])
+        connections = self.connections
+        for c in np.flatnonzero(connections.first_paused[flow::2] >= 0).tolist():
+            who, last = int(connections.first_paused[2 * c + flow]), int(connections.last[c])
             while who >= 0:
                 since = int(self.pauses.since[who])
                 if self.p.timed[since] and self.p.timed[last]:
-                    links.paused_ns[c] += max(int(self.p.ns[last]) - int(self.p.ns[since]), 0)
+                    connections.paused_ns[c] += max(int(self.p.ns[last]) - int(self.p.ns[since]), 0)
                 who = int(self.pauses.after[who])
 
 
