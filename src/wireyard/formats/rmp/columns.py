@@ -123,11 +123,18 @@ class ColumnDecoder:
         for name in ("source_offsets", "body_offsets"):
             a[name][:, 0] = 0
         rejected = a["rejected"][0, :rows]
-        kernels.fill_rows(
-            data, starts, sizes, contexts, a["i32"], a["packet_offset"][0], a["data_size"][0],
-            a["bits"], a["sources"][0] if self._wants_sources else _NOTHING, a["source_offsets"][0],
-            arena.rest if self._wants_data else _NOTHING, a["body_offsets"][0], rejected,
-        )  # fmt: skip
+        columns = kernels.Columns(
+            a["i32"],
+            a["packet_offset"][0],
+            a["data_size"][0],
+            a["bits"],
+            a["source_offsets"][0],
+            a["sources"][0] if self._wants_sources else _NOTHING,
+            a["body_offsets"][0],
+            arena.rest if self._wants_data else _NOTHING,
+            rejected,
+        )
+        kernels.fill_rows(data, kernels.Frames(starts, sizes, contexts), columns)
         fill_places(arena, offsets, sizes)
         a["packet_offset"][0, :rows] += offsets
         found = np.flatnonzero(rejected)

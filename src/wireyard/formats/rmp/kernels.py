@@ -13,11 +13,11 @@ Axis: r = rows, one a message.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final, NamedTuple
 
 import numpy as np
 
-from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece
+from wireyard.accelerate import I64, READ, array, kernel, piece, record
 from wireyard.formats.rmp.layout import FLAGS, FOREIGN, LAYER_MASK, PREFIX_BYTES
 from wireyard.formats.rmp.place import (
     BEFORE_BITS,
@@ -30,7 +30,7 @@ from wireyard.formats.rmp.place import (
 )
 from wireyard.memory import Bytes, copy_bytes, load_u8, load_u16, put_i64
 
-__all__ = ["BITS", "I32_FIELDS", "SOURCE_BYTES", "fill_rows", "scan_frames"]
+__all__ = ["BITS", "I32_FIELDS", "SOURCE_BYTES", "Columns", "Frames", "fill_rows", "scan_frames"]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Offsets = np.ndarray[tuple[int], np.dtype[np.int32]]
@@ -186,86 +186,114 @@ def put_source(out: Bytes, at: int, data: Bytes, start: int) -> int:
     return put_i64(out, at, load_u16(data, start + 4))
 
 
-_INTS = array("int64")
-_OFFSETS = array("int32")
-_GRID32, _GRID8 = array("int32", 2), array("uint8", 2)
+class Frames(NamedTuple):
+    """The messages of a window. Axis: r."""
+
+    starts: Annotated[Ints, "int64"]
+    sizes: Annotated[Ints, "int64"]
+    contexts: Annotated[Ints, "int64"]
 
 
-@kernel(
-    I64(
-        READ, _INTS, _INTS, _INTS, _GRID32, _INTS, _INTS, _GRID8,
-        TEXT, _OFFSETS, TEXT, _OFFSETS, TEXT,
-    )
-)  # fmt: skip
-def fill_rows(
-    data: Bytes,
-    starts: Ints,
-    sizes: Ints,
-    contexts: Ints,
-    i32: Grid32,
-    packet_offsets: Ints,
-    data_sizes: Ints,
-    bits: Grid8,
-    sources: Bytes,
-    source_offsets: Offsets,
-    bodies: Bytes,
-    body_offsets: Offsets,
-    rejected: Bytes,
-) -> int:
-    """Fill the columns of the messages at `starts`; return how many there are.
+class Columns(NamedTuple):
+    """The arrays that the columns of messages are made of.
 
-    Shapes: i32 (field, r); packet_offsets, data_sizes, rejected (r); bits (`BITS`, r / 8);
-    source_offsets, body_offsets (r + 1); sources, bodies as long as all rows can need, or empty:
-    then they are left out. Zero at first: bits, rejected, and the first of all offsets.
+    Bits, `rejected` and the first of all offsets are zero before they are filled.
     """
-    rows = starts.shape[0]
+
+    i32: Annotated[Grid32, array("int32", 2)]
+    """Shape (`I32_FIELDS`, r)."""
+    packet_offsets: Annotated[Ints, "int64"]
+    data_sizes: Annotated[Ints, "int64"]
+    bits: Annotated[Grid8, array("uint8", 2)]
+    """Shape (`BITS`, r / 8)."""
+    source_offsets: Annotated[Offsets, "int32"]
+    """Where the sources of rows end; r + 1."""
+    sources: Annotated[Bytes, "uint8"]
+    """`SOURCE_BYTES` a row, or empty: then they are left out."""
+    body_offsets: Annotated[Offsets, "int32"]
+    """Where the data of rows ends; r + 1."""
+    bodies: Annotated[Bytes, "uint8"]
+    """As long as all messages, or empty: then they are left out."""
+    rejected: Annotated[Bytes, "uint8"]
+    """Whether the scalar reader has to give a row; r."""
+
+
+_PLACE, _TYPING, _LAYER, _NUMBERS = map(
+    I32_FIELDS.index, ("message_in_packet", "typing", "layer", "message_number")
+)
+_DOMAINS, _CLIENTS, _REPLIES = map(I32_FIELDS.index, ("domain", "client", "reply_message_number"))
+(
+    _LAYER_BIT, _NUMBERS_BIT, _DOMAIN_BIT, _CLIENT_BIT, _REPLY_BIT, _FOREIGN_BIT, _REQUESTED_BIT,
+    _MORE_BIT,
+) = range(len(BITS))  # fmt: skip
+
+
+@piece
+def set_bit(bits: Grid8, bitmap: int, row: int, value: bool) -> None:
+    """Set the bit of a row if a value is true."""
+    bits[bitmap, row >> 3] |= value << (row & 7)
+
+
+@piece
+def fill_row(
+    data: Bytes, start: int, list_order: bool, row: int, columns: Columns, source_at: int
+) -> tuple[int, int]:
+    """Fill the columns of one message; return where its data begins, and where its source ends."""
+    i32, bits = columns.i32, columns.bits
+    word = load_u16(data, start)
+    i32[_TYPING, row] = word
+    if word >= FOREIGN:
+        set_bit(bits, _FOREIGN_BIT, row, True)
+        return 0, source_at
+    domain_at, client_at, reply_at, _, data_at = find_fields(word, list_order)
+    i32[_LAYER, row] = word & LAYER_MASK
+    set_bit(bits, _LAYER_BIT, row, True)
+    set_bit(bits, _REQUESTED_BIT, row, word & _REQUESTED != 0)
+    set_bit(bits, _MORE_BIT, row, word & _MORE != 0)
+    if word & _SEGMENT:
+        set_bit(bits, _NUMBERS_BIT, row, True)
+        for field in range(3):
+            i32[_NUMBERS + field, row] = load_u16(data, start + 2 + 2 * field)
+    if word & _DOMAIN:
+        set_bit(bits, _DOMAIN_BIT, row, True)
+        i32[_DOMAINS, row] = load_u16(data, start + domain_at)
+    if word & _CLIENT:
+        set_bit(bits, _CLIENT_BIT, row, True)
+        i32[_CLIENTS, row] = load_u16(data, start + client_at)
+    if word & _REPLY_TO:
+        set_bit(bits, _REPLY_BIT, row, True)
+        i32[_REPLIES, row] = load_u16(data, start + reply_at)
+        if columns.sources.shape[0]:
+            source_at = put_source(columns.sources, source_at, data, start + reply_at + 2)
+    return data_at, source_at
+
+
+@kernel(I64(READ, record(Frames), record(Columns)))
+def fill_rows(data: Bytes, frames: Frames, columns: Columns) -> int:
+    """Fill the columns of messages; return how many there are."""
+    rows = frames.starts.shape[0]
     source_at = body_at = 0
     for row in range(rows):
-        start, size, context = starts[row], sizes[row], contexts[row]
+        start, size, context = frames.starts[row], frames.sizes[row], frames.contexts[row]
         place, left = context >> PLACE_SHIFT, context >> LEFT_SHIFT & _LEFT_MASK
         head = 0
         if place == 0 and size >= PREFIX_BYTES:
             head = PREFIX_BYTES
             left = head + load_u16(data, start)
         list_order = context & LIST_ORDER_BIT != 0
-        i32[0, row] = place
-        packet_offsets[row] = -(context >> BEFORE_SHIFT & _BEFORE_MASK)
+        columns.i32[_PLACE, row] = place
+        columns.packet_offsets[row] = -(context >> BEFORE_SHIFT & _BEFORE_MASK)
         start += head
         size -= head
         found = message_size(data, start, size, left - head, list_order)
         good = found == size and size > 0 and context & FRAMED != 0
-        rejected[row] = not good
+        columns.rejected[row] = not good
         if good:
-            word = load_u16(data, start)
-            i32[1, row] = word
-            data_at, byte, bit = 0, row >> 3, row & 7
-            if word >= FOREIGN:
-                bits[5, byte] |= 1 << bit
-            else:
-                domain_at, client_at, reply_at, _, data_at = find_fields(word, list_order)
-                i32[2, row] = word & LAYER_MASK
-                bits[0, byte] |= 1 << bit
-                bits[6, byte] |= (word & _REQUESTED != 0) << bit
-                bits[7, byte] |= (word & _MORE != 0) << bit
-                if word & _SEGMENT:
-                    bits[1, byte] |= 1 << bit
-                    for field in range(3):
-                        i32[3 + field, row] = load_u16(data, start + 2 + 2 * field)
-                if word & _DOMAIN:
-                    bits[2, byte] |= 1 << bit
-                    i32[6, row] = load_u16(data, start + domain_at)
-                if word & _CLIENT:
-                    bits[3, byte] |= 1 << bit
-                    i32[7, row] = load_u16(data, start + client_at)
-                if word & _REPLY_TO:
-                    bits[4, byte] |= 1 << bit
-                    i32[8, row] = load_u16(data, start + reply_at)
-                    if sources.shape[0]:
-                        source_at = put_source(sources, source_at, data, start + reply_at + 2)
-            data_sizes[row] = size - data_at
-            if bodies.shape[0]:
-                copy_bytes(bodies, body_at, data, start + data_at, size - data_at)
+            data_at, source_at = fill_row(data, start, list_order, row, columns, source_at)
+            columns.data_sizes[row] = size - data_at
+            if columns.bodies.shape[0]:
+                copy_bytes(columns.bodies, body_at, data, start + data_at, size - data_at)
                 body_at += size - data_at
-        source_offsets[row + 1] = source_at
-        body_offsets[row + 1] = body_at
+        columns.source_offsets[row + 1] = source_at
+        columns.body_offsets[row + 1] = body_at
     return rows
