@@ -21,7 +21,7 @@ from wireyard.formats.base import Row
 from wireyard.layers.grouping import Int32s, text_codes
 from wireyard.layers.tables import join_tables
 
-__all__ = ["MAX_NEWEST", "MessageProtocol", "NewestPackets", "NewestRows", "Packets"]
+__all__ = ["MAX_NEWEST", "MessageProtocol", "NewestPackets", "NewestRows", "Packets", "SureRows"]
 
 MAX_NEWEST: Final = 1 << 16
 """Packets that are looked at once more with those that are new."""
@@ -37,6 +37,8 @@ _PLACE: Final = (*_DIRECTION, "offset", "length")
 Bools = Annotated[npt.NDArray[np.bool_], "bool"]
 Packets = Mapping[str, pa.Table]
 """Packets by the name of their format, in any order."""
+SureRows = Callable[[str, pa.Table], pa.Array]
+"""A table, rows of it -> which of them are sure."""
 
 
 class MessageProtocol(NamedTuple):
@@ -52,9 +54,9 @@ class MessageProtocol(NamedTuple):
     """Returns which packets of a format are remembered when others are not."""
     derive: Callable[[Packets, Sequence[Row], str], Iterable[tuple[str, pa.Table]]]
     """Packets with gaps, what captures show of their streams, the input -> parts of tables."""
-    is_sure: Callable[[Packets, str, pa.Table], pa.Array]
-    """Packets without gaps, a table, rows of it -> which rows no packet in a gap can change, where
-    their message was sent after it."""
+    sure_rows: Callable[[Packets], SureRows]
+    """Returns for packets without gaps what finds the rows that no packet in a gap can change, of
+    messages that were sent after it."""
 
 
 class NewestRows(NamedTuple):
@@ -145,10 +147,11 @@ class NewestPackets:
         """Return the rows of messages that were sent since, and when each one's was."""
         if _MESSAGES not in tables:
             return {}
+        is_sure = self._protocol.sure_rows(packets)
         messages = tables[_MESSAGES]
         is_new = pc.greater(messages["captured_ns"], self._since_ns)
         messages = messages.filter(is_new)
-        messages = messages.filter(self._protocol.is_sure(packets, _MESSAGES, messages))
+        messages = messages.filter(is_sure(_MESSAGES, messages))
         keys = messages["message_key"].cast(pa.string()).combine_chunks()
         times = messages["captured_ns"].combine_chunks()
         chosen = {_MESSAGES: (messages, times)}
@@ -156,7 +159,7 @@ class NewestPackets:
             if name != _MESSAGES:
                 place = pc.index_in(rows["message_key"].cast(pa.string()), value_set=keys)
                 rows = rows.append_column(_AT, place).filter(place.is_valid())
-                rows = rows.filter(self._protocol.is_sure(packets, name, rows))
+                rows = rows.filter(is_sure(name, rows))
                 chosen[name] = rows.drop_columns([_AT]), times.take(rows[_AT])
         return chosen
 

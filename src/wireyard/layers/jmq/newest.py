@@ -22,7 +22,7 @@ from wireyard.layers.jmq.columns import NEEDED as PACKET_NEEDED
 from wireyard.layers.jmq.files import PacketFile, derive_files
 from wireyard.layers.jmq.messages import NEEDED as MESSAGE_NEEDED
 from wireyard.layers.jmq.packet_columns import GPACKET, JMQ
-from wireyard.layers.newest import Bools, MessageProtocol, Packets
+from wireyard.layers.newest import Bools, MessageProtocol, Packets, SureRows
 from wireyard.layers.tables import packet_keys
 
 __all__ = ["JMS"]
@@ -71,23 +71,28 @@ def _batches(packets: pa.Table, columns: Sequence[str]) -> list[pa.Table]:
     return [packets.select([name for name in columns if name in packets.column_names])]
 
 
-def _is_sure(packets: Packets, table: str, rows: pa.Table) -> pa.Array:
-    """Return which rows are of connections whose rare packets are all there.
+def _sure_rows(packets: Packets) -> SureRows:
+    """Return what finds rows of connections whose rare packets are all there.
 
     Of messages, those besides that a client was seen to send, and not to send again.
     """
     some = packets.get(JMQ)
     if some is None:
-        return pa.array(np.zeros(rows.num_rows, np.bool_))
-    is_whole = pc.invert(pc.is_in(rows["stream"].cast(pa.string()), _torn_streams(some)))
-    if table != "messages":
-        return is_whole
+        return lambda table, rows: pa.array(np.zeros(rows.num_rows, np.bool_))
+    torn = _torn_streams(some)
     flags = pc.fill_null(pc.bit_wise_and(some["bit_flags"], _RESENT), 0)
     again = some.filter(pc.not_equal(flags, 0))
     resends = packet_keys(again["stream"], again["offset"])
-    is_again = pc.is_in(packet_keys(rows["stream"], rows["offset"]), resends)
-    is_sent = pc.equal(rows["first_seen"].cast(pa.string()), "sent")
-    return pc.and_(is_whole, pc.and_not(is_sent, is_again))
+
+    def is_sure(table: str, rows: pa.Table) -> pa.Array:
+        is_whole = pc.invert(pc.is_in(rows["stream"].cast(pa.string()), torn))
+        if table != "messages":
+            return is_whole
+        is_again = pc.is_in(packet_keys(rows["stream"], rows["offset"]), resends)
+        is_sent = pc.equal(rows["first_seen"].cast(pa.string()), "sent")
+        return pc.and_(is_whole, pc.and_not(is_sent, is_again))
+
+    return is_sure
 
 
 def _torn_streams(packets: pa.Table) -> pa.Array:
@@ -106,5 +111,5 @@ JMS: Final = MessageProtocol(
     tables=("messages", "deliveries", "hops"),
     is_rare=_is_rare,
     derive=_derive,
-    is_sure=_is_sure,
+    sure_rows=_sure_rows,
 )

@@ -18,7 +18,7 @@ from wireyard.layers.mqtt.files import derive_files
 from wireyard.layers.mqtt.messages import NEEDED as MESSAGE_NEEDED
 from wireyard.layers.mqtt.packets import NEEDED as PACKET_NEEDED
 from wireyard.layers.mqtt.packets import TRACKED, Bools
-from wireyard.layers.newest import MessageProtocol, Packets
+from wireyard.layers.newest import MessageProtocol, Packets, SureRows
 from wireyard.layers.tables import packet_keys
 
 __all__ = ["MQTT"]
@@ -37,12 +37,16 @@ def _derive(packets: Packets, shown: Sequence[Row], source: str) -> Iterable[tup
     return derive_files([lambda columns: [some.select(columns)]], shown, [source]).tables
 
 
-def _is_sure(packets: Packets, table: str, rows: pa.Table) -> pa.Array:
-    """Return which rows are not about a resend: the message of one may be in the gap."""
+def _sure_rows(packets: Packets) -> SureRows:
+    """Return what finds rows that are not about a resend: the message of one may be in the gap."""
     some = packets[_FORMAT]
     resent = some.filter(pc.fill_null(some["dup"], False))
     resends = packet_keys(resent["stream"], resent["offset"])
-    return pc.invert(pc.is_in(rows["message_key"].cast(pa.string()), resends))
+
+    def is_sure(table: str, rows: pa.Table) -> pa.Array:
+        return pc.invert(pc.is_in(rows["message_key"].cast(pa.string()), resends))
+
+    return is_sure
 
 
 MQTT: Final = MessageProtocol(
@@ -51,5 +55,5 @@ MQTT: Final = MessageProtocol(
     tables=("messages", "deliveries"),
     is_rare=_is_rare,
     derive=_derive,
-    is_sure=_is_sure,
+    sure_rows=_sure_rows,
 )
