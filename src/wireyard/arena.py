@@ -38,7 +38,7 @@ _ROWS, _ENTRIES, _NONE, _UNKNOWN = range(4)
 """What is counted: rows, what their lists hold, nothing; nulls are left to Arrow to count."""
 _FIRST_SHARE: Final = 2.0
 """What is foreseen for each byte before there was a batch; what is not used is not touched."""
-_LARGE_BYTES: Final = 4 << 20
+_LARGE_BYTES: Final = 16 << 20
 _SPARE: Final = 8
 """What is foreseen is larger by this part than what was needed."""
 
@@ -153,7 +153,9 @@ def pooled(shape: int | tuple[int, ...], kind: npt.DTypeLike) -> npt.NDArray[Any
     return np.frombuffer(data, kind).reshape(shape)
 
 
-def room(shape: int | tuple[int, ...], kind: npt.DTypeLike = np.int64) -> npt.NDArray[Any]:
+def room(
+    shape: int | tuple[int, ...], kind: npt.DTypeLike = np.int64, large_bytes: int = _LARGE_BYTES
+) -> npt.NDArray[Any]:
     """Return an array of undefined contents, of which a process may need very large ones.
 
     A large one lies in a file that has no name, which the system may write out and read again as it
@@ -161,7 +163,7 @@ def room(shape: int | tuple[int, ...], kind: npt.DTypeLike = np.int64) -> npt.ND
     many packets it has.
     """
     size = math.prod(shape) if isinstance(shape, tuple) else shape
-    if size * np.dtype(kind).itemsize < _LARGE_BYTES:
+    if size * np.dtype(kind).itemsize < large_bytes:
         return pooled(shape, kind)
     with TemporaryFile() as file:
         return np.asarray(np.memmap(file, kind, "w+", shape=shape))

@@ -102,7 +102,7 @@ import sys
 
 import numpy as np
 from wireyard.arena import pooled
-from wireyard.spark.workers import give_back, settle
+from wireyard.spark.workers import begin_stage, settle
 
 def held():
     lines = open("/proc/self/status").read().splitlines()
@@ -116,17 +116,21 @@ for array in pool:
     array[:] = 1
 behind = np.ones(1 << 10)  # so that the heap does not end where the arrays did
 full = held()
+begin_stage("one")
 del arrays, array, pool
-give_back()
-print(before, full, held())
+begin_stage("one")
+same = held()
+begin_stage("two")
+print(before, full, same, held())
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_worker_gives_back_what_a_task_has_freed() -> None:
+def test_a_worker_gives_back_what_an_earlier_stage_has_freed() -> None:
     done = subprocess.run(
         [sys.executable, "-c", _MEMORY], capture_output=True, text=True, check=True
     )
-    before, full, after = map(int, done.stdout.split())
+    before, full, same, after = map(int, done.stdout.split())
     assert full - before > 100
+    assert same - before > 50  # which the next task of the stage takes
     assert after - before < 30

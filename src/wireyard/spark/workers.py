@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 import gc
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 
 import pyarrow as pa
 
-__all__ = ["give_back", "import_tasks", "load_columns", "load_kernels", "settle"]
+__all__ = ["begin_stage", "import_tasks", "load_columns", "load_kernels", "settle"]
 
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # of mallopt, in glibc's malloc.h
 _LARGEST_BLOCK = 32 << 20
@@ -35,10 +35,12 @@ def settle() -> None:
     gc.freeze()
 
 
-def give_back() -> None:
-    """Give memory that is free back to the system.
+@lru_cache(maxsize=1)
+def begin_stage(stage: str) -> None:
+    """Give memory that is free back to the system, before the first task of a stage.
 
-    What a task has freed is kept for its next window, and is of no use to the next task.
+    What the tasks of a stage have freed is kept for the next one of it, and would be of no use to
+    those of another.
     """
     pa.default_memory_pool().release_unused()
     with suppress(AttributeError, OSError):  # another C library

@@ -167,13 +167,11 @@ def _message_keys(of: Numbered, sent: SentColumns, found: Matched, message: Ints
 
 
 def _pick(numbers: Ints, texts: pa.Array) -> pa.DictionaryArray:
-    """Return texts by number; null where that is -1."""
-    missing = numbers < 0
-    if texts.null_count:
-        missing |= ~texts.is_valid().to_numpy(zero_copy_only=False)[numbers]
-        texts = texts.fill_null("")
-    indices = pa.array(numbers.astype(np.int32), mask=missing)
-    return pa.DictionaryArray.from_arrays(indices, texts)
+    """Return texts by number; null where that is -1.
+
+    Each stands in the dictionary once: one that has a text twice is written row by row.
+    """
+    return texts.dictionary_encode().take(pa.array(numbers, mask=numbers < 0))
 
 
 def _integers(values: Ints, missing: Bools) -> pa.Array:

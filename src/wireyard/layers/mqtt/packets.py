@@ -28,6 +28,7 @@ from wireyard.layers.records import Position, position_of
 
 __all__ = [
     "DELIVERY_TYPES",
+    "LARGE_BYTES",
     "NEEDED",
     "NO_TIME",
     "PACKETS",
@@ -50,6 +51,8 @@ Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 NO_TIME: Final = -(1 << 63)
 """The time of a packet that has none."""
+LARGE_BYTES: Final = 4 << 20
+"""Arrays that are as large lie in files (`arena.room`): a task has some twenty of its packets."""
 _PRIME: Final = (1 << 61) - 1
 _WORD_BYTES: Final = 7
 
@@ -386,21 +389,21 @@ class Packets:
         reached_ns, reached_frame = _reached(stream, offset, ns, frame, len(streams))
         numbers = {key: number for number, key in enumerate(dict.fromkeys(s.key for s in streams))}
         key_of = np.array([numbers[one.key] for one in streams] or [0], np.int64)
-        key: Ints = np.take(key_of, stream, out=room(count))
-        place: Ints = room(count)
+        key: Ints = np.take(key_of, stream, out=_room(count))
+        place: Ints = _room(count)
         place[_in_time(key, reached_ns, reached_frame, stream, offset)] = np.arange(count)
-        grid = room((count, len(Packet)), np.int32)
+        grid = _room((count, len(Packet)), np.int32)
         for column in Packet:
             if column != Packet.TOPIC:
                 _fill(tables, column.name.lower(), place, grid[:, column])
         grid[place, Packet.TOPIC] = topics.indices.fill_null(NONE).to_numpy()
         by_client = np.array([one.by_client for one in streams] or [False], np.bool_)
         grid[place, Packet.FLAGS] |= np.int32(Flag.BY_CLIENT) * by_client[stream]
-        contents = room((count, 2))
+        contents = _room((count, 2))
         for half in (0, 1):
             _fill(tables, f"content_{half}", place, contents[:, half])
         is_kept = _filled(tables, "is_kept", None, count, np.bool_)
-        kept_row = np.cumsum(is_kept, out=room(count))
+        kept_row = np.cumsum(is_kept, out=_room(count))
         kept_row -= 1
         kept_row[~is_kept] = NONE
         return cls(
@@ -427,16 +430,21 @@ class Packets:
         )
 
 
+def _room(shape: int | tuple[int, ...], kind: Any = np.int64) -> Any:
+    """Return an array of undefined contents for some packets."""
+    return room(shape, kind, LARGE_BYTES)
+
+
 def _filled(
     tables: Iterable[pa.Table], name: str, place: Ints | None, count: int, dtype: Any = np.int64
 ) -> Any:
-    found = room(count, dtype)
+    found = _room(count, dtype)
     _fill(tables, name, place, found)
     return found
 
 
 def _moved(values: Ints, place: Ints) -> Ints:
-    found: Ints = room(len(values))
+    found: Ints = _room(len(values))
     found[place] = values
     return found
 
@@ -484,7 +492,7 @@ def stream_numbers(table: pa.Table, numbers: Mapping[Stream, int]) -> Ints:
 
 
 def _reached(stream: Ints, offset: Ints, ns: Ints, frame: Ints, streams: int) -> tuple[Ints, Ints]:
-    found: tuple[Ints, Ints] = room(len(stream)), room(len(stream))
+    found: tuple[Ints, Ints] = _room(len(stream)), _room(len(stream))
     if not _reach(stream, offset, ns, frame, np.zeros((3, streams), np.int64), *found):
         order = np.lexsort((offset, stream))
         reached = np.empty_like(stream), np.empty_like(stream)

@@ -22,7 +22,14 @@ from wireyard.formats.mqtt import layout
 from wireyard.layers.mqtt.connection import FLOWING, Connection
 from wireyard.layers.mqtt.observer import Observer
 from wireyard.layers.mqtt.packet_row import PacketRow, as_packet
-from wireyard.layers.mqtt.packets import DELIVERY_TYPES, Bools, Grid, Ints, Packets
+from wireyard.layers.mqtt.packets import (
+    DELIVERY_TYPES,
+    LARGE_BYTES,
+    Bools,
+    Grid,
+    Ints,
+    Packets,
+)
 from wireyard.layers.mqtt.qos import EVENTS, MAX_IN_FLIGHT
 from wireyard.layers.mqtt.qos_kernels import (
     FIRST_STATES,
@@ -83,7 +90,7 @@ class Tracked:
 def track_clients(packets: Packets) -> Tracked:
     """Track the packets of some clients."""
     is_publish = packets.grid[:, Packet.KIND] == layout.PUBLISH
-    records = room((int(is_publish.sum()), len(Record)), np.int32)
+    records = room((int(is_publish.sum()), len(Record)), np.int32, LARGE_BYTES)
     found = Tracked(packets, records, [], [], [], [], [], [], {}, Counter())
     keys = packets.key
     bounds = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(keys)] if len(keys) else []
