@@ -8,6 +8,7 @@ table.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 from wireyard.layers.grouping import text_codes
 from wireyard.layers.tables import LATENCIES, as_fact_table
 
-__all__ = ["DELAYS", "NEEDED", "delayed", "latencies", "queue_times"]
+__all__ = ["DELAYS", "NEEDED", "delayed", "latencies", "queue_times", "with_latencies"]
 
 _MADE: Final = ("queue_ns", "acknowledge_ns")
 NEEDED: Final = (
@@ -75,6 +76,16 @@ def latencies(deliveries: pa.Table, delays: pa.Table | None = None) -> pa.Table:
     columns["queue_ns"] = queue_times(rows, delays)
     columns["acknowledge_ns"] = pa.array(np.where(known, done - delivered, 0), mask=~known)
     return as_fact_table("latencies", columns)
+
+
+def with_latencies(
+    part: tuple[str, pa.Table], delays: pa.Table | None = None
+) -> Iterator[tuple[str, pa.Table]]:
+    """Yield a part of a table, and behind one of deliveries how long they took."""
+    name, table = part
+    yield part
+    if name == "deliveries":
+        yield "latencies", latencies(table, delays)
 
 
 def _times(table: pa.Table, name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

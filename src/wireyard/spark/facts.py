@@ -177,16 +177,13 @@ def related_to(lake: Lake, producers: pa.Table, changed: Collection[str]) -> set
 
 def producers_of_inputs(lake: Lake, sources: Collection[str]) -> pa.Table:
     """Return the rows of the table of producers that the lake has of some inputs."""
-    rows = pa.concat_tables(
-        [fact_table("producers", ()), *map(_producers, lake.paths("producers"))]
-    )
+    rows = _producers(lake.paths("producers"))
     return rows.filter(pc.is_in(rows["source"], pa.array(list(sources), pa.string())))
 
 
 def producers_made(lake: Lake, facts: Facts) -> pa.Table:
     """Return the rows of the table of producers that were staged."""
-    staged = [lake.staged("producers", file) for file in facts.files.get("producers", ())]
-    return pa.concat_tables([fact_table("producers", ()), *map(_producers, staged)])
+    return _producers(lake.staged("producers", file) for file in facts.files.get("producers", ()))
 
 
 def producers_shown(paths: Sequence[str], sources: Collection[str]) -> pa.Table:
@@ -206,8 +203,10 @@ def producers_shown(paths: Sequence[str], sources: Collection[str]) -> pa.Table:
     return pa.concat_tables(parts)
 
 
-def _producers(path: str) -> pa.Table:
-    return _read(path, [column.name for column in TABLES["producers"]])
+def _producers(paths: Iterable[str]) -> pa.Table:
+    """Return the rows that some files have of the table of producers."""
+    names = [column.name for column in TABLES["producers"]]
+    return pa.concat_tables([fact_table("producers", ()), *(_read(path, names) for path in paths)])
 
 
 def write_empty(lake: Lake, table: str) -> str:

@@ -413,6 +413,11 @@ class GrowingInput:
         rows += [(str(each.dtype), list(each.shape), each.tobytes()) for each in arrays]
         return self._states(rows)
 
+    def take_note_of_facts(self, until_ns: dict[str, int]) -> None:
+        """Take note that facts of all that was read are made now, up to these times."""
+        self.facts_at_s, self.facts_position = time.monotonic(), self.position
+        self.facts_until_ns = until_ns
+
     def facts_state(self, *, has_open: bool) -> pa.Table:
         """Return up to where its facts are made.
 

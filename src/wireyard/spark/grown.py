@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 from uuid import uuid4
@@ -17,7 +17,7 @@ from wireyard.captures.stream_table import FILES, file_rows
 from wireyard.formats import names as format_names
 from wireyard.lake.ledgers import LEDGER_FILES, StreamLedger, ledger_table, streams_table
 from wireyard.layers.frame_files import FrameFiles
-from wireyard.layers.latencies import delayed, latencies
+from wireyard.layers.latencies import delayed, with_latencies
 from wireyard.layers.newest import NewestRows
 from wireyard.layers.tables import FACTS, fact_table, join_tables, with_times
 from wireyard.spark.bronze import (
@@ -91,13 +91,14 @@ def open_growing(lake: Lake, found: FoundInput, settings: GrowthSettings) -> Gro
         It cannot be read.
     """
     held = lake.inputs.get(found.path)
-    for name in held.files.get(OPEN_STATES, ()) if held else ():
+    files = held.files if held else {}
+    for name in files.get(OPEN_STATES, ()):
         one = _opened(found, settings)
         try:
             state = read_state(lake.path(OPEN_STATES, name), found.path)
             one.restore(state)
             for made in state["made"]:
-                one.restore_facts(made, has_open=bool(open_facts(held)))
+                one.restore_facts(made, has_open=bool(open_facts(files)))
         except StateError:
             one.close()
         else:
@@ -107,9 +108,8 @@ def open_growing(lake: Lake, found: FoundInput, settings: GrowthSettings) -> Gro
     return one
 
 
-def open_facts(held: Input | None) -> set[str]:
-    """Return the files of facts that the next part of an input takes out."""
-    files = held.files if held is not None else {}
+def open_facts(files: Mapping[str, Iterable[str]]) -> set[str]:
+    """Return which of an input's files, by table, are facts that its next part takes out."""
     return {name for table in FACTS for name in files.get(table, ()) if is_of_open(name)}
 
 
@@ -204,20 +204,17 @@ class GrownPart:
         delays = _delays(rows)
         for name, *both in rows:
             for prefix, part in zip(("part-", OPEN_PREFIX), both, strict=True):
-                if part.num_rows:
-                    located = frames.locate(part) if name == "messages" else part
-                    tables[name, prefix].append(with_times(name, located))
-                    if name == "deliveries":
-                        found = with_times("latencies", latencies(part, delays))
-                        tables["latencies", prefix].append(found)
+                located = frames.locate(part) if name == "messages" else part
+                for fact, found in with_latencies((name, located), delays):
+                    if found.num_rows:
+                        tables[fact, prefix].append(with_times(fact, found))
         for (fact, prefix), parts in tables.items():
             self._write(fact, join_tables(parts), prefix)
 
     def write_state(self) -> None:
         """Stage what the next part is read on from, and up to where facts are made with this."""
         if self._state is not None:
-            names = (name for table in FACTS for name in self.files.get(table, ()))
-            made = self.input.facts_state(has_open=any(map(is_of_open, names)))
+            made = self.input.facts_state(has_open=bool(open_facts(self.files)))
             self._write(OPEN_STATES, pa.concat_tables([self._state, made]), OPEN_PREFIX)
 
     def leave_out_newest(self) -> None:

@@ -118,7 +118,7 @@ class Growth:
             one.close()
             return False
         self._inputs[found.path] = one
-        self._written[found.path] = open_facts(self._lake.inputs.get(found.path))
+        self._written[found.path] = self._open_facts(found.path)
         return True
 
     def forget(self, path: str) -> None:
@@ -149,7 +149,7 @@ class Growth:
             lake.staged(""), self._secrets, self._max_packet_bytes, payload=self._payload
         )
         for path in most_bytes:
-            if not self._written.get(path, set()) <= open_facts(lake.inputs.get(path)):
+            if not self._written.get(path, set()) <= self._open_facts(path):
                 # Another input shows the same messages, so facts of both were made with it.
                 self._take_note_of_facts(path)
         read_bytes, notes, parts = 0, list[str](), []
@@ -170,7 +170,7 @@ class Growth:
         notes += self._commit(parts, with_facts)
         for part in parts:
             part.input.committed()
-            self._written[part.source] = open_facts(lake.inputs.get(part.source))
+            self._written[part.source] = self._open_facts(part.source)
             if part.source in ending:
                 self.forget(part.source)
         return read_bytes, notes
@@ -204,11 +204,14 @@ class Growth:
         commit_change(runner, lake, change)
         return notes
 
+    def _open_facts(self, path: str) -> set[str]:
+        held = self._lake.inputs.get(path)
+        return open_facts(held.files) if held is not None else set()
+
     def _take_note_of_facts(self, path: str) -> None:
         """Take note that facts of all packets of an input are made, as far as it was read."""
         one = self._inputs[path]
-        one.facts_at_s, one.facts_position = time.monotonic(), one.position
-        one.facts_until_ns = until(one.now_ns)
+        one.take_note_of_facts(until(one.now_ns))
         if (newest := self._newest.get(path)) and one.now_ns is not None:
             newest.go_on(one.now_ns)
 

@@ -205,7 +205,7 @@ def _read_grown(
         one = grown[each.path]
         part = GrownPart(lake, one, settings, number)
         notes += part.read(one.unread_bytes, ends=True)
-        one.facts_position, one.facts_until_ns = one.position, until(one.now_ns)
+        one.take_note_of_facts(until(one.now_ns))
         part.write_state()
         parts.append(part)
     return parts, notes

@@ -27,7 +27,7 @@ from wireyard.formats.base import Row
 from wireyard.lake.ledgers import captured_streams
 from wireyard.lake.snapshot import name_of
 from wireyard.layers.grouping import split_rows, text_codes
-from wireyard.layers.latencies import latencies
+from wireyard.layers.latencies import with_latencies
 from wireyard.layers.mqtt.columns import Matched, explain_rest, known_of, match, track
 from wireyard.layers.mqtt.delivery_columns import Will, deliver
 from wireyard.layers.mqtt.directions import Stream
@@ -66,7 +66,6 @@ __all__ = [
     "mqtt_groups",
     "partition_streams",
     "shown_rows",
-    "with_latencies",
     "write_mqtt_facts",
 ]
 
@@ -80,6 +79,7 @@ _HELD_BATCHES: Final = 16
 """Of a file that is split, what is held before it is written: about 150 bytes a packet."""
 _HELD_SLICES: Final = 2
 """Of the messages of clients, what is held before it is written."""
+_FORMAT: Final = "mqtt"
 _TABLE: Final = "packets_mqtt"
 SHOWN: Final = ("source", "stream", "opened", "begun", "ended", "ended_frame", "ended_ns")
 """Columns of the table `streams` that are looked at."""
@@ -99,13 +99,13 @@ class Group:
     def shown(self) -> list[Row]:
         """Return what captures show of their streams, a row each, as for `known_of`."""
         found = captured_streams(self.streams, self.sources, (*SHOWN, "format"))
-        return [row for rows in found for row in shown_rows(rows)]
+        return [row for rows in found for row in shown_rows(rows, _FORMAT)]
 
 
-def shown_rows(streams: pa.Table) -> list[Row]:
-    """Return what captures show of streams of MQTT, given rows of the table `streams`."""
-    of_mqtt = streams.filter(pc.starts_with(streams["format"], "mqtt"))
-    rows: list[Row] = of_mqtt.select(SHOWN).to_pylist()
+def shown_rows(streams: pa.Table, format: str) -> list[Row]:
+    """Return what captures show of streams of a format, given rows of the table `streams`."""
+    of_format = streams.filter(pc.starts_with(streams["format"], format))
+    rows: list[Row] = of_format.select(SHOWN).to_pylist()
     return rows
 
 
@@ -155,7 +155,7 @@ def mqtt_groups(
 def _count(each: Input) -> int:
     """Return how many MQTT packets an input has."""
     sums = each.ledger.items()
-    return sum(one.packets for format, one in sums if format.partition("/")[0] == "mqtt")
+    return sum(one.packets for format, one in sums if format.partition("/")[0] == _FORMAT)
 
 
 def write_mqtt_facts(
@@ -225,14 +225,6 @@ def _write_facts(
     return write_tables(chain.from_iterable(map(with_latencies, tables)), staging)
 
 
-def with_latencies(part: tuple[str, pa.Table]) -> Iterator[tuple[str, pa.Table]]:
-    """Yield a part of a table, and behind one of deliveries how long they took."""
-    name, table = part
-    yield part
-    if name == "deliveries":
-        yield "latencies", latencies(table)
-
-
 # --- small inputs ---------------------------------------------------------------------------
 
 
@@ -264,13 +256,21 @@ class _Shared:
     secret: tuple[int, int]
     partitions: int
     """Of clients."""
-    topic_partitions: int
     files: int
     """How many files its packets are in."""
     unknown: frozenset[Stream]
     """The streams whose side is unknown."""
     divided: frozenset[str] = frozenset()
     """Topics whose messages are divided by what is in them."""
+
+    @property
+    def topic_partitions(self) -> int:
+        """What is made of messages is larger than their packets, so there are more of topics."""
+        return 2 * self.partitions
+
+    def partition(self, topic: str) -> int:
+        """Return the partition of a topic; the first of one that is divided."""
+        return zlib.crc32(topic.encode("utf-8", "surrogatepass")) % self.topic_partitions
 
 
 class _Tracked(NamedTuple):
@@ -290,10 +290,8 @@ class _Large:
 
     def __init__(self, runner: Runner, staging: str, group: Group) -> None:
         self._runner, self._staging, self._group = runner, staging, group
-        # Not many: every task leaves a part for each of the next stage. What is made of messages is
-        # larger than their packets.
+        # Not many: every task leaves a part for each of the next stage.
         self._partitions = -(-group.packets // (MOST_PACKETS // 2))
-        self._topic_partitions = 2 * self._partitions
 
     def write(self) -> Iterator[Mapping[str, Any]]:
         """Write the rows of all tables; yield what was written."""
@@ -311,7 +309,6 @@ class _Large:
             dump(self._staging, (streams, partition_streams(streams, evidence, self._partitions))),
             new_secret(),
             self._partitions,
-            self._topic_partitions,
             len(files),
             frozenset(evidence.without_side({(one.source, one.name) for one in streams})),
         )
@@ -378,7 +375,7 @@ class _Large:
 
         def write(number: int) -> str:
             def is_wanted(key: TopicKey) -> bool:
-                return is_divided(key) or _partition(key[2:], shared.topic_partitions) == number
+                return is_divided(key) or shared.partition(key[2]) == number
 
             topics = matched.topics(is_wanted, lambda will: id(will) in of_will[number], is_divided)
             return dump(self._staging, (topics, matched.clients))
@@ -464,12 +461,8 @@ def _divided(topics: Counter[str], partitions: int) -> frozenset[str]:
     return frozenset(topic for topic, count in topics.items() if most < count < _WHOLE)
 
 
-def _partition(key: tuple[str, ...], partitions: int) -> int:
-    return zlib.crc32("\0".join(key).encode("utf-8", "surrogatepass")) % partitions
-
-
 def _will_partition(will: Will, shared: _Shared) -> int:
-    number = _partition((will.message.topic,), shared.topic_partitions)
+    number = shared.partition(will.message.topic)
     if will.message.topic in shared.divided:
         number = (number + will.content[0]) % shared.topic_partitions
     return number
@@ -563,7 +556,7 @@ def _topic_partitions(table: pa.Table, shared: _Shared) -> Ints:
     """Return the partition of each message: by its topic, and its payload if that is divided."""
     indices, dictionary = text_codes(table["topic"])
     texts = dictionary.to_pylist()
-    of = np.array([_partition((text,), shared.topic_partitions) for text in texts] or [0])
+    of = np.array([shared.partition(text) for text in texts] or [0])
     is_divided = np.array([text in shared.divided for text in texts] or [False])
     content = np.where(is_divided[indices], table["content_0"].to_numpy(), 0)
     found: Ints = (of[indices] + content) % shared.topic_partitions

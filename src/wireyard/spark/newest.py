@@ -26,7 +26,7 @@ from wireyard.spark.grown import GrownPart
 from wireyard.spark.jmq_facts import FEW as FEW_JMQ
 from wireyard.spark.lake import Lake
 from wireyard.spark.mqtt_facts import FEW as FEW_MQTT
-from wireyard.spark.mqtt_facts import SHOWN
+from wireyard.spark.mqtt_facts import SHOWN, shown_rows
 from wireyard.spark.parts import measure, read_batches
 from wireyard.spark.replacing import is_of_open
 
@@ -57,8 +57,7 @@ class _Followed:
         """Take what a capture shows of its streams, rows of the table `streams`."""
         wanted = streams.filter(pc.is_in(streams["stream"], self.packets.streams))
         for format in self.protocol.needed:
-            of_format = wanted.filter(pc.starts_with(wanted["format"], format))
-            self._shown |= {row["stream"]: row for row in of_format.select(SHOWN).to_pylist()}
+            self._shown |= {row["stream"]: row for row in shown_rows(wanted, format)}
 
     def rows(self) -> list[NewestRows]:
         """Return the rows of what there is."""
