@@ -11,8 +11,9 @@ from wireyard.accelerate import piece
 from wireyard.layers.jmq import codes as k
 
 __all__ = [
-    "admit", "append", "breach", "by_type", "end_pause", "forget_consumer", "let_go", "release",
-    "remove_consumer", "send_message", "step_delivery", "step_pause", "unlink", "use",
+    "admit", "append", "breach", "by_type", "end_pause", "forget_consumer", "forget_pause",
+    "let_go", "release", "remove_consumer", "send_message", "step_delivery", "step_pause",
+    "unlink", "use",
 ]  # fmt: skip
 
 
@@ -167,14 +168,20 @@ def step_delivery(
 
 
 @piece
-def end_pause(p: Any, connections: Any, pauses: Any, c: int, flow: int, who: int, row: int) -> None:
-    """End a pause, and add how long it was."""
-    since = pauses.since[who]
+def forget_pause(connections: Any, pauses: Any, c: int, flow: int, who: int) -> None:
+    """Take a pause out of what is known, whether or not it has ended."""
     pauses.state[who] = k.FLOWING
     unlink(
         connections.first_paused, connections.last_paused, pauses.before, pauses.after, flow, who
     )
     release(connections, c, k.CAP_PAUSED)
+
+
+@piece
+def end_pause(p: Any, connections: Any, pauses: Any, c: int, flow: int, who: int, row: int) -> None:
+    """End a pause, and add how long it was."""
+    since = pauses.since[who]
+    forget_pause(connections, pauses, c, flow, who)
     if p.timed[since] and p.timed[row]:
         connections.paused_ns[c] += max(p.ns[row] - p.ns[since], 0)
 

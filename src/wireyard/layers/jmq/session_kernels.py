@@ -6,7 +6,7 @@ from typing import Any
 
 from wireyard.accelerate import piece
 from wireyard.layers.jmq import codes as k
-from wireyard.layers.jmq.consumer_kernels import breach, by_type, release, unlink
+from wireyard.layers.jmq.consumer_kernels import breach, by_type, forget_pause
 
 __all__ = ["log_in", "miss_packets", "number_packet"]
 
@@ -107,14 +107,4 @@ def miss_packets(tables: Any, connections: Any, pauses: Any, c: int) -> None:
         connections.state[c] = k.NEW
     for flow in range(2 * c, 2 * c + 2):
         while connections.first_paused[flow] >= 0:
-            who = connections.first_paused[flow]
-            pauses.state[who] = k.FLOWING
-            unlink(
-                connections.first_paused,
-                connections.last_paused,
-                pauses.before,
-                pauses.after,
-                flow,
-                who,
-            )
-            release(connections, c, k.CAP_PAUSED)
+            forget_pause(connections, pauses, c, flow, connections.first_paused[flow])
