@@ -58,3 +58,21 @@ def test_few_files_and_large_ones_are_left_alone(
         path.write_bytes(message(number))
         run(tmp_path / "lake", None, path, few_bytes=1 << 30)
     assert len(read_lake(str(tmp_path / "lake")).files["packets_jmq"]) == 4
+
+
+def test_fewer_become_one_where_they_are_large_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = []
+    for number in range(4):
+        path = tmp_path / f"{number}.jmq"
+        path.write_bytes(message(number))
+        run(tmp_path / "lake", None, path, few_bytes=1 << 30)
+        files = read_lake(str(tmp_path / "lake")).files["packets_jmq"]
+        counts.append(len(files))
+        if number == 0:
+            [only] = read_lake(str(tmp_path / "lake")).paths("packets_jmq")
+            monkeypatch.setattr(replacing, "_MERGED_BYTES", 3 * Path(only).stat().st_size // 2)
+    # The one of the last run is not looked at; the others are one.
+    assert counts == [1, 2, 2, 2]
+    packets_equal(tmp_path / "lake", [tmp_path / f"{number}.jmq" for number in range(4)])

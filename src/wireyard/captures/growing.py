@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from wireyard.captures import magic, pcap, pcapng
 from wireyard.captures.layout import MAX_RECORD_BYTES
-from wireyard.captures.records import Context, Interface, Records
+from wireyard.captures.records import BLOCK_RECORDS, Context, Interface, Records
 from wireyard.captures.tls_keys import secrets_of_blocks
 from wireyard.errors import DecodeError, LimitExceeded, Malformed, Truncated
 
@@ -22,6 +22,9 @@ _JUDGED_BYTES: Final = 1 << 16
 """Bytes of a pcap file that show how large its record headers are, if as many arrive at once."""
 _MAX_BLOCK_BYTES: Final = MAX_RECORD_BYTES + (1 << 16)
 """A record is held until it is whole; a block with more than a packet and its options is none."""
+_TOGETHER: Final = 10 * BLOCK_RECORDS
+"""Records that are yielded together, since what each stream costs is more than what columns gain
+from the cache: 340,000 packets of 200 streams take 0.7 s instead of 1.6."""
 _NOTHING: Final[Bytes] = np.empty(0, np.uint8)
 
 
@@ -157,8 +160,8 @@ class GrowingFile:
 
     def _read(self, data: Bytes, start: int, context: Context | None) -> Iterator[Records]:
         if context is not None and context.header_bytes:
-            return pcap.read_records(data, start, None, context)
-        return pcapng.read_records(data, start, None, context)
+            return pcap.read_records(data, start, None, context, _TOGETHER)
+        return pcapng.read_records(data, start, None, context, _TOGETHER)
 
     def _take_end(self, records: Records) -> None:
         """Take note of how reading ended; that a record is not whole yet is no damage."""

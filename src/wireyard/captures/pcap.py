@@ -63,7 +63,11 @@ MAGICS: Final = {
 
 
 def read_records(
-    data: Bytes, start: int = 0, stop: int | None = None, context: Context | None = None
+    data: Bytes,
+    start: int = 0,
+    stop: int | None = None,
+    context: Context | None = None,
+    most_records: int = BLOCK_RECORDS,
 ) -> Iterator[Records]:
     """Yield the records of a classic capture file that begin in ``[start, stop)``.
 
@@ -72,6 +76,8 @@ def read_records(
     context
         That of the record at `start`. None at the start of the file, which begins with one of the
         `MAGICS`.
+    most_records
+        Records that are yielded together.
     """
     limit = len(data) if stop is None else stop
     if context is None:
@@ -81,7 +87,7 @@ def read_records(
             return
         start, context = FILE_HEADER_BYTES, read_header(data)
     at, [interface] = start, context.interfaces
-    while (block := _walk(data, at, limit, context)).shape[1]:
+    while (block := _walk(data, at, limit, context, most_records)).shape[1]:
         at = int(block[Record.START, -1] + block[Record.CAPTURED, -1])
         yield _records(block, interface.link, at)
     damage = _damage(data, at, context) if at < limit else None

@@ -43,7 +43,11 @@ _NOTHING: Final = Context(True, ())
 
 
 def read_records(
-    data: Bytes, start: int = 0, stop: int | None = None, context: Context | None = None
+    data: Bytes,
+    start: int = 0,
+    stop: int | None = None,
+    context: Context | None = None,
+    most_records: int = BLOCK_RECORDS,
 ) -> Iterator[Records]:
     """Yield the packets of a pcapng file whose blocks begin in ``[start, stop)``.
 
@@ -52,9 +56,11 @@ def read_records(
     context
         That of the block at `start`. None at the start of the file, which begins with
         `magic.PCAPNG`.
+    most_records
+        Records that are yielded together.
     """
     limit = len(data) if stop is None else stop
-    return _Reader(data, context or _NOTHING).read(start, limit)
+    return _Reader(data, context or _NOTHING, most_records).read(start, limit)
 
 
 def find_record(data: Bytes, start: int, stop: int, context: Context) -> int | None:
@@ -64,13 +70,13 @@ def find_record(data: Bytes, start: int, stop: int, context: Context) -> int | N
 
 
 class _Reader:
-    def __init__(self, data: Bytes, context: Context) -> None:
+    def __init__(self, data: Bytes, context: Context, most_records: int) -> None:
         self._data, self._view = data, data.data
         self._little = context.little
         self._interfaces = [*context.interfaces]
         self._section_from = 0
         """Number of the first interface of the section, over all sections."""
-        self._grid = np.empty((len(Record), BLOCK_RECORDS), np.int64)
+        self._grid = np.empty((len(Record), most_records), np.int64)
         self._row = 0
 
     def read(self, at: int, limit: int) -> Iterator[Records]:
@@ -91,7 +97,7 @@ class _Reader:
                 reached,
             )
             at = int(reached[0])
-            if self._row == BLOCK_RECORDS:
+            if self._row == self._grid.shape[1]:
                 yield self._records(at)
                 self._row = 0
             elif at < limit:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OPEN_STATE", "GrowingInput", "StateError", "read_state"]
 
-_READ_BYTES: Final = 4 << 20
+_READ_BYTES: Final = 16 << 20
 OPEN_STATE: Final = pa.schema(
     [
         ("source", pa.string()),

@@ -39,8 +39,9 @@ OPEN_PREFIX: Final = "open-"
 """What the names of files begin with that the next part of their input takes out again."""
 _MERGED: Final = 16
 """How many files of a size become one."""
-_MERGED_BYTES: Final = 64 << 20
-"""Files of this size are left alone."""
+_MERGED_BYTES: Final = 16 << 20
+"""So do fewer that have as much together: the rows of a part that grows wait for that. Files of
+this size are left alone."""
 
 
 def is_of_open(name: str) -> bool:
@@ -108,9 +109,9 @@ def compact(lake: Lake, change: Change) -> Change:
     """Stage small files as larger ones where many have gathered; return the change with them.
 
     Files are of a size if their lengths have the same power of 16. Once a table has 16 of a size,
-    they become one file, which mostly is of the next size: a row is written anew once for each size
-    that there is, and a table has 15 files of each at most, besides those of the last run, and of
-    inputs that grow.
+    or `_MERGED_BYTES` in them, they become one file, which mostly is of the next size: a row is
+    written anew once for each size that there is, and a table has 15 files of each at most, besides
+    those of the last run, and of inputs that grow.
     """
     becomes: dict[str, dict[str, str]] = {}
     open_now = _of_open(lake)
@@ -121,7 +122,7 @@ def compact(lake: Lake, change: Change) -> Change:
             if file.name not in gone and file.bytes < _MERGED_BYTES:
                 by_size[_folder(file.name), file.bytes.bit_length() // 4].append(file)
         for (folder, _), alike in by_size.items():
-            if len(alike) >= _MERGED:
+            if len(alike) >= _MERGED or sum(file.bytes for file in alike) >= _MERGED_BYTES:
                 paths = [lake.path_of(table, file) for file in alike]
                 new = _merge(lake, table, folder, paths)
                 becomes.setdefault(table, {}).update((file.name, new) for file in alike)
