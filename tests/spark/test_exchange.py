@@ -38,3 +38,15 @@ def test_each_task_reads_its_part_of_every_file(tmp_path: Path) -> None:
         assert [found.equals(table) for (found,) in read_part(paths, part)] == [True, True]
     remove(paths)
     assert not list((tmp_path / EXCHANGE).iterdir())
+
+
+def test_a_part_brings_the_texts_of_its_own_rows(tmp_path: Path) -> None:
+    (tmp_path / EXCHANGE).mkdir()
+    texts = pa.array([f"t{row % 16}" for row in range(64)]).dictionary_encode()
+    both = pa.table({"text": pa.chunked_array([texts, texts]), "number": range(128)})
+    few, many = both.slice(62, 4), both.slice(0, 100)
+    path = write_parts(str(tmp_path), [[few], [many]])
+    for part, (table, count) in enumerate(((few, 4), (many, 16))):
+        [[found]] = read_part([path], part)
+        assert found["text"].cast(pa.string()).equals(table["text"].cast(pa.string()))
+        assert {len(chunk.dictionary) for chunk in found["text"].chunks} == {count}

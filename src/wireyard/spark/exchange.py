@@ -22,7 +22,6 @@ import pyarrow.compute as pc
 from pyarrow import fs
 
 from wireyard.layers.frame_files import FrameFiles
-from wireyard.layers.grouping import split_rows
 from wireyard.spark.lake import writing
 from wireyard.streams.source import filesystem
 
@@ -37,7 +36,6 @@ __all__ = [
     "narrowed",
     "read_part",
     "remove",
-    "split_table",
     "write_parts",
 ]
 
@@ -50,7 +48,10 @@ _OPTIONS: Final = pa.ipc.IpcWriteOptions(unify_dictionaries=True)
 
 
 def write_parts(folder: str, parts: Iterable[Sequence[pa.Table]]) -> str:
-    """Write the tables for each task of the next stage, in their order; return the file's path."""
+    """Write the tables for each task of the next stage, in their order; return the file's path.
+
+    Each brings the texts of its own rows, and not those of many others.
+    """
     path = f"{folder}/{EXCHANGE}/{uuid4().hex}.arrow"
     system, inner = filesystem(path)
     places: list[list[int]] = []
@@ -59,8 +60,9 @@ def write_parts(folder: str, parts: Iterable[Sequence[pa.Table]]) -> str:
             places.append([])
             for table in tables:
                 places[-1].append(file.tell())
-                with pa.ipc.new_stream(file, table.schema, options=_OPTIONS) as stream:
-                    stream.write_table(table)
+                mine = _with_own_texts(table)
+                with pa.ipc.new_stream(file, mine.schema, options=_OPTIONS) as stream:
+                    stream.write_table(mine)
             places[-1].append(file.tell())
         footer = np.array(places, np.int64)
         file.write(footer.tobytes())
@@ -114,27 +116,14 @@ def _narrowed(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column
 
 
-_REPEATS: Final = 4
-
-
-def split_table(table: pa.Table, parts: Any, count: int) -> list[pa.Table]:
-    """Return the rows of each of `count` parts, in their order.
-
-    Text that does not repeat much is no dictionary in them: each part would have all of it.
-
-    Parameters
-    ----------
-    parts
-        The part of each row.
-    """
-    arrays = [
-        column.cast(column.type.value_type)
-        if pa.types.is_dictionary(column.type)
-        and _REPEATS * sum(len(chunk.dictionary) for chunk in column.chunks) > len(column)
-        else column
-        for column in table.columns
-    ]
-    return split_rows(pa.table(arrays, table.column_names), parts, count)
+def _with_own_texts(table: pa.Table) -> pa.Table:
+    for place, (field, column) in enumerate(zip(table.schema, table.columns, strict=True)):
+        if not pa.types.is_dictionary(field.type):
+            continue
+        if sum(len(chunk.dictionary) for chunk in column.chunks) > len(column):
+            own = column.cast(field.type.value_type).dictionary_encode()
+            table = table.set_column(place, field.name, own)
+    return table
 
 
 def dump(folder: str, thing: Any) -> str:

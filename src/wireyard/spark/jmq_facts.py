@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.lake.ledgers import captured_streams
+from wireyard.layers.grouping import split_rows
 from wireyard.layers.jmq.columns import (
     connection_keys,
     find_gaps,
@@ -42,7 +43,7 @@ from wireyard.layers.jmq.files import (
 from wireyard.layers.jmq.hops import seen
 from wireyard.layers.jmq.packet_columns import GPACKET, JMQ
 from wireyard.layers.tables import join_tables
-from wireyard.spark.exchange import read_part, split_table, write_parts
+from wireyard.spark.exchange import read_part, write_parts
 from wireyard.spark.fact_tasks import dropped_rows, note_file, run_tasks, write_tables
 from wireyard.spark.parts import measure, read_batches
 from wireyard.spark.running import Runner
@@ -143,7 +144,7 @@ def _names(streams: Iterable[pa.Table]) -> Iterator[tuple[str, str]]:
 
 def _of_files(marks: pa.Table, files: int) -> list[pa.Table]:
     """Return marks by the files that their rows are in."""
-    return split_table(marks, file_numbers(marks), files)
+    return split_rows(marks, file_numbers(marks), files)
 
 
 # --- one task -------------------------------------------------------------------------------
@@ -201,7 +202,7 @@ def _split(file: _File, job: _Job, count: int) -> Written:
         return note_file(file.format, path)
 
     for table in packets_of(_opened(file), job.sources):
-        held.append(split_table(table, _part(connection_keys(table), count), count))
+        held.append(split_rows(table, _part(connection_keys(table), count), count))
         if len(held) == _HELD_BATCHES:
             yield write()
     if held:
@@ -212,7 +213,7 @@ def _split_ended(path: str, job: _Job, count: int) -> Written:
     """Write the streams whose end captures show by connection."""
     for table in _ended_streams(path, job.sources):
         if table.num_rows:
-            parts = split_table(table, _part(connection_keys(table), count), count)
+            parts = split_rows(table, _part(connection_keys(table), count), count)
             yield note_file(_ENDED, write_parts(job.staging, ([part] for part in parts)))
 
 
@@ -223,7 +224,7 @@ def _part(keys: Any, count: int) -> Any:
 def _by_key(phase: str, count: int, *records: pa.Table) -> list[list[pa.Table]]:
     """Return the tables for each task of a phase."""
     parts = (
-        split_table(table, _part(partition_keys(phase, table), count), count) for table in records
+        split_rows(table, _part(partition_keys(phase, table), count), count) for table in records
     )
     return list(map(list, zip(*parts, strict=True)))
 

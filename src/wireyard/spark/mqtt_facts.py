@@ -46,7 +46,6 @@ from wireyard.layers.mqtt.packets import (
     KnownStream,
     Part,
     new_secret,
-    with_own_topics,
 )
 from wireyard.layers.mqtt.published import DELIVERED, SENT, Clients
 from wireyard.layers.mqtt.records import TopicKey
@@ -543,10 +542,7 @@ def _write_messages(
 
 def _by_topic(sent: pa.Table, delivered: pa.Table, shared: _Shared) -> Iterator[list[pa.Table]]:
     split = (
-        map(
-            with_own_topics,
-            split_rows(table, _topic_partitions(table, shared), shared.topic_partitions),
-        )
+        split_rows(table, _topic_partitions(table, shared), shared.topic_partitions)
         for table in (sent, delivered)
     )
     return map(list, zip(*split, strict=True))

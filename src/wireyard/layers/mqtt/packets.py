@@ -39,7 +39,6 @@ __all__ = [
     "hash_payloads",
     "new_secret",
     "stream_numbers",
-    "with_own_topics",
 ]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -245,20 +244,10 @@ class Part(NamedTuple):
         )
 
     def split(self, partition: Ints, partitions: int) -> Iterator[Part]:
-        """Yield the packets of each partition; `partition` says which that is of each packet."""
+        """Return the packets of each partition; `partition` says which that is of each packet."""
         of_kept = partition[self.packets["is_kept"].to_numpy(zero_copy_only=False)]
         packets = split_rows(self.packets, partition, partitions)
-        for mine, rows in zip(packets, split_rows(self.rows, of_kept, partitions), strict=True):
-            yield Part(with_own_topics(mine), rows)
-
-
-def with_own_topics(rows: pa.Table) -> pa.Table:
-    """Return rows that bring the texts of their own topics, and not those of many others."""
-    texts = sum(len(chunk.dictionary) for chunk in rows["topic"].chunks)
-    if texts <= rows.num_rows:
-        return rows
-    topics = rows["topic"].cast(pa.string()).dictionary_encode()
-    return rows.set_column(rows.schema.get_field_index("topic"), "topic", topics)
+        return map(Part, packets, split_rows(self.rows, of_kept, partitions))
 
 
 PACKETS: Final = pa.schema(
