@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,10 +24,11 @@ from wireyard.captures.units import Share
 from wireyard.lake import read_lake
 from wireyard.spark import indexing
 from wireyard.spark.captures import count_parts, cut_capture
-from wireyard.spark.indexing import HeaderPiece, Walked, cut_headers, index_of, join_headers
+from wireyard.spark.indexing import HeaderPiece, cut_headers, index_of, join_headers
 from wireyard.spark.inputs import FoundInput, list_inputs
 from wireyard.spark.job import fill_lake
 from wireyard.spark.lake import Lake
+from wireyard.spark.results import HeadersResult
 from wireyard.streams import mapped
 from wireyard.streams.source import filesystem
 
@@ -98,18 +99,14 @@ def large_traffic(connections: int, packets: int) -> list[Packet]:
 def indexed(found: FoundInput, split_bytes: int, folder: Path) -> tuple[Any, int]:
     """Do what a run does up to the streams; return the index, and how many pieces were read."""
     pieces = cut_headers(found, split_bytes)
-    walked: dict[tuple[str, int], Walked] = {}
-    for piece in pieces:
-        one = indexing.write_headers(piece, str(folder / uuid4().hex))
-        if one is not None:
-            walked[piece.source, piece.start] = one
-    joined = join_headers(pieces, walked)
-    again = {
-        (piece.source, piece.start): one
-        for piece in joined.again
-        if (one := indexing.write_headers(piece, str(folder / uuid4().hex))) is not None
-    }
-    return index_of(joined, walked, again), len(pieces)
+    written = written_headers(pieces, folder)
+    joined = join_headers(pieces, written)
+    return index_of(joined, [*written, *written_headers(joined.again, folder)]), len(pieces)
+
+
+def written_headers(pieces: Iterable[HeaderPiece], folder: Path) -> list[HeadersResult]:
+    found = (indexing.write_headers(piece, str(folder / uuid4().hex)) for piece in pieces)
+    return [each for each in found if each is not None]
 
 
 def input_of(paths: list[str], size: int) -> FoundInput:

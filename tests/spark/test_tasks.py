@@ -196,7 +196,7 @@ def test_a_full_disk_is_said_and_not_raised(
 def test_results_of_every_kind_are_in_the_manifest() -> None:
     results: list[Result] = [
         PieceResult("jmq", 5, 9, source="s", start=3, file="f", tables=["files", "packets_jmq"]),
-        HeadersResult("s", 0, 24, 99, 3, "[]", "headers/1.arrow"),
+        HeadersResult("s", 0, 24, 99, 3, "null", "cut off", 7, "headers/1.arrow"),
         FormatResult("s", "mqtt", list(range(9))),
         FilesResult("s", "f", ["ledger", "streams"]),
         NoteResult("s", "not read to its end"),

@@ -60,7 +60,6 @@ from wireyard.spark.results import (
     FilesResult,
     FormatResult,
     GoneResult,
-    HeadersResult,
     NoteResult,
     PieceResult,
     Result,
@@ -230,9 +229,9 @@ class BronzeTask:
             yield self._write_piece(piece)
         elif isinstance(piece, HeaderPiece):
             path = f"{self._settings.staging}/{HEADERS}/{uuid4().hex}.arrow"
-            walked = write_headers(piece, path)
-            if walked is not None:
-                yield HeadersResult(piece.source, piece.start, *walked)
+            headers = write_headers(piece, path)
+            if headers is not None:
+                yield headers
         elif piece.stored:
             yield from self._write_stored(piece)
         else:

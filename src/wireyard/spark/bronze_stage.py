@@ -36,7 +36,6 @@ from wireyard.spark.files import is_missing
 from wireyard.spark.indexing import (
     HeaderPiece,
     IndexedCapture,
-    Walked,
     cut_headers,
     index_of,
     join_headers,
@@ -159,20 +158,24 @@ class BronzeStage:
         if not pieces:
             return {}
         self._watch.stage("reading headers of captures")
-        walked = _walked(
-            self._run(group_into_tasks(chain.from_iterable(pieces.values()), split_bytes))
-        )
+        written = self._headers(group_into_tasks(chain.from_iterable(pieces.values()), split_bytes))
         joined = {
-            path: join_headers(cut, walked)
+            path: join_headers(cut, written)
             for path, cut in pieces.items()
             if self._gone.isdisjoint({path, *(piece.source for piece in cut)})
         }
         again = [[piece] for each in joined.values() for piece in each.again]
         self.repaired += len(again)
-        written = _walked(self._run(again)) if again else {}
-        indexed = {path: index_of(each, walked, written) for path, each in joined.items()}
+        if again:
+            written += self._headers(again)
+        indexed = {path: index_of(each, written) for path, each in joined.items()}
         self.notes += [f"{path}: {each.damage}" for path, each in indexed.items() if each.damage]
         return indexed
+
+    def _headers(self, tasks: Sequence[Sequence[HeaderPiece]]) -> list[HeadersResult]:
+        """Have the headers of pieces written down."""
+        results = self._run(tasks)
+        return [each for some in results.values() for each in of_kind(HeadersResult, some)]
 
     def _cut(self, found: FoundInput, split_bytes: int) -> list[HeaderPiece]:
         try:
@@ -228,17 +231,6 @@ def _marks_watched(
         over.set()
         thread.join()
     watch.at(total, total)
-
-
-def _walked(results: Mapping[str, Sequence[Result]]) -> dict[tuple[str, int], Walked]:
-    """Return where headers were written, by file and the start of the piece."""
-    return {
-        (source, each.piece_start): Walked(
-            each.start, each.stop, each.packets, each.next_context, each.path
-        )
-        for source, some in results.items()
-        for each in of_kind(HeadersResult, some)
-    }
 
 
 def _ledger_of(found: FoundInput, kept: Sequence[PieceResult]) -> StreamLedger:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -30,6 +30,7 @@ from wireyard.captures.records import Context, Interface
 from wireyard.spark.captures import count_parts
 from wireyard.spark.inputs import FoundInput
 from wireyard.spark.lake import writing
+from wireyard.spark.results import HeadersResult
 from wireyard.streams.mapped import map_bytes
 from wireyard.streams.source import filesystem
 from wireyard.streams.split import cut_evenly
@@ -37,7 +38,6 @@ from wireyard.streams.split import cut_evenly
 __all__ = [
     "HeaderPiece",
     "IndexedCapture",
-    "Walked",
     "cut_headers",
     "index_of",
     "join_headers",
@@ -77,17 +77,6 @@ class HeaderPiece:
         return self.size
 
 
-class Walked(NamedTuple):
-    """What a task walked of a piece, and where it wrote the headers."""
-
-    start: int
-    stop: int
-    packets: int
-    next_context: str
-    """In JSON, with the damage that ended the walk and how many bytes of the file are behind it."""
-    path: str
-
-
 class IndexedCapture(NamedTuple):
     """A capture whose headers are all written down."""
 
@@ -121,7 +110,7 @@ def cut_headers(found: FoundInput, split_bytes: int) -> list[HeaderPiece]:
     return pieces
 
 
-def write_headers(piece: HeaderPiece, path: str) -> Walked | None:
+def write_headers(piece: HeaderPiece, path: str) -> HeadersResult | None:
     """Write the headers of a piece to a path; return None if nothing there looks like a record."""
     data = map_extent(piece.source, piece.start, piece.stop)
     first: int | None = piece.start
@@ -139,8 +128,17 @@ def write_headers(piece: HeaderPiece, path: str) -> Walked | None:
         system, inner = filesystem(path)
         with system.open_output_stream(inner) as sink:
             walked, damage = write_index(sink, file, extent, piece.parts, PORT_MAPPER_PORT)
-    ended = [walked.next_context, str(damage) if damage else None, file.unread_bytes]
-    return Walked(first, walked.stop, walked.packets, json.dumps(ended), path)
+    return HeadersResult(
+        source=piece.source,
+        piece_start=piece.start,
+        start=first,
+        stop=walked.stop,
+        packets=walked.packets,
+        next_context=json.dumps(walked.next_context),
+        damage=str(damage) if damage else None,
+        unread_bytes=file.unread_bytes,
+        path=path,
+    )
 
 
 class Joined(NamedTuple):
@@ -152,14 +150,9 @@ class Joined(NamedTuple):
     """What has to be read again."""
 
 
-def join_headers(pieces: Sequence[HeaderPiece], walked: Mapping[tuple[str, int], Walked]) -> Joined:
-    """Join the pieces of a capture.
-
-    Parameters
-    ----------
-    walked
-        What became of pieces, by file and the start of the piece.
-    """
+def join_headers(pieces: Sequence[HeaderPiece], written: Iterable[HeadersResult]) -> Joined:
+    """Join the pieces of a capture, of which those are written where something could be guessed."""
+    of_piece = {(each.source, each.piece_start): each for each in written}
     by_file: dict[str, list[HeaderPiece]] = {}
     for piece in pieces:
         by_file.setdefault(piece.source, []).append(piece)
@@ -167,7 +160,7 @@ def join_headers(pieces: Sequence[HeaderPiece], walked: Mapping[tuple[str, int],
     again = []
     for path in sorted(by_file, key=lambda path: by_file[path][0].begun_ns):
         own = by_file[path]
-        found = [_extent(piece, walked.get((path, piece.start))) for piece in own]
+        found = [_extent(piece, of_piece.get((path, piece.start))) for piece in own]
         bounds = [*(piece.start for piece in own), own[-1].stop]
         joined = stitch_extents(path, bounds, found)
         extents.append((path, joined))
@@ -180,47 +173,49 @@ def join_headers(pieces: Sequence[HeaderPiece], walked: Mapping[tuple[str, int],
     return Joined(extents, again)
 
 
-def index_of(
-    joined: Joined,
-    walked: Mapping[tuple[str, int], Walked],
-    again: Mapping[tuple[str, int], Walked],
-) -> IndexedCapture:
-    """Return where all headers of a capture are, now that everything was read that had to be."""
-    written = {(path, each.start): each for (path, _), each in (*walked.items(), *again.items())}
+def index_of(joined: Joined, written: Iterable[HeadersResult]) -> IndexedCapture:
+    """Return where all headers of a capture are, now that everything was read that had to be.
+
+    Parameters
+    ----------
+    written
+        Those that were read again last.
+    """
+    of_extent = {(each.source, each.start): each for each in written}
     files = [path for path, _ in joined.extents]
     index = [
-        IndexedExtent(written[path, extent.start].path, number)
+        IndexedExtent(of_extent[path, extent.start].path, number)
         for number, (path, extents) in enumerate(joined.extents)
         for extent in extents
     ]
-    return IndexedCapture(tuple(files), tuple(index), _damage(joined, written))
+    return IndexedCapture(tuple(files), tuple(index), _damage(joined, of_extent))
 
 
-def _damage(joined: Joined, written: Mapping[tuple[str, int], Walked]) -> str | None:
+def _damage(joined: Joined, of_extent: Mapping[tuple[str, int], HeadersResult]) -> str | None:
     """Say what is damaged in the files, which shows in the last extent of each."""
     reasons = []
     unread_bytes = 0
     for path, extents in joined.extents:
         last = extents[-1]
-        walked = written[path, last.start]
-        _, damage, unread = json.loads(walked.next_context)
-        if damage is None and walked.stop < last.stop:
+        written = of_extent[path, last.start]
+        damage, unread = written.damage, written.unread_bytes
+        if damage is None and written.stop < last.stop:
             # What no task could enter behind it.
             file = CaptureFile.map(path, last)
             deque(file.records(), 0)
-            damage, unread = file.damage and str(file.damage), file.unread_bytes
+            damage, unread = str(file.damage) if file.damage else None, file.unread_bytes
         if damage is not None:
             reasons.append(damage)
             unread_bytes += unread
     return f"{reasons[0]}; {unread_bytes} bytes are not read" if reasons else None
 
 
-def _extent(piece: HeaderPiece, walked: Walked | None) -> Extent | None:
-    """Return what was walked of a piece, None if nothing was there to guess."""
-    if walked is None:
+def _extent(piece: HeaderPiece, written: HeadersResult | None) -> Extent | None:
+    """Return what was read of a piece, None if nothing was there to guess."""
+    if written is None:
         return None
-    (header, *_), context = json.loads(walked.next_context), None
+    header, context = json.loads(written.next_context), None
     if header is not None:  # no context follows what is too short for a file header
         little, interfaces, header_bytes = header
         context = Context(little, tuple(Interface(*each) for each in interfaces), header_bytes)
-    return Extent(walked.start, walked.stop, piece.context, context, walked.packets)
+    return Extent(written.start, written.stop, piece.context, context, written.packets)

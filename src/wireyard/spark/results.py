@@ -67,7 +67,21 @@ class PieceResult(StreamRows):
 
 @dataclass(frozen=True, slots=True)
 class HeadersResult:
-    """A piece of a capture whose headers are written down (`wireyard.spark.indexing.Walked`)."""
+    """A piece of a file of a capture, whose headers are written down.
+
+    Attributes
+    ----------
+    source
+        The file.
+    piece_start, start, stop
+        Where the piece begins, the first record in it, and what follows the last.
+    next_context
+        The `Context` behind the last record, in JSON.
+    damage, unread_bytes
+        Why no more could be read, and how many bytes of the file are behind that.
+    path
+        Where the headers are written.
+    """
 
     source: str
     piece_start: int
@@ -75,6 +89,8 @@ class HeadersResult:
     stop: int
     packets: int
     next_context: str
+    damage: str | None
+    unread_bytes: int
     path: str
 
 
