@@ -104,11 +104,27 @@ def test_of_several_a_summary_comes_first() -> None:
     assert " (31 of 79\n             bytes not shown)\n" in both.stdout
 
 
-@pytest.mark.parametrize("asked", ["plant/+/state", "sends", "deaf", "10.0.0.1:5004"])
-def test_a_filter_and_clients_of_both_sides(asked: str) -> None:
+@pytest.mark.parametrize("asked", ["plant/+/state", "sends"])
+def test_a_filter_and_a_sender(asked: str) -> None:
     found = trace("in.pcap", asked, "--verdict", "not_forwarded").stdout
     assert found.startswith(f"2 messages for {asked}\n")
     assert found.partition("\n")[2] == trace("in.pcap", TOPIC).stdout.partition("\n")[2]
+
+
+@pytest.mark.parametrize("asked", ["deaf", "10.0.0.1:5004"])
+def test_of_messages_to_a_client_the_deliveries_to_it_count(asked: str) -> None:
+    summary, *stories = trace("in.pcap", asked, "--verdict", "not_forwarded").stdout.split("\n\n")
+    head, sent, *_ = SUMMARY.splitlines()
+    assert summary.splitlines() == [
+        head.replace(TOPIC, asked),
+        sent,
+        "  deliveries 2 not_forwarded",
+        *(line for line in SUMMARY.splitlines() if " worst " in line or " deaf " in line),
+    ]
+    whole = trace("in.pcap", TOPIC).stdout.split("\n\n")
+    assert stories == whole[1:]
+    delivered = trace("in.pcap", asked, "--verdict", "delivered").stdout
+    assert "plant/7/gone" in delivered and TOPIC not in delivered
 
 
 def test_a_will_claims_neither_a_time_in_queue_nor_an_acknowledgement() -> None:

@@ -40,42 +40,43 @@ _WILDCARDS: Final = frozenset("+#")
 _WORST: Final = 10
 _HERE: Final = "d.message_key = m.message_key AND (m.protocol = 'jms' OR d.source = m.source)"
 """A JMS message has its key wherever it is seen; another is named by its place in its source."""
+_OF_CONSUMER: Final = "(consumer_client_id = $asked OR consumer = $asked)"
+"""Of messages that are traced for a consumer, the deliveries to others do not count."""
 _RANK: Final = f"list_position({list(WORST_FIRST)!r}, verdict)"
 _TRACED: Final = f"""
-WITH of_consumer AS (
-  SELECT DISTINCT if(protocol = 'jms', '', source) AS home, message_key
+WITH wanted AS (
+  SELECT DISTINCT if(protocol = 'jms', '', source) AS home, message_key,
+    coalesce({_OF_CONSUMER}, false) AS of_consumer
   FROM deliveries
-  WHERE consumer_client_id = $asked OR consumer = $asked
-), of_verdict AS (
-  SELECT DISTINCT if(protocol = 'jms', '', source) AS home, message_key
-  FROM deliveries
-  WHERE verdict = $verdict
+  WHERE $verdict::VARCHAR IS NULL OR verdict = $verdict
 ), traced AS (
-  SELECT *, if(protocol = 'jms', '', source) AS home
-  FROM messages
-  WHERE (
+  SELECT *, if(protocol = 'jms', '', source) AS home,
+    coalesce(
       $asked IN (message_key, destination, producer_client_id, producer, client)
-      OR list_contains($topics::VARCHAR[], destination)
-      OR (home, message_key) IN (SELECT (home, message_key) FROM of_consumer)
-    )
-    AND (
+      OR list_contains($topics::VARCHAR[], destination),
+      false
+    ) AS to_all
+  FROM messages
+  WHERE to_all AND (
       $verdict::VARCHAR IS NULL
-      OR (home, message_key) IN (SELECT (home, message_key) FROM of_verdict)
+      OR (home, message_key) IN (SELECT (home, message_key) FROM wanted)
     )
+    OR (home, message_key) IN (SELECT (home, message_key) FROM wanted WHERE of_consumer)
 ), either AS (
   SELECT d.verdict, d.destination, d.consumer, d.consumer_client_id, d.queue_ns, d.sent_ns,
     d.delivered_frame AS frame, d.source, d.stream, d."offset"
   FROM traced m JOIN latencies d ON {_HERE}
+  WHERE to_all OR {_OF_CONSUMER}
   UNION ALL
   SELECT d.verdict, d.destination, d.consumer, d.consumer_client_id, NULL, d.sent_ns,
     coalesce(d.sent_frame, m.frame), d.source, d.stream, d."offset"
   FROM traced m JOIN deliveries d ON {_HERE}
-  WHERE d.delivered_ns IS NULL
+  WHERE d.delivered_ns IS NULL AND (to_all OR {_OF_CONSUMER})
 ), attempts AS (
   SELECT *, {_RANK} AS rank FROM either
 )
 """
-_COUNTS: Final = """
+_COUNTS: Final = f"""
 SELECT
   (SELECT count(*) FROM traced) AS messages,
   (SELECT min(captured_ns) FROM traced) AS first_ns,
@@ -84,8 +85,7 @@ SELECT
   (
     SELECT count(*) FROM deliveries
     WHERE message_key IS NULL
-      AND (destination = $asked OR list_contains($topics::VARCHAR[], destination)
-        OR consumer_client_id = $asked OR consumer = $asked)
+      AND (destination = $asked OR list_contains($topics::VARCHAR[], destination) OR {_OF_CONSUMER})
       AND ($verdict::VARCHAR IS NULL OR verdict = $verdict)
   ) AS unseen,
   quantile_cont(queue_ns, 0.5) AS p50_ns,
@@ -104,7 +104,7 @@ ORDER BY least(rank, {len(WORST_FIRST) - len(GOOD) + 1}), queue_ns DESC NULLS LA
 LIMIT {_WORST}
 """
 _MESSAGES: Final = """
-SELECT * EXCLUDE (home) FROM traced
+SELECT * EXCLUDE (home, to_all) FROM traced
 ORDER BY captured_ns, sent_ms, source, stream, "offset"
 LIMIT $limit
 """
@@ -141,7 +141,7 @@ class Trace:
     unseen: int
     """Deliveries of messages that nobody was seen to send, which have no key."""
     verdicts: dict[str, int]
-    """Deliveries by verdict, the worst first."""
+    """Deliveries by verdict, the worst first; of messages to a client, those to it."""
     timed: int
     """Deliveries whose time in queue is known, which `p50_ns` and `p99_ns` are of."""
     p50_ns: float | None
@@ -161,7 +161,7 @@ def find_messages(tables: Tables, asked: str, *, verdict: str | None, limit: int
     asked
         A message key, a destination, a topic filter, a client id or an endpoint.
     verdict
-        Only messages that have a delivery with this verdict.
+        Only messages that have a delivery with this verdict, those to a client one to it.
     limit
         How many stories to read.
 

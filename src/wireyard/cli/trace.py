@@ -86,10 +86,11 @@ def command(
     INPUT is a capture, a stream or a store, or a folder of them. MESSAGE is a key as the tables
     have it: a JMS message id, or stream and offset of an MQTT or RMP message. TOPIC is a queue, a
     topic or a group; + and # stand for levels of a topic. CLIENT is a client id or an endpoint, of
-    a producer or a consumer. Of several messages a summary comes first. Each is shown with its
-    producer, whether the broker accepted it, and for every consumer and matching subscriber the
-    verdict, how long it waited, how long the acknowledgement took, and the frames that prove it; R
-    marks a redelivery. What is bad comes first.
+    a producer or a consumer. Of several messages a summary comes first; of those to a client it
+    counts the deliveries to it. Each is shown with its producer, whether the broker accepted
+    it, and for every consumer and matching subscriber the verdict, how long it waited, how long
+    the acknowledgement took, and the frames that prove it; R marks a redelivery. What is bad
+    comes first.
     """
     from wireyard.answers.trace import VERDICTS, find_messages
 
