@@ -25,6 +25,8 @@ from wireyard.layers.newest import NewestPackets
 from wireyard.schema import CAPTURED, COMMON
 
 Tables = dict[str, pa.Table]
+Whole = dict[int, dict[str, set[str]]]
+"""Rows of tables that all packets up to a time give."""
 
 SOURCE = "made.pcap"
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "traffic.pcap"
@@ -213,11 +215,18 @@ def parts_of(packets: Tables, parts: int) -> list[int]:
 
 
 def judge(
-    packets: Tables, source: str, over: frozenset[tuple[str, str]] = frozenset(), parts: int = 9
+    packets: Tables,
+    source: str,
+    over: frozenset[tuple[str, str]] = frozenset(),
+    parts: int = 9,
+    whole: Whole | None = None,
 ) -> tuple[set[str], int]:
-    """Compare rows with those of all packets so far; return the messages that had some."""
+    """Compare rows with those of all packets so far; return the messages that had some.
+
+    `whole` keeps the rows of all packets so far for another comparison with the same packets.
+    """
     times = parts_of(packets, parts)
-    whole: dict[int, dict[str, set[str]]] = {}
+    whole = {} if whole is None else whole
     messages, closed_rows = set[str](), 0
     for ns, name, closed, row in made(packets, times, source, over):
         if ns not in whole:
@@ -237,15 +246,10 @@ def judge(
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("most", [90, 1 << 16])
-def test_rows_are_those_of_all_packets_so_far(
-    seed: int, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(newest, "MAX_NEWEST", most)
+def test_rows_are_those_of_all_packets_so_far(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     traffic = Traffic(seed)
     traffic.run(120)
     packets = traffic.packets()
-    found, closed = judge(packets, SOURCE)
     since_ns = parts_of(packets, 9)[0]
     sent = {
         row["sys_message_id"]
@@ -253,18 +257,24 @@ def test_rows_are_those_of_all_packets_so_far(
         if row["captured_ns"] > since_ns and row["packet_type"] == 1
         and row["dst_port"] == BROKER[1] and not row["bit_flags"] & FLAGS["I"]
     }  # fmt: skip
-    assert bool(closed) == (most == 90)
     assert len(sent) > 50
-    assert found == sent
+    whole: Whole = {}
+    for most in (90, 1 << 16):
+        monkeypatch.setattr(newest, "MAX_NEWEST", most)
+        found, closed = judge(packets, SOURCE, whole=whole)
+        assert bool(closed) == (most == 90)
+        assert found == sent
 
 
-@pytest.mark.parametrize("most", [64, 1 << 16])
 def test_rows_of_the_example_are_those_of_all_packets_so_far(
-    most: int, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(newest, "MAX_NEWEST", most)
-    found, _ = judge(recorded(EXAMPLE), str(EXAMPLE), ended(EXAMPLE))
-    assert len(found) > 50
+    packets, over = recorded(EXAMPLE), ended(EXAMPLE)
+    whole: Whole = {}
+    for most in (64, 1 << 16):
+        monkeypatch.setattr(newest, "MAX_NEWEST", most)
+        found, _ = judge(packets, str(EXAMPLE), over, whole=whole)
+        assert len(found) > 50
 
 
 @pytest.mark.shared
