@@ -4,6 +4,9 @@ BIN := .venv/bin
 READY := .venv/.ready
 # An exported JAVA_HOME that is too old for Spark must not win over a newer Java beside it.
 JAVA := JAVA_HOME=$$(tools/java-home)
+# Where Python is told to keep no compiled files: each of many processes would compile all of ours,
+# and each worker of the tests all tests.
+export PYTHONDONTWRITEBYTECODE =
 SEED ?=
 FORMAT ?=
 MINUTES ?= 5
