@@ -1,17 +1,18 @@
-"""Floating point in kernels against the scalar text of `wireyard.java`, bit pattern by pattern."""
+"""Floating point in kernels against `wireyard.java` and ``repr``, bit pattern by bit pattern."""
 
 from __future__ import annotations
 
 import itertools
 import random
 import struct
-from math import isnan
+from collections.abc import Callable
+from math import isfinite, isnan
 
 import numpy as np
 import pytest
 
 from wireyard.accelerate import COMPILED, I64, TEXT, array, kernel
-from wireyard.decimals import put_double, put_float
+from wireyard.decimals import put_double, put_float, put_repr
 from wireyard.java.text import double_text, float_text
 from wireyard.memory import SLACK, Bytes
 
@@ -39,10 +40,23 @@ def write_floats(bits: Longs, out: Bytes, stops: Longs) -> int:
     return at
 
 
+@kernel(I64(LONGS, TEXT, LONGS))
+def write_reprs(bits: Longs, out: Bytes, stops: Longs) -> int:
+    at = 0
+    for item in range(bits.size):
+        at = put_repr(out, at, bits[item])
+        stops[item] = at
+    return at
+
+
 def texts_of(bits: Longs, double: bool) -> list[str]:
+    return written(write_doubles if double else write_floats, bits)
+
+
+def written(write: Callable[[Longs, Bytes, Longs], int], bits: Longs) -> list[str]:
     out = np.zeros(LONGEST * len(bits) + SLACK, np.uint8)
     stops = np.zeros(len(bits), np.int64)
-    (write_doubles if double else write_floats)(bits, out, stops)
+    write(bits, out, stops)
     text = out.tobytes().decode()
     return [text[a:b] for a, b in itertools.pairwise([0, *stops.tolist()])]
 
@@ -64,6 +78,12 @@ def check(values: list[int], double: bool) -> None:
         double_text(double_of(bits)) if double else float_text(float_of(bits)) for bits in values
     ]
     wrong = [pair for pair in zip(found, expected, strict=True) if pair[0] != pair[1]]
+    assert not wrong, wrong[:5]
+    # What Python writes is a double, if it is finite.
+    numbers = [double_of(bits) if double else float_of(bits) for bits in values]
+    finite = [number for number in numbers if isfinite(number)]
+    found = written(write_reprs, np.array(finite, np.float64).view(np.int64))
+    wrong = [pair for pair in zip(found, map(repr, finite), strict=True) if pair[0] != pair[1]]
     assert not wrong, wrong[:5]
 
 

@@ -1,9 +1,10 @@
-"""Floating point as Java writes it: ``Double.toString`` and ``Float.toString`` since Java 19.
+"""Floating point as Java and Python write it.
 
-The shortest decimal that reads back as the same value, and among equally short ones the closest;
-but where one digit would do, the closest of those with two (so 4.9E-324, though 5E-324 reads
-back too). Found by Raffaele Giulietti's Schubfach: the value and both ends of its rounding
-interval are scaled by one power of ten, precisely enough that every later comparison is exact.
+Both write the shortest decimal that reads back as the same value, and among equally short ones the
+closest. But where one digit would do, ``Double.toString`` and ``Float.toString`` since Java 19 have
+the closest of those with two: 4.9E-324, which is 5e-324 in Python. Found by Raffaele Giulietti's
+Schubfach: the value and both ends of its rounding interval are scaled by one power of ten,
+precisely enough that every later comparison is exact.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from wireyard.memory import (
     store_word,
 )
 
-__all__ = ["put_double", "put_float"]
+__all__ = ["put_double", "put_float", "put_repr"]
 
 # --- powers of ten --------------------------------------------------------------------------
 
@@ -84,10 +85,11 @@ def _round_to_odd(upper: int, lower: int, value: int) -> int:
 
 
 @piece
-def _shortest(significand: int, exponent: int, uneven: bool) -> tuple[int, int]:
+def _shortest(significand: int, exponent: int, uneven: bool, floor: int) -> tuple[int, int]:
     """Return digits and power of ten of the decimal for significand * 2**exponent.
 
     `uneven` values begin a binade: the next lower value is half as far as the next higher one.
+    Digits below `floor` are not shortened by one.
     """
     # Everything is in quarters, so that the ends of the interval are integers.
     value = significand << 2
@@ -118,9 +120,17 @@ def _shortest(significand: int, exponent: int, uneven: bool) -> tuple[int, int]:
     nearer_below = (distance < 0) | ((distance == 0) & (below & 1 == 0))
     take_below = (one_long & below_fits) | (nearer_below & ~one_long)
     digits = below + 1 - take_below
-    if one_short & (below >= 100):  # a digit less still leaves two
+    if one_short & (below >= floor):
         digits = short + 10 * (1 - short_fits)
     return digits, power
+
+
+@piece
+def _digits_of(fraction: int, shift: int, width: int, uneven: bool, floor: int) -> tuple[int, int]:
+    """Return digits and power of ten for fraction / 2**shift, the fraction of `width` bits."""
+    if 0 < shift <= width and fraction & ((1 << shift) - 1) == 0:
+        return fraction >> shift, 0
+    return _shortest(fraction, -shift, uneven, floor)
 
 
 # --- Java's layout --------------------------------------------------------------------------
@@ -207,11 +217,8 @@ def _put_number(
         if fraction < tiny:  # so few bits that a second digit needs a finer scale
             fraction *= 10
             finer = 1
-    shift = bias - exponent
-    if 0 < shift <= width and fraction & ((1 << shift) - 1) == 0:
-        digits, power = fraction >> shift, 0
-    else:
-        digits, power = _shortest(fraction, -shift, uneven)
+    # 100: a digit less still leaves two.
+    digits, power = _digits_of(fraction, bias - exponent, width, uneven, 100)
     return _put_decimal(out, at, digits, power - finer)
 
 
@@ -227,3 +234,50 @@ def put_float(out: Bytes, at: int, bits: int) -> int:
     return _put_number(
         out, at, bits & 0x8000_0000 != 0, (bits >> 23) & 0xFF, bits & 0x7F_FFFF, False
     )
+
+
+# --- Python's layout ------------------------------------------------------------------------
+
+
+@piece
+def put_repr(out: Bytes, at: int, bits: int) -> int:
+    """Write the finite double with these 64 bits as ``repr`` does; return the position after it.
+
+    That is plainly from 1e-4 to below 1e16, else with an exponent of two digits or more.
+    """
+    exponent, fraction = (bits >> 52) & 0x7FF, bits & 0xF_FFFF_FFFF_FFFF
+    if bits < 0:
+        store_word(out, at, 0x2D)
+        at += 1
+    if exponent == 0 and fraction == 0:
+        store_word(out, at, 0x302E30)  # 0.0
+        return at + 3
+    uneven = fraction == 0 and exponent > 1
+    if exponent > 0:
+        fraction |= 1 << 52
+    else:
+        exponent = 1
+    digits, power = _digits_of(fraction, 1075 - exponent, 52, uneven, 0)
+    while digits % 10 == 0:
+        digits = divide(digits, 10)
+        power += 1
+    length = bit_length(digits) * _LOG10_2 >> 41
+    if digits >= _POWERS[length]:
+        length += 1
+    point = power + length
+    first, stop, behind = 0, length, 1
+    plain = -4 < point <= 16
+    if plain:
+        first, stop, behind = min(0, point - 1), max(length, point + 1), point
+    for place in range(first, stop):
+        if place == behind:
+            store_word(out, at, 0x2E)
+            at += 1
+        digit = digits // _POWERS[length - 1 - place] % 10 if 0 <= place < length else 0
+        store_word(out, at, 0x30 + digit)
+        at += 1
+    if plain:
+        return at
+    exponent = abs(point - 1)
+    store_word(out, at, 0x302D65 if point < 1 else 0x302B65)  # e-0 or e+0
+    return put_leading(out, at + 2 + (exponent < 10), exponent)

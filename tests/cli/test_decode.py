@@ -19,10 +19,8 @@ from rich.cells import cell_len
 
 import wireyard
 from tests.cli.results import LOGIN, Run, one_line, rows_of
-from tests.formats.mqtt import make as mqtt
 from tests.make import ALL_TYPES, item, items, packet, section, variety
 from tests.mutations import damaged_stream
-from tests.readings import forced
 from wireyard.cli import main
 from wireyard.formats import get_format
 from wireyard.formats.rows import pick_columns
@@ -54,39 +52,6 @@ def test_jsonl_says_what_the_columns_say(run: Run, stream: Path) -> None:
         entries = wanted.pop("properties")
         assert list(row.pop("properties") or ()) == [name for name, _ in entries or ()]
         assert row == as_json(wanted)
-
-
-@pytest.mark.parametrize("options", [[], ["--secrets"], ["--where", "packet_type in 1,3,8,9"]])
-def test_lists_written_from_columns_are_those_of_rows(
-    run: Run, tmp_path: Path, options: list[str]
-) -> None:
-    """Properties, filters and codes; pairs of texts with all that JSON escapes."""
-    path = tmp_path / "lists.mqtt"
-    texts = [
-        '", "',
-        "\\",
-        '\\"',
-        "a, b",
-        "\n\t\x01\x1f",
-        "\x7f\x80\x9f\xa0",
-        "\u2027\u2028\u2029é日本🦊",
-    ]
-    pairs = b"".join(mqtt.user(key, value) for key in texts for value in texts)
-    reason = b"".join(
-        mqtt.numbered(5, 0x40, b"\x10" + mqtt.block(5, b"\x1f" + mqtt.text(one))) for one in texts
-    )
-    odd = [mqtt.publish(5, properties=pairs), reason, mqtt.subscribe(5, (texts[-1], 1))]
-    bad = mqtt.publish(5, 0x30, "a/#", properties=pairs)
-    streams = (mqtt.random_stream(5, Random(seed), 60, [*odd, bad]) for seed in range(110))
-    path.write_bytes(b"".join(streams))
-    results = []
-    for compiled in (True, False):
-        with forced(compiled=compiled):
-            done = run("decode", path, "--out", "jsonl", *options)
-            results.append((done.stdout_bytes, done.stderr, done.exit_code))
-    assert results[0] == results[1]
-    assert b'["\\\\\\"","\\", \\""]' in results[0][0]
-    assert len(rows_of(done)) > 4096  # more than become lines at once
 
 
 def test_properties_keep_their_types(run: Run, tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def _write_jsonl(job: _Job, readings: Iterator[OpenInput], file: IO[bytes]) -> N
     from wireyard.cli.rows import read_rows
 
     for reading in readings:
-        if reading.has_plain_columns:
+        if reading.has_compiled_columns:
             from wireyard.cli.lines import write_lines  # with kernels
 
             write_lines(reading, file)

@@ -1,6 +1,8 @@
 """Batches as JSON Lines, a column at a time: what `json_line` writes, without a row in Python.
 
-Rows that are no well-formed packets are written one by one.
+Columns hold text that every engine takes: lone surrogates are spelled out in them, and an object is
+text. So rows that the compiled reader left to the scalar one are written as the scalar reader gave
+them; of formats with `plain_text` only those that are no well-formed packets.
 """
 
 from __future__ import annotations
@@ -16,30 +18,27 @@ import pyarrow as pa
 from wireyard.arena import pooled
 from wireyard.cli.jsonl import json_line
 from wireyard.cli.reading import OpenInput, read_parts
-from wireyard.cli.rows import packet_of_row
 from wireyard.cli.selection import Selection
+from wireyard.formats.properties import TYPES
 from wireyard.memory import SLACK
-from wireyard.schema import CAPTURED, COMMON, arrow_type, as_numbers, scalar_of
+from wireyard.schema import CAPTURED, arrow_type, as_array, as_numbers
 from wireyard.streams import line_kernels
 from wireyard.streams.batches import BlockReader
-from wireyard.streams.blocks import Block
 from wireyard.streams.framer import OK
 from wireyard.streams.redaction import Redactor
 
 __all__ = ["write_lines"]
 
-_OK = scalar_of(OK, pa.string())
-
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
-_ODD_KINDS: Final = ("properties", "error")
-"""The kinds of columns that do not hold all that rows do, or that only bad rows have."""
-_OF_STREAMS = tuple(column.name for column in (*COMMON, *CAPTURED))
+_OF_STREAMS: Final = ("source", "stream", *(column.name for column in CAPTURED))
+"""The columns that the source of a row gives, not its bytes."""
 _NUMBER_BYTES: Final = 20
 _NULL_BYTES: Final = 4
 _ROWS_AT_ONCE: Final = 1 << 12
 """So few that the cells of all columns are in the cache when they become lines."""
+_DOUBLE_BYTES: Final = 24
 _NAMED: Final = arrow_type("name_values").value_type
 _SHAPES: Final = {
     "number": line_kernels.BARE,
@@ -48,6 +47,13 @@ _SHAPES: Final = {
     "pair": line_kernels.PAIR,
 }
 """How values of names and values stand in JSON."""
+_FLOATS: Final = {"float": np.float32, "double": np.float64}
+_PROPERTY_SHAPES: Final = {
+    **dict.fromkeys(TYPES.values(), line_kernels.BARE),
+    **dict.fromkeys(("string", "object"), line_kernels.TEXT_VALUE),
+    **dict.fromkeys(_FLOATS, line_kernels.DOUBLE),
+}
+"""The same of properties, by type."""
 
 
 def write_lines(reading: OpenInput, file: IO[bytes]) -> None:
@@ -68,47 +74,37 @@ def write_lines(reading: OpenInput, file: IO[bytes]) -> None:
 
 def _lines(reader: BlockReader, batch: pa.RecordBatch, selection: Selection) -> Iterator[Any]:
     """Yield the lines of a batch, many at a time."""
-    kinds = selection.format.named_values
+    kinds = {name: _SHAPES[kind] for name, kind in selection.format.named_values.items()}
     names = [column.name for column in selection.shown_columns]
     keys = _keys(names)
-    odd = np.flatnonzero(_odd(reader, batch, selection))
-    bounds = np.cumsum([len(block.offsets) for _, block in reader.parts])
+    plain = selection.format.plain_text
+    single = [row for row, one in reader.scalar_rows.items() if not plain or one["status"] != OK]
+    places = np.array(single, np.int64)
     for first in range(0, batch.num_rows, _ROWS_AT_ONCE):
         some = batch.slice(first, _ROWS_AT_ONCE)
         cells = [_cells(some[name], kinds) for name in names]
         text, lines = _joined(zip(keys, cells, strict=True), "}\n", some.num_rows)
+        mine = places[slice(*places.searchsorted((first, first + some.num_rows)))]
         start = 0
-        for row in odd[slice(*odd.searchsorted((first, first + some.num_rows)))].tolist():
+        for row, line in _single_lines(reader, batch, mine, selection):
             yield text[lines[start] : lines[row - first]].data
-            part = int(np.searchsorted(bounds, row, "right"))
-            number = row - int(bounds[part - 1] if part else 0)
-            yield _line(batch, row, reader.parts[part][1], number, selection)
+            yield line
             start = row - first + 1
         yield text[lines[start] : lines[-1]].data
 
 
-def _odd(reader: BlockReader, batch: pa.RecordBatch, selection: Selection) -> Bytes:
-    """Return non-zero for each row that is written by itself."""
-    odd = np.zeros(batch.num_rows, np.uint8)
-    if reader.found_bad:
-        from pyarrow import compute as pc  # costs more than to read a small capture
-
-        odd |= as_numbers(pc.not_equal(batch["status"], _OK))
-    for column in selection.shown_columns:
-        if column.kind in _ODD_KINDS:
-            odd |= _valid(batch[column.name])
-    return odd
-
-
-def _line(
-    batch: pa.RecordBatch, row: int, block: Block, number: int, selection: Selection
-) -> bytes:
-    """Return one row as `json_line` writes what the scalar reader says of it."""
+def _single_lines(
+    reader: BlockReader, batch: pa.RecordBatch, rows: Ints, selection: Selection
+) -> Iterator[tuple[int, bytes]]:
+    """Yield places of rows that the scalar reader gave, each with its line."""
+    if not len(rows):
+        return
     names = [name for name in _OF_STREAMS if name in batch.schema.names]
-    (place,) = batch.select(names).slice(row, 1).to_pylist()
-    return json_line(
-        {**place, **packet_of_row(block, number, place, selection)}, selection.shown_columns
-    )
+    known = batch.select(names).take(as_array(rows)).to_pylist()
+    for row, place in zip(rows.tolist(), known, strict=True):
+        values = reader.scalar_rows[row]
+        shown = values if selection.request.secrets else selection.format.redact(values)
+        yield row, json_line(*selection.shape({**place, **shown}))
 
 
 class _Cells(NamedTuple):
@@ -160,20 +156,20 @@ def _joined(
     return out, starts
 
 
-def _cells(values: pa.Array, kinds: Mapping[str, str]) -> _Cells | None:
+def _cells(values: pa.Array, named: Mapping[str, int]) -> _Cells | None:
     """Return the cells of a column; None if all are null.
 
     Parameters
     ----------
-    kinds
-        Those of `Format.named_values`.
+    named
+        The shapes of values that have a name, by name.
     """
     kind, rows = values.type, len(values)
-    if values.null_count == rows or pa.types.is_struct(kind) or pa.types.is_map(kind):
-        return None  # else only odd rows have one
+    if values.null_count == rows or pa.types.is_struct(kind):
+        return None  # only bad rows have an error
     valid, nulls = _valid(values), _NULL_BYTES * rows
-    if pa.types.is_list(kind):
-        return _lists(values, valid, kinds)
+    if pa.types.is_list(kind) or pa.types.is_map(kind):
+        return _lists(values, valid, named)
     if pa.types.is_integer(kind):
         numbers = as_numbers(values).astype(np.int64)
         return _Cells(_NUMBER_BYTES * rows, partial(line_kernels.put_numbers, numbers, valid))
@@ -188,35 +184,62 @@ def _cells(values: pa.Array, kinds: Mapping[str, str]) -> _Cells | None:
     return _Cells(line_kernels.ESCAPED_BYTES * size + nulls, put)
 
 
-def _lists(values: pa.Array, valid: Bytes, kinds: Mapping[str, str]) -> _Cells:
-    """Return the cells of a column of lists."""
+def _lists(values: pa.Array, valid: Bytes, named: Mapping[str, int]) -> _Cells:
+    """Return the cells of a column of lists, or of properties."""
     columns: Iterable[tuple[str, _Cells | None]]
     ends = _ends(values)
     entries = values.values.slice(ends[0], ends[-1] - ends[0])
-    if pa.types.is_struct(entries.type):
-        fields = {one.name: entries.field(at) for at, one in enumerate(entries.type)}
-        cells = {name: _cells(field, kinds) for name, field in fields.items()}
+    opening, end = line_kernels.BRACKET, ""
+    if pa.types.is_map(values.type):
+        key, value = _fields(entries).values()
+        kind, text = _fields(value).values()
+        cells = [_cells(key, {}), _cells(kind, {}), _typed(kind, text, _PROPERTY_SHAPES)]
+        columns = zip(("", ':{"type":', ',"value":'), cells, strict=True)
+        opening, end = line_kernels.BRACE, "}"
+    elif pa.types.is_struct(entries.type):
+        fields = _fields(entries)
+        by_name = {name: _cells(field, {}) for name, field in fields.items()}
         if entries.type == _NAMED:
-            cells["value"] = _named(fields["name"], fields["value"], kinds)
-        columns, end = zip(_keys(cells), cells.values(), strict=True), "}"
+            by_name["value"] = _typed(fields["name"], fields["value"], named)
+        columns, end = zip(_keys(by_name), by_name.values(), strict=True), "}"
     else:
-        columns, end = [("", _cells(entries, kinds))], ""
+        columns = [("", _cells(entries, {}))]
     text, bounds = _joined(columns, end, len(entries))
-    put = partial(line_kernels.put_lists, ends - ends[0], valid, text, bounds)
+    put = partial(line_kernels.put_lists, opening, ends - ends[0], valid, text, bounds)
     return _Cells(int(bounds[-1]) + len(entries) + _NULL_BYTES * len(values), put)
 
 
-def _named(names: pa.Array, values: pa.Array, kinds: Mapping[str, str]) -> _Cells | None:
-    """Return the cells of values that columns have as text, and JSON as what they are."""
+def _fields(values: pa.Array) -> dict[str, pa.Array]:
+    """Return the columns that a column of structs consists of."""
+    return {field.name: values.field(at) for at, field in enumerate(values.type)}
+
+
+def _typed(labels: pa.Array, values: pa.Array, shapes: Mapping[str, int]) -> _Cells | None:
+    """Return the cells of values that columns have as text, and JSON as what they are.
+
+    Parameters
+    ----------
+    labels
+        The name or the type of each.
+    shapes
+        How they stand in JSON, by label.
+    """
     if values.null_count == len(values):
         return None
-    encoded = names.dictionary_encode()
-    shapes = np.array([_SHAPES[kinds[name]] for name in encoded.dictionary.to_pylist()], np.uint8)
+    encoded = labels.dictionary_encode()
+    known, codes = encoded.dictionary.to_pylist(), as_numbers(encoded.indices)
+    shape = np.array([shapes[label] for label in known], np.uint8)[codes]
+    doubles = np.empty(len(values) if line_kernels.DOUBLE in shape else 0, np.float64)
+    for code, label in enumerate(known):
+        if shapes[label] == line_kernels.DOUBLE:
+            where = np.flatnonzero(codes == code)
+            read = values.take(as_array(where)).cast(pa.from_numpy_dtype(_FLOATS[label]))
+            doubles[where] = np.frombuffer(read.buffers()[1], _FLOATS[label])
     offsets, data = _texts(values)
-    shape = shapes[as_numbers(encoded.indices)]
-    put = partial(line_kernels.put_named, offsets, data, _valid(values), shape)
+    bits = doubles.view(np.int64)
+    put = partial(line_kernels.put_typed, offsets, data, _valid(values), shape, bits)
     size = line_kernels.ESCAPED_BYTES * int(offsets[-1] - offsets[0])
-    return _Cells(size + _NULL_BYTES * len(values), put)
+    return _Cells(size + _NULL_BYTES * len(values) + _DOUBLE_BYTES * len(doubles), put)
 
 
 def _ends(values: pa.Array) -> npt.NDArray[np.int32]:

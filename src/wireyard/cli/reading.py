@@ -69,17 +69,15 @@ class OpenInput:
         return self.framers is not None
 
     @property
-    def has_plain_columns(self) -> bool:
-        """Whether its columns are compiled, and hold what is shown as the scalar reader has it."""
+    def has_compiled_columns(self) -> bool:
+        """Whether there is enough for compiled columns, and they hold all that is shown."""
         ahead = [one.bytes_ahead for one in self.streams]
         if self.live and sum(ahead) < _FEW_BYTES:
             return False
         format, request = self.selection.format, self.selection.request
         name = self.streams[0].name
         return (
-            format.plain_text
-            and not request.nested
-            and request.mode != "dropmalformed"
+            not request.nested
             and self.selection.shown_body is None
             and self.selection.opener is None
             and storable(name) == name

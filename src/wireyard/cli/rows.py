@@ -1,8 +1,8 @@
 """The rows of a stream as plain values, exactly as the scalar reader has them.
 
 The compiled columns find the rows, decide conditions and judge packets; the values come from the
-scalar reader. Columns would be twice as fast to turn into text, but they hold text that every
-engine takes: lone surrogates and the type of a float do not survive that.
+scalar reader. Tables for people are made of them, and the lines of JSON Lines of few packets, of
+packets with those inside them, and of opened payloads; all other lines come from columns (`lines`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from wireyard.schema import CAPTURED, as_numbers
 from wireyard.streams.blocks import Block, DirectedStream
 from wireyard.streams.framer import MALFORMED, OK
 
-__all__ = ["packet_of_row", "read_rows"]
+__all__ = ["read_rows"]
 
 _PLACE = ("source", "stream", *(column.name for column in CAPTURED))
 
@@ -40,7 +40,7 @@ def read_rows(reading: OpenInput, opened: DirectedStream) -> Iterator[Row]:
     for block, batch in read_blocks(reading, opened, plan):
         rows = np.searchsorted(block.offsets, as_numbers(batch["offset"])).tolist()
         for number, place in zip(rows, batch.to_pylist(), strict=True):
-            row = {**common, **place, **packet_of_row(block, number, place, selection)}
+            row = {**common, **place, **_packet_of_row(block, number, place, selection)}
             if selection.opener is not None:
                 row |= selection.opener.open(row)
             yield _open_body(row, selection, faults)
@@ -49,7 +49,7 @@ def read_rows(reading: OpenInput, opened: DirectedStream) -> Iterator[Row]:
                 yield from _nested(row, block.view(number), context, selection)
 
 
-def packet_of_row(block: Block, number: int, place: Row, selection: Selection) -> Row:
+def _packet_of_row(block: Block, number: int, place: Row, selection: Selection) -> Row:
     """Return what the packet of a row says; nothing of what is no packet."""
     format = selection.format
     if place["status"] not in (OK, MALFORMED):

@@ -65,6 +65,8 @@ class BlockReader:
         """Whether what was read last has rows that are no well-formed packets."""
         self.parts: Sequence[Part] = ()
         """What was read last, with only the rows that the plan's conditions hold for."""
+        self.scalar_rows: dict[int, Row] = {}
+        """The rows of what was read last that the scalar reader gave, by place, in order."""
         self._repeated = Repeated()
         names = {column.name for column in plan.columns}
         self._of_streams = [name for name in _OF_STREAMS if name in names]
@@ -95,7 +97,7 @@ class BlockReader:
 
     def let_go(self) -> None:
         """Let go of what was read last."""
-        self.parts = ()
+        self.parts, self.scalar_rows = (), {}
         if self._condition_reader is not None:
             self._condition_reader.let_go()
 
@@ -119,7 +121,7 @@ class BlockReader:
         """
         if self._condition_reader is not None:
             parts = self._wanted(self._condition_reader, parts)
-        self.parts = parts
+        self.parts, self.scalar_rows = parts, {}
         block = join_blocks([each for _, each in parts])
         bad = {row: frame.error for row, frame in block.odd.items()}
         batches = self._decoded(block, bad)
@@ -136,6 +138,10 @@ class BlockReader:
             return batches
         good = np.ones(len(block.offsets), np.bool_)
         good[list(bad)] = False
+        places = np.cumsum(good) - 1
+        self.scalar_rows = {
+            int(places[row]): values for row, values in self.scalar_rows.items() if row not in bad
+        }
         table = pa.Table.from_batches(batches).filter(as_array(good))
         left: list[pa.RecordBatch] = table.to_batches()
         return left
@@ -242,8 +248,8 @@ class BlockReader:
 
     def _scalar(self, block: Block, rows: Ints, bad: _Bad) -> pa.RecordBatch:
         """Return rows that are read one by one, and note which are bad."""
-        values = [self._scalar_row(block, row, bad) for row in rows.tolist()]
-        return rows_to_batch(self._own, values)
+        self.scalar_rows = {row: self._scalar_row(block, row, bad) for row in rows.tolist()}
+        return rows_to_batch(self._own, list(self.scalar_rows.values()))
 
     def _scalar_row(self, block: Block, row: int, bad: _Bad) -> Row:
         """Return what a row says for itself; of what is no packet that is where it is, and why."""

@@ -14,10 +14,14 @@ from typing import Final
 import numpy as np
 
 from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece
+from wireyard.decimals import put_repr
 from wireyard.memory import Bytes, copy_bytes, copy_text, load_u8, put_i64, store_word
 
 __all__ = [
     "BARE",
+    "BRACE",
+    "BRACKET",
+    "DOUBLE",
     "ESCAPED_BYTES",
     "PAIR",
     "TEXT_VALUE",
@@ -25,9 +29,9 @@ __all__ = [
     "put_flags",
     "put_hex",
     "put_lists",
-    "put_named",
     "put_numbers",
     "put_texts",
+    "put_typed",
 ]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -39,12 +43,18 @@ _SHORTS: Final = array("int32", readonly=True)
 _READ_INTS: Final = array("int64", readonly=True)
 ESCAPED_BYTES: Final = 6
 """Of the longest escape, ``\\u0000``."""
-TEXT_VALUE, BARE, PAIR = range(3)
-"""How a value that columns have as text stands in JSON: quoted, as it is, or as an array of texts
-that is JSON already."""
+BRACKET, BRACE = 0x5B, 0x7B
+"""What lists and maps begin with; what they end with is the second character after it."""
+TEXT_VALUE, BARE, PAIR, DOUBLE = range(4)
+"""How a value that columns have as text stands in JSON: quoted, as it is, as an array of texts
+that is JSON already, or as the double that it is."""
 _NULL: Final = int.from_bytes(b"null\0\0\0\0", "little")
 _TRUE: Final = int.from_bytes(b"true\0\0\0\0", "little")
 _FALSE: Final = int.from_bytes(b"false\0\0\0", "little")
+_NAN: Final = int.from_bytes(b'NaN"', "little")
+_INFINITY: Final = int.from_bytes(b"Infinity", "little")
+_INFINITE: Final = 0x7FF << 52
+_FRACTION: Final = (1 << 52) - 1
 _UNICODE: Final = int.from_bytes(b"\\u00\0\0\0\0", "little")
 _UNICODE_20: Final = int.from_bytes(b"\\u202\0\0\0", "little")
 _SHORT: Final = {0x08: 0x62, 0x09: 0x74, 0x0A: 0x6E, 0x0C: 0x66, 0x0D: 0x72}
@@ -222,11 +232,38 @@ def put_flags(values: Bytes, valid: Bytes, out: Bytes, at: int, ends: Ints) -> i
     return at
 
 
-@kernel(I64(_SHORTS, READ, READ, READ, TEXT, I64, _INTS))
-def put_named(
-    offsets: Shorts, data: Bytes, valid: Bytes, shapes: Bytes, out: Bytes, at: int, ends: Ints
+@piece
+def put_double(out: Bytes, at: int, bits: int) -> int:
+    """Write a double; in quotes if JSON has no number for it."""
+    if bits & _INFINITE != _INFINITE:
+        return put_repr(out, at, bits)
+    store_word(out, at, 0x22)
+    at += 1
+    if bits & _FRACTION:
+        store_word(out, at, _NAN)
+        return at + 4
+    store_word(out, at, 0x2D)
+    at += bits < 0
+    store_word(out, at, _INFINITY)
+    store_word(out, at + 8, 0x22)
+    return at + 9
+
+
+@kernel(I64(_SHORTS, READ, READ, READ, _READ_INTS, TEXT, I64, _INTS))
+def put_typed(
+    offsets: Shorts,
+    data: Bytes,
+    valid: Bytes,
+    shapes: Bytes,
+    doubles: Ints,
+    out: Bytes,
+    at: int,
+    ends: Ints,
 ) -> int:
-    """Write values that columns have as text, each in its shape: `TEXT_VALUE`, `BARE` or `PAIR`."""
+    """Write values that columns have as text, each in its shape: one of those from `TEXT_VALUE` on.
+
+    Shapes: doubles (r), the bits of those with the shape `DOUBLE`; nothing if there is none.
+    """
     for row in range(len(valid)):
         ends[row] = at
         start, stop = offsets[row], offsets[row + 1]
@@ -237,17 +274,26 @@ def put_named(
         elif shapes[row] == BARE:
             copy_bytes(out, at, data, start, stop - start)
             at += stop - start
+        elif shapes[row] == DOUBLE:
+            at = put_double(out, at, doubles[row])
         else:
             at = put_pair(out, at, data, start, stop)
     ends[len(valid)] = at
     return at
 
 
-@kernel(I64(_SHORTS, READ, READ, _READ_INTS, TEXT, I64, _INTS))
+@kernel(I64(I64, _SHORTS, READ, READ, _READ_INTS, TEXT, I64, _INTS))
 def put_lists(
-    offsets: Shorts, valid: Bytes, entries: Bytes, bounds: Ints, out: Bytes, at: int, ends: Ints
+    opening: int,
+    offsets: Shorts,
+    valid: Bytes,
+    entries: Bytes,
+    bounds: Ints,
+    out: Bytes,
+    at: int,
+    ends: Ints,
 ) -> int:
-    """Write a column of lists.
+    """Write a column of lists or maps, in brackets or braces: the one that is `opening`.
 
     Shapes: offsets (r + 1), where in `bounds` the entries of each list begin; bounds (e + 1), where
     in `entries` the cell of each begins.
@@ -255,7 +301,7 @@ def put_lists(
     for row in range(len(valid)):
         ends[row] = at
         if valid[row]:
-            store_word(out, at, 0x5B)
+            store_word(out, at, opening)
             at += 1
             first, last = offsets[row], offsets[row + 1]
             for entry in range(first, last):
@@ -264,7 +310,7 @@ def put_lists(
                 store_word(out, at + size, 0x2C)
                 at += size + 1
             at -= last > first
-            store_word(out, at, 0x5D)
+            store_word(out, at, opening + 2)
             at += 1
         else:
             at = put_null(out, at)
