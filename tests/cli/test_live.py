@@ -83,7 +83,9 @@ class Reader:
         status = self.process.wait(PATIENCE_S)
         assert self.process.stderr is not None
         notes = self.process.stderr.read().decode().splitlines(keepends=True)
-        return status, "".join(note for note in notes if "compiling kernels" not in note)
+        return status, "".join(
+            note for note in notes if not note.startswith("wireyard: compiling ")
+        )
 
 
 @contextmanager
