@@ -44,6 +44,8 @@ EXCHANGE: Final = "exchange"
 _FRAME_FILES: Final = f"{EXCHANGE}/frame_files.pickle"
 _FOOTER_BYTES: Final = 8
 _OFFSET_BYTES: Final = 8
+_BUFFER_BYTES: Final = 1 << 18
+"""A part may be a few kilobytes in a hundred columns, each of which would be written by itself."""
 _OPTIONS: Final = pa.ipc.IpcWriteOptions(unify_dictionaries=True)
 
 
@@ -55,7 +57,7 @@ def write_parts(folder: str, parts: Iterable[Sequence[pa.Table]]) -> str:
     path = f"{folder}/{EXCHANGE}/{uuid4().hex}.arrow"
     system, inner = filesystem(path)
     places: list[list[int]] = []
-    with writing(path), system.open_output_stream(inner) as file:
+    with writing(path), system.open_output_stream(inner, buffer_size=_BUFFER_BYTES) as file:
         for tables in parts:
             places.append([])
             for table in tables:

@@ -572,20 +572,22 @@ def _deliver(
     number, known = task
     topics, clients = load(known)
     streams, _ = _streams(shared.streams)
-    tables = read_part((path for path, _ in files), number)
-    parts = (
-        [_renumbered(table.cast(kind), first) for table, kind in zip(both, _PUBLISHED, strict=True)]
-        for both, (_, first) in zip(tables, files, strict=True)
+    paths, firsts = zip(*files, strict=True)
+    both = zip(*read_part(paths, number), strict=True)
+    sent, delivered = (
+        _joined(tables, schema, firsts) for tables, schema in zip(both, _PUBLISHED, strict=True)
     )
-    sent, delivered = map(pa.concat_tables, zip(*parts, strict=True))
     found = deliver(sent, delivered, topics, clients, streams)
     yield from _write_facts(_all(found.tables), shared.staging)
     yield from dropped_rows(found.dropped)
     yield note_file(_NOTES, dump(shared.staging, found.records))
 
 
-def _renumbered(table: pa.Table, first: int) -> pa.Table:
-    """Return a table whose clients have the numbers that they have among all."""
+def _joined(tables: Sequence[pa.Table], schema: pa.Schema, firsts: Sequence[int]) -> pa.Table:
+    """Return tables as one, whose clients have the numbers that they have among all."""
+    table = pa.concat_tables(tables, promote_options="permissive").cast(schema)
     place = table.schema.get_field_index("client")
-    numbers = pa.array(table["client"].to_numpy() + first, pa.int32())
-    return table.set_column(place, "client", numbers)
+    first = np.repeat(firsts, [each.num_rows for each in tables])
+    return table.set_column(
+        place, "client", pa.array(table["client"].to_numpy() + first, pa.int32())
+    )
