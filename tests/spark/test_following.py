@@ -9,16 +9,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from random import Random
 from threading import Event, Thread
 from typing import Self
 
 import pytest
+from click.testing import CliRunner
 
 from tests.spark import lakes
+from tests.spark.forked import ForkedCommand, forked
 from tests.spark.lakes import Silent, nothing_left
+from wireyard.cli import main
 from wireyard.cli.follow import progress_text
 from wireyard.errors import SourceError
 from wireyard.lake import read_lake
@@ -34,31 +37,49 @@ KILLS = int(os.environ.get("WIREYARD_STREAM_KILLS", "3"))
 """How often the process is killed; in the suite a few times."""
 _WAIT_S = 120
 PAYLOAD = ["--payload", "shop/#=json"]
+Command = subprocess.Popen[str] | ForkedCommand
+
+
+def words(folder: Path, lake: Path, *how: str) -> list[str]:
+    """Return the words of the command that follows a folder."""
+    return ["run", str(folder), "--follow", "--lake", str(lake), "-q", *PAYLOAD, *how]
+
+
+def following(folder: Path, lake: Path, *how: str) -> AbstractContextManager[ForkedCommand]:
+    """Have a process follow a folder; it is killed at the end if it still runs."""
+    return forked(words(folder, lake, *how), lake.with_name("errors"))
 
 
 @contextmanager
-def following(folder: Path, lake: Path, *how: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Have a process follow a folder; it is killed at the end if it still runs."""
-    words = ["run", str(folder), "--follow", "--lake", str(lake), "-q", *PAYLOAD, *how]
-    command = [sys.executable, "-m", "wireyard", *words]
-    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+def started(folder: Path, lake: Path, *how: str) -> Iterator[subprocess.Popen[str]]:
+    """Have a process follow a folder that has loaded everything itself."""
+    command = [sys.executable, "-m", "wireyard", *words(folder, lake, *how)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
         finally:
             process.kill()
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
+def errors_of(process: Command) -> str:
+    """Return what a process has written to standard error, when it has ended."""
+    if isinstance(process, ForkedCommand):
+        return process.error_text
+    assert process.stderr is not None
+    return process.stderr.read()
+
+
+def stop(process: Command) -> None:
     """Press Ctrl-C, and see that the process ends well."""
     process.send_signal(signal.SIGINT)
-    assert process.wait(_WAIT_S) == 0, process.stderr and process.stderr.read()
+    assert process.wait(_WAIT_S) == 0, errors_of(process)
 
 
-def until(there: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+def until(there: Callable[[], bool], process: Command) -> None:
     """Wait until something is so, while a process runs."""
     end = time.monotonic() + _WAIT_S
     while not there():
-        assert process.poll() is None, process.stderr and process.stderr.read()
+        assert process.poll() is None, errors_of(process)
         assert time.monotonic() < end
         time.sleep(0.05)
 
@@ -85,7 +106,7 @@ def test_files_that_come(tmp_path: Path) -> None:
     folder, lake = tmp_path / "in", tmp_path / "lake"
     folder.mkdir()
     sources = sorted((EXAMPLES / "traffic").glob("*-c2b.jmq"))
-    with following(folder, lake) as process:
+    with started(folder, lake) as process:
         for source in sources[:3]:
             shutil.copy(source, folder)
         until(lambda: held(lake) == 3, process)
@@ -107,12 +128,12 @@ def test_ctrl_c_while_spark_runs_commits_what_there_is(tmp_path: Path) -> None:
     folder, lake = tmp_path / "in", tmp_path / "lake"
     folder.mkdir()
     shutil.copy(EXAMPLES / "traffic" / "shop-c2b.jmq", folder)
-    with following(folder, lake, "--master", "local[2]") as process:
+    with started(folder, lake, "--master", "local[2]") as process:
         # Files with the rows of tasks: Spark is at it.
         until(lambda: any(lake.glob("_wireyard/data/*/done/0*")) or held(lake) > 0, process)
         shutil.copy(EXAMPLES / "traffic" / "stock-1-c2b.mqtt", folder)
         stop(process)
-        assert process.stderr is not None and process.stderr.read() == b""
+        assert errors_of(process) == ""
     assert held(lake) == 2
     assert_as_one_run(folder, lake)
     nothing_left(lake)
@@ -360,13 +381,12 @@ def test_states_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "wait" not in heard.lines[-1] and "behind its files" in heard.lines[-1]
 
 
-@pytest.mark.parametrize("words", [["--rotated", "--by-content"], ["--lake"]])
-def test_what_cannot_be_followed(words: list[str], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "wireyard", "run", "--follow"]
-    given = [*words, "x", "--lake", "y"] if "--rotated" in words else ["none", "--lake", "y"]
-    found = subprocess.run(
-        [*command, *given], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert found.returncode in (2, 3)
+@pytest.mark.parametrize("given", [["--rotated", "--by-content", "x"], ["none"]])
+def test_what_cannot_be_followed(
+    given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = ["run", "--follow", *given, "--lake", "y"]
+    found = CliRunner().invoke(main, line, catch_exceptions=False, prog_name="wireyard")
+    assert found.exit_code in (2, 3)
     assert len(found.stderr.splitlines()) == 1
-    assert "Traceback" not in found.stderr
