@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 import fsspec
 import pyarrow as pa
@@ -97,10 +97,26 @@ def assert_exact(segments: list[Segment], starts: list[int], size: int) -> None:
     assert at == size
 
 
+class NoThreads:
+    """A pool that runs in the thread that calls it: starting one costs more than a short walk."""
+
+    def __init__(self, threads: int) -> None:
+        assert threads == 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    map = staticmethod(map)
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 def test_every_split_size_gives_the_sequential_rows(
-    name: str, compiled: bool, tmp_path: Path
+    name: str, compiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(split, "ThreadPoolExecutor", NoThreads)
     data = corpus(name)
     path = tmp_path / "stream.jmq"
     path.write_bytes(data)
