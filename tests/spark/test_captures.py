@@ -90,7 +90,7 @@ def sorted_rows(rows: pa.Table) -> pa.Table:
     return rows.drop_columns(["source"]).sort_by(KEYS).combine_chunks()
 
 
-@pytest.mark.parametrize("tasks", [1, 2, 7, 64])
+@pytest.mark.parametrize("tasks", [1, 2, 7, 24])
 def test_the_same_rows_for_any_number_of_tasks(
     spark: SparkSession, capture: Path, tasks: int
 ) -> None:
@@ -259,7 +259,7 @@ def test_what_keys_open_is_the_same_for_any_number_of_tasks(
     assert loaded.toArrow().sort_by(KEYS).to_pylist() == wanted.to_pylist()
 
 
-@pytest.mark.parametrize("tasks", [1, 2, 7, 64])
+@pytest.mark.parametrize("tasks", [1, 2, 7, 24])
 def test_segments_for_any_number_of_tasks(spark: SparkSession, capture: Path, tasks: int) -> None:
     expected = wireyard.segments(capture).read_all()
     split = -(-capture.stat().st_size // tasks)

@@ -134,7 +134,7 @@ def traffic() -> list[Sent]:
     return sorted(sent, key=lambda one: one.at_s)
 
 
-@pytest.mark.parametrize("tasks", [1, 2, 7, 64])
+@pytest.mark.parametrize("tasks", [1, 2, 7, 24])
 def test_the_same_messages_for_any_number_of_tasks(
     tmp_path: Path, spark: SparkSession, tasks: int
 ) -> None:
