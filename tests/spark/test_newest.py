@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,26 @@ from wireyard.spark.lake import Lake
 
 CAPTURE = Path(__file__).resolve().parents[2] / "examples" / "traffic.pcap"
 PARTS = 9
+OneRun = Callable[[int], Path]
+"""Returns the lake of one run over so many first parts of the example."""
 COLUMNS = "message_key", "consumer_client_id", "verdict", "delivered_frame"
+
+
+@pytest.fixture(scope="module")
+def one_run(tmp_path_factory: pytest.TempPathFactory) -> OneRun:
+    """Return what gives those lakes, each of which is filled once."""
+    folder = tmp_path_factory.mktemp("whole")
+    data = CAPTURE.read_bytes()
+    frames = records(data)
+
+    @cache
+    def lake_of(parts: int) -> Path:
+        path, lake = folder / "begins.pcap", folder / f"lake-{parts}"
+        path.write_bytes(data[:HEADER_BYTES] + b"".join(frames[: len(frames) * parts // PARTS]))
+        lakes.run(lake, None, path, few_bytes=FEW_BYTES)
+        return lake
+
+    return lake_of
 
 
 @pytest.fixture(autouse=True)
@@ -76,10 +96,10 @@ def rows_of_hops(lake: Path) -> list[tuple[str, ...]]:
     return lakes.rows(lake, "hops", "message_key", "hop", "kind", "took_ns", "frame")
 
 
-def test_another_process_goes_on_with_the_newest(tmp_path: Path) -> None:
+def test_another_process_goes_on_with_the_newest(tmp_path: Path, one_run: OneRun) -> None:
     data = CAPTURE.read_bytes()
     frames = records(data)
-    path, root, whole = tmp_path / "in" / "grows.pcap", tmp_path / "lake", tmp_path / "whole"
+    path, root = tmp_path / "in" / "grows.pcap", tmp_path / "lake"
     path.parent.mkdir()
     name, positions, counts = str(path), list[int](), list[int]()
     # The first commit has no state that says how long it takes to make all facts.
@@ -95,8 +115,7 @@ def test_another_process_goes_on_with_the_newest(tmp_path: Path) -> None:
                 assert growth.look(name, [name])
                 growth.commit({name: growth.unread_bytes(name)}, ())
                 positions.append(growth._inputs[name].facts_position)
-                shutil.rmtree(whole, ignore_errors=True)
-                lakes.run(whole, None, path, few_bytes=FEW_BYTES)
+                whole = one_run(part + 1)
                 counts.append(judge_mqtt(root, whole) + judge_jms(root, whole))
             growth.close()
     assert len({*positions}) == 1
@@ -106,10 +125,12 @@ def test_another_process_goes_on_with_the_newest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("partition_by", [None, "day"])
-def test_messages_are_there_before_all_facts_are(tmp_path: Path, partition_by: str | None) -> None:
+def test_messages_are_there_before_all_facts_are(
+    tmp_path: Path, partition_by: str | None, one_run: OneRun
+) -> None:
     data = CAPTURE.read_bytes()
     frames = records(data)
-    folder, root, whole = tmp_path / "in", tmp_path / "lake", tmp_path / "whole"
+    folder, root = tmp_path / "in", tmp_path / "lake"
     folder.mkdir()
     path = folder / "grows.pcap"
     path.write_bytes(data[:HEADER_BYTES])
@@ -126,8 +147,7 @@ def test_messages_are_there_before_all_facts_are(tmp_path: Path, partition_by: s
                 assert growth.begin(list_inputs([name]).inputs[0])
             growth.commit({name: growth.unread_bytes(name)}, ())
             times.add(growth._inputs[name].facts_at_s)
-            shutil.rmtree(whole, ignore_errors=True)
-            lakes.run(whole, None, path, few_bytes=FEW_BYTES)
+            whole = one_run(part + 1)
             counts.append(judge_mqtt(root, whole) + judge_jms(root, whole))
         growth.commit({name: 0}, {name})
         growth.close()
