@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.formats.mqtt import make as mqtt
 from tests.make import item, items, packet
-from wireyard.answers import Tables, open_tables
+from wireyard.answers import Tables, open_tables, reading
 from wireyard.errors import SourceError, UsageError
 from wireyard.spark.lake import Change, Lake
+from wireyard.streams.plan import Plan
+from wireyard.streams.scan import scan_streams
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CAPTURE = EXAMPLES / "traffic.pcap"
@@ -44,6 +50,26 @@ def test_a_capture_gives_the_tables_of_a_lake() -> None:
         ).to_pylist()[0]
         assert balance["read"] == balance["rows"] > 0
         assert tables.notes == []
+
+
+def test_inputs_are_read_by_as_many_threads_as_any_scan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def scan(streams: Iterable[tuple[Any, Plan]], threads: int) -> Iterator[pa.RecordBatch]:
+        wanted = list(streams)
+        asked.append((wanted[0][1].format.name, threads))
+        return scan_streams(wanted, threads)
+
+    monkeypatch.setattr(reading, "scan_streams", scan)
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    bare = tmp_path / "bare.mqtt"
+    bare.write_bytes(mqtt.connect(4) + mqtt.publish(4))
+    inputs = CAPTURE, bare, EXAMPLES / "traffic" / "shop-c2b.jmq"
+    with open_tables([str(path) for path in inputs]) as tables:
+        assert count(tables, "files") == 3
+    assert asked == [("jmq", 4), ("mqtt", 4), ("mqtt", 1), ("jmq", 4)]
 
 
 def test_tables_are_made_when_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -463,6 +463,15 @@ def test_every_core_has_as_many_windows(
     assert even_bytes(None) == WINDOW_BYTES
 
 
+@pytest.mark.parametrize(("cores", "threads"), [(None, 1), (1, 1), (2, 2), (8, 8), (64, 8)])
+def test_a_thread_for_each_core_as_long_as_memory_feeds_them(
+    cores: int | None, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    assert scan.thread_count(get_format("jmq"), captured=False) == threads
+    assert scan.thread_count(get_format("mqtt"), captured=True) == threads
+
+
 def test_one_thread_reads_what_its_decoder_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second one would have to wait for frames that are not found while decoding."""
     monkeypatch.setattr(os, "cpu_count", lambda: 4)

@@ -33,12 +33,11 @@ from wireyard.formats.base import Row
 from wireyard.streams.framer import GAP, OK
 from wireyard.streams.plan import make_plan
 from wireyard.streams.redaction import Redactor
-from wireyard.streams.scan import scan_streams
+from wireyard.streams.scan import scan_streams, thread_count
 from wireyard.streams.source import open_source, reading
 
 __all__ = ["Reading", "read_inputs"]
 
-_MOST_THREADS: Final = 8
 _SNIFFED_BYTES: Final = 1 << 12
 _HIDDEN: Final = (".", "_")
 
@@ -154,7 +153,7 @@ def _read_input(opened: Input, source: str, spool: Spool, found: Reading) -> Non
         found.files += file_rows(opened.name, opened.spans)
     streams = {one.opened.stream: one for one in opened.streams}
     for _, some in groupby(sorted(opened.readables, key=_format_name), key=_format_name):
-        _read_streams(list(some), streams, source, spool, found)
+        _read_streams(list(some), opened, streams, source, spool, found)
     for name, one in streams.items():
         _describe(one, found.streams.setdefault((one.opened.name, name), _nothing()))
     if any(isinstance(one.opened, StoreStream) for one in streams.values()) or not streams:
@@ -167,15 +166,17 @@ def _format_name(one: Readable) -> str:
 
 def _read_streams(
     readables: Sequence[Readable],
+    opened: Input,
     streams: dict[str, Readable],
     source: str,
     spool: Spool,
     found: Reading,
 ) -> None:
-    """Read streams of one format, of any dialects."""
+    """Read streams of one format, of any dialects, that an input has."""
     plans = {one.format.label: make_plan(one.format, captured=True) for one in readables}
-    table, redactor = f"packets_{readables[0].format.name}", Redactor(readables[0].format)
-    threads = min(os.cpu_count() or 1, _MOST_THREADS)
+    format = readables[0].format
+    table, redactor = f"packets_{format.name}", Redactor(format)
+    threads = thread_count(format, captured=opened.captured)
     wanted = ((one.opened, plans[one.format.label]) for one in readables)
     for batch in scan_streams(wanted, threads):
         shown, secret = redactor.redact(batch)
