@@ -232,6 +232,10 @@ class Network:
         return frozenset((connection.caller.place, connection.place)) not in self.cut
 
     def _can_move(self, connection: Connection) -> bool:
+        # Most wait for nothing: that is seen before what may move them is looked at.
+        waits = connection.forth or connection.back or connection.owner is None
+        if not (waits or connection.lost_at_caller or connection.lost_at_owner):
+            return False
         return next(self._moves(connection), None) is not None
 
     def _moves(self, connection: Connection) -> Iterator[Callable[[Connection], None]]:
