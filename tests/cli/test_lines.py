@@ -110,6 +110,15 @@ def test_maps_are_those_of_rows() -> None:
     assert password not in written and password in lines_of(data, "--secrets")
 
 
+def test_what_is_escaped_is_escaped_wherever_it_stands() -> None:
+    """DEL too, though it is ASCII."""
+    odd = [chr(code) for code in (*range(1, 0x24), 0x5B, 0x5C, 0x5D, *range(0x7D, 0xA2), 0x2028)]
+    texts = ("x" * place + one + "y" * (17 - place) for one in odd for place in range(18))
+    parts = [packet(items=items(item(1, text)), body=text.encode()) for text in texts]
+    written = lines_of(b"".join(parts), "--columns", "destination,body")
+    assert written.count(b"\\") == 18 * (0x1F + 1 + 2 + 0x21 + 1)
+
+
 def test_a_stream_that_the_scalar_reader_gives_alone_is_that_of_rows() -> None:
     """All packets have an object, so no line comes from columns."""
     lines_of(packet(properties=section(*ALL_TYPES)) * 300)

@@ -52,7 +52,9 @@ def json_line(row: Row, columns: Sequence[Column]) -> bytes:
 def json_text(value: Any) -> str:
     """Return a value of plain JSON as text on one line that moves no cursor."""
     text = _JSON.encode(value)
-    return text if text.isascii() else _UNSAFE.sub(lambda at: f"\\u{ord(at[0]):04x}", text)
+    if text.isascii() and "\x7f" not in text:
+        return text
+    return _UNSAFE.sub(lambda at: f"\\u{ord(at[0]):04x}", text)
 
 
 class JsonArray:
