@@ -66,7 +66,8 @@ def write_lines(reading: OpenInput, file: IO[bytes]) -> None:
     """
     selection = reading.selection
     redactor = Redactor(selection.format)
-    for reader, batch in read_parts(reading, selection.column_plan):
+    apart = not selection.format.plain_text
+    for reader, batch in read_parts(reading, selection.column_plan, apart=apart):
         shown = redactor.redact(batch)[0] if selection.redacts else batch
         for piece in _lines(reader, shown, selection):
             file.write(piece)

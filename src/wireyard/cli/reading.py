@@ -104,10 +104,13 @@ def read_blocks(
     yield from _read_stream(reading, opened, _reader(reading, plan, opened.bytes_ahead))
 
 
-def read_parts(reading: OpenInput, plan: Plan) -> Iterator[tuple[BlockReader, pa.RecordBatch]]:
+def read_parts(
+    reading: OpenInput, plan: Plan, *, apart: bool = False
+) -> Iterator[tuple[BlockReader, pa.RecordBatch]]:
     """Yield the rows that are wanted of all streams, those of small ones together.
 
-    Each batch comes with its reader, which has the blocks of its rows.
+    Each batch comes with its reader, which has the rows that the scalar reader gave; `apart` is
+    that of the reader.
 
     Raises
     ------
@@ -116,14 +119,14 @@ def read_parts(reading: OpenInput, plan: Plan) -> Iterator[tuple[BlockReader, pa
     """
     if reading.budget.limited:  # faults count up to the last row, which is in one block
         for opened in reading.wanted_streams():
-            reader = _reader(reading, plan, opened.bytes_ahead)
+            reader = _reader(reading, plan, opened.bytes_ahead, apart=apart)
             for _, batch in _read_stream(reading, opened, reader):
                 yield reader, batch
         return
     for together, _ in bundles((opened, plan) for opened in reading.streams):
         # What is ahead of a stream that grows is its own.
         size = (sum if reading.live else max)(opened.bytes_ahead for opened in together)
-        reader = _reader(reading, plan, size)
+        reader = _reader(reading, plan, size, apart=apart)
         parts = (part for opened in together for part in _parts(reading, opened, reader))
         if len(together) == 1 and not isinstance(together[0], StreamBundle):
             yield from ((reader, _wanted(reading, reader, [part])) for part in parts)
@@ -132,13 +135,13 @@ def read_parts(reading: OpenInput, plan: Plan) -> Iterator[tuple[BlockReader, pa
                 yield reader, _wanted(reading, reader, list(some))
 
 
-def _reader(reading: OpenInput, plan: Plan, size: int) -> BlockReader:
+def _reader(reading: OpenInput, plan: Plan, size: int, *, apart: bool = False) -> BlockReader:
     """Return a reader of streams of about a size, one that was used before if it fits."""
     fast = load_fast_path(plan.format, size)
     for reader in reading.readers:
         if reader.fits(plan, fast):
             return reader
-    reader = BlockReader(plan, fast)
+    reader = BlockReader(plan, fast, apart=apart)
     reading.readers.append(reader)
     return reader
 

@@ -46,6 +46,8 @@ _TIMES = ("captured_ns", "frame")
 _NO_ROWS: Ints = np.empty(0, np.int64)
 _OF_STREAMS = ("source", "stream")
 """The common columns that say of which stream a row is."""
+_OF_ALL = tuple(column.name for column in COMMON if column.name not in _OF_STREAMS)
+"""The common columns that say where a row is, and whether it is a packet."""
 
 
 class BlockReader:
@@ -57,10 +59,13 @@ class BlockReader:
         What is wanted.
     fast
         The module of the format's compiled columns, None to read every packet one by one.
+    apart
+        Whether the caller takes the rows of `scalar_rows` from there: columns have nothing of them
+        then but what rows of every format have.
     """
 
-    def __init__(self, plan: Plan, fast: Any) -> None:
-        self.plan, self.fast = plan, fast
+    def __init__(self, plan: Plan, fast: Any, *, apart: bool = False) -> None:
+        self.plan, self.fast, self._apart = plan, fast, apart
         self.found_bad = False
         """Whether what was read last has rows that are no well-formed packets."""
         self.parts: Sequence[Part] = ()
@@ -249,7 +254,10 @@ class BlockReader:
     def _scalar(self, block: Block, rows: Ints, bad: _Bad) -> pa.RecordBatch:
         """Return rows that are read one by one, and note which are bad."""
         self.scalar_rows = {row: self._scalar_row(block, row, bad) for row in rows.tolist()}
-        return rows_to_batch(self._own, list(self.scalar_rows.values()))
+        values = list(self.scalar_rows.values())
+        if self._apart:
+            values = [{name: one[name] for name in _OF_ALL} for one in values]
+        return rows_to_batch(self._own, values)
 
     def _scalar_row(self, block: Block, row: int, bad: _Bad) -> Row:
         """Return what a row says for itself; of what is no packet that is where it is, and why."""
