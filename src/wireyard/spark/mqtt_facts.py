@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from heapq import heapreplace
-from itertools import accumulate, chain, islice
+from itertools import accumulate, chain
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -74,10 +74,8 @@ FEW: Final = 1 << 18
 """Packets that need no tasks: to start Spark for some takes longer than to go through them."""
 _THREADS: Final = 8
 """That read footers: what is waited for is mostly a store's answer."""
-_HELD_BATCHES: Final = 16
+_HELD_BATCHES: Final = 8
 """Of a file that is split, what is held before it is written: about 150 bytes a packet."""
-_HELD_SLICES: Final = 2
-"""Of the messages of clients, what is held before it is written."""
 _FORMAT: Final = "mqtt"
 _TABLE: Final = "packets_mqtt"
 SHOWN: Final = ("source", "stream", "opened", "begun", "ended", "ended_frame", "ended_ns")
@@ -474,8 +472,7 @@ def _track(number: int, shared: _Shared, files: Sequence[str]) -> Iterator[Mappi
     found, messages = track(parts, streams, shared.secret)
     parts.clear()
     message_files, mark_files = [], []
-    while held := list(islice(messages, _HELD_SLICES)):
-        sent, delivered = map(pa.concat_tables, zip(*held, strict=True))
+    for sent, delivered in messages:
         by_topic = _by_topic(narrowed(sent), narrowed(delivered), shared)
         message_files.append(write_parts(shared.staging, by_topic))
         marked = marks_of(sent, found.clients, (), found.connections)

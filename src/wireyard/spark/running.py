@@ -16,7 +16,7 @@ import pyarrow as pa
 from wireyard.spark.exchange import dump_each, load_one
 from wireyard.spark.executors import check_executors, check_reach, is_elsewhere
 from wireyard.spark.lake import Lake
-from wireyard.spark.workers import begin_stage, load_columns, settle
+from wireyard.spark.workers import begin_task, load_columns, settle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,7 +99,7 @@ def _run_numbered(
     """Run the tasks whose numbers are in a column `id`. For `mapInArrow`."""
     load_columns()
     settle()
-    begin_stage(places)
     for batch in batches:
         for number in batch["id"].to_pylist():
+            begin_task()
             yield from work(load_one(places, number))

@@ -5,16 +5,20 @@ from __future__ import annotations
 import ctypes
 import gc
 from contextlib import suppress
-from functools import cache, lru_cache
+from functools import cache
 from importlib import import_module
+from mmap import PAGESIZE
+from pathlib import Path
 
 import pyarrow as pa
 
-__all__ = ["begin_stage", "import_tasks", "load_columns", "load_kernels", "settle"]
+__all__ = ["begin_task", "import_tasks", "load_columns", "load_kernels", "settle"]
 
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # of mallopt, in glibc's malloc.h
 _LARGEST_BLOCK = 32 << 20
 _MOST_KEPT = 64 << 20
+_MOST_OWN = 256 << 20
+"""Memory of its own with which a worker may begin a task, where it can be less."""
 
 
 @cache
@@ -35,16 +39,16 @@ def settle() -> None:
     gc.freeze()
 
 
-@lru_cache(maxsize=1)
-def begin_stage(stage: str) -> None:
-    """Give memory that is free back to the system, before the first task of a stage.
+def begin_task() -> None:
+    """Give memory that is free back to the system, if a worker has much of its own.
 
-    What the tasks of a stage have freed is kept for the next one of it, and would be of no use to
-    those of another.
+    What a task has freed is kept for the next one, where that is not too much for it.
     """
-    pa.default_memory_pool().release_unused()
-    with suppress(AttributeError, OSError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
+    with suppress(AttributeError, OSError):  # another system, or C library
+        _, resident, shared, *_ = Path("/proc/self/statm").read_text().split()
+        if (int(resident) - int(shared)) * PAGESIZE > _MOST_OWN:
+            pa.default_memory_pool().release_unused()
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def import_tasks() -> None:
