@@ -83,9 +83,7 @@ class Reader:
         status = self.process.wait(PATIENCE_S)
         assert self.process.stderr is not None
         notes = self.process.stderr.read().decode().splitlines(keepends=True)
-        return status, "".join(
-            note for note in notes if not note.startswith("wireyard: compiling ")
-        )
+        return status, "".join(note for note in notes if " kernels " not in note)
 
 
 @contextmanager

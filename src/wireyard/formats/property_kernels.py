@@ -371,7 +371,7 @@ def finish(columns: Columns, texts: Texts, buffer: BatchBuffer) -> int:
     texts.used[STOP] = put_texts(texts, buffer)
     count = 0
     for row in range(columns.rejected.shape[0]):
-        count += columns.rejected[row]
+        count += columns.rejected[row] != 0
     return count
 
 
