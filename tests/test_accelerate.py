@@ -221,7 +221,7 @@ def test_a_second_process_finds_the_code_beside_the_package(site: Path) -> None:
     first, second = run(site), run(site)
     assert (first["compiled"], first["origin"]) == (1, "kept")
     assert (second["compiled"], second["origin"]) == (0, "kept")
-    # Only compiling is told.
+    # A line says that code is compiled, none that it was kept.
     assert (len(first["lines"]), second["lines"]) == (1, [])
     assert len(kept(site / "wireyard" / "__pycache__")) == 1
 
