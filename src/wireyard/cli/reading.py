@@ -139,7 +139,7 @@ def _reader(reading: OpenInput, plan: Plan, size: int, *, apart: bool = False) -
     """Return a reader of streams of about a size, one that was used before if it fits."""
     fast = load_fast_path(plan.format, size)
     for reader in reading.readers:
-        if reader.fits(plan, fast):
+        if reader.fits(plan, fast, apart=apart):
             return reader
     reader = BlockReader(plan, fast, apart=apart)
     reading.readers.append(reader)

@@ -92,9 +92,9 @@ class BlockReader:
         self._same = {"format": plan.format.label, "status": OK}
         self._decoder = fast.ColumnDecoder(self._own, plan.validates, self._same) if fast else None
 
-    def fits(self, plan: Plan, fast: Any) -> bool:
+    def fits(self, plan: Plan, fast: Any, *, apart: bool = False) -> bool:
         """Return whether a reader made of these would be no other."""
-        if fast is not self.fast:
+        if fast is not self.fast or apart is not self._apart:
             return False
         # Whether two filters are the same, Arrow does not say.
         filtered = plan.mask is not None or self.plan.mask is not None
