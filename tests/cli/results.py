@@ -10,7 +10,7 @@ from click.testing import Result
 
 from tests.make import item, items, packet, section
 
-__all__ = ["LOGIN", "Run", "one_line", "rows_of"]
+__all__ = ["LOGIN", "Run", "notes_of", "one_line", "rows_of"]
 
 Run = Callable[..., Result]
 
@@ -26,6 +26,12 @@ LOGIN = packet(
 def rows_of(result: Result) -> list[dict[str, Any]]:
     """Return the rows that a command printed as JSON Lines."""
     return [json.loads(line) for line in result.stdout_bytes.splitlines()]
+
+
+def notes_of(errors: str) -> str:
+    """Return what was said on standard error, but not that kernels are compiled, or waited for."""
+    lines = errors.splitlines(keepends=True)
+    return "".join(line for line in lines if " kernels " not in line)
 
 
 def one_line(result: Result) -> str:

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.cli.results import LOGIN
+from tests.cli.results import LOGIN, notes_of
 from tests.formats.mqtt import make as mqtt
 from tests.make import ALL_TYPES, Value, item, items, packet, section, variety
 from tests.mutations import damaged_streams, subject_of
@@ -42,9 +42,7 @@ def lines_of(data: bytes, *options: str) -> bytes:
         for compiled in (True, False):
             with forced(compiled=compiled):
                 done = CliRunner().invoke(main, words, catch_exceptions=False)
-            notes = done.stderr.splitlines()
-            said = [note for note in notes if " kernels " not in note]
-            results.append((done.stdout_bytes, said, done.exit_code))
+            results.append((done.stdout_bytes, notes_of(done.stderr), done.exit_code))
     assert results[0] == results[1]
     return results[0][0]
 

@@ -33,6 +33,7 @@ from tests.captures.make import (
     tcp,
 )
 from tests.captures.test_live import connect, publish
+from tests.cli.results import notes_of
 from tests.make import packet
 from wireyard.captures.following import follow
 
@@ -82,8 +83,7 @@ class Reader:
     def end(self) -> tuple[int, str]:
         status = self.process.wait(PATIENCE_S)
         assert self.process.stderr is not None
-        notes = self.process.stderr.read().decode().splitlines(keepends=True)
-        return status, "".join(note for note in notes if " kernels " not in note)
+        return status, notes_of(self.process.stderr.read().decode())
 
 
 @contextmanager
