@@ -44,11 +44,14 @@ _OF_CONSUMER: Final = "(consumer_client_id = $asked OR consumer = $asked)"
 """Of messages that are traced for a consumer, the deliveries to others do not count."""
 _RANK: Final = f"list_position({list(WORST_FIRST)!r}, verdict)"
 _TRACED: Final = f"""
-WITH wanted AS (
-  SELECT DISTINCT if(protocol = 'jms', '', source) AS home, message_key,
-    coalesce({_OF_CONSUMER}, false) AS of_consumer
+WITH of_consumer AS (
+  SELECT DISTINCT if(protocol = 'jms', '', source) AS home, message_key
   FROM deliveries
-  WHERE $verdict::VARCHAR IS NULL OR verdict = $verdict
+  WHERE {_OF_CONSUMER} AND ($verdict::VARCHAR IS NULL OR verdict = $verdict)
+), of_verdict AS (
+  SELECT DISTINCT if(protocol = 'jms', '', source) AS home, message_key
+  FROM deliveries
+  WHERE verdict = $verdict
 ), traced AS (
   SELECT *, if(protocol = 'jms', '', source) AS home,
     coalesce(
@@ -59,9 +62,9 @@ WITH wanted AS (
   FROM messages
   WHERE to_all AND (
       $verdict::VARCHAR IS NULL
-      OR (home, message_key) IN (SELECT (home, message_key) FROM wanted)
+      OR (home, message_key) IN (SELECT (home, message_key) FROM of_verdict)
     )
-    OR (home, message_key) IN (SELECT (home, message_key) FROM wanted WHERE of_consumer)
+    OR (home, message_key) IN (SELECT (home, message_key) FROM of_consumer)
 ), either AS (
   SELECT d.verdict, d.destination, d.consumer, d.consumer_client_id, d.queue_ns, d.sent_ns,
     d.delivered_frame AS frame, d.source, d.stream, d."offset"
