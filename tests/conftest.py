@@ -6,11 +6,15 @@ import os
 import signal
 import sys
 from collections.abc import Generator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from wireyard.errors import SourceError
+from wireyard.spark.java import archive_options, find_java
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -18,12 +22,10 @@ ROOT = Path(__file__).resolve().parent.parent
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 # A Java of the tests lives for seconds or a few minutes: what its second compiler and its parallel
-# collector cost does not come back. Spark's tests take 40 percent less processor time without. Nor
-# does what it costs to verify the classes of Spark, a sixth of the time until a session is there.
-JAVA_OPTIONS = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-)
+# collector cost does not come back. Spark's tests take 40 percent less processor time without.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+with suppress(SourceError):  # no Java
+    JAVA_OPTIONS += f" {archive_options(find_java())}"
 for name in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS"):
     os.environ.setdefault(name, JAVA_OPTIONS)
 

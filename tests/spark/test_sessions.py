@@ -1,4 +1,4 @@
-"""Sessions: the Java they need, the settings they have, the workers they start."""
+"""Sessions: the settings they have, the workers they start."""
 
 from __future__ import annotations
 
@@ -14,75 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from wireyard.errors import SourceError
 from wireyard.spark import daemon, sessions
-from wireyard.spark.sessions import LOCAL_SETTINGS, SETTINGS, check_java, session
+from wireyard.spark.java import Java
+from wireyard.spark.sessions import LOCAL_SETTINGS, SETTINGS, session
 from wireyard.spark.startup.sitecustomize import files_first
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-# --- Java -----------------------------------------------------------------------------------
-
-
-def java(folder: Path, script: str) -> Path:
-    """Put a Java into a folder; what it does is up to the script."""
-    (folder / "bin").mkdir(parents=True)
-    path = folder / "bin" / "java"
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o755)
-    return path
-
-
-@pytest.mark.parametrize(
-    ("said", "version"),
-    [
-        ('openjdk version "17.0.15" 2025-04-15', "17.0.15"),
-        ('openjdk version "21-ea" 2023-09-19', "21-ea"),
-        ('java version "25" 2025-09-16 LTS', "25"),
-    ],
-)
-def test_java_is_found_and_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, version: str
-) -> None:
-    path = java(tmp_path, f"echo '{said}' >&2")
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert check_java() == f"Java {version} ({path})"
-    monkeypatch.delenv("JAVA_HOME")
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/bin")
-    assert check_java() == f"Java {version} ({path})"
-
-
-@pytest.mark.parametrize(
-    ("script", "message"),
-    [
-        ("echo 'java version \"1.8.0_402\"' >&2", "bin/java is Java 1.8.0_402, Spark needs 17 or"),
-        ("echo 'openjdk version \"11.0.2\"' >&2", "bin/java is Java 11.0.2, Spark needs 17 or"),
-        (
-            "exit 127",
-            "JAVA_HOME is .*, but there is no Java in it that starts; Spark needs Java 17",
-        ),
-    ],
-)
-def test_a_java_that_does_not_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str
-) -> None:
-    java(tmp_path, script)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(SourceError, match=message) as caught:
-        check_java()
-    assert str(caught.value).endswith("apt-get install openjdk-17-jre-headless) or set JAVA_HOME")
-
-
-def test_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
-    with pytest.raises(SourceError, match=r"JAVA_HOME is .*none, but there is no Java"):
-        session()
-    monkeypatch.delenv("JAVA_HOME")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SourceError, match="Spark needs Java 17 or newer and finds none: install"):
-        session()
-
 
 # --- settings -------------------------------------------------------------------------------
 
@@ -119,7 +57,7 @@ def spark_builder(monkeypatch: pytest.MonkeyPatch) -> None:
     from pyspark.sql import SparkSession
 
     monkeypatch.setattr(SparkSession, "builder", Builder())
-    monkeypatch.setattr(sessions, "check_java", lambda: "Java 17")
+    monkeypatch.setattr(sessions, "find_java", lambda: Java("java", "17", ""))
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
 
 

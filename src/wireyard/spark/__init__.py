@@ -9,11 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wireyard.spark.sessions import check_java, session
+    from wireyard.spark.java import check_java
+    from wireyard.spark.sessions import session
     from wireyard.spark.source import register
 
 _HOME_OF = {
-    "check_java": "wireyard.spark.sessions",
+    "check_java": "wireyard.spark.java",
     "register": "wireyard.spark.source",
     "session": "wireyard.spark.sessions",
 }

@@ -1,10 +1,9 @@
-"""A Spark session in which wireyard runs well, and the Java it needs."""
+"""A Spark session in which wireyard runs well."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,19 +14,16 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from wireyard.errors import SourceError
+from wireyard.spark.java import archive_options, find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["check_java", "session"]
+__all__ = ["session"]
 
-OLDEST_JAVA = 17
-"""The oldest Java that Spark 4 starts on."""
 _TASK_ATTEMPTS = 4
 """What a cluster gives a task. A plain ``local[*]`` gives it one: a lost worker ends the job."""
 _DAEMON = "wireyard.spark.daemon"
-_INSTALL = "install one (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
 
 SETTINGS: Mapping[str, str] = {
     # A task costs 22 ms instead of 50: on a socket of the loopback, acknowledgements are late.
@@ -85,7 +81,8 @@ def session(master: str | None = None, app_name: str = "wireyard", **conf: Any) 
         return builder.remote(master).config(map=conf).getOrCreate()
     settings = dict(SETTINGS)
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has started Java
-        check_java()
+        if options := archive_options(find_java()):
+            settings["spark.driver.defaultJavaOptions"] = options
         master = _with_attempts(master or "local[*]")
     if python := conf.get("spark.pyspark.python"):
         os.environ["PYSPARK_PYTHON"] = python  # which is what Spark takes from a Python driver
@@ -97,35 +94,6 @@ def session(master: str | None = None, app_name: str = "wireyard", **conf: Any) 
             settings |= _local_settings()
     with _startup_on_path(), _interrupts_wait():
         return builder.config(map=settings | conf).getOrCreate()
-
-
-def check_java() -> str:
-    """Return the version of the Java that Spark would start, and where it is.
-
-    Raises
-    ------
-    SourceError
-        There is none, or it is too old; the text says what to do.
-    """
-    home = os.environ.get("JAVA_HOME")
-    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
-    if java is None:
-        raise SourceError(f"Spark needs Java {OLDEST_JAVA} or newer and finds none: {_INSTALL}")
-    try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        place = f"JAVA_HOME is {home}, but there is no Java in it" if home else f"{java} is no Java"
-        raise SourceError(
-            f"{place} that starts; Spark needs Java {OLDEST_JAVA} or newer: {_INSTALL}"
-        ) from None
-    # openjdk version "17.0.15" 2025-04-15   or, before Java 9,   java version "1.8.0_402"
-    found = re.search(r'version "((\d+)[^"]*)"', said.stderr)
-    version, major = (found[1], int(found[2])) if found else ("of unknown version", OLDEST_JAVA)
-    if major < OLDEST_JAVA:
-        raise SourceError(
-            f"{java} is Java {version}, Spark needs {OLDEST_JAVA} or newer: {_INSTALL}"
-        )
-    return f"Java {version} ({java})"
 
 
 def _with_attempts(master: str) -> str:
