@@ -39,9 +39,10 @@ OPEN_PREFIX: Final = "open-"
 """What the names of files begin with that the next part of their input takes out again."""
 _MERGED: Final = 16
 """How many files of a size become one."""
-_MERGED_BYTES: Final = 16 << 20
-"""So do fewer that have as much together: the rows of a part that grows wait for that. Files of
-this size are left alone."""
+_MERGED_BYTES: Final = 8 << 20
+"""So do fewer that have as much together: the rows of a part that grows wait for that, half a
+second. Files of half this size are left alone, or what was merged, and takes less room then, would
+be merged again."""
 
 
 def is_of_open(name: str) -> bool:
@@ -119,7 +120,7 @@ def compact(lake: Lake, change: Change) -> Change:
         gone = {*change.remove.get(table, ()), *open_now.get(table, ())}
         by_size: defaultdict[tuple[str, int], list[DataFile]] = defaultdict(list)
         for file in files:
-            if file.name not in gone and file.bytes < _MERGED_BYTES:
+            if file.name not in gone and file.bytes < _MERGED_BYTES // 2:
                 by_size[_folder(file.name), file.bytes.bit_length() // 4].append(file)
         for (folder, _), alike in by_size.items():
             if len(alike) >= _MERGED or sum(file.bytes for file in alike) >= _MERGED_BYTES:
