@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+CLASSES := .venv/.classes
 # An exported JAVA_HOME that is too old for Spark must not win over a newer Java beside it.
 JAVA := JAVA_HOME=$$(tools/java-home)
 # Where Python is told to keep no compiled files: each of many processes would compile all of ours,
@@ -22,7 +23,12 @@ $(READY): requirements.lock pyproject.toml tools/setup tools/java-home
 	@PYTHON=$(PYTHON) tools/setup
 	@touch $@
 
-setup: $(READY) ## Install the locked packages into .venv, check Java, compile the kernels
+# What starts Spark often starts it from an archive of its classes; where there is none, without.
+$(CLASSES): $(READY) src/wireyard/spark/java.py
+	@$(JAVA) $(BIN)/python -m wireyard.spark.java || true
+	@touch $@
+
+setup: $(READY) $(CLASSES) ## Install the locked packages into .venv, check Java, compile the kernels
 
 demo: $(READY) ## Read captured and recorded broker traffic into a lake under build/ and show what is in it
 	@rm -rf build/lake-demo
@@ -32,7 +38,7 @@ demo: $(READY) ## Read captured and recorded broker traffic into a lake under bu
 # A whole file goes to one worker, so that its Spark session or decoded corpus is made once; files
 # go in the order of tests/conftest.py, not those with few tests, which are the longest, last. There
 # is a worker more than cores: each waits a quarter of its time for processes that it has started.
-test: $(READY) ## Run the tests
+test: $(READY) $(CLASSES) ## Run the tests
 	@$(JAVA) $(BIN)/python -m pytest -q -n $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) \
 		--dist loadfile --no-loadscope-reorder $(TESTS)
 
@@ -42,7 +48,7 @@ lint: $(READY) ## Check style, types and documents
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/python -m tools.check_docs
 
-bench: $(READY) ## Measure speed against Java, memcpy and our own scalar decoder
+bench: $(READY) $(CLASSES) ## Measure speed against Java, memcpy and our own scalar decoder
 	@$(JAVA) $(BIN)/python -m benchmarks $(BENCH)
 
 fuzz: $(READY) ## Mutate packets for MINUTES (5), of one FORMAT or all, from SEED (printed when not given)
