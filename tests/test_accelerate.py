@@ -130,7 +130,7 @@ def run(site: Path, before: str = "", **environment: str) -> dict[str, Any]:
     return found
 
 
-def python(site: Path, code: str, **environment: str) -> str:
+def python(site: Path, code: str, *words: str, **environment: str) -> str:
     """Run Python with a home and a temporary folder of its own; return what it printed."""
     home, temporary = site.parent / "home", site.parent / "temporary"
     temporary.mkdir(exist_ok=True)
@@ -138,11 +138,43 @@ def python(site: Path, code: str, **environment: str) -> str:
     keep.pop("XDG_CACHE_HOME", None)
     keep |= {"PYTHONPATH": str(site), "HOME": str(home), "TMPDIR": str(temporary)} | environment
     done = subprocess.run(
-        [sys.executable, "-c", code], env=keep, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, *words], env=keep, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout
+
+
+# Where a process finds the code of the probe, for each of some changed files. Numba is loaded once:
+# a process that looks is forked from one that has nothing of the package yet.
+LOOK = """
+import json, os, sys
+from pathlib import Path
+from numba.core.registry import cpu_target
+
+def look():
+    from wireyard.accelerate.compiling import KERNELS
+    from wireyard.probe import probe
+    found = probe._cache.find(KERNELS[probe], cpu_target.target_context)
+    return "nowhere" if found is None else probe._cache.origin
+
+for path, text in json.loads(sys.argv[1]):
+    before = Path(path).read_bytes()
+    Path(path).write_bytes(bytes.fromhex(text))
+    child = os.fork()
+    if child == 0:
+        print(look(), flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    Path(path).write_bytes(before)
+"""
+
+
+def found_with(site: Path, changed: list[tuple[Path, bytes]]) -> list[str]:
+    """Return where the code of the probe is found while a file has other bytes, for each file."""
+    words = json.dumps([(str(path), data.hex()) for path, data in changed])
+    # What changed within a second to as many bytes would be taken from Python's compiled file.
+    return python(site, LOOK, words, PYTHONDONTWRITEBYTECODE="1").splitlines()
 
 
 def kept(folder: Path) -> list[Path]:
@@ -240,24 +272,34 @@ def test_warming_leaves_nothing_to_compile(site: Path) -> None:
     assert (found["compiled"], found["origin"]) == (0, "kept")
 
 
-@pytest.mark.parametrize(
-    ("file", "old", "new", "result"),
-    [
-        ("probe_parts.py", "STEP = 3", "STEP = 5", 35),
-        ("probe_parts.py", "load_u8(data, 0)", "load_u8(data, 0) + 1", 24),
-        ("memory.py", "_emit_load(1, signed=False)", "_emit_load(1, signed=True)", 21),
-        ("java/text.py", '"""Text as Java', '"""The text as Java', 21),
-    ],
-)
-def test_changed_pieces_and_constants_are_compiled_anew(
-    kept_site: Path, file: str, old: str, new: str, result: int
-) -> None:
-    changed = kept_site / "wireyard" / file
-    text = changed.read_text()
+def with_change(path: Path, old: str, new: str) -> tuple[Path, bytes]:
+    text = path.read_text()
     assert text.count(old) == 1
-    changed.write_text(text.replace(old, new))
+    return path, text.replace(old, new).encode()
+
+
+CHANGES = [
+    ("probe_parts.py", "STEP = 3", "STEP = 5"),
+    ("probe_parts.py", "load_u8(data, 0)", "load_u8(data, 0) + 1"),
+    ("memory.py", "_emit_load(1, signed=False)", "_emit_load(1, signed=True)"),
+    ("java/text.py", '"""Text as Java', '"""The text as Java'),
+]
+
+
+def test_code_from_other_pieces_and_constants_is_not_found(kept_site: Path) -> None:
+    package = kept_site / "wireyard"
+    same = package / "probe_parts.py"
+    changed = [with_change(package / file, old, new) for file, old, new in CHANGES]
+    found = found_with(kept_site, [*changed, (same, same.read_bytes())])
+    assert found == ["nowhere"] * len(CHANGES) + ["kept"]
+
+
+def test_changed_pieces_and_constants_are_compiled_anew(kept_site: Path) -> None:
+    for file, old, new in CHANGES:
+        path, data = with_change(kept_site / "wireyard" / file, old, new)
+        path.write_bytes(data)
     again = run(kept_site)
-    assert (again["result"], again["compiled"]) == (result, 1)
+    assert (again["result"], again["compiled"]) == (40, 1)
 
 
 def test_damaged_files_are_compiled_anew(kept_site: Path) -> None:
@@ -348,37 +390,32 @@ def test_shipped_code_is_the_same_every_time(shipped: Path) -> None:
 
 
 @compiled_only
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
+def test_code_shipped_for_anything_else_is_not_found(shipped: Path) -> None:
+    file = shipped / "wireyard/compiled/probe.probe"
+    whole = file.read_bytes()
+    line, payload = whole.split(b"\n", 1)
+    others = [
         (b"numba 0", b"numba 9"),
         (b"llvmlite 0", b"llvmlite 9"),
         (b"cpython-3", b"cpython-4"),
         (b"-linux-", b"-other-"),
         (b"sources ", b"sources of "),
         (b"-> int64", b"-> int32"),
-    ],
-)
-def test_code_shipped_for_anything_else_is_not_used(shipped: Path, old: bytes, new: bytes) -> None:
-    file = shipped / "wireyard/compiled/probe.probe"
-    line, payload = file.read_bytes().split(b"\n", 1)
-    assert old in line
-    file.write_bytes(line.replace(old, new) + b"\n" + payload)
-    found = run(shipped)
-    assert (found["result"], found["compiled"], found["origin"]) == (21, 1, "kept")
+    ]
+    assert all(old in line for old, _ in others)
+    lines = [line.replace(old, new) + b"\n" + payload for old, new in others]
+    parts = with_change(shipped / "wireyard/probe_parts.py", "STEP = 3", "STEP = 5")
+    changed = [*((file, data) for data in (*lines, whole[:-1000])), parts, (file, whole)]
+    found = found_with(shipped, changed)
+    assert found == ["nowhere"] * (len(changed) - 1) + ["shipped"]
 
 
 @compiled_only
-def test_changed_sources_and_damaged_code_are_compiled_anew(shipped: Path) -> None:
-    parts = shipped / "wireyard" / "probe_parts.py"
-    parts.write_text(parts.read_text().replace("STEP = 3", "STEP = 5"))
+def test_shipped_code_from_other_sources_is_compiled_anew(shipped: Path) -> None:
+    parts, data = with_change(shipped / "wireyard/probe_parts.py", "STEP = 3", "STEP = 5")
+    parts.write_bytes(data)
     found = run(shipped)
-    assert (found["result"], found["compiled"]) == (35, 1)
-    parts.write_text(parts.read_text().replace("STEP = 5", "STEP = 3"))
-    file = shipped / "wireyard/compiled/probe.probe"
-    file.write_bytes(file.read_bytes()[:-1000])
-    found = run(shipped)
-    assert (found["result"], found["compiled"]) == (21, 1)
+    assert (found["result"], found["compiled"], found["origin"]) == (35, 1, "kept")
 
 
 @compiled_only
