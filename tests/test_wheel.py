@@ -1,7 +1,8 @@
 """A wheel brings the compiled kernels; where all kernels have their code, no command compiles.
 
-The wheel is one of a package with two small kernels: compiling all of them once more would take a
-tenth of the time of all tests. Commands run with the code that was compiled for this machine.
+The wheel is one of a package with two small kernels, and commands run with the code that was
+compiled for this machine: compiling all kernels once more takes a tenth of the time of all tests.
+With ``WIREYARD_WHEEL=whole``, which ``.ci/run`` sets, they run from a wheel of the whole package.
 """
 
 from __future__ import annotations
@@ -88,6 +89,17 @@ def recorder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def install(tool: Path, folder: Path) -> Path:
+    """Build a wheel with a checkout's tool, and install it; return the folder that it is in."""
+    build = [str(tool), str(folder)]
+    subprocess.run(build, env={**os.environ, "PYTHON": sys.executable}, check=True)
+    (wheel,) = folder.glob("*.whl")
+    site = folder / "site"
+    words = ["install", "--quiet", "--no-deps", "--no-index", "--no-compile", "--target"]
+    subprocess.run([sys.executable, "-m", "pip", *words, str(site), str(wheel)], check=True)
+    return site
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder that a wheel, made here of a package with two kernels, is installed in."""
@@ -98,18 +110,14 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (tree / "tools").mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE", "tools/wheel"):
         shutil.copy(ROOT / name, tree / name)
-    build = [str(tree / "tools" / "wheel"), str(folder)]
-    subprocess.run(build, env={**os.environ, "PYTHON": sys.executable}, check=True)
-    (wheel,) = folder.glob("*.whl")
-    site = folder / "site"
-    install = ["install", "--quiet", "--no-deps", "--no-index", "--no-compile", "--target"]
-    subprocess.run([sys.executable, "-m", "pip", *install, str(site), str(wheel)], check=True)
-    return site
+    return install(tree / "tools" / "wheel", folder)
 
 
 @pytest.fixture(scope="module")
-def ready() -> Path:
+def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder that the package is in, when the code of all its kernels is there."""
+    if os.environ.get("WIREYARD_WHEEL") == "whole":
+        return install(ROOT / "tools" / "wheel", tmp_path_factory.mktemp("whole"))
     load_kernels()
     return Path(wireyard.__file__).parents[1]
 
@@ -157,9 +165,12 @@ def test_what_is_compiled_after_all_is_recorded(installed: Path, recorder: Path)
     assert any("function probe" in line for line in found), found
 
 
-def test_every_kernel_of_the_package_has_a_file_of_its_own_in_a_wheel() -> None:
+def test_every_kernel_of_the_package_has_a_file_of_its_own_in_a_wheel(ready: Path) -> None:
     kernels: list[Any] = find_kernels()
-    assert len({one._cache._shipped_name() for one in kernels}) == len(kernels) > 20
+    names = {one._cache._shipped_name() for one in kernels}
+    assert len(names) == len(kernels) > 20
+    if os.environ.get("WIREYARD_WHEEL") == "whole":
+        assert {file.name for file in (ready / "wireyard" / "compiled").iterdir()} == names
 
 
 def test_commands_compile_nothing(ready: Path, recorder: Path, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def rotated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the same capture in 200 files whose names have no order."""
+    """Return a folder with the same capture in 60 files whose names have no order."""
     rng = Random(4)
     folder = tmp_path_factory.mktemp("rotated")
     cuts = sorted(rng.choices(range(len(TRAFFIC) + 1), k=59))
