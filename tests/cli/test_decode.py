@@ -394,6 +394,8 @@ def test_what_payloads_carry_fits_80_columns(word: str) -> None:
     lines = result.stdout.splitlines()
     assert max(map(cell_len, lines)) <= 80
     assert any(word in line.split() for line in lines)
+    # A row without a payload says what it is: behind the frame, for which the time gives way.
+    assert any(line.split()[1:] == ["PUBREL"] for line in lines)
 
 
 def test_streams_without_rows_have_no_heading(run: Run) -> None:

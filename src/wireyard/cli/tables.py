@@ -99,7 +99,7 @@ def write_table(
         if not chosen:
             columns = [column for column in columns if column.name not in _OF_STREAM]
     sample = list(islice(rows, _SAMPLE_ROWS))
-    shown = list(columns) if chosen else _telling(columns, sample)
+    shown = list(columns) if chosen else _telling(columns, sample, console.width)
     if chosen and not _fits(shown, sample, console.width):
         _write_records(chain(sample, rows), shown, console)
         return
@@ -149,7 +149,7 @@ class LiveTables:
         shown = list(columns)
         if not chosen:
             known = self._shown.get(names, [])
-            telling = _telling(columns, sample)
+            telling = _telling(columns, sample, console.width)
             shown = telling if all(one in telling for one in known) else [*known]
             shown += [one for one in telling if one not in shown]
         self._shown[names] = shown
@@ -163,10 +163,11 @@ class LiveTables:
             self._header = shown
 
 
-def _telling(columns: Sequence[Column], sample: Sequence[Row]) -> list[Column]:
+def _telling(columns: Sequence[Column], sample: Sequence[Row], width: int) -> list[Column]:
     """Choose the place, the text that differs between rows, then what has structure.
 
-    Where rules open payloads, what they carry stands behind the place and what it is of.
+    Where rules open payloads, what they carry stands behind the place and what it is of. Where
+    all that is too wide the time is left out, which the frame leads to.
     """
     opened = [
         column
@@ -184,7 +185,10 @@ def _telling(columns: Sequence[Column], sample: Sequence[Row]) -> list[Column]:
     texts.sort(key=lambda one: (one is not first, one.name not in ("topic", "destination")))
     rest = [column for column in columns if column.kind in _STRUCTURED and _differs(column, sample)]
     if opened:
-        opened = [one for one in columns if one.name in ("topic", "destination")] + opened
+        about = [one for one in columns if one.name in ("topic", "destination")]
+        opened = [*([first] if first is not None else []), *about, *opened]
+        if captured and not _fits([*place, *opened], sample, width):
+            place = [one for one in place if one.name != "captured_ns"]
     others = [one for one in (*texts, *reversed(rest)) if one not in opened]
     return [*place, *opened, *others]
 
