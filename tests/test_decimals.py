@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 import struct
-from collections.abc import Callable
 from math import isfinite, isnan
 
 import numpy as np
@@ -22,41 +21,28 @@ LONGS = array("int64")
 LONGEST = len("-1.2345678901234567E-300")
 
 
-@kernel(I64(LONGS, TEXT, LONGS))
-def write_doubles(bits: Longs, out: Bytes, stops: Longs) -> int:
+DOUBLE, FLOAT, REPR = range(3)
+"""What Java writes of a double and of a float, and what Python writes of a double."""
+
+
+@kernel(I64(I64, LONGS, TEXT, LONGS))
+def write(kind: int, bits: Longs, out: Bytes, stops: Longs) -> int:
     at = 0
     for item in range(bits.size):
-        at = put_double(out, at, bits[item])
+        if kind == DOUBLE:
+            at = put_double(out, at, bits[item])
+        elif kind == FLOAT:
+            at = put_float(out, at, bits[item])
+        else:
+            at = put_repr(out, at, bits[item])
         stops[item] = at
     return at
 
 
-@kernel(I64(LONGS, TEXT, LONGS))
-def write_floats(bits: Longs, out: Bytes, stops: Longs) -> int:
-    at = 0
-    for item in range(bits.size):
-        at = put_float(out, at, bits[item])
-        stops[item] = at
-    return at
-
-
-@kernel(I64(LONGS, TEXT, LONGS))
-def write_reprs(bits: Longs, out: Bytes, stops: Longs) -> int:
-    at = 0
-    for item in range(bits.size):
-        at = put_repr(out, at, bits[item])
-        stops[item] = at
-    return at
-
-
-def texts_of(bits: Longs, double: bool) -> list[str]:
-    return written(write_doubles if double else write_floats, bits)
-
-
-def written(write: Callable[[Longs, Bytes, Longs], int], bits: Longs) -> list[str]:
+def texts_of(kind: int, bits: Longs) -> list[str]:
     out = np.zeros(LONGEST * len(bits) + SLACK, np.uint8)
     stops = np.zeros(len(bits), np.int64)
-    write(bits, out, stops)
+    write(kind, bits, out, stops)
     text = out.tobytes().decode()
     return [text[a:b] for a, b in itertools.pairwise([0, *stops.tolist()])]
 
@@ -73,7 +59,7 @@ def float_of(bits: int) -> float:
 
 def check(values: list[int], double: bool) -> None:
     """Compare the texts of these bit patterns with the scalar ones."""
-    found = texts_of(np.array(values, np.int64), double)
+    found = texts_of(DOUBLE if double else FLOAT, np.array(values, np.int64))
     expected = [
         double_text(double_of(bits)) if double else float_text(float_of(bits)) for bits in values
     ]
@@ -82,7 +68,7 @@ def check(values: list[int], double: bool) -> None:
     # What Python writes is a double, if it is finite.
     numbers = [double_of(bits) if double else float_of(bits) for bits in values]
     finite = [number for number in numbers if isfinite(number)]
-    found = written(write_reprs, np.array(finite, np.float64).view(np.int64))
+    found = texts_of(REPR, np.array(finite, np.float64).view(np.int64))
     wrong = [pair for pair in zip(found, map(repr, finite), strict=True) if pair[0] != pair[1]]
     assert not wrong, wrong[:5]
 
@@ -139,12 +125,12 @@ DOCUMENTED_FLOATS = [
 
 def test_documented_doubles() -> None:
     values, expected = zip(*DOCUMENTED_DOUBLES, strict=True)
-    assert texts_of(np.array(values).view(np.int64), True) == list(expected)
+    assert texts_of(DOUBLE, np.array(values).view(np.int64)) == list(expected)
 
 
 def test_documented_floats() -> None:
     bits, expected = zip(*DOCUMENTED_FLOATS, strict=True)
-    assert texts_of(np.array(bits), False) == list(expected)
+    assert texts_of(FLOAT, np.array(bits)) == list(expected)
 
 
 def test_powers_of_two_and_ten_and_their_neighbours() -> None:
@@ -190,7 +176,7 @@ def test_random_bits(double: bool) -> None:
     rng = np.random.default_rng(5)
     limit = 2**63 if double else 2**31
     bits = rng.integers(-limit, limit, 1_000_000 if COMPILED else 5_000, dtype=np.int64)
-    found = texts_of(bits, double)
+    found = texts_of(DOUBLE if double else FLOAT, bits)
     kind = ("<i8", "<f8") if double else ("<i4", "<f4")
     values = bits.astype(kind[0]).view(kind[1])
     read = np.array([float(text) for text in found])
