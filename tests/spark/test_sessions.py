@@ -220,9 +220,10 @@ def test_a_worker_ends_quietly_when_nobody_listens() -> None:
 
 @pytest.mark.spark
 def test_workers_after_the_first_start_with_the_kernels_loaded(spark: SparkSession) -> None:
-    def look(_: int) -> tuple[bool, bool, str]:
+    def look(_: int) -> tuple[bool, bool, str, str]:
         import gc
 
+        import pyarrow as pa
         import pyspark
 
         time.sleep(1)  # so that each task has a worker of its own
@@ -232,12 +233,14 @@ def test_workers_after_the_first_start_with_the_kernels_loaded(spark: SparkSessi
             "wireyard.spark.reader" in sys.modules,
             loaded and gc.get_freeze_count() > 0,
             pyspark.__file__,
+            pa.default_memory_pool().backend_name,
         )
 
     found = spark.sparkContext.parallelize(range(2), 2).map(look).collect()
-    assert all(imported for imported, _, _ in found)
-    assert any(loaded for _, loaded, _ in found)
-    assert not any(".zip" in place for _, _, place in found)
+    assert all(imported for imported, *_ in found)
+    assert any(loaded for _, loaded, *_ in found)
+    assert not any(".zip" in place for *_, place, _ in found)
+    assert {pool for *_, pool in found} == {"system"}
 
 
 @pytest.mark.spark

@@ -5,7 +5,10 @@ Spark starts it for the workers of tasks, and forks them from it.
 1. What tasks run is imported before the first fork, once instead of once a worker.
 2. Kernels are loaded after the first fork: whoever waits for the first row waits for the first
    worker, which may not need any. All workers after it are forked with the kernels loaded.
-3. A reader that has enough rows (``limit``, ``first``, ``show``) hangs up on its worker. That is
+3. Arrow takes its memory from the C library, as numpy does: what a task has freed is there for the
+   next one. A pool of Arrow's own gives it back to the system and takes it anew, page by page, and
+   keeps what threads have freed.
+4. A reader that has enough rows (``limit``, ``first``, ``show``) hangs up on its worker. That is
    no error, and nothing to print a traceback for.
 """
 
@@ -25,6 +28,7 @@ Worker = Callable[[socket, bool], int]
 
 def main() -> None:
     """Run Spark's daemon."""
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # read when Arrow is loaded
     from pyspark import daemon
 
     from wireyard.spark.workers import import_tasks, load_kernels
