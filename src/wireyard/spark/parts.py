@@ -29,6 +29,11 @@ __all__ = ["PartFile", "measure", "read_batches", "read_footer_table", "write_ta
 
 _GROUP_BYTES = 32 << 20
 """One row group in memory. A task holds it as batches and, column by column, encoded."""
+_BUFFER_BYTES: Final = 1 << 18
+"""What is written together: the page of a column may be a few bytes."""
+_ROWS_TOGETHER: Final = 1 << 13
+"""Rows of a column that are encoded in one go. A page of it is no smaller; of a text whose rows are
+indices, each go looks at the whole dictionary."""
 _FOOTER_PREFIX: Final = "wireyard."
 _SAMPLE_ROWS = 1024
 _REPEATS = 4
@@ -50,6 +55,7 @@ class PartFile:
         self._held_bytes = 0
         self._rows = 0
         self._sink: _Sink | None = None
+        self._stream: pa.NativeFile | None = None
         self._writer: pq.ParquetWriter | None = None
         self._footer: dict[str, str] = {}
 
@@ -75,10 +81,10 @@ class PartFile:
         """Write what is held and finish the file; its rows and checksum go beside it."""
         self._flush()
         with writing(self._path):
-            if self._writer is not None and self._sink is not None:
+            if self._writer is not None and self._stream is not None and self._sink is not None:
                 self._writer.add_key_value_metadata(self._footer)
                 self._writer.close()
-                self._sink.close()
+                self._stream.close()
                 write_seal(self._path, self._rows, self._sink.crc32)
 
     def _flush(self) -> None:
@@ -90,7 +96,10 @@ class PartFile:
             if self._writer is None:
                 settings = _settings(table.slice(0, _SAMPLE_ROWS))
                 self._sink = _Sink(self._path)
-                self._writer = pq.ParquetWriter(self._sink, self._schema, **settings)
+                self._stream = pa.BufferedOutputStream(
+                    pa.PythonFile(self._sink, "w"), _BUFFER_BYTES
+                )
+                self._writer = pq.ParquetWriter(self._stream, self._schema, **settings)
             self._rows += table.num_rows
             self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
 
@@ -142,6 +151,7 @@ def _settings(sample: pa.Table) -> dict[str, Any]:
             if pa.types.is_int64(field.type) or pa.types.is_timestamp(field.type)
         },
         "write_statistics": True,
+        "write_batch_size": _ROWS_TOGETHER,
     }
 
 
