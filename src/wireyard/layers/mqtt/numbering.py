@@ -152,7 +152,7 @@ def values_at(values: Ints, index: Ints) -> Ints:
     """Return values by index; anything where the index is -1."""
     if not len(values):
         return np.full(len(index), NONE, np.int64)
-    return values[np.maximum(index, 0)]
+    return values.take(index, mode="clip")
 
 
 def _longest_tie(ordered: Ints) -> int:

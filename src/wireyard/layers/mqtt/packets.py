@@ -25,6 +25,7 @@ from wireyard.layers.grouping import split_rows
 from wireyard.layers.mqtt.directions import Stream
 from wireyard.layers.mqtt.qos_kernels import NONE, Flag, Packet
 from wireyard.layers.records import Position, position_of
+from wireyard.memory import load_word
 
 __all__ = [
     "DELIVERY_TYPES",
@@ -104,9 +105,13 @@ def _hash(data: Octets, offsets: Shorts, places: Ints, hashes: Hashes) -> None:
         at, stop = offsets[row], offsets[row + 1]
         first = second = stop - at
         while at < stop:
-            word = 0
-            for byte in range(min(_WORD_BYTES, stop - at)):
-                word |= data[at + byte] << (8 * byte)
+            size = min(_WORD_BYTES, stop - at)
+            if at + 8 <= len(data):
+                word = load_word(data, at) & ((1 << (8 * size)) - 1)
+            else:
+                word = 0
+                for byte in range(size):
+                    word |= data[at + byte] << (8 * byte)
             first = _times(first, one) + word
             second = _times(second, other) + word
             if first >= _PRIME:
