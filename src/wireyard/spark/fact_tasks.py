@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wireyard.layers.destinations import NEEDED as COUNTED
+from wireyard.layers.destinations import count_messages
 from wireyard.layers.frame_files import FrameFiles
-from wireyard.layers.tables import with_times
-from wireyard.spark.exchange import load_frame_files
+from wireyard.layers.tables import join_tables, with_times
+from wireyard.spark.exchange import dump, load_frame_files
 from wireyard.spark.parts import PartFile
 from wireyard.spark.running import Runner
 from wireyard.spark.steps import FOUND
 
-__all__ = ["dropped_rows", "note_file", "run_tasks", "write_tables"]
+__all__ = ["COUNTS", "dropped_rows", "note_file", "run_tasks", "write_tables"]
+
+COUNTS: Final = "counts"
+"""Name of the note of how many messages in a file were sent where: the file, `count_messages`."""
+_COUNTED_AT_ONCE: Final = 1 << 17
 
 
 def run_tasks(
@@ -41,17 +47,22 @@ def _work(
 def write_tables(
     tables: Iterable[tuple[str, pa.Table]], staging: str
 ) -> Iterator[Mapping[str, Any]]:
-    """Write rows of tables, a file a table; yield what was written."""
+    """Write rows of tables, a file a table; yield what was written.
+
+    Messages are counted while they are there, for a table of their destinations.
+    """
     captured: FrameFiles | None = None
     files: dict[str, tuple[str, PartFile]] = {}
     rows: Counter[str] = Counter()
     sources: defaultdict[str, set[str]] = defaultdict(set)
+    destinations = _Destinations()
     for name, table in tables:
         if not table.num_rows:
             continue
         if name == "messages":
             captured = captured or load_frame_files(staging)
             table = captured.locate(table)
+            destinations.add(table)
         timed = with_times(name, table)
         if name not in files:
             file = f"part-{uuid4().hex}.parquet"
@@ -64,6 +75,33 @@ def write_tables(
         part.close()
         found = {"file": file, "things": rows[name], "sources": sorted(sources[name])}
         yield {"kind": "fact", "name": name, **found}
+    if "messages" in files:
+        yield note_file(COUNTS, dump(staging, (files["messages"][0], destinations.counts())))
+
+
+class _Destinations:
+    """Messages counted by where they were sent, many at a time: most keys come again."""
+
+    def __init__(self) -> None:
+        self._held: list[pa.Table] = []
+        self._rows = 0
+        self._counts: list[pa.Table] = []
+
+    def add(self, messages: pa.Table) -> None:
+        self._held.append(messages.select(COUNTED))
+        self._rows += messages.num_rows
+        if self._rows >= _COUNTED_AT_ONCE:
+            self._count()
+
+    def counts(self) -> pa.Table:
+        """Return what `count_messages` returns, of all."""
+        if self._held:
+            self._count()
+        return pa.concat_tables(self._counts)
+
+    def _count(self) -> None:
+        self._counts.append(count_messages(join_tables(self._held)))
+        self._held, self._rows = [], 0
 
 
 def note_file(name: str, path: str) -> Mapping[str, Any]:

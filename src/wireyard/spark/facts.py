@@ -40,7 +40,13 @@ from wireyard.layers.rmp.observer import NEEDED as RMP_NEEDED
 from wireyard.layers.stages import Chain, Stage
 from wireyard.layers.tables import FACTS, TABLES, fact_table, with_times
 from wireyard.spark.exchange import EXCHANGE, dump, dump_frame_files, load
-from wireyard.spark.fact_tasks import dropped_rows, note_file, run_tasks, write_tables
+from wireyard.spark.fact_tasks import (
+    COUNTS,
+    dropped_rows,
+    note_file,
+    run_tasks,
+    write_tables,
+)
 from wireyard.spark.jmq_facts import FORMATS as JMS_FORMATS
 from wireyard.spark.jmq_facts import write_jmq_facts
 from wireyard.spark.lake import Input, Lake, writing
@@ -342,12 +348,14 @@ class _Stage:
         return Facts(dict(self._facts), notes)
 
     def _count_destinations(self) -> None:
-        """Write how much was sent where, from the messages that were written."""
-        paths = [self._lake.staged("messages", file) for file in self._facts["messages"]]
+        """Write how much was sent where: what tasks have counted, and the messages of steps."""
+        counted = dict(load(path) for path, _ in self._notes.pop(COUNTS, []))
+        names = [name for name in self._facts["messages"] if name not in counted]
+        paths = [self._lake.staged("messages", name) for name in names]
         here = self._rows["messages"] <= _COUNTED_HERE
         work = partial(_count, staging=self._lake.staged(""))
         found = run_tasks(self._runner, paths, work, here=here)
-        if counts := [load(one["file"]) for one in found]:
+        if counts := [*counted.values(), *(load(one["file"]) for one in found)]:
             self._add("destinations", destinations(counts))
 
     def measure_latencies(self) -> None:
@@ -409,4 +417,4 @@ def _measure(path: str, delays: pa.Table, staging: str) -> Iterator[Mapping[str,
 
 def _count(path: str, staging: str) -> Iterator[Mapping[str, Any]]:
     """Write how many of the messages in a file were sent where."""
-    yield note_file("counts", dump(staging, count_messages(_read(path, list(COUNTED)))))
+    yield note_file(COUNTS, dump(staging, count_messages(_read(path, list(COUNTED)))))
