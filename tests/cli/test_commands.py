@@ -21,6 +21,7 @@ from wireyard.formats import get_format, labels, names
 from wireyard.formats.rows import pick_columns
 
 HEAVY = ("pyspark", "numba")
+POOL = "ARROW_DEFAULT_MEMORY_POOL"
 
 
 def loaded_by(*lines: Sequence[str]) -> set[str]:
@@ -94,6 +95,24 @@ def test_a_capture_of_mqtt_loads_no_other_room(connections: int, tmp_path: Path)
     else:  # whose first bytes are compared with no other format
         assert not {f"wireyard.formats.{name}" for name in ("jmq", "gpacket", "rmp")} & loaded
     assert all(file.stat().st_size for file in files)
+
+
+def test_arrow_and_numpy_share_the_memory_of_a_command(stream: Path) -> None:
+    code = (
+        "import sys\n"
+        "from wireyard.cli import main\n"
+        "try: main(['decode', sys.argv[1], '--out', 'jsonl'])\n"
+        "except SystemExit as end: assert not end.code\n"
+        "import pyarrow\n"
+        "print(pyarrow.default_memory_pool().backend_name, file=sys.stderr)\n"
+    )
+    command = [sys.executable, "-c", code, str(stream)]
+    environ = {name: value for name, value in os.environ.items() if name != POOL}
+    for asked, taken in ({}, "system"), ({POOL: "mimalloc"}, "mimalloc"):
+        done = subprocess.run(
+            command, env=environ | asked, capture_output=True, text=True, check=True
+        )
+        assert done.stderr.split() == [taken]
 
 
 WHERE = ("decode", "--format", "mqtt", "--where", "packet_type in (1, 3) and not topic == a")
