@@ -35,7 +35,7 @@ def notes_of(errors: str) -> str:
 
 
 def one_line(result: Result) -> str:
-    """Return the only line on standard error."""
-    (line,) = result.stderr.splitlines()
+    """Return the only line on standard error, besides those about kernels."""
+    (line,) = notes_of(result.stderr).splitlines()
     assert line.startswith("wireyard: ")
     return line.removeprefix("wireyard: ")

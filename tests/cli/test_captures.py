@@ -14,7 +14,7 @@ import wireyard
 from tests.captures.connections import make_capture
 from tests.captures.make import SYN, both_ways, ethernet, ipv4, one_way, packets, pcap, tcp
 from tests.captures.test_directed import CONNECT, PUBLISH
-from tests.cli.results import Run, one_line, rows_of
+from tests.cli.results import Run, notes_of, one_line, rows_of
 from tests.make import packet
 from wireyard.captures.files import read_records
 
@@ -107,7 +107,7 @@ def test_a_table_of_many_short_streams_has_their_rows_and_names_what_is_wrong(
     read = parquet.read_table(table).to_pylist()
     assert read == whole[: len(read)]
     assert len(read) == (150 if limit else len(whole))
-    named = {line.split(">")[0].rpartition(":")[2] for line in result.stderr.splitlines()}
+    named = {line.split(">")[0].rpartition(":")[2] for line in notes_of(result.stderr).splitlines()}
     assert named == ({"40007", "40009"} if limit else {"40007", "40009", "40057", "40059"})
 
 
@@ -131,7 +131,7 @@ def test_a_capture_of_no_known_format_makes_no_table(run: Run, tmp_path: Path, k
     path.write_bytes(pcap(packets(both_ways(b"GET /", b"200 OK", (50001, 8884)))))
     result = run("decode", str(path), "-w", str(table))
     assert result.exit_code == 1
-    lost, problem = result.stderr.splitlines()
+    lost, problem = notes_of(result.stderr).splitlines()
     assert lost.startswith(f"wireyard: {path}: 2 streams, 11 bytes")
     assert problem.startswith("wireyard: there is no stream of a known format, so no table")
     assert not table.exists()

@@ -15,7 +15,7 @@ import pytest
 from pyarrow import parquet
 
 import wireyard
-from tests.cli.results import Run, one_line, rows_of
+from tests.cli.results import Run, notes_of, one_line, rows_of
 from tests.make import packet
 from wireyard import mqtt
 from wireyard.cli.csv import CsvWriter, write_csv
@@ -311,13 +311,13 @@ def test_each_format_of_a_capture_has_its_file(kind: str, run: Run, tmp_path: Pa
     result = run("decode", capture, "-w", target)
     assert result.exit_code == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"x.jmq.{kind}", f"x.mqtt.{kind}"]
-    assert result.stderr.splitlines() == [
+    assert notes_of(result.stderr).splitlines() == [
         f"wireyard: {tmp_path}/x.mqtt.{kind}: the rows of mqtt",
         f"wireyard: {tmp_path}/x.jmq.{kind}: the rows of jmq",
     ]
     for name in ("mqtt", "jmq"):
         wanted = run("decode", capture, "--format", name, "-w", tmp_path / f"one.{kind}")
-        assert (wanted.exit_code, wanted.stderr) == (0, "")
+        assert (wanted.exit_code, notes_of(wanted.stderr)) == (0, "")
         ours, theirs = tmp_path / f"x.{name}.{kind}", tmp_path / f"one.{kind}"
         if kind == "parquet":
             assert parquet.read_table(ours).equals(parquet.read_table(theirs))

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import wireyard
-from tests.cli.results import Run, one_line
+from tests.cli.results import Run, notes_of, one_line
 from tests.make import packet
 
 WIREYARD = [sys.executable, "-m", "wireyard"]
@@ -122,7 +122,7 @@ def test_a_name_that_is_no_text(out: str, run: Run, tmp_path: Path) -> None:
     path.write_bytes(packet() + packet()[:-1])
     result = run("decode", path, path, "--out", out, "-w", tmp_path / "out")
     assert result.exit_code == 1
-    assert all("gr\\udcfcn.jmq: cut short" in line for line in result.stderr.splitlines())
+    assert all("gr\\udcfcn.jmq: cut short" in line for line in notes_of(result.stderr).splitlines())
     assert b"gr\\udcfcn" in (tmp_path / "out").read_bytes()
 
 
@@ -242,7 +242,7 @@ def test_a_closed_pipe_is_quiet(out: str, big: Path) -> None:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.read(4 if out == "parquet" else 100)
         process.stdout.close()
-        assert (process.wait(), process.stderr.read()) == (0, b"")
+        assert (process.wait(), notes_of(process.stderr.read().decode())) == (0, "")
 
 
 def test_rows_come_out_of_a_pipe_as_from_a_file(big: Path) -> None:
@@ -264,7 +264,8 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, big: Path) -> None:
         # Where the interrupt comes while Python runs a string, as it does to make a dataclass, it
         # ends itself by the signal after all was tidied up; shells say 130 to that too.
         assert process.wait() in (130, -signal.SIGINT)
-        assert process.stderr is not None and process.stderr.read().strip() == b""
+        assert process.stderr is not None
+        assert notes_of(process.stderr.read().decode()).strip() == ""
     assert not list(tmp_path.glob("*out.jsonl*"))
 
 
