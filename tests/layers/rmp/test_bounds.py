@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterator
+from functools import cache
 from itertools import islice
 from random import Random
 
@@ -15,7 +16,7 @@ from tests.layers.rmp.make import RING, YOU, events, layer, plain, receive, segm
 from tests.mutations import mutate_packet
 from wireyard.layers.rmp import Drop, MessagingLayer, Order, QoS
 
-MANY = 200_000
+MANY = 70_000
 """More than there are numbers of messages, which come again."""
 
 
@@ -23,9 +24,15 @@ def sources() -> Iterator[str]:
     return (f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}:7001" for n in range(MANY))
 
 
+@cache
+def first_packets() -> list[bytes]:
+    """Return the first packet of a message of each number."""
+    return [segment(number, 1, 9, b"x") for number in range(1 << 16)]
+
+
 def flood(at: MessagingLayer, count: int, source: str | None, qos: QoS) -> None:
     """Send the first packets of so many messages, of one source or each of its own."""
-    packet = [segment(number, 1, 9, b"x") for number in range(1 << 16)]
+    packet = first_packets()
     names = sources()
     for n in range(count):
         at.receive(RING, source or next(names), packet[n & 0xFFFF], qos=qos, now=0.0)
