@@ -8,7 +8,9 @@ import pytest
 
 from tests.layers.sequencer.model import MUTANTS, broken_rule, mutated
 
-RUNS = int(os.environ.get("WIREYARD_RING_RUNS", "60"))
+ENOUGH = 30
+"""As many runs find out each wrong variant; the first eight do."""
+RUNS = int(os.environ.get("WIREYARD_RING_RUNS", ENOUGH))
 
 
 def test_members_agree_whatever_happens_to_processes_and_connections() -> None:
@@ -19,4 +21,4 @@ def test_members_agree_whatever_happens_to_processes_and_connections() -> None:
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_wrong_variants_are_found_out(name: str) -> None:
     with mutated(name):
-        assert any(broken_rule(seed) is not None for seed in range(100))
+        assert any(broken_rule(seed) is not None for seed in range(ENOUGH))
