@@ -10,8 +10,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from tests.net.loops import free_port, needs_multicast
+from wireyard.cli import main
 
 WORDS = (sys.executable, "-m", "wireyard", "ring")
 pytestmark = pytest.mark.usefixtures("multicast")
@@ -120,8 +122,9 @@ def test_a_request_that_nobody_answers(ring: str) -> None:
 def test_what_a_user_can_do_wrong_is_one_line(
     words: tuple[str, ...], ring: str, status: int, text: str
 ) -> None:
-    done = call(*words, ring=ring)
-    assert (done.returncode, done.stdout) == (status, "")
+    given = ["ring", *words, "--ring", ring]
+    done = CliRunner().invoke(main, given, catch_exceptions=False, prog_name="wireyard")
+    assert (done.exit_code, done.stdout) == (status, "")
     assert len(done.stderr.splitlines()) == 1 and text in done.stderr
 
 
