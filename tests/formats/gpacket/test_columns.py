@@ -44,7 +44,7 @@ def test_random_well_formed_packets(seed: int) -> None:
     assert set(table["header_order"].to_pylist()) == {"shipped", "documented", None}
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(12))
 def test_damaged_streams_read_the_same_every_way(seed: int) -> None:
     rng = Random(seed)
     limit = rng.choice((None, None, 4096, 400))
