@@ -56,6 +56,7 @@ from wireyard.spark.fact_tasks import dropped_rows, note_file, run_tasks, write_
 from wireyard.spark.lake import Input
 from wireyard.spark.parts import read_batches, read_footer_table
 from wireyard.spark.running import Runner
+from wireyard.streams.source import filesystem
 
 __all__ = [
     "FEW",
@@ -286,7 +287,8 @@ class _Large:
     """An input that is too large for a task."""
 
     def __init__(self, runner: Runner, staging: str, group: Group) -> None:
-        self._runner, self._staging, self._group = runner, staging, group
+        self._runner, self._staging = runner, staging
+        self._group = replace(group, files=_largest_first(group.files))
         # Not many: every task leaves a part for each of the next stage.
         self._partitions = -(-group.packets // (MOST_PACKETS // 2))
 
@@ -378,6 +380,14 @@ class _Large:
             return dump(self._staging, (topics, matched.clients))
 
         return [write(number) for number in range(shared.topic_partitions)]
+
+
+def _largest_first(files: Sequence[str]) -> tuple[str, ...]:
+    """Return files in an order in which no core has a large one left when others are idle."""
+    system = filesystem(files[0])[0]
+    found = system.get_file_info([filesystem(file)[1] for file in files])
+    sizes = {file: info.size for file, info in zip(files, found, strict=True)}
+    return tuple(sorted(files, key=sizes.__getitem__, reverse=True))
 
 
 _PUBLISHED: Final = (SENT, DELIVERED)
