@@ -68,6 +68,17 @@ def test_spark_starts_when_the_first_task_needs_it(tmp_path: Path, spark: SparkS
     assert here["square"].to_pylist() == [0, 1, 4]
 
 
+def test_spark_starts_short_tasks_together(tmp_path: Path, spark: SparkSession) -> None:
+    with Lake.open(str(tmp_path / "lake")) as lake:
+        lake.make_staging([EXCHANGE])
+        runner = Runner(lambda: spark, lake)
+        # Two run at once: four rounds of them at least, and no more together than may be.
+        wanted = {(8, 4): 8, (30, 4): 8, (40, 4): 10, (30, 1): 30}
+        assert {each: runner._partitions(*each) for each in wanted} == wanted
+        found = runner.run(range(30), squares, SQUARES, together=4)
+        assert found["number"].to_pylist() == list(range(30))
+
+
 def test_a_task_reads_its_own_input_alone(tmp_path: Path) -> None:
     (tmp_path / EXCHANGE).mkdir()
     things = [b"", b"one", {"two": 2}]

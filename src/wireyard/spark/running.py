@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["Runner"]
+
+_ROUNDS: Final = 4
+"""Tasks of Spark for each that runs at once, at least: the last of them leave no core idle long."""
 
 Task = TypeVar("Task")
 
@@ -66,8 +69,9 @@ class Runner:
         schema: pa.Schema,
         *,
         here: bool = False,
+        together: int = 1,
     ) -> pa.Table:
-        """Return the batches of all tasks.
+        """Return the batches of all tasks, in their order.
 
         Parameters
         ----------
@@ -77,18 +81,28 @@ class Runner:
             Of the batches.
         here
             Whether the tasks run in this process, one after the other.
+        together
+            How many short tasks one of Spark's may take, where there are many.
         """
         if here or not tasks:
             found = (batch for task in tasks for batch in work(task))
             return pa.Table.from_batches(found, schema)
         from wireyard.spark.types import spark_schema
 
-        # One row and one partition a task. Its input is read by the task alone: within the
-        # function every task would be sent the input of all.
+        # One row a task. Its input is read by the task alone: within the function every task would
+        # be sent the input of all.
         places = dump_each(self._lake.staged(""), tasks)
-        numbers = self.spark.range(0, len(tasks), 1, len(tasks))
+        numbers = self.spark.range(0, len(tasks), 1, self._partitions(len(tasks), together))
         do = partial(_run_numbered, places=places, work=work)
         return numbers.mapInArrow(do, spark_schema(schema)).toArrow()
+
+    def _partitions(self, tasks: int, together: int) -> int:
+        """Return how many tasks Spark is to start for some of ours."""
+        context = getattr(self.spark, "sparkContext", None)  # Spark Connect has none
+        if together == 1 or context is None:
+            return tasks
+        fewest = _ROUNDS * int(context.defaultParallelism)
+        return min(tasks, max(fewest, -(-tasks // together)))
 
 
 def _run_numbered(
