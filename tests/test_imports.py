@@ -29,7 +29,7 @@ ALLOWED = {
     "captures": STREAMS | {"captures"},
     **{face: {"formats"} for face in ("jmq", "gpacket", "mqtt", "rmp")},
     "payloads": STREAMS | {"payloads"},
-    "layers": BYTES | {"accelerate", "arena", "formats", "layers", "schema"},
+    "layers": BYTES | {"accelerate", "arena", "formats", "layers", "memory", "schema"},
     "api": STREAMS | {"captures", "payloads"},
     "dissector": BYTES | {"formats"},
     "warm": {"accelerate"},
