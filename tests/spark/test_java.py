@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -117,7 +118,7 @@ def test_only_an_archive_that_is_there_is_used(folder: Path) -> None:
     archive = class_archive(made_for)
     assert archive is not None
     archive.touch()
-    assert archive_options(made_for) == f"-XX:SharedArchiveFile={archive}"
+    assert archive_options(made_for).split()[0] == f"-XX:SharedArchiveFile={archive}"
     assert make_archive(made_for)
     assert archive.stat().st_size == 0  # and is not made again
 
@@ -160,13 +161,24 @@ def test_the_program_says_what_it_did(
     assert capsys.readouterr().err.startswith("there are no classes to be archived: JAVA_HOME is")
 
 
+@pytest.fixture
+def archive() -> Path:
+    """Return the archive that `make setup` makes."""
+    path = class_archive(find_java())
+    if path is None or not path.is_file():
+        pytest.skip("no archive of Spark's classes: python -m wireyard.spark.java makes it")
+    return path
+
+
+def test_a_java_with_other_classes_does_without_and_says_nothing(archive: Path) -> None:
+    words = [find_java().path, *archive_options(find_java()).split(), "-version"]
+    assert str(archive) in " ".join(words)
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+
+
 @pytest.mark.spark
-def test_spark_starts_from_the_archive(spark: SparkSession) -> None:
-    """`make setup` makes it; what Java maps into its memory shows that it took it."""
-    archive = class_archive(find_java())
-    if archive is None or not archive.is_file():
-        pytest.skip(
-            "there is no archive of Spark's classes: python -m wireyard.spark.java makes it"
-        )
+def test_spark_starts_from_the_archive(spark: SparkSession, archive: Path) -> None:
+    """What Java maps into its memory shows that it took it."""
     pid = spark._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
     assert str(archive) in Path(f"/proc/{pid}/maps").read_text()

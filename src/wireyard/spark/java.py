@@ -124,10 +124,13 @@ def class_archive(java: Java) -> Path | None:
 def archive_options(java: Java) -> str:
     """Return the options with which Java takes Spark's classes from the archive, if there is one.
 
-    A Java that cannot take them after all loads them one by one, as it does without the options.
+    A Java that cannot take them after all, such as one with other jars before them, loads them one
+    by one without a word, as it does without the options.
     """
     archive = class_archive(java)
-    return f"-XX:SharedArchiveFile={archive}" if archive is not None and archive.is_file() else ""
+    if archive is None or not archive.is_file():
+        return ""
+    return f"-XX:SharedArchiveFile={archive} -Xlog:cds=off,cds+dynamic=off"
 
 
 def make_archive(java: Java) -> bool:
