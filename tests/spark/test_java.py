@@ -128,7 +128,7 @@ def test_an_archive_is_there_when_it_is_whole(
 ) -> None:
     """A Java that breaks off leaves nothing; one that does not replaces what was there."""
     loader = """
-import os, sys
+import os
 path = os.environ["SPARK_SUBMIT_OPTS"].rpartition("ArchiveClassesAtExit=")[2]
 with open(path, "w") as file:
     file.write("classes")

@@ -34,7 +34,7 @@ OLDEST_JAVA = 17
 """The oldest Java that Spark 4 starts on."""
 _INSTALL = "install one (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
 _LOADER = """
-import sys, tempfile
+import tempfile
 from wireyard.spark import session
 spark = session("local[2]")
 numbers = spark.range(0, 4, 1, 2)
