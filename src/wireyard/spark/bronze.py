@@ -48,12 +48,15 @@ from wireyard.lake.ledgers import (
     streams_table,
 )
 from wireyard.layers.mqtt.evidence import StreamEvidence
+from wireyard.layers.mqtt.packets import Ints
+from wireyard.layers.mqtt.packets import Part as TrackedPart
 from wireyard.payloads import parse_rules
 from wireyard.payloads.columns import PAYLOADS, PayloadTable
 from wireyard.spark.captures import CapturePart
 from wireyard.spark.files import is_missing
 from wireyard.spark.indexing import HeaderPiece, write_headers
 from wireyard.spark.lake import LakeError, writing
+from wireyard.spark.packet_files import PacketFile, packets_beside
 from wireyard.spark.parts import PartFile
 from wireyard.spark.results import (
     FailureResult,
@@ -131,6 +134,9 @@ class Settings:
     """Whether an input that is gone is left out."""
     payload: tuple[str, ...] = ()
     """Rules by which payloads are opened."""
+    secret: tuple[int, int] | None = None
+    """Where payloads of MQTT are hashed, if tasks leave the packets of large inputs for those that
+    track their clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +182,7 @@ def write_task(
 
 
 def _write_task(number: int, pieces: Sequence[AnyPiece], settings: Settings) -> list[Result]:
-    task = BronzeTask(number, settings)
+    task = BronzeTask(number, settings, leaves_packets=any(map(_is_cut, pieces)))
     try:
         results = [result for piece in pieces for result in task.write_or_skip(piece)]
         task.close()
@@ -184,6 +190,13 @@ def _write_task(number: int, pieces: Sequence[AnyPiece], settings: Settings) -> 
         failed = next(name for name, kind in FAILURES.items() if isinstance(error, kind))
         return [FailureResult(failed, str(error))]
     return results
+
+
+def _is_cut(piece: AnyPiece) -> bool:
+    """Return whether other tasks have other rows of its input."""
+    if isinstance(piece, CapturePart):
+        return piece.of > 1
+    return isinstance(piece, Piece) and not (piece.start == 0 and piece.stop >= piece.size)
 
 
 class BronzeTask:
@@ -195,9 +208,18 @@ class BronzeTask:
         Its number in the run.
     prefix
         What the names of its files begin with.
+    leaves_packets
+        Whether it leaves packets for the tasks that track their clients.
     """
 
-    def __init__(self, number: int, settings: Settings, prefix: str = "part-") -> None:
+    def __init__(
+        self,
+        number: int,
+        settings: Settings,
+        prefix: str = "part-",
+        *,
+        leaves_packets: bool = False,
+    ) -> None:
         self._number = number
         self._settings = settings
         self._name = f"{prefix}{number:05d}-{uuid4().hex}.parquet"
@@ -207,6 +229,8 @@ class BronzeTask:
         self._openers: dict[str, PayloadTable] = {}
         self._ledgers: list[StreamLedger] = []
         self._evidence = StreamEvidence()
+        self._leaves_packets = leaves_packets
+        self._packets: PacketFile | None = None
         self._writes = 0
 
     def write_or_skip(self, piece: AnyPiece) -> list[Result]:
@@ -384,6 +408,8 @@ class BronzeTask:
         self._write_ledgers()
         if packets := self._files.get(packets_table(MQTT)):
             packets.put_in_footer(EVIDENCE, self._evidence.table())
+        if self._packets is not None:
+            self._packets.close()
         for file in self._files.values():
             file.close()
         mark = f"{self._settings.staging}/{DONE_MARKS}/{self._number}"
@@ -417,7 +443,7 @@ class BronzeTask:
         tables = {packets_table(format.name)}
         self._file(packets_table(format.name), batch.schema).write(batch)
         if format.name == MQTT:
-            self._evidence.add_batch(batch)
+            self._leave_packets(batch, self._evidence.add_batch(batch))
         if self._rules:
             opener = self._openers.get(format.name)
             if opener is None:
@@ -434,6 +460,17 @@ class BronzeTask:
             self._file(QUARANTINE_TABLE, QUARANTINE).write(rows)
             tables.add(QUARANTINE_TABLE)
         return tables
+
+    def _leave_packets(self, batch: pa.RecordBatch, stream: Ints) -> None:
+        """Write packets for the tasks that track their clients; `stream` has that of each."""
+        secret = self._settings.secret
+        if secret is None or not self._leaves_packets:
+            return
+        if self._packets is None:
+            path = packets_beside(self._settings.staging, self._name)
+            self._packets = PacketFile(path, secret)
+        table = pa.Table.from_batches([batch])
+        self._packets.add(TrackedPart.of(table, stream, secret, first=self._packets.rows))
 
     def _file(self, table: str, schema: pa.Schema) -> PartFile:
         self._writes += 1

@@ -13,7 +13,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, Self
 from uuid import uuid4
 
 import numpy as np
@@ -27,6 +27,8 @@ from wireyard.streams.source import filesystem
 
 __all__ = [
     "EXCHANGE",
+    "Parts",
+    "PartsWriter",
     "dump",
     "dump_each",
     "dump_frame_files",
@@ -36,6 +38,7 @@ __all__ = [
     "narrowed",
     "read_part",
     "remove",
+    "with_own_texts",
     "write_parts",
 ]
 
@@ -49,46 +52,91 @@ _BUFFER_BYTES: Final = 1 << 18
 _OPTIONS: Final = pa.ipc.IpcWriteOptions(unify_dictionaries=True)
 
 
-def write_parts(folder: str, parts: Iterable[Sequence[pa.Table]]) -> str:
-    """Write the tables for each task of the next stage, in their order; return the file's path.
+class PartsWriter:
+    """A file of parts that is being written: each some tables, as many as the others have.
 
-    Each brings the texts of its own rows, and not those of many others.
+    Raises
+    ------
+    LakeError
+        From any method: it cannot be written.
     """
-    path = f"{folder}/{EXCHANGE}/{uuid4().hex}.arrow"
-    system, inner = filesystem(path)
-    places: list[list[int]] = []
-    with writing(path), system.open_output_stream(inner, buffer_size=_BUFFER_BYTES) as file:
-        for tables in parts:
-            places.append([])
-            for table in tables:
-                places[-1].append(file.tell())
-                mine = _with_own_texts(table)
-                with pa.ipc.new_stream(file, mine.schema, options=_OPTIONS) as stream:
-                    stream.write_table(mine)
-            places[-1].append(file.tell())
-        footer = np.array(places, np.int64)
-        file.write(footer.tobytes())
-        file.write(np.array([footer.nbytes, len(places)]).tobytes())
-    return path
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._places: list[list[int]] = []
+        system, inner = filesystem(path)
+        with writing(path):
+            self._file = system.open_output_stream(inner, buffer_size=_BUFFER_BYTES)
+
+    def write(self, tables: Sequence[pa.Table]) -> None:
+        """Write the next part, with the texts of its own rows and not those of many others."""
+        places: list[int] = []
+        with writing(self.path):
+            for table in map(with_own_texts, tables):
+                places.append(self._file.tell())
+                with pa.ipc.new_stream(self._file, table.schema, options=_OPTIONS) as stream:
+                    stream.write_table(table)
+            places.append(self._file.tell())
+        self._places.append(places)
+
+    def close(self) -> None:
+        """Finish the file."""
+        footer = np.array(self._places, np.int64)
+        with writing(self.path), self._file as file:
+            file.write(footer.tobytes())
+            file.write(np.array([footer.nbytes, len(self._places)]).tobytes())
 
 
-def read_part(paths: Iterable[str], part: int) -> Iterator[list[pa.Table]]:
-    """Yield the tables that each file has for a task; those of a local file stay in it."""
-    for path in paths:
+class Parts:
+    """The parts of a file that `PartsWriter` has written; those of a local file stay in it."""
+
+    def __init__(self, path: str) -> None:
         system, inner = filesystem(path)
         is_local = isinstance(system, fs.LocalFileSystem)
-        with pa.memory_map(inner) if is_local else system.open_input_file(inner) as file:
-            end = file.size() - 2 * _OFFSET_BYTES
-            size, parts = np.frombuffer(file.read_at(2 * _OFFSET_BYTES, end), np.int64).tolist()
-            row = size // parts
-            places = np.frombuffer(file.read_at(row, end - size + part * row), np.int64).tolist()
-            file.seek(places[0])
-            whole = file.read_buffer(places[-1] - places[0])
+        self._file = pa.memory_map(inner) if is_local else system.open_input_file(inner)
+        end = self._file.size() - 2 * _OFFSET_BYTES
+        last = self._file.read_at(2 * _OFFSET_BYTES, end)
+        size, parts = np.frombuffer(last, np.int64).tolist()
+        self._parts: int = parts
+        self._row_bytes = size // max(parts, 1)
+        self._footer_at = end - size
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def __len__(self) -> int:
+        return self._parts
+
+    def read(self, part: int) -> list[pa.Table]:
+        """Return the tables of a part, which are read in one piece."""
+        row = self._file.read_at(self._row_bytes, self._footer_at + part * self._row_bytes)
+        places = np.frombuffer(row, np.int64).tolist()
+        self._file.seek(places[0])
+        whole = self._file.read_buffer(places[-1] - places[0])
         ends = (place - places[0] for place in places)
-        yield [
+        return [
             pa.ipc.open_stream(whole.slice(start, stop - start)).read_all()
             for start, stop in pairwise(ends)
         ]
+
+
+def write_parts(folder: str, parts: Iterable[Sequence[pa.Table]]) -> str:
+    """Write the tables for each task of the next stage, in their order; return the file's path."""
+    writer = PartsWriter(f"{folder}/{EXCHANGE}/{uuid4().hex}.arrow")
+    for tables in parts:
+        writer.write(tables)
+    writer.close()
+    return writer.path
+
+
+def read_part(paths: Iterable[str], part: int) -> Iterator[list[pa.Table]]:
+    """Yield the tables that each file has for a task."""
+    for path in paths:
+        with Parts(path) as parts:
+            yield parts.read(part)
 
 
 def remove(paths: Iterable[str]) -> None:
@@ -118,7 +166,8 @@ def _narrowed(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column
 
 
-def _with_own_texts(table: pa.Table) -> pa.Table:
+def with_own_texts(table: pa.Table) -> pa.Table:
+    """Return a table whose dictionaries have no more texts than it has rows."""
     for place, (field, column) in enumerate(zip(table.schema, table.columns, strict=True)):
         if not pa.types.is_dictionary(field.type):
             continue

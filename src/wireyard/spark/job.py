@@ -20,11 +20,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyarrow import fs
 
 from wireyard.captures.quarantine import QUARANTINE
 from wireyard.captures.stream_table import FILES, LEDGER_TABLE, STREAMS
 from wireyard.formats import names as format_names
 from wireyard.lake.snapshot import name_of
+from wireyard.layers.mqtt.packets import new_secret
 from wireyard.layers.tables import FACTS
 from wireyard.spark.bronze import FILES_TABLE, QUARANTINE_TABLE, Settings, packets_table
 from wireyard.spark.bronze_stage import BronzeStage
@@ -126,7 +128,9 @@ def fill_lake(
     if not new:
         return report
     runner = Runner(get_session, lake)
-    settings = Settings(lake.staged(""), secrets, max_packet_bytes, skip_missing, payload)
+    # What is left in a store would have to be read by ranges of a few rows.
+    secret = new_secret() if isinstance(lake.system, fs.LocalFileSystem) else None
+    settings = Settings(lake.staged(""), secrets, max_packet_bytes, skip_missing, payload, secret)
     growth = GrowthSettings(decode_as, keylog, max_packet_bytes)
     grown = _open_grown(lake, new, growth, reads_again=few_bytes >= 0)
     try:

@@ -18,6 +18,7 @@ from heapq import heapreplace
 from itertools import accumulate, chain
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -48,12 +49,30 @@ from wireyard.layers.mqtt.packets import (
     new_secret,
 )
 from wireyard.layers.mqtt.published import DELIVERED, SENT, Clients
+from wireyard.layers.mqtt.qos_kernels import NONE
 from wireyard.layers.mqtt.records import TopicKey
 from wireyard.layers.stages import KeyedRecord
 from wireyard.spark.bronze import EVIDENCE
-from wireyard.spark.exchange import dump, load, narrowed, read_part, remove, write_parts
+from wireyard.spark.exchange import (
+    EXCHANGE,
+    dump,
+    load,
+    narrowed,
+    read_part,
+    remove,
+    write_parts,
+)
 from wireyard.spark.fact_tasks import dropped_rows, note_file, run_tasks, write_tables
 from wireyard.spark.lake import Input
+from wireyard.spark.packet_files import (
+    UNDIVIDED,
+    PacketFile,
+    PacketHead,
+    StreamsOfFile,
+    packets_beside,
+    read_head,
+    read_packets,
+)
 from wireyard.spark.parts import read_batches, read_footer_table
 from wireyard.spark.running import Runner
 from wireyard.streams.source import filesystem
@@ -190,20 +209,25 @@ def _packets_of(path: str) -> Batches:
     return partial(read_batches, path)
 
 
+_Footers = Sequence[pa.Table | None]
+"""By file the evidence of its streams; None of one that was put together of others."""
+
+
+def _footers_of(files: Sequence[str]) -> _Footers:
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(partial(read_footer_table, name=EVIDENCE), files))
+
+
 def _evidence_of(
-    group: Group, count: Callable[[Sequence[str]], Mapping[str, pa.Table]]
+    group: Group, footers: _Footers, count: Callable[[Sequence[str]], Mapping[str, pa.Table]]
 ) -> StreamEvidence:
     """Return what packets show of the sides of their streams.
-
-    Most files of packets have it in their footers; those that were put together of others do not.
 
     Parameters
     ----------
     count
         Counts it from the packets of files.
     """
-    with ThreadPoolExecutor(_THREADS) as pool:
-        footers = list(pool.map(partial(read_footer_table, name=EVIDENCE), group.files))
     uncounted = [file for file, one in zip(group.files, footers, strict=True) if one is None]
     counted = count(uncounted) if uncounted else {}
     found = StreamEvidence()
@@ -238,7 +262,8 @@ def _derived(group: Group) -> DerivedFiles:
         return {file: count_evidence(_packets_of(file), group.sources) for file in files}
 
     files = list(map(_packets_of, group.files))
-    return derive_files(files, group.shown(), group.sources, _evidence_of(group, count))
+    evidence = _evidence_of(group, _footers_of(group.files), count)
+    return derive_files(files, group.shown(), group.sources, evidence)
 
 
 # --- a large input --------------------------------------------------------------------------
@@ -301,28 +326,34 @@ class _Large:
             work = partial(_write_evidence, sources=sources, staging=self._staging)
             return {one["name"]: load(one["file"]) for one in run_tasks(runner, files, work)}
 
-        evidence = _evidence_of(self._group, count)
+        footers = _footers_of(files)
+        evidence = _evidence_of(self._group, footers, count)
         streams = known_of(evidence, self._group.shown())
+        partition = partition_streams(streams, evidence, self._partitions)
+        packets = self._packets_left(footers, streams)
+        heads = _read_heads(packets)
         shared = _Shared(
             self._staging,
-            dump(self._staging, (streams, partition_streams(streams, evidence, self._partitions))),
-            new_secret(),
+            dump(self._staging, (streams, partition)),
+            heads[0].secret if heads else new_secret(),
             self._partitions,
             len(files),
             frozenset(evidence.without_side({(one.source, one.name) for one in streams})),
         )
         numbered = list(enumerate(files))
-        packets: list[str] = []
-        topics_of: Counter[str] = Counter()
-        for one in run_tasks(runner, numbered, partial(_split, shared=shared)):
-            if one["name"] == _TOPICS:
-                topics_of.update(load(one["file"]))
-            else:
-                packets.append(one["file"])
+        there = {one.file for one in packets}
+        missing = [(number, path) for number, path in numbered if number not in there]
+        split = [
+            StreamsOfFile(one["file"], files.index(one["name"]), np.arange(len(streams)))
+            for one in run_tasks(runner, missing, partial(_split, shared=shared))
+        ]
+        packets += split
+        topics_of = sum((head.topics for head in (*heads, *_read_heads(split))), Counter[str]())
         shared = replace(shared, divided=_divided(topics_of, shared.topic_partitions))
         numbers = range(self._partitions)
-        tracked = list(run_tasks(runner, numbers, partial(_track, shared=shared, files=packets)))
-        remove(packets)
+        work = partial(_track, shared=shared, files=dump(self._staging, packets))
+        tracked = list(run_tasks(runner, numbers, work))
+        remove(one.path for one in packets)
         yield from (one for one in tracked if one["kind"] == "fact")
         # In the order of partitions, by which clients are numbered.
         clients: list[_Tracked] = sorted(
@@ -363,6 +394,20 @@ class _Large:
         yield from _write_facts(_all(rest.tables), self._staging)
         yield from dropped_rows(rest.dropped)
 
+    def _packets_left(
+        self, footers: _Footers, streams: Sequence[KnownStream]
+    ) -> list[StreamsOfFile]:
+        """Return what tasks of the bronze stage have left of the packets."""
+        numbers = {(one.source, one.name): number for number, one in enumerate(streams)}
+        paths = [packets_beside(self._staging, file) for file in self._group.files]
+        system = filesystem(paths[0])[0]
+        found = system.get_file_info([filesystem(path)[1] for path in paths])
+        return [
+            StreamsOfFile(path, number, _numbers_of(footer, numbers))
+            for number, (path, info, footer) in enumerate(zip(paths, found, footers, strict=True))
+            if footer is not None and info.is_file
+        ]
+
     def _write_topics(self, matched: Matched, shared: _Shared) -> list[str]:
         """Write what is known of the topics of each partition, and of all clients."""
         of_will: defaultdict[int, set[int]] = defaultdict(set)
@@ -390,9 +435,19 @@ def _largest_first(files: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(files, key=sizes.__getitem__, reverse=True))
 
 
+def _numbers_of(evidence: pa.Table, numbers: Mapping[Stream, int]) -> Ints:
+    """Return the number of each stream that a file has evidence of; -1 of one that has none."""
+    names = zip(*(evidence[name].to_pylist() for name in ("source", "stream")), strict=True)
+    return np.array([numbers.get(name, NONE) for name in names], np.int64)
+
+
+def _read_heads(files: Sequence[StreamsOfFile]) -> list[PacketHead]:
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(read_head, (one.path for one in files)))
+
+
 _PUBLISHED: Final = (SENT, DELIVERED)
-_CLIENTS, _NOTES, _PACKETS, _TOPICS = "clients", "notes", "packets", "topics"
-_WHOLE: Final = 1 << 62
+_CLIENTS, _NOTES = "clients", "notes"
 
 
 def _write_evidence(path: str, sources: Sequence[str], staging: str) -> Iterator[Mapping[str, Any]]:
@@ -426,46 +481,41 @@ def _streams(path: str) -> tuple[list[KnownStream], Ints]:
     return found
 
 
+@cache
+def _packet_files(path: str) -> list[StreamsOfFile]:
+    """Return the files of the packets of an input."""
+    found: list[StreamsOfFile] = load(path)
+    return found
+
+
 def _split(task: tuple[int, str], shared: _Shared) -> Iterator[Mapping[str, Any]]:
-    """Write the packets of a file by the partitions of their clients."""
+    """Write the packets of a file by the partitions of their clients; the note has its path."""
     number, path = task
     streams, of_stream = _streams(shared.streams)
-    topics: Counter[str] = Counter()
+    file = PacketFile(f"{shared.staging}/{EXCHANGE}/{uuid4().hex}.packets", shared.secret)
+
+    def write(held: Sequence[Part]) -> None:
+        packets, rows = map(pa.concat_tables, zip(*held, strict=True))
+        whole = Part(narrowed(packets).unify_dictionaries(), rows.unify_dictionaries())
+        for part in whole.split(of_stream[packets["stream"].to_numpy()], shared.partitions):
+            file.write(part)
+
     held: list[Part] = []
     for part in parts_of(_packets_of(path), streams, shared.secret, number):
-        topics.update(_count_topics(part))
         held.append(part)
         if len(held) == _HELD_BATCHES:
-            yield note_file(_PACKETS, _write_split(held, of_stream, shared))
+            write(held)
             held.clear()
     if held:
-        yield note_file(_PACKETS, _write_split(held, of_stream, shared))
-    yield note_file(_TOPICS, dump(shared.staging, topics))
-
-
-def _write_split(parts: Sequence[Part], of_stream: Ints, shared: _Shared) -> str:
-    packets, rows = map(pa.concat_tables, zip(*parts, strict=True))
-    whole = Part(narrowed(packets).unify_dictionaries(), rows.unify_dictionaries())
-    split = whole.split(of_stream[packets["stream"].to_numpy()], shared.partitions)
-    return write_parts(shared.staging, split)
-
-
-def _count_topics(part: Part) -> Counter[str]:
-    """Count packets by topic; one that may have a retained value is not to be divided."""
-    codes, texts = text_codes(part.packets["topic"])
-    counts = np.bincount(codes[codes >= 0], minlength=len(texts))
-    found = Counter(dict(zip(texts.to_pylist(), counts.tolist(), strict=True)))
-    rows = part.rows
-    retained = rows["topic"].cast(pa.string()).filter(pc.fill_null(rows["retain"], False))
-    for topic in {*retained.to_pylist(), *rows["will_topic"].to_pylist()} - {None}:
-        found[topic] = _WHOLE
-    return found
+        write(held)
+    file.close()
+    yield note_file(path, file.path)
 
 
 def _divided(topics: Counter[str], partitions: int) -> frozenset[str]:
     """Return the topics that would make a partition much larger than others."""
-    most = sum(count for count in topics.values() if count < _WHOLE) // (2 * partitions)
-    return frozenset(topic for topic, count in topics.items() if most < count < _WHOLE)
+    most = sum(count for count in topics.values() if count < UNDIVIDED) // (2 * partitions)
+    return frozenset(topic for topic, count in topics.items() if most < count < UNDIVIDED)
 
 
 def _will_partition(will: Will, shared: _Shared) -> int:
@@ -475,10 +525,16 @@ def _will_partition(will: Will, shared: _Shared) -> int:
     return number
 
 
-def _track(number: int, shared: _Shared, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-    """Track the clients of a partition; write what they sent and got by the partition of topics."""
-    streams, _ = _streams(shared.streams)
-    parts = [Part(*tables) for tables in read_part(files, number)]
+def _track(number: int, shared: _Shared, files: str) -> Iterator[Mapping[str, Any]]:
+    """Track the clients of a partition; write what they sent and got by the partition of topics.
+
+    Parameters
+    ----------
+    files
+        Where it is which files have packets.
+    """
+    streams, of_stream = _streams(shared.streams)
+    parts = list(read_packets(_packet_files(files), of_stream, number))
     found, messages = track(parts, streams, shared.secret)
     parts.clear()
     message_files, mark_files = [], []

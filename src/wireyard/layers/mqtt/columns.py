@@ -29,7 +29,13 @@ from wireyard.layers.mqtt.delivery_columns import Topics, Will, deliver
 from wireyard.layers.mqtt.directions import Side, Stream, known_streams
 from wireyard.layers.mqtt.evidence import StreamEvidence
 from wireyard.layers.mqtt.missing import MISSING, connection_record, explain
-from wireyard.layers.mqtt.packets import KnownStream, Packets, Part, new_secret
+from wireyard.layers.mqtt.packets import (
+    KnownStream,
+    Packets,
+    Part,
+    new_secret,
+    stream_numbers,
+)
 from wireyard.layers.mqtt.published import Clients, message_tables, published
 from wireyard.layers.mqtt.records import (
     VALUES,
@@ -76,7 +82,8 @@ def derive_columns(
     known = known_of(evidence, streams, sides)
     secret = new_secret()
     numbers = {(one.source, one.name): number for number, one in enumerate(known)}
-    found, messages = track([Part.of(table, numbers, secret)], known, secret)
+    part = Part.of(table, stream_numbers(table, numbers), secret)
+    found, messages = track([part], known, secret)
     sent, delivered = map(pa.concat_tables, zip(*messages, strict=True))
     matched = match([found])
     deliveries = deliver(sent, delivered, matched.topics(), matched.clients, known)

@@ -104,16 +104,23 @@ class StreamEvidence:
     def __init__(self) -> None:
         self._ends: dict[Stream, Row] = {}
         self._counts: dict[Stream, _Counts] = {}
+        self._numbers: dict[Stream, int] = {}
 
     def add(self, packets: pa.Table) -> None:
         """Count packets, with the columns of `NEEDED`."""
         for batch in packets.to_batches():
             self.add_batch(batch)
 
-    def add_batch(self, batch: pa.RecordBatch) -> None:
-        """Count packets, with the columns of `NEEDED`."""
+    def add_batch(self, batch: pa.RecordBatch) -> Any:
+        """Count packets, with the columns of `NEEDED`.
+
+        Returns
+        -------
+        numbers
+            That of the stream of each packet: its row in `table`.
+        """
         if not batch.num_rows:
-            return
+            return np.empty(0, np.int64)
         source, stream = (batch[name].dictionary_encode() for name in ("source", "stream"))
         pairs = source.indices.to_numpy().astype(np.int64) * len(stream.dictionary)
         pairs += stream.indices.to_numpy()
@@ -142,11 +149,14 @@ class StreamEvidence:
         for place, packet in zip(firsts, rows.to_pylist(), strict=True):
             found = self._counts[names[place]]
             found.has_name, found.client_id = True, client_id_of(packet)
+        numbers = np.array([self._numbers[name] for name in names])
+        return np.repeat(numbers[places], sums[0])
 
     def _add(self, name: Stream, ends: Row, counts: _Counts) -> None:
         if name in self._counts:
             self._counts[name].add(counts)
         else:
+            self._numbers[name] = len(self._numbers)
             self._ends[name], self._counts[name] = ends, counts
 
     def add_counted(self, table: pa.Table, sources: Collection[str] | None = None) -> None:
@@ -166,7 +176,7 @@ class StreamEvidence:
             self._add((ends["source"], ends["stream"]), ends, _Counts(**row))
 
     def table(self) -> pa.Table:
-        """Return the streams as a table with the columns of `SCHEMA`."""
+        """Return the streams as a table with the columns of `SCHEMA`, as they were first seen."""
         rows = [{**ends, **asdict(self._counts[name])} for name, ends in self._ends.items()]
         return pa.Table.from_pylist(rows, SCHEMA)
 

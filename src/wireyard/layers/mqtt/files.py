@@ -131,7 +131,7 @@ def parts_of(
     numbers = {(one.source, one.name): place for place, one in enumerate(streams)}
     first = 0
     for table in file(NEEDED):
-        yield Part.of(table, numbers, secret, number, first)
+        yield Part.of(table, stream_numbers(table, numbers), secret, number, first)
         first += table.num_rows
 
 

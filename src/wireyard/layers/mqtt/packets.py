@@ -65,6 +65,8 @@ NEEDED: Final = (
     "verdict",
 )  # fmt: skip
 """Columns of MQTT packets that say something here."""
+_REPEATING: Final = ("source", "stream", "status", "src_addr", "dst_addr", "topic")
+"""Those of them whose texts come again and again."""
 DELIVERY_TYPES: Final = (
     layout.PUBLISH, layout.PUBACK, layout.PUBREC, layout.PUBREL, layout.PUBCOMP,
 )  # fmt: skip
@@ -199,7 +201,7 @@ class Part(NamedTuple):
     def of(
         cls,
         table: pa.Table,
-        streams: Mapping[Stream, int],
+        stream: Ints,
         secret: tuple[int, int],
         file: int = 0,
         first: int = 0,
@@ -208,8 +210,8 @@ class Part(NamedTuple):
 
         Parameters
         ----------
-        streams
-            The number of each stream.
+        stream
+            The number of the stream of each row; -1 if it has none.
         secret
             The places at which payloads are hashed, the same for all that is to be compared.
         file
@@ -223,7 +225,6 @@ class Part(NamedTuple):
         is_kept = ~np.isin(kind, TRACKED) | (flags & (Flag.MALFORMED | Flag.RETAIN) != 0)
         is_kept |= is_extra
         contents = hash_payloads(table["payload"], secret)
-        stream = stream_numbers(table, streams)
         columns = {
             "stream": stream,
             **{name: _integers(table, name) for name in ("offset", "length")},
@@ -243,10 +244,13 @@ class Part(NamedTuple):
         arrays = [pa.array(columns[name]).cast(PACKETS.field(name).type) for name in PACKETS.names]
         packets = pa.Table.from_arrays(arrays, schema=PACKETS)
         is_known = stream != NONE
-        return cls(
-            packets.filter(pa.array(is_known)),
-            table.select(NEEDED).filter(pa.array(is_kept & is_known)),
-        )
+        if not is_known.all():
+            packets = packets.filter(pa.array(is_known))
+        rows = table.select(NEEDED).filter(pa.array(is_kept & is_known))
+        for name in _REPEATING:
+            place = rows.schema.get_field_index(name)
+            rows = rows.set_column(place, name, rows[name].dictionary_encode())
+        return cls(packets, rows)
 
     def split(self, partition: Ints, partitions: int) -> Iterator[Part]:
         """Return the packets of each partition; `partition` says which that is of each packet."""

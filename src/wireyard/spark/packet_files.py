@@ -1,0 +1,233 @@
+"""MQTT packets between the tasks that decode them and those that track their clients.
+
+A task of the bronze stage has packets as columns, and knows neither how many clients there are nor
+which of its streams is whose. So it writes what tracking takes of them (``Part``) stream by stream,
+as they are, and where each run of a stream's packets is. A task that tracks some clients takes the
+runs of their streams from each file; a local one is mapped, so the rest of it is not read. To read
+the packets from the Parquet files instead took as long as tracking them.
+
+For files that no bronze task of this run has left packets of, and where a lake is no local folder,
+a stage of its own does, client by client then (``mqtt_facts``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import chain, pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wireyard.layers.grouping import text_codes
+from wireyard.layers.mqtt.packets import PACKETS, Ints, Part
+from wireyard.layers.mqtt.qos_kernels import NONE
+from wireyard.spark.exchange import EXCHANGE, Parts, PartsWriter, narrowed, with_own_texts
+
+__all__ = [
+    "UNDIVIDED",
+    "PacketFile",
+    "PacketHead",
+    "StreamsOfFile",
+    "packets_beside",
+    "read_head",
+    "read_packets",
+]
+
+UNDIVIDED: Final = 1 << 62
+"""How many packets a topic counts as whose messages are to stay together."""
+_HELD_ROWS: Final = 1 << 17
+_HELD_BYTES: Final = 16 << 20
+"""What is held before it is written."""
+_LEFT_OUT: Final = ("stream", "file")
+"""Columns of `PACKETS` that runs have."""
+_RUNS: Final = pa.schema(
+    [
+        ("piece", pa.int32()),
+        ("stream", pa.int32()),
+        ("first", pa.int32()),
+        ("rows", pa.int32()),
+        ("first_kept", pa.int32()),
+        ("kept", pa.int32()),
+    ]
+)
+"""Packets of a stream that follow each other: their rows in a piece, and those that are kept."""
+_TOPICS: Final = pa.schema([("topic", pa.string()), ("packets", pa.int64())])
+_SECRET: Final = "wireyard.secret"
+
+
+def packets_beside(staging: str, path: str) -> str:
+    """Return where a bronze task leaves the packets of a file that it writes."""
+    return f"{staging}/{EXCHANGE}/{path.rpartition('/')[2]}.packets"
+
+
+class PacketFile:
+    """Packets that are being written for the tasks that track them.
+
+    Parameters
+    ----------
+    secret
+        The places at which their payloads are hashed.
+
+    Raises
+    ------
+    LakeError
+        From any method: it cannot be written.
+    """
+
+    def __init__(self, path: str, secret: tuple[int, int]) -> None:
+        self.path = path
+        self._secret = secret
+        self._writer = PartsWriter(path)
+        self._held: list[Part] = []
+        self._held_rows = self._held_bytes = 0
+        self._runs: list[pa.RecordBatch] = []
+        self._topics: Counter[str] = Counter()
+        self.rows = 0
+        """How many packets it has been given."""
+
+    def add(self, part: Part) -> None:
+        """Add packets behind the others."""
+        part = Part(narrowed(part.packets), part.rows)
+        self._held.append(part)
+        self.rows += part.packets.num_rows
+        self._held_rows += part.packets.num_rows
+        self._held_bytes += part.packets.nbytes + part.rows.nbytes
+        if self._held_rows >= _HELD_ROWS or self._held_bytes >= _HELD_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._held:
+            packets, rows = zip(*self._held, strict=True)
+            together = pa.concat_tables(packets, promote_options="permissive")
+            self.write(Part(together.unify_dictionaries(), pa.concat_tables(rows)))
+        self._held, self._held_rows, self._held_bytes = [], 0, 0
+
+    def write(self, part: Part) -> None:
+        """Write packets as a piece of their own; without packets only if it is the first."""
+        packets, rows = part
+        if self._runs and not packets.num_rows:
+            return
+        stream = packets["stream"].to_numpy()
+        is_kept = packets["is_kept"].to_numpy(zero_copy_only=False)
+        first = np.flatnonzero(np.diff(stream, prepend=NONE))
+        kept = np.add.reduceat(is_kept, first, dtype=np.int64)
+        columns = {
+            "piece": np.full(len(first), len(self._runs)),
+            "stream": stream[first],
+            "first": first,
+            "rows": np.diff(first, append=len(stream)),
+            "first_kept": np.cumsum(kept) - kept,
+            "kept": kept,
+        }
+        arrays = [pa.array(columns[name], _RUNS.field(name).type) for name in _RUNS.names]
+        self._runs.append(pa.RecordBatch.from_arrays(arrays, schema=_RUNS))
+        self._topics.update(_count_topics(part))
+        self._writer.write([packets.drop_columns(_LEFT_OUT), rows.unify_dictionaries()])
+
+    def close(self) -> None:
+        """Finish the file."""
+        self._flush()
+        secret = {_SECRET: " ".join(map(str, self._secret))}
+        runs = pa.Table.from_batches(self._runs, _RUNS).combine_chunks()
+        counts = [min(count, UNDIVIDED) for count in self._topics.values()]
+        topics = pa.table([list(self._topics), counts], _TOPICS.with_metadata(secret))
+        self._writer.write([runs, topics])
+        self._writer.close()
+
+
+class PacketHead(NamedTuple):
+    """What is known of a file of packets before they are read."""
+
+    secret: tuple[int, int]
+    topics: Counter[str]
+    """How many packets each topic has, or `UNDIVIDED`."""
+
+
+def read_head(path: str) -> PacketHead:
+    """Return what is known of a file of packets."""
+    with Parts(path) as parts:
+        _, topics = parts.read(len(parts) - 1)
+        one, other = topics.schema.metadata[_SECRET.encode()].split()
+        names, counts = (column.to_pylist() for column in topics.columns)
+        return PacketHead((int(one), int(other)), Counter(dict(zip(names, counts, strict=True))))
+
+
+class StreamsOfFile(NamedTuple):
+    """A file of packets, and whose they are."""
+
+    path: str
+    file: int
+    """The number of the bronze file that they are of."""
+    streams: Ints
+    """The number of each of its streams among all; -1 of one that is not to be tracked."""
+
+
+def read_packets(files: Sequence[StreamsOfFile], partition: Ints, wanted: int) -> Iterator[Part]:
+    """Yield the packets of a partition that are in some files; no packets once if there are none.
+
+    Parameters
+    ----------
+    partition
+        That of each stream of all.
+    """
+    found = chain.from_iterable(_read_file(one, partition, wanted) for one in files)
+    first = next(found, None)
+    if first is None:
+        with Parts(files[0].path) as parts:
+            packets, rows = parts.read(0)
+        none = np.empty(0, np.int64)
+        first = Part(_with_places(packets.slice(0, 0), none, files[0].file), rows.slice(0, 0))
+    yield first
+    yield from found
+
+
+def _read_file(one: StreamsOfFile, partition: Ints, wanted: int) -> Iterator[Part]:
+    with Parts(one.path) as parts:
+        runs, _ = parts.read(len(parts) - 1)
+        number = one.streams[runs["stream"].to_numpy()]
+        is_wanted = number != NONE
+        is_wanted[is_wanted] = partition[number[is_wanted]] == wanted
+        number = number[is_wanted]
+        piece, _, *of_runs = (column.to_numpy()[is_wanted] for column in runs.columns)
+        bounds = np.flatnonzero(np.diff(piece, prepend=NONE, append=NONE)).tolist()
+        for start, stop in pairwise(bounds):
+            first, rows, first_kept, kept = (column[start:stop] for column in of_runs)
+            packets, all_kept = parts.read(int(piece[start]))
+            streams = np.repeat(number[start:stop], rows)
+            yield Part(
+                _with_places(_taken(packets, first, rows), streams, one.file),
+                _taken(all_kept, first_kept, kept),
+            )
+
+
+def _taken(table: pa.Table, first: Ints, rows: Ints) -> pa.Table:
+    """Return the rows of some runs."""
+    count = int(rows.sum())
+    if count == table.num_rows:
+        return table
+    before = np.cumsum(rows) - rows
+    places = np.repeat(first - before, rows) + np.arange(count)
+    return with_own_texts(table.take(pa.array(places)))
+
+
+def _with_places(packets: pa.Table, streams: Ints, file: int) -> pa.Table:
+    """Return packets with the columns that are not written."""
+    columns = {"stream": streams, "file": np.full(len(streams), file)}
+    for name, values in columns.items():
+        packets = packets.append_column(name, pa.array(values, PACKETS.field(name).type))
+    return packets
+
+
+def _count_topics(part: Part) -> Counter[str]:
+    """Count packets by topic; one that may have a retained value is not to be divided."""
+    codes, texts = text_codes(part.packets["topic"])
+    counts = np.bincount(codes[codes >= 0], minlength=len(texts))
+    found = Counter(dict(zip(texts.to_pylist(), counts.tolist(), strict=True)))
+    rows = part.rows
+    retained = rows["topic"].cast(pa.string()).filter(pc.fill_null(rows["retain"], False))
+    for topic in {*retained.to_pylist(), *rows["will_topic"].to_pylist()} - {None}:
+        found[topic] = UNDIVIDED
+    return found
