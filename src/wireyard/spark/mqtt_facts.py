@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import lru_cache, partial
 from heapq import heapreplace
 from itertools import accumulate, chain
 from operator import attrgetter
@@ -474,14 +474,14 @@ def partition_streams(
     return np.array([of_client[one.key] for one in streams])
 
 
-@cache
+@lru_cache(maxsize=1)
 def _streams(path: str) -> tuple[list[KnownStream], Ints]:
     """Return the streams of an input, and the partition of each."""
     found: tuple[list[KnownStream], Ints] = load(path)
     return found
 
 
-@cache
+@lru_cache(maxsize=1)
 def _packet_files(path: str) -> list[StreamsOfFile]:
     """Return the files of the packets of an input."""
     found: list[StreamsOfFile] = load(path)
