@@ -3,9 +3,10 @@
 Spark's own shuffle would turn the rows of Python's tasks to Java's and back. What a task leaves for
 others here is Arrow as it lies in memory: a task writes one file, and each task of the next stage
 reads its part of every file in one piece. To compress it (LZ4) took twice as long to write and four
-times as long to read, for two fifths of the bytes; integers as narrow as their values (`narrowed`)
-leave two thirds of them at no cost that could be measured. A file is deleted after the stage that
-reads it, often before the system has written it to a disk.
+times as long to read, for two fifths of the bytes. Integers as narrow as their values (`narrowed`)
+leave two thirds of them, but who joins hundreds of small parts has to cast each, which took as long
+as to read it. A file is deleted after the stage that reads it, often before the system has written
+it to a disk.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ from wireyard.layers.mqtt.packets import (
     Part,
     new_secret,
 )
-from wireyard.layers.mqtt.published import DELIVERED, SENT, Clients
+from wireyard.layers.mqtt.published import SENT, Clients
 from wireyard.layers.mqtt.qos_kernels import NONE
 from wireyard.layers.mqtt.records import TopicKey
 from wireyard.layers.stages import KeyedRecord
@@ -446,7 +446,6 @@ def _read_heads(files: Sequence[StreamsOfFile]) -> list[PacketHead]:
         return list(pool.map(read_head, (one.path for one in files)))
 
 
-_PUBLISHED: Final = (SENT, DELIVERED)
 _CLIENTS, _NOTES = "clients", "notes"
 
 
@@ -539,7 +538,7 @@ def _track(number: int, shared: _Shared, files: str) -> Iterator[Mapping[str, An
     parts.clear()
     message_files, mark_files = [], []
     for sent, delivered in messages:
-        by_topic = _by_topic(narrowed(sent), narrowed(delivered), shared)
+        by_topic = _by_topic(sent, delivered, shared)
         message_files.append(write_parts(shared.staging, by_topic))
         marked = marks_of(sent, found.clients, (), found.connections)
         of_files = split_rows(marked, marked["file"].to_numpy(), shared.files)
@@ -637,18 +636,16 @@ def _deliver(
     streams, _ = _streams(shared.streams)
     paths, firsts = zip(*files, strict=True)
     both = zip(*read_part(paths, number), strict=True)
-    sent, delivered = (
-        _joined(tables, schema, firsts) for tables, schema in zip(both, _PUBLISHED, strict=True)
-    )
+    sent, delivered = (_joined(tables, firsts) for tables in both)
     found = deliver(sent, delivered, topics, clients, streams)
     yield from _write_facts(_all(found.tables), shared.staging)
     yield from dropped_rows(found.dropped)
     yield note_file(_NOTES, dump(shared.staging, found.records))
 
 
-def _joined(tables: Sequence[pa.Table], schema: pa.Schema, firsts: Sequence[int]) -> pa.Table:
+def _joined(tables: Sequence[pa.Table], firsts: Sequence[int]) -> pa.Table:
     """Return tables as one, whose clients have the numbers that they have among all."""
-    table = pa.concat_tables(tables, promote_options="permissive").cast(schema)
+    table = pa.concat_tables(tables)
     place = table.schema.get_field_index("client")
     first = np.repeat(firsts, [each.num_rows for each in tables])
     return table.set_column(
