@@ -24,7 +24,7 @@ from wireyard.spark.packet_files import (
     PacketFile,
     StreamsOfFile,
     packets_beside,
-    read_head,
+    read_heads,
     read_packets,
 )
 
@@ -90,7 +90,7 @@ def test_each_partition_gets_the_packets_of_its_streams(
     [none] = read_packets([StreamsOfFile(file.path, 5, streams)], partition, 3)
     assert not none.packets.num_rows and not none.rows.num_rows
 
-    head = read_head(file.path)
+    [head] = read_heads([StreamsOfFile(file.path, 5, streams)])
     assert head.secret == secret
     topics = Counter(filter(None, table["topic"].to_pylist()))
     assert head.topics == {**topics, "held": UNDIVIDED}
@@ -102,10 +102,12 @@ def test_a_file_without_packets_has_none_for_anybody(tmp_path: Path) -> None:
     file = PacketFile(str(tmp_path / "packets"), secret)
     file.write(Part.of(table, nobody, secret))
     file.close()
-    [part] = read_packets([StreamsOfFile(file.path, 0, np.arange(1))], np.zeros(1, np.int64), 0)
+    files = [StreamsOfFile(file.path, 0, np.arange(1))]
+    [part] = read_packets(files, np.zeros(1, np.int64), 0)
     assert not part.packets.num_rows and not part.rows.num_rows
     assert part.rows.column_names == Part.of(table, nobody, secret).rows.column_names
-    assert not read_head(file.path).topics
+    [head] = read_heads(files)
+    assert not head.topics
 
 
 @pytest.mark.slow

@@ -18,7 +18,6 @@ from heapq import heapreplace
 from itertools import accumulate, chain
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
-from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -45,19 +44,15 @@ from wireyard.layers.mqtt.messages import marks_of
 from wireyard.layers.mqtt.packets import (
     Ints,
     KnownStream,
-    Part,
     new_secret,
 )
 from wireyard.layers.mqtt.published import SENT, Clients
-from wireyard.layers.mqtt.qos_kernels import NONE
 from wireyard.layers.mqtt.records import TopicKey
 from wireyard.layers.stages import KeyedRecord
 from wireyard.spark.bronze import EVIDENCE
 from wireyard.spark.exchange import (
-    EXCHANGE,
     dump,
     load,
-    narrowed,
     read_part,
     remove,
     write_parts,
@@ -66,12 +61,11 @@ from wireyard.spark.fact_tasks import dropped_rows, note_file, run_tasks, write_
 from wireyard.spark.lake import Input
 from wireyard.spark.packet_files import (
     UNDIVIDED,
-    PacketFile,
-    PacketHead,
     StreamsOfFile,
-    packets_beside,
-    read_head,
+    find_left,
+    read_heads,
     read_packets,
+    write_split,
 )
 from wireyard.spark.parts import read_batches, read_footer_table
 from wireyard.spark.running import Runner
@@ -94,8 +88,6 @@ FEW: Final = 1 << 18
 """Packets that need no tasks: to start Spark for some takes longer than to go through them."""
 _THREADS: Final = 8
 """That read footers: what is waited for is mostly a store's answer."""
-_HELD_BATCHES: Final = 8
-"""Of a file that is split, what is held before it is written: about 150 bytes a packet."""
 _FORMAT: Final = "mqtt"
 _TABLE: Final = "packets_mqtt"
 SHOWN: Final = ("source", "stream", "opened", "begun", "ended", "ended_frame", "ended_ns")
@@ -330,8 +322,8 @@ class _Large:
         evidence = _evidence_of(self._group, footers, count)
         streams = known_of(evidence, self._group.shown())
         partition = partition_streams(streams, evidence, self._partitions)
-        packets = self._packets_left(footers, streams)
-        heads = _read_heads(packets)
+        packets = find_left(self._staging, files, footers, streams)
+        heads = read_heads(packets)
         shared = _Shared(
             self._staging,
             dump(self._staging, (streams, partition)),
@@ -348,7 +340,9 @@ class _Large:
             for one in run_tasks(runner, missing, partial(_split, shared=shared))
         ]
         packets += split
-        topics_of = sum((head.topics for head in (*heads, *_read_heads(split))), Counter[str]())
+        topics_of = Counter[str]()
+        for head in (*heads, *read_heads(split)):
+            topics_of.update(head.topics)
         shared = replace(shared, divided=_divided(topics_of, shared.topic_partitions))
         numbers = range(self._partitions)
         work = partial(_track, shared=shared, files=dump(self._staging, packets))
@@ -394,20 +388,6 @@ class _Large:
         yield from _write_facts(_all(rest.tables), self._staging)
         yield from dropped_rows(rest.dropped)
 
-    def _packets_left(
-        self, footers: _Footers, streams: Sequence[KnownStream]
-    ) -> list[StreamsOfFile]:
-        """Return what tasks of the bronze stage have left of the packets."""
-        numbers = {(one.source, one.name): number for number, one in enumerate(streams)}
-        paths = [packets_beside(self._staging, file) for file in self._group.files]
-        system = filesystem(paths[0])[0]
-        found = system.get_file_info([filesystem(path)[1] for path in paths])
-        return [
-            StreamsOfFile(path, number, _numbers_of(footer, numbers))
-            for number, (path, info, footer) in enumerate(zip(paths, found, footers, strict=True))
-            if footer is not None and info.is_file
-        ]
-
     def _write_topics(self, matched: Matched, shared: _Shared) -> list[str]:
         """Write what is known of the topics of each partition, and of all clients."""
         of_will: defaultdict[int, set[int]] = defaultdict(set)
@@ -433,17 +413,6 @@ def _largest_first(files: Sequence[str]) -> tuple[str, ...]:
     found = system.get_file_info([filesystem(file)[1] for file in files])
     sizes = {file: info.size for file, info in zip(files, found, strict=True)}
     return tuple(sorted(files, key=sizes.__getitem__, reverse=True))
-
-
-def _numbers_of(evidence: pa.Table, numbers: Mapping[Stream, int]) -> Ints:
-    """Return the number of each stream that a file has evidence of; -1 of one that has none."""
-    names = zip(*(evidence[name].to_pylist() for name in ("source", "stream")), strict=True)
-    return np.array([numbers.get(name, NONE) for name in names], np.int64)
-
-
-def _read_heads(files: Sequence[StreamsOfFile]) -> list[PacketHead]:
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(read_head, (one.path for one in files)))
 
 
 _CLIENTS, _NOTES = "clients", "notes"
@@ -491,24 +460,9 @@ def _split(task: tuple[int, str], shared: _Shared) -> Iterator[Mapping[str, Any]
     """Write the packets of a file by the partitions of their clients; the note has its path."""
     number, path = task
     streams, of_stream = _streams(shared.streams)
-    file = PacketFile(f"{shared.staging}/{EXCHANGE}/{uuid4().hex}.packets", shared.secret)
-
-    def write(held: Sequence[Part]) -> None:
-        packets, rows = map(pa.concat_tables, zip(*held, strict=True))
-        whole = Part(narrowed(packets).unify_dictionaries(), rows.unify_dictionaries())
-        for part in whole.split(of_stream[packets["stream"].to_numpy()], shared.partitions):
-            file.write(part)
-
-    held: list[Part] = []
-    for part in parts_of(_packets_of(path), streams, shared.secret, number):
-        held.append(part)
-        if len(held) == _HELD_BATCHES:
-            write(held)
-            held.clear()
-    if held:
-        write(held)
-    file.close()
-    yield note_file(path, file.path)
+    parts = parts_of(_packets_of(path), streams, shared.secret, number)
+    written = write_split(shared.staging, parts, of_stream, shared.partitions, shared.secret)
+    yield note_file(path, written)
 
 
 def _divided(topics: Counter[str], partitions: int) -> frozenset[str]:

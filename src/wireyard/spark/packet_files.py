@@ -1,10 +1,10 @@
 """MQTT packets between the tasks that decode them and those that track their clients.
 
-A task of the bronze stage has packets as columns, and knows neither how many clients there are nor
-which of its streams is whose. So it writes what tracking takes of them (``Part``) stream by stream,
-as they are, and where each run of a stream's packets is. A task that tracks some clients takes the
-runs of their streams from each file; a local one is mapped, so the rest of it is not read. To read
-the packets from the Parquet files instead took as long as tracking them.
+A task of the bronze stage has packets as columns, but which stream is whose is decided when all
+tasks are done. So it writes what tracking takes of packets (``Part``) as they come, and where each
+run of a stream's packets is. A task that tracks some clients takes the runs of their streams from
+each file; a local one is mapped, so the rest of it is not read. To read the packets from Parquet
+files instead took as long as tracking them.
 
 For files that no bronze task of this run has left packets of, and where a lake is no local folder,
 a stage of its own does, client by client then (``mqtt_facts``).
@@ -13,27 +13,32 @@ a stage of its own does, client by client then (``mqtt_facts``).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import chain, pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, islice, pairwise
 from typing import Final, NamedTuple
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.layers.grouping import text_codes
-from wireyard.layers.mqtt.packets import PACKETS, Ints, Part
+from wireyard.layers.mqtt.packets import PACKETS, Ints, KnownStream, Part
 from wireyard.layers.mqtt.qos_kernels import NONE
 from wireyard.spark.exchange import EXCHANGE, Parts, PartsWriter, narrowed, with_own_texts
+from wireyard.streams.source import filesystem
 
 __all__ = [
     "UNDIVIDED",
     "PacketFile",
     "PacketHead",
     "StreamsOfFile",
+    "find_left",
     "packets_beside",
-    "read_head",
+    "read_heads",
     "read_packets",
+    "write_split",
 ]
 
 UNDIVIDED: Final = 1 << 62
@@ -41,6 +46,10 @@ UNDIVIDED: Final = 1 << 62
 _HELD_ROWS: Final = 1 << 17
 _HELD_BYTES: Final = 16 << 20
 """What is held before it is written."""
+_HELD_BATCHES: Final = 8
+"""Of a file that is split, what is held before it is written: about 150 bytes a packet."""
+_THREADS: Final = 8
+"""That read heads: what is waited for is mostly a store's answer."""
 _LEFT_OUT: Final = ("stream", "file")
 """Columns of `PACKETS` that runs have."""
 _RUNS: Final = pa.schema(
@@ -138,21 +147,29 @@ class PacketFile:
         self._writer.close()
 
 
-class PacketHead(NamedTuple):
-    """What is known of a file of packets before they are read."""
+def write_split(
+    staging: str,
+    parts: Iterable[Part],
+    partition: Ints,
+    partitions: int,
+    secret: tuple[int, int],
+) -> str:
+    """Write packets by the partitions of their clients; return the file's path.
 
-    secret: tuple[int, int]
-    topics: Counter[str]
-    """How many packets each topic has, or `UNDIVIDED`."""
-
-
-def read_head(path: str) -> PacketHead:
-    """Return what is known of a file of packets."""
-    with Parts(path) as parts:
-        _, topics = parts.read(len(parts) - 1)
-        one, other = topics.schema.metadata[_SECRET.encode()].split()
-        names, counts = (column.to_pylist() for column in topics.columns)
-        return PacketHead((int(one), int(other)), Counter(dict(zip(names, counts, strict=True))))
+    Parameters
+    ----------
+    partition
+        That of each stream.
+    """
+    file = PacketFile(f"{staging}/{EXCHANGE}/{uuid4().hex}.packets", secret)
+    waiting = iter(parts)
+    while held := list(islice(waiting, _HELD_BATCHES)):
+        packets, rows = map(pa.concat_tables, zip(*held, strict=True))
+        whole = Part(narrowed(packets).unify_dictionaries(), rows.unify_dictionaries())
+        for part in whole.split(partition[packets["stream"].to_numpy()], partitions):
+            file.write(part)
+    file.close()
+    return file.path
 
 
 class StreamsOfFile(NamedTuple):
@@ -163,6 +180,57 @@ class StreamsOfFile(NamedTuple):
     """The number of the bronze file that they are of."""
     streams: Ints
     """The number of each of its streams among all; -1 of one that is not to be tracked."""
+
+
+def find_left(
+    staging: str,
+    files: Sequence[str],
+    evidence: Sequence[pa.Table | None],
+    streams: Sequence[KnownStream],
+) -> list[StreamsOfFile]:
+    """Return the files of packets that tasks of the bronze stage have left.
+
+    Parameters
+    ----------
+    files
+        Their bronze files.
+    evidence
+        What each has in its footer: its streams, in the order of their numbers there.
+    streams
+        Those that are tracked.
+    """
+    numbers = {(one.source, one.name): number for number, one in enumerate(streams)}
+    paths = [packets_beside(staging, file) for file in files]
+    found = filesystem(staging)[0].get_file_info([filesystem(path)[1] for path in paths])
+    left = []
+    for number, (path, info, table) in enumerate(zip(paths, found, evidence, strict=True)):
+        if table is not None and info.is_file:
+            names = zip(*(table[name].to_pylist() for name in ("source", "stream")), strict=True)
+            of_file = np.array([numbers.get(name, NONE) for name in names], np.int64)
+            left.append(StreamsOfFile(path, number, of_file))
+    return left
+
+
+class PacketHead(NamedTuple):
+    """What is known of a file of packets before they are read."""
+
+    secret: tuple[int, int]
+    topics: Counter[str]
+    """How many packets each topic has, or `UNDIVIDED`."""
+
+
+def read_heads(files: Sequence[StreamsOfFile]) -> list[PacketHead]:
+    """Return what is known of files of packets."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(_read_head, (one.path for one in files)))
+
+
+def _read_head(path: str) -> PacketHead:
+    with Parts(path) as parts:
+        _, topics = parts.read(len(parts) - 1)
+        one, other = topics.schema.metadata[_SECRET.encode()].split()
+        names, counts = (column.to_pylist() for column in topics.columns)
+        return PacketHead((int(one), int(other)), Counter(dict(zip(names, counts, strict=True))))
 
 
 def read_packets(files: Sequence[StreamsOfFile], partition: Ints, wanted: int) -> Iterator[Part]:
