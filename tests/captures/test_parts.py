@@ -79,3 +79,18 @@ def test_shares_are_the_whole(traffic: list[Packet], shares: int) -> None:
     if shares > 1:
         sizes = np.array([len(part.streams) for part in parts])
         assert sizes.max() < len(whole.streams)
+
+
+def test_streams_of_tcp_and_udp_between_the_same_endpoints_are_numbered_in_one_part() -> None:
+    frames = [
+        ethernet(ipv4(content, protocol))
+        for port in range(40)
+        for content, protocol in (
+            (tcp(5000 + port, 1883, 1, b"x"), 6),
+            (udp(5000 + port, 1883, b"y"), 17),
+        )
+    ]
+    data = pcap([Packet(frame, BEGAN_NS) for frame in frames])
+    whole = streams_of(read_capture(data))
+    assert sum(name.endswith("#2") for name in whole) == 40
+    assert streams_of(*(read_captures([data], share=Share(n, 5, 7676)) for n in range(5))) == whole

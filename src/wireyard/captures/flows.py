@@ -120,10 +120,11 @@ class FlowTable:
     def parts(self, first: int, of: int) -> Ints:
         """Return which of `of` parts each conversation from number `first` on falls to.
 
-        That depends on its endpoints alone, and not on what else is in a capture.
+        That depends on its endpoints alone, and not on what else is in a capture. Those of TCP and
+        UDP that have the same ones fall to the same part, where their streams are numbered.
         """
         hashes = np.zeros(self._count - first, np.uint64)
-        for column in self._keys[first : self._count].T.astype(np.uint64):
+        for column in _without_protocol(self._keys[first : self._count]).T.astype(np.uint64):
             hashes = (hashes ^ column) * _FACTOR
             hashes ^= hashes >> _SHIFT
         return (hashes % np.uint64(of)).astype(np.int64)
@@ -140,8 +141,7 @@ class FlowTable:
 
     def endpoint_pairs(self) -> Ints:
         """Return a number for each conversation that those of the same endpoints share."""
-        keys = self._keys[: self._count].copy()
-        keys[:, Key.PROTOCOL] >>= 8  # the IP version stays
+        keys = _without_protocol(self._keys[: self._count])
         return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
 
     def endpoints(self, conversation: int) -> tuple[Endpoint, Endpoint]:
@@ -215,6 +215,13 @@ def stream_name(src: Endpoint, dst: Endpoint, ordinal: int) -> str:
 def _texts(out: Octets, ends: Shorts) -> pa.StringArray:
     text = out[: int(ends[-1])].copy()
     return pa.StringArray.from_buffers(len(ends) - 1, pa.py_buffer(ends), pa.py_buffer(text))
+
+
+def _without_protocol(keys: Grid) -> Grid:
+    """Return a copy of keys in which TCP and UDP are the same."""
+    keys = keys.copy()
+    keys[:, Key.PROTOCOL] >>= 8  # the IP version stays
+    return keys
 
 
 def _endpoint(version: int, high: int, low: int, port: int) -> Endpoint:
