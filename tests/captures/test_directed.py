@@ -27,7 +27,9 @@ from tests.captures.make import (
 from tests.formats.mqtt.make import publish
 from tests.formats.rmp.make import MORE, message
 from tests.make import packet
+from wireyard.captures.assignment import EndpointEvidence
 from wireyard.captures.directed import CapturedStream
+from wireyard.captures.flows import Endpoint
 from wireyard.captures.inputs import open_input
 from wireyard.captures.stream import RUN_BYTES
 from wireyard.formats import get_format
@@ -238,6 +240,26 @@ def test_a_connect_names_the_format_of_its_endpoint_before_and_after() -> None:
     for other in (lone(40003, PUBLISH, 1998), lone(40003, PUBLISH, 40000)):
         found = open_input(pcap(packets([*frames, other])))
         assert [each.stream.src.port for each in found.unknown] == [40003]
+
+
+def test_evidence_that_contradicts_itself_shows_nothing() -> None:
+    answers = [
+        both_ways(b"101\r\n", b"101 imqbroker 301\njms tcp %s 40321\n.\n" % kind, (port, 7676))
+        for port, kind in ((50000, b"NORMAL"), (50001, b"CLUSTER"), (50002, b"RMI"))
+    ]
+    middle = both_ways(packet()[10:] + packet(sequence=9), b"", (50003, 40321))
+    for first, second in ((0, 1), (1, 0), (0, 2), (2, 0)):
+        found = open_input(pcap(packets([*answers[first], *answers[second], *middle])))
+        assert [each.stream.dst.port for each in found.unknown] == [40321]
+    found = open_input(pcap(packets([*answers[0], *answers[0], *middle])))
+    assert [one.format.name for one in found.streams] == ["jmq"]
+    end, other = Endpoint("10.0.0.1", 40321), Endpoint("10.0.0.1", 1883)
+    evidence = EndpointEvidence()
+    evidence.add_services({end: "gpacket", other: None})
+    evidence.add_opened([(end, "mqtt"), (other, "mqtt")])
+    assert evidence.formats() == {end: "mqtt", other: "mqtt"}
+    evidence.add_opened([(end, "jmq")])
+    assert evidence.formats() == {end: "gpacket", other: "mqtt"}
 
 
 def test_what_a_connection_begins_with_counts_before_what_others_show() -> None:

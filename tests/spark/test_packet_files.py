@@ -19,6 +19,7 @@ from wireyard.layers.mqtt.packets import PACKETS, Part, new_secret, stream_numbe
 from wireyard.layers.mqtt.qos_kernels import NONE
 from wireyard.spark import fact_tasks, job, mqtt_facts, packet_files
 from wireyard.spark.exchange import EXCHANGE
+from wireyard.spark.job import FEW_BYTES
 from wireyard.spark.packet_files import (
     UNDIVIDED,
     PacketFile,
@@ -114,7 +115,10 @@ def test_a_file_without_packets_has_none_for_anybody(tmp_path: Path) -> None:
 def test_tables_are_the_same_whoever_leaves_the_packets(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody, since there are few; the tasks of the bronze stage; or a stage after it."""
+    """Nobody, since there are few; the tasks of the bronze stage; or a stage after it.
+
+    And the same as where one task reads the whole capture.
+    """
     capture = tmp_path / "in.pcap"
     capture.write_bytes(make_capture(Random(11), 300))
     split: list[int] = []
@@ -126,8 +130,9 @@ def test_tables_are_the_same_whoever_leaves_the_packets(
         return run_tasks(runner, tasks, work, **options)
 
     monkeypatch.setattr(mqtt_facts, "run_tasks", counted)
-    run(tmp_path / "few", spark, capture, split_bytes=20_000)
-    assert not split
+    run(tmp_path / "whole", None, capture, few_bytes=FEW_BYTES)
+    report = run(tmp_path / "few", spark, capture, split_bytes=20_000)
+    assert report.repaired and not split
     monkeypatch.setattr(mqtt_facts, "MOST_PACKETS", 200)
     run(tmp_path / "left", spark, capture, split_bytes=20_000)
     assert split == [0]
@@ -135,7 +140,10 @@ def test_tables_are_the_same_whoever_leaves_the_packets(
     run(tmp_path / "split", spark, capture, split_bytes=20_000)
     assert split[0] == 0 and split[1] > 1
 
-    expected = all_rows(tmp_path / "few")
+    expected = all_rows(tmp_path / "whole")
     assert len(expected["packets_mqtt"]) > 1000 and len(expected["deliveries"]) > 10
-    assert all_rows(tmp_path / "left") == expected
-    assert all_rows(tmp_path / "split") == expected
+    for lake in ("few", "left", "split"):
+        found = all_rows(tmp_path / lake)
+        assert found.keys() == expected.keys()
+        for name, rows in expected.items():
+            assert found[name] == rows, (lake, name)

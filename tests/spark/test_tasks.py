@@ -28,6 +28,7 @@ from wireyard.spark.bronze import AnyPiece, Piece, Settings, write_task
 from wireyard.spark.captures import CapturePart
 from wireyard.spark.parts import PartFile
 from wireyard.spark.results import (
+    EndpointsResult,
     FailureResult,
     FilesResult,
     FormatResult,
@@ -198,8 +199,9 @@ def test_results_of_every_kind_are_in_the_manifest() -> None:
         PieceResult("jmq", 5, 9, source="s", start=3, file="f", tables=["files", "packets_jmq"]),
         HeadersResult("s", 0, 24, 99, 3, "null", "cut off", 7, "headers/1.arrow"),
         FormatResult("s", "mqtt", list(range(9))),
-        FilesResult("s", "f", ["ledger", "streams"]),
-        NoteResult("s", "not read to its end"),
+        FilesResult("s", "f", ["ledger", "streams"], 3),
+        EndpointsResult("s", 3, "[]", None),
+        NoteResult("s", "not read to its end", 3),
         GoneResult("s"),
         FailureResult("write", "a sentence"),
     ]

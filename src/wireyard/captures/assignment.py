@@ -5,13 +5,17 @@ another connection of the capture shows of an endpoint (a client that opened one
 or after, or a port mapper's answer), the port that servers of a format usually have. The header of
 a proxy before all that is no part of the streams. What is inside TLS and WebSocket is decided so
 too; TLS itself, and HTTP, are of no format on any port.
+
+What is shown of an endpoint does not depend on the order of connections: where clients opened it in
+two formats, that shows none, nor do two answers of port mappers that differ. So many readers of one
+capture, of whom each reads some of the connections, can find out together.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, groupby
@@ -39,6 +43,7 @@ __all__ = [
     "Assigned",
     "CapturedConnection",
     "DecodeAs",
+    "EndpointEvidence",
     "assign_formats",
     "captured_connections",
     "count_proxies",
@@ -80,6 +85,8 @@ class Assigned(NamedTuple):
     """The stream of TCP or UDP that carries it; the stream itself, mostly."""
     carriers: tuple[Carrier, ...] = ()
     """The protocols that carry it, the outermost first."""
+    by_endpoint: bool = False
+    """Whether what is known of its endpoints decided: neither a rule nor its connection's bytes."""
 
     @property
     def closed(self) -> bool:
@@ -107,7 +114,7 @@ def assign_formats(
     named: Format | None = None,
     guides: Sequence[Stream] = (),
     keys: KeyLog | None = None,
-    opened: Mapping[Endpoint, str] | None = None,
+    evidence: EndpointEvidence | None = None,
 ) -> list[Assigned]:
     """Return the format of each stream, in the order of the streams.
 
@@ -121,19 +128,45 @@ def assign_formats(
         Streams whose format is not asked for, and which may show that of others.
     keys
         The secrets of connections of TLS; without one they stay closed.
-    opened
-        The endpoints that clients of other streams opened, and in which format.
+    evidence
+        What other streams show of endpoints, to which is added what these do.
     """
     carriers = Carriers(KeyLog() if keys is None else keys)
     found = [*captured_connections(streams, carriers)]
-    others = [*captured_connections(guides, carriers)]
-    services: dict[Endpoint, str | None] = {}
-    for one in (*found, *others):
-        services |= one.services()
-    services |= opened or {}
-    for one in (*found, *others):
-        services |= one.opened()
+    evidence = EndpointEvidence() if evidence is None else evidence
+    for one in (*found, *captured_connections(guides, carriers)):
+        evidence.add_opened(one.opened().items())
+        evidence.add_services(one.services())
+    services = evidence.formats()
     return [each for one in found for each in one.assigned(rules, services, named)]
+
+
+class EndpointEvidence:
+    """What the connections of a capture show of the formats of endpoints."""
+
+    def __init__(self) -> None:
+        self._opened: defaultdict[Endpoint, set[str]] = defaultdict(set)
+        self._services: defaultdict[Endpoint, set[str | None]] = defaultdict(set)
+
+    @property
+    def opened(self) -> set[tuple[Endpoint, str]]:
+        """The endpoints that clients opened connections to, each with the formats of those."""
+        return {(end, format) for end, formats in self._opened.items() for format in formats}
+
+    def add_opened(self, opened: Iterable[tuple[Endpoint, str]]) -> None:
+        """Add endpoints that clients opened, each with a format."""
+        for end, format in opened:
+            self._opened[end].add(format)
+
+    def add_services(self, services: Mapping[Endpoint, str | None]) -> None:
+        """Add endpoints that a port mapper names, with None for what is none of our formats."""
+        for end, format in services.items():
+            self._services[end].add(format)
+
+    def formats(self) -> dict[Endpoint, str | None]:
+        """Return the endpoints whose format is shown; what clients opened counts for more."""
+        agreed = {end: each for end, (each, *more) in self._services.items() if not more}
+        return agreed | {end: each for end, (each, *more) in self._opened.items() if not more}
 
 
 def describe_proxies(assigned: Sequence[Assigned]) -> str | None:
@@ -232,35 +265,49 @@ class CapturedConnection:
         named: Format | None,
     ) -> list[Assigned]:
         """Return what each direction is."""
-        format = self._format(rules, services, named)
+        by_endpoint = self._by_endpoint(rules)
+        format = _by_port(self._ends, services) if by_endpoint else self._format(rules, named)
         if named is not None and named.dialect and format is not None and format.name == named.name:
             format = named
         contexts = [0, 0] if format is None else self._contexts(format)
         return [
-            Assigned(stream, format, context, self._port_mapper, captured, self._carriers)
+            Assigned(
+                stream, format, context, self._port_mapper, captured, self._carriers, by_endpoint
+            )
             for stream, captured, context in zip(
                 self._directions, self._captured, contexts, strict=False
             )
         ]
 
-    def _format(
-        self,
-        rules: Sequence[DecodeAs],
-        services: Mapping[Endpoint, str | None],
-        named: Format | None,
-    ) -> Format | None:
+    @property
+    def _ends(self) -> tuple[Endpoint, Endpoint]:
+        first = self._directions[0]
+        return first.src, first.dst
+
+    def _rule(self, rules: Sequence[DecodeAs]) -> DecodeAs | None:
+        """Return the first rule that is for the connection."""
+        ports, protocol = {end.port for end in self._ends}, self._directions[0].protocol
+        return next((one for one in rules if one.transport == protocol and one.port in ports), None)
+
+    def _by_endpoint(self, rules: Sequence[DecodeAs]) -> bool:
+        """Return whether neither a rule nor bytes of the connection decide its format."""
+        return (
+            not self._closed
+            and self._directions[0].protocol == "tcp"
+            and self._port_mapper is None
+            and self.sniffed is None
+            and self._rule(rules) is None
+        )
+
+    def _format(self, rules: Sequence[DecodeAs], named: Format | None) -> Format | None:
+        """Return the format that a rule or bytes of the connection show."""
         if self._closed:
             return None
-        first = self._directions[0]
-        ends = (first.src, first.dst)
-        ports = {end.port for end in ends}
-        for rule in rules:
-            if rule.transport == first.protocol and rule.port in ports:
-                return rule.format
-        if first.protocol == "tcp":
-            if self._port_mapper is not None:
-                return None
-            return self.sniffed or _by_port(ends, services)
+        rule = self._rule(rules)
+        if rule is not None:
+            return rule.format
+        if self._directions[0].protocol == "tcp":
+            return self.sniffed if self._port_mapper is None else None
         return named if named is not None and named.in_datagrams else None
 
     @cached_property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -22,11 +22,13 @@ from wireyard.streams.source import Source
 
 if TYPE_CHECKING:
     from wireyard.captures.assignment import Assigned
+    from wireyard.captures.flows import Endpoint
     from wireyard.captures.index import IndexedExtent
     from wireyard.captures.read import FrameSpan
 
 __all__ = [
     "Input",
+    "PartEndpoints",
     "Readable",
     "begins_store",
     "describe_unknown",
@@ -47,6 +49,16 @@ class Readable(NamedTuple):
 
     format: Format
     opened: DirectedStream
+
+
+class PartEndpoints(NamedTuple):
+    """Endpoints of a part of a capture, each with the formats of its connections."""
+
+    opened: Collection[tuple[Endpoint, str]]
+    """Those that clients opened connections to."""
+    undecided: Collection[tuple[Endpoint, str]]
+    """Those of connections whose own bytes show no format: with the format that was taken for
+    theirs, empty if none was. What clients in other parts opened may show another."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +86,8 @@ class Input:
     """Why some bytes inside TLS or WebSocket were not read, of streams that have a format."""
     spans: Sequence[FrameSpan] = ()
     """Which frames are in which file of a capture."""
+    endpoints: PartEndpoints | None = None
+    """Of a part of a capture."""
 
     @cached_property
     def streams(self) -> list[Readable]:
@@ -243,6 +257,7 @@ def open_captures(
     name: str | None = None,
     index: Sequence[IndexedExtent] = (),
     keylog: Sequence[str | os.PathLike[str]] = (),
+    opened: Iterable[tuple[Endpoint, str]] = (),
 ) -> Input:
     """Open the files of one capture.
 
@@ -257,6 +272,8 @@ def open_captures(
     index
         Where the headers of the capture are, if they were written down for as many parts; the
         sources are paths then, in the order of their packets.
+    opened
+        The endpoints that clients opened in other parts, each with a format.
 
     Raises
     ------
@@ -266,6 +283,7 @@ def open_captures(
     # A bare stream is there before all this is loaded.
     from wireyard.captures.assignment import (
         PORT_MAPPER_PORT,
+        EndpointEvidence,
         assign_formats,
         describe_proxies,
         parse_decode_as,
@@ -298,8 +316,11 @@ def open_captures(
     plain = None if rules or (named is not None and named.dialect) else find_plain(table)
     places = np.arange(len(table)) if plain is None else np.flatnonzero(~plain.there)
     streams = capture.streams if plain is None else [table.stream(at) for at in places.tolist()]
-    opened = {} if plain is None or not streams else plain.opened(table)
-    assigned = assign_formats(streams, rules, named, capture.guides, keys, opened)
+    evidence = EndpointEvidence()
+    if plain is not None and (streams or share is not None):
+        evidence.add_opened(plain.opened(table).items())
+    evidence.add_opened(opened)
+    assigned = assign_formats(streams, rules, named, capture.guides, keys, evidence)
     there = [each for each in assigned if each.stream.size or each.carriers]
     unknown = [each for each in there if each.format is None and each.port_mapper is None]
     mappers = [each for each in there if each.format is None and each.port_mapper is not None]
@@ -335,6 +356,7 @@ def open_captures(
         mappers,
         _problems(wanted),
         capture.spans,
+        None if share is None else PartEndpoints(evidence.opened, _undecided(assigned)),
     )
 
 
@@ -386,6 +408,16 @@ def _describe_closed(unknown: Sequence[Assigned], keyed: bool) -> Iterator[str]:
     yield f"{len(carried)} streams, {size} bytes, are {shown}{why}"
     if not keyed and any(each.closed and each.carriers[-1].name == "tls" for each in carried):
         yield "a key log opens TLS: --keylog FILE"
+
+
+def _undecided(assigned: Iterable[Assigned]) -> set[tuple[Endpoint, str]]:
+    """Return the endpoints that decided the formats of streams, each with those formats."""
+    return {
+        (end, "" if each.format is None else each.format.name)
+        for each in assigned
+        if each.by_endpoint and each.stream.size
+        for end in (each.stream.src, each.stream.dst)
+    }
 
 
 def _problems(assigned: Sequence[Assigned]) -> list[str]:

@@ -52,7 +52,7 @@ from wireyard.layers.mqtt.packets import Ints
 from wireyard.layers.mqtt.packets import Part as TrackedPart
 from wireyard.payloads import parse_rules
 from wireyard.payloads.columns import PAYLOADS, PayloadTable
-from wireyard.spark.captures import CapturePart
+from wireyard.spark.captures import CapturePart, describe_endpoints
 from wireyard.spark.files import is_missing
 from wireyard.spark.indexing import HeaderPiece, write_headers
 from wireyard.spark.lake import LakeError, writing
@@ -265,11 +265,20 @@ class BronzeTask:
         named = get_format(part.format) if part.format else None
         share = part.part, part.of
         found = open_captures(
-            part.files, named, part.decode_as, share, part.source, part.index, part.keylog
+            part.files,
+            named,
+            part.decode_as,
+            share,
+            part.source,
+            part.index,
+            part.keylog,
+            part.opened,
         )
         damage = found.damage if part.part == 0 else None
         for note in filter(None, (damage, *found.notes, *found.closed, found.unread)):
-            yield NoteResult(part.source, note)
+            yield NoteResult(part.source, note, part.part)
+        if part.of > 1 and found.endpoints is not None and any(found.endpoints):
+            yield describe_endpoints(part, found.endpoints)
         tables = self._write_files(part.source, found.spans) if part.part == 0 else set()
         sums: dict[str, LedgerSum] = {}
         for _, same in groupby(found.readables, key=lambda one: one.format.label):
@@ -361,11 +370,11 @@ class BronzeTask:
     ) -> Iterator[Result]:
         """Yield the ledgers of a capture's streams, and the tables that have rows of it."""
         for format, total in sums.items():
-            yield FormatResult(part.source, format, total)
+            yield FormatResult(part.source, format, total, part.part)
         if sums:
             tables = tables.union(LEDGER_FILES)
         if tables:
-            yield FilesResult(part.source, self._name, sorted(tables))
+            yield FilesResult(part.source, self._name, sorted(tables), part.part)
 
     def _write_ledgers(self) -> None:
         tables = streams_table(self._ledgers), ledger_table(self._ledgers)

@@ -31,6 +31,7 @@ from wireyard.spark.bronze import (
     make_ledger,
     packets_table,
 )
+from wireyard.spark.captures import CapturePart, parts_misled
 from wireyard.spark.exchange import EXCHANGE
 from wireyard.spark.files import is_missing
 from wireyard.spark.indexing import (
@@ -46,12 +47,14 @@ from wireyard.spark.parts import write_table
 from wireyard.spark.report import Watch
 from wireyard.spark.results import (
     MANIFEST,
+    EndpointsResult,
     FailureResult,
     FilesResult,
     FormatResult,
     GoneResult,
     HeadersResult,
     NoteResult,
+    PartResult,
     PieceResult,
     Result,
     of_kind,
@@ -72,6 +75,12 @@ _OPEN_BYTES: Final = 1 << 17
 _WARM_BYTES: Final = 1 << 20
 """Inputs that are decoded with kernels however small each is: the scalar reader would need longer
 for all of them than it takes to load what does."""
+
+
+_MANY_ENDPOINTS: Final = (
+    "clients opened connections to more endpoints than its parts report; streams of a part whose "
+    "own bytes show no format may have been taken for another one than in the whole capture"
+)
 
 
 class BronzeStage:
@@ -113,6 +122,7 @@ class BronzeStage:
         self._watch.stage("reading")
         tasks = cut_inputs(found, split_bytes, self._decode_as, indexed, self._keylog)
         results = self._run(tasks)
+        self._read_misled(tasks, results)
         found = [each for each in found if each.path not in self._gone]
         pieces = defaultdict(list)
         for piece in chain.from_iterable(tasks):
@@ -151,6 +161,36 @@ class BronzeStage:
             else _bare_input(each, kept.get(each.path, []), ledgers[each.path], files)
             for each in found
         ]
+
+    def _read_misled(
+        self, tasks: Sequence[Sequence[AnyPiece]], results: dict[str, list[Result]]
+    ) -> None:
+        """Read parts of captures again of which others show more; put new results for theirs."""
+        parts, misled = defaultdict(list), list[CapturePart]()
+        for piece in chain.from_iterable(tasks):
+            if isinstance(piece, CapturePart) and piece.of > 1:
+                parts[piece.source].append(piece)
+        for source, each in parts.items():
+            if source in self._gone:
+                continue
+            endpoints = of_kind(EndpointsResult, results[source])
+            misled += parts_misled(each, endpoints)
+            # Nobody can say which of them others lack.
+            if any(one.opened is None for one in endpoints):
+                self.notes.append(f"{source}: {_MANY_ENDPOINTS}")
+        self.repaired += len(misled)
+        if not misled:
+            return
+        self._watch.stage("reading again where others show the format of a stream")
+        more = self._run([[part] for part in misled])
+        for source in more:
+            again = {part.part for part in misled if part.source == source}
+            results[source] = [
+                one
+                for one in results[source]
+                if not (isinstance(one, PartResult) and one.part in again)
+            ]
+            results[source] += more[source]
 
     def _index(self, found: Sequence[FoundInput], split_bytes: int) -> dict[str, IndexedCapture]:
         """Have the headers of large captures read; return where they are."""

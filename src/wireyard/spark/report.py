@@ -42,7 +42,8 @@ class Report:
     """How many of their bytes the lake had already."""
     unchanged: int = 0
     repaired: int = 0
-    """How many pieces were decoded twice, because a packet lay in another at a cut."""
+    """How many pieces were decoded twice, because a packet lay in another at a cut, or because
+    another part of a capture shows the format of a stream."""
     notes: list[str] = field(default_factory=list)
     """What is to be said about inputs: damage, streams whose format nothing shows."""
 

@@ -13,12 +13,14 @@ import pyarrow as pa
 
 __all__ = [
     "MANIFEST",
+    "EndpointsResult",
     "FailureResult",
     "FilesResult",
     "FormatResult",
     "GoneResult",
     "HeadersResult",
     "NoteResult",
+    "PartResult",
     "PieceResult",
     "Result",
     "StreamRows",
@@ -103,6 +105,8 @@ class FormatResult:
     """Empty for what is of no format, such as records of a store that hold no packets."""
     ledger: Sequence[int]
     """The numbers of a `LedgerSum`."""
+    part: int = 0
+    """Which part of a capture the streams are of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,25 @@ class FilesResult:
     source: str
     file: str
     tables: Sequence[str]
+    part: int = 0
+    """Which part of a capture the rows are of."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointsResult:
+    """What a part of a capture shows of endpoints, and what others may show it.
+
+    Attributes
+    ----------
+    opened, undecided
+        Those of `PartEndpoints`, in JSON: the address, the port and the format of each.
+        None for more than are listed.
+    """
+
+    source: str
+    part: int
+    opened: str | None
+    undecided: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +143,8 @@ class NoteResult:
 
     source: str
     message: str
+    part: int = 0
+    """Which part of a capture it is about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +168,13 @@ Result = (
     | HeadersResult
     | FormatResult
     | FilesResult
+    | EndpointsResult
     | NoteResult
     | GoneResult
     | FailureResult
 )
+PartResult = FormatResult | FilesResult | EndpointsResult | NoteResult
+"""The results of a part of a capture."""
 Kind = TypeVar("Kind", bound=Result)
 
 _KINDS: Final[dict[str, type[Result]]] = {
@@ -154,6 +182,7 @@ _KINDS: Final[dict[str, type[Result]]] = {
     "headers": HeadersResult,
     "format": FormatResult,
     "files": FilesResult,
+    "endpoints": EndpointsResult,
     "note": NoteResult,
     "gone": GoneResult,
     "failure": FailureResult,

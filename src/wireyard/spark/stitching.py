@@ -37,14 +37,15 @@ def cut_inputs(
 ) -> list[list[AnyPiece]]:
     """Return what each task reads: large inputs are cut, small ones put together, whole.
 
-    A piece that may prove a wrong guess has a task of its own, so that its file can be forgotten.
+    A piece that may prove a wrong guess has a task of its own, so that its file can be forgotten;
+    so has a part of a capture, of which another part may show more.
 
     Parameters
     ----------
     indexed
         The captures whose headers were read before.
     """
-    alone: list[Piece] = []
+    alone: list[AnyPiece] = []
     shared: list[AnyPiece] = []
     for each in inputs:
         if each.stored:
@@ -53,7 +54,7 @@ def cut_inputs(
             continue
         if each.files:
             known = indexed.get(each.path)
-            shared += cut_capture(
+            parts = cut_capture(
                 each.path,
                 known.files if known else each.files,
                 0 if each.compressed else each.size,
@@ -63,6 +64,8 @@ def cut_inputs(
                 split_bytes=split_bytes,
                 index=known.extents if known else (),
             )
+            for part in parts:
+                (alone if part.of > 1 else shared).append(part)
             continue
         if each.format is None:
             continue
