@@ -17,7 +17,7 @@ __all__ = ["begin_task", "import_tasks", "load_columns", "load_kernels", "settle
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # of mallopt, in glibc's malloc.h
 _LARGEST_BLOCK = 32 << 20
 _MOST_KEPT = 256 << 20
-_MOST_OWN = 384 << 20
+_MOST_OWN = 320 << 20
 """Memory of its own with which a worker may begin a task, where it can be less."""
 
 
