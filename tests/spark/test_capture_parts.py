@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.captures.make import both_ways, packets, pcap
+from tests.captures.make import both_ways, ethernet, packets, pcap
 from tests.captures.test_directed import CONNECT, PUBLISH, lone
 from tests.captures.test_websocket import frame, heads
 from tests.make import packet
@@ -46,6 +46,7 @@ def read(folder: Path, frames: Sequence[bytes], pieces: int) -> Report:
     for name, rows in expected.items():
         assert found[name] == rows, name
     assert [each.ledger for each in cut.added] == [each.ledger for each in whole.added]
+    assert cut.notes == whole.notes
     return cut
 
 
@@ -95,6 +96,27 @@ def test_what_is_opened_inside_a_websocket_counts(tmp_path: Path) -> None:
     opening = both_ways(request + frame(2, CONNECT), response + frame(2, PUBLISH), (50000, 9001))
     assert read(tmp_path, [*opening, *lones(9001)], 40).repaired
     assert len(all_rows(tmp_path / "cut")["packets_mqtt"]) == 3 * LONE + 2
+
+
+def test_what_is_said_of_a_capture_is_the_same(tmp_path: Path) -> None:
+    """Names of streams without a format, ports, carriers and their problems, in their order."""
+    request, response = heads()
+    proxy = b"PROXY TCP4 1.2.3.4 5.6.7.8 1 2\r\n"
+    broken = frame(2, PUBLISH) + frame(7, b"")
+    hello = bytes.fromhex("16030100c8010000c40303") + bytes(60)
+    frames = [ethernet(bytes(28), 0x0806)]
+    for number in range(8):
+        frames += lones(9000 + number, bytes(5 + number))[: 1 + number % 5]
+        frames += both_ways(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % number, b"", (number, 80))
+        frames += both_ways(hello, b"", (number, 443))
+        frames += both_ways(request + frame(2, CONNECT), response + broken, (number, 9))
+        frames += both_ways(proxy + CONNECT, b"\x20\x02\0\0", (5000 + number, USUAL))
+    report = read(tmp_path, frames, 40)
+    assert len(report.notes) == 5
+    expected = ("1 ARP", "8 of PROXY", "GET /0, TLS, HTTP", "a key log", "port==9004")
+    assert all(text in note for note, text in zip(report.notes, expected, strict=True))
+    assert ", .." in report.notes[2]
+    assert report.notes[4].count("has the reserved opcode 7") == 8
 
 
 def test_parts_with_more_endpoints_than_they_list_are_read_again(

@@ -34,6 +34,7 @@ from wireyard.spark.results import (
     FormatResult,
     GoneResult,
     HeadersResult,
+    LeftOutResult,
     NoteResult,
     PieceResult,
     Result,
@@ -201,7 +202,8 @@ def test_results_of_every_kind_are_in_the_manifest() -> None:
         FormatResult("s", "mqtt", list(range(9))),
         FilesResult("s", "f", ["ledger", "streams"], 3),
         EndpointsResult("s", 3, "[]", None),
-        NoteResult("s", "not read to its end", 3),
+        LeftOutResult("s", 3, "{}"),
+        NoteResult("s", "not read to its end"),
         GoneResult("s"),
         FailureResult("write", "a sentence"),
     ]

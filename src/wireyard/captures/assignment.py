@@ -49,7 +49,7 @@ __all__ = [
     "count_proxies",
     "describe_proxies",
     "parse_decode_as",
-    "suggest_decode_as",
+    "proxies_of",
 ]
 
 PORT_MAPPER_PORT: Final = 7676
@@ -171,9 +171,12 @@ class EndpointEvidence:
 
 def describe_proxies(assigned: Sequence[Assigned]) -> str | None:
     """Return one line about headers of proxies that are no part of streams, None without one."""
-    return count_proxies(
-        Counter(each.captured.proxy for each in assigned if each.captured.proxy is not None)
-    )
+    return count_proxies(proxies_of(assigned))
+
+
+def proxies_of(assigned: Iterable[Assigned]) -> Counter[tuple[str, int]]:
+    """Return how often headers of proxies of each name and size came before streams."""
+    return Counter(each.captured.proxy for each in assigned if each.captured.proxy is not None)
 
 
 def count_proxies(headers: Mapping[tuple[str, int], int]) -> str | None:
@@ -186,25 +189,6 @@ def count_proxies(headers: Mapping[tuple[str, int], int]) -> str | None:
     shown = ", ".join(f"{count} of {name}" for name, count in sorted(counts.items()))
     size = sum(size * count for (_, size), count in headers.items())
     return f"headers of proxies, {size} bytes in no row: {shown}"
-
-
-def suggest_decode_as(streams: Sequence[Stream]) -> str:
-    """Return how streams of unknown format are decoded, by the port that most servers have."""
-    protocol = min(stream.protocol for stream in streams)  # tcp, if one is of TCP
-    format = "mqtt" if protocol == "tcp" else "rmp"
-    own = [stream for stream in streams if stream.protocol == protocol]
-    connections = groupby(own, key=lambda stream: stream.connection)
-    ports = Counter(_server_port(list(both)) for _, both in connections)
-    port = ports.most_common(1)[0][0]
-    return f"to decode it as {format.upper()}: --decode-as {protocol}.port=={port},{format}"
-
-
-def _server_port(directions: Sequence[Stream]) -> int:
-    """Return the port of who was connected to, by who began, else the port below the other."""
-    first = directions[0]
-    if first.begun and len(directions) > 1:
-        return first.dst.port
-    return min(first.src.port, first.dst.port)
 
 
 def captured_connections(

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from wireyard.captures.assignment import Assigned
     from wireyard.captures.flows import Endpoint
     from wireyard.captures.index import IndexedExtent
+    from wireyard.captures.left_out import LeftOut
     from wireyard.captures.read import FrameSpan
 
 __all__ = [
@@ -41,7 +41,6 @@ __all__ = [
 
 _SNIFFED_BYTES: Final = 1 << 16
 _SHOWN_BYTES: Final = 16
-_SHOWN_STREAMS: Final = 3
 
 
 class Readable(NamedTuple):
@@ -74,12 +73,10 @@ class Input:
     """The streams of a capture that have no format, and are no answer of a port mapper."""
     damage: str | None = None
     """Why a capture was not read to its end."""
-    notes: Sequence[str] = ()
-    """What of a capture is in no stream, and no loss: frames by name, headers of proxies."""
+    frames_unread: str | None = None
+    """The frames of a capture that are in no stream, by name."""
     files: Sequence[npt.NDArray[np.uint8]] = ()
     """The bytes of the files of a capture."""
-    closed: Sequence[str] = ()
-    """What carries streams that were not opened: TLS without its keys, HTTP."""
     port_mapper: Sequence[Assigned] = ()
     """The streams of a capture that are of a connection to a port mapper."""
     problems: Sequence[str] = ()
@@ -88,6 +85,8 @@ class Input:
     """Which frames are in which file of a capture."""
     endpoints: PartEndpoints | None = None
     """Of a part of a capture."""
+    left_out: LeftOut | None = None
+    """What of a capture's streams is in no row."""
 
     @cached_property
     def streams(self) -> list[Readable]:
@@ -112,37 +111,30 @@ class Input:
         if found:
             held = " and ".join(sorted(found))
             raise UsageError(f"{self.name}: holds {held}; name one of them, as format")
-        problem = f"no stream in it begins like any format{self._unknown()}"
+        unknown = "" if self.left_out is None else self.left_out.unknown
+        problem = f"no stream in it begins like any format{unknown}"
         raise UnknownFormat("; ".join([f"{self.name}: {problem}", *self.closed]))
 
     @property
     def unread(self) -> str | None:
         """The bytes of a capture's streams that are in no row, and why; None if all are in one."""
-        parts = list(self.problems)
-        if unknown := self._without_format:
-            size = sum(each.stream.size for each in unknown)
-            parts.insert(0, f"{len(unknown)} streams, {size} bytes{self._unknown()}")
-        return "; ".join(parts) or None
+        return None if self.left_out is None else self.left_out.unread
+
+    @property
+    def notes(self) -> list[str]:
+        """What of a capture is in no stream, and no loss: frames by name, headers of proxies."""
+        headers = None if self.left_out is None else self.left_out.headers
+        return [*filter(None, (self.frames_unread, headers))]
+
+    @property
+    def closed(self) -> list[str]:
+        """What carries streams that were not opened: TLS without its keys, HTTP."""
+        return [] if self.left_out is None else list(self.left_out.describe_closed())
 
     def close(self) -> None:
         """Close the source."""
         for one in self.readables:
             one.opened.close()
-
-    @property
-    def _without_format(self) -> list[Assigned]:
-        return [each for each in self.unknown if not each.closed and each.stream.size]
-
-    def _unknown(self) -> str:
-        unknown = self._without_format
-        if not unknown:
-            return ""
-        from wireyard.captures.assignment import suggest_decode_as
-
-        shown = ", ".join(each.stream.name for each in unknown[:_SHOWN_STREAMS])
-        more = ", .." if len(unknown) > _SHOWN_STREAMS else ""
-        how = suggest_decode_as([each.stream for each in unknown])
-        return f" ({shown}{more}): unknown format; {how}"
 
 
 def open_input(
@@ -285,11 +277,12 @@ def open_captures(
         PORT_MAPPER_PORT,
         EndpointEvidence,
         assign_formats,
-        describe_proxies,
         parse_decode_as,
+        proxies_of,
     )
     from wireyard.captures.bundled import find_plain
     from wireyard.captures.directed import CapturedStream
+    from wireyard.captures.left_out import LeftOut, problems_of
     from wireyard.captures.read import read_captures
     from wireyard.captures.tls_keys import embedded_secrets, read_key_logs
     from wireyard.captures.tray import Tray
@@ -330,6 +323,8 @@ def open_captures(
     if plain is not None and together:
         size += int(table.sizes[plain.there].sum())
     name = name or capture.name
+    problems = problems_of(wanted)
+    left_out = LeftOut.of(unknown, problems, proxies_of(assigned), keyed=bool(keylog))
     tray = Tray()
     carried = [each for each in wanted if each.stream.size]  # what is inside may be nothing
     readables = [
@@ -350,13 +345,13 @@ def open_captures(
         readables,
         unknown,
         f"{capture.damage}; {capture.unread_bytes} bytes are not read" if capture.damage else None,
-        [*filter(None, (describe_unread(capture.unread), describe_proxies(assigned)))],
+        describe_unread(capture.unread),
         capture.files,
-        list(_describe_closed(unknown, bool(keylog))),
         mappers,
-        _problems(wanted),
+        [each.text for each in problems],
         capture.spans,
         None if share is None else PartEndpoints(evidence.opened, _undecided(assigned)),
+        left_out,
     )
 
 
@@ -381,33 +376,13 @@ def describe_unknown(
     keyed
         Whether there are key logs.
     """
-    from wireyard.captures.assignment import count_proxies
+    from wireyard.captures.left_out import LeftOut, Placed
     from wireyard.captures.unread import describe_unread, name_unread
 
-    notes = [*filter(None, (describe_unread(name_unread(endings)), count_proxies(proxies)))]
-    closed = list(_describe_closed(unknown, keyed))
-    return Input(name, True, [], unknown, damage, notes, closed=closed, problems=problems)
-
-
-def _describe_closed(unknown: Sequence[Assigned], keyed: bool) -> Iterator[str]:
-    """Yield what carries streams that were not opened, or not to the end, and how to open it."""
-    # A handshake of TLS that failed, and nothing else, has nothing that was not read.
-    carried = [
-        each
-        for each in unknown
-        if any(one.problem for one in each.carriers)
-        or (each.closed and each.carriers[-1].name != "tls")
-    ]
-    if not carried:
-        return
-    found = list(dict.fromkeys(" in ".join(map(str, each.carriers[::-1])) for each in carried))
-    shown = ", ".join(found[:_SHOWN_STREAMS]) + (", .." if len(found) > _SHOWN_STREAMS else "")
-    reason = next((one.problem for each in carried for one in each.carriers if one.problem), None)
-    size = sum(each.captured.size for each in carried)
-    why = f" ({reason})" if reason else ""
-    yield f"{len(carried)} streams, {size} bytes, are {shown}{why}"
-    if not keyed and any(each.closed and each.carriers[-1].name == "tls" for each in carried):
-        yield "a key log opens TLS: --keylog FILE"
+    placed = [Placed(0, problem) for problem in problems]
+    left_out = LeftOut.of(unknown, placed, proxies, keyed=keyed)
+    frames = describe_unread(name_unread(endings))
+    return Input(name, True, [], unknown, damage, frames, problems=problems, left_out=left_out)
 
 
 def _undecided(assigned: Iterable[Assigned]) -> set[tuple[Endpoint, str]]:
@@ -418,12 +393,6 @@ def _undecided(assigned: Iterable[Assigned]) -> set[tuple[Endpoint, str]]:
         if each.by_endpoint and each.stream.size
         for end in (each.stream.src, each.stream.dst)
     }
-
-
-def _problems(assigned: Sequence[Assigned]) -> list[str]:
-    """Return what is wrong with the carriers of streams that have a format, each once."""
-    carriers = chain.from_iterable(each.carriers for each in assigned if each.format is not None)
-    return list(dict.fromkeys(carrier.problem for carrier in carriers if carrier.problem))
 
 
 def _is(named: Format, format: Format | None) -> bool:

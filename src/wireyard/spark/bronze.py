@@ -63,6 +63,7 @@ from wireyard.spark.results import (
     FilesResult,
     FormatResult,
     GoneResult,
+    LeftOutResult,
     NoteResult,
     PieceResult,
     Result,
@@ -274,9 +275,11 @@ class BronzeTask:
             part.keylog,
             part.opened,
         )
-        damage = found.damage if part.part == 0 else None
-        for note in filter(None, (damage, *found.notes, *found.closed, found.unread)):
-            yield NoteResult(part.source, note, part.part)
+        if part.part == 0:  # what all parts have in common
+            for note in filter(None, (found.damage, found.frames_unread)):
+                yield NoteResult(part.source, note)
+        if found.left_out is not None and found.left_out.lines():
+            yield LeftOutResult(part.source, part.part, found.left_out.dump())
         if part.of > 1 and found.endpoints is not None and any(found.endpoints):
             yield describe_endpoints(part, found.endpoints)
         tables = self._write_files(part.source, found.spans) if part.part == 0 else set()

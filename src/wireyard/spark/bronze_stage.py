@@ -14,6 +14,7 @@ from itertools import chain
 from threading import Event, Thread
 from typing import Final
 
+from wireyard.captures.left_out import LeftOut
 from wireyard.errors import SourceError
 from wireyard.formats import names as format_names
 from wireyard.lake.ledgers import (
@@ -53,6 +54,7 @@ from wireyard.spark.results import (
     FormatResult,
     GoneResult,
     HeadersResult,
+    LeftOutResult,
     NoteResult,
     PartResult,
     PieceResult,
@@ -300,8 +302,11 @@ def _captured_input(found: FoundInput, results: Sequence[Result]) -> Input:
     return Input(found.path, found.format, found.stamp, ledger, files)
 
 
-def _notes_of(results: Sequence[Result]) -> Iterable[str]:
-    return dict.fromkeys(each.message for each in of_kind(NoteResult, results))
+def _notes_of(results: Sequence[Result]) -> list[str]:
+    """Return what is to be said of an input, the same into however many parts it was cut."""
+    notes = dict.fromkeys(each.message for each in of_kind(NoteResult, results))
+    parts = [LeftOut.load(each.counts) for each in of_kind(LeftOutResult, results)]
+    return [*notes, *LeftOut.total(parts).lines()]
 
 
 def _files_of(results: Iterable[PieceResult | FilesResult]) -> dict[str, list[str]]:

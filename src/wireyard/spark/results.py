@@ -19,6 +19,7 @@ __all__ = [
     "FormatResult",
     "GoneResult",
     "HeadersResult",
+    "LeftOutResult",
     "NoteResult",
     "PartResult",
     "PieceResult",
@@ -138,13 +139,21 @@ class EndpointsResult:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOutResult:
+    """What of a capture's streams, or of those of a part of it, is in no row."""
+
+    source: str
+    part: int
+    counts: str
+    """A `LeftOut`, in JSON."""
+
+
+@dataclass(frozen=True, slots=True)
 class NoteResult:
     """A sentence about a source for the user."""
 
     source: str
     message: str
-    part: int = 0
-    """Which part of a capture it is about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +178,12 @@ Result = (
     | FormatResult
     | FilesResult
     | EndpointsResult
+    | LeftOutResult
     | NoteResult
     | GoneResult
     | FailureResult
 )
-PartResult = FormatResult | FilesResult | EndpointsResult | NoteResult
+PartResult = FormatResult | FilesResult | EndpointsResult | LeftOutResult
 """The results of a part of a capture."""
 Kind = TypeVar("Kind", bound=Result)
 
@@ -183,6 +193,7 @@ _KINDS: Final[dict[str, type[Result]]] = {
     "format": FormatResult,
     "files": FilesResult,
     "endpoints": EndpointsResult,
+    "left_out": LeftOutResult,
     "note": NoteResult,
     "gone": GoneResult,
     "failure": FailureResult,
