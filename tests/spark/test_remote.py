@@ -13,12 +13,14 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs
 
-from tests.captures.make import BEGAN_NS, Packet, ethernet, ipv4, pcap, tcp
+from tests.captures.make import BEGAN_NS, Packet, both_ways, ethernet, ipv4, pcap, tcp
+from tests.captures.rfc8448 import CLIENT_STREAM, SERVER_STREAM
 from tests.captures.test_parts import streams_of
 from tests.captures.test_parts import traffic as damaged_traffic
 from tests.spark.lakes import HELLO, Silent, message, no_session, run
 from wireyard.captures.assignment import PORT_MAPPER_PORT
 from wireyard.captures.index import read_indexed
+from wireyard.captures.inputs import open_captures
 from wireyard.captures.read import read_captures
 from wireyard.captures.units import Share
 from wireyard.lake import read_lake
@@ -128,6 +130,25 @@ def test_a_remote_capture_is_fetched_once(store: str, tmp_path: Path) -> None:
     ]
     assert streams_of(*ours) == streams_of(read_captures([str(local)]))
     assert len(content) <= Counting.fetched < 1.2 * len(content)
+
+
+def test_a_remote_pcap_is_not_searched_for_secrets(store: str, tmp_path: Path) -> None:
+    """Only pcapng has them; of TLS without its keys no more is fetched than of anything else."""
+    closed = [
+        Packet(frame, BEGAN_NS)
+        for number in range(40)
+        for frame in both_ways(CLIENT_STREAM, SERVER_STREAM, (50000 + number, 8883))
+    ]
+    content = pcap([*large_traffic(50, 4000), *closed])
+    path = put(f"{store}/large.pcap", content)
+    split_bytes = 1 << 20
+    index, _ = indexed(input_of([path], len(content)), split_bytes, tmp_path)
+    shares = count_parts(len(content), split_bytes, indexed=True)
+    parts = [
+        open_captures([path], part=(part, shares), index=index.extents) for part in range(shares)
+    ]
+    assert sum(bool(part.closed) for part in parts) > 3
+    assert Counting.fetched < 1.5 * len(content)
 
 
 @pytest.mark.parametrize("damage", [None, "cut", "noise"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from wireyard.captures.magic import is_capture
+from wireyard.captures.magic import PCAPNG, is_capture
 from wireyard.errors import SourceError, UnknownFormat, UsageError
 from wireyard.formats import Format, names, sniff
 from wireyard.streams.blocks import DirectedStream, each_stream
@@ -294,12 +294,11 @@ def open_captures(
     files: Iterable[npt.NDArray[np.uint8]]
     if index and share is not None:
         from wireyard.captures.index import read_indexed
-        from wireyard.streams.mapped import map_bytes
 
         paths = [str(path) for path in sources]
         capture = read_indexed(paths, index, share)
         # Only the pages with packets of the share are known to be there.
-        files = (data for data in map(map_bytes, paths) if data is not None)
+        files = _with_secrets(paths)
     else:
         capture = read_captures(sources, share=share)
         files = capture.files
@@ -353,6 +352,18 @@ def open_captures(
         None if share is None else PartEndpoints(evidence.opened, _undecided(assigned)),
         left_out,
     )
+
+
+def _with_secrets(paths: Iterable[str]) -> Iterator[npt.NDArray[np.uint8]]:
+    """Yield the bytes of the files that may hold secrets; of other remote ones none is fetched."""
+    from wireyard.streams.mapped import map_bytes
+
+    for path in paths:
+        head = map_bytes(path, 0, 0)
+        if head is None or head[: len(PCAPNG)].tobytes() != PCAPNG:
+            continue
+        if (data := map_bytes(path)) is not None:
+            yield data
 
 
 def describe_unknown(
