@@ -61,6 +61,7 @@ from wireyard.spark.fact_tasks import dropped_rows, note_file, run_tasks, write_
 from wireyard.spark.lake import Input
 from wireyard.spark.packet_files import (
     UNDIVIDED,
+    PacketHead,
     StreamsOfFile,
     find_left,
     read_heads,
@@ -322,8 +323,8 @@ class _Large:
         evidence = _evidence_of(self._group, footers, count)
         streams = known_of(evidence, self._group.shown())
         partition = partition_streams(streams, evidence, self._partitions)
-        packets = find_left(self._staging, files, footers, streams)
-        heads = read_heads(packets)
+        left = find_left(self._staging, files, footers, streams)
+        heads = read_heads(left)
         shared = _Shared(
             self._staging,
             dump(self._staging, (streams, partition)),
@@ -332,18 +333,10 @@ class _Large:
             len(files),
             frozenset(evidence.without_side({(one.source, one.name) for one in streams})),
         )
-        numbered = list(enumerate(files))
-        there = {one.file for one in packets}
-        missing = [(number, path) for number, path in numbered if number not in there]
-        split = [
-            StreamsOfFile(one["file"], files.index(one["name"]), np.arange(len(streams)))
-            for one in run_tasks(runner, missing, partial(_split, shared=shared))
-        ]
-        packets += split
-        topics_of = Counter[str]()
-        for head in (*heads, *read_heads(split)):
-            topics_of.update(head.topics)
-        shared = replace(shared, divided=_divided(topics_of, shared.topic_partitions))
+        split = self._split_others(left, len(streams), shared)
+        packets = [*left, *split]
+        divided = _divided([*heads, *read_heads(split)], shared.topic_partitions)
+        shared = replace(shared, divided=divided)
         numbers = range(self._partitions)
         work = partial(_track, shared=shared, files=dump(self._staging, packets))
         tracked = list(run_tasks(runner, numbers, work))
@@ -373,7 +366,7 @@ class _Large:
         # One stage, the tasks that take longest first.
         tasks = [
             *(_OfTopics(*one) for one in enumerate(topics)),
-            *(_OfFile(*one) for one in numbered),
+            *(_OfFile(*one) for one in enumerate(files)),
         ]
         work = partial(_write_rest, shared=shared, marks=marks, wills=wills, messages=messages)
         found = list(run_tasks(runner, tasks, work))
@@ -387,6 +380,18 @@ class _Large:
         rest = explain_rest(notes, matched.connections)
         yield from _write_facts(_all(rest.tables), self._staging)
         yield from dropped_rows(rest.dropped)
+
+    def _split_others(
+        self, left: Sequence[StreamsOfFile], streams: int, shared: _Shared
+    ) -> list[StreamsOfFile]:
+        """Write the packets of the files of which the bronze stage has left none."""
+        there = {one.file for one in left}
+        numbers = {path: number for number, path in enumerate(self._group.files)}
+        tasks = [(number, path) for path, number in numbers.items() if number not in there]
+        return [
+            StreamsOfFile(one["file"], numbers[one["name"]], np.arange(streams))
+            for one in run_tasks(self._runner, tasks, partial(_split, shared=shared))
+        ]
 
     def _write_topics(self, matched: Matched, shared: _Shared) -> list[str]:
         """Write what is known of the topics of each partition, and of all clients."""
@@ -465,8 +470,11 @@ def _split(task: tuple[int, str], shared: _Shared) -> Iterator[Mapping[str, Any]
     yield note_file(path, written)
 
 
-def _divided(topics: Counter[str], partitions: int) -> frozenset[str]:
+def _divided(heads: Iterable[PacketHead], partitions: int) -> frozenset[str]:
     """Return the topics that would make a partition much larger than others."""
+    topics: Counter[str] = Counter()
+    for head in heads:
+        topics.update(head.topics)
     most = sum(count for count in topics.values() if count < UNDIVIDED) // (2 * partitions)
     return frozenset(topic for topic, count in topics.items() if most < count < UNDIVIDED)
 
