@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, repeat
 from tempfile import TemporaryFile
@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from wireyard.accelerate import I64, array, kernel, piece
 
-__all__ = ["Arena", "BatchLayout", "Shape", "Source", "claim_bytes", "pooled", "room"]
+__all__ = ["Arena", "BatchLayout", "Shape", "Source", "claim_bytes", "parts", "pooled", "room"]
 
 Bytes = npt.NDArray[np.uint8]
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -39,6 +39,7 @@ _ROWS, _ENTRIES, _NONE, _UNKNOWN = range(4)
 _FIRST_SHARE: Final = 2.0
 """What is foreseen for each byte before there was a batch; what is not used is not touched."""
 _LARGE_BYTES: Final = 16 << 20
+_PART_ROWS: Final = 1 << 16
 _SPARE: Final = 8
 """What is foreseen is larger by this part than what was needed."""
 
@@ -167,6 +168,11 @@ def room(
         return pooled(shape, kind)
     with TemporaryFile() as file:
         return np.asarray(np.memmap(file, kind, "w+", shape=shape))
+
+
+def parts(count: int) -> Iterable[slice]:
+    """Return the parts of very large arrays, so that what is made on the way is small."""
+    return (slice(at, min(at + _PART_ROWS, count)) for at in range(0, count, _PART_ROWS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,9 +120,8 @@ def find_plain(table: StreamTable) -> Plain | None:
     sides = np.where(of_tcp, sides, 0)
     first_runs, stop_runs = found.run_bounds[sides], found.run_bounds[sides + 1]
     sizes = found.sizes[sides]
-    sums = np.concatenate([[0], np.cumsum(runs.lengths)])
     whole = of_tcp & (first_runs < stop_runs)
-    whole &= sums[stop_runs] - sums[first_runs] == sizes
+    whole &= found.brought()[sides] == sizes
     rows = np.flatnonzero(whole)
     if len(rows) < LEAST_STREAMS:
         return None
@@ -194,14 +193,11 @@ class BundledStreams(StreamBundle):
 
     def payload_bytes(self) -> Iterator[tuple[str, int]]:
         """Yield the name of each stream, and how many bytes its segments brought."""
-        rows, runs = self.rows, self._found.runs
+        rows = self.rows
         names = self.table.flows.names(
             self.table.conversations[rows], self.table.ways[rows], self.table.ordinals[rows]
         )
-        before = np.concatenate([[0], np.cumsum(runs.lengths)])
-        bounds = self._found.run_bounds
-        brought = before[bounds[self._sides + 1]] - before[bounds[self._sides]]
-        yield from zip(names.to_pylist(), brought.tolist(), strict=True)
+        yield from zip(names.to_pylist(), self._sizes.tolist(), strict=True)  # none has a gap
 
     def rows_by_stream(self, owners: Ints) -> Iterator[tuple[Stream, int]]:
         """Yield the streams of rows, and how many each has.

@@ -43,6 +43,15 @@ class Connections(NamedTuple):
     run_bounds: Ints
     runs: Runs
 
+    def brought(self) -> Ints:
+        """Return how many bytes the runs of each side have together. Shapes: (s)."""
+        brought = np.zeros(len(self.sizes), np.int64)
+        filled = self.run_bounds[:-1] < self.run_bounds[1:]
+        if filled.any():  # those between have no runs, so nothing is between the sums
+            firsts = self.run_bounds[:-1][filled]
+            brought[filled] = np.add.reduceat(self.runs.lengths, firsts)
+        return brought
+
 
 class StreamTable(Sequence[Stream]):
     """The streams of a capture that have bytes, as columns; a `Stream` is made when asked for.

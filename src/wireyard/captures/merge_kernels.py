@@ -17,6 +17,7 @@ __all__ = [
     "Run",
     "complete_rows",
     "copy_runs",
+    "gather_datagrams",
     "gather_rows",
     "group_rows",
     "merge_rows",
@@ -135,6 +136,41 @@ def gather_rows(
         pieces[Run.START, place] = starts[row]
         pieces[Run.RECORD, place] = records[row]
     return len(order)
+
+
+@kernel(I64(_INTS, _INTS, _SHORTS, _SHORTS, _INTS, _SHORTS, _GRID, _INTS, _INTS))
+def gather_datagrams(
+    order: Ints,
+    bounds: Ints,
+    lengths: Shorts,
+    captured: Shorts,
+    starts: Ints,
+    records: Shorts,
+    runs: Grid,
+    run_bounds: Ints,
+    sizes: Ints,
+) -> int:
+    """Put the datagrams of each stream behind each other as runs; return how many there are.
+
+    Fills in where the runs of each stream begin, and its size. A datagram of which no byte was
+    captured is no run.
+    """
+    count = 0
+    for stream in range(len(bounds) - 1):
+        run_bounds[stream] = count
+        offset = 0
+        for place in range(bounds[stream], bounds[stream + 1]):
+            row = order[place]
+            if captured[row] > 0:
+                runs[Run.OFFSET, count] = offset
+                runs[Run.LENGTH, count] = captured[row]
+                runs[Run.START, count] = starts[row]
+                runs[Run.RECORD, count] = records[row]
+                count += 1
+            offset += int(lengths[row])
+        sizes[stream] = offset
+    run_bounds[len(bounds) - 1] = count
+    return count
 
 
 @piece

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from wireyard.arena import parts, room
 from wireyard.captures.connections import Connections, StreamTable
 from wireyard.captures.files import CaptureFile
 from wireyard.captures.layout import Fate, Protocol
@@ -160,9 +161,10 @@ def put_together(
     units, times_ns = reader.units()
     content = Content(packets.places, units.records, times_ns, packets.fragments)
     protocols = flows.protocols()
-    of_tcp, of_udp = (_rows(units, protocols == one) for one in (Protocol.TCP, Protocol.UDP))
-    tcp = reassemble(units.take(of_tcp), times_ns[of_tcp], len(flows), newest=newest)
-    udp = gather(units.take(of_udp))
+    tcp = reassemble(
+        *_of_conversations(units, times_ns, protocols == Protocol.TCP), len(flows), newest=newest
+    )
+    udp = gather(_of_conversations(units, times_ns, protocols == Protocol.UDP)[0], len(flows))
     table = StreamTable((tcp.connections, udp), flows, content)
     guides: list[Stream] = []
     if share is not None:
@@ -193,11 +195,27 @@ def put_together(
     )
 
 
-def _rows(units: Units, wanted: npt.NDArray[np.bool_]) -> slice | Ints:
-    """Return the rows of wanted conversations; all of them or none, as mostly, take no copy."""
+def _of_conversations(
+    units: Units, times_ns: Ints, wanted: npt.NDArray[np.bool_]
+) -> tuple[Units, Ints]:
+    """Return the units of wanted conversations, and their times.
+
+    All of them or none, as mostly, take no copy.
+    """
     if wanted.all() or not wanted.any():
-        return slice(len(units) if wanted.any() else 0)
-    return np.flatnonzero(wanted[units.flows >> 1])
+        rows = slice(len(units) if wanted.any() else 0)
+        return units.take(rows), times_ns[rows]
+    columns = [*units.columns(), times_ns]
+    found = [room(len(units), column.dtype) for column in columns]
+    count = 0
+    for part in parts(len(units)):
+        places = np.flatnonzero(wanted[units.flows[part] >> 1])
+        stop = count + len(places)
+        for column, own in zip(columns, found, strict=True):
+            own[count:stop] = column[part][places]
+        count = stop
+    *own_columns, own_times_ns = (own[:count] for own in found)
+    return Units(*own_columns), own_times_ns
 
 
 def _rest(frame_bytes: Ints, payload_bytes: int) -> dict[str, int]:

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from wireyard.arena import parts, room
 from wireyard.captures.flows import Endpoint
 from wireyard.captures.merge_kernels import complete_rows
 from wireyard.captures.places import Places
@@ -41,9 +42,15 @@ class Content(NamedTuple):
 
     def times_of(self, records: Ints) -> Ints:
         """Return the times of packets that streams are made of."""
+        times_ns = room(len(records))
         if len(self.records) and self.records[-1] == len(self.records) - 1:
-            return self.times_ns.take(records)  # none is missing, so each stands at its number
-        return self.times_ns[np.searchsorted(self.records, records)]
+            # None is missing, so each stands at its number.
+            return self.times_ns.take(records, out=times_ns, mode="clip")
+        for part in parts(len(records)):
+            # Numbers of another type would have all of those they are looked up in converted.
+            wanted = records[part].astype(self.records.dtype)
+            times_ns[part] = self.times_ns[self.records.searchsorted(wanted)]
+        return times_ns
 
     def packets_of(self, records: Ints, first: Ints, last: Ints) -> Ints:
         """Return the numbers of all packets that runs came in, each once, ascending.

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wireyard.arena import room
+from wireyard.arena import parts, room
 from wireyard.captures.connections import Connections
 from wireyard.captures.merge_kernels import Run, gather_rows, group_rows, merge_rows, sort_rows
 from wireyard.captures.stream import Runs
@@ -61,7 +61,7 @@ def reassemble(
     states = sides[:, Side.STATE]
     begun, seen = states & State.BEGUN != 0, states & State.DATA != 0
     begins = np.where(begun, sides[:, Side.BEGIN], sides[:, Side.LOW])
-    taken = (verdicts == Verdict.TAKEN) & (segments.captured > 0)
+    taken, captured_bytes = _taken(verdicts, segments.captured)
     run_bounds, runs = _merge(segments, streams, positions, taken, begins, newest)
     first_rows = connections[:, Connection.FIRST_ROW]
     return Reassembled(
@@ -81,16 +81,22 @@ def reassemble(
             run_bounds=run_bounds,
             runs=runs,
         ),
-        _captured_bytes(verdicts, segments.captured),
+        captured_bytes,
     )
 
 
-def _captured_bytes(verdicts: npt.NDArray[np.uint8], captured: Shorts) -> Ints:
-    """Return the captured bytes of each verdict; nearly all segments are taken."""
-    others = np.flatnonzero(verdicts != Verdict.TAKEN)
-    counts = np.bincount(verdicts[others], captured[others], len(Verdict)).astype(np.int64)
+def _taken(verdicts: npt.NDArray[np.uint8], captured: Shorts) -> tuple[Flags, Ints]:
+    """Return which segments bring bytes to streams, and the captured bytes of each verdict."""
+    taken = room(len(verdicts), np.bool_)
+    counts = np.zeros(len(Verdict), np.int64)
+    for part in parts(len(verdicts)):
+        own, sizes = verdicts[part], captured[part]
+        kept = own == Verdict.TAKEN
+        np.logical_and(kept, sizes, out=taken[part])
+        others = np.flatnonzero(~kept)  # which few are, mostly
+        counts += np.bincount(own[others], sizes[others], len(Verdict)).astype(np.int64)
     counts[Verdict.TAKEN] = captured.sum(dtype=np.int64) - counts.sum()
-    return counts
+    return taken, counts
 
 
 class Placer:

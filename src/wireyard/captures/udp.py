@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from wireyard.arena import room
 from wireyard.captures.connections import Connections
+from wireyard.captures.merge_kernels import Run, gather_datagrams, group_rows
 from wireyard.captures.stream import Runs
 from wireyard.captures.tcp_kernels import NONE
 from wireyard.captures.units import Units
@@ -12,38 +14,48 @@ from wireyard.captures.units import Units
 __all__ = ["gather"]
 
 
-def gather(datagrams: Units) -> Connections:
+def gather(datagrams: Units, conversation_count: int) -> Connections:
     """Put the datagrams of each flow, which are in the order of capture, behind each other."""
-    conversations, first_rows, number = np.unique(
-        datagrams.flows >> 1, return_index=True, return_inverse=True
-    )
-    first_ways = (datagrams.flows[first_rows] & 1).astype(np.int64)
-    sides = 2 * number + (datagrams.flows & 1)
-    order = np.argsort(sides, kind="stable")
-    side_count = 2 * len(conversations)
-    bounds = np.searchsorted(sides[order], np.arange(side_count + 1))
-    stops = np.r_[0, np.cumsum(datagrams.lengths[order], dtype=np.int64)]
-    offsets = stops[:-1] - np.repeat(stops[bounds[:-1]], np.diff(bounds))
-    # A datagram without a payload is no run: it brings no byte.
-    there = datagrams.captured[order] > 0
-    rows = order[there]
-    never = np.zeros(side_count, np.bool_)
+    flow_count = 2 * conversation_count if len(datagrams) else 0
+    bounds = np.zeros(flow_count + 2, np.int64)
+    order, there = room(len(datagrams)), room(len(datagrams), np.uint8)
+    runs = room((len(Run), len(datagrams)))
+    run_bounds, sizes = np.zeros(flow_count + 1, np.int64), np.zeros(flow_count, np.int64)
+    found = 0
+    if len(datagrams):  # else no kernel is loaded
+        there.fill(1)
+        group_rows(datagrams.flows, there, bounds, order)
+        found = gather_datagrams(
+            order,
+            bounds[:-1],
+            datagrams.lengths,
+            datagrams.captured,
+            datagrams.starts,
+            datagrams.records,
+            runs,
+            run_bounds,
+            sizes,
+        )
+    # The first datagram of each flow; behind all others where a flow has none.
+    filled = bounds[:-2] < bounds[1:-1]
+    firsts = np.full(flow_count, len(datagrams))
+    firsts[filled] = order[bounds[:-2][filled]]
+    both = firsts.reshape(-1, 2)
+    conversations = np.flatnonzero(filled.reshape(-1, 2).any(axis=1))
+    sides = (2 * conversations[:, np.newaxis] + np.arange(2)).reshape(-1)
+    never = np.zeros(len(sides), np.bool_)
     return Connections(
         protocol="udp",
-        conversations=conversations.astype(np.int64),
-        first_records=datagrams.records[first_rows].astype(np.int64),
-        first_ways=first_ways,
-        sizes=np.diff(stops[bounds]),
+        conversations=conversations,
+        first_records=datagrams.records[both[conversations].min(axis=1)].astype(np.int64),
+        first_ways=both[conversations].argmin(axis=1),
+        sizes=sizes[sides],
         opened=never,
         begun=never,
         reset=never,
         finished=never,
-        closing_records=np.full(side_count, NONE, np.int64),
-        run_bounds=np.r_[0, np.cumsum(there)][bounds],
-        runs=Runs(
-            offsets[there],
-            datagrams.captured[rows].astype(np.int64),
-            datagrams.starts[rows],
-            datagrams.records[rows].astype(np.int64),
-        ),
+        closing_records=np.full(len(sides), NONE, np.int64),
+        # Flows of other conversations have no runs, so nothing is between those of these.
+        run_bounds=np.append(run_bounds[sides], found),
+        runs=Runs(*runs[:, :found]),
     )
