@@ -20,6 +20,7 @@ class FollowLine:
     """One line on standard error: how far the lake is behind.
 
     A terminal has the line in its place; anything else gets one a minute, if something was read.
+    The last one stays, if something was read that none has said.
     """
 
     def __init__(self, quiet: bool, file: IO[str] | None = None) -> None:
@@ -28,6 +29,7 @@ class FollowLine:
         self._here = self._file.isatty()
         self._shown_s = 0.0
         self._batches = 0
+        self._latest: Progress | None = None
         self._width = 0
 
     def note(self, text: str) -> None:
@@ -37,7 +39,7 @@ class FollowLine:
 
     def progress(self, progress: Progress) -> None:
         """Show how far it is."""
-        now_s = time.monotonic()
+        self._latest, now_s = progress, time.monotonic()
         every_s = _SHOWN_EVERY_S if self._here else _PRINTED_EVERY_S
         new = self._here or progress.batches != self._batches
         if self._quiet or not new or now_s - self._shown_s < every_s:
@@ -53,8 +55,12 @@ class FollowLine:
         self._width = len(text)
 
     def end(self) -> None:
-        """Leave the line."""
+        """Leave the line; the last one says what is in the lake."""
         self._clear()
+        latest = self._latest
+        if latest is None or self._quiet or latest.batches == (0 if self._here else self._batches):
+            return
+        print(progress_text(latest), file=self._file, flush=True)
 
     def _clear(self) -> None:
         if self._width:
@@ -66,8 +72,8 @@ class FollowLine:
 def progress_text(progress: Progress) -> str:
     """Return one line about how far the lake is behind."""
     parts = [
-        f"{progress.files:,} files",
-        f"{progress.inputs:,} read in {progress.batches:,} commits"
+        f"{progress.files:,} file{'s' * (progress.files != 1)}",
+        f"{progress.inputs:,} read in {progress.batches:,} commit{'s' * (progress.batches != 1)}"
         f" ({bytes_text(progress.read_bytes)})",
     ]
     if progress.waiting:
