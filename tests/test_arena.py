@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import resource
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from wireyard.arena import Arena, BatchLayout, Shape, Source, room
+from wireyard.errors import SourceError
 from wireyard.schema import arrow_type
 
 KINDS = ("int32", "int64", "bool", "string", "binary", "error", "items", "int32s", "filters",
@@ -165,3 +168,14 @@ def test_large_arrays_lie_in_files(large_bytes: int) -> None:
     found[:] = np.arange(15_000).reshape(3, 5000)
     assert found.sum() == sum(range(15_000))
     assert isinstance(found.base, np.memmap) == (large_bytes == 0)
+
+
+def test_no_room_for_a_large_array_is_an_error() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        assert len(room(1 << 10, np.uint8, 1 << 10)) == 1 << 10
+        with pytest.raises(SourceError, match=r"no room for 2,097,152 bytes .* TMPDIR"):
+            room(1 << 18, np.int64, 1 << 10)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -11,11 +11,12 @@ it is one call that copies nothing.
 from __future__ import annotations
 
 import math
+import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, repeat
-from tempfile import TemporaryFile
+from tempfile import TemporaryFile, gettempdir
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from wireyard.accelerate import I64, array, kernel, piece
+from wireyard.errors import SourceError
 
 __all__ = ["Arena", "BatchLayout", "Shape", "Source", "claim_bytes", "parts", "pooled", "room"]
 
@@ -162,12 +164,27 @@ def room(
     A large one lies in a file that has no name, which the system may write out and read again as it
     does with the pages of any file: a connection is put together and tracked as a whole, however
     many packets it has.
+
+    Raises
+    ------
+    SourceError
+        The folder of temporary files has no room for it.
     """
     size = math.prod(shape) if isinstance(shape, tuple) else shape
-    if size * np.dtype(kind).itemsize < large_bytes:
+    size_bytes = size * np.dtype(kind).itemsize
+    if size_bytes < large_bytes:
         return pooled(shape, kind)
-    with TemporaryFile() as file:
-        return np.asarray(np.memmap(file, kind, "w+", shape=shape))
+    try:
+        with TemporaryFile() as file:
+            if hasattr(os, "posix_fallocate"):
+                # Else a process ends without a word when it touches a page that has no room.
+                os.posix_fallocate(file.fileno(), 0, size_bytes)
+            return np.asarray(np.memmap(file, kind, "w+", shape=shape))
+    except OSError as error:
+        raise SourceError(
+            f"{gettempdir()}: no room for {size_bytes:,} bytes of columns ({error.strerror});"
+            " TMPDIR names another folder"
+        ) from None
 
 
 def parts(count: int) -> Iterable[slice]:
