@@ -65,6 +65,7 @@ class PartsWriter:
     def __init__(self, path: str) -> None:
         self.path = path
         self._places: list[list[int]] = []
+        self._dictionaries: list[tuple[pa.Schema, list[int]]] = []
         system, inner = filesystem(path)
         with writing(path):
             self._file = system.open_output_stream(inner, buffer_size=_BUFFER_BYTES)
@@ -73,12 +74,21 @@ class PartsWriter:
         """Write the next part, with the texts of its own rows and not those of many others."""
         places: list[int] = []
         with writing(self.path):
-            for table in map(with_own_texts, tables):
+            for whole in tables:
+                table = with_own_texts(whole, self._dictionaries_of(whole.schema))
                 places.append(self._file.tell())
                 with pa.ipc.new_stream(self._file, table.schema, options=_OPTIONS) as stream:
                     stream.write_table(table)
             places.append(self._file.tell())
         self._places.append(places)
+
+    def _dictionaries_of(self, schema: pa.Schema) -> list[int]:
+        """Return where a table has dictionaries; to look takes as long as to write a few rows."""
+        for one, places in self._dictionaries:
+            if one.equals(schema):
+                return places
+        self._dictionaries.append((schema, _dictionaries(schema)))
+        return self._dictionaries[-1][1]
 
     def close(self) -> None:
         """Finish the file."""
@@ -167,15 +177,24 @@ def _narrowed(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column
 
 
-def with_own_texts(table: pa.Table) -> pa.Table:
-    """Return a table whose dictionaries have no more texts than it has rows."""
-    for place, (field, column) in enumerate(zip(table.schema, table.columns, strict=True)):
-        if not pa.types.is_dictionary(field.type):
-            continue
+def with_own_texts(table: pa.Table, places: Sequence[int] | None = None) -> pa.Table:
+    """Return a table whose dictionaries have no more texts than it has rows.
+
+    Parameters
+    ----------
+    places
+        Those of its columns that have dictionaries; they are looked for if it is None.
+    """
+    for place in _dictionaries(table.schema) if places is None else places:
+        column = table.column(place)
         if sum(len(chunk.dictionary) for chunk in column.chunks) > len(column):
-            own = column.cast(field.type.value_type).dictionary_encode()
-            table = table.set_column(place, field.name, own)
+            own = column.cast(column.type.value_type).dictionary_encode()
+            table = table.set_column(place, table.field(place).name, own)
     return table
+
+
+def _dictionaries(schema: pa.Schema) -> list[int]:
+    return [place for place, kind in enumerate(schema.types) if pa.types.is_dictionary(kind)]
 
 
 def dump(folder: str, thing: Any) -> str:
