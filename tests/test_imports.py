@@ -22,7 +22,7 @@ ALLOWED = {
     "accelerate": set[str](),
     "memory": {"accelerate"},
     "decimals": {"accelerate", "memory"},
-    "arena": {"accelerate"},
+    "arena": {"accelerate", "errors"},
     "schema": BYTES,
     "formats": BYTES | COLUMNS | {"formats"},
     "streams": STREAMS,

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from wireyard.captures.flows import Endpoint
 from wireyard.captures.magic import is_capture
 from wireyard.errors import SourceError, UsageError
 from wireyard.formats import Format, get_format, labels, sniff
@@ -19,6 +18,7 @@ from wireyard.spark.results import EndpointsResult
 from wireyard.streams.source import open_source, reading
 
 if TYPE_CHECKING:
+    from wireyard.captures.flows import Endpoint
     from wireyard.captures.index import IndexedExtent
     from wireyard.captures.inputs import PartEndpoints
 
@@ -161,6 +161,8 @@ def _listed(formats: Collection[tuple[Endpoint, str]]) -> str | None:
 
 def _formats(listed: str | None) -> Iterator[tuple[Endpoint, str]]:
     """Yield endpoints and their formats; none of those that are too many to be listed."""
+    from wireyard.captures.flows import Endpoint  # with kernels, which planning does without
+
     for address, port, format in json.loads(listed or "[]"):
         yield Endpoint(address, port), format
 
