@@ -92,6 +92,23 @@ def judge_jms(lake: Path, whole: Path) -> int:
     return len(found)
 
 
+def judge_others(lake: Path, whole: Path) -> int:
+    """Compare what there is of sessions and so on with one run; return how many rows there are."""
+    of_session = "stream", "offset", "client_id", "packets", "bytes", "ended_by", "closed_frame"
+    found, expected = (lakes.rows(one, "sessions", *of_session) for one in (lake, whole))
+    assert found == expected
+    count = len(found)
+    for table, columns in (
+        ("violations", ("stream", "offset", "rule", "message_key", "client_id")),
+        ("conversations", ("request_key", "reply_key", "kind", "replied_frame")),
+        ("transactions", ("stream", "offset", "transaction_id", "outcome", "acknowledged")),
+    ):
+        found, expected = (lakes.rows(one, table, *columns) for one in (lake, whole))
+        assert {*found} <= {*expected}
+        count += len(found)
+    return count
+
+
 def rows_of_hops(lake: Path) -> list[tuple[str, ...]]:
     return lakes.rows(lake, "hops", "message_key", "hop", "kind", "took_ns", "frame")
 
@@ -101,7 +118,7 @@ def test_another_process_goes_on_with_the_newest(tmp_path: Path, one_run: OneRun
     frames = records(data)
     path, root = tmp_path / "in" / "grows.pcap", tmp_path / "lake"
     path.parent.mkdir()
-    name, positions, counts = str(path), list[int](), list[int]()
+    name, positions, counts, others = str(path), list[int](), list[int](), list[int]()
     # The first commit has no state that says how long it takes to make all facts.
     for parts in ((0, 1, 2), (3,), (4, 5), (6,), (7, 8)):
         with Lake.open(str(root)) as lake:
@@ -117,9 +134,11 @@ def test_another_process_goes_on_with_the_newest(tmp_path: Path, one_run: OneRun
                 positions.append(growth._inputs[name].facts_position)
                 whole = one_run(part + 1)
                 counts.append(judge_mqtt(root, whole) + judge_jms(root, whole))
+                others.append(judge_others(root, whole))
             growth.close()
     assert len({*positions}) == 1
     assert counts[-1] > 3 * counts[0]
+    assert others[-1] > 2 * others[0]
     lakes.run(root, None, path, few_bytes=FEW_BYTES)
     lakes.assert_as_one_run(path.parent, root)
 
@@ -134,7 +153,7 @@ def test_messages_are_there_before_all_facts_are(
     folder.mkdir()
     path = folder / "grows.pcap"
     path.write_bytes(data[:HEADER_BYTES])
-    name, times, counts = str(path), set[float](), list[int]()
+    name, times, counts, others = str(path), set[float](), list[int](), list[int]()
     with Lake.open(str(root), partition_by=partition_by) as lake:
         growth = Growth(lake, no_session)
         for part in range(PARTS):
@@ -149,11 +168,13 @@ def test_messages_are_there_before_all_facts_are(
             times.add(growth._inputs[name].facts_at_s)
             whole = one_run(part + 1)
             counts.append(judge_mqtt(root, whole) + judge_jms(root, whole))
+            others.append(judge_others(root, whole))
         growth.commit({name: 0}, {name})
         growth.close()
     lakes.assert_as_one_run(folder, root)
     assert len(times) == 1
     assert counts[-1] > 3 * counts[0]
+    assert others[-1] > 2 * others[0]
 
 
 def test_messages_that_two_captures_show_have_one_row(tmp_path: Path) -> None:
@@ -188,6 +209,8 @@ def test_messages_that_two_captures_show_have_one_row(tmp_path: Path) -> None:
                 root, "deliveries", "protocol", "source", "message_key", "consumer", "offset"
             )
             assert len({*deliveries}) == len(deliveries)
+            sessions = lakes.rows(root, "sessions", "source", "stream", "offset")
+            assert len({*sessions}) == len(sessions)
             counts.append(len(deliveries))
         growth.commit({other: 0}, {other})
         growth.close()
@@ -226,6 +249,8 @@ def test_messages_of_a_file_that_comes_meanwhile_have_one_row(tmp_path: Path, ki
                 messages = rows_of(protocol, root, "messages", "source", "message_key")
                 assert len({*messages}) == len(messages)
                 counts.append(len(messages))
+            sessions = lakes.rows(root, "sessions", "source", "stream", "offset")
+            assert len({*sessions}) == len(sessions)
         growth.commit({name: 0}, {name})
         growth.close()
     assert counts[-1] > counts[3] > 0

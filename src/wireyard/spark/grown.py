@@ -10,6 +10,8 @@ from typing import Any, Final
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from wireyard.captures.live_state import StateError
 from wireyard.captures.read import FrameSpan
@@ -19,7 +21,7 @@ from wireyard.lake.ledgers import LEDGER_FILES, StreamLedger, ledger_table, stre
 from wireyard.layers.frame_files import FrameFiles
 from wireyard.layers.latencies import delayed, with_latencies
 from wireyard.layers.newest import NewestRows
-from wireyard.layers.tables import FACTS, fact_table, join_tables, with_times
+from wireyard.layers.tables import FACTS, TABLES, fact_table, join_tables, with_times
 from wireyard.spark.bronze import (
     DONE_MARKS,
     FILES_TABLE,
@@ -31,24 +33,32 @@ from wireyard.spark.bronze import (
     packets_table,
 )
 from wireyard.spark.exchange import EXCHANGE
+from wireyard.spark.facts import Facts
 from wireyard.spark.growing import GrowingInput, read_state
 from wireyard.spark.growing_readers import GrowthSettings
 from wireyard.spark.inputs import FoundInput
 from wireyard.spark.lake import Change, Input, Lake
-from wireyard.spark.parts import PartFile
+from wireyard.spark.parts import PartFile, read_batches, write_table
 from wireyard.spark.replacing import OPEN_PREFIX, OPEN_STATES, is_of_open
+from wireyard.streams.source import filesystem
 
 __all__ = [
     "GrownPart",
     "can_grow",
+    "divide_sessions",
     "has_grown",
     "make_part_staging",
     "open_facts",
     "open_growing",
+    "read_open_sessions",
     "with_parts",
     "without_old_states",
 ]
 
+_SESSIONS: Final = "sessions"
+_OF_ALL: Final = f"{OPEN_PREFIX}all-"
+"""What the names of files begin with that have the sessions that were open when facts of all
+packets were made."""
 _OLD_NS: Final = 24 * 60 * 60 * 1_000_000_000
 """An input that was not changed for so long is not read on: if it grows, it is read again."""
 
@@ -109,8 +119,52 @@ def open_growing(lake: Lake, found: FoundInput, settings: GrowthSettings) -> Gro
 
 
 def open_facts(files: Mapping[str, Iterable[str]]) -> set[str]:
-    """Return which of an input's files, by table, are facts that its next part takes out."""
-    return {name for table in FACTS for name in files.get(table, ()) if is_of_open(name)}
+    """Return which of an input's files, by table, have facts of its newest packets, and go next.
+
+    There is one at least where its last part has such facts.
+    """
+    facts = {name for table in FACTS for name in files.get(table, ()) if is_of_open(name)}
+    return {name for name in facts if not name.rpartition("/")[2].startswith(_OF_ALL)}
+
+
+def read_open_sessions(lake: Lake, source: str) -> pa.Table:
+    """Return the rows of sessions of an input of a lake that its next part takes out."""
+    names = lake.inputs[source].files.get(_SESSIONS, ())
+    columns = [column.name for column in TABLES[_SESSIONS]]
+    parts = [fact_table(_SESSIONS, ())]
+    for name in names:
+        if is_of_open(name):
+            parts += read_batches(lake.path(_SESSIONS, name), columns)
+    return join_tables(parts)
+
+
+def divide_sessions(lake: Lake, facts: Facts, inputs: Iterable[Input]) -> Facts:
+    """Put the open sessions of inputs that are read on in files of their own.
+
+    Their next part takes these out. Where an input has no open session it has such a file, too.
+
+    Parameters
+    ----------
+    facts
+        Staged, of all packets of the inputs.
+    """
+    followed = {each.source for each in inputs if each.files.get(OPEN_STATES)}
+    files: dict[str, Sequence[str]] = {}
+    for name, sources in facts.files.get(_SESSIONS, {}).items():
+        mine = sorted(followed.intersection(sources))
+        if not mine:
+            files[name] = sources
+            continue
+        system, inner = filesystem(lake.staged(_SESSIONS, name))
+        rows = pq.read_table(inner, filesystem=system)
+        is_mine = pc.is_in(rows["source"], pa.array(mine, pa.string()))
+        is_open = pc.and_(is_mine, rows["closed_ns"].is_null())
+        if (closed := rows.filter(pc.invert(is_open))).num_rows:
+            files[write_table(lake.staged(_SESSIONS), closed)] = sources
+        for source in mine:
+            of_source = rows.filter(pc.and_(is_open, pc.equal(rows["source"], source)))
+            files[write_table(lake.staged(_SESSIONS), of_source, _OF_ALL)] = [source]
+    return replace(facts, files={**facts.files, _SESSIONS: files})
 
 
 def _opened(found: FoundInput, settings: GrowthSettings) -> GrowingInput:
@@ -206,7 +260,7 @@ class GrownPart:
             for prefix, part in zip(("part-", OPEN_PREFIX), both, strict=True):
                 located = frames.locate(part) if name == "messages" else part
                 for fact, found in with_latencies((name, located), delays):
-                    if found.num_rows:
+                    if found.num_rows or (fact, prefix) == (_SESSIONS, OPEN_PREFIX):
                         tables[fact, prefix].append(with_times(fact, found))
         for (fact, prefix), parts in tables.items():
             self._write(fact, join_tables(parts), prefix)

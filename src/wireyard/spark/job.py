@@ -43,6 +43,7 @@ from wireyard.spark.growing import GrowingInput
 from wireyard.spark.growing_readers import GrowthSettings
 from wireyard.spark.grown import (
     GrownPart,
+    divide_sessions,
     has_grown,
     make_part_staging,
     open_growing,
@@ -253,7 +254,7 @@ def add_facts(
                 change = change_without(related)
             inputs = _inputs_after(lake, change)
             both = [*added, *(inputs[source] for source in sorted(related))]
-            facts = _write_facts(runner, lake, change, both)
+            facts = divide_sessions(lake, _write_facts(runner, lake, change, both), both)
             # GPackets may show more of them.
             more = related_to(lake, producers_made(lake, facts), {*changed, *related})
             if not more:

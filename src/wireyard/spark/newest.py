@@ -20,9 +20,10 @@ from wireyard.layers.frame_files import FrameFiles
 from wireyard.layers.jmq.newest import JMS
 from wireyard.layers.mqtt.newest import MQTT
 from wireyard.layers.newest import MAX_NEWEST, MessageProtocol, NewestPackets, NewestRows
+from wireyard.layers.tables import fact_table, join_tables, packet_keys
 from wireyard.spark.bronze import FILES_TABLE, packets_table
 from wireyard.spark.facts import producers_of_inputs, related_to
-from wireyard.spark.grown import GrownPart
+from wireyard.spark.grown import GrownPart, read_open_sessions
 from wireyard.spark.jmq_facts import FEW as FEW_JMQ
 from wireyard.spark.lake import Lake
 from wireyard.spark.mqtt_facts import FEW as FEW_MQTT
@@ -32,6 +33,7 @@ from wireyard.spark.replacing import is_of_open
 
 __all__ = ["NewestFacts", "need_spark", "until"]
 
+_SESSIONS: Final = "sessions"
 _FEW: Final = ((MQTT, FEW_MQTT), (JMS, FEW_JMQ))
 
 
@@ -156,8 +158,24 @@ class NewestFacts:
             found = one.rows()
             if one.protocol is not JMS or not self._shares(found):
                 rows += found
+        sessions = self._with_open([some for some in rows if some.table == _SESSIONS])
+        rows = [*(some for some in rows if some.table != _SESSIONS), sessions]
         part.write_newest(rows, FrameFiles([*self._files, *self._rows_of(part.open_spans)]))
-        return any(some.closed.num_rows or some.open.num_rows for some in rows)
+        messages = [some for some in rows if some.table == "messages"]
+        return any(some.closed.num_rows or some.open.num_rows for some in messages)
+
+    def _with_open(self, sessions: Sequence[NewestRows]) -> NewestRows:
+        """Return rows of sessions, with those that were open before and are not among them."""
+        none = fact_table(_SESSIONS, ())
+        closed = join_tables([none, *(some.closed for some in sessions)])
+        still_open = join_tables([none, *(some.open for some in sessions)])
+        new = join_tables([closed, still_open])
+        before = read_open_sessions(self._lake, self._source)
+        keys = [packet_keys(some["stream"], some["offset"]) for some in (before, new)]
+        is_new = pc.is_in(keys[0], keys[1].combine_chunks())
+        return NewestRows(
+            _SESSIONS, closed, join_tables([still_open, before.filter(pc.invert(is_new))])
+        )
 
     def _shares(self, rows: Sequence[NewestRows]) -> bool:
         """Return whether other inputs show the same JMS messages, each of which has one row.

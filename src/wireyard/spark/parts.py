@@ -169,9 +169,9 @@ def _leaves(path: str, values: pa.Array) -> Iterator[tuple[str, pa.Array]]:
         yield path, values
 
 
-def write_table(folder: str, rows: pa.Table) -> str:
+def write_table(folder: str, rows: pa.Table, prefix: str = "part-") -> str:
     """Write a table as one file, which is there without rows too; return its name."""
-    name = f"part-{uuid4().hex}.parquet"
+    name = f"{prefix}{uuid4().hex}.parquet"
     file = PartFile(f"{folder}/{name}", rows.schema)
     for batch in rows.to_batches() or [pa.RecordBatch.from_pylist([], rows.schema)]:
         file.write(batch)

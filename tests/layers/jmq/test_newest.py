@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -15,17 +16,18 @@ import pytest
 import wireyard
 from tests.layers.jmq.make import BROKER, Talk
 from tests.layers.jmq.recorded import SCENARIOS, ended
+from tests.layers.kept_rows import KeptRows
 from wireyard.formats import get_format
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import FLAGS
 from wireyard.formats.rows import rows_to_batch
 from wireyard.layers import newest
 from wireyard.layers.jmq.newest import JMS
-from wireyard.layers.newest import NewestPackets
+from wireyard.layers.newest import NewestPackets, NewestRows
 from wireyard.schema import CAPTURED, COMMON
 
 Tables = dict[str, pa.Table]
-Whole = dict[int, dict[str, set[str]]]
+Whole = dict[int, dict[str, list[Row]]]
 """Rows of tables that all packets up to a time give."""
 
 SOURCE = "made.pcap"
@@ -175,12 +177,11 @@ def until(packets: Tables, ns: int, since: int = -1) -> Tables:
     }
 
 
-def derived(packets: Tables, shown: list[Row], source: str) -> dict[str, list[str]]:
-    tables: dict[str, list[str]] = {name: [] for name in JMS.tables}
+def derived(packets: Tables, shown: list[Row], source: str) -> dict[str, list[Row]]:
+    tables: dict[str, list[Row]] = {}
     there = {name: some for name, some in packets.items() if some.num_rows}
     for name, part in JMS.derive(there, shown, source):
-        if name in tables:
-            tables[name] += map(as_text, part.to_pylist())
+        tables.setdefault(name, []).extend(part.to_pylist())
     return tables
 
 
@@ -190,8 +191,8 @@ def as_text(row: Row) -> str:
 
 def made(
     packets: Tables, times: list[int], source: str, over: frozenset[tuple[str, str]]
-) -> Iterator[tuple[int, str, bool, Row]]:
-    """Yield rows as they are made part by part: until when, of which table, and whether closed."""
+) -> Iterator[tuple[int, list[NewestRows]]]:
+    """Yield rows as they are made part by part, and until when."""
     some = NewestPackets(JMS, source, times[0])
     for name, rows in until(packets, times[0]).items():
         some.add(name, rows, old=True)
@@ -199,11 +200,7 @@ def made(
         for name, rows in until(packets, ns, since).items():
             some.add(name, rows)
         shown = shown_of(until(packets, ns), over if ns == times[-1] else frozenset())
-        for name, closed, still_open in some.rows(shown):
-            for row in closed.to_pylist():
-                yield ns, name, True, row
-            for row in still_open.to_pylist():
-                yield ns, name, False, row
+        yield ns, some.rows(shown)
 
 
 def parts_of(packets: Tables, parts: int) -> list[int]:
@@ -220,29 +217,55 @@ def judge(
     over: frozenset[tuple[str, str]] = frozenset(),
     parts: int = 9,
     whole: Whole | None = None,
-) -> tuple[set[str], int]:
-    """Compare rows with those of all packets so far; return the messages that had some.
+    *,
+    forgets: bool = False,
+) -> tuple[set[str], int, Counter[str]]:
+    """Compare rows with those of all packets so far.
 
-    `whole` keeps the rows of all packets so far for another comparison with the same packets.
+    Parameters
+    ----------
+    whole
+        Keeps the rows of all packets so far for another comparison with the same packets.
+    forgets
+        Whether rare packets are forgotten.
+
+    Returns
+    -------
+    messages, closed_rows, others
+        The messages that had some, how many rows were closed, and how many there were of tables
+        that are not of messages.
     """
     times = parts_of(packets, parts)
     whole = {} if whole is None else whole
-    messages, closed_rows = set[str](), 0
-    for ns, name, closed, row in made(packets, times, source, over):
+
+    def rows_of(ns: int) -> dict[str, list[Row]]:
         if ns not in whole:
             so_far = until(packets, ns)
             shown = shown_of(so_far, over if ns == times[-1] else frozenset())
-            whole[ns] = {table: {*some} for table, some in derived(so_far, shown, source).items()}
-        closed_rows += closed
-        expected = whole[ns][name]
-        if as_text(row) not in expected:
-            # It was acknowledged in a transaction that began before, and the connection ended.
-            assert name == "deliveries" and row["verdict"] == "in_transaction", row
-            ends = {"verdict": "rolled_back", "outcome": "rolled_back"}
-            assert as_text(row | ends) in expected, row
-        if name == "messages":
-            messages.add(row["message_key"])
-    return messages, closed_rows
+            whole[ns] = derived(so_far, shown, source)
+        return whole[ns]
+
+    kept = KeptRows(rows_of(times[0]), times[0])
+    messages, closed_rows, others = set[str](), 0, Counter[str]()
+    for ns, several in made(packets, times, source, over):
+        kept.take(several)
+        if not forgets:
+            others = Counter(kept.judge(rows_of(ns)))
+        for name, closed, still_open in several:
+            if name not in JMS.tables:
+                continue
+            closed_rows += closed.num_rows
+            expected = {*map(as_text, rows_of(ns)[name])}
+            for row in (*closed.to_pylist(), *still_open.to_pylist()):
+                if as_text(row) not in expected:
+                    # It was acknowledged in a transaction that began before, and the connection
+                    # ended.
+                    assert name == "deliveries" and row["verdict"] == "in_transaction", row
+                    ends = {"verdict": "rolled_back", "outcome": "rolled_back"}
+                    assert as_text(row | ends) in expected, row
+                if name == "messages":
+                    messages.add(row["message_key"])
+    return messages, closed_rows, others
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -261,9 +284,12 @@ def test_rows_are_those_of_all_packets_so_far(seed: int, monkeypatch: pytest.Mon
     whole: Whole = {}
     for most in (90, 1 << 16):
         monkeypatch.setattr(newest, "MAX_NEWEST", most)
-        found, closed = judge(packets, SOURCE, whole=whole)
+        found, closed, others = judge(packets, SOURCE, whole=whole)
         assert bool(closed) == (most == 90)
         assert found == sent
+        assert others["sessions"] > 8
+        assert others["conversations"] > 20
+        assert others["transactions"] > 2
 
 
 def test_rows_of_the_example_are_those_of_all_packets_so_far(
@@ -273,7 +299,7 @@ def test_rows_of_the_example_are_those_of_all_packets_so_far(
     whole: Whole = {}
     for most in (64, 1 << 16):
         monkeypatch.setattr(newest, "MAX_NEWEST", most)
-        found, _ = judge(packets, str(EXAMPLE), over, whole=whole)
+        found, _, _ = judge(packets, str(EXAMPLE), over, whole=whole)
         assert len(found) > 50
 
 
@@ -296,7 +322,7 @@ def test_what_was_forgotten_of_a_connection_gives_no_wrong_row(
     traffic = Traffic(seed)
     traffic.run(150)
     packets = traffic.packets()
-    found, _ = judge(packets, SOURCE, parts=12)
+    found, _, _ = judge(packets, SOURCE, parts=12, forgets=True)
     assert found
     some = NewestPackets(JMS, SOURCE, 0)
     for at in range(0, packets["jmq"].num_rows, 60):
@@ -305,13 +331,66 @@ def test_what_was_forgotten_of_a_connection_gives_no_wrong_row(
         assert sum(part.num_rows for part in some._rare["jmq"]) <= 40
 
 
-def test_what_nobody_was_seen_to_send_has_no_row_yet() -> None:
-    traffic = Traffic(1)
-    traffic.run(40)
+def of_consumers(traffic: Traffic) -> Tables:
+    """Return the packets of the connections that send no messages."""
     packets = traffic.packets()
-    clients = {talk.client[1] for talk in traffic.producers}
+    producers = {talk.client[1] for talk in traffic.producers}
     ports = [packets["jmq"][name].to_pylist() for name in ("src_port", "dst_port")]
-    kept = [not {*pair} & clients for pair in zip(*ports, strict=True)]
-    packets["jmq"] = packets["jmq"].filter(pa.array(kept))
-    assert derived(packets, [], SOURCE)["messages"]
-    assert not [*made(packets, parts_of(packets, 3), SOURCE, frozenset())]
+    kept = [not {*pair} & producers for pair in zip(*ports, strict=True)]
+    return packets | {"jmq": packets["jmq"].filter(pa.array(kept))}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_of_consumers_alone_are_those_of_all_packets_so_far(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traffic = Traffic(seed)
+    traffic.run(200)
+    packets = of_consumers(traffic)
+    times, whole = parts_of(packets, 9), Whole()
+    for most in (50, 1 << 16):
+        monkeypatch.setattr(newest, "MAX_NEWEST", most)
+        found, closed, _ = judge(packets, SOURCE, whole=whole)
+        assert bool(closed) == (most == 50)
+        first = [row for row in whole[times[-1]]["messages"] if row["captured_ns"] > times[0]]
+        # Those that are delivered later than others that were sent after them may be in the gap.
+        late = {row["message_key"] for row in first} - found
+        assert 2 * len(late) < len(first)
+
+
+def test_what_may_have_been_delivered_in_the_gap_has_no_row_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(newest, "MAX_NEWEST", 8)
+    traffic = Traffic(1)
+    traffic.run(1)
+    producer, consumer = traffic.producers[0], traffic.connect(b"late")
+    consumer.consumer(9, 32768, JMQSessionID=90)
+    old, between, new = (traffic.on(producer).send(destination="q") for _ in range(3))
+    traffic.now_ms = producer.now_ms
+
+    def rows_of(*delivered: Row) -> set[str]:
+        talk = traffic.on(consumer)
+        start = len(talk.rows)
+        talk.deliver(between, 9)
+        for _ in range(20):
+            talk.ask("PING")
+            talk.reply("PING_REPLY")
+        for message in delivered:
+            talk.deliver(message, 9)
+        rows = [row for one in traffic.talks if one is not producer for row in one.rows]
+        packets = tables_of(sorted(rows, key=lambda row: row["captured_ns"]))
+        del talk.rows[start:]
+        ns = sorted(packets["jmq"]["captured_ns"].to_pylist())
+        times = [ns[len(ns) - len(delivered) - 1], ns[-1]]
+        return {
+            row["message_key"]
+            for _, several in made(packets, times, SOURCE, frozenset())
+            for name, *both in several
+            if name == "messages"
+            for some in both
+            for row in some.to_pylist()
+        }
+
+    assert rows_of(new) == {new["sys_message_id"]}
+    assert rows_of(old, between) == set()

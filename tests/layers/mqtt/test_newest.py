@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from tests.layers.kept_rows import KeptRows
 from tests.layers.mqtt.make import Capture
 from wireyard.formats.mqtt import FORMAT, layout
 from wireyard.formats.rows import rows_to_batch
 from wireyard.layers import newest
 from wireyard.layers.mqtt.files import derive_files
 from wireyard.layers.mqtt.newest import MQTT
-from wireyard.layers.newest import NewestPackets
+from wireyard.layers.newest import NewestPackets, NewestRows
 from wireyard.schema import CAPTURED, COMMON
 
 Row = dict[str, Any]
@@ -58,6 +60,21 @@ class Traffic:
             if there and dice.random() < 0.9:
                 capture.hand(name, topic, payload, qos, packet_id)
 
+    def break_rules(self, number: int) -> None:
+        """Acknowledge what nobody sent, and log in twice."""
+        self.capture.put("left", False, layout.PUBACK, packet_id=70 + number)
+        self.capture.connect("left")
+        self.capture.put("right", True, layout.PUBREL, packet_id=70 + number)
+
+    def ask(self, number: int) -> None:
+        """Send a request, which is answered later or never."""
+        topic, data = f"plant/{number % 4}", b"%d" % number
+        asked = (("response_topic", "answers"), ("correlation_data", data))
+        self.capture.message("left", topic, data, 0, properties=asked)
+        if number % 2:
+            said = (("correlation_data", data),)
+            self.capture.message("right", "answers", b"done", 0, properties=said)
+
     def turn(self, who: str) -> None:
         """Have a client leave, or come back."""
         self.there[who] = not self.there[who]
@@ -87,20 +104,27 @@ def derived(packets: pa.Table) -> dict[str, list[Row]]:
     return tables
 
 
-def made(packets: pa.Table, since_ns: int, part: int) -> list[tuple[int, str, bool, Row]]:
-    """Return rows as they are made part by part: after how many packets, of which table."""
+def parts_of(packets: pa.Table, since_ns: int, part: int) -> Iterator[tuple[int, list[NewestRows]]]:
+    """Yield rows as they are made part by part, and after how many packets."""
     start = packets["captured_ns"].to_pylist().index(since_ns) + 1
     before = max(start - newest.MAX_NEWEST, 0)
     some = NewestPackets(MQTT, SOURCE, since_ns)
     some.add("mqtt", packets.slice(0, before), old=True)
     some.add("mqtt", packets.slice(before, start - before))
-    found = []
     for at in range(start, packets.num_rows, part):
         some.add("mqtt", packets.slice(at, part))
         stop = min(at + part, packets.num_rows)
-        for name, closed, still_open in some.rows(shown_of(packets.slice(0, stop))):
-            found += [(stop, name, True, row) for row in closed.to_pylist()]
-            found += [(stop, name, False, row) for row in still_open.to_pylist()]
+        yield stop, some.rows(shown_of(packets.slice(0, stop)))
+
+
+def made(packets: pa.Table, since_ns: int, part: int) -> list[tuple[int, str, bool, Row]]:
+    """Return the rows of messages: after how many packets, of which table."""
+    found = []
+    for stop, rows in parts_of(packets, since_ns, part):
+        for name, closed, still_open in rows:
+            if name in MQTT.tables:
+                found += [(stop, name, True, row) for row in closed.to_pylist()]
+                found += [(stop, name, False, row) for row in still_open.to_pylist()]
     return found
 
 
@@ -133,6 +157,58 @@ def test_rows_are_those_of_all_packets_so_far(
     }
     assert seen["messages"] == of_packets
     assert seen["deliveries"] == of_packets
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+@pytest.mark.parametrize("most", [60, 1 << 16])
+def test_sessions_violations_and_answers_are_those_of_all_packets_so_far(
+    version: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(newest, "MAX_NEWEST", most)
+    traffic = Traffic(version, seed=version + 10)
+    traffic.capture.message("left", "plant/1", b"before", 1, 60)
+    for number in range(80):
+        traffic.message(number)
+        if number % 3 == 0:
+            traffic.turn(traffic.dice.choice([*traffic.there]))
+        if number % 4 == 0:
+            traffic.break_rules(number)
+        if number % 5 == 0 and version == 5:
+            traffic.ask(number)
+    packets = packets_of(traffic.capture)
+    start = packets.num_rows // 4
+    since_ns = packets["captured_ns"][start].as_py()
+    kept = KeptRows(derived(packets.slice(0, start + 1)), since_ns)
+    for stop, rows in parts_of(packets, since_ns, 97):
+        kept.take(rows)
+        counts = kept.judge(derived(packets.slice(0, stop)))
+    assert counts["sessions"] > 15
+    assert counts["violations"] > 10
+    assert (counts["conversations"] > 5) == (version == 5)
+
+
+def test_of_a_gap_nothing_is_said_to_be_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newest, "MAX_NEWEST", 20)
+    capture = Capture(4)
+    capture.connect("one")
+    since_ns = capture.now_ns
+    capture.publish("one", True, "t", b"x", 1, 1)
+    for _ in range(40):
+        capture.ping("one")
+    packets = packets_of(capture)
+    found = [
+        (row["packets"], row["bytes"], row["in_flight_sent"])
+        for _, rows in parts_of(packets, since_ns, 13)
+        for name, _, still_open in rows
+        if name == "sessions"
+        for row in still_open.to_pylist()
+    ]
+    size = packets["length"].to_numpy().cumsum()
+    # All packets are there in the first two parts, and a gap since the third.
+    assert found == [
+        (stop, size[stop - 1], 1 if number < 2 else None)
+        for number, stop in enumerate((15, 28, 41, 54, 67, 80, 83))
+    ]
 
 
 def test_each_row_is_closed_once(monkeypatch: pytest.MonkeyPatch) -> None:

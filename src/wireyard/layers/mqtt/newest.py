@@ -18,7 +18,7 @@ from wireyard.layers.mqtt.files import derive_files
 from wireyard.layers.mqtt.messages import NEEDED as MESSAGE_NEEDED
 from wireyard.layers.mqtt.packets import NEEDED as PACKET_NEEDED
 from wireyard.layers.mqtt.packets import TRACKED, Bools
-from wireyard.layers.newest import MessageProtocol, Packets, SureRows
+from wireyard.layers.newest import LastIds, MessageProtocol, Packets, SureRows, torn_streams
 from wireyard.layers.tables import packet_keys
 
 __all__ = ["MQTT"]
@@ -32,18 +32,35 @@ def _is_rare(format: str, packets: pa.Table) -> Bools:
     return rare
 
 
+def _is_counted(format: str, packets: pa.Table) -> Bools:
+    """Return which rows are packets, malformed ones too."""
+    found: Bools = packets["packet_type"].is_valid().to_numpy()
+    return found
+
+
 def _derive(packets: Packets, shown: Sequence[Row], source: str) -> Iterable[tuple[str, pa.Table]]:
     some = packets[_FORMAT]
     return derive_files([lambda columns: [some.select(columns)]], shown, [source]).tables
 
 
-def _sure_rows(packets: Packets) -> SureRows:
-    """Return what finds rows that are not about a resend: the message of one may be in the gap."""
+def _last_ids(format: str, packets: pa.Table) -> LastIds:
+    """Return none: messages have no ids."""
+    return {}
+
+
+def _sure_rows(packets: Packets, last_ids: LastIds | None) -> SureRows:
+    """Return what finds rows that are not about a resend: the message of one may be in the gap.
+
+    Of sessions, those whose CONNECT is there, if it was captured.
+    """
     some = packets[_FORMAT]
+    torn = torn_streams(some)
     resent = some.filter(pc.fill_null(some["dup"], False))
     resends = packet_keys(resent["stream"], resent["offset"])
 
     def is_sure(table: str, rows: pa.Table) -> pa.Array:
+        if "message_key" not in rows.column_names:
+            return pc.invert(pc.is_in(rows["stream"].cast(pa.string()), torn))
         return pc.invert(pc.is_in(rows["message_key"].cast(pa.string()), resends))
 
     return is_sure
@@ -55,5 +72,7 @@ MQTT: Final = MessageProtocol(
     tables=("messages", "deliveries"),
     is_rare=_is_rare,
     derive=_derive,
+    is_counted=_is_counted,
+    last_ids=_last_ids,
     sure_rows=_sure_rows,
 )
