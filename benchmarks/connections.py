@@ -1,5 +1,7 @@
 """Captures of many connections to columns, Parquet and JSON Lines, against tshark -T fields.
 
+Their conversations are listed against tshark -z conv,tcp, which counts frames and bytes only.
+
 Three captures are made. 10,000 connections of about 20 control packets with SYN and FIN; 100,000
 connections of five packets; and sensors: 100 clients that stay connected and publish small values
 with TCP acknowledgements between, as in the MQTTset collection, 150 MB.
@@ -208,12 +210,16 @@ def measure(title: str, frames: Iterator[bytes], most_bytes: int | None = None) 
             "decode -w x.jsonl, start and all": decode(path, "jsonl"),
             "decode -w x.parquet, start alone": decode(empty, "parquet"),
         }
+        words = [sys.executable, "-m", "wireyard", "flows", str(path)]
+        listed = best(command(words), children_time)
         alone, both = (best(partial(scan, path, threads), perf_counter) for threads in (1, 2))
-        baseline = None
+        baseline = conversations = None
         if (program := shutil.which("tshark")) is not None:
             words = [program, "-r", str(path), "-Y", "mqtt", "-T", "fields"]
             words += [word for name in FIELDS for word in ("-e", name)]
             baseline = best(command(words), children_time)
+            words = [program, "-r", str(path), "-q", "-z", "conv,tcp"]
+            conversations = best(command(words), children_time)
     table = Table(title=f"{title}: {written:,} frames, {size / 1e6:.0f} MB, {rows:,} rows")
     for heading in ("case", "processor s", "MB/s", "x tshark -T fields"):
         table.add_column(heading, justify="left" if heading == "case" else "right")
@@ -227,6 +233,8 @@ def measure(title: str, frames: Iterator[bytes], most_bytes: int | None = None) 
         table.add_row(case, f"{taken:.3f}", f"{size / taken / 1e6:.0f}", ratio)
     console = Console(width=120)
     console.print(table)
+    ratio = "" if conversations is None else f", {conversations / listed:.1f} x tshark -z conv,tcp"
+    console.print(f"flows, start and all: {listed:.3f} processor s{ratio}")
     cores = len(os.sched_getaffinity(0))
     console.print(f"to columns with two threads, {cores} cores: {alone / both:.2f} times one\n")
 

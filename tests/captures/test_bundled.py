@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +22,9 @@ from tests.fuzz import time_bound
 from wireyard.captures import bundled
 from wireyard.captures.accounts import account_streams
 from wireyard.captures.bundled import BundledStreams
+from wireyard.captures.connections import StreamTable
 from wireyard.captures.inputs import open_captures
+from wireyard.captures.stream import Stream
 from wireyard.cli import main
 from wireyard.errors import WireError
 from wireyard.streams import scan
@@ -171,6 +175,99 @@ def test_slices_of_connections_read_together(tmp_path: Path, chosen: list[str]) 
             slices.append(written.read_bytes())
         assert slices[0] == slices[1]
         assert len(slices[0]) > 1000
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+KEYS = [f"--keylog={path}" for path in sorted((EXAMPLES / "encrypted").glob("*.keys"))]
+LISTS = [
+    ["--out", "jsonl"],
+    ["--out", "jsonl", "--sort", "packets"],
+    ["--out", "table", "--sort", "time"],
+    ["--out", "jsonl", "--decode-as", "tcp.port==1883,mqtt/5.0"],
+    ["--out", "jsonl", *KEYS],
+]
+
+
+def check_flows(path: Path, options: list[str]) -> bytes:
+    """Assert that both ways give the same conversations, notes and status; return the output."""
+    results = []
+    for together in (False, True):
+        with reading(together=together):
+            done = CliRunner().invoke(main, ["flows", str(path), *options], prog_name="wireyard")
+        results.append((done.stdout_bytes, done.stderr, done.exit_code))
+    assert results[0] == results[1]
+    return results[0][0]
+
+
+@pytest.mark.parametrize("options", LISTS)
+def test_flows_of_connections_read_together(tmp_path: Path, options: list[str]) -> None:
+    path = tmp_path / "many.pcap"
+    for seed in range(6):
+        data = make_capture(Random(seed), 80)
+        path.write_bytes(data if seed % 3 else data[:-9])
+        assert len(check_flows(path, options)) > 5000
+
+
+def test_flows_of_recordings() -> None:
+    paths = sorted(EXAMPLES.rglob("*.pcap*"))
+    sizes = [len(check_flows(path, options)) for path in paths for options in LISTS]
+    assert len(sizes) > 100 and min(sizes) > 100
+
+
+def test_flows_of_recorded_captures(shared: Path) -> None:
+    paths = sorted((shared / "captures").rglob("*.pcap*"))
+    sizes = [len(check_flows(path, options)) for path in paths for options in LISTS[:3]]
+    assert sum(sizes) > 400_000
+
+
+def test_flows_count_the_packets_that_are_rows(tmp_path: Path) -> None:
+    path = tmp_path / "many.pcap"
+    for seed in range(6):
+        path.write_bytes(make_capture(Random(seed), 80))
+        found: Counter[str] = Counter()
+        for row in map(json.loads, check_flows(path, LISTS[0]).splitlines()):
+            if row["format"] == "mqtt":
+                found[f"{row['client']}>{row['server']}"] += row["packets_sent"]
+                found[f"{row['server']}>{row['client']}"] += row["packets_received"]
+        rows = read(path, {"columns": ["stream", "status"]}, together=False)
+        assert isinstance(rows, pa.Table)
+        packets = [row for row in rows.to_pylist() if row["status"] in ("ok", "malformed")]
+        assert +found == Counter(row["stream"].partition("#")[0] for row in packets)
+        assert found.total() > 300
+
+
+def test_flows_of_plain_connections_make_no_streams(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, counts, made = tmp_path / "many.pcap", list[int](), list[int]()
+    make = StreamTable.stream
+
+    def counted(table: StreamTable, place: int) -> Stream:
+        made.append(place)
+        return make(table, place)
+
+    monkeypatch.setattr(StreamTable, "stream", counted)
+    for repeats in (1, 4):
+        frames = [frame for one in range(repeats) for frame in plain_frames(256 * one, 200)]
+        path.write_bytes(pcap(packets(frames)))
+        made.clear()
+        with reading(together=True):
+            done = CliRunner().invoke(main, ["flows", str(path), "--out", "jsonl"])
+        assert len(done.stdout_bytes.splitlines()) == 200 * repeats
+        counts.append(len(made))
+    assert counts == [0, 0]
+
+
+def plain_frames(first: int, connections: int) -> Iterator[bytes]:
+    """Yield the frames of connections of three packets each."""
+    connect = b"\x10\x0d\0\4MQTT\4\2\0\x3c\0\1c"
+    for number in range(first, first + connections):
+        ports, ways = (20000 + number, 1883), ("10.0.0.1", "10.0.0.2")
+        there = tcp(*ports, 10, connect, ACK, 50)
+        back = tcp(*ports[::-1], 50, b"\x20\2\0\0", ACK, 10 + len(connect))
+        yield ethernet(ipv4(there, 6, *ways))
+        yield ethernet(ipv4(back, 6, *ways[::-1]))
+        yield ethernet(ipv4(tcp(*ports, 10 + len(connect), b"\xe0\0", ACK, 54), 6, *ways))
 
 
 def test_recorded_captures(shared: Path) -> None:

@@ -19,6 +19,7 @@ from tests.captures.make import (
     Packet,
     ethernet,
     ipv4,
+    ipv6,
     pcap,
     tcp,
     udp,
@@ -199,6 +200,24 @@ def test_a_table_fits_with_ports_and_bytes_kept(name: str, width: str, run: Run)
         ][:2]
         assert f"{row['bytes_sent']} / {row['bytes_received']}" in line
     assert "first" in lines[0] or width != "160"
+
+
+@pytest.mark.parametrize("width", ["60", "100", "200"])
+def test_addresses_in_brackets_are_shown_whole(width: str, tmp_path: Path) -> None:
+    path, ends = tmp_path / "six.pcap", ("fe80::1234:5678:9abc:def0", "abba::1")
+    frames = [ethernet(ipv6(udp(5000, 5001, b"hi"), 17, *ends), kind=0x86DD)]
+    path.write_bytes(pcap([Packet(frame, BEGAN_NS) for frame in frames]))
+    arguments = ["flows", str(path), "--out", "table"]
+    shown = CliRunner().invoke(main, arguments, env={"COLUMNS": width}).stdout
+    lines = shown.splitlines()
+    assert all(len(line) <= int(width) for line in lines[:-2])
+    if width != "60":
+        assert [word for word in lines[1].split() if "[" in word] == [
+            f"[{ends[0]}]:5000",
+            f"[{ends[1]}]:5001",
+        ]
+    else:  # too wide for a line
+        assert len(lines) > 4 and lines[1].startswith("[fe80::1234:")
 
 
 @pytest.mark.parametrize("by", ["bytes", "packets", "time"])

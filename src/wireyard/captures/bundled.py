@@ -230,18 +230,7 @@ class BundledStreams(StreamBundle):
             for opened in self.streams():
                 yield from ((opened, block) for block in read(opened))
             return
-        data, known = pooled(self.size, np.uint8), self._found.runs
-        self.table.content.places.copy(known.starts[self._runs], known.lengths[self._runs], data)
-        bounds = np.concatenate([[0], np.cumsum(self._sizes)])
-        begun = self._found.begun[self._sides].view(np.uint8)
-        (starts, sizes, contexts), firsts = fast.walk_streams(
-            data,
-            bounds,
-            self.plain.firsts[self.rows],
-            self.plain.followings[self.rows],
-            begun,
-            max_packet_bytes,
-        )
+        data, bounds, (starts, sizes, contexts), firsts = self._walk(fast, max_packet_bytes)
         counts = np.diff(firsts)
         odd = np.flatnonzero(counts == 0)
         begin = 0
@@ -261,6 +250,33 @@ class BundledStreams(StreamBundle):
                 opened = self._alone(int(self.rows[stop]))
                 yield from ((opened, block) for block in read(opened))
             begin = stop + 1
+
+    def packet_counts(
+        self, fast: Any, max_packet_bytes: int, read: Callable[[DirectedStream], Iterator[Block]]
+    ) -> Ints:
+        """Return how many framed packets each stream has; the parameters are those of `parts`."""
+        counts = np.zeros(len(self.rows), np.int64)
+        if fast is not None:
+            counts = np.diff(self._walk(fast, max_packet_bytes)[3])
+        for owner in np.flatnonzero(counts == 0).tolist():
+            alone = self._alone(int(self.rows[owner]))
+            counts[owner] = sum(block.packet_count for block in read(alone))
+        return counts
+
+    def _walk(self, fast: Any, max_packet_bytes: int) -> tuple[Bytes, Ints, Any, Ints]:
+        """Return the bytes of the streams, where each begins, and the frames and first rows."""
+        data, known = pooled(self.size, np.uint8), self._found.runs
+        self.table.content.places.copy(known.starts[self._runs], known.lengths[self._runs], data)
+        bounds = np.concatenate([[0], np.cumsum(self._sizes)])
+        frames, firsts = fast.walk_streams(
+            data,
+            bounds,
+            self.plain.firsts[self.rows],
+            self.plain.followings[self.rows],
+            self._found.begun[self._sides].view(np.uint8),
+            max_packet_bytes,
+        )
+        return data, bounds, frames, firsts
 
     def blocks(
         self, framer: Framer, scanner: FrameScanner | None, limit: int | None = None

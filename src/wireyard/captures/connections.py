@@ -5,19 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from wireyard.captures.flows import FlowTable, stream_name
+from wireyard.captures.records import NO_TIME
 from wireyard.captures.stream import Content, Runs, Stream
 from wireyard.captures.tcp_kernels import NONE
 
-__all__ = ["Connections", "StreamTable"]
+__all__ = ["ENDINGS", "Connections", "StreamTable"]
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
+
+ENDINGS: Final = (None, "fin", "rst")
+"""How a stream can end; None where the capture shows no end."""
+_LATEST: Final = (1 << 63) - 1
+
+
+class Endings(NamedTuple):
+    """How streams end, as far as the capture shows. Shapes: (t)."""
+
+    records: Ints
+    """The record of the packet that first showed it; `NONE` without one."""
+    kinds: npt.NDArray[np.uint8]
+    """The place in `ENDINGS`."""
 
 
 class Connections(NamedTuple):
@@ -45,12 +60,27 @@ class Connections(NamedTuple):
 
     def brought(self) -> Ints:
         """Return how many bytes the runs of each side have together. Shapes: (s)."""
-        brought = np.zeros(len(self.sizes), np.int64)
+        return self._reduced(np.add, self.runs.lengths, 0)
+
+    def spans_ns(self, times_ns: Ints) -> tuple[Ints, Ints]:
+        """Return the times of the first and of the last packet with bytes of each side.
+
+        `NO_TIME` for a side of which none has a time. Shapes: times_ns (u), of each run; the
+        results (s).
+        """
+        last = self._reduced(np.maximum, times_ns, NO_TIME)
+        if len(times_ns) and times_ns.min() == NO_TIME:  # it is the least number there is
+            times_ns = np.where(times_ns == NO_TIME, _LATEST, times_ns)
+        first = self._reduced(np.minimum, times_ns, NO_TIME)
+        return np.where(last == NO_TIME, NO_TIME, first), last
+
+    def _reduced(self, reduce: np.ufunc, values: Ints, without: int) -> Ints:
+        """Return what the values of the runs of each side come to; `without` where it has none."""
+        found = np.full(len(self.sizes), without, np.int64)
         filled = self.run_bounds[:-1] < self.run_bounds[1:]
-        if filled.any():  # those between have no runs, so nothing is between the sums
-            firsts = self.run_bounds[:-1][filled]
-            brought[filled] = np.add.reduceat(self.runs.lengths, firsts)
-        return brought
+        if filled.any():  # those between have no runs, so nothing is between the runs of these
+            found[filled] = reduce.reduceat(values, self.run_bounds[:-1][filled])
+        return found
 
 
 class StreamTable(Sequence[Stream]):
@@ -102,10 +132,44 @@ class StreamTable(Sequence[Stream]):
             sizes[own] = each.sizes[self.sides[own]]
         return sizes
 
+    @cached_property
+    def endings(self) -> Endings:
+        """How the streams end. A side that has no stream may end that of the other by a reset."""
+        records, kinds = np.full(len(self), NONE, np.int64), np.zeros(len(self), np.uint8)
+        for protocol, each in enumerate(self.found):
+            own = self.protocols == protocol
+            sides = self.sides[own]
+            silent = each.reset[sides ^ 1] & (each.sizes[sides ^ 1] == 0)
+            ours, theirs = each.closing_records[sides], each.closing_records[sides ^ 1]
+            first = np.where(ours == NONE, theirs, np.minimum(ours, theirs))
+            records[own] = np.where(silent, first, ours)
+            kinds[own] = np.where(each.reset[sides] | silent, 2, each.finished[sides])
+        return Endings(records, kinds)
+
+    @cached_property
+    def spans_ns(self) -> Grid:
+        """The times of the first and of the last packet with bytes of each stream.
+
+        `NO_TIME` where none has a time. Shapes: (2, t).
+        """
+        spans_ns = np.full((2, len(self)), NO_TIME)
+        for protocol, each in enumerate(self.found):
+            own = self.protocols == protocol
+            for side, found in zip(spans_ns, each.spans_ns(self.times_ns[protocol]), strict=True):
+                side[own] = found[self.sides[own]]
+        return spans_ns
+
     @property
     def ways(self) -> Ints:
         """Which end of its conversation each stream comes from."""
         return self.sides & 1
+
+    def endpoint_names(self, places: Ints) -> tuple[list[str], list[str]]:
+        """Return the endpoints that streams come from, and those that they go to, as text."""
+        conversations, ways = self.conversations[places], self.ways[places]
+        names = self.flows.names(conversations, ways, np.ones(len(places), np.int64)).to_pylist()
+        pairs = [name.split(">") for name in names]
+        return [src for src, _ in pairs], [dst for _, dst in pairs]
 
     def __len__(self) -> int:
         return len(self.sides)
@@ -120,20 +184,18 @@ class StreamTable(Sequence[Stream]):
         kept = copy(self)
         for name in ("protocols", "sides", "conversations", "ordinals", "connections"):
             setattr(kept, name, getattr(self, name)[wanted])
-        kept.__dict__.pop("sizes", None)
+        for name in ("sizes", "endings", "spans_ns"):
+            kept.__dict__.pop(name, None)
         return kept
 
     def stream(self, place: int) -> Stream:
         """Return a stream by its place in the table."""
         protocol, side = int(self.protocols[place]), int(self.sides[place])
         found, times_ns = self.found[protocol], self.times_ns[protocol]
-        way, other = side & 1, side ^ 1
+        way = side & 1
         endpoints = self.flows.endpoints(int(self.conversations[place]))
         src, dst = endpoints[way], endpoints[1 - way]
-        closing, is_reset = int(found.closing_records[side]), bool(found.reset[side])
-        if found.reset[other] and not found.sizes[other]:  # It has no stream of its own to end.
-            theirs = int(found.closing_records[other])
-            closing, is_reset = theirs if closing == NONE else min(closing, theirs), True
+        closing = int(self.endings.records[place])
         run = slice(int(found.run_bounds[side]), int(found.run_bounds[side + 1]))
         return Stream(
             name=stream_name(src, dst, int(self.ordinals[place])),
@@ -143,7 +205,7 @@ class StreamTable(Sequence[Stream]):
             size=int(found.sizes[side]),
             opened=bool(found.opened[side]),
             begun=bool(found.begun[side]),
-            ended="rst" if is_reset else "fin" if found.finished[side] else None,
+            ended=ENDINGS[self.endings.kinds[place]],
             closing_record=None if closing == NONE else closing,
             runs=Runs(*(column[run] for column in found.runs)),
             times_ns=times_ns[run],

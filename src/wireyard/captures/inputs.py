@@ -275,15 +275,13 @@ def open_captures(
     # A bare stream is there before all this is loaded.
     from wireyard.captures.assignment import (
         PORT_MAPPER_PORT,
-        EndpointEvidence,
-        assign_formats,
         parse_decode_as,
         proxies_of,
     )
-    from wireyard.captures.bundled import find_plain
     from wireyard.captures.directed import CapturedStream
     from wireyard.captures.left_out import LeftOut, problems_of
     from wireyard.captures.read import read_captures
+    from wireyard.captures.stream_formats import find_formats
     from wireyard.captures.tls_keys import embedded_secrets, read_key_logs
     from wireyard.captures.tray import Tray
     from wireyard.captures.units import Share
@@ -304,15 +302,8 @@ def open_captures(
         files = capture.files
     keys = read_key_logs(keylog, lambda: embedded_secrets(files))
     table = capture.table
-    # What a caller says of ports, or of a dialect, is decided for each stream.
-    plain = None if rules or (named is not None and named.dialect) else find_plain(table)
-    places = np.arange(len(table)) if plain is None else np.flatnonzero(~plain.there)
-    streams = capture.streams if plain is None else [table.stream(at) for at in places.tolist()]
-    evidence = EndpointEvidence()
-    if plain is not None and (streams or share is not None):
-        evidence.add_opened(plain.opened(table).items())
-    evidence.add_opened(opened)
-    assigned = assign_formats(streams, rules, named, capture.guides, keys, evidence)
+    formats = find_formats(capture, rules, named, keys, opened, shared=share is not None)
+    plain, assigned, evidence = formats.plain, formats.assigned, formats.evidence
     there = [each for each in assigned if each.stream.size or each.carriers]
     unknown = [each for each in there if each.format is None and each.port_mapper is None]
     mappers = [each for each in there if each.format is None and each.port_mapper is not None]
@@ -332,7 +323,8 @@ def open_captures(
         if each.format is not None
     ]
     if plain is not None and together:
-        place_of = dict(zip((one.name for one in streams), places.tolist(), strict=True))
+        places = zip(assigned, formats.places.tolist(), strict=True)
+        place_of = {each.captured.name: place for each, place in places}
         at = [place_of[each.captured.name] for each in carried if each.format is not None]
         found = plain.readables(name, table, np.array(at, np.int64), tray, size)
         placed = [(place, Readable(plain.format, one)) for place, one in found]

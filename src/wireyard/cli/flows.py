@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -14,50 +13,21 @@ from wireyard.cli import exits
 from wireyard.cli.moments import moment
 from wireyard.cli.options import PATH, decode_as_option, examples, keylog_option
 from wireyard.cli.output import open_output, to_terminal
-from wireyard.formats import Format
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Console
 
-    from wireyard.captures.assignment import Assigned
-    from wireyard.captures.inner import Carrier
+    from wireyard.captures.conversations import Conversation
     from wireyard.captures.read import Capture
 
 __all__ = ["command"]
 
-_PORT_MAPPER = "portmapper"
-"""What a conversation with a broker's port mapper is called; it has no packets."""
+_JSON = json.JSONEncoder(ensure_ascii=False)
 _SHOWN = ("frame", "captured_ns", "flow", "seq", "ack", "flags", "window", "payload_length")
 """The columns of segments in a table for people."""
 
 
-@dataclass(frozen=True)
-class Conversation:
-    """The two directions of a connection, the one that spoke first being `client`."""
-
-    client: str
-    server: str
-    transport: str
-    format: str | None
-    """Of what is inside; where that is not known, what carries it: ``tls``, ``http``."""
-    carriers: list[Carrier]
-    """What carries it, the outermost first."""
-    packets_sent: int | None
-    packets_received: int | None
-    bytes_sent: int
-    bytes_received: int
-    gaps: int
-    gap_bytes: int
-    first_ns: int | None
-    last_ns: int | None
-    ended: str | None
-
-
-_SORTS: Mapping[str, Callable[[Conversation], int]] = {
-    "bytes": lambda one: one.bytes_sent + one.bytes_received,
-    "packets": lambda one: (one.packets_sent or 0) + (one.packets_received or 0),
-    "time": lambda one: (one.last_ns or 0) - (one.first_ns or 0),
-}
+_SORTS = ("bytes", "packets", "time")
 """What conversations are sorted by, the largest first."""
 
 
@@ -79,7 +49,7 @@ _SORTS: Mapping[str, Callable[[Conversation], int]] = {
 )
 @click.option(
     "--sort",
-    type=click.Choice(list(_SORTS)),
+    type=click.Choice(_SORTS),
     help="Most bytes or packets first, or longest; in the order of their beginnings if not given.",
 )
 @decode_as_option
@@ -104,30 +74,31 @@ def command(
     kind = out or ("table" if to_terminal(None) else "jsonl")
     if segments:
         return _list_segments(file, kind)
-    from wireyard.captures.assignment import assign_formats, describe_proxies, parse_decode_as
+    from wireyard.captures.assignment import describe_proxies, parse_decode_as
+    from wireyard.captures.conversations import Conversations
     from wireyard.captures.read import read_capture
+    from wireyard.captures.stream_formats import find_formats
     from wireyard.captures.tls_keys import embedded_secrets, read_key_logs
 
     rules = [parse_decode_as(text) for text in decode_as]
     capture = read_capture(file)
     keys = read_key_logs(keylog, lambda: embedded_secrets(capture.files))
-    assigned = assign_formats(capture.streams, rules, keys=keys)
-    found = list(_conversations(assigned))
-    if sort is not None:
-        found.sort(key=_SORTS[sort], reverse=True)
+    formats = find_formats(capture, rules, keys=keys)
+    found = Conversations(capture, formats)
+    order = None if sort is None else found.order(sort)
     with open_output(None, binary=False) as target:
         if kind == "jsonl":
-            for one in found:
-                target.write(json.dumps(asdict(one), ensure_ascii=False).encode() + b"\n")
+            for one in found.rows(order):
+                target.write(_json_line(one))
         else:
-            from wireyard.cli.tables import console_on, print_lines
+            from wireyard.cli.tables import console_on
 
             with console_on(target) as console:
-                print_lines(console, _table(found, console.width))
+                _write_table(console, lambda: map(_cells, found.rows(order)))
                 console.print()
                 console.print(_ledger(capture), soft_wrap=True)
     _note_unread(file, capture.unread)
-    if proxies := describe_proxies(assigned):
+    if proxies := describe_proxies(formats.assigned):
         exits.note(f"{file}: {proxies}")
     if capture.damage is not None:
         exits.note(f"{file}: {capture.damage}; {capture.unread_bytes} bytes are not read")
@@ -186,53 +157,10 @@ def _ledger(capture: Capture) -> str:
     return f"{text}; {capture.cut_bytes:,} more were cut off" if capture.cut_bytes else text
 
 
-def _conversations(assigned: Iterable[Assigned]) -> Iterator[Conversation]:
-    for _, both in groupby(assigned, key=lambda each: each.stream.connection):
-        yield _conversation(list(both))
-
-
-def _conversation(sides: list[Assigned]) -> Conversation:
-    directions = [side.captured for side in sides]
-    first = directions[0]
-    back = directions[1] if len(directions) > 1 else None
-    format = sides[0].format
-    carriers = list(sides[0].carriers)
-    name = format.name if format else carriers[-1].name if carriers else None
-    gaps = [gap for one in directions for gap in one.gaps.tolist()]
-    spans = [span for one in directions if (span := one.span_ns) is not None]
-    return Conversation(
-        client=str(first.src),
-        server=str(first.dst),
-        transport=first.protocol,
-        format=name or (_PORT_MAPPER if sides[0].port_mapper else None),
-        carriers=carriers,
-        packets_sent=_count(sides[0], format),
-        packets_received=_count(sides[1] if back else None, format),
-        bytes_sent=first.size,
-        bytes_received=back.size if back else 0,
-        gaps=len(gaps),
-        gap_bytes=sum(stop - start for start, stop in gaps),
-        first_ns=min((first for first, _ in spans), default=None),
-        last_ns=max((last for _, last in spans), default=None),
-        ended=first.ended or (back.ended if back else None),
-    )
-
-
-def _count(side: Assigned | None, format: Format | None) -> int | None:
-    """Return how many whole packets a direction has."""
-    if format is None:
-        return None
-    if side is None:
-        return 0
-    stream = side.stream
-    from wireyard.captures.directed import CapturedStream
-    from wireyard.streams.framer import Framer
-    from wireyard.streams.scan import load_fast_path
-
-    fast = load_fast_path(format, stream.size)
-    opened = CapturedStream("", stream, format.context, stream.size)
-    blocks = opened.blocks(Framer(format), fast.scan_frames if fast else None)
-    return sum(len(block.offsets) - len(block.odd) for block in blocks)
+def _json_line(one: Conversation) -> bytes:
+    values = one._asdict()
+    values["carriers"] = [asdict(carrier) for carrier in one.carriers]
+    return _JSON.encode(values).encode() + b"\n"
 
 
 _LEFT = ("first", "client", "server", "format", "carried by")
@@ -240,26 +168,58 @@ _KEPT = ("client", "server", "format", "bytes", "packets", "gaps", "seconds", "f
 """The columns of the table, the ones first that stay where there is no room for all."""
 
 
-def _table(found: Sequence[Conversation], width: int) -> Table:
-    """Return conversations as a table of the columns that there is room for."""
-    from rich.cells import cell_len
-    from rich.table import Table
+def _write_table(console: Console, rows: Callable[[], Iterable[Mapping[str, str]]]) -> None:
+    """Print the columns that there is room for.
 
-    rows = [_cells(one) for one in found]
-    shown, left = set[str](), width
-    for name in _KEPT:
-        widest = max((cell_len(row[name]) for row in rows), default=0)
-        needed = max(widest, len(name)) + (2 if shown else 0)
-        if name in _KEPT[:4] or (widest and needed <= left):
+    Parameters
+    ----------
+    rows
+        Returns the cells of all conversations. It is called twice, so that none are held: columns
+        are as wide as their widest cell.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    from wireyard.cli.tables import print_lines
+
+    widest: dict[str, int] = {}
+    for row in rows():
+        for name, cell in row.items():
+            widest[name] = max(widest.get(name, 0), _width(cell))
+    widths = {name: max(width, len(name)) for name, width in widest.items()}
+    shown, left = set[str](), console.width
+    for name in _KEPT if widest else ():
+        needed = widths[name] + (2 if shown else 0)
+        if name in _KEPT[:4] or (widest[name] and needed <= left):
             shown.add(name)
             left -= needed
+    names = [name for name in widths if name in shown]
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    names = [name for name in _cells(found[0]) if name in shown] if found else []
     for name in names:
-        table.add_column(name, justify="left" if name in _LEFT else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*(row[name] for name in names))
-    return table
+        justify: Literal["left", "right"] = "left" if name in _LEFT else "right"
+        least = widths[name] if left >= 0 else None
+        table.add_column(name, justify=justify, overflow="fold", min_width=least)
+    if left < 0:  # cells are cut to several lines
+        for row in rows():
+            table.add_row(*(Text(row[name]) for name in names))
+    print_lines(console, table)
+    for row in rows() if left >= 0 else ():
+        cells = (_padded(row[name], widths[name], name in _LEFT) for name in names)
+        console.file.write("  ".join(cells).rstrip(" ") + "\n")
+
+
+def _width(cell: str) -> int:
+    """Return how many columns of a terminal a cell takes."""
+    if cell.isascii():
+        return len(cell)
+    from rich.cells import cell_len
+
+    return cell_len(cell)
+
+
+def _padded(cell: str, width: int, left: bool) -> str:
+    room = " " * (width - _width(cell))
+    return cell + room if left else room + cell
 
 
 def _cells(one: Conversation) -> dict[str, str]:

@@ -57,6 +57,11 @@ class Block:
     odd: dict[int, Frame]
     owners: Ints | None = None
 
+    @property
+    def packet_count(self) -> int:
+        """How many rows are framed packets."""
+        return len(self.offsets) - len(self.odd)
+
     def view(self, row: int) -> memoryview:
         """Return the bytes of a framed packet."""
         start = int(self.places[row])

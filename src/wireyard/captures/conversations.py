@@ -1,0 +1,233 @@
+"""The conversations of a capture: who talked to whom, in which format, how much, when.
+
+A conversation is a TCP connection, or all datagrams between two UDP endpoints. Those whose streams
+are plain are counted by columns, each other one from its streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from wireyard.captures.assignment import Assigned
+from wireyard.captures.bundled import BundledStreams, Plain
+from wireyard.captures.connections import ENDINGS, StreamTable
+from wireyard.captures.directed import CapturedStream
+from wireyard.captures.inner import Carrier
+from wireyard.captures.read import Capture
+from wireyard.captures.records import NO_TIME
+from wireyard.captures.stream_formats import StreamFormats
+from wireyard.captures.tray import Tray
+from wireyard.formats import Format
+from wireyard.streams.blocks import UNKNOWN, Block, DirectedStream
+from wireyard.streams.framer import Framer
+from wireyard.streams.scan import load_fast_path
+
+__all__ = ["Conversation", "Conversations"]
+
+Ints = npt.NDArray[np.int64]
+
+_PORT_MAPPER: Final = "portmapper"
+"""The format of a conversation with a broker's port mapper; it has no packets."""
+_AT_ONCE: Final = 1 << 12
+
+
+class Conversation(NamedTuple):
+    """The two directions of a connection; the side that spoke first is `client`."""
+
+    client: str
+    server: str
+    transport: str
+    format: str | None
+    """Of what is inside; where that is not known, what carries it: ``tls``, ``http``."""
+    carriers: Sequence[Carrier]
+    """What carries it, the outermost first."""
+    packets_sent: int | None
+    packets_received: int | None
+    bytes_sent: int
+    bytes_received: int
+    gaps: int
+    gap_bytes: int
+    first_ns: int | None
+    last_ns: int | None
+    ended: str | None
+
+
+class _Counts(NamedTuple):
+    """Numbers of a conversation, or of many as columns; `UNKNOWN` where there is none."""
+
+    packets_sent: Ints
+    packets_received: Ints
+    bytes_sent: Ints
+    bytes_received: Ints
+    gaps: Ints
+    gap_bytes: Ints
+    first_ns: Ints
+    last_ns: Ints
+
+
+class Conversations:
+    """The conversations of a capture as columns, in the order of their first packets.
+
+    Shapes: all columns (e).
+
+    Parameters
+    ----------
+    capture
+        The capture.
+    formats
+        The formats of its streams.
+    """
+
+    def __init__(self, capture: Capture, formats: StreamFormats) -> None:
+        self._table = table = capture.table
+        begins = np.diff(table.connections, prepend=-1) != 0
+        self._firsts = np.flatnonzero(begins)
+        """The place in the table of the stream of each client."""
+        count = len(self._firsts)
+        self._columns = np.full((len(_Counts._fields), count), UNKNOWN)
+        self.counts = _Counts(*self._columns)
+        self._ended = np.zeros(count, np.uint8)
+        self._formats: list[str | None] = [None] * count
+        self._carriers: dict[int, Sequence[Carrier]] = {}
+        if formats.plain is not None:
+            self._add_plain(formats.plain)
+        numbers = (np.cumsum(begins) - 1)[formats.places].tolist()
+        each = zip(numbers, formats.assigned, strict=True)
+        for number, sides in groupby(each, key=itemgetter(0)):
+            self._add(number, [side for _, side in sides])
+
+    def __len__(self) -> int:
+        return len(self._firsts)
+
+    def order(self, by: str) -> Ints:
+        """Return the numbers of all conversations, the largest first.
+
+        Parameters
+        ----------
+        by
+            ``bytes`` or ``packets`` of both directions, or ``time`` from the first to the last.
+        """
+        counts = self.counts
+        match by:
+            case "bytes":
+                sizes = counts.bytes_sent + counts.bytes_received
+            case "packets":
+                sizes = np.maximum(counts.packets_sent, 0) + np.maximum(counts.packets_received, 0)
+            case _:
+                sizes = counts.last_ns - counts.first_ns
+        return np.argsort(-sizes, kind="stable")
+
+    def rows(self, order: Ints | None = None) -> Iterator[Conversation]:
+        """Yield conversations, of which only some thousands are there at a time.
+
+        Parameters
+        ----------
+        order
+            Their numbers, from 0 on; all of them in order if None.
+        """
+        for start in range(0, len(self), _AT_ONCE):
+            some = np.arange(start, min(start + _AT_ONCE, len(self)))
+            yield from self._rows(some if order is None else order[some])
+
+    def _rows(self, numbers: Ints) -> Iterator[Conversation]:
+        table, own = self._table, numbers.tolist()
+        places = self._firsts[numbers]
+        clients, servers = table.endpoint_names(places)
+        counts = [
+            [None if count == UNKNOWN else count for count in column.tolist()]
+            for column in self._columns[:, numbers]
+        ]
+        columns = (
+            clients,
+            servers,
+            [table.found[protocol].protocol for protocol in table.protocols[places].tolist()],
+            [self._formats[number] for number in own],
+            [self._carriers.get(number, ()) for number in own],
+            *counts,
+            [ENDINGS[kind] for kind in self._ended[numbers].tolist()],
+        )
+        return map(Conversation._make, zip(*columns, strict=True))
+
+    def _add_plain(self, plain: Plain) -> None:
+        """Add the conversations of plain streams, which have no gap and no carrier."""
+        table, counts = self._table, self.counts
+        own = np.flatnonzero(plain.there[self._firsts])
+        client = self._firsts[own]
+        both = np.append(np.diff(table.connections) == 0, [False])[client]
+        server = client + both  # the client's own where there is no other
+        packets = _plain_packets(plain, table)
+        first_ns, last_ns = table.spans_ns
+        ended = table.endings.kinds
+        counts.packets_sent[own] = packets[client]
+        counts.packets_received[own] = np.where(both, packets[server], 0)
+        counts.bytes_sent[own] = table.sizes[client]
+        counts.bytes_received[own] = np.where(both, table.sizes[server], 0)
+        counts.gaps[own] = counts.gap_bytes[own] = 0
+        ours, theirs = first_ns[client], first_ns[server]
+        earlier = np.minimum(ours, theirs)  # `NO_TIME` is the least number there is
+        counts.first_ns[own] = np.where(earlier == NO_TIME, np.maximum(ours, theirs), earlier)
+        counts.last_ns[own] = np.maximum(last_ns[client], last_ns[server])
+        self._ended[own] = np.where(ended[client], ended[client], ended[server])
+        for number in own.tolist():
+            self._formats[number] = plain.format.name
+
+    def _add(self, number: int, sides: Sequence[Assigned]) -> None:
+        """Add a conversation by its directions, one or both."""
+        first, back = sides[0], sides[1] if len(sides) > 1 else None
+        directions = [side.captured for side in sides]
+        format, carriers = first.format, first.carriers
+        gaps = [gap for one in directions for gap in one.gaps.tolist()]
+        spans = [span for one in directions if (span := one.span_ns) is not None]
+        self._columns[:, number] = (
+            UNKNOWN if format is None else _packets(first, format),
+            UNKNOWN if format is None else _packets(back, format) if back else 0,
+            first.captured.size,
+            back.captured.size if back else 0,
+            len(gaps),
+            sum(stop - start for start, stop in gaps),
+            min((span[0] for span in spans), default=NO_TIME),
+            max((span[1] for span in spans), default=NO_TIME),
+        )
+        ended = next((one.ended for one in directions if one.ended), None)
+        self._ended[number] = ENDINGS.index(ended)
+        name = format.name if format else carriers[-1].name if carriers else None
+        self._formats[number] = name or (_PORT_MAPPER if first.port_mapper else None)
+        if carriers:
+            self._carriers[number] = carriers
+
+
+def _plain_packets(plain: Plain, table: StreamTable) -> Ints:
+    """Return how many packets each plain stream of a table has; of others nothing is counted."""
+    packets, tray = np.zeros(len(table), np.int64), Tray()
+    size = int(table.sizes[plain.there].sum())
+    fast = load_fast_path(plain.format, size)
+    read = partial(_blocks, plain.format, fast)
+    for place, opened in plain.readables("", table, np.empty(0, np.int64), tray, size):
+        if isinstance(opened, BundledStreams):
+            limit = plain.format.max_packet_bytes
+            packets[opened.rows] = opened.packet_counts(fast, limit, read)
+        else:
+            packets[place] = _count(read(opened))
+    return packets
+
+
+def _packets(side: Assigned, format: Format) -> int:
+    """Return how many packets a stream has."""
+    opened = CapturedStream("", side.stream, side.context, side.stream.size)
+    return _count(_blocks(format, load_fast_path(format, side.stream.size), opened))
+
+
+def _blocks(format: Format, fast: Any, opened: DirectedStream) -> Iterator[Block]:
+    framer = Framer(format, context=opened.context)
+    return opened.blocks(framer, None if fast is None else fast.scan_frames)
+
+
+def _count(blocks: Iterable[Block]) -> int:
+    return sum(block.packet_count for block in blocks)
