@@ -7,6 +7,7 @@ from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -31,8 +32,11 @@ from wireyard.captures.assignment import EndpointEvidence
 from wireyard.captures.directed import CapturedStream
 from wireyard.captures.flows import Endpoint
 from wireyard.captures.inputs import open_input
-from wireyard.captures.stream import RUN_BYTES
+from wireyard.captures.places import Places
+from wireyard.captures.stream import RUN_BYTES, Content
 from wireyard.formats import get_format
+from wireyard.streams.blocks import UNKNOWN
+from wireyard.streams.framer import Framer
 from wireyard.streams.plan import make_plan
 from wireyard.streams.scan import scan_stream, scan_streams
 
@@ -153,6 +157,41 @@ def test_a_packet_cut_by_several_gaps() -> None:
         ("garbage", at + 80, len(publish) - 80),
         ("ok", at + len(publish), len(PUBLISH)),
     ]
+
+
+def test_pieces_of_one_window_and_the_gaps_between_them_are_one_block() -> None:
+    one = packet()
+    at = range(0, 400 * len(one), 2 * len(one))  # every second packet is lost
+    (readable,) = open_input(one_way([(start, one) for start in at])).readables
+    opened = readable.opened
+    assert isinstance(opened, CapturedStream) and len(opened.captured.pieces) == 200
+    fast = import_module(readable.format.fast_path)
+    for scanner in (None, fast.scan_frames):
+        (block,) = opened.blocks(Framer(readable.format), scanner)
+        assert block.offsets.tolist() == [start * len(one) for start in range(399)]
+        assert sorted(block.odd) == [*range(1, 399, 2)]
+        assert block.view(398) == one
+        frames = opened.columns(block)["frame"].tolist()
+        assert [frame for frame in frames if frame != UNKNOWN] == [*range(2, 202)]  # behind a SYN
+    before = [*opened.blocks(Framer(readable.format), None, 100 * len(one))]
+    assert [offset for block in before for offset in block.offsets.tolist()][-1] < 100 * len(one)
+
+
+def test_the_packets_of_a_few_runs_are_found_without_the_others() -> None:
+    looked_at = []
+
+    class Watched(np.ndarray[tuple[int], np.dtype[np.int64]]):
+        def __getitem__(self, key: Any) -> Any:
+            found = super().__getitem__(key)
+            looked_at.append(np.size(found))
+            return found
+
+    records = np.arange(100_000).view(Watched)
+    content = Content(Places(), records, records, {})
+    first, last = np.array([50_000, 50_007, 7]), np.array([50_003, 50_009, 7])
+    assert content.packets_of(records, first, last).tolist() == [50000, 50001, 50002, 50007, 50008]
+    assert content.packets_of(records, last, first).tolist() == []
+    assert sum(looked_at) < 20
 
 
 def test_behind_a_gap_mqtt_is_found_again_where_a_segment_begins_with_a_packet() -> None:

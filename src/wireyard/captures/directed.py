@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from wireyard.streams.framer import GAP, Framer
 from wireyard.streams.window import WINDOW_BYTES, Window
 
 __all__ = ["CapturedStream"]
+
+_MOST_ROWS: Final = 1 << 14
+"""Of a block of pieces: what is done once for it is no matter then."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,30 @@ class CapturedStream:
     def blocks(
         self, framer: Framer, scanner: FrameScanner | None, limit: int | None = None
     ) -> Iterator[Block]:
-        """Yield the blocks from where `framer` stands; the parameters are those of `cut_blocks`."""
+        """Yield the blocks from where `framer` stands; the parameters are those of `cut_blocks`.
+
+        Pieces that lie in one buffer of the tray and the gaps between them are one block: a stream
+        may have thousands of gaps, and what is done once for a block costs as much as many rows.
+        """
+        held: list[Block] = []
+        rows = 0
+        for block, goes_on in self._each_block(framer, scanner, limit):
+            if held and held[0].data is not block.data:
+                yield join_blocks(held)
+                held, rows = [], 0
+            held.append(block)
+            rows += len(block.offsets)
+            # A window that fills its buffer is decoded before the next one is scanned.
+            if not goes_on or rows >= _MOST_ROWS:
+                yield join_blocks(held)
+                held, rows = [], 0
+        if held:
+            yield join_blocks(held)
+
+    def _each_block(
+        self, framer: Framer, scanner: FrameScanner | None, limit: int | None
+    ) -> Iterator[tuple[Block, bool]]:
+        """Yield the blocks of pieces and gaps, and whether another piece follows each."""
         if self.captured.protocol == "tcp":
             framer.segment_starts = self.captured.runs.offsets
             if not self.captured.begun and framer.position == 0:
@@ -64,19 +91,22 @@ class CapturedStream:
             if stop < framer.position or (stop == framer.position and framer.in_step):
                 continue
             if framer.position < start:
-                yield self._gap(framer, start)
+                yield self._gap(framer, start), True
             if limit is not None and framer.position >= limit:
                 return
+            more = number < len(pieces)
             if self.captured.protocol == "udp":
-                yield from self._datagrams(framer, scanner, stop)
+                blocks = self._datagrams(framer, scanner, stop)
             else:
-                ends = not self.growing or number < len(pieces)
+                ends = not self.growing or more
                 windows = self.captured.windows(framer.position, stop, tray=self.tray, ends=ends)
-                yield from cut_blocks(windows, framer, scanner, limit)
+                blocks = cut_blocks(windows, framer, scanner, limit)
+            for block in blocks:
+                yield block, more and framer.position >= stop
         if self.growing:
             return
         if framer.position < min(self.captured.size, limit or self.captured.size):
-            yield self._gap(framer, self.captured.size)
+            yield self._gap(framer, self.captured.size), False
 
     @property
     def constants(self) -> Mapping[str, str | int]:

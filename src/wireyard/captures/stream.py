@@ -63,10 +63,15 @@ class Content(NamedTuple):
             Ranges of runs, half-open.
         """
         filled = last > first
-        most = len(records) + 1
-        edges = np.bincount(first[filled], minlength=most)
-        edges -= np.bincount(last[filled], minlength=most)
-        found = np.unique(records[np.cumsum(edges[:-1]) > 0])
+        first, last = first[filled], last[filled]
+        if not len(first):
+            return np.empty(0, np.int64)
+        # Of many runs, these may be few, and this may be called for each few of them.
+        begin, stop = int(first.min()), int(last.max())
+        most = stop - begin + 1
+        edges = np.bincount(first - begin, minlength=most)
+        edges -= np.bincount(last - begin, minlength=most)
+        found = np.unique(records[begin:stop][np.cumsum(edges[:-1]) > 0])
         if not self.fragments:
             return found
         each = (self.fragments.get(record, (record,)) for record in found.tolist())
