@@ -258,6 +258,38 @@ def test_flows_of_plain_connections_make_no_streams(
     assert counts == [0, 0]
 
 
+@pytest.mark.parametrize(
+    ("words", "most"),
+    [
+        (["inspect", "--frame", "8"], 1),
+        (["inspect", "--stream", "10.0.0.1:20003>10.0.0.2:1883"], 1),
+        (["slice", "--client", "10.0.0.1:20003"], 2),
+    ],
+)
+def test_of_many_streams_only_those_wanted_are_made(
+    words: list[str], most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, written = tmp_path / "many.pcap", tmp_path / "some.pcap"
+    path.write_bytes(pcap(packets(plain_frames(0, 200))))
+    make, made, results = StreamTable.stream, list[int](), []
+
+    def counted(table: StreamTable, place: int) -> Stream:
+        made.append(place)
+        return make(table, place)
+
+    monkeypatch.setattr(StreamTable, "stream", counted)
+    arguments = [words[0], str(path), *words[1:]]
+    arguments += ["-w", str(written)] if words[0] == "slice" else []
+    for together in (False, True):
+        made.clear()
+        with reading(together=together):
+            done = CliRunner().invoke(main, arguments, prog_name="wireyard")
+        assert done.exit_code == 0, done.output
+        results.append((done.output, written.read_bytes() if written.exists() else b""))
+    assert results[0] == results[1]
+    assert 0 < len(made) <= most
+
+
 def plain_frames(first: int, connections: int) -> Iterator[bytes]:
     """Yield the frames of connections of three packets each."""
     connect = b"\x10\x0d\0\4MQTT\4\2\0\x3c\0\1c"

@@ -74,8 +74,8 @@ def find_evidence(
             else:
                 opened = open_captures(of_source, named, decode_as, name=source, keylog=keylog)
             with closing(opened):
-                for one in opened.streams:
-                    offsets = streams.get(one.opened.stream, set())
+                for one in opened.streams_named(streams):
+                    offsets = streams[one.opened.stream]
                     for offset, evidence in _in_stream(one, offsets):
                         found[source, one.opened.stream, offset] = evidence
         except (WireError, OSError):
@@ -91,8 +91,6 @@ def _size(paths: Sequence[str]) -> int:
 def _in_stream(one: Readable, offsets: Collection[int]) -> Iterator[tuple[int, Evidence]]:
     """Yield the rows of a stream that begin at some offsets."""
     left = set(offsets)
-    if not left:
-        return
     framer = Framer(one.format, None, context=one.opened.context)
     fast = load_fast_path(one.format, one.opened.bytes_ahead)
     for block in one.opened.blocks(framer, fast.scan_frames if fast else None):

@@ -7,7 +7,7 @@ that is the reference, and gives the same rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
@@ -187,17 +187,29 @@ class BundledStreams(StreamBundle):
         """Return each stream by itself."""
         return [self._alone(row) for row in self.rows.tolist()]
 
+    def names(self) -> list[str]:
+        """Return the names of the streams."""
+        names: list[str] = self._names().to_pylist()
+        return names
+
+    def pick(self, owners: Iterable[int]) -> list[CapturedStream]:
+        """Return each of some streams by itself, by their places."""
+        return [self._alone(int(self.rows[owner])) for owner in owners]
+
+    def of_frame(self, frame: int) -> list[CapturedStream]:
+        """Return each stream by itself that a captured frame, from 1 on, brought some bytes of."""
+        wanted = self.table.content.completed_with(frame - 1)
+        places = np.flatnonzero(np.isin(self._found.runs.records[self._runs], wanted))
+        stops = np.cumsum(self._run_counts)
+        return self.pick(np.unique(stops.searchsorted(places, "right")).tolist())
+
     def stream_at(self, owner: int) -> Stream:
         """Return the stream that has a place in the bundle."""
         return self.table.stream(int(self.rows[owner]))
 
     def payload_bytes(self) -> Iterator[tuple[str, int]]:
         """Yield the name of each stream, and how many bytes its segments brought."""
-        rows = self.rows
-        names = self.table.flows.names(
-            self.table.conversations[rows], self.table.ways[rows], self.table.ordinals[rows]
-        )
-        yield from zip(names.to_pylist(), self._sizes.tolist(), strict=True)  # none has a gap
+        yield from zip(self.names(), self._sizes.tolist(), strict=True)  # none has a gap
 
     def rows_by_stream(self, owners: Ints) -> Iterator[tuple[Stream, int]]:
         """Yield the streams of rows, and how many each has.
@@ -314,7 +326,7 @@ class BundledStreams(StreamBundle):
         flows, rows = self.table.flows, self.rows
         conversations, ways = self.table.conversations[rows], self.table.ways[rows]
         if name == "stream":
-            values = flows.names(conversations, ways, self.table.ordinals[rows])
+            values = self._names()
         elif name in ("src_addr", "dst_addr"):
             values = flows.addresses(conversations, ways ^ (name == "dst_addr"))
         else:
@@ -324,6 +336,11 @@ class BundledStreams(StreamBundle):
 
     def close(self) -> None:
         """Do nothing: the capture is in memory."""
+
+    def _names(self) -> pa.StringArray:
+        table, rows = self.table, self.rows
+        ways, ordinals = table.ways[rows], table.ordinals[rows]
+        return table.flows.names(table.conversations[rows], ways, ordinals)
 
     def _alone(self, row: int) -> CapturedStream:
         context = int(self.plain.firsts[row])
@@ -347,11 +364,16 @@ class BundledStreams(StreamBundle):
         sizes: Ints = self._found.sizes[self._sides]
         return sizes
 
+    @property
+    def _run_counts(self) -> Ints:
+        """How many runs each stream has."""
+        bounds: Ints = self._found.run_bounds
+        return bounds[self._sides + 1] - bounds[self._sides]
+
     @cached_property
     def _runs(self) -> Ints:
         """The runs of the streams, one stream behind the other."""
-        first = self._found.run_bounds[self._sides]
-        counts = self._found.run_bounds[self._sides + 1] - first
+        first, counts = self._found.run_bounds[self._sides], self._run_counts
         before = np.cumsum(counts) - counts
         runs: Ints = np.repeat(first - before, counts) + np.arange(int(counts.sum()))
         return runs

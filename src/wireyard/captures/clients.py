@@ -39,18 +39,21 @@ def streams_of_clients(found: Input, clients: Collection[str]) -> list[Readable]
     clients
         Client ids, of MQTT also assigned ones, or endpoints as in ``10.0.0.1:40000``.
     """
-    names = _streams_naming(found, clients)
-    wanted = set()
-    for _, opened in found.streams:
-        assert isinstance(opened, CapturedStream)
-        ends = {str(opened.captured.src), str(opened.captured.dst)}
-        if opened.stream in names or not ends.isdisjoint(clients):
-            wanted.add(opened.captured.connection)
-    return [
-        one
-        for one in found.streams
-        if isinstance(one.opened, CapturedStream) and one.opened.captured.connection in wanted
-    ]
+    wanted = _streams_naming(found, clients)
+    wanted |= {name for name in found.stream_names() if not set(_ends(name)).isdisjoint(clients)}
+    wanted |= {_opposite(name) for name in wanted}
+    return [*found.streams_named(wanted)]
+
+
+def _ends(name: str) -> list[str]:
+    """Return the endpoints in the name of a stream."""
+    return name.partition("#")[0].split(">")
+
+
+def _opposite(name: str) -> str:
+    """Return the name of the other stream of a connection."""
+    src, dst = _ends(name)
+    return f"{dst}>{src}{name[len(src) + len(dst) + 1 :]}"
 
 
 def _streams_naming(found: Input, clients: Collection[str]) -> set[str]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from wireyard.captures.magic import PCAPNG, is_capture
 from wireyard.errors import SourceError, UnknownFormat, UsageError
 from wireyard.formats import Format, names, sniff
-from wireyard.streams.blocks import DirectedStream, each_stream
+from wireyard.streams.blocks import DirectedStream, StreamBundle, each_stream
 from wireyard.streams.scan import OpenedStream, open_windows
 from wireyard.streams.source import Source
 
@@ -96,6 +96,20 @@ class Input:
             for format, opened in self.readables
             for one in each_stream([opened])
         ]
+
+    def streams_named(self, names: Collection[str]) -> Iterator[Readable]:
+        """Yield each stream by itself that has one of some names; none of the others is made."""
+        for format, opened in self.readables:
+            if isinstance(opened, StreamBundle):
+                own = (at for at, name in enumerate(opened.names()) if name in names)
+                yield from (Readable(format, one) for one in opened.pick(own))
+            elif opened.stream in names:
+                yield Readable(format, opened)
+
+    def stream_names(self) -> Iterator[str]:
+        """Yield the names of all streams."""
+        for _, opened in self.readables:
+            yield from opened.names() if isinstance(opened, StreamBundle) else [opened.stream]
 
     def one_format(self) -> Format:
         """Return the format of its streams, of which a table holds one.

@@ -52,6 +52,13 @@ class Content(NamedTuple):
             times_ns[part] = self.times_ns[self.records.searchsorted(wanted)]
         return times_ns
 
+    def completed_with(self, packet: int) -> list[int]:
+        """Return the numbers of packets that completed what a packet brought bytes of.
+
+        Itself, and the last fragments of datagrams that it has others of.
+        """
+        return [packet, *(one for one, parts in self.fragments.items() if packet in parts)]
+
     def packets_of(self, records: Ints, first: Ints, last: Ints) -> Ints:
         """Return the numbers of all packets that runs came in, each once, ascending.
 

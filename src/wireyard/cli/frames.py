@@ -67,9 +67,8 @@ def find_frames(
 def offsets_in(opened: CapturedStream, frame: int) -> list[tuple[int, int]]:
     """Return the parts of a stream, start and stop, that a captured frame brought, from 1 on."""
     captured = opened.captured
-    completing = [number for number, of in captured.content.fragments.items() if frame - 1 in of]
     runs = captured.runs
-    places = np.flatnonzero(np.isin(runs.records, [frame - 1, *completing]))
+    places = np.flatnonzero(np.isin(runs.records, captured.content.completed_with(frame - 1)))
     starts = runs.offsets[places]
     return list(zip(starts.tolist(), (starts + runs.lengths[places]).tolist(), strict=True))
 

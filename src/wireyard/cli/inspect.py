@@ -169,9 +169,9 @@ def _packet_at(
 ) -> tuple[Format, DirectedStream, FoundFrame]:
     from wireyard.cli.frames import find_frame
 
-    for format, opened in found.streams:
-        if stream is None or opened.stream == stream:
-            return format, opened, find_frame(opened, format, at, max_packet_bytes)
+    streams = found.readables if stream is None else found.streams_named({stream})
+    for format, opened in streams:
+        return format, opened, find_frame(opened, format, at, max_packet_bytes)
     raise UsageError(
         f"--stream {stream}: {found.name} has no such stream of a known format;"
         f" 'wireyard inspect {found.name}' lists them"
@@ -188,11 +188,17 @@ def _packets_in(
     UsageError
         The frame brought no byte of a stream of a known format.
     """
+    from wireyard.captures.bundled import BundledStreams
     from wireyard.captures.directed import CapturedStream
     from wireyard.cli.frames import find_frames, offsets_in
 
     none = True
-    for format, opened in found.streams:
+    streams = (
+        (format, one)
+        for format, opened in found.readables
+        for one in (opened.of_frame(number) if isinstance(opened, BundledStreams) else [opened])
+    )
+    for format, opened in streams:
         assert isinstance(opened, CapturedStream)
         last = -1
         for start, stop in offsets_in(opened, number):

@@ -137,6 +137,14 @@ class StreamBundle(ABC):
         """Return each stream by itself."""
 
     @abstractmethod
+    def names(self) -> Sequence[str]:
+        """Return the names of the streams."""
+
+    @abstractmethod
+    def pick(self, owners: Iterable[int]) -> Sequence[DirectedStream]:
+        """Return each of some streams by itself, by their places; none of the others is made."""
+
+    @abstractmethod
     def parts(
         self,
         fast: Any,
