@@ -154,6 +154,11 @@ def test_a_wheel_is_for_this_python_and_platform_and_holds_every_kernel(installe
     assert held == {f"wireyard/compiled/{name}.probe" for name in ("other_kernels", "probe")}
 
 
+def test_pip_is_given_one_setting() -> None:
+    """Of several with one name, pip before 23.1 takes the last alone: a wheel for any platform."""
+    assert (ROOT / "tools" / "wheel").read_text().count("--config-settings") == 1
+
+
 def test_what_a_wheel_brings_is_not_compiled(installed: Path, recorder: Path) -> None:
     assert compiled(installed, recorder, "-c", LOAD) == []
 
