@@ -141,7 +141,7 @@ def read_open_sessions(lake: Lake, source: str) -> pa.Table:
 def divide_sessions(lake: Lake, facts: Facts, inputs: Iterable[Input]) -> Facts:
     """Put the open sessions of inputs that are read on in files of their own.
 
-    Their next part takes these out. Where an input has no open session it has such a file, too.
+    Their next part takes these out.
 
     Parameters
     ----------

@@ -32,7 +32,7 @@ from wireyard.layers.jmq.records import Delivery, Relay, Sending
 from wireyard.layers.records import Position, position_of
 from wireyard.layers.tables import as_fact_table
 
-__all__ = ["FIRST_SEEN", "Seen", "order_hops", "records_of", "stand_for_messages"]
+__all__ = ["FIRST_SEEN", "KEY_PATTERN", "Seen", "order_hops", "records_of", "stand_for_messages"]
 
 _long: Final[Any] = np.int64
 _I32S, _I64S, _I8S = array("int32"), array("int64"), array("int8")
@@ -359,7 +359,7 @@ def producers_of(sendings: pa.Table, deliveries: pa.Table, relays: pa.Table) -> 
 
 def producers_of_keys(keys: pa.Table) -> pa.Table:
     """Return the producers of messages by `source` and `message_key`: see `producers_of`."""
-    parts = pc.extract_regex(keys["message_key"], _KEY_PATTERN)
+    parts = pc.extract_regex(keys["message_key"], KEY_PATTERN)
     rows = pa.table(
         {
             "source": keys["source"],
@@ -380,7 +380,7 @@ def producers_of_keys(keys: pa.Table) -> pa.Table:
                                     columns.items()})  # fmt: skip
 
 
-_KEY_PATTERN: Final = r"^-?\d+-(?P<producer>[^-]*--?\d+)-(?P<ms>-?\d+)$"
+KEY_PATTERN: Final = r"^(?P<sequence>-?\d+)-(?P<producer>[^-]*--?\d+)-(?P<ms>-?\d+)$"
 """A SysMessageID as text: sequence, address, port, time."""
 
 

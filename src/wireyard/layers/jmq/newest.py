@@ -20,6 +20,7 @@ from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES, PACKET_TYPES
 from wireyard.layers.jmq.columns import NEEDED as PACKET_NEEDED
 from wireyard.layers.jmq.files import PacketFile, derive_files
+from wireyard.layers.jmq.hop_columns import KEY_PATTERN
 from wireyard.layers.jmq.messages import NEEDED as MESSAGE_NEEDED
 from wireyard.layers.jmq.packet_columns import GPACKET, JMQ
 from wireyard.layers.newest import Bools, LastIds, MessageProtocol, Packets, SureRows, torn_streams
@@ -46,8 +47,6 @@ _OF_NUMBERS: Final = "sequence_gap"
 _PRODUCER: Final = ("source_ip_text", "source_port")
 _ID: Final = (*_PRODUCER, "timestamp", "sequence", "packet_type")
 _BETWEEN: Final = "-"
-_ID_TEXT: Final = r"^(?P<sequence>-?\d+)-(?P<producer>.*-\d+)-(?P<ms>-?\d+)$"
-"""A SysMessageID as text."""
 _RESENT: Final = FLAGS["I"] | FLAGS["R"]
 
 
@@ -104,7 +103,7 @@ def _last_ids(format: str, packets: pa.Table) -> LastIds | None:
 
 def _is_after(keys: pa.Array, last_ids: LastIds) -> pa.Array:
     """Return which messages have an id that is greater than the last one of their producer."""
-    parts = pc.extract_regex(keys.cast(pa.string()), _ID_TEXT)
+    parts = pc.extract_regex(keys.cast(pa.string()), KEY_PATTERN)
     producer, *numbers = (pc.struct_field(parts, name) for name in ("producer", "ms", "sequence"))
     ms, sequence = (each.cast(pa.int64()) for each in numbers)
     place = pc.index_in(producer, value_set=pa.array(last_ids, pa.string()))
