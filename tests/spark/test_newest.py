@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.captures.make import BEGAN_NS, Packet, both_ways, ethernet, ipv4, packets, pcap, udp
 from tests.spark import lakes
 from tests.spark.lakes import HEADER_BYTES, no_session, records
 from wireyard.captures.live_state import StateError
@@ -254,6 +255,31 @@ def test_messages_of_a_file_that_comes_meanwhile_have_one_row(tmp_path: Path, ki
         growth.commit({name: 0}, {name})
         growth.close()
     assert counts[-1] > counts[3] > 0
+    lakes.assert_as_one_run(path.parent, root)
+
+
+def test_a_part_without_an_open_session(tmp_path: Path) -> None:
+    connect = bytes.fromhex("100d 0004 4d515454 04 02 003c 0001 63 e000")
+    session = packets([*both_ways(connect, bytes.fromhex("20020000"), (40000, 1883))])
+    later = BEGAN_NS + 10**9
+    others = [
+        Packet(ethernet(ipv4(udp(9, 9, b"x"), 17)), later + ns) for ns in range(3000, 0, -1000)
+    ]
+    path = tmp_path / "in" / "grows.pcap"
+    path.parent.mkdir()
+    name, root = str(path), tmp_path / "lake"
+    with Lake.open(str(root)) as lake:
+        growth = Growth(lake, no_session)
+        for part in range(4):
+            path.write_bytes(pcap([*session, *others[:part]]))
+            if part:
+                assert growth.look(name, [name])
+            else:
+                assert growth.begin(list_inputs([name]).inputs[0])
+            growth.commit({name: growth.unread_bytes(name)}, ())
+            assert lakes.rows(root, "sessions", "client_id", "ended_by") == [("c", "client")]
+        growth.commit({name: 0}, {name})
+        growth.close()
     lakes.assert_as_one_run(path.parent, root)
 
 

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,7 +37,7 @@ from wireyard.spark.growing import GrowingInput, read_state
 from wireyard.spark.growing_readers import GrowthSettings
 from wireyard.spark.inputs import FoundInput
 from wireyard.spark.lake import Change, Input, Lake
-from wireyard.spark.parts import PartFile, read_batches, write_table
+from wireyard.spark.parts import read_batches, write_table
 from wireyard.spark.replacing import OPEN_PREFIX, OPEN_STATES, is_of_open
 from wireyard.streams.source import filesystem
 
@@ -244,11 +243,7 @@ class GrownPart:
         self._write(FILES_TABLE, pa.Table.from_pylist(list(rows), FILES), prefix)
 
     def _write(self, table: str, rows: pa.Table, prefix: str) -> None:
-        name = f"{prefix}{self._number:05d}-{uuid4().hex}.parquet"
-        file = PartFile(self._lake.staged(table, name), rows.schema)
-        for batch in rows.to_batches():
-            file.write(batch)
-        file.close()
+        name = write_table(self._lake.staged(table), rows, f"{prefix}{self._number:05d}-")
         self.files[table].append(name)
 
     def write_newest(self, rows: Sequence[NewestRows], frames: FrameFiles) -> None:
