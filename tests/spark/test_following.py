@@ -27,6 +27,7 @@ from wireyard.cli.follow import progress_text
 from wireyard.errors import SourceError
 from wireyard.lake import read_lake
 from wireyard.spark import following as spark_following
+from wireyard.spark import growth as spark_growth
 from wireyard.spark import watching
 from wireyard.spark.following import Progress, follow_lake
 from wireyard.spark.job import FEW_BYTES
@@ -249,7 +250,12 @@ def test_files_that_grow(tmp_path: Path) -> None:
     assert_as_one_run(folder, lake)
 
 
-def test_killed_while_files_grow(tmp_path: Path) -> None:
+@pytest.mark.parametrize("beside", [False, True])
+def test_killed_while_files_grow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: bool
+) -> None:
+    if beside:  # facts of all packets, as those that Spark makes
+        monkeypatch.setattr(spark_growth, "need_spark", lambda rows: True)
     folder, lake = tmp_path / "in", tmp_path / "lake"
     folder.mkdir()
     rng = Random(18)

@@ -48,7 +48,7 @@ def one_run(tmp_path_factory: pytest.TempPathFactory) -> OneRun:
 def long_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have few packets be many."""
     monkeypatch.setattr(spark_growth, "_MOMENT_S", 0.0)
-    monkeypatch.setattr(spark_growth, "_WAITS_WITH_NEWEST", 1e6)
+    monkeypatch.setattr(spark_growth, "_WAITS_AFTER_MORE", 1e6)
     monkeypatch.setattr(newest, "MAX_NEWEST", 64)
 
 
@@ -286,7 +286,9 @@ def test_a_part_without_an_open_session(tmp_path: Path) -> None:
 def test_facts_of_a_damaged_state_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "grows.pcap"
     path.write_bytes(CAPTURE.read_bytes())
-    good = {"position": 100, "seconds": 2.0, "until_ns": {"jms": 5}, "has_open": True}
+    good = {
+        "position": 100, "seconds": 2.0, "until_ns": {"jms": 5}, "has_open": True, "are_made": True,
+    }  # fmt: skip
     with Lake.open(str(tmp_path / "lake")) as lake:
         growth = Growth(lake, no_session)
         assert growth.begin(list_inputs([str(path)]).inputs[0])

@@ -173,6 +173,7 @@ class _Following:
                     self._poll()
             self._tell()
             if stopping:
+                self._commit_facts(wait=True)
                 return
             self._expire()
             _wait(max(_POLL_S, _POLL_SHARE * took_s), stop)
@@ -187,6 +188,7 @@ class _Following:
         if not files and "_growth" not in self.__dict__:
             return
         growth = self._growth
+        self._commit_facts(wait=stopping)
         for path in list(files):
             if not self._begin(files[path], stopping):
                 del files[path]
@@ -196,12 +198,13 @@ class _Following:
             unread = growth.unread_bytes(path)
             new = min(unread, left)
             left -= new
-            if new == unread and (stopping or self._watched.is_settled(file)):
+            stands_still = new == unread and (stopping or self._watched.is_settled(file))
+            if stands_still and not growth.has_to_wait(path):
                 ending.add(path)
             if path in ending or new or growth.is_behind(path):
                 most[path] = new
         for path in growth.paths:
-            if self._watched.unchanged_s(path) is None:
+            if self._watched.unchanged_s(path) is None and not growth.has_to_wait(path):
                 most[path] = 0
                 ending.add(path)
         if not most or not (ending or time.monotonic() - self._grown_s >= _COMMIT_S):
@@ -221,6 +224,12 @@ class _Following:
         self._progress.inputs += len(ending)
         self._progress.read_bytes += read_bytes
         self._tell()
+
+    def _commit_facts(self, *, wait: bool = False) -> None:
+        """Commit facts that were made beside the parts of files that grow."""
+        if "_growth" in self.__dict__:
+            for text in self._growth.commit_facts(wait=wait):
+                self._listener.note(text)
 
     def _poll(self) -> None:
         self._polled_s = time.monotonic()
@@ -313,7 +322,8 @@ class _Following:
 
     def _expire(self) -> None:
         now_s = time.monotonic()
-        if now_s - self._expired_s >= _EXPIRE_S:
+        is_making = "_growth" in self.__dict__ and self._growth.is_making
+        if now_s - self._expired_s >= _EXPIRE_S and not is_making:
             self._expired_s = now_s
             if "_growth" in self.__dict__:
                 self._growth.expire(self._is_over)

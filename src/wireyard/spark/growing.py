@@ -156,8 +156,6 @@ class GrowingInput:
     facts_until_ns: dict[str, int] = field(default_factory=dict)
     """By protocol: messages that were sent up to this time have the rows that they keep until all
     facts are made anew; none of a bare stream."""
-    has_newest: bool = True
-    """Whether its newest packets give facts meanwhile, as far as that is known."""
     rows: Counter[str] = field(default_factory=Counter)
     """How many rows its packets have, by the name of their format."""
     _ended: dict[str, LedgerSum] = field(default_factory=dict)
@@ -418,13 +416,20 @@ class GrowingInput:
         self.facts_at_s, self.facts_position = time.monotonic(), self.position
         self.facts_until_ns = until_ns
 
-    def facts_state(self, *, has_open: bool) -> pa.Table:
+    def forget_facts(self) -> None:
+        """Take note that no facts of it are known to be made."""
+        self.facts_s, self.facts_at_s, self.facts_position = 0.0, 0.0, -1
+        self.facts_until_ns = {}
+
+    def facts_state(self, *, has_open: bool, are_made: bool) -> pa.Table:
         """Return up to where its facts are made.
 
         Parameters
         ----------
         has_open
             Whether there are files of facts that the next part takes out.
+        are_made
+            Whether they are in the lake with it, and not made beside it.
         """
         text = json.dumps(
             {
@@ -432,6 +437,7 @@ class GrowingInput:
                 "seconds": self.facts_s,
                 "until_ns": self.facts_until_ns,
                 "has_open": has_open,
+                "are_made": are_made,
             }
         )
         return self._states([(_FACTS, [len(text)], text.encode())])
@@ -468,8 +474,17 @@ class GrowingInput:
             self.rows[label.partition("/")[0]] += one.packets
         self.replaces = False
 
-    def restore_facts(self, state: Mapping[str, Any], *, has_open: bool) -> None:
+    def restore_facts(
+        self, state: Mapping[str, Any], *, has_open: bool, being_made: bool = False
+    ) -> None:
         """Go on with the facts that are made, if those in the lake are what the state is about.
+
+        Parameters
+        ----------
+        has_open
+            Whether there are files of facts that the next part takes out.
+        being_made
+            Whether this process makes those that were not made when the state was taken.
 
         Raises
         ------
@@ -480,6 +495,7 @@ class GrowingInput:
             position, seconds = int(state["position"]), float(state["seconds"])
             until_ns = {str(name): int(ns) for name, ns in state["until_ns"].items()}
             is_same = bool(state["has_open"]) == has_open
+            is_same &= bool(state["are_made"]) or being_made
             if position < -1 or not 0 <= seconds < math.inf:
                 raise ValueError(f"facts of {position} bytes in {seconds} s")
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -20,7 +20,14 @@ from wireyard.lake.ledgers import LEDGER_FILES, StreamLedger, ledger_table, stre
 from wireyard.layers.frame_files import FrameFiles
 from wireyard.layers.latencies import delayed, with_latencies
 from wireyard.layers.newest import NewestRows
-from wireyard.layers.tables import FACTS, TABLES, fact_table, join_tables, with_times
+from wireyard.layers.tables import (
+    FACTS,
+    TABLES,
+    fact_table,
+    join_tables,
+    packet_keys,
+    with_times,
+)
 from wireyard.spark.bronze import (
     DONE_MARKS,
     FILES_TABLE,
@@ -42,11 +49,13 @@ from wireyard.spark.replacing import OPEN_PREFIX, OPEN_STATES, is_of_open
 from wireyard.streams.source import filesystem
 
 __all__ = [
+    "SESSIONS",
     "GrownPart",
     "can_grow",
     "divide_sessions",
     "has_grown",
     "make_part_staging",
+    "merge_open_sessions",
     "open_facts",
     "open_growing",
     "read_open_sessions",
@@ -54,7 +63,7 @@ __all__ = [
     "without_old_states",
 ]
 
-_SESSIONS: Final = "sessions"
+SESSIONS: Final = "sessions"
 _OF_ALL: Final = f"{OPEN_PREFIX}all-"
 """What the names of files begin with that have the sessions that were open when facts of all
 packets were made."""
@@ -91,8 +100,15 @@ def _sizes(stamp: Mapping[str, Any]) -> dict[Any, int] | None:
     return {tuple(each["file"]): each["size"] for each in files}
 
 
-def open_growing(lake: Lake, found: FoundInput, settings: GrowthSettings) -> GrowingInput:
+def open_growing(
+    lake: Lake, found: FoundInput, settings: GrowthSettings, *, being_made: bool = False
+) -> GrowingInput:
     """Open an input where the lake has left it, or from its beginning if it is another file.
+
+    Parameters
+    ----------
+    being_made
+        Whether this process makes its facts beside.
 
     Raises
     ------
@@ -107,7 +123,8 @@ def open_growing(lake: Lake, found: FoundInput, settings: GrowthSettings) -> Gro
             state = read_state(lake.path(OPEN_STATES, name), found.path)
             one.restore(state)
             for made in state["made"]:
-                one.restore_facts(made, has_open=bool(open_facts(files)))
+                has_open = bool(open_facts(files))
+                one.restore_facts(made, has_open=has_open, being_made=being_made)
         except StateError:
             one.close()
         else:
@@ -128,13 +145,18 @@ def open_facts(files: Mapping[str, Iterable[str]]) -> set[str]:
 
 def read_open_sessions(lake: Lake, source: str) -> pa.Table:
     """Return the rows of sessions of an input of a lake that its next part takes out."""
-    names = lake.inputs[source].files.get(_SESSIONS, ())
-    columns = [column.name for column in TABLES[_SESSIONS]]
-    parts = [fact_table(_SESSIONS, ())]
-    for name in names:
-        if is_of_open(name):
-            parts += read_batches(lake.path(_SESSIONS, name), columns)
-    return join_tables(parts)
+    names = filter(is_of_open, lake.inputs[source].files.get(SESSIONS, ()))
+    return _read_sessions([lake.path(SESSIONS, name) for name in names], source)
+
+
+def _read_sessions(paths: Iterable[str], source: str) -> pa.Table:
+    """Return the rows that files have of the sessions of an input."""
+    columns = [column.name for column in TABLES[SESSIONS]]
+    batches = [rows for path in paths for rows in read_batches(path, columns)]
+    of_source = [
+        rows.filter(pc.equal(rows["source"].cast(pa.string()), source)) for rows in batches
+    ]
+    return join_tables([fact_table(SESSIONS, ()), *of_source])
 
 
 def divide_sessions(lake: Lake, facts: Facts, inputs: Iterable[Input]) -> Facts:
@@ -149,21 +171,58 @@ def divide_sessions(lake: Lake, facts: Facts, inputs: Iterable[Input]) -> Facts:
     """
     followed = {each.source for each in inputs if each.files.get(OPEN_STATES)}
     files: dict[str, Sequence[str]] = {}
-    for name, sources in facts.files.get(_SESSIONS, {}).items():
+    for name, sources in facts.files.get(SESSIONS, {}).items():
         mine = sorted(followed.intersection(sources))
         if not mine:
             files[name] = sources
             continue
-        system, inner = filesystem(lake.staged(_SESSIONS, name))
+        system, inner = filesystem(lake.staged(SESSIONS, name))
         rows = pq.read_table(inner, filesystem=system)
         is_mine = pc.is_in(rows["source"], pa.array(mine, pa.string()))
         is_open = pc.and_(is_mine, rows["closed_ns"].is_null())
         if (closed := rows.filter(pc.invert(is_open))).num_rows:
-            files[write_table(lake.staged(_SESSIONS), closed)] = sources
+            files[write_table(lake.staged(SESSIONS), closed)] = sources
         for source in mine:
             of_source = rows.filter(pc.and_(is_open, pc.equal(rows["source"], source)))
-            files[write_table(lake.staged(_SESSIONS), of_source, _OF_ALL)] = [source]
-    return replace(facts, files={**facts.files, _SESSIONS: files})
+            files[write_table(lake.staged(SESSIONS), of_source, _OF_ALL)] = [source]
+    return replace(facts, files={**facts.files, SESSIONS: files})
+
+
+def merge_open_sessions(lake: Lake, source: str, made: Iterable[str], since: Iterable[str]) -> str:
+    """Stage which sessions of an input are open, where rows came while facts were made.
+
+    Parameters
+    ----------
+    made
+        Files with the sessions that follow from all packets of before.
+    since
+        Files with those of the parts that came since, which have some of before again.
+
+    Returns
+    -------
+    name
+        Of the file, which the next part takes out.
+    """
+    made_closed, made_open = _divided(source, made)
+    since_closed, since_open = _divided(source, since)
+    kept = _without(since_open, made_closed)
+    left = _without(made_open, join_tables([since_closed, since_open]))
+    rows = with_times(SESSIONS, join_tables([kept, left]))
+    return write_table(lake.staged(SESSIONS), rows, _OF_ALL)
+
+
+def _divided(source: str, paths: Iterable[str]) -> tuple[pa.Table, pa.Table]:
+    """Return the sessions of an input that stay as they are, and those that go with a part."""
+    divided: tuple[list[str], list[str]] = [], []
+    for path in paths:
+        divided[is_of_open(path)].append(path)
+    closed, still_open = (_read_sessions(some, source) for some in divided)
+    return closed, still_open
+
+
+def _without(rows: pa.Table, others: pa.Table) -> pa.Table:
+    keys = packet_keys(others["stream"], others["offset"]).combine_chunks()
+    return rows.filter(pc.invert(pc.is_in(packet_keys(rows["stream"], rows["offset"]), keys)))
 
 
 def _opened(found: FoundInput, settings: GrowthSettings) -> GrowingInput:
@@ -198,6 +257,8 @@ class GrownPart:
         """Those that go on."""
         self.has_newest = False
         """Whether it has facts of the newest packets, which replace those of the part before."""
+        self.kept: Collection[str] = ()
+        """Files of facts that it does not take out: what takes their place is made beside it."""
         self._stamp: Mapping[str, Any] = {}
         self._state: pa.Table | None = None
 
@@ -255,16 +316,36 @@ class GrownPart:
             for prefix, part in zip(("part-", OPEN_PREFIX), both, strict=True):
                 located = frames.locate(part) if name == "messages" else part
                 for fact, found in with_latencies((name, located), delays):
-                    if found.num_rows or (fact, prefix) == (_SESSIONS, OPEN_PREFIX):
+                    if found.num_rows or (fact, prefix) == (SESSIONS, OPEN_PREFIX):
                         tables[fact, prefix].append(with_times(fact, found))
         for (fact, prefix), parts in tables.items():
             self._write(fact, join_tables(parts), prefix)
 
-    def write_state(self) -> None:
-        """Stage what the next part is read on from, and up to where facts are made with this."""
+    def write_state(self, *, are_made: bool = True) -> None:
+        """Stage what the next part is read on from, and up to where facts are made with this.
+
+        Parameters
+        ----------
+        are_made
+            Whether they are in the lake with this part, and not made beside it.
+        """
         if self._state is not None:
-            made = self.input.facts_state(has_open=bool(open_facts(self.files)))
+            has_open = bool(open_facts(self.files))
+            made = self.input.facts_state(has_open=has_open, are_made=are_made)
             self._write(OPEN_STATES, pa.concat_tables([self._state, made]), OPEN_PREFIX)
+
+    def wait_for_facts(self) -> Mapping[str, Any]:
+        """Have the stamp of an input that grows until facts of all packets are made.
+
+        Who goes on with the lake before that makes them.
+
+        Returns
+        -------
+        stamp
+            That of the input as it is.
+        """
+        stamp, self._stamp = self._stamp, {"growing": self.input.position}
+        return stamp
 
     def leave_out_newest(self) -> None:
         """Leave them out again: facts of all packets are made."""
@@ -274,7 +355,8 @@ class GrownPart:
 
     def takes_out(self, table: str, name: str) -> bool:
         """Return whether a file that the lake has of the input goes with this part."""
-        return is_of_open(name) and (table not in FACTS or self.has_newest)
+        has_newer = table not in FACTS or self.has_newest
+        return is_of_open(name) and has_newer and name not in self.kept
 
     def after(self, before: Input | None) -> Input:
         """Return the input as the lake will have it.

@@ -1,10 +1,10 @@
 """Growing inputs in a lake: which there are, what of them is read next, and the commit of it.
 
 The facts of an input (messages, deliveries, sessions and so on) follow from all of its packets, so
-those of a growing one are made anew, now and then, and nothing else is committed meanwhile. So they
-may take half of the time as long as that is a moment, and a tenth of it where it is longer. Where
-there are facts of the newest packets between, which every part makes, a fiftieth. When an input
-stands still they are made in any case.
+those of a growing one are made anew, now and then: half of the time as long as that takes a moment,
+a tenth of it where it is longer, and when the input stands still. Where Spark makes them, parts are
+committed meanwhile (`AllFacts`). Else nothing is, which is no longer than a moment. Between, every
+part has facts of the newest packets.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from wireyard.captures.live_state import StateError
 from wireyard.errors import SourceError
+from wireyard.spark.all_facts import AllFacts
 from wireyard.spark.bronze import Settings
 from wireyard.spark.growing import GrowingInput
 from wireyard.spark.growing_readers import GrowthSettings
@@ -45,7 +46,6 @@ _MOMENT_S: Final = 2.0
 """Rows of packets may wait for so long, which leaves them under five seconds old in all."""
 _WAITS_AFTER_MOMENT: Final = 1.0
 _WAITS_AFTER_MORE: Final = 9.0
-_WAITS_WITH_NEWEST: Final = 49.0
 """How many times as long as they take facts wait for each other."""
 
 
@@ -79,6 +79,10 @@ class Growth:
         """Producers of JMS messages, and the inputs that have early rows of theirs."""
         self._written: dict[str, set[str]] = {}
         """Of each input the files of facts that its last part wrote, to be taken out again."""
+        self._all_facts: AllFacts | None = None
+        """Those that are made beside the commits of parts."""
+        self._made_here: set[str] = set()
+        """Inputs whose facts cannot be made beside: others that grow show the same messages."""
         load_columns()
 
     def knows(self, path: str) -> bool:
@@ -113,7 +117,8 @@ class Growth:
         if not can_grow(found):
             return False
         self.forget(found.path)
-        one = open_growing(self._lake, found, self._settings)
+        being_made = self._is_being_made(found.path)
+        one = open_growing(self._lake, found, self._settings, being_made=being_made)
         if not one.has_begun:
             one.close()
             return False
@@ -125,15 +130,21 @@ class Growth:
         """Let go of an input; a state of it in the lake stays."""
         self._newest.pop(path, None)
         self._written.pop(path, None)
-        for name in [name for name, source in self._claims.items() if source == path]:
-            del self._claims[name]
+        if not self._is_being_made(path):
+            self._let_claims_go(path)
         if (one := self._inputs.pop(path, None)) is not None:
             one.close()
+
+    def _let_claims_go(self, path: str) -> None:
+        for name in [name for name, source in self._claims.items() if source == path]:
+            del self._claims[name]
 
     def commit(
         self, most_bytes: Mapping[str, int], ending: Collection[str]
     ) -> tuple[int, list[str]]:
         """Read inputs on, and commit what is new of them; return how many bytes, and notes.
+
+        Facts of all packets that are due are made with them, or begun to be made beside.
 
         Parameters
         ----------
@@ -157,23 +168,78 @@ class Growth:
             one = self._inputs[path]
             before = one.position
             part = GrownPart(lake, one, settings, number)
+            if self._all_facts is not None:
+                part.kept = self._all_facts.kept(path)
             notes += part.read(most, ends=path in ending)
             read_bytes += one.position - before
             parts.append(part)
-        with_facts = [part for part in parts if part.source in ending or _are_due(part.input)]
+        due = [part for part in parts if part.source in ending or self._are_due(part.input)]
+        beside = [part for part in due if self._is_long(part.input)]
+        with_facts = [part for part in due if part not in beside]
+        stamps: dict[str, Mapping[str, Any] | None] = {}
         for part in parts:
             self._write_newest(part, due=part not in with_facts)
-            if part in with_facts:
+            if part in due:
                 part.input.facts_s = _expected_s(part.input)
                 self._take_note_of_facts(part.source)
-            part.write_state()
+            if part in beside:
+                stamps[part.source] = part.wait_for_facts() if part.source in ending else None
+            part.write_state(are_made=part not in beside and not self._is_being_made(part.source))
         notes += self._commit(parts, with_facts)
+        if stamps:
+            self._all_facts = AllFacts(lake, self._get_session, stamps)
         for part in parts:
             part.input.committed()
             self._written[part.source] = self._open_facts(part.source)
             if part.source in ending:
                 self.forget(part.source)
         return read_bytes, notes
+
+    # --- facts that are made beside -----------------------------------------------------------
+
+    @property
+    def is_making(self) -> bool:
+        """Whether facts of all packets are made beside the commits of parts."""
+        return self._all_facts is not None
+
+    def _is_being_made(self, path: str) -> bool:
+        return self._all_facts is not None and path in self._all_facts.sources
+
+    def _is_long(self, one: GrowingInput) -> bool:
+        """Return whether the facts of an input are made beside."""
+        return need_spark(one.rows) and one.source not in self._made_here
+
+    def has_to_wait(self, path: str) -> bool:
+        """Return whether the facts of an input cannot be made now, because others are."""
+        if self._all_facts is None:
+            return False
+        return self._is_being_made(path) or self._is_long(self._inputs[path])
+
+    def commit_facts(self, *, wait: bool = False) -> list[str]:
+        """Commit facts that were made beside, if they are ready; return notes.
+
+        Parameters
+        ----------
+        wait
+            Whether to wait for them.
+        """
+        made = self._all_facts
+        if made is None or not (wait or made.is_ready):
+            return []
+        done, notes = made.commit(self._lake)
+        self._all_facts = None
+        for source in made.sources:
+            one = self._inputs.get(source)
+            if one is None:
+                self._let_claims_go(source)
+            elif done:
+                one.facts_s, one.facts_at_s = made.took_s, time.monotonic()
+                self._written[source] = self._open_facts(source)
+            else:
+                self._made_here.add(source)
+                one.forget_facts()
+                self._newest.pop(source, None)
+        return [*notes]
 
     def _commit(self, parts: Sequence[GrownPart], with_facts: Sequence[GrownPart]) -> Sequence[str]:
         lake = self._lake
@@ -226,13 +292,20 @@ class Growth:
             self._newest[one.source] = newest
         newest.add(part)
         if due:
-            one.has_newest = newest.write(part)
+            newest.write(part)
             one.facts_until_ns = newest.until_ns
 
     def is_behind(self, path: str) -> bool:
         """Return whether the facts of an input do not have all of its packets, and are due."""
         one = self._inputs.get(path)
-        return one is not None and one.facts_position < one.position and _are_due(one)
+        return one is not None and one.facts_position < one.position and self._are_due(one)
+
+    def _are_due(self, one: GrowingInput) -> bool:
+        """Return whether it is time to make the facts of all packets of an input again."""
+        if self.has_to_wait(one.source):
+            return False
+        waits = _WAITS_AFTER_MORE if _takes_long(one) else _WAITS_AFTER_MOMENT
+        return time.monotonic() - one.facts_at_s >= waits * _expected_s(one)
 
     def close(self) -> None:
         """Let go of all inputs."""
@@ -260,17 +333,6 @@ class Growth:
             names = [name for each in over for name in each.files[OPEN_STATES]]
             inputs = [replace(each, files={**each.files, OPEN_STATES: []}) for each in over]
             lake.commit(compact(lake, Change(tuple(inputs), {OPEN_STATES: names})))
-
-
-def _are_due(one: GrowingInput) -> bool:
-    """Return whether it is time to make the facts of all packets of an input again."""
-    if not _takes_long(one):
-        waits = _WAITS_AFTER_MOMENT
-    elif one.has_newest and one.facts_until_ns:
-        waits = _WAITS_WITH_NEWEST
-    else:
-        waits = _WAITS_AFTER_MORE
-    return time.monotonic() - one.facts_at_s >= waits * _expected_s(one)
 
 
 def _takes_long(one: GrowingInput) -> bool:

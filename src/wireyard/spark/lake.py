@@ -45,6 +45,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -185,6 +186,20 @@ class Lake(LakeSnapshot):
         """
         self._discard()
         self.run = uuid4().hex
+
+    def beside(self) -> Lake:
+        """Return the lake for a run beside this one, which writes to a folder of its own.
+
+        Both are of one process and under one lock. They commit in turns, and who comes next goes on
+        from what the other has committed. While there are two, nothing is to be expired.
+        """
+        other = copy(self)
+        other.run = uuid4().hex
+        return other
+
+    def go_on_from(self, other: Lake) -> None:
+        """Go on from the commit of a run beside this one."""
+        self._show(other.record)
 
     def staged(self, table: str, name: str = "") -> str:
         """Return where this run writes a file, before its commit and after."""

@@ -23,7 +23,7 @@ from wireyard.layers.newest import MAX_NEWEST, MessageProtocol, NewestPackets, N
 from wireyard.layers.tables import fact_table, join_tables, packet_keys
 from wireyard.spark.bronze import FILES_TABLE, packets_table
 from wireyard.spark.facts import producers_of_inputs, related_to
-from wireyard.spark.grown import GrownPart, read_open_sessions
+from wireyard.spark.grown import SESSIONS, GrownPart, read_open_sessions
 from wireyard.spark.jmq_facts import FEW as FEW_JMQ
 from wireyard.spark.lake import Lake
 from wireyard.spark.mqtt_facts import FEW as FEW_MQTT
@@ -33,7 +33,6 @@ from wireyard.spark.replacing import is_of_open
 
 __all__ = ["NewestFacts", "need_spark", "until"]
 
-_SESSIONS: Final = "sessions"
 _FEW: Final = ((MQTT, FEW_MQTT), (JMS, FEW_JMQ))
 
 
@@ -145,28 +144,20 @@ class NewestFacts:
         self._show(streams_table(part.ledgers))
         self._files += self._rows_of(part.closed_spans)
 
-    def write(self, part: GrownPart) -> bool:
-        """Stage the facts of the newest packets, those of the part among them.
-
-        Returns
-        -------
-        found
-            Whether there are any.
-        """
+    def write(self, part: GrownPart) -> None:
+        """Stage the facts of the newest packets, those of the part among them."""
         rows = list[NewestRows]()
         for one in self._followed:
             found = one.rows()
             if one.protocol is not JMS or not self._shares(found):
                 rows += found
-        sessions = self._with_open([some for some in rows if some.table == _SESSIONS])
-        rows = [*(some for some in rows if some.table != _SESSIONS), sessions]
+        sessions = self._with_open([some for some in rows if some.table == SESSIONS])
+        rows = [*(some for some in rows if some.table != SESSIONS), sessions]
         part.write_newest(rows, FrameFiles([*self._files, *self._rows_of(part.open_spans)]))
-        messages = [some for some in rows if some.table == "messages"]
-        return any(some.closed.num_rows or some.open.num_rows for some in messages)
 
     def _with_open(self, sessions: Sequence[NewestRows]) -> NewestRows:
         """Return rows of sessions, with those that were open before and are not among them."""
-        none = fact_table(_SESSIONS, ())
+        none = fact_table(SESSIONS, ())
         closed = join_tables([none, *(some.closed for some in sessions)])
         still_open = join_tables([none, *(some.open for some in sessions)])
         new = join_tables([closed, still_open])
@@ -174,7 +165,7 @@ class NewestFacts:
         keys = [packet_keys(some["stream"], some["offset"]) for some in (before, new)]
         is_new = pc.is_in(keys[0], keys[1].combine_chunks())
         return NewestRows(
-            _SESSIONS, closed, join_tables([still_open, before.filter(pc.invert(is_new))])
+            SESSIONS, closed, join_tables([still_open, before.filter(pc.invert(is_new))])
         )
 
     def _shares(self, rows: Sequence[NewestRows]) -> bool:

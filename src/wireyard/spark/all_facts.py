@@ -1,0 +1,181 @@
+"""Facts of all packets of inputs that grow, made beside the commits of their next parts.
+
+What is long is done by Spark, which a thread waits for, so parts are committed meanwhile. The facts
+are those of one commit, the files of which do not change and are not deleted as long. When they are
+made they take the place of the facts that this commit had. What parts have added since stays: it is
+about messages that were sent later. Where the facts that are to go were made anew by somebody else,
+nothing is changed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from wireyard.layers.tables import FACTS
+from wireyard.spark.grown import SESSIONS, merge_open_sessions
+from wireyard.spark.job import add_facts, commit_change
+from wireyard.spark.lake import Change, Input, Lake
+from wireyard.spark.replacing import drop_inputs, is_of_open, split_by_day
+from wireyard.spark.running import Runner
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["AllFacts"]
+
+_Files = dict[str, list[str]]
+
+
+class AllFacts:
+    """The facts of some inputs as they are in the newest commit, which a thread makes.
+
+    Parameters
+    ----------
+    stamps
+        The inputs, and what the stamp of each becomes once it has them; None if it grows.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        get_session: Callable[[], SparkSession],
+        stamps: Mapping[str, Mapping[str, Any] | None],
+    ) -> None:
+        self._lake = lake.beside()
+        self._runner = Runner(get_session, self._lake)
+        self._stamps = stamps
+        self._before = {**lake.inputs}
+        self.took_s = 0.0
+        """How long it took to make them."""
+        self._made: Future[tuple[Change, Sequence[str]]] = Future()
+        Thread(target=self._run, daemon=True).start()
+
+    @property
+    def sources(self) -> Collection[str]:
+        """The inputs."""
+        return self._stamps.keys()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether they can be committed."""
+        return self._made.done()
+
+    def kept(self, source: str) -> set[str]:
+        """Return the files of facts of an input that stay until these are committed.
+
+        Its next part takes them out otherwise. Those of sessions it writes anew.
+        """
+        files = self._before[source].files if source in self.sources else {}
+        tables = (table for table in FACTS if table != SESSIONS)
+        return {name for table in tables for name in files.get(table, ()) if is_of_open(name)}
+
+    def _run(self) -> None:
+        try:
+            self._made.set_result(self._make())
+        except BaseException as error:  # it is raised by `commit`
+            self._made.set_exception(error)
+
+    def _make(self) -> tuple[Change, Sequence[str]]:
+        lake, began_s = self._lake, time.monotonic()
+        added = [self._before[source] for source in self.sources]
+
+        def change_without(related: Collection[str]) -> Change:
+            return drop_inputs(lake, (), {*self.sources, *related})
+
+        change, notes, _ = add_facts(self._runner, lake, change_without, added, self.sources)
+        change = split_by_day(self._runner, lake, change)
+        self.took_s = time.monotonic() - began_s
+        return change, notes
+
+    def commit(self, lake: Lake) -> tuple[bool, Sequence[str]]:
+        """Commit them, once they are made.
+
+        Parameters
+        ----------
+        lake
+            The lake as it is now.
+
+        Returns
+        -------
+        done
+            Whether they could take the place of those that were there.
+        notes
+            What is to be said about them.
+
+        Raises
+        ------
+        SourceError
+            What the lake has of the inputs cannot be read.
+        LakeError
+            The lake cannot be written.
+        """
+        try:
+            change, notes = self._made.result()
+            rebased = self._rebased(change, lake)
+            if rebased is not None:
+                self._lake.go_on_from(lake)
+                commit_change(self._runner, self._lake, rebased)
+                lake.go_on_from(self._lake)
+        finally:
+            self._lake.begin_run()  # what was not committed goes
+        return rebased is not None, notes
+
+    def _rebased(self, change: Change, lake: Lake) -> Change | None:
+        """Return the change as one of the lake as it is now; None if there is none."""
+        inputs = list[Input]()
+        append = {table: list(names) for table, names in change.append.items()}
+        remove = {table: list(names) for table, names in change.remove.items()}
+        for each in change.inputs:
+            now, before = lake.inputs.get(each.source), self._before[each.source]
+            if now is None or not self._goes_on(now, before):
+                return None
+            since = _since(now, before)
+            made = {table: [*each.files.get(table, ())] for table in FACTS}
+            if since.get(SESSIONS):
+                older, newer = made[SESSIONS], since[SESSIONS]
+                merged = merge_open_sessions(
+                    self._lake,
+                    each.source,
+                    [self._lake.staged(SESSIONS, name) for name in older],
+                    [lake.path(SESSIONS, name) for name in newer],
+                )
+                gone = {name for name in (*older, *newer) if is_of_open(name)}
+                remove[SESSIONS] = [*remove.get(SESSIONS, ()), *gone.intersection(newer)]
+                append[SESSIONS] = [name for name in append[SESSIONS] if name not in gone]
+                append[SESSIONS].append(merged)
+                made[SESSIONS] = [name for name in older if name not in gone] + [merged]
+                since[SESSIONS] = [name for name in newer if name not in gone]
+            files = {table: [*names] for table, names in now.files.items() if table not in FACTS}
+            for table in FACTS:
+                if names := [*made[table], *since.get(table, ())]:
+                    files[table] = names
+            stamp = self._stamps.get(each.source)
+            if stamp is None or now.stamp != before.stamp:
+                stamp = now.stamp
+            inputs.append(replace(now, files=files, stamp=stamp))
+        return replace(change, inputs=tuple(inputs), append=append, remove=remove)
+
+    def _goes_on(self, now: Input, before: Input) -> bool:
+        """Return whether the facts of an input are those that it had, and what its parts added."""
+        for table in FACTS:
+            there = {*before.files.get(table, ())}
+            if table == SESSIONS:
+                there = {name for name in there if not is_of_open(name)}
+            if not there <= {*now.files.get(table, ())}:
+                return False
+        return before.source in self.sources or not _since(now, before)
+
+
+def _since(now: Input, before: Input) -> _Files:
+    """Return the files of facts that an input has got since."""
+    found: _Files = {}
+    for table in FACTS:
+        there = {*before.files.get(table, ())}
+        if names := [name for name in now.files.get(table, ()) if name not in there]:
+            found[table] = names
+    return found
