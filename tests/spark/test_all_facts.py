@@ -271,8 +271,9 @@ def test_a_capture_that_rotates_has_facts_beside_the_next(tmp_path: Path, slow: 
 
 
 @pytest.mark.parametrize("grows", [False, True])
-def test_facts_that_others_have_made_anew_are_not_replaced(
-    tmp_path: Path, slow: Slow, grows: bool
+@pytest.mark.parametrize("ends", [False, True])
+def test_facts_that_others_have_made_anew_are_made_again(
+    tmp_path: Path, slow: Slow, grows: bool, ends: bool
 ) -> None:
     growing = Growing(tmp_path)
     growing.write(0)
@@ -281,7 +282,8 @@ def test_facts_that_others_have_made_anew_are_not_replaced(
     growing.growth.commit_facts(wait=True)
     slow.leave.clear()
     growing.make_due()
-    growing.grow(3)
+    growing.write(3)
+    growing.commit(ending=["grows.pcap"] if ends else ())
     copy = growing.folder / "whole.pcap"
     copy.write_bytes((growing.folder / "grows.pcap").read_bytes())
     growing.lake.begin_run()
@@ -291,14 +293,34 @@ def test_facts_that_others_have_made_anew_are_not_replaced(
     if grows:
         growing.grow(4)
     slow.leave.set()
-    before = growing.lake.commits
+    slow.made.clear()
     growing.growth.commit_facts(wait=True)
-    assert growing.lake.commits == before
+    assert len(slow.made) == 2
     growing.check()
+    if ends and not grows:
+        lakes.assert_as_one_run(growing.folder, growing.root)
     growing.grow(5 if grows else 4)
-    # Now they are made with the part, and nothing is beside.
-    assert not growing.growth.is_making
     growing.end("grows.pcap")
+    growing.assert_as_one_run()
+
+
+def test_captures_that_grow_and_show_the_same_messages(tmp_path: Path, slow: Slow) -> None:
+    growing, names = Growing(tmp_path), ("grows.pcap", "other.pcap")
+    for part in range(PARTS):
+        for name in names:
+            growing.write(part, name)
+        if part in (3, 5):
+            slow.leave.clear()
+            growing.make_due()
+        growing.commit(*names)
+        growing.check()
+        if part in (0, 4, 6):
+            slow.leave.set()
+            growing.growth.commit_facts(wait=True)
+            growing.check()
+    growing.end("grows.pcap")
+    growing.check()
+    growing.end("other.pcap")
     growing.assert_as_one_run()
 
 

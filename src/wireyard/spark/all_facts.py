@@ -3,8 +3,9 @@
 What is long is done by Spark, which a thread waits for, so parts are committed meanwhile. The facts
 are those of one commit, the files of which do not change and are not deleted as long. When they are
 made they take the place of the facts that this commit had. What parts have added since stays: it is
-about messages that were sent later. Where the facts that are to go were made anew by somebody else,
-nothing is changed.
+about messages that were sent later. Where other inputs that grow show the same messages, or where
+the facts that are to go were made anew meanwhile, they are made again, and nothing is committed as
+long.
 """
 
 from __future__ import annotations
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
 __all__ = ["AllFacts"]
 
 _Files = dict[str, list[str]]
+_Made = tuple[Change, Sequence[str], set[str]]
+"""The change, what is to be said about it, and the inputs that have new facts by it."""
+
+
+class _OthersGrow(Exception):
+    """Inputs that grow show messages of those whose facts are made."""
 
 
 class AllFacts:
@@ -38,6 +45,8 @@ class AllFacts:
     ----------
     stamps
         The inputs, and what the stamp of each becomes once it has them; None if it grows.
+    growing
+        The inputs that get parts meanwhile.
     """
 
     def __init__(
@@ -45,14 +54,17 @@ class AllFacts:
         lake: Lake,
         get_session: Callable[[], SparkSession],
         stamps: Mapping[str, Mapping[str, Any] | None],
+        growing: Collection[str],
     ) -> None:
         self._lake = lake.beside()
         self._runner = Runner(get_session, self._lake)
         self._stamps = stamps
+        self._others = {*growing} - stamps.keys()
         self._before = {**lake.inputs}
+        self._stamp_before = {source: self._before[source].stamp for source in stamps}
         self.took_s = 0.0
         """How long it took to make them."""
-        self._made: Future[tuple[Change, Sequence[str]]] = Future()
+        self._made: Future[_Made] = Future()
         Thread(target=self._run, daemon=True).start()
 
     @property
@@ -80,19 +92,21 @@ class AllFacts:
         except BaseException as error:  # it is raised by `commit`
             self._made.set_exception(error)
 
-    def _make(self) -> tuple[Change, Sequence[str]]:
+    def _make(self) -> _Made:
         lake, began_s = self._lake, time.monotonic()
         added = [self._before[source] for source in self.sources]
 
         def change_without(related: Collection[str]) -> Change:
+            if not self._others.isdisjoint(related):
+                raise _OthersGrow
             return drop_inputs(lake, (), {*self.sources, *related})
 
-        change, notes, _ = add_facts(self._runner, lake, change_without, added, self.sources)
+        change, notes, related = add_facts(self._runner, lake, change_without, added, self.sources)
         change = split_by_day(self._runner, lake, change)
         self.took_s = time.monotonic() - began_s
-        return change, notes
+        return change, notes, {*self.sources, *related}
 
-    def commit(self, lake: Lake) -> tuple[bool, Sequence[str]]:
+    def commit(self, lake: Lake) -> tuple[set[str], Sequence[str]]:
         """Commit them, once they are made.
 
         Parameters
@@ -102,8 +116,8 @@ class AllFacts:
 
         Returns
         -------
-        done
-            Whether they could take the place of those that were there.
+        anew
+            The inputs whose facts had to be made again, and follow from all that is committed.
         notes
             What is to be said about them.
 
@@ -114,16 +128,25 @@ class AllFacts:
         LakeError
             The lake cannot be written.
         """
+        anew = set[str]()
         try:
-            change, notes = self._made.result()
-            rebased = self._rebased(change, lake)
-            if rebased is not None:
-                self._lake.go_on_from(lake)
-                commit_change(self._runner, self._lake, rebased)
-                lake.go_on_from(self._lake)
+            try:
+                change, notes, _ = self._made.result()
+                rebased = self._rebased(change, lake)
+            except _OthersGrow:
+                rebased = None
+            self._lake.go_on_from(lake)
+            if rebased is None:
+                self._lake.begin_run()
+                self._before, self._others = {**lake.inputs}, set()
+                change, notes, anew = self._make()
+                rebased = self._rebased(change, lake)
+            assert rebased is not None
+            commit_change(self._runner, self._lake, rebased)
+            lake.go_on_from(self._lake)
         finally:
             self._lake.begin_run()  # what was not committed goes
-        return rebased is not None, notes
+        return anew, notes
 
     def _rebased(self, change: Change, lake: Lake) -> Change | None:
         """Return the change as one of the lake as it is now; None if there is none."""
@@ -155,7 +178,7 @@ class AllFacts:
                 if names := [*made[table], *since.get(table, ())]:
                     files[table] = names
             stamp = self._stamps.get(each.source)
-            if stamp is None or now.stamp != before.stamp:
+            if stamp is None or now.stamp != self._stamp_before[each.source]:
                 stamp = now.stamp
             inputs.append(replace(now, files=files, stamp=stamp))
         return replace(change, inputs=tuple(inputs), append=append, remove=remove)

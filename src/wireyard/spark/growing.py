@@ -416,11 +416,6 @@ class GrowingInput:
         self.facts_at_s, self.facts_position = time.monotonic(), self.position
         self.facts_until_ns = until_ns
 
-    def forget_facts(self) -> None:
-        """Take note that no facts of it are known to be made."""
-        self.facts_s, self.facts_at_s, self.facts_position = 0.0, 0.0, -1
-        self.facts_until_ns = {}
-
     def facts_state(self, *, has_open: bool, are_made: bool) -> pa.Table:
         """Return up to where its facts are made.
 

@@ -81,8 +81,6 @@ class Growth:
         """Of each input the files of facts that its last part wrote, to be taken out again."""
         self._all_facts: AllFacts | None = None
         """Those that are made beside the commits of parts."""
-        self._made_here: set[str] = set()
-        """Inputs whose facts cannot be made beside: others that grow show the same messages."""
         load_columns()
 
     def knows(self, path: str) -> bool:
@@ -174,7 +172,7 @@ class Growth:
             read_bytes += one.position - before
             parts.append(part)
         due = [part for part in parts if part.source in ending or self._are_due(part.input)]
-        beside = [part for part in due if self._is_long(part.input)]
+        beside = [part for part in due if need_spark(part.input.rows)]
         with_facts = [part for part in due if part not in beside]
         stamps: dict[str, Mapping[str, Any] | None] = {}
         for part in parts:
@@ -187,7 +185,8 @@ class Growth:
             part.write_state(are_made=part not in beside and not self._is_being_made(part.source))
         notes += self._commit(parts, with_facts)
         if stamps:
-            self._all_facts = AllFacts(lake, self._get_session, stamps)
+            growing = {*self._inputs} - {*ending}
+            self._all_facts = AllFacts(lake, self._get_session, stamps, growing)
         for part in parts:
             part.input.committed()
             self._written[part.source] = self._open_facts(part.source)
@@ -205,15 +204,11 @@ class Growth:
     def _is_being_made(self, path: str) -> bool:
         return self._all_facts is not None and path in self._all_facts.sources
 
-    def _is_long(self, one: GrowingInput) -> bool:
-        """Return whether the facts of an input are made beside."""
-        return need_spark(one.rows) and one.source not in self._made_here
-
     def has_to_wait(self, path: str) -> bool:
         """Return whether the facts of an input cannot be made now, because others are."""
         if self._all_facts is None:
             return False
-        return self._is_being_made(path) or self._is_long(self._inputs[path])
+        return self._is_being_made(path) or need_spark(self._inputs[path].rows)
 
     def commit_facts(self, *, wait: bool = False) -> list[str]:
         """Commit facts that were made beside, if they are ready; return notes.
@@ -226,19 +221,16 @@ class Growth:
         made = self._all_facts
         if made is None or not (wait or made.is_ready):
             return []
-        done, notes = made.commit(self._lake)
+        anew, notes = made.commit(self._lake)
         self._all_facts = None
-        for source in made.sources:
-            one = self._inputs.get(source)
-            if one is None:
+        for source in {*anew, *made.sources}:
+            if (one := self._inputs.get(source)) is None:
                 self._let_claims_go(source)
-            elif done:
-                one.facts_s, one.facts_at_s = made.took_s, time.monotonic()
-                self._written[source] = self._open_facts(source)
-            else:
-                self._made_here.add(source)
-                one.forget_facts()
-                self._newest.pop(source, None)
+                continue
+            if source in anew:
+                self._take_note_of_facts(source)
+            one.facts_s, one.facts_at_s = made.took_s, time.monotonic()
+            self._written[source] = self._open_facts(source)
         return [*notes]
 
     def _commit(self, parts: Sequence[GrownPart], with_facts: Sequence[GrownPart]) -> Sequence[str]:
