@@ -324,6 +324,31 @@ def test_captures_that_grow_and_show_the_same_messages(tmp_path: Path, slow: Slo
     growing.assert_as_one_run()
 
 
+def test_a_capture_that_has_become_long_meanwhile(
+    tmp_path: Path, slow: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    growing = Growing(tmp_path)
+    growing.grow(0)
+    growing.growth.commit_facts(wait=True)
+    slow.leave.clear()
+    growing.make_due()
+    growing.grow(1)
+    monkeypatch.setattr(spark_growth, "need_spark", lambda rows: False)
+    stream = growing.folder / "next.mqtt"
+    stream.write_bytes((CAPTURE.parent / "traffic" / "stock-1-c2b.mqtt").read_bytes())
+    path = str(stream)
+    assert growing.growth.begin(list_inputs([path]).inputs[0])
+    assert not growing.growth.has_to_wait(path)
+    monkeypatch.setattr(spark_growth, "need_spark", lambda rows: True)
+    growing.growth.commit({path: stream.stat().st_size}, {path})
+    assert growing.growth.is_making
+    slow.leave.set()
+    growing.growth.commit_facts(wait=True)
+    growing.check()
+    growing.end("grows.pcap")
+    growing.assert_as_one_run()
+
+
 def test_what_goes_wrong_is_said(tmp_path: Path, slow: Slow) -> None:
     growing = Growing(tmp_path)
     slow.error = LakeError("no room")

@@ -60,7 +60,7 @@ class AllFacts:
         self._runner = Runner(get_session, self._lake)
         self._stamps = stamps
         self._others = {*growing} - stamps.keys()
-        self._before = {**lake.inputs}
+        self._before = lake.inputs
         self._stamp_before = {source: self._before[source].stamp for source in stamps}
         self.took_s = 0.0
         """How long it took to make them."""
@@ -138,7 +138,7 @@ class AllFacts:
             self._lake.go_on_from(lake)
             if rebased is None:
                 self._lake.begin_run()
-                self._before, self._others = {**lake.inputs}, set()
+                self._before, self._others = lake.inputs, set()
                 change, notes, anew = self._make()
                 rebased = self._rebased(change, lake)
             assert rebased is not None

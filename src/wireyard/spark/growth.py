@@ -172,7 +172,7 @@ class Growth:
             read_bytes += one.position - before
             parts.append(part)
         due = [part for part in parts if part.source in ending or self._are_due(part.input)]
-        beside = [part for part in due if need_spark(part.input.rows)]
+        beside = [part for part in due if not self.is_making and need_spark(part.input.rows)]
         with_facts = [part for part in due if part not in beside]
         stamps: dict[str, Mapping[str, Any] | None] = {}
         for part in parts:
