@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from threading import Event
+from threading import Event, get_native_id
 from typing import Any
 
 import pytest
@@ -41,10 +43,12 @@ class Slow:
         self.leave = Event()
         self.leave.set()
         self.made: list[set[str]] = []
+        self.niceness: set[int] = set()
         self.error: Exception | None = None
 
     def add_facts(self, make: Callable[..., Any], *given: Any) -> Any:
         assert self.leave.wait(60)
+        self.niceness.add(os.getpriority(os.PRIO_PROCESS, get_native_id()))
         if self.error is not None:
             raise self.error
         found = make(*given)
@@ -174,6 +178,9 @@ def test_parts_are_committed_meanwhile(
     growing.grow(7)
     growing.end("grows.pcap")
     assert slow.made == [{growing.path()}] * 3
+    if sys.platform == "linux":
+        ours = os.getpriority(os.PRIO_PROCESS, get_native_id())
+        assert slow.niceness == {max(ours, 10)}
     growing.assert_as_one_run()
 
 

@@ -10,12 +10,14 @@ long.
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from threading import Thread
-from typing import TYPE_CHECKING, Any
+from threading import Thread, get_native_id
+from typing import TYPE_CHECKING, Any, Final
 
 from wireyard.layers.tables import FACTS
 from wireyard.spark.grown import SESSIONS, merge_open_sessions
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AllFacts"]
 
+_NICENESS: Final = 10
+"""Of the thread and all that it starts, Spark too: parts come first."""
 _Files = dict[str, list[str]]
 _Made = tuple[Change, Sequence[str], set[str]]
 """The change, what is to be said about it, and the inputs that have new facts by it."""
@@ -87,6 +91,9 @@ class AllFacts:
         return {name for table in tables for name in files.get(table, ()) if is_of_open(name)}
 
     def _run(self) -> None:
+        if sys.platform == "linux":  # elsewhere threads have the priority of their process
+            thread = os.PRIO_PROCESS, get_native_id()
+            os.setpriority(*thread, max(os.getpriority(*thread), _NICENESS))
         try:
             self._made.set_result(self._make())
         except BaseException as error:  # it is raised by `commit`

@@ -3,8 +3,8 @@
 The facts of an input (messages, deliveries, sessions and so on) follow from all of its packets, so
 those of a growing one are made anew, now and then: half of the time as long as that takes a moment,
 a tenth of it where it is longer, and when the input stands still. Where Spark makes them, parts are
-committed meanwhile (`AllFacts`). Else nothing is, which is no longer than a moment. Between, every
-part has facts of the newest packets.
+committed meanwhile (`AllFacts`). Else nothing is, which is no longer than a moment. Parts with
+which they are not made have facts of the newest packets.
 """
 
 from __future__ import annotations
@@ -278,7 +278,7 @@ class Growth:
         one = part.input
         newest = self._newest.get(one.source)
         if newest is None:
-            if not due or not one.facts_until_ns or not _takes_long(one):
+            if not due or not one.facts_until_ns:
                 return
             newest = NewestFacts(self._lake, one.source, one.facts_until_ns, self._claims)
             self._newest[one.source] = newest
