@@ -132,8 +132,14 @@ class Growing:
         self.growth.close()
         self._open.__exit__(None, None, None)
 
-    def kill(self) -> None:
-        """End as if the process were killed, and begin anew."""
+    def kill(self, slow: Slow) -> None:
+        """End as if the process were killed, what makes facts too, and begin anew."""
+        making = self.growth._all_facts
+        slow.error = LakeError("killed")
+        slow.leave.set()
+        assert making is not None
+        assert making._made.exception(60) is slow.error
+        slow.error = None
         self.close()
         self._open = Lake.open(str(self.root))
         self.lake = self._open.__enter__()
@@ -195,10 +201,7 @@ def test_killed_while_facts_are_made(tmp_path: Path, slow: Slow, meanwhile: str)
     growing.commit(ending=["grows.pcap"] if meanwhile == "the end" else ())
     if meanwhile == "a part":
         growing.grow(2)
-    slow.error = LakeError("killed")
-    slow.leave.set()
-    growing.kill()
-    slow.error = None
+    growing.kill(slow)
     growing.commit()
     # They are not taken for made, so they are made first.
     assert growing.growth.is_making
