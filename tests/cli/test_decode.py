@@ -398,6 +398,27 @@ def test_what_payloads_carry_fits_80_columns(word: str) -> None:
     assert any(line.split()[1:] == ["PUBREL"] for line in lines)
 
 
+def test_a_number_is_never_cut(run: Run, tmp_path: Path) -> None:
+    """One behind the rows by which widths were chosen is wider: the last column gives way."""
+    path = tmp_path / "long.jmq"
+    path.write_bytes(packet(body=b"a") * 100 + packet(body=bytes(1_000_000)))
+    lengths = [str(row["length"]) for row in rows_of(run("decode", path))]
+    assert len(lengths[-1]) > len(lengths[0])
+    for words in ([], ["--columns", "offset,length,packet_type_name,body"]):
+        words = ["decode", str(path), "--out", "table", *words]
+        for width in (100, 60):
+            lines = CliRunner().invoke(main, words, env={"COLUMNS": str(width)}).stdout.splitlines()
+            assert max(map(cell_len, lines)) <= width
+            assert [line.split()[1] for line in lines[1:]] == lengths
+
+
+def test_a_terminal_too_narrow_for_anything_has_all_rows(run: Run, stream: Path) -> None:
+    words = ["decode", str(stream), "--out", "table"]
+    lines = CliRunner().invoke(main, words, env={"COLUMNS": "3"}).stdout.splitlines()
+    offsets = [str(row["offset"]) for row in rows_of(run("decode", stream))]
+    assert [line.split()[0] for line in lines[1:]] == offsets
+
+
 def test_streams_without_rows_have_no_heading(run: Run) -> None:
     where = ["--where", "topic == shop/offers/now", "--out", "table"]
     result = run("decode", CAPTURE, "--format", "mqtt", *where)

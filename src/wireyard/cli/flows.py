@@ -180,12 +180,12 @@ def _write_table(console: Console, rows: Callable[[], Iterable[Mapping[str, str]
     from rich.table import Table
     from rich.text import Text
 
-    from wireyard.cli.tables import print_lines
+    from wireyard.cli.tables import padded, print_lines, width_of
 
     widest: dict[str, int] = {}
     for row in rows():
         for name, cell in row.items():
-            widest[name] = max(widest.get(name, 0), _width(cell))
+            widest[name] = max(widest.get(name, 0), width_of(cell))
     widths = {name: max(width, len(name)) for name, width in widest.items()}
     shown, left = set[str](), console.width
     for name in _KEPT if widest else ():
@@ -204,22 +204,8 @@ def _write_table(console: Console, rows: Callable[[], Iterable[Mapping[str, str]
             table.add_row(*(Text(row[name]) for name in names))
     print_lines(console, table)
     for row in rows() if left >= 0 else ():
-        cells = (_padded(row[name], widths[name], name in _LEFT) for name in names)
+        cells = (padded(row[name], widths[name], right=name not in _LEFT) for name in names)
         console.file.write("  ".join(cells).rstrip(" ") + "\n")
-
-
-def _width(cell: str) -> int:
-    """Return how many columns of a terminal a cell takes."""
-    if cell.isascii():
-        return len(cell)
-    from rich.cells import cell_len
-
-    return cell_len(cell)
-
-
-def _padded(cell: str, width: int, left: bool) -> str:
-    room = " " * (width - _width(cell))
-    return cell + room if left else room + cell
 
 
 def _cells(one: Conversation) -> dict[str, str]:

@@ -12,9 +12,9 @@ from itertools import chain, islice
 from types import MappingProxyType
 from typing import IO, Any
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, RenderableType
-from rich.table import Table
+from rich.segment import Segment, Segments
 from rich.text import Text
 
 from wireyard.cli.jsonl import json_value
@@ -23,7 +23,15 @@ from wireyard.formats.base import Row
 from wireyard.layout import Column
 from wireyard.streams.framer import OK
 
-__all__ = ["LiveTables", "console_on", "print_lines", "printable", "write_table"]
+__all__ = [
+    "LiveTables",
+    "console_on",
+    "padded",
+    "print_lines",
+    "printable",
+    "width_of",
+    "write_table",
+]
 
 _SAMPLE_ROWS = 100
 """Rows that are looked at to choose columns and widths, and so what is held before printing."""
@@ -73,7 +81,7 @@ def printable(text: str) -> str:
 def print_lines(console: Console, what: RenderableType) -> None:
     """Print something without the spaces that fill its lines up."""
     with console.capture() as captured:
-        console.print(what)
+        console.print(what, crop=False)
     lines = captured.get().split("\n")
     console.file.write("\n".join(line.rstrip(" ") for line in lines))
 
@@ -110,7 +118,7 @@ def write_table(
         if isinstance(chunk, Text):
             console.print(chunk, soft_wrap=True)
             continue
-        print_lines(console, _table(chunk, shown, widths, header))
+        print_lines(console, _lines(chunk, shown, widths, console, header))
         header = False
 
 
@@ -159,7 +167,8 @@ class LiveTables:
             if isinstance(chunk, Text):
                 console.print(chunk, soft_wrap=True)
                 continue
-            print_lines(console, _table(chunk, shown, widths, shown != self._header))
+            header = shown != self._header
+            print_lines(console, _lines(chunk, shown, widths, console, header))
             self._header = shown
 
 
@@ -202,8 +211,8 @@ def _differs(column: Column, sample: Sequence[Row]) -> bool:
 def _fit(columns: Sequence[Column], sample: Sequence[Row], width: int, *, drop: bool) -> list[int]:
     """Return a width for each column that fits, in order; the last one takes what is left.
 
-    Those that have to be there, all or what payloads carry and what stands before it, share what
-    there is: the widest are cut.
+    The first is there in any case. Those that have to be there, all or what payloads carry and
+    what stands before it, share what there is: the widest are cut.
     """
     widths: list[int] = []
     wide = _wanted(columns, sample)
@@ -213,7 +222,7 @@ def _fit(columns: Sequence[Column], sample: Sequence[Row], width: int, *, drop: 
     most = _share(columns[:needed], wide[:needed], width)
     for column, wanted in zip(columns, [*most, *wide[needed:]], strict=True):
         left = width - sum(widths) - 2 * len(widths)
-        if drop and left < min(wanted, max(_LEAST_CELL, len(column.name))):
+        if drop and widths and left < min(wanted, max(_LEAST_CELL, len(column.name))):
             break
         widths.append(min(wanted, left) if drop else wanted)
     return widths
@@ -289,26 +298,53 @@ def _fault(row: Row) -> Text:
     return Text.assemble(place, (row["status"], "bold red"), (printable(why), "red"))
 
 
-def _table(
-    rows: Sequence[Row], columns: Sequence[Column], widths: Sequence[int], header: bool
-) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=header)
-    for column, width in zip(columns, widths, strict=True):
-        number = _is_number(column)
-        style = "cyan" if column.name in (*_PLACE, *_PLACE_CAPTURED) else None
-        table.add_column(
-            column.name,
-            # A number is never cut: a later one may be longer than all that were looked at.
-            width=None if number else width,
-            min_width=width,
-            justify="right" if number else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            style=style,
-        )
-    for row in rows:
-        table.add_row(*(Text(_cell(column, row)) for column in columns))
-    return table
+def _lines(
+    rows: Sequence[Row],
+    columns: Sequence[Column],
+    widths: Sequence[int],
+    console: Console,
+    header: bool,
+) -> Segments:
+    """Return rows as lines, below the names of their columns with `header`.
+
+    Where a number is longer than all that were looked at, the last column is cut for it. rich's
+    own table, which chooses widths again, costs eight times as much.
+    """
+    cells = [[_cell(column, row) for row in rows] for column in columns]
+    wide = [
+        max(width, *map(width_of, some)) if _is_number(column) else width
+        for column, width, some in zip(columns, widths, cells, strict=True)
+    ]
+    if not _is_number(columns[-1]):
+        over = sum(wide) + 2 * (len(wide) - 1) - console.width
+        wide[-1] -= min(max(over, 0), wide[-1] - 1)
+    place, bold = console.get_style("cyan"), console.get_style("table.header")
+    filled = []
+    for column, width, some in zip(columns, wide, cells, strict=True):
+        right = _is_number(column)
+        style = place if column.name in (*_PLACE, *_PLACE_CAPTURED) else None
+        one = [Segment(padded(cell, width, right=right), style) for cell in some]
+        filled.append([Segment(padded(column.name, width, right=right), bold), *one][not header :])
+    gap, end = Segment("  "), Segment.line()
+    parts: list[Segment] = []
+    for line in zip(*filled, strict=True):
+        parts += [part for cell in line for part in (cell, gap)]
+        parts[-1] = end
+    return Segments(parts)
+
+
+def padded(cell: str, width: int, *, right: bool) -> str:
+    """Return a cell as wide as its column, cut if it is wider."""
+    wide = width_of(cell)
+    if wide > width:
+        cell = set_cell_size(cell, width - 1) + "…"
+    room = " " * (width - wide)
+    return room + cell if right else cell + room
+
+
+def width_of(cell: str) -> int:
+    """Return how many columns of a terminal a cell takes."""
+    return len(cell) if cell.isascii() else cell_len(cell)
 
 
 def _bytes_cell(data: bytes) -> str:
