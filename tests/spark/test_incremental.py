@@ -12,6 +12,7 @@ from random import Random
 
 import pytest
 
+from tests.captures.make import both_ways, packets, pcap
 from tests.formats.mqtt.make import connack, connect, publish
 from tests.make import item, items, long_item
 from tests.spark import lakes
@@ -21,7 +22,10 @@ from wireyard.layers.tables import FACTS
 from wireyard.spark import facts
 from wireyard.spark.bronze import BronzeTask
 from wireyard.spark.growing import GrowingInput
+from wireyard.spark.growth import Growth
+from wireyard.spark.inputs import list_inputs
 from wireyard.spark.job import FEW_BYTES
+from wireyard.spark.lake import Lake
 
 DELIVERED = items(item(11, (1).to_bytes(4, "big")), long_item(9, 7), item(1, "orders"))
 
@@ -127,6 +131,33 @@ def test_an_input_that_changed_takes_its_facts_along(tmp_path: Path) -> None:
     found = rows(tmp_path / "lake")
     assert found == rows(tmp_path / "once")
     assert not any("'two'" in row for row in found["messages"])
+
+
+def test_a_file_that_has_lost_all_rows_is_written_anew(tmp_path: Path) -> None:
+    """Of three inputs that share a file of closed sessions one has all rows of it."""
+    folder, lake = tmp_path / "in", tmp_path / "lake"
+    folder.mkdir()
+    flow = both_ways(mqtt("one") + bytes.fromhex("e000"), connack(4), (40000, 1883))
+    other = [*both_ways(mqtt("two") + bytes.fromhex("e000"), connack(4), (40001, 1883))]
+    contents = {
+        "over.pcap": (pcap(packets([*flow])), pcap(packets(other))[lakes.HEADER_BYTES :]),
+        "two.mqtt": (mqtt("two"), publish(4, topic="more")),
+        "three.mqtt": (mqtt("three"), publish(4, topic="more")),
+    }
+    for name, (first, _) in contents.items():
+        (folder / name).write_bytes(first)
+    names = [str(folder / name) for name in contents]
+    with Lake.open(str(lake)) as opened:
+        growth = Growth(opened, lakes.no_session)
+        for name in names:
+            assert growth.begin(list_inputs([name]).inputs[0])
+        growth.commit({name: growth.unread_bytes(name) for name in names}, names)
+        growth.close()
+    for name, (_, more) in contents.items():
+        with (folder / name).open("ab") as file:
+            file.write(more)
+        run(lake, folder)
+        lakes.assert_as_one_run(folder, lake)
 
 
 @pytest.mark.shared

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -278,6 +279,33 @@ def test_a_part_without_an_open_session(tmp_path: Path) -> None:
                 assert growth.begin(list_inputs([name]).inputs[0])
             growth.commit({name: growth.unread_bytes(name)}, ())
             assert lakes.rows(root, "sessions", "client_id", "ended_by") == [("c", "client")]
+        growth.commit({name: 0}, {name})
+        growth.close()
+    lakes.assert_as_one_run(path.parent, root)
+
+
+@pytest.mark.parametrize("first", range(3))
+def test_a_session_that_closed_later_than_facts_said_has_one_row(
+    tmp_path: Path, first: int
+) -> None:
+    """Facts of a capture cut behind a CONNECT have it take over; the broker closes later."""
+    data = (CAPTURE.parent / "symptoms" / "mqtt-taken_over.pcap").read_bytes()
+    path = tmp_path / "in" / "grows.pcap"
+    path.parent.mkdir()
+    path.write_bytes(data[:HEADER_BYTES])
+    name, root = str(path), tmp_path / "lake"
+    with Lake.open(str(root)) as lake:
+        growth = Growth(lake, no_session)
+        assert growth.begin(list_inputs([name]).inputs[0])
+        for number, record in enumerate(records(data), first):
+            with path.open("ab") as file:
+                file.write(record)
+            assert growth.look(name, [name])
+            one = growth._inputs[name]
+            one.facts_at_s = time.monotonic() if number % 3 else float("-inf")
+            growth.commit({name: growth.unread_bytes(name)}, ())
+            found = lakes.rows(root, "sessions", "stream", "offset")
+            assert len({*found}) == len(found)
         growth.commit({name: 0}, {name})
         growth.close()
     lakes.assert_as_one_run(path.parent, root)

@@ -59,8 +59,11 @@ __all__ = [
     "open_facts",
     "open_growing",
     "read_open_sessions",
+    "read_sessions",
+    "session_keys",
     "with_parts",
     "without_old_states",
+    "without_sessions",
 ]
 
 SESSIONS: Final = "sessions"
@@ -146,10 +149,10 @@ def open_facts(files: Mapping[str, Iterable[str]]) -> set[str]:
 def read_open_sessions(lake: Lake, source: str) -> pa.Table:
     """Return the rows of sessions of an input of a lake that its next part takes out."""
     names = filter(is_of_open, lake.inputs[source].files.get(SESSIONS, ()))
-    return _read_sessions([lake.path(SESSIONS, name) for name in names], source)
+    return read_sessions([lake.path(SESSIONS, name) for name in names], source)
 
 
-def _read_sessions(paths: Iterable[str], source: str) -> pa.Table:
+def read_sessions(paths: Iterable[str], source: str) -> pa.Table:
     """Return the rows that files have of the sessions of an input."""
     columns = [column.name for column in TABLES[SESSIONS]]
     batches = [rows for path in paths for rows in read_batches(path, columns)]
@@ -205,8 +208,8 @@ def merge_open_sessions(lake: Lake, source: str, made: Iterable[str], since: Ite
     """
     made_closed, made_open = _divided(source, made)
     since_closed, since_open = _divided(source, since)
-    kept = _without(since_open, made_closed)
-    left = _without(made_open, join_tables([since_closed, since_open]))
+    kept = without_sessions(since_open, session_keys(made_closed))
+    left = without_sessions(made_open, session_keys(join_tables([since_closed, since_open])))
     rows = with_times(SESSIONS, join_tables([kept, left]))
     return write_table(lake.staged(SESSIONS), rows, _OF_ALL)
 
@@ -216,13 +219,18 @@ def _divided(source: str, paths: Iterable[str]) -> tuple[pa.Table, pa.Table]:
     divided: tuple[list[str], list[str]] = [], []
     for path in paths:
         divided[is_of_open(path)].append(path)
-    closed, still_open = (_read_sessions(some, source) for some in divided)
+    closed, still_open = (read_sessions(some, source) for some in divided)
     return closed, still_open
 
 
-def _without(rows: pa.Table, others: pa.Table) -> pa.Table:
-    keys = packet_keys(others["stream"], others["offset"]).combine_chunks()
-    return rows.filter(pc.invert(pc.is_in(packet_keys(rows["stream"], rows["offset"]), keys)))
+def session_keys(rows: pa.Table) -> pa.Array:
+    """Return the packets that prove sessions, as keys."""
+    return packet_keys(rows["stream"], rows["offset"]).combine_chunks()
+
+
+def without_sessions(rows: pa.Table, keys: pa.Array) -> pa.Table:
+    """Return rows of sessions without those that packets prove whose keys are given."""
+    return rows.filter(pc.invert(pc.is_in(session_keys(rows), keys)))
 
 
 def _opened(found: FoundInput, settings: GrowthSettings) -> GrowingInput:

@@ -20,10 +20,17 @@ from wireyard.layers.frame_files import FrameFiles
 from wireyard.layers.jmq.newest import JMS
 from wireyard.layers.mqtt.newest import MQTT
 from wireyard.layers.newest import MAX_NEWEST, MessageProtocol, NewestPackets, NewestRows
-from wireyard.layers.tables import fact_table, join_tables, packet_keys
+from wireyard.layers.tables import fact_table, join_tables
 from wireyard.spark.bronze import FILES_TABLE, packets_table
 from wireyard.spark.facts import producers_of_inputs, related_to
-from wireyard.spark.grown import SESSIONS, GrownPart, read_open_sessions
+from wireyard.spark.grown import (
+    SESSIONS,
+    GrownPart,
+    read_open_sessions,
+    read_sessions,
+    session_keys,
+    without_sessions,
+)
 from wireyard.spark.jmq_facts import FEW as FEW_JMQ
 from wireyard.spark.lake import Lake
 from wireyard.spark.mqtt_facts import FEW as FEW_MQTT
@@ -89,6 +96,8 @@ class NewestFacts:
             _Followed(one, source, until_ns[one.name]) for one, _ in _FEW if one.name in until_ns
         ]
         self._shares_messages: bool | None = None
+        self._closed: dict[str, pa.Array] = {}
+        """Of each file the keys of the sessions that it has as closed."""
         for one in self._followed:
             for format in one.protocol.needed:
                 self._read(one, format)
@@ -156,17 +165,29 @@ class NewestFacts:
         part.write_newest(rows, FrameFiles([*self._files, *self._rows_of(part.open_spans)]))
 
     def _with_open(self, sessions: Sequence[NewestRows]) -> NewestRows:
-        """Return rows of sessions, with those that were open before and are not among them."""
+        """Return rows of sessions, with those that were open before and are not among them.
+
+        One that the lake has as closed keeps its row: packets that came later may say that it was
+        closed later.
+        """
         none = fact_table(SESSIONS, ())
         closed = join_tables([none, *(some.closed for some in sessions)])
         still_open = join_tables([none, *(some.open for some in sessions)])
-        new = join_tables([closed, still_open])
+        are_closed = self._closed_sessions()
+        closed, still_open = (without_sessions(rows, are_closed) for rows in (closed, still_open))
         before = read_open_sessions(self._lake, self._source)
-        keys = [packet_keys(some["stream"], some["offset"]) for some in (before, new)]
-        is_new = pc.is_in(keys[0], keys[1].combine_chunks())
-        return NewestRows(
-            SESSIONS, closed, join_tables([still_open, before.filter(pc.invert(is_new))])
-        )
+        before = without_sessions(before, session_keys(join_tables([closed, still_open])))
+        return NewestRows(SESSIONS, closed, join_tables([still_open, before]))
+
+    def _closed_sessions(self) -> pa.Array:
+        """Return the keys of sessions that the lake has as closed; of a file they are read once."""
+        read, self._closed = self._closed, {}
+        for path in self._paths(SESSIONS):
+            if path in read:
+                self._closed[path] = read[path]
+            else:
+                self._closed[path] = session_keys(read_sessions([path], self._source))
+        return pa.concat_arrays([pa.array([], pa.string()), *self._closed.values()])
 
     def _shares(self, rows: Sequence[NewestRows]) -> bool:
         """Return whether other inputs show the same JMS messages, each of which has one row.

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import date
 from functools import partial
-from typing import Final
+from typing import Final, cast
 from uuid import uuid4
 
 import numpy as np
@@ -168,8 +168,7 @@ def _merge(lake: Lake, table: str, folder: str, paths: Sequence[str]) -> str:
         system, inner = filesystem(path)
         with system.open_input_file(inner) as opened, pq.ParquetFile(opened) as old:
             file = file or PartFile(lake.staged(table, new), old.schema_arrow)
-            # An empty file has no batch, and one of empty files has to have its columns.
-            for batch in old.iter_batches() if old.metadata.num_rows else [_no_rows(old)]:
+            for batch in _batches(old):
                 file.write(batch)
     if file is not None:
         file.close()
@@ -181,8 +180,11 @@ def _folder(name: str) -> str:
     return name[: name.rfind("/") + 1]
 
 
-def _no_rows(file: pq.ParquetFile) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([], file.schema_arrow)
+def _batches(file: pq.ParquetFile) -> Iterable[pa.RecordBatch]:
+    """Return the rows of a file, of an empty one a batch without rows: a copy has its columns."""
+    if file.metadata.num_rows:
+        return cast(Iterable[pa.RecordBatch], file.iter_batches())
+    return [pa.RecordBatch.from_pylist([], file.schema_arrow)]
 
 
 def _copy_without(lake: Lake, table: str, name: str, sources: Collection[str]) -> str:
@@ -193,7 +195,7 @@ def _copy_without(lake: Lake, table: str, name: str, sources: Collection[str]) -
     system, inner = filesystem(lake.path(table, name))
     with system.open_input_file(inner) as opened, pq.ParquetFile(opened) as old:
         file = PartFile(lake.staged(table, new), old.schema_arrow)
-        for batch in old.iter_batches():
+        for batch in _batches(old):
             file.write(batch.filter(pc.invert(pc.is_in(batch["source"], gone))))
         file.close()
     return new
