@@ -388,6 +388,57 @@ def test_states_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "wait" not in heard.lines[-1] and "behind its files" in heard.lines[-1]
 
 
+def test_a_large_file_delays_no_file_that_grows(tmp_path: Path) -> None:
+    folder, lake, ended = tmp_path / "in", tmp_path / "lake", Event()
+    folder.mkdir()
+    data = (EXAMPLES / "traffic" / "shop-c2b.jmq").read_bytes()
+    large, growing = "traffic.pcap", "a.jmq"
+    most_bytes = (EXAMPLES / large).stat().st_size // 5
+    seen: dict[int, tuple[int, int]] = {}
+    """By commit: up to which bytes the lake has the file that grows, and the large one."""
+
+    def follow() -> None:
+        with Lake.open(str(lake)) as opened:
+            given = opened, [str(folder)], lakes.no_session, Silent(), Heard(), ended.is_set
+            follow_lake(*given, most_bytes=most_bytes, payload=tuple(PAYLOAD[1:]))
+
+    def look() -> None:
+        with suppress(SourceError):
+            record = read_lake(str(lake), check=False).record
+            read = {
+                Path(source).name: sum(one.bytes_read for one in each.ledger.values())
+                for source, each in record.inputs.items()
+            }
+            seen[newest(lake)] = read.get(growing, 0), read.get(large, 0)
+
+    thread = Thread(target=follow)
+    thread.start()
+    try:
+        end, copied = time.monotonic() + _WAIT_S, False
+        for at in range(0, len(data), 200):
+            with (folder / growing).open("ab") as file:
+                file.write(data[at : at + 200])
+            look()
+            if growing in open_state(lake) and not copied:
+                shutil.copy(EXAMPLES / large, folder / f".{large}")
+                (folder / f".{large}").rename(folder / large)
+                copied = True
+            if copied and open_state(lake) == {growing} and seen[max(seen)][1]:
+                break
+            assert thread.is_alive() and time.monotonic() < end
+            time.sleep(0.1)
+        (folder / growing).write_bytes(data)
+    finally:
+        ended.set()
+        thread.join()
+    assert copied
+    parts = [each for each in seen.values() if each[1]]
+    assert len({one for _, one in parts}) > 3, "the large file came as a whole"
+    assert len({one for one, _ in parts}) > 3, "what grew waited for it"
+    assert_as_one_run(folder, lake)
+    nothing_left(lake)
+
+
 @pytest.mark.parametrize("given", [["--rotated", "--by-content", "x"], ["none"]])
 def test_what_cannot_be_followed(
     given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

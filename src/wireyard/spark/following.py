@@ -194,8 +194,9 @@ class _Following:
                 del files[path]
         most, ending = {}, set[str]()
         left = sys.maxsize if stopping else self._settings.most_bytes
-        for path, file in files.items():
-            unread = growth.unread_bytes(path)
+        # The shortest first, so that none waits for a large file that is read beside them.
+        for path in sorted(files, key=growth.unread_bytes):
+            file, unread = files[path], growth.unread_bytes(path)
             new = min(unread, left)
             left -= new
             stands_still = new == unread and (stopping or self._watched.is_settled(file))
@@ -242,7 +243,19 @@ class _Following:
             each.files.get(OPEN_STATES) for each in self._lake.record.inputs.values()
         ):
             return self._watched.is_growing(file)
-        return self._growth.knows(file.path) or self._watched.is_growing(file)
+        return (
+            self._growth.knows(file.path)
+            or self._watched.is_growing(file)
+            or self._is_large_beside(file)
+        )
+
+    def _is_large_beside(self, file: FoundFile) -> bool:
+        """Return whether reading a file as a whole would delay the rows of files that grow.
+
+        With executors no such file is read here.
+        """
+        reads_here = self._settings.fill.get("few_bytes", FEW_BYTES) >= 0
+        return reads_here and file.size > self._settings.most_bytes and bool(self._growth.paths)
 
     def _begin(self, file: FoundFile, stopping: bool) -> bool:
         """See to it that a file is read part by part; return whether it is."""
