@@ -126,6 +126,18 @@ def test_a_name_that_is_no_text(out: str, run: Run, tmp_path: Path) -> None:
     assert b"gr\\udcfcn" in (tmp_path / "out").read_bytes()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["why", "{}"], ["sql", "{}", "SELECT 1 FROM streams"], ["run", "{}", "--lake", "{}.lake"]],
+)
+def test_tables_of_a_file_whose_name_is_no_text(words: list[str], run: Run, tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"gr\xfcn.jmq")
+    path.write_bytes(packet())
+    result = run(*(word.format(path) for word in words))
+    wanted = f"{tmp_path}/gr\\udcfcn.jmq: a file name that is not UTF-8; rename the file"
+    assert (result.exit_code, one_line(result)) == (3, wanted)
+
+
 # --- what was typed wrong -------------------------------------------------------------------
 
 

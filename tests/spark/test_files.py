@@ -111,6 +111,25 @@ def test_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         absolute("in")
 
 
+def test_a_file_has_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "far" / "deep").mkdir(parents=True)
+    (tmp_path / "near").mkdir()
+    (tmp_path / "near" / "link").symlink_to("../far/deep")
+    monkeypatch.chdir(tmp_path / "near")
+    for path in (".", "./", "../near", "..//near/.", "link/../../near"):
+        assert absolute(path) == f"{tmp_path}/near"
+    assert absolute("link/../a") == f"{tmp_path}/far/a"
+    assert absolute("link/..") == f"{tmp_path}/far"
+    assert absolute("./link/a..b/*.pcap") == f"{tmp_path}/near/link/a..b/*.pcap"
+
+
+@pytest.mark.parametrize("recursive", [True, False])
+def test_a_name_that_is_not_utf_8(folder: Path, recursive: bool) -> None:
+    Path(os.fsdecode(os.fsencode(folder) + b"/\xff.jmq")).write_bytes(b"x")
+    with pytest.raises(SourceError, match="a file name that is not UTF-8; rename the file"):
+        found(folder, "", recursive=recursive)
+
+
 @pytest.fixture
 def store() -> Iterator[str]:
     """Return the URL of a folder in a store that only fsspec knows."""

@@ -94,6 +94,8 @@ def read_inputs(
     named = get_format(format) if format else None
     sources = dict.fromkeys(chain.from_iterable(map(_sources, inputs)))
     for source, files in _captures(sources, rotated=rotated):
+        with reading(source):
+            source.encode()  # as tables have it
         try:
             if files == [source]:
                 opened = open_input(source, named, decode_as, keylog)

@@ -41,7 +41,9 @@ class FoundFile:
 
 
 def absolute(path: str) -> str:
-    """Return a path that means the same in every process; a local one without ``file:``.
+    """Return a path that means the same in every process; a local one without ``file:`` or dots.
+
+    So a file that is named as ``./a``, ``a`` and ``b/../a`` is one source.
 
     Raises
     ------
@@ -51,12 +53,17 @@ def absolute(path: str) -> str:
     """
     if path.startswith("file:"):
         path = "/" + path.removeprefix("file:").lstrip("/")
-    if "://" in path or os.path.isabs(path):
+    if "://" in path:
         return path
-    here = os.getcwd()
-    if os.path.basename(here) == os.environ.get("SPARK_JOB_ARTIFACT_UUID"):
-        raise UsageError(f"{path}: is relative, which means nothing in Spark Connect")
-    return os.path.join(here, path)
+    if not os.path.isabs(path):
+        here = os.getcwd()
+        if os.path.basename(here) == os.environ.get("SPARK_JOB_ARTIFACT_UUID"):
+            raise UsageError(f"{path}: is relative, which means nothing in Spark Connect")
+        path = os.path.join(here, path)
+    up, parent, below = f"{path}/".rpartition("/../")
+    if parent:  # the parent of a link's target, which is not that of the link
+        path = f"{os.path.realpath(f'{up}/..')}/{below}"
+    return os.path.normpath(path)
 
 
 def list_files(options: Options) -> list[FoundFile]:

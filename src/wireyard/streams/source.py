@@ -280,6 +280,8 @@ def reading(name: str) -> Iterator[None]:
         raise SourceError(f"{name}: may not be read (permission denied)") from None
     except OSError as error:
         raise SourceError(f"{name}: {error.strerror or error}") from None
+    except UnicodeError:
+        raise SourceError(f"{name}: a file name that is not UTF-8; rename the file") from None
 
 
 def _open(source: Source) -> tuple[str, Any, int | None, bool]:
