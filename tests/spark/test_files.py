@@ -88,6 +88,13 @@ def test_nothing_there_is_an_error_unless_ignored(folder: Path, path: str) -> No
         assert found(folder, path, "a.jmq", ignore_missing=True) == ["a.jmq"]
 
 
+def test_a_pipe_is_no_file(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    with pytest.raises(SourceError, match="pipe: is a pipe or device, which cannot be read twice"):
+        found(folder, "pipe")
+    assert "pipe" not in found(folder, "")
+
+
 def test_missing_is_what_is_not_there(folder: Path) -> None:
     assert is_missing(f"{folder}/none.jmq")
     assert not is_missing(f"{folder}/a.jmq")

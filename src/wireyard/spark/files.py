@@ -130,6 +130,8 @@ def _entries(path: str, options: Options) -> Iterator[tuple[str, fs.FileInfo]]:
         for name, info in there:
             if info.type == fs.FileType.Directory:
                 yield from _inside(name, options.recursive)
+            elif info.type == fs.FileType.Unknown:
+                raise SourceError(f"{name}: is a pipe or device, which cannot be read twice")
             else:
                 yield name, info
 
