@@ -393,7 +393,7 @@ def test_a_large_file_delays_no_file_that_grows(tmp_path: Path) -> None:
     folder.mkdir()
     data = (EXAMPLES / "traffic" / "shop-c2b.jmq").read_bytes()
     large, growing = "traffic.pcap", "a.jmq"
-    most_bytes = (EXAMPLES / large).stat().st_size // 5
+    most_bytes = (EXAMPLES / large).stat().st_size // 2
     seen: dict[int, tuple[int, int]] = {}
     """By commit: up to which bytes the lake has the file that grows, and the large one."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
@@ -41,6 +41,8 @@ _OF_TASKS: Final = frozenset({"few_bytes", "skip_missing", "split_bytes"})
 """Settings of `fill_lake` that mean nothing to a file that is read part by part."""
 _COMMIT_S: Final = 1.0
 """Between two commits of files that grow."""
+_SHARE_OF_LARGE: Final = 4
+"""A commit has at most one part in so many of what it may read of a file that would fill it."""
 _STATE_S: Final = 600.0
 """A file that has stood still for so long is not read on: if it grows, it is read again."""
 _MOST_FILES: Final = 1_000
@@ -192,23 +194,9 @@ class _Following:
         for path in list(files):
             if not self._begin(files[path], stopping):
                 del files[path]
-        most, ending = {}, set[str]()
-        left = sys.maxsize if stopping else self._settings.most_bytes
-        # The shortest first, so that none waits for a large file that is read beside them.
-        for path in sorted(files, key=growth.unread_bytes):
-            file, unread = files[path], growth.unread_bytes(path)
-            new = min(unread, left)
-            left -= new
-            stands_still = new == unread and (stopping or self._watched.is_settled(file))
-            if stands_still and not growth.has_to_wait(path):
-                ending.add(path)
-            if path in ending or new or growth.is_behind(path):
-                most[path] = new
-        for path in growth.paths:
-            if self._watched.unchanged_s(path) is None and not growth.has_to_wait(path):
-                most[path] = 0
-                ending.add(path)
-        if not most or not (ending or time.monotonic() - self._grown_s >= _COMMIT_S):
+        most, ending, is_behind = self._plan(files, stopping)
+        waited = is_behind or time.monotonic() - self._grown_s >= _COMMIT_S
+        if not most or not (ending or waited):
             return
         read_bytes, notes = growth.commit(most, ending)
         before_s, self._grown_s = self._read_s, time.monotonic()
@@ -225,6 +213,39 @@ class _Following:
         self._progress.inputs += len(ending)
         self._progress.read_bytes += read_bytes
         self._tell()
+
+    def _plan(
+        self, files: Mapping[str, FoundFile], stopping: bool
+    ) -> tuple[dict[str, int], set[str], bool]:
+        """Plan the next commit of files that grow.
+
+        Returns
+        -------
+        most
+            How many bytes are read of each file in it, at most `most_bytes` of all.
+        ending
+            The files that stand still or are gone, and are read to their end by it.
+        is_behind
+            Whether some file has more to read.
+        """
+        growth, most, ending, is_behind = self._growth, dict[str, int](), set[str](), False
+        left = sys.maxsize if stopping else self._settings.most_bytes
+        # The shortest first, so that none waits for a large file that is read beside them.
+        for path in sorted(files, key=growth.unread_bytes):
+            unread = new = growth.unread_bytes(path)
+            if unread > left:
+                new, is_behind = left // _SHARE_OF_LARGE if len(files) > 1 else left, True
+            left -= new
+            stands_still = new == unread and (stopping or self._watched.is_settled(files[path]))
+            if stands_still and not growth.has_to_wait(path):
+                ending.add(path)
+            if path in ending or new or growth.is_behind(path):
+                most[path] = new
+        for path in growth.paths:
+            if self._watched.unchanged_s(path) is None and not growth.has_to_wait(path):
+                most[path] = 0
+                ending.add(path)
+        return most, ending, is_behind
 
     def _commit_facts(self, *, wait: bool = False) -> None:
         """Commit facts that were made beside the parts of files that grow."""
