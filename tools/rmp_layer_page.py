@@ -105,7 +105,7 @@ A ring over TCP is a list of addresses, the same at all members: `Tcp("127.0.0.1
 is the default of `Tcp()`, or `Tcp("10.0.0.1:7077,10.0.0.2:7077")`. A process listens on the first
 free address of the list that belongs to its machine. This address is its process id; it listens on
 no other address. Everyone who can connect to these ports can take part, and there is no encryption,
-so between machines the ports belong into a trusted network.
+so use it between machines only in a trusted network.
 
 **Order.** The first member of a view is its sequencer. It numbers the packets; all members
 acknowledge the packets that they hold; a packet that all members hold is delivered. So if any
@@ -150,10 +150,10 @@ be mistaken for its former self. In an ordered ring nothing depends on time, bec
 differently at each member.
 """
 _OWN_TEXT = """
-A view *cuts* a message if some of its packets came before the view and some did not. Its sender
-sends it again. It also does so if receivers had no room left, because it sees the same packets as
-they do. If none of a message's packets is back, nothing has to be done: the ring will order all of
-it in the new view.
+A packet of an own message is *back* when the ring has delivered it to its sender. A view *cuts* a
+message if some of its packets came before the view and some did not. Its sender sends it again. It
+also does so if receivers had no room left, because it sees the same packets as they do. If none of
+a message's packets is back, nothing has to be done: the ring will order all of it in the new view.
 
 **A sender's order holds over every view** (errata R28). After a message of several packets, the
 ring is given no more packets until all of them are back. So nothing can be ordered between a cut
