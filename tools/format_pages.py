@@ -1,8 +1,8 @@
-"""The page of a wire format, made from what its ``layout.py`` says.
+"""The page of a wire format, made from its ``layout.py``.
 
-Nothing here depends on a format. Every public table of a layout becomes a section, in the order of
-the file, called as the table is: the string under it is the section's text, and the comments beside
-the entries of a dictionary are a column. What a layout does not say stands on no page.
+Nothing here depends on a format. Every public table of a layout becomes a section with the name of
+the table, in the order of the file. The string under the table is the section's text, and the
+comments beside the entries of a dictionary are a column. A page has nothing else.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from wireyard.schema import CAPTURED, COMMON, arrow_type
 __all__ = ["format_page", "markdown"]
 
 _RULINGS = """
-Where the specification contradicts itself or what is in use, [errata.md](../errata.md) has the
-ruling. Sizes up to {most} bytes are believed unless the caller says otherwise.
+[errata.md](../errata.md) has the rulings on contradictions in the specification, or between it
+and the field. Sizes up to {most} bytes are accepted unless the caller sets another limit.
 """
-_DIALECTS = "Ways to read a stream that nothing on the wire shows; they are named after a slash."
+_DIALECTS = "Variants that nothing on the wire shows; they are named after a slash."
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
@@ -196,7 +196,7 @@ class _Source:
 
     @property
     def introduction(self) -> str:
-        """What the module says after its first line."""
+        """The docstring of the module after its first line."""
         return inspect.cleandoc(self.module.__doc__ or "").partition("\n")[2].strip("\n")
 
     @cached_property

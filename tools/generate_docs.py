@@ -1,7 +1,7 @@
-"""Write the documents that follow from the code: docs/cli.md, pages for formats and layers.
+"""Write the documents made from the code: docs/cli.md, pages for formats, layers and symptoms.
 
-`python -m tools.generate_docs` writes them; with `--check` it only says which are not what it would
-write, and exits with 1 when any is.
+`python -m tools.generate_docs` writes them. With `--check` it only lists the documents that are not
+up to date, and exits with 1 if there are any.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ HELP_WIDTH = 96
 CLI_HEAD = """
 # The command line
 
-Every command reads paths, URLs or `-` for standard input; gzip and zstandard are opened by their
-content, and the first bytes show the format. Results go to standard output, notes to standard
-error. A closed pipe ends a command quietly, `NO_COLOR` is honoured, and a file written with `-w`
-appears whole or not at all.
+Every command reads paths, URLs or `-` for standard input. gzip, zstandard and the format are
+recognised by content, not by name. Results go to standard output, notes to standard error. A closed
+pipe ends a command quietly, `NO_COLOR` is honoured, and a file written with `-w` appears whole or
+not at all.
 
-| exit status | means |
+| exit status | meaning |
 |---|---|
 | 0 | done |
-| 1 | data lost: damaged packets, bytes that belong to none, a stream that was cut short |
+| 1 | data lost: damaged packets, bytes that belong to no packet, a truncated stream |
 | 2 | bad usage |
 | 3 | cannot read |
 | 4 | cannot write |
 
-Bad input is never left out in silence: it is a row that says why, and one line on standard error
-names the first place.
+Bad input is never left out silently: it is a row with the reason, and one line on standard error
+has the position of the first.
 
 ## Shell completion
 
@@ -56,34 +56,33 @@ names the first place.
 ## JSON Lines
 
 `decode --out jsonl` prints one object a line, with every column in order. Integers are exact to 64
-bits, bytes are lowercase hexadecimal, what a row does not have is null. Properties are
-`{name: {type, value}}`; floats that JSON has no number for are `"NaN"`, `"Infinity"` and
-`"-Infinity"`. Passwords are left out unless `--secrets` asks for them. `encode` takes these lines
-back: for well-formed packets it returns the bytes they came from. `json` is the same as one array.
+bits, bytes are lowercase hexadecimal, and missing values are null. Properties are
+`{name: {type, value}}`; floats without a number in JSON are `"NaN"`, `"Infinity"` and
+`"-Infinity"`. Passwords are left out unless `--secrets` is given. `encode` accepts these lines: for
+well-formed packets it returns the original bytes. `json` is the same as one array.
 
 ## CSV
 
-`decode --out csv`, or a file called `.csv`, is a header and a record for each row (RFC 4180, UTF-8,
-lines end with LF):
+`decode --out csv`, or a file name that ends in `.csv`, gives a header and a record for each row
+(RFC 4180, UTF-8, lines end with LF):
 
-- Text is in quotes and may hold line breaks; nothing between two commas is null, `""` is empty
-  text.
+- Text is in quotes and may contain line breaks. An empty field is null, `""` is empty text.
 - Times are ISO 8601 in UTC, with all digits: `captured_ns` as `2026-11-21T20:22:39.816169000Z`,
   times of JMQ and GPacket (ms since 1970) as `2026-11-21T20:22:39.816Z`. 0, which means never,
-  stays `0`, and a number that no calendar has stays a number.
-- Payloads are text where they are UTF-8 without control characters (tab and line breaks may be
-  there), else `0x` and hexadecimal, which no spreadsheet takes for a number. `--payload hex` and
-  `--payload base64` give back every byte; `hash` is SHA-256, `none` leaves the column out.
-  `--payload-bytes N` cuts payloads, and says so: `abc...[1997 bytes cut]`. Other columns of bytes
-  are hexadecimal.
+  stays `0`, and a number outside the calendar stays a number.
+- Payloads are text if they are UTF-8 without control characters (tab and line breaks are allowed),
+  otherwise `0x` and hexadecimal, which spreadsheets do not take for a number. `--payload hex` and
+  `--payload base64` keep every byte; `hash` is SHA-256, `none` leaves the column out.
+  `--payload-bytes N` truncates payloads and marks them: `abc...[1997 bytes cut]`. Other columns of
+  bytes are hexadecimal.
 - Lists, structures and properties are JSON.
-- Cells hold what was sent, so a spreadsheet may take one that begins with `=`, `+`, `-` or `@` for
-  a formula, and run it. **For a spreadsheet add `--spreadsheet`**: such text, unless it is a
-  number, gets an apostrophe in front, and a byte order mark shows that the file is UTF-8. On a
-  terminal control characters are shown as escapes.
+- Cells have the text that was sent, so a spreadsheet may take one that begins with `=`, `+`, `-` or
+  `@` for a formula, and run it. **For a spreadsheet add `--spreadsheet`**: such text, unless it is
+  a number, gets an apostrophe in front, and a byte order mark shows that the file is UTF-8. On a
+  terminal, control characters are shown as escapes.
 
-A table (CSV, Arrow, Parquet) has one format: the rows of a capture with several go to a file each,
-`x.mqtt.csv` and `x.jmq.csv` for `-w x.csv`, and standard error names them.
+A table (CSV, Arrow, Parquet) has one format. If a capture has several formats, each goes to a file
+of its own: `x.mqtt.csv` and `x.jmq.csv` for `-w x.csv`; standard error lists the files.
 
 ## Conditions
 
@@ -93,14 +92,14 @@ parentheses; NOT binds closest, then AND:
     topic == plant/7/state OR (qos > 0 AND NOT retain == true)
     destination in orders, 'a, b' and payload_size >= 0x100
 
-A comparison is COLUMN, one of `== != < <= > >= in`, VALUE. A value is text as it is, up to AND, OR
-or a parenthesis that closes, or in quotes of either kind; several with commas between them after
-`in`. `wireyard formats NAME` lists the columns.
+A comparison is COLUMN, one of `== != < <= > >= in`, VALUE. A value is plain text up to AND, OR or a
+closing parenthesis, or it is in quotes of either kind. After `in` there may be several values,
+separated by commas. `wireyard formats NAME` lists the columns.
 
-- A row that has no value in the column matches neither a comparison nor its opposite, as in SQL. A
-  format that does not have the column has no value in any row, so `--format` is never needed.
-- `topic` and `destination` stand for each other where a format has only one of them.
-- What is wrong is named with its place: `condition 'topic == a AND', character 15: ...`.
+- A row without a value in the column matches neither a comparison nor its opposite, as in SQL. A
+  format without the column has no value in any row, so `--format` is not needed.
+- `topic` and `destination` stand for each other in formats that have only one of them.
+- Errors have a position: `condition 'topic == a AND', character 15: ...`.
 """
 
 
@@ -132,13 +131,14 @@ def help_section(title: str, text: str) -> Iterator[str]:
 PORT_HEAD = """
 # JMQ packets as GPackets
 
-What the GPacket specification sketches under "Use In S1MQ", worked out: `wireyard convert` does it,
-both ways. Packet type, timestamp, sequence and bit flags have their places in the GPacket's header.
-Everything else is in the properties below, which are left out where a field has the value that a
-new packet has. Properties of control packets stay properties (a name that begins with a dot gets
-one more); those of a JMS message stand in the payload, in front of its body, as JMQ marshals them.
-Nothing is lost: converted back, every packet has the same bytes. A GPacket is converted only if the
-JMQ packet in it would be converted to the same bytes (errata G9, G10).
+The GPacket specification sketches under "Use In S1MQ" how a GPacket can carry a JMQ packet.
+`wireyard convert` implements this, in both directions. Packet type, timestamp, sequence and bit
+flags have fields in the GPacket's header. Everything else is in the properties below; a property is
+left out if its field has the value of a new packet. Properties of control packets stay properties
+(a name that begins with a dot gets one more dot). Properties of a JMS message are in the payload,
+before its body, as JMQ encodes them. Nothing is lost: after converting back, every packet has the
+same bytes. A GPacket is converted only if the JMQ packet in it would be converted to the same bytes
+(errata G9, G10).
 """
 
 

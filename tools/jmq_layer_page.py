@@ -20,73 +20,76 @@ from wireyard.layers.tables import TRANSACTIONS
 __all__ = ["jmq_page"]
 
 _HEAD = """
-# What JMQ packets do
+# JMQ connections, deliveries and hops
 
 `wireyard.layers.jmq` follows the packets of both directions of each connection, and the GPackets
-between brokers, and says who logged in, what was asked and answered, and what became of every
-message that was delivered to a consumer. It opens no socket and reads no clock.
+between brokers. It derives logins, requests with their answers, and the outcome of every message
+that was delivered to a consumer. It opens no socket and reads no clock.
 
-A message is what its SysMessageID says: timestamp, address, port and sequence. Requests have flag A
-and an id of the requester's choice in the place of the consumer id; the reply has the same id, and
-ids of consumers are another name space. What a broker delivers stays held until it is acknowledged
-or returned, and what is acknowledged in a transaction is complete when that is committed.
+A message is identified by its SysMessageID: timestamp, address, port and sequence. Requests have
+flag A and, in the place of the consumer id, an id that the requester chose; the reply has the same
+id. Ids of consumers are another name space. A message that a broker delivers is held until it is
+acknowledged or returned. A message that is acknowledged in a transaction is complete when the
+transaction is committed.
 
-What a packet does not say is not made up. A broker delivers messages before an application asks
-for them, so of those that are `left` it is unknown which were read. Where a capture begins in the
-middle of a connection, what is unknown is held against nobody.
+Nothing is assumed that no packet shows. A broker delivers messages before an application asks for
+them, so it is unknown which of the messages with the verdict `left` were read. If a capture begins
+in the middle of a connection, nothing that is unknown counts as a violation.
 
-Diagrams show what is allowed, without what changes nothing. A capture may begin in any state.
+The diagrams show allowed transitions that change something. A capture may begin in any state.
 """
 _CONNECTION = """
-An event that a state has no way out for changes nothing, and breaks a rule: {rules}.
+An event without a transition from the current state changes nothing and breaks a rule: {rules}.
 """
 _DELIVERY = """
-A delivery that is acknowledged waits for the broker's word, if the client asked for it. What no
-consumer holds cannot be acknowledged; that breaks the rule `acknowledged_nothing`.
+An acknowledged delivery waits for the broker's reply, if the client asked for one. Acknowledging a
+message that the consumer does not hold breaks the rule `acknowledged_nothing`.
 """
 _TRANSACTION = """
-One that was begun elsewhere, or before the capture, is met in the middle. An XA transaction may be
-begun on one connection and ended on another. What has no way out breaks the rule
-`transaction_over`.
+A transaction that was begun elsewhere, or before the capture, is first seen in the middle. An XA
+transaction may be begun on one connection and ended on another. An event without a transition from
+the current state breaks the rule `transaction_over`.
 """
 _FLOW = """
-A broker marks the last message that a connection (F) or a consumer (C) has room for; a client marks
-the last one that its connection (F) or producer (C) may send. One behind it breaks the rule
-`sent_while_paused`. Messages may be under way when a broker stops a producer. `sessions`
-counts the pauses of both sides, and their time.
+A broker sets a flag in the last message that a connection (F) or a consumer (C) has room for. A
+client sets it in the last message that its connection (F) or producer (C) may send. A further
+message breaks the rule `sent_while_paused`. When a broker stops a producer, messages may still be
+in flight. `sessions` counts the pauses of both sides, and their time.
 """
 
 _HOPS = """
-`hops` has a row for each time that a message was seen, in the order of time: where it was, when,
-which hop it follows from, and what that took. The packet format has no room for timestamps (open
-issue 2 of the specification, [errata 37](../errata.md)); captures have them, of every packet and
-without a change of format. A packet about a message for several consumers is a row for each.
+`hops` has a row for each sighting of a message, in the order of time: where it was, when, which hop
+it follows from, and the time since that hop. The packet format has no field for hop timestamps
+(open issue 2 of the specification, [errata 37](../errata.md)). Captures have the time of every
+packet, without a change of the format. A packet about a message for several consumers is a row for
+each consumer.
 """
 _FOLLOWS = """
-A hop follows from the latest one before it, of these kinds and the same consumer; one of the same
-kind is the same packet at another capture point, or sent again:
+A hop follows from the latest earlier hop of one of these kinds and the same consumer. If that is of
+the same kind, it is the same packet at another capture point, or the packet was sent again:
 """
 _POINTS = """
 Several captures in one lake that were taken at different points, such as both ends of a link, are
-joined by the message: `took_ns` is then also what a packet took from one point to the next. Their
-clocks differ. How much is bounded by the packets that both points saw, the messages and the
-acknowledgements: none takes less than no time, in either direction. `clock_ahead_ns` is the middle
-of the bounds, `clock_error_ns` and `took_error_ns` are how wrong it can be.
+joined by the message. Then `took_ns` may also be the time of a packet from one point to the next.
+The clocks of the points differ. Packets that both points saw, messages and acknowledgements, bound
+the difference, because no packet of either direction takes less than no time. `clock_ahead_ns` is
+the middle of the bounds; `clock_error_ns` and `took_error_ns` are the largest possible errors.
 
-- The error is half of the shortest round trip between the points, and {slack_ms} ms for drift. The
-  estimate is much better than that where the fastest packets of both directions take equally long.
-  Where one direction takes longer, the estimate is off by half of the difference; packets do not
-  show that, whatever is computed from them. The time that both directions take together is exact.
-- Clocks may drift apart by up to {drift} microseconds a second. Bounds are those of {window_s}
-  seconds; earlier and later ones count too, wider by the drift in between.
+- The error is half of the shortest round trip between the points, and {slack_ms} ms for drift. If
+  the fastest packets of both directions take equally long, the estimate is much better than that.
+  If one direction takes longer, the estimate is off by half of the difference, and no computation
+  from the packets can show this. The time that both directions take together is exact.
+- Clocks may drift apart by up to {drift} microseconds a second. Bounds are computed for windows of
+  {window_s} seconds. Bounds of earlier and later windows count too, widened by the drift in
+  between.
 - Which point is nearer to the client follows from the times as well.
-- Nothing is shown that is not known. Where packets went one way only, where bounds contradict each
-  other (a clock was set, a timestamp is wrong), or where a stream has no times, `took_ns` is null
-  and `unknown` has the reason. What two points saw differently often is compared with nothing. No
-  hop takes less than no time.
-- Times of one capture are never changed: what a hop took by one clock is the difference of its
-  timestamps. Where the offset changes from one window to the next, two rows of different points
-  that are closer to each other than the error may change places.
+- Unknown times are never estimated. `took_ns` is null and `unknown` has the reason if packets
+  between the points went in one direction only, if bounds contradict each other (a clock was set, a
+  timestamp is wrong), or if a stream has no times. A packet that two points saw a different number
+  of times is not compared between them. No hop takes less than no time.
+- Times within one capture are never changed: the time of a hop by one clock is the difference of
+  its timestamps. If the offset changes from one window to the next, two rows of different points
+  that are closer to each other than the error may be in the wrong order.
 """
 
 
@@ -95,11 +98,11 @@ def jmq_page() -> Iterator[str]:
     yield from (*_HEAD.strip().splitlines(), "")
     broken = "; ".join(f"{state}: `{rule}`" for state, rule in SESSION.state_rules.items())
     yield from _section("A connection", _CONNECTION.format(rules=broken), SESSION, SESSION_EVENTS)
-    yield from markdown(("ended by", "what happened"), _named(ENDED_BY))
+    yield from markdown(("ended by", "meaning"), _named(ENDED_BY))
     yield from _section("A delivery", _DELIVERY, DELIVERY, DELIVERY_EVENTS)
     yield from ("The last state is the `verdict` of a row:", "")
     yield from markdown(
-        ("verdict", "outcome", "where the message went"),
+        ("verdict", "outcome", "meaning"),
         ((f"`{state}`", f"`{OUTCOMES[state]}`", text) for state, text in VERDICTS.items()),
     )
     yield from _section("A transaction", _TRANSACTION, TRANSACTION, TRANSACTION_EVENTS)
@@ -120,9 +123,9 @@ def jmq_page() -> Iterator[str]:
         slack_ms=WINDOW_NS * MAX_DRIFT_PPM / 1e12, drift=MAX_DRIFT_PPM, window_s=WINDOW_NS // 10**9
     )
     yield from (*points.strip().splitlines(), "")
-    yield from markdown(("unknown", "why it is not known what a hop took"), _named(UNKNOWN))
+    yield from markdown(("unknown", "why the time of the hop is not known"), _named(UNKNOWN))
     yield from ("## Rules", "")
-    yield from markdown(("rule", "what was done"), _named(RULES))
+    yield from markdown(("rule", "violation"), _named(RULES))
     for columns, name in ((TRANSACTIONS, "transactions"), (HOP_COLUMNS, "hops")):
         yield from (f"## Columns of `{name}`", "")
         rows = ((f"`{one.name}`", one.kind, one.doc) for one in columns)
@@ -135,7 +138,7 @@ def _section(
 ) -> Iterator[str]:
     yield from (f"## {title}", "", *text.strip().splitlines(), "")
     yield from state_diagram(table)
-    yield from markdown(("event", "what it is"), _named(events))
+    yield from markdown(("event", "meaning"), _named(events))
 
 
 def _named(words: Mapping[str, str]) -> Iterator[tuple[str, str]]:

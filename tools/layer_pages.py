@@ -26,100 +26,104 @@ from wireyard.layers.tables import (
 __all__ = ["mqtt_page", "state_diagram"]
 
 _MQTT_HEAD = """
-# What MQTT packets do
+# MQTT deliveries and sessions
 
-`wireyard.layers.mqtt` follows packets of both directions and says what became of every message. It
-opens no socket and reads no clock, so the same machines serve an endpoint and a capture.
+`wireyard.layers.mqtt` follows the packets of both directions of each connection and derives the
+outcome of every message. It opens no socket and reads no clock, so the same state machines serve an
+endpoint and a capture.
 
-State follows the client id, not the connection: after a cut a PUBREL comes without its PUBLISH, and
-a session outlives the broker's restart. What a capture shows is the wire: an acknowledgement that
-arrived was not always read, so a flow that was complete may begin again. DUP is what the page of
-1999 means by it, and no broker passes it on. RETAIN on the way to a broker asks it to keep the
-message as the last known good value of its topic; on the way to a client it marks a value that was
-there before the subscription, or, with Retain As Published of 5.0, says what the publisher said.
-No packet says which message was delivered: topic and payload do, in order.
+State belongs to the client id, not to the connection: after a lost connection a PUBREL may come
+without its PUBLISH, and a session may outlive a restart of the broker. A capture shows packets on
+the wire: an acknowledgement in it was not necessarily read by its receiver, so a flow that was
+complete may begin again. DUP has the meaning that the page of 1999 gives it, and no broker forwards
+it. RETAIN in a PUBLISH to a broker asks it to keep the message as the last known good value of its
+topic. RETAIN in a PUBLISH to a client marks a value that was there before the subscription or, with
+Retain As Published of 5.0, repeats the publisher's flag. No packet identifies the message that is
+delivered: topic and payload do, in order.
 
-Diagrams show what is allowed. What breaks a rule is in the table under each, and most of it has an
-effect all the same, because brokers and clients take much that the standard forbids. A packet that
-is in neither changes nothing.
+The diagrams show allowed transitions. The table under each has the transitions that break a rule.
+Most of these take effect too, because brokers and clients accept much that the standard forbids. A
+packet that is in neither changes nothing.
 """
 _SECTIONS = (
     (
-        "The side that publishes",
-        "`publish_1` is a PUBLISH at QoS 1, `dup_1` one with DUP; an error is a reason code of 128"
-        " or more. `resumed` and `discarded` are a new connection on which the session goes on, or"
-        " does not.",
+        "The sender of a message",
+        "`publish_1` is a PUBLISH at QoS 1, `dup_1` is one with DUP, and `_error` is a reason code"
+        " of 128 or more. `resumed` is a new connection that continues the session, `discarded` is"
+        " one that does not.",
         SENDER,
     ),
-    ("The side that is published to", "", RECEIVER),
+    ("The receiver of a message", "", RECEIVER),
     (
         "A connection",
         "`client` and `server` are all other packets of that side. After a refusal or a"
-        " DISCONNECT, what was under way still comes.",
+        " DISCONNECT, packets that are in flight still arrive.",
         CONNECTION,
     ),
     (
         "A will",
-        "`back` is its client before the delay is over. A take-over drops the connection; what"
-        " follows depends on whether the session goes on.",
+        "`back` is a new connection of its client before the delay is over. A take-over drops the"
+        " old connection; the next event depends on whether the session is continued.",
         WILL,
     ),
 )
 _VERDICTS = """
 `deliveries` has a row for every message and subscriber whose subscription matches, and one more for
-each further copy. Nothing is held against a broker that a capture leaves open: what lies between a
-packet and its answer may have been either way round. A broker did not forward a message where a
-later packet on the subscriber's own connection shows that it was passed over (errata M31 and M32);
-so a verdict holds wherever a capture ends, but for those that wait: `in_flight`, `queued`,
-`unaccepted` and `undecided`.
+each further copy. Nothing that a capture leaves open counts against a broker: events
+between a packet and its answer may have happened in either order. The verdict
+`not_forwarded` needs a later packet on the subscriber's own connection that shows that the message
+was passed over (errata M31 and M32). So a verdict does not depend on where a capture ends, except
+those of messages that wait: `in_flight`, `queued`, `unaccepted` and `undecided`.
 """
 
 
 _SIDES = """
-A row names its client and its server. Which stream of a connection is the client's is decided by
-the first evidence of this list that the capture has. Evidence from other connections is that of the
-same source. Where there is none, as in a raw stream with nothing but PUBLISH, no row follows from
-the connection, and its messages are in `messages` with `producer` and `first_seen` null.
+A row names its client and its server. The first evidence of this list that the capture has decides
+which stream of a connection is the client's. Evidence from other connections counts only within the
+same source. If there is no evidence, as in a raw stream with nothing but PUBLISH, no rows are
+derived from the connection, and its messages are in `messages` with `producer` and `first_seen`
+null.
 """
 _OLDER = """
-Of a connection without its CONNECT, and of a session that is older than the capture, nothing is
+For a connection without its CONNECT, and for a session that is older than the capture, nothing is
 concluded from packets that are missing:
 
 - Without the CONNECT a client has no client id. `opened_ns`, `opened_frame`, `version`, `user` and
-  `keep_alive` of its session are null, and so are the counts of messages in flight; `ended_by` is,
-  where nothing of the client was captured. What such a client missed is `undecided`: its window and
-  its Maximum Packet Size are not known. So is a message that it had not acknowledged when it left,
-  because it may come again to a client id.
-- An answer, an acknowledgement or a topic alias breaks no rule of those whose request, message or
-  topic may have been before the capture or in bytes that were not captured. What is sent again
-  breaks none where a connection to its broker is older than the capture: it may be of a session
-  that was over before.
-- Where a connection to the broker is older than the capture, or a session that a client comes back
-  to, not all subscriptions are known: a message that none matches is `undecided` and not
-  `no_subscriber`, and so is what no member of a shared subscription got. Deliveries that no
-  subscription accounts for are of the messages with their topic and payload from the last one back,
-  so one that is left over is of before the capture (`origin` is `broker`).
+  `keep_alive` of its session are null, and so are the counts of messages in flight; `ended_by` is
+  null if nothing of the client was captured. A message that such a client did not get is
+  `undecided`, because its window and its Maximum Packet Size are not known. A message that it had
+  not acknowledged when it left is `undecided` too, because it may be sent again to a client id.
+- An answer, an acknowledgement or a topic alias breaks no rule if its request, message or topic may
+  have been before the capture or in bytes that were not captured. A resend breaks no rule if a
+  connection to its broker is older than the capture: it may belong to a session that was over
+  before.
+- If a connection to the broker is older than the capture, or a client comes back to an older
+  session, not all subscriptions are known. Then a message that no subscription matches is
+  `undecided` and not `no_subscriber`, and so is a message that no member of a shared subscription
+  got. Deliveries that no subscription explains are assigned to the messages with their topic and
+  payload, from the last one backwards; a delivery that is left over is of a message from before the
+  capture (`origin` is `broker`).
 - A message at QoS 1 that is first seen with DUP may have been delivered before: `undecided`.
-- `retained` is null in 5.0 where a subscription that was not captured may have Retain As
-  Published.
-- The version of packets without a CONNECT is 5.0 where they keep its rules (erratum M33).
+- `retained` is null in 5.0 if a subscription that was not captured may have Retain As Published.
+- The version of packets without a CONNECT is 5.0 if they keep its rules (erratum M33).
 """
 
 _LATER = """
 A message that the broker accepted and had not forwarded when the capture ended is `undecided`:
-nothing shows whether it came a moment later or never. No rule can decide it, and it is a larger
-share of a shorter capture. 20 recordings were cut at 20 random ends each. Of 113,586 rows 593 are
-`undecided`, 0.5 %. 556 of these messages were delivered behind the end, within 118 frames, one of
-them to another member of a shared subscription, and 37 are `undecided` in the whole recording too.
-Where an end is early, one such message may be a quarter of all rows.
+nothing shows whether it was forwarded a moment later or never. No rule can decide this. The shorter
+a capture, the larger is the share of such messages. 20 recordings were truncated at 20 random
+points each. Of 113,586 rows 593 are `undecided`, 0.5 %. Of these messages, 556 were delivered after
+the end, within 118 frames, one of them to another member of a shared subscription; 37 are
+`undecided` in the whole recording too. If a capture ends early, one such message may be a quarter
+of all rows.
 """
 
 
 def state_diagram(table: StateTable[Any, Any, Any]) -> Iterator[str]:
-    """Yield a table's allowed transitions as a Mermaid diagram, those of the same ends in one line.
+    """Yield a table's allowed transitions as a Mermaid diagram, one line for each pair of states.
 
-    Events that leave everything as it is are not in it. Where states are members of an enumeration,
-    all cells are: it has none of that kind.
+    Transitions that change nothing are left out, unless the states are members of an enumeration:
+    such tables have none.
     """
     yield from ("```mermaid", "stateDiagram-v2")
     named = isinstance(table.states[0], StrEnum)
@@ -146,22 +150,22 @@ def mqtt_page() -> Iterator[str]:
         yield from (f"## {title}", "", *([text, ""] if text else []))
         yield from state_diagram(table)
         yield from _broken(table)
-    yield from ("An acknowledgement that no cell has is one that nobody asked for:", "")
+    yield from ("An acknowledgement without a transition from the current state breaks a rule:", "")
     yield from markdown(("event", "rule"), ((f"`{key}`", value) for key, value in UNASKED.items()))
     yield from ("## Client and server", "", *_SIDES.strip().splitlines(), "")
     yield from markdown(("", "evidence"), enumerate(EVIDENCE, 1))
-    yield from ("## What began before the capture", "", *_OLDER.strip().splitlines(), "")
-    yield from ("## What comes after the capture", "", *_LATER.strip().splitlines(), "")
+    yield from ("## State from before the capture", "", *_OLDER.strip().splitlines(), "")
+    yield from ("## Messages at the end of a capture", "", *_LATER.strip().splitlines(), "")
     yield from ("## Facts", "")
-    yield from markdown(("fact", "what happened"), FACTS.items())
+    yield from markdown(("fact", "meaning"), FACTS.items())
     yield from ("## Verdicts", "", *_VERDICTS.strip().splitlines(), "")
-    yield from markdown(("verdict", "where the message went"), VERDICTS.items())
-    yield from ("## Rules", "", "Cited by version: a number is that of a statement.", "")
+    yield from markdown(("verdict", "outcome of the message"), VERDICTS.items())
+    yield from ("## Rules", "", "Each version has the number of its statement or section.", "")
     cited = (
         (rule.name, rule.text, *(rule.cited.get(version, "") for version in (2, 3, 4, 5)))
         for rule in RULES.values()
     )
-    yield from markdown(("rule", "what it asks for", "1999", "3.1", "3.1.1", "5.0"), cited)
+    yield from markdown(("rule", "requirement", "1999", "3.1", "3.1.1", "5.0"), cited)
     for columns, name in (
         (DELIVERIES, "deliveries"),
         (SESSIONS, "sessions"),
@@ -176,7 +180,7 @@ def mqtt_page() -> Iterator[str]:
 
 
 def _broken(table: StateTable[str, str, str]) -> Iterator[str]:
-    """Yield the transitions that break a rule, those with the same outcome in one line."""
+    """Yield the transitions that break a rule, one line for each outcome."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for (state, event), cell in table.items():
         if cell.rule is not None:

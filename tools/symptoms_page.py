@@ -13,31 +13,31 @@ __all__ = ["symptoms_page"]
 _HEAD = """
 # Symptoms
 
-`wireyard why` asks the tables for each of these, a query each, and shows what it finds, worst
-first: severities in the order of this page, then the most messages. Words in braces are of the
-finding. A finding has a proof, which is a packet with its frame, or a record of a store, and a
-command that shows more.
+`wireyard why` runs a query for each of these symptoms and shows its findings, worst first: by
+severity in the order of this page, then by number of messages. Words in braces are filled in for
+each finding. A finding has evidence, which is a packet with its frame, or a record of a store, and
+a command that shows more.
 
-Nothing is concluded from what a capture does not show. Of a bare stream, which has one direction
-and no times, there are no findings. [Recordings](../examples/symptoms/README.md) of real
-brokers show most symptoms, one each.
+Nothing is concluded from what a capture does not show. A bare stream, which has one direction and
+no times, gives no findings. [Recordings](../examples/symptoms/README.md) of real brokers show most
+symptoms, one each.
 
-- Under way, and not stuck, is what has waited for less than {long} s when the capture ends.
-- A slow consumer's median is at least {times} times that of the other consumers of a destination,
-  and {much} ms more, of {fewest} messages at least; or messages waited for a second and more in a
-  JMS queue while it was there.
+- Messages that have waited for less than {long} s when the capture ends are in flight, not stuck.
+- A consumer is slow if its median is at least {times} times that of the other consumers of its
+  destination, and at least {much} ms more, over at least {fewest} messages. It is also slow if
+  messages waited for a second or more in a JMS queue while it was connected.
 - A keep-alive is missed after one and a half times its length.
-- What two Open MQ brokers of a cluster hold is compared: what one forwarded, announced or asked
-  over their link, and what the other delivered, routed or answered. A broker is named by its
-  instance and its address. Consumers that are full, or hold messages, are not held against one.
+- The two brokers of an Open MQ link are compared: what one forwarded, announced or requested over
+  their link, and what the other delivered, routed or answered. A broker is named by its instance
+  and its address. Consumers that are full, or hold messages, do not count against a broker.
 """
 _MEANINGS = {
-    "lost": "Messages are gone",
-    "stuck": "Messages wait",
-    "refused": "Somebody was turned away",
-    "cut": "Somebody was disconnected",
-    "slow": "It takes long",
-    "odd": "Worth a look",
+    "lost": "Lost messages",
+    "stuck": "Messages that wait",
+    "refused": "Refused logins, messages and requests",
+    "cut": "Lost connections",
+    "slow": "Slow consumers",
+    "odd": "Other observations",
 }
 
 
@@ -51,10 +51,10 @@ def symptoms_page() -> Iterator[str]:
     )
     yield from said.strip().splitlines()
     for severity in SEVERITIES:
-        yield from ("", f"## {_MEANINGS[severity]}: {severity}", "")
+        yield from ("", f"## {_MEANINGS[severity]}: `{severity}`", "")
         rows = (
             (f"`{one.code}`", one.text, f"`{one.next}`")
             for one in SYMPTOMS
             if one.severity == severity
         )
-        yield from markdown(("symptom", "what is said", "what to look at next"), rows)
+        yield from markdown(("symptom", "finding", "next command"), rows)

@@ -275,10 +275,11 @@ def verdict_of(data: bytes, version: int) -> str | None:
 _HEAD = """
 # MQTT: broken packets
 
-What wireyard says of a packet that breaks a rule, by the version in force: the number of the rule
-where the standard has one, else a name of ours; `ok` where the version has no such rule, nothing
-where it has no such packet. A packet is malformed exactly when it has a verdict. Beside it, what
-mosquitto 2.0.11 did with the same offence: `taken` without an answer, the answer, or `closed`.
+The verdict of wireyard on a packet that breaks a rule, by the version in force: the number of the
+rule if the standard has one, otherwise a name of ours; `ok` if the version has no such rule; empty
+if it has no such packet. A packet is malformed exactly if it has a verdict. The last two columns
+have the reaction of mosquitto 2.0.11 to the same packet: `taken` without an answer, the answer, or
+`closed`.
 
 | packet | MQIpdp 2.3 | 3.1 | 3.1.1 | 5.0 | mosquitto, 3.1.1 | mosquitto, 5.0 |
 |---|---|---|---|---|---|---|
@@ -286,8 +287,8 @@ mosquitto 2.0.11 did with the same offence: `taken` without an answer, the answe
 _RULES_HEAD = """
 ## Rules
 
-Where each version states the rule; nothing where it does not. While the version is not known, only
-what 3.1 and 3.1.1 both say counts.
+The place of each rule in each version; empty if the version does not have it. While the version is
+not known, only rules of both 3.1 and 3.1.1 count.
 
 | rule | | MQIpdp 2.3 | 3.1 | 3.1.1 | 5.0 |
 |---|---|---|---|---|---|
