@@ -22,6 +22,7 @@ from tests.cli.results import notes_of
 from tests.spark import lakes
 from tests.spark.forked import ForkedCommand, forked
 from tests.spark.lakes import Silent, nothing_left
+from tests.spark.soak import check_case
 from wireyard.cli import main
 from wireyard.cli.follow import progress_text
 from wireyard.errors import SourceError
@@ -448,3 +449,8 @@ def test_what_cannot_be_followed(
     found = CliRunner().invoke(main, line, catch_exceptions=False, prog_name="wireyard")
     assert found.exit_code in (2, 3)
     assert len(found.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("number", [105, 109])
+def test_random_files_that_grow(number: int) -> None:
+    check_case(number)

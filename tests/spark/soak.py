@@ -1,0 +1,200 @@
+"""Search for a way to follow growing files after which a lake is not what one run makes of them.
+
+``python -m tests.spark.soak --minutes 10``. Each case follows some recorded files that grow in
+random pieces, at once or one behind the other, in several processes. A process ends in order, or is
+killed at a random moment; between two of them a plain run may come. After each process no row is
+twice in the lake; at the end all rows are those of one run. A case is made from one number, but
+for what the clock decides; ``--seed`` makes it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import multiprocessing
+import os
+import secrets
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from tests.spark import lakes
+from tests.spark.lakes import Silent, no_session
+from wireyard.lake import read_lake
+from wireyard.spark import following, growth, watching
+from wireyard.spark.following import Progress, follow_lake
+from wireyard.spark.job import FEW_BYTES
+from wireyard.spark.lake import Lake
+from wireyard.spark.replacing import OPEN_STATES
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+SOURCES = [
+    path
+    for path in sorted(EXAMPLES.rglob("*"))
+    if path.suffix in (".pcap", ".pcapng", ".jmq", ".mqtt", ".gpacket")
+]
+_KEYS: Final = {
+    "messages": ("message_key",),
+    "sessions": ("source", "stream", "offset"),
+    "ledger": ("source", "stream"),
+    "streams": ("source", "stream"),
+}
+"""Columns of tables that no two rows have in common."""
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["tests.spark.lakes", "wireyard.spark.growth"])
+_KILLED = 9
+_SETTLED_S = 0.1
+
+
+class Quiet:
+    """A listener that hears nothing."""
+
+    def note(self, text: str) -> None:
+        pass
+
+    def progress(self, progress: Progress) -> None:
+        pass
+
+
+class Case:
+    """Files that grow in a folder, and the lake that follows it."""
+
+    def __init__(self, number: int, folder: Path) -> None:
+        self.rng = Random(number)
+        self.folder, self.lake = folder / "in", folder / "lake"
+        self.folder.mkdir()
+        chosen = self.rng.sample(SOURCES, self.rng.randint(1, 4))
+        self.sources = {f"{place}{path.suffix}": path for place, path in enumerate(chosen)}
+        self.partition_by = "day" if self.rng.random() < 0.2 else None
+        self.beside = self.rng.random() < 0.4
+        """Whether facts of all packets are made beside the parts, however few they are."""
+        self.most_bytes = self.rng.choice((1 << 12, 1 << 16, FEW_BYTES))
+
+    @property
+    def growing(self) -> list[str]:
+        """The files that are not all there."""
+        return [name for name, path in self.sources.items() if self.left(name)]
+
+    def left(self, name: str) -> int:
+        """Return how many bytes of a file were not written."""
+        there = self.folder / name
+        size = there.stat().st_size if there.exists() else 0
+        return self.sources[name].stat().st_size - size
+
+    def write(self, rng: Random) -> None:
+        """Write a piece of some file."""
+        if not (names := self.growing):
+            return
+        name = rng.choice(names)
+        left = self.left(name)
+        size = left if rng.random() < 0.1 else rng.randint(1, max(1, min(left, 60_000)))
+        at = self.sources[name].stat().st_size - left
+        with (self.folder / name).open("ab") as file:
+            file.write(self.sources[name].read_bytes()[at : at + size])
+
+    def follow(self, seed: int, *, to_the_end: bool) -> int:
+        """Follow the folder in a process of its own; return its exit status."""
+        process = _FORKS.Process(target=self._follow, args=(Random(seed), to_the_end))
+        process.start()
+        process.join()
+        assert process.exitcode is not None
+        return process.exitcode
+
+    def _follow(self, rng: Random, to_the_end: bool) -> None:
+        watching.SETTLED_S = _SETTLED_S  # type: ignore[misc]
+        following._COMMIT_S = 0.0  # type: ignore[misc]
+        following._POLL_S = 0.001  # type: ignore[misc]
+        if self.beside:
+            growth.need_spark = lambda rows: True  # type: ignore[attr-defined]
+        looks, kills = rng.randint(5, 60), not to_the_end and rng.random() < 0.6
+        commit = Lake.commit
+
+        def may_kill(lake: Lake, change: object) -> object:
+            """Commit, and be killed before or after it now and then."""
+            if kills and rng.random() < 0.05:
+                os._exit(_KILLED)
+            done = commit(lake, change)  # type: ignore[arg-type]
+            if kills and rng.random() < 0.05:
+                os._exit(_KILLED)
+            return done
+
+        Lake.commit = may_kill  # type: ignore[method-assign,assignment]
+
+        def stop() -> bool:
+            """Write, and end or be killed after some looks."""
+            nonlocal looks
+            if rng.random() < 0.6:
+                self.write(rng)
+            elif rng.random() < 0.1:
+                time.sleep(2 * _SETTLED_S)  # it stands still
+            looks -= 1
+            if looks <= 0 and kills:
+                os._exit(_KILLED)
+            return looks <= 0
+
+        with Lake.open(str(self.lake), partition_by=self.partition_by) as lake:
+            given = lake, [str(self.folder)], no_session, Silent(), Quiet(), stop
+            follow_lake(*given, most_bytes=self.most_bytes)
+
+    def check(self) -> None:
+        """Assert that no row is twice in the lake."""
+        if not any(self.lake.glob("_wireyard/commits/*.json")):
+            return  # it was killed before the first commit
+        held = read_lake(str(self.lake))
+        for table in held.files:
+            if table == OPEN_STATES or not held.files[table]:
+                continue
+            keys = _KEYS.get(table, ("source", "stream", "offset"))
+            if table in _KEYS or table.startswith("packets_"):
+                rows = held.read(table, columns=list(keys)).to_pylist()
+                most = Counter(tuple(row.values()) for row in rows).most_common(1)
+                assert not most or most[0][1] == 1, (table, most)
+
+
+def check_case(number: int) -> None:
+    """Make one case and assert what is to hold."""
+    with TemporaryDirectory(prefix="soak-") as name:
+        case = Case(number, Path(name))
+        case.write(case.rng)
+        for _ in range(case.rng.randint(1, 6)):
+            status = case.follow(case.rng.getrandbits(32), to_the_end=False)
+            assert status in (0, _KILLED), status
+            case.check()
+            if case.rng.random() < 0.2:
+                lakes.run(case.lake, None, case.folder, few_bytes=FEW_BYTES)
+                case.check()
+        while case.growing:
+            case.write(case.rng)
+        assert case.follow(case.rng.getrandbits(32), to_the_end=True) == 0
+        case.check()
+        lakes.assert_as_one_run(case.folder, case.lake)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run cases until the time or the number given is over; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.spark.soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, help="how long to search")
+    parser.add_argument("--cases", type=int, help="how many cases to try")
+    parser.add_argument("--seed", type=int, help="number of the first case")
+    given = parser.parse_args(arguments)
+    seed = secrets.randbelow(1 << 48) if given.seed is None else given.seed
+    until_s = time.monotonic() + 60 * given.minutes if given.minutes is not None else float("inf")
+    print(f"seed {seed}", flush=True)
+    for number in itertools.count(seed):
+        if number - seed == given.cases or time.monotonic() >= until_s:
+            break
+        try:
+            check_case(number)
+        except BaseException:
+            print(f"case {number} fails; again: --seed {number} --cases 1", flush=True)
+            raise
+        print(f"{number - seed + 1} cases", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
