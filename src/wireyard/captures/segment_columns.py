@@ -1,4 +1,4 @@
-"""The columns of the table `tcp_segments`; no logic, and nothing loaded to name it."""
+"""The columns of the table `tcp_segments`; no logic, and no imports at run time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SEGMENTS: Final = (
     Column("cut_bytes", "int64", "of the payload that were not captured", unit="bytes"),
     Column("payload", "binary", "what was captured of it"),
 )
-"""In order."""
+"""The columns of the table, in order."""
 
 
 def segment_schema(columns: Sequence[str] | None = None) -> pa.Schema:
