@@ -1,4 +1,4 @@
-"""UDP: the datagrams from one endpoint to another are a stream, each datagram a run of it."""
+"""UDP streams: the datagrams from one endpoint to another, one run each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["gather"]
 
 
 def gather(datagrams: Units, conversation_count: int) -> Connections:
-    """Put the datagrams of each flow, which are in the order of capture, behind each other."""
+    """Make a stream of the datagrams of each flow, which are in the order of capture."""
     flow_count = 2 * conversation_count if len(datagrams) else 0
     bounds = np.zeros(flow_count + 2, np.int64)
     order, there = room(len(datagrams)), room(len(datagrams), np.uint8)
@@ -36,7 +36,7 @@ def gather(datagrams: Units, conversation_count: int) -> Connections:
             run_bounds,
             sizes,
         )
-    # The first datagram of each flow; behind all others where a flow has none.
+    # The first datagram of each flow; a number above all others for flows without one.
     filled = bounds[:-2] < bounds[1:-1]
     firsts = np.full(flow_count, len(datagrams))
     firsts[filled] = order[bounds[:-2][filled]]
@@ -55,7 +55,7 @@ def gather(datagrams: Units, conversation_count: int) -> Connections:
         reset=never,
         finished=never,
         closing_records=np.full(len(sides), NONE, np.int64),
-        # Flows of other conversations have no runs, so nothing is between those of these.
+        # The flows that are left out have no runs, so the runs of these are contiguous.
         run_bounds=np.append(run_bounds[sides], found),
         runs=Runs(*runs[:, :found]),
     )
