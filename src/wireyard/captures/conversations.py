@@ -204,7 +204,7 @@ class Conversations:
 
 
 def _plain_packets(plain: Plain, table: StreamTable) -> Ints:
-    """Return the number of packets of each plain stream of a table; 0 for the others."""
+    """Return how many packets each plain stream of a table has; of others nothing is counted."""
     packets, tray = np.zeros(len(table), np.int64), Tray()
     size = int(table.sizes[plain.there].sum())
     fast = load_fast_path(plain.format, size)

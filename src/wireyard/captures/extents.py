@@ -66,10 +66,10 @@ def plan_extents(path: str, piece_bytes: int) -> list[Extent] | None:
     bounds = cut_evenly(len(data), piece_bytes)
 
     def enter(start: int, stop: int) -> Extent | None:
-        found = enter_extent(map_extent(path, start, stop), start, stop, context)
-        if found is None:
+        first = enter_extent(map_extent(path, start, stop), start, stop, context)
+        if first is None:
             return None
-        return walk_extent(path, found, stop, context if found else None)
+        return walk_extent(path, first, stop, context if first else None)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         walked = list(pool.map(enter, bounds[:-1], bounds[1:]))

@@ -179,9 +179,9 @@ class FlowTable:
             out, ends = self._room(len(conversations))
             write_names(self._keys, conversations, ways, ordinals, out, ends)
             return _texts(out, ends)
-        given = zip(conversations.tolist(), ways.tolist(), ordinals.tolist(), strict=True)
+        streams = zip(conversations.tolist(), ways.tolist(), ordinals.tolist(), strict=True)
         names = []
-        for conversation, way, ordinal in given:
+        for conversation, way, ordinal in streams:
             both = self.endpoints(conversation)
             names.append(stream_name(both[way], both[1 - way], ordinal))
         return repeat_texts(names, [1] * len(names))
@@ -192,8 +192,8 @@ class FlowTable:
             out, ends = self._room(len(conversations))
             write_addresses(self._keys, conversations, ways, out, ends)
             return _texts(out, ends)
-        given = zip(conversations.tolist(), ways.tolist(), strict=True)
-        addresses = [self.endpoints(one)[way].address for one, way in given]
+        streams = zip(conversations.tolist(), ways.tolist(), strict=True)
+        addresses = [self.endpoints(conversation)[way].address for conversation, way in streams]
         return repeat_texts(addresses, [1] * len(addresses))
 
     def ports(self, conversations: Ints, ways: Ints) -> Ints:

@@ -134,18 +134,18 @@ class Fragments:
         return [
             {
                 "key": list(key),
-                "begun_ns": one.begun_ns,
-                "covered": hex(one.covered),
-                "units": one.units,
-                "size": one.size,
-                "header": one.header.hex(),
+                "begun_ns": datagram.begun_ns,
+                "covered": hex(datagram.covered),
+                "units": datagram.units,
+                "size": datagram.size,
+                "header": datagram.header.hex(),
                 "pieces": [
                     [offset, places.view(start, length).copy()]
-                    for offset, start, length in one.pieces
+                    for offset, start, length in datagram.pieces
                 ],
-                "records": one.records,
+                "records": datagram.records,
             }
-            for key, one in self._waiting.items()
+            for key, datagram in self._waiting.items()
         ]
 
     def restore(self, state: Iterable[Mapping[str, Any]], places: Places) -> None:
@@ -157,16 +157,18 @@ class Fragments:
             `state` is not such a state.
         """
         for each in state:
-            one = _Datagram(each["begun_ns"], int(each["covered"], 16), each["units"], each["size"])
-            one.header, one.records = bytes.fromhex(each["header"]), list(each["records"])
+            datagram = _Datagram(
+                each["begun_ns"], int(each["covered"], 16), each["units"], each["size"]
+            )
+            datagram.header, datagram.records = bytes.fromhex(each["header"]), list(each["records"])
             for offset, data in each["pieces"]:
                 octets = data.view(np.uint8)
-                one.pieces.append((offset, places.append(octets), len(octets)))
-            if not (0 <= one.size <= _MOST_BYTES) or any(
-                offset + length > _MOST_BYTES for offset, _, length in one.pieces
+                datagram.pieces.append((offset, places.append(octets), len(octets)))
+            if not (0 <= datagram.size <= _MOST_BYTES) or any(
+                offset + length > _MOST_BYTES for offset, _, length in datagram.pieces
             ):
                 raise ValueError("no state of fragments")
-            self._waiting[tuple(each["key"])] = one
+            self._waiting[tuple(each["key"])] = datagram
 
     def move(self, places: Places, to: Places) -> set[int]:
         """Move the bytes of incomplete datagrams to another `Places`; return their packets.
@@ -175,20 +177,20 @@ class Fragments:
         """
         if not self._waiting:
             return set()
-        newest_ns = max(one.begun_ns for one in self._waiting.values())
+        newest_ns = max(datagram.begun_ns for datagram in self._waiting.values())
         left = _MAX_HELD_BYTES
         kept = {}
-        for key, one in sorted(self._waiting.items(), key=lambda each: -each[1].begun_ns):
-            left -= sum(length for _, _, length in one.pieces)
-            if left < 0 or newest_ns - one.begun_ns > _LIFETIME_NS:
+        for key, datagram in sorted(self._waiting.items(), key=lambda each: -each[1].begun_ns):
+            left -= sum(length for _, _, length in datagram.pieces)
+            if left < 0 or newest_ns - datagram.begun_ns > _LIFETIME_NS:
                 break
-            one.pieces = [
+            datagram.pieces = [
                 (offset, to.append(places.view(start, length).copy()), length)
-                for offset, start, length in one.pieces
+                for offset, start, length in datagram.pieces
             ]
-            kept[key] = one
+            kept[key] = datagram
         self._waiting = kept
-        return {record for one in kept.values() for record in one.records}
+        return {record for datagram in kept.values() for record in datagram.records}
 
 
 def _header(column: list[int]) -> bytes:

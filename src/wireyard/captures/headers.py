@@ -133,8 +133,8 @@ def _read(
     counted: Counter[int] = Counter()
     if counts[0] < len(numbers):
         others = endings[endings >> CODE_BITS > Fate.UDP]
-        found, packet_counts = np.unique(others, return_counts=True)
-        counted.update(dict(zip(found.tolist(), packet_counts.tolist(), strict=True)))
+        unique, packet_counts = np.unique(others, return_counts=True)
+        counted.update(dict(zip(unique.tolist(), packet_counts.tolist(), strict=True)))
     return units, fragments, endings, Tally(tally[0], tally[1], int(counts[2]), counted)
 
 

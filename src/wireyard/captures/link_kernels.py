@@ -191,9 +191,9 @@ def after_llc(data: Bytes, at: int, stop: int) -> tuple[int, int]:
 
 
 @piece
-def cooked(protocol: int, there: bool) -> int:
+def cooked(protocol: int, is_whole: bool) -> int:
     """Return the kind for the protocol field of a Linux cooked header; 4 is 802.2."""
-    if not there:
+    if not is_whole:
         return _CUT
     return Header.LLC if protocol == 4 else typed(protocol)
 

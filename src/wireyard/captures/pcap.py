@@ -98,7 +98,7 @@ def read_records(
 def find_record(data: Bytes, start: int, stop: int, context: Context) -> int | None:
     """Return where the first record in ``[start, stop)`` begins, a guess; None if there is none."""
     [interface] = context.interfaces
-    found = record_kernels.find_record(
+    offset = record_kernels.find_record(
         data,
         start,
         stop,
@@ -108,7 +108,7 @@ def find_record(data: Bytes, start: int, stop: int, context: Context) -> int | N
         interface.units,
         _most_bytes(interface),
     )
-    return None if found < 0 else found
+    return None if offset < 0 else offset
 
 
 def read_header(data: Bytes) -> Context:

@@ -65,8 +65,8 @@ def read_records(
 
 def find_record(data: Bytes, start: int, stop: int, context: Context) -> int | None:
     """Return where the first block in ``[start, stop)`` begins, a guess; None if there is none."""
-    found = find_block(data, start, stop, len(data), context.little)
-    return None if found < 0 else found
+    offset = find_block(data, start, stop, len(data), context.little)
+    return None if offset < 0 else offset
 
 
 class _Reader:

@@ -173,13 +173,13 @@ def walk_blocks(
                 high -= (high & 0x8000_0000) << 1  # as a signed number, so that 64 bits hold it
                 ticks = high << 32 | read_u32(data, at + 16, swap)
                 captured = read_u32(data, at + 20, swap)
-            known = interface < interface_count
+            is_known = interface < interface_count
             fits = fits and captured <= min(size - head - 4, MAX_RECORD_BYTES)
             records[Record.START, row] = at + head
             records[Record.CAPTURED, row] = captured if fits else 0
             records[Record.ORIGINAL, row] = original
             records[Record.TICKS, row] = ticks
-            interface = first_interface + interface if known else Link.NO_INTERFACE
+            interface = first_interface + interface if is_known else Link.NO_INTERFACE
             records[Record.INTERFACE, row] = interface if fits else Link.BAD_RECORD
             records[Record.BLOCK, row] = kind
             row += 1

@@ -90,11 +90,13 @@ def _taken(verdicts: npt.NDArray[np.uint8], captured: Shorts) -> tuple[Flags, In
     taken = room(len(verdicts), np.bool_)
     counts = np.zeros(len(Verdict), np.int64)
     for part in parts(len(verdicts)):
-        some, sizes = verdicts[part], captured[part]
-        kept = some == Verdict.TAKEN
+        verdicts_of_part, sizes = verdicts[part], captured[part]
+        kept = verdicts_of_part == Verdict.TAKEN
         np.logical_and(kept, sizes, out=taken[part])
         others = np.flatnonzero(~kept)  # mostly few
-        counts += np.bincount(some[others], sizes[others], len(Verdict)).astype(np.int64)
+        counts += np.bincount(verdicts_of_part[others], sizes[others], len(Verdict)).astype(
+            np.int64
+        )
     counts[Verdict.TAKEN] = captured.sum(dtype=np.int64) - counts.sum()
     return taken, counts
 

@@ -40,7 +40,8 @@ NOWHERE: Final = -(1 << 62)
 WINDOW: Final = 1 << 30
 """Largest window of TCP (RFC 7323, 2.3): a segment further away is of another connection."""
 AFTERMATH: Final = 1 << 24
-"""The same limit for a connection that has ended, and where an acknowledgment is all evidence."""
+"""The same limit for a connection that has ended, and for a segment that only its acknowledgment
+number relates to a connection."""
 LATE: Final = 1 << 20
 """Bytes of data that may be captured before their SYN, and the most that a SYN itself carries."""
 SILENCE_NS: Final = 124 * 60 * 1_000_000_000
@@ -228,7 +229,7 @@ def begin_side(sides: Grid, side: int, first: int) -> None:
 def take_syn(
     sides: Grid, connections: Grid, side: int, sequence: int, acknowledgment: int, flags: int
 ) -> None:
-    """Set by a SYN where its stream begins, and by a SYN with ACK also where the other begins."""
+    """Handle a SYN: set where its stream begins and, with an ACK, where the other stream begins."""
     first, other = (sequence + 1) & _SPACE, side ^ 1
     opener = other if flags & Flag.ACK else side
     sides[opener, Side.STATE] = sides[opener, Side.STATE] | State.OPENED

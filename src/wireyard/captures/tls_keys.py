@@ -28,7 +28,7 @@ Bytes = npt.NDArray[np.uint8]
 
 NOT_INSTALLED: Final = "the package cryptography is not installed: pip install 'wireyard[tls]'"
 MAX_KEY_LOG_BYTES: Final = 1 << 28
-"""About a million connections of TLS 1.3, which have five lines each."""
+"""Largest key log: about a million connections of TLS 1.3, with five lines each."""
 _PIECE_BYTES: Final = 1 << 20
 
 _LINE: Final = re.compile(rb"^([A-Z_0-9]+) ([0-9A-Fa-f]{64}) ((?:[0-9A-Fa-f]{2}){1,128})\s*$", re.M)

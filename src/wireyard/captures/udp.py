@@ -18,14 +18,14 @@ def gather(datagrams: Units, conversation_count: int) -> Connections:
     """Make a stream of the datagrams of each flow, which are in the order of capture."""
     flow_count = 2 * conversation_count if len(datagrams) else 0
     bounds = np.zeros(flow_count + 2, np.int64)
-    order, there = room(len(datagrams)), room(len(datagrams), np.uint8)
+    order, wanted = room(len(datagrams)), room(len(datagrams), np.uint8)
     runs = room((len(Run), len(datagrams)))
     run_bounds, sizes = np.zeros(flow_count + 1, np.int64), np.zeros(flow_count, np.int64)
-    found = 0
+    run_count = 0
     if len(datagrams):  # else no kernel is loaded
-        there.fill(1)
-        group_rows(datagrams.flows, there, bounds, order)
-        found = gather_datagrams(
+        wanted.fill(1)
+        group_rows(datagrams.flows, wanted, bounds, order)
+        run_count = gather_datagrams(
             order,
             bounds[:-1],
             datagrams.lengths,
@@ -56,6 +56,6 @@ def gather(datagrams: Units, conversation_count: int) -> Connections:
         finished=never,
         closing_records=np.full(len(sides), NONE, np.int64),
         # The flows that are left out have no runs, so the runs of these are contiguous.
-        run_bounds=np.append(run_bounds[sides], found),
-        runs=Runs(*runs[:, :found]),
+        run_bounds=np.append(run_bounds[sides], run_count),
+        runs=Runs(*runs[:, :run_count]),
     )

@@ -133,8 +133,8 @@ class UnitReader:
                 grid, flows, times_ns = grid[:, rows], flows[rows], times_ns[rows]
         part = slice(self._count, self._count + len(flows))
         self._make_room(part.stop)
-        known = {name: grid[unit] for name, unit in _FIELDS.items()}
-        for name, values in {**known, "flows": flows, "times_ns": times_ns}.items():
+        copied = {name: grid[unit] for name, unit in _FIELDS.items()}
+        for name, values in {**copied, "flows": flows, "times_ns": times_ns}.items():
             self._columns[name][part] = values
         self._count = part.stop
 
