@@ -118,7 +118,7 @@ class LiveCapture:
         self.dropped_bytes = 0
         """Bytes that were dropped because of `MAX_HELD_BYTES`, and are gaps now."""
         self.late_bytes = 0
-        """Bytes that precede the first byte of their stream, and arrived after that was read."""
+        """Bytes before the first byte of their stream that arrived after that was read."""
         self.connections = LiveConnections()
         self._packets = PacketReader()
         settings = named, rules, KeyLog() if keys is None else keys, max_packet_bytes
@@ -459,7 +459,9 @@ class LiveCapture:
             if connection.stage != Stage.READ:
                 if connection.framers:
                     name = connection.sides[0].name
-                    self._reader.add_problem(f"{name}: not read on, for too much was held")
+                    self._reader.add_problem(
+                        f"{name}: not read further, because too many bytes were held"
+                    )
                 self._ignore(connection)
                 continue
             for stream in connection.sides:

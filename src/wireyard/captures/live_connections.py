@@ -54,7 +54,7 @@ class Stage(IntEnum):
     READ = 1
     """Its bytes are packets of a format."""
     CARRIED = 2
-    """TLS or WebSocket carries it; both are opened from the beginning again as it grows."""
+    """It is inside TLS or WebSocket, which is opened from the beginning again as it grows."""
     IGNORED = 3
     """Its bytes cannot be read, or its format was not asked for."""
 

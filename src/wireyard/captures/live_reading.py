@@ -8,7 +8,7 @@ for `SETTLE_NS`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from wireyard.captures.assignment import (
@@ -39,7 +39,8 @@ SETTLE_NS: Final = 200_000_000
 MAX_HEAD_BYTES: Final = 1 << 16
 """Bytes of a direction that are held while its format is unknown: all that detection looks at."""
 MAX_CARRIED_BYTES: Final = 4 << 20
-"""Bytes of a TLS or WebSocket connection that are held: each is opened from its beginning again."""
+"""Bytes of a TLS or WebSocket connection that are held, as it is opened from its beginning again
+whenever it grows."""
 _MOST_PROBLEMS: Final = 256
 _HEAD_BYTES: Final = 72
 """First bytes that show a format for certain: the longest header, that of JMQ packets."""
@@ -143,19 +144,10 @@ class LiveReader:
         Parameters
         ----------
         ready
-            Number of held runs that can be read, by the name of the stream.
+            Number of held runs that can be read, by the name of the stream; changed if a proxy
+            header is removed.
         """
-        places = self._packets.places
-        seen = [
-            stream.as_stream(places)
-            for stream in connection.ordered
-            if ready.get(stream.name, -1) >= 0
-        ]
-        seen = [
-            stream if not final else self._connections.with_final_size(connection, stream)
-            for stream in seen
-        ]
-        seen = [stream for stream in seen if stream.size]
+        seen = self._streams(connection, dict.fromkeys(ready), final=final)
         if not seen:
             return
         captured = next(captured_connections(seen, Carriers(self.keys)))
@@ -174,23 +166,46 @@ class LiveReader:
             if held > MAX_HEAD_BYTES:
                 connection.stage = Stage.IGNORED
         elif final or self._is_certain(connection, captured, seen, now_ns):
-            connection.format = format
-            connection.stage = Stage.READ if self._is_wanted(format) else Stage.IGNORED
-            for each in assigned:
-                stream = connection.side(each.stream.name)
-                if each.captured.proxy is not None and connection.stage == Stage.READ:
-                    self.proxies[each.captured.proxy] += 1
-                    stream.skip(each.captured.proxy[1])
-                    ready[stream.name] = (
-                        len(stream.held.positions)
-                        if final
-                        else min(ready[stream.name], len(stream.held.positions))
-                    )
-                stream.framer = self._framer(format, each.context)
+            self._set_format(connection, format, ready)
             connection.heads = {
                 each.stream.name: head[:_ANSWERED_BYTES]
                 for each, head in zip(assigned, captured.heads, strict=False)
             }
+
+    def _set_format(
+        self, connection: OpenConnection, format: Format, ready: dict[str, int]
+    ) -> None:
+        """Begin to read a connection of this format: remove proxy headers, create framers."""
+        connection.format = format
+        connection.stage = Stage.READ if self._is_wanted(format) else Stage.IGNORED
+        for each in connection.assigned:
+            stream = connection.side(each.stream.name)
+            if each.captured.proxy is not None and connection.stage == Stage.READ:
+                self.proxies[each.captured.proxy] += 1
+                stream.skip(each.captured.proxy[1])
+                ready[stream.name] = min(ready[stream.name], len(stream.held.positions))
+            stream.framer = self._framer(format, each.context)
+
+    def _streams(
+        self, connection: OpenConnection, counts: Mapping[str, int | None], *, final: bool
+    ) -> list[Stream]:
+        """Return the streams of a connection that have bytes.
+
+        Parameters
+        ----------
+        counts
+            Number of held runs to include, by the name of the stream; all if None. Streams without
+            a number are left out.
+        """
+        places = self._packets.places
+        streams = [
+            stream.as_stream(places, counts[stream.name])
+            for stream in connection.ordered
+            if stream.name in counts
+        ]
+        if final:
+            streams = [self._connections.with_final_size(connection, each) for each in streams]
+        return [stream for stream in streams if stream.size]
 
     def _is_certain(
         self,
@@ -258,15 +273,7 @@ class LiveReader:
 
         All bytes of such a connection are held, and opened from the beginning each time.
         """
-        places = self._packets.places
-        seen = [
-            stream.as_stream(places, ready[stream.name])
-            for stream in connection.ordered
-            if stream.name in ready
-        ]
-        if final:
-            seen = [self._connections.with_final_size(connection, stream) for stream in seen]
-        seen = [stream for stream in seen if stream.size]
+        seen = self._streams(connection, ready, final=final)
         size = sum(int(stream.runs.lengths.sum()) for stream in seen)
         if not seen or (size == connection.opened_bytes and not final):
             return []
