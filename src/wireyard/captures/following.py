@@ -77,12 +77,12 @@ def follow(
     rules, keys = [parse_decode_as(text) for text in decode_as], read_key_logs(keylog)
     name = os.fspath(source)
 
-    def live() -> LiveCapture:
+    def new_capture() -> LiveCapture:
         from wireyard.captures.live import LiveCapture
 
         return LiveCapture(name, named, rules, keys, max_packet_bytes)
 
-    return Following(name, _arrivals(name, stop), named, live, keys.add, max_packet_bytes)
+    return Following(name, _arrivals(name, stop), named, new_capture, keys.add, max_packet_bytes)
 
 
 def _arrivals(path: str, stop: Callable[[], bool]) -> Iterator[Arrival]:
@@ -104,8 +104,8 @@ class Following:
     name: str
     _arriving: Iterator[Arrival] = field(repr=False)
     _named: Format | None
-    _live: Callable[[], LiveCapture] = field(repr=False)
-    _take_secrets: Callable[[bytes], object] = field(repr=False)
+    _new_capture: Callable[[], LiveCapture] = field(repr=False)
+    _add_secrets: Callable[[bytes], object] = field(repr=False)
     _max_packet_bytes: int | None
     captured: bool = False
     """Whether it is a capture; valid from the first turn with a stream on."""
@@ -184,26 +184,26 @@ class Following:
     def _capture_turns(self, first: Arrival) -> Iterator[list[Grown]]:
         from wireyard.captures.growing import GrowingFile
 
-        self._capture = capture = self._live()
-        file = GrowingFile(self._take_secrets)
+        self._capture = capture = self._new_capture()
+        file = GrowingFile(self._add_secrets)
         yield from self._receive(file, first)
         for arrival in self._arriving:
             if arrival.begins:
                 yield from self._end_file(file)
-                file = GrowingFile(self._take_secrets)
+                file = GrowingFile(self._add_secrets)
             if arrival.data:
                 yield from self._receive(file, arrival)
             else:
                 yield from self._receive(file, arrival, idle=True)
                 yield capture.wait(arrival.idle_ns)
                 yield []
-            if file.damage is not None and self._arriving_is_pipe:
+            if file.damage is not None and self._is_pipe:
                 break
         yield from self._end_file(file)
         yield from capture.end()
 
     @property
-    def _arriving_is_pipe(self) -> bool:
+    def _is_pipe(self) -> bool:
         return self.name == "-" or Path(self.name).is_fifo()
 
     def _receive(
@@ -227,9 +227,9 @@ def _losses(capture: LiveCapture) -> Iterator[str]:
         counts = capture.unnamed
         yield f"{counts['streams']} more streams of unknown format, {counts['bytes']} bytes"
     if capture.dropped_bytes:
-        yield f"{capture.dropped_bytes} bytes are in gaps, for too many were held"
+        yield f"{capture.dropped_bytes} bytes are in gaps, because too many were held"
     if capture.late_bytes:
-        yield f"{capture.late_bytes} bytes came after the beginning of their stream was read"
+        yield f"{capture.late_bytes} bytes arrived after later bytes of their stream had been read"
 
 
 class BareStream:

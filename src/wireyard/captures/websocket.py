@@ -125,7 +125,7 @@ def _is_websocket(request: _Head | None, response: _Head | None) -> bool:
 
 
 def _http(request: _Head | None, response: _Head | None, is_version_2: bool) -> Carrier:
-    """Return what a connection of HTTP is that is no WebSocket."""
+    """Return the carrier of an HTTP connection that is no WebSocket."""
     line = request.line if request else []
     version = response.line[0][5:] if response else line[2][5:] if len(line) > 2 else None
     tunnel = request is not None and _TUNNEL.fullmatch(line[1]) is not None
@@ -233,7 +233,7 @@ class _Walk:
         opcode = frame.opcode
         if opcode in _CONTROLS:
             if len(frame.payload) > _MAX_CONTROL_BYTES or not frame.final or frame.reserved:
-                raise Unreadable(f"is a control frame that breaks a rule (opcode {opcode})")
+                raise Unreadable(f"is an invalid control frame (opcode {opcode})")
             return
         if (opcode == _CONTINUATION) != (self._opcode is not None):
             raise Unreadable(f"is out of order (opcode {opcode})")
@@ -246,7 +246,7 @@ class _Walk:
         if frame.reserved and (
             frame.reserved != 4 or opcode == _CONTINUATION or self._resets is None
         ):
-            raise Unreadable("has reserved bits that nobody agreed on")
+            raise Unreadable("has reserved bits that were not negotiated")
         data = frame.payload
         if self._deflated:
             data = self._inflater.inflate(data, ends=frame.final)
