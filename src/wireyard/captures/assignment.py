@@ -59,8 +59,7 @@ _DECODE_AS: Final = re.compile(r"(tcp|udp)\.port *== *(\d{1,5}) *, *(\S+)")
 _MOST_PORT: Final = 0xFFFF
 _PREFIX_BYTES: Final = 1 << 18
 _PREFIX_PACKETS: Final = 32
-"""First bytes and packets of each direction that are read to find a context, if nothing else shows
-it."""
+"""Of each direction of a connection, what is read to find the context that nothing else shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +269,7 @@ class CapturedConnection:
         return first.src, first.dst
 
     def _rule(self, rules: Sequence[DecodeAs]) -> DecodeAs | None:
-        """Return the first rule that applies to the connection."""
+        """Return the first rule that is for the connection."""
         ports, protocol = {end.port for end in self._ends}, self._directions[0].protocol
         return next((one for one in rules if one.transport == protocol and one.port in ports), None)
 

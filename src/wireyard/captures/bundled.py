@@ -366,13 +366,13 @@ class BundledStreams(StreamBundle):
 
     @property
     def _run_counts(self) -> Ints:
-        """Number of runs of each stream."""
+        """How many runs each stream has."""
         bounds: Ints = self._found.run_bounds
         return bounds[self._sides + 1] - bounds[self._sides]
 
     @cached_property
     def _runs(self) -> Ints:
-        """Indexes of the runs of all streams, in the order of the streams."""
+        """The runs of the streams, one stream behind the other."""
         first, counts = self._found.run_bounds[self._sides], self._run_counts
         before = np.cumsum(counts) - counts
         runs: Ints = np.repeat(first - before, counts) + np.arange(int(counts.sum()))

@@ -200,7 +200,7 @@ def cooked(protocol: int, is_whole: bool) -> int:
 
 @piece
 def after_label(data: Bytes, kind: int, at: int, stop: int) -> tuple[int, int]:
-    """Read one MPLS label; the protocol below the last is guessed by its first bits (RFC 4928)."""
+    """Read one MPLS label; what is below the last one, no field says (RFC 4928)."""
     if at + 5 > stop:
         return _CUT, at
     if load_u32(data, at) & 0x100 == 0:

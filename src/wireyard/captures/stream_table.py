@@ -53,8 +53,8 @@ STREAMS: Final = pa.schema(
     ]
 )
 """The table ``streams``. `opened`: whether the capture shows that its sender opened the connection;
-`begun`: whether the capture shows where it begins; `ended`: ``fin``, ``rst``, or null if no end was
-captured."""
+`begun`: whether the capture shows the first byte; `ended`: ``fin``,
+``rst``, or null where it shows no end."""
 CAPTURED_FACTS: Final = (
     "transport",
     "src_addr",
