@@ -1,4 +1,4 @@
-"""What became of each byte of streams, and of the files of a store."""
+"""Byte accounts of streams, and of the files of a store."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ class StreamAccount:
 
     stream: str
     format: str | None
-    """Of what is not decoded the name of what carries it (``tls``), None if that is unknown."""
+    """The format; of a stream that is not decoded its carrier (``tls``), or None if unknown."""
     message_bytes: int
-    """In well-formed packets."""
+    """Bytes in well-formed packets."""
     undecoded_bytes: int
-    """In malformed packets, garbage and an unfinished tail; all of a stream without a format."""
+    """Bytes in malformed packets, garbage and an unfinished tail; all of an unknown stream."""
     gap_bytes: int
-    """Bytes that the capture never saw."""
+    """Bytes that were not captured."""
     payload_bytes: int
-    """What TCP or UDP carried, gaps with it, counted by sequence numbers and lengths; inside TLS
-    and WebSocket what these carried."""
+    """Bytes of TCP or UDP payload including gaps, by sequence numbers and lengths; for streams
+    inside TLS and WebSocket, the bytes inside."""
 
     @property
     def balances(self) -> bool:
-        """Whether every byte is in one of the three."""
-        found = self.message_bytes + self.undecoded_bytes + self.gap_bytes
-        return found == self.payload_bytes
+        """Whether every byte is counted in one of the three parts."""
+        counted = self.message_bytes + self.undecoded_bytes + self.gap_bytes
+        return counted == self.payload_bytes
 
 
 @dataclass(frozen=True)
@@ -56,28 +56,28 @@ class StoreAccount:
 
     file: str
     holds: str
-    """A destination, or the kind of file."""
+    """Its destination, or the kind of file."""
     message_bytes: int
-    """In well-formed packets that the broker would load."""
+    """Bytes in well-formed packets that the broker would load."""
     undecoded_bytes: int
-    """In other bytes where it has packets."""
+    """Other bytes in records of packets."""
     free_bytes: int
-    """In records that are free or were never finished, and in those of a log that are done with."""
+    """Bytes in free and unfinished records, and in records of a log that are obsolete."""
     own_bytes: int
-    """Headers, states of consumers, entries of maps, and room behind the last record."""
+    """Headers, states of consumers, entries of maps, and unused space after the last record."""
     file_bytes: int
 
     @property
     def balances(self) -> bool:
-        """Whether every byte is in one of the four."""
-        found = self.message_bytes + self.undecoded_bytes + self.free_bytes + self.own_bytes
-        return found == self.file_bytes
+        """Whether every byte is counted in one of the four parts."""
+        counted = self.message_bytes + self.undecoded_bytes + self.free_bytes + self.own_bytes
+        return counted == self.file_bytes
 
 
 def account_store(
     files: Iterable[StoreFile], max_packet_bytes: int | None = None
 ) -> Iterator[StoreAccount]:
-    """Yield the account of every file of a store, in their order."""
+    """Yield the account of every file of a store, in order."""
     for file in files:
         sizes: Counter[str] = Counter()
         if file.stream is not None:
@@ -97,10 +97,10 @@ def account_store(
         )
 
 
-def account_streams(found: Input, max_packet_bytes: int | None = None) -> Iterator[StreamAccount]:
-    """Yield the account of every stream of an input, those without a format last."""
-    sizes = _sizes(found.readables, max_packet_bytes)
-    for format, opened in found.readables:
+def account_streams(source: Input, max_packet_bytes: int | None = None) -> Iterator[StreamAccount]:
+    """Yield the account of every stream of an input, those of unknown format last."""
+    sizes = _sizes(source.readables, max_packet_bytes)
+    for format, opened in source.readables:
         for stream, size in _payloads(opened):
             bytes_of = sizes[stream]
             gaps = bytes_of.pop(GAP, 0)
@@ -109,7 +109,7 @@ def account_streams(found: Input, max_packet_bytes: int | None = None) -> Iterat
             read = well_formed + gaps + undecoded
             whole = read if size is None else size
             yield StreamAccount(stream, format.label, well_formed, undecoded, gaps, whole)
-    for each in (*found.port_mapper, *found.unknown):
+    for each in (*source.port_mapper, *source.unknown):
         size = _payload_bytes(each.stream)
         gaps = sum(stop - start for start, stop in each.stream.gaps.tolist())
         name = "portmapper" if each.port_mapper else None
@@ -122,7 +122,7 @@ def account_streams(found: Input, max_packet_bytes: int | None = None) -> Iterat
 def _sizes(
     readables: Iterable[tuple[Format, DirectedStream]], max_packet_bytes: int | None
 ) -> Mapping[str, Counter[str]]:
-    """Return how many bytes of each stream are in rows of each status."""
+    """Return the bytes of each stream by the status of their rows."""
     sizes: defaultdict[str, Counter[str]] = defaultdict(Counter)
     given = [
         (opened, make_plan(format, _COLUMNS, max_packet_bytes=max_packet_bytes))
@@ -132,17 +132,17 @@ def _sizes(
         streams, statuses = (batch[name].dictionary_encode() for name in ("stream", "status"))
         named = len(statuses.dictionary)
         keys = as_numbers(streams.indices).astype(np.int64) * named + as_numbers(statuses.indices)
-        found, rows = np.unique(keys, return_inverse=True)
-        totals = np.zeros(len(found), np.int64)
+        unique_keys, rows = np.unique(keys, return_inverse=True)
+        totals = np.zeros(len(unique_keys), np.int64)
         np.add.at(totals, rows, as_numbers(batch["length"]))
         names, words = streams.dictionary.to_pylist(), statuses.dictionary.to_pylist()
-        for key, total in zip(found.tolist(), totals.tolist(), strict=True):
+        for key, total in zip(unique_keys.tolist(), totals.tolist(), strict=True):
             sizes[names[key // named]][words[key % named]] += total
     return sizes
 
 
 def _payloads(opened: DirectedStream) -> Iterable[tuple[str, int | None]]:
-    """Return the names of one stream or several, and the bytes of each; None if nobody counted."""
+    """Return the names of the streams, and the bytes of each; None if they were not counted."""
     if isinstance(opened, BundledStreams):
         return opened.payload_bytes()
     captured = getattr(opened, "captured", None)
@@ -151,6 +151,6 @@ def _payloads(opened: DirectedStream) -> Iterable[tuple[str, int | None]]:
 
 
 def _payload_bytes(stream: Stream) -> int:
-    """Return the bytes that segments brought, each once, and those of gaps between them."""
-    brought = int(stream.runs.lengths.sum())
-    return brought + sum(int(stop - start) for start, stop in stream.gaps.tolist())
+    """Return the captured bytes of a stream, each counted once, plus those of its gaps."""
+    captured = int(stream.runs.lengths.sum())
+    return captured + sum(int(stop - start) for start, stop in stream.gaps.tolist())

@@ -1,14 +1,14 @@
-"""Which format each stream of a capture has.
+"""Assign a format to each stream of a capture.
 
-The first that decides: what the caller said of a port, the first bytes of either direction, what
-another connection of the capture shows of an endpoint (a client that opened one in a format, before
-or after, or a port mapper's answer), the port that servers of a format usually have. The header of
-a proxy before all that is no part of the streams. What is inside TLS and WebSocket is decided so
-too; TLS itself, and HTTP, are of no format on any port.
+The first of these that shows a format decides: a rule of the caller for a port; the first bytes of
+either direction; another connection of the capture with the same endpoint (one that a client opened
+in a format, earlier or later, or the answer of a port mapper); the usual server port of a format.
+A proxy header is removed before. The streams inside TLS and WebSocket are assigned in the same way;
+TLS itself, and HTTP, have no format on any port.
 
-What is shown of an endpoint does not depend on the order of connections: where clients opened it in
-two formats, that shows none, nor do two answers of port mappers that differ. So many readers of one
-capture, of whom each reads some of the connections, can find out together.
+The evidence on an endpoint does not depend on the order of connections. If clients opened it in two
+formats, or two answers of port mappers differ, it shows none. So several readers of one capture,
+each with some of its connections, can combine their evidence.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 PORT_MAPPER_PORT: Final = 7676
-"""Where the port mapper listens whose answers are believed about other ports."""
+"""Port of the port mappers whose answers are used as evidence on other ports."""
 
 _DECODE_AS: Final = re.compile(r"(tcp|udp)\.port *== *(\d{1,5}) *, *(\S+)")
 _MOST_PORT: Final = 0xFFFF
@@ -64,7 +64,7 @@ _PREFIX_PACKETS: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class DecodeAs:
-    """What a caller says of a port: whatever has it on either side is of the format."""
+    """A caller's rule for a port: connections with it on either side have this format."""
 
     transport: str
     port: int
@@ -72,35 +72,35 @@ class DecodeAs:
 
 
 class Assigned(NamedTuple):
-    """A stream and what it is."""
+    """A stream and its format."""
 
     stream: Stream
     format: Format | None
-    """None if nothing shows it."""
+    """None if it is unknown."""
     context: int
     """Context of the stream's first frame."""
     port_mapper: PortMapper | None
-    """What the server said, if it is the connection to a port mapper."""
+    """The server's answer, if it is a connection to a port mapper."""
     captured: Stream
-    """The stream of TCP or UDP that carries it; the stream itself, mostly."""
+    """The TCP or UDP stream that carries it; `stream` itself without carriers."""
     carriers: tuple[Carrier, ...] = ()
     """The protocols that carry it, the outermost first."""
     by_endpoint: bool = False
-    """Whether what is known of its endpoints decided: neither a rule nor its connection's bytes."""
+    """Whether the format comes from its endpoints, not from a rule or its connection's bytes."""
 
     @property
     def closed(self) -> bool:
-        """Whether nobody can see what those carry."""
+        """Whether the content of its carriers could not be read."""
         return bool(self.carriers) and self.stream is self.captured
 
 
 def parse_decode_as(text: str) -> DecodeAs:
-    """Return ``tcp.port==1884,mqtt`` as a value.
+    """Parse a rule such as ``tcp.port==1884,mqtt``.
 
     Raises
     ------
     UsageError
-        Anything else, or an unknown format.
+        The text is no such rule, or the format is unknown.
     """
     match = _DECODE_AS.fullmatch(text.strip())
     if match is None or int(match[2]) > _MOST_PORT:
@@ -121,15 +121,15 @@ def assign_formats(
     Parameters
     ----------
     named
-        The format the caller wants to see. Its dialect counts for its streams, and if nothing
-        on the wire ever shows it, the streams of its transport that nothing else is known of are
-        taken for it.
+        The format that the caller wants to read. Its dialect is used for its streams. If it is a
+        format of datagrams, whose bytes do not show it, it is that of all UDP streams without a
+        rule.
     guides
-        Streams whose format is not asked for, and which may show that of others.
+        Streams that are only used as evidence on the formats of others.
     keys
-        The secrets of connections of TLS; without one they stay closed.
+        The secrets of TLS connections, which are not decrypted without.
     evidence
-        What other streams show of endpoints, to which is added what these do.
+        Evidence of other streams on endpoints; that of these streams is added.
     """
     carriers = Carriers(KeyLog() if keys is None else keys)
     found = [*captured_connections(streams, carriers)]
@@ -142,7 +142,7 @@ def assign_formats(
 
 
 class EndpointEvidence:
-    """What the connections of a capture show of the formats of endpoints."""
+    """Evidence from the connections of a capture on the formats of endpoints."""
 
     def __init__(self) -> None:
         self._opened: defaultdict[Endpoint, set[str]] = defaultdict(set)
@@ -150,37 +150,37 @@ class EndpointEvidence:
 
     @property
     def opened(self) -> set[tuple[Endpoint, str]]:
-        """The endpoints that clients opened connections to, each with the formats of those."""
+        """The endpoints that clients opened connections to, with the formats of these."""
         return {(end, format) for end, formats in self._opened.items() for format in formats}
 
     def add_opened(self, opened: Iterable[tuple[Endpoint, str]]) -> None:
-        """Add endpoints that clients opened, each with a format."""
+        """Add endpoints that clients opened connections to, each with a format."""
         for end, format in opened:
             self._opened[end].add(format)
 
     def add_services(self, services: Mapping[Endpoint, str | None]) -> None:
-        """Add endpoints that a port mapper names, with None for what is none of our formats."""
+        """Add endpoints from a port mapper's answer; None for a format that we do not read."""
         for end, format in services.items():
             self._services[end].add(format)
 
     def formats(self) -> dict[Endpoint, str | None]:
-        """Return the endpoints whose format is shown; what clients opened counts for more."""
+        """Return the endpoints of known format; connections count more than port mappers."""
         agreed = {end: each for end, (each, *more) in self._services.items() if not more}
         return agreed | {end: each for end, (each, *more) in self._opened.items() if not more}
 
 
 def describe_proxies(assigned: Sequence[Assigned]) -> str | None:
-    """Return one line about headers of proxies that are no part of streams, None without one."""
+    """Return one line about the proxy headers that were removed; None if there are none."""
     return count_proxies(proxies_of(assigned))
 
 
 def proxies_of(assigned: Iterable[Assigned]) -> Counter[tuple[str, int]]:
-    """Return how often headers of proxies of each name and size came before streams."""
+    """Count the proxy headers that were removed, by name and size."""
     return Counter(each.captured.proxy for each in assigned if each.captured.proxy is not None)
 
 
 def count_proxies(headers: Mapping[tuple[str, int], int]) -> str | None:
-    """Return that line for names and sizes of headers, and how often each came."""
+    """Return the line of `describe_proxies` for counts of headers by name and size."""
     if not headers:
         return None
     counts: Counter[str] = Counter()
@@ -194,7 +194,7 @@ def count_proxies(headers: Mapping[tuple[str, int], int]) -> str | None:
 def captured_connections(
     streams: Sequence[Stream], carriers: Carriers
 ) -> Iterator[CapturedConnection]:
-    """Yield the connections of streams that are in order."""
+    """Yield connections; the streams of each have to follow each other."""
     for _, both in groupby(streams, key=lambda stream: stream.connection):
         captured = list(both)
         heads = [first_bytes(stream) for stream in captured]
@@ -205,7 +205,7 @@ def captured_connections(
 
 
 class CapturedConnection:
-    """The directions of a connection, the one that spoke first before the other."""
+    """A connection with one direction or both; the side that sent the first packet comes first."""
 
     def __init__(
         self, captured: Sequence[Stream], heads: Sequence[bytes], carriers: Carriers
@@ -220,7 +220,7 @@ class CapturedConnection:
         self._port_mapper = next(filter(None, answers), None)
 
     def services(self) -> Mapping[Endpoint, str | None]:
-        """Return the endpoints of the broker whose port mapper this is, and their formats."""
+        """Return the endpoints in the answer of a port mapper, and their formats."""
         if self._port_mapper is None:
             return {}
         heads = zip(self._directions, self.heads, strict=True)
@@ -228,14 +228,14 @@ class CapturedConnection:
         return {
             Endpoint(broker.address, service.port): service.format
             for broker in brokers
-            # Where a capture is shared among readers, all of them have this port and no other.
+            # If several readers share a capture, all of them read this port, but no other.
             if broker.port == PORT_MAPPER_PORT
             for service in self._port_mapper.services
             if service.port
         }
 
     def opened(self) -> Mapping[Endpoint, str]:
-        """Return the endpoint that a client opened a connection to, and in which format."""
+        """Return the endpoint that a client opened this connection to, with its format."""
         format = self.sniffed
         if format is None or self._directions[0].protocol != "tcp":
             return {}
@@ -248,7 +248,7 @@ class CapturedConnection:
         services: Mapping[Endpoint, str | None],
         named: Format | None,
     ) -> list[Assigned]:
-        """Return what each direction is."""
+        """Return each direction with its format."""
         by_endpoint = self._by_endpoint(rules)
         format = _by_port(self._ends, services) if by_endpoint else self._format(rules, named)
         if named is not None and named.dialect and format is not None and format.name == named.name:
@@ -274,7 +274,7 @@ class CapturedConnection:
         return next((one for one in rules if one.transport == protocol and one.port in ports), None)
 
     def _by_endpoint(self, rules: Sequence[DecodeAs]) -> bool:
-        """Return whether neither a rule nor bytes of the connection decide its format."""
+        """Return whether neither a rule nor bytes of the connection show its format."""
         return (
             not self._closed
             and self._directions[0].protocol == "tcp"
@@ -303,9 +303,9 @@ class CapturedConnection:
     def _contexts(self, format: Format) -> list[int]:
         """Return the contexts of the directions' first frames.
 
-        The other direction may decide one, by a first packet that surely is one: where the capture
-        shows the direction's beginning, or what opens a connection. Where neither decides, the
-        first packets of both do.
+        The first packet of one direction may show the context of the other, if its bytes are
+        certain to be a packet: the beginning of the direction was captured, or they open a
+        connection. If neither does, the first packets of both directions are searched.
         """
         contexts = [format.context] * 2
         opening = [*map(format.opens, self.heads)]
@@ -320,7 +320,7 @@ class CapturedConnection:
 
 
 def _first_packets(stream: Stream, format: Format) -> Iterator[View]:
-    """Yield whole packets from the first captured bytes of a stream, up to a gap."""
+    """Yield the complete packets in the first captured bytes of a stream, up to a gap."""
     pieces = stream.pieces
     if stream.protocol != "tcp" or not len(pieces):
         return

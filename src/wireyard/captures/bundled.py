@@ -153,24 +153,24 @@ def find_plain(table: StreamTable) -> Plain | None:
 
 @dataclass(frozen=True)
 class BundledStreams(StreamBundle):
-    """Streams of one capture and format that follow each other and fit a window together."""
+    """Consecutive streams of one capture and format that fit into one window together."""
 
     name: str
     table: StreamTable = field(repr=False)
     plain: Plain = field(repr=False)
     rows: Ints
-    """Which streams of the table."""
+    """Indexes of the streams in the table."""
     bytes_ahead: int
     tray: Tray = field(repr=False)
 
     @property
     def stream(self) -> str:
-        """The first of the streams."""
+        """Name of the first stream."""
         return self.table.stream(int(self.rows[0])).name
 
     @property
     def context(self) -> int | None:
-        """Nothing: each stream has its own."""
+        """None: each stream has its own."""
         return None
 
     @cached_property
@@ -180,11 +180,11 @@ class BundledStreams(StreamBundle):
 
     @property
     def constants(self) -> Mapping[str, str | int]:
-        """Nothing: the streams are of several connections."""
+        """Empty: the streams have different endpoints."""
         return {}
 
     def streams(self) -> list[CapturedStream]:
-        """Return each stream by itself."""
+        """Return the streams one by one."""
         return [self._alone(row) for row in self.rows.tolist()]
 
     def names(self) -> list[str]:
@@ -193,31 +193,31 @@ class BundledStreams(StreamBundle):
         return names
 
     def pick(self, owners: Iterable[int]) -> list[CapturedStream]:
-        """Return each of some streams by itself, by their places."""
+        """Return streams one by one, by their indexes in the bundle."""
         return [self._alone(int(self.rows[owner])) for owner in owners]
 
     def of_frame(self, frame: int) -> list[CapturedStream]:
-        """Return each stream by itself that a captured frame, from 1 on, brought some bytes of."""
+        """Return the streams with bytes from a captured frame; frames are numbered from 1 on."""
         wanted = self.table.content.completed_with(frame - 1)
         places = np.flatnonzero(np.isin(self._found.runs.records[self._runs], wanted))
         stops = np.cumsum(self._run_counts)
         return self.pick(np.unique(stops.searchsorted(places, "right")).tolist())
 
     def stream_at(self, owner: int) -> Stream:
-        """Return the stream that has a place in the bundle."""
+        """Return a stream by its index in the bundle."""
         return self.table.stream(int(self.rows[owner]))
 
     def payload_bytes(self) -> Iterator[tuple[str, int]]:
-        """Yield the name of each stream, and how many bytes its segments brought."""
-        yield from zip(self.names(), self._sizes.tolist(), strict=True)  # none has a gap
+        """Yield the name of each stream, and its number of captured bytes."""
+        yield from zip(self.names(), self._sizes.tolist(), strict=True)  # there are no gaps
 
     def rows_by_stream(self, owners: Ints) -> Iterator[tuple[Stream, int]]:
-        """Yield the streams of rows, and how many each has.
+        """Yield the streams of rows, with their numbers of rows.
 
         Parameters
         ----------
         owners
-            Those of a block.
+            The `owners` of a block.
         """
         bounds = [0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), len(owners)]
         for first, behind in pairwise(bounds):
@@ -229,14 +229,14 @@ class BundledStreams(StreamBundle):
         max_packet_bytes: int,
         read: Callable[[DirectedStream], Iterator[Block]],
     ) -> Iterator[tuple[DirectedStream, Block]]:
-        """Yield the blocks of the streams in order, each with the streams it is of.
+        """Yield the blocks of the streams in order, each with the bundle or stream it belongs to.
 
         Parameters
         ----------
         fast
-            The compiled columns of the format; None to read each stream by itself.
+            The compiled columns of the format; None to read the streams one by one.
         read
-            Yields the blocks of a stream that is read by itself.
+            Yields the blocks of a stream that is read alone.
         """
         if fast is None:
             for opened in self.streams():
@@ -266,7 +266,7 @@ class BundledStreams(StreamBundle):
     def packet_counts(
         self, fast: Any, max_packet_bytes: int, read: Callable[[DirectedStream], Iterator[Block]]
     ) -> Ints:
-        """Return how many framed packets each stream has; the parameters are those of `parts`."""
+        """Return the number of framed packets of each stream; parameters as for `parts`."""
         counts = np.zeros(len(self.rows), np.int64)
         if fast is not None:
             counts = np.diff(self._walk(fast, max_packet_bytes)[3])
@@ -276,7 +276,7 @@ class BundledStreams(StreamBundle):
         return counts
 
     def _walk(self, fast: Any, max_packet_bytes: int) -> tuple[Bytes, Ints, Any, Ints]:
-        """Return the bytes of the streams, where each begins, and the frames and first rows."""
+        """Return the streams' bytes, their bounds, the frames, and each stream's first row."""
         data, known = pooled(self.size, np.uint8), self._found.runs
         self.table.content.places.copy(known.starts[self._runs], known.lengths[self._runs], data)
         bounds = np.concatenate([[0], np.cumsum(self._sizes)])
@@ -293,11 +293,11 @@ class BundledStreams(StreamBundle):
     def blocks(
         self, framer: Framer, scanner: FrameScanner | None, limit: int | None = None
     ) -> Iterator[Block]:
-        """Refuse: the blocks of several streams come as `parts`."""
+        """Raise TypeError: the blocks of several streams come from `parts`."""
         raise TypeError("streams that are read together have parts")
 
     def columns(self, block: Block) -> Mapping[str, Ints]:
-        """Return when the rows of a block were captured."""
+        """Return the frame of each row, and its time."""
         assert block.owners is not None
         lengths = self._found.runs.lengths[self._runs]
         frames, times_ns = np.empty((2, len(block.places)), np.int64)
@@ -313,7 +313,7 @@ class BundledStreams(StreamBundle):
         return {"captured_ns": times_ns, "frame": frames}
 
     def packets_of(self, block: Block) -> Ints:
-        """Return the numbers, from 0 on, of the captured packets that rows came in, each once."""
+        """Return the numbers, from 0 on, of the captured packets of all rows, each once."""
         lengths = self._found.runs.lengths[self._runs]
         begins = np.cumsum(lengths) - lengths
         first = begins.searchsorted(block.places, "right") - 1
@@ -321,7 +321,7 @@ class BundledStreams(StreamBundle):
         return self.table.content.packets_of(self._found.runs.records[self._runs], first, last)
 
     def given(self, name: str, block: Block) -> pa.Array:
-        """Return a column whose value all rows of a stream have in common."""
+        """Return a column that has the same value in all rows of a stream."""
         assert block.owners is not None
         flows, rows = self.table.flows, self.rows
         conversations, ways = self.table.conversations[rows], self.table.ways[rows]

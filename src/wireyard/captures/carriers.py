@@ -1,4 +1,4 @@
-"""What carries the streams of connections: TLS, WebSocket, and WebSocket inside TLS."""
+"""Carriers of streams: TLS, WebSocket, and WebSocket inside TLS."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _SNIFFED_BYTES: Final = 1 << 16
 
 
 class Carriers:
-    """Opens the connections of a capture that others carry.
+    """Opens the connections of a capture that are inside TLS or WebSocket.
 
     Parameters
     ----------
     keys
-        The secrets of connections of TLS.
+        The secrets of TLS connections.
     """
 
     def __init__(self, keys: KeyLog) -> None:
@@ -35,9 +35,9 @@ class Carriers:
     def open(
         self, streams: Sequence[Stream], heads: Sequence[bytes]
     ) -> tuple[tuple[Carrier, ...], Sequence[Stream] | None]:
-        """Return what carries a connection, the outermost first, and the streams inside.
+        """Return the carriers of a connection, the outermost first, and the streams inside.
 
-        None for those if they cannot be read; the streams themselves if nothing carries them.
+        These are None if they cannot be read, and `streams` themselves if there is no carrier.
 
         Parameters
         ----------
@@ -46,25 +46,25 @@ class Carriers:
         heads
             Their `first_bytes`.
         """
-        found: list[Carrier] = []
+        carriers: list[Carrier] = []
         inside: Sequence[Stream] | None = streams
         if streams[0].protocol == "tcp" and _begins(heads, is_tls):
             from wireyard.captures.tls import open_tls
 
             carrier, inside = open_tls(streams, self._keys)
-            found.append(carrier)
+            carriers.append(carrier)
             heads = [first_bytes(stream) for stream in inside or ()]
         if inside is not None and _begins(heads, is_http):
             from wireyard.captures.websocket import InflateBudget, open_http
 
             self._budget = self._budget or InflateBudget()
             carrier, inside = open_http(inside, self._budget)
-            found.append(carrier)
-        return tuple(found), inside
+            carriers.append(carrier)
+        return tuple(carriers), inside
 
 
 def first_bytes(stream: Stream) -> bytes:
-    """Return the bytes of a stream that show what it is, none if the capture lacks them."""
+    """Return the first bytes of a stream, for detection; empty if they were not captured."""
     return stream.head(_SNIFFED_BYTES).tobytes()
 
 

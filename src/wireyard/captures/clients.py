@@ -1,4 +1,4 @@
-"""Which connections of a capture a client has, and all frames of those."""
+"""The connections of a client in a capture, and all their frames."""
 
 from __future__ import annotations
 
@@ -26,23 +26,24 @@ _LOGINS: dict[str, tuple[Condition, tuple[str, ...]]] = {
     "mqtt": (("packet_type", "in", (1, 2)), ("client_id", "properties")),
     "jmq": (("packet_type", "==", 50), ("properties",)),
 }
-"""By format: the packets that name a client (CONNECT, CONNACK, SET_CLIENTID), and their columns."""
+"""By format, the packets with a client id (CONNECT, CONNACK, SET_CLIENTID), and its columns."""
 _NAMES = ("assigned_client_identifier", "JMQClientID")
 _SYN, _ACK = 0x02, 0x10
 
 
-def streams_of_clients(found: Input, clients: Collection[str]) -> list[Readable]:
+def streams_of_clients(source: Input, clients: Collection[str]) -> list[Readable]:
     """Return both directions of all connections of clients.
 
     Parameters
     ----------
     clients
-        Client ids, of MQTT also assigned ones, or endpoints as in ``10.0.0.1:40000``.
+        Client ids, including those that MQTT servers assigned, or endpoints such as
+        ``10.0.0.1:40000``.
     """
-    wanted = _streams_naming(found, clients)
-    wanted |= {name for name in found.stream_names() if not set(_ends(name)).isdisjoint(clients)}
+    wanted = _streams_naming(source, clients)
+    wanted |= {name for name in source.stream_names() if not set(_ends(name)).isdisjoint(clients)}
     wanted |= {_opposite(name) for name in wanted}
-    return [*found.streams_named(wanted)]
+    return [*source.streams_named(wanted)]
 
 
 def _ends(name: str) -> list[str]:
@@ -56,15 +57,17 @@ def _opposite(name: str) -> str:
     return f"{dst}>{src}{name[len(src) + len(dst) + 1 :]}"
 
 
-def _streams_naming(found: Input, clients: Collection[str]) -> set[str]:
-    """Return the streams with a packet that names one of the clients."""
+def _streams_naming(source: Input, clients: Collection[str]) -> set[str]:
+    """Return the streams with a packet that contains one of the client ids."""
     plans = {
         label: make_plan(format, ["stream", *columns], [where])
-        for label, format in {one.label: one for one, _ in found.readables}.items()
+        for label, format in {format.label: format for format, _ in source.readables}.items()
         for where, columns in filter(None, [_LOGINS.get(format.name)])
     }
     logins = (
-        (opened, plans[format.label]) for format, opened in found.readables if format.label in plans
+        (opened, plans[format.label])
+        for format, opened in source.readables
+        if format.label in plans
     )
     return {
         row["stream"]
@@ -75,7 +78,7 @@ def _streams_naming(found: Input, clients: Collection[str]) -> set[str]:
 
 
 def _names(row: Row) -> set[str]:
-    """Return the client ids that a packet names."""
+    """Return the client ids in a packet."""
     given = {value for key, value in _pairs(row["properties"]) if key in _NAMES}
     return given | {*filter(None, [row.get("client_id")])}
 
@@ -89,22 +92,22 @@ def _pairs(properties: Iterable[Any] | None) -> Iterator[tuple[str, str]]:
             yield entry[0], entry[1]["value"]
 
 
-def frames_of_connections(found: Input, streams: Iterable[Readable]) -> set[int]:
-    """Return the numbers, from 0 on, of all frames of the connections that streams are of.
+def frames_of_connections(source: Input, streams: Iterable[Readable]) -> set[int]:
+    """Return the numbers, from 0 on, of all frames of the connections of streams.
 
-    Those of the handshake, acknowledgements, what was sent again, and the end are among them. Where
-    the same ports were used again, a connection begins with its SYN.
+    They include handshakes, acknowledgements, retransmissions and ends. If ports were used again,
+    a connection begins with its SYN.
     """
     wanted: dict[str, list[CapturedStream]] = defaultdict(list)
     frames: set[int] = set()
     for _, opened in streams:
         assert isinstance(opened, CapturedStream)
-        one = opened.captured
-        wanted[f"{one.src}>{one.dst}"].append(opened)
-        wanted[f"{one.dst}>{one.src}"].append(opened)
-        # Fragments are no rows of their own below.
-        frames.update(one.packets_of(one.runs.offsets, one.runs.stops).tolist())
-    rows = _segments_of(found, wanted)
+        stream = opened.captured
+        wanted[f"{stream.src}>{stream.dst}"].append(opened)
+        wanted[f"{stream.dst}>{stream.src}"].append(opened)
+        # The rows below lack all fragments of a datagram but the last.
+        frames.update(stream.packets_of(stream.runs.offsets, stream.runs.stops).tolist())
+    rows = _segments_of(source, wanted)
     for flow, (numbers, begins) in rows.items():
         reverse = ">".join(flow.split(">")[::-1])
         syns = np.unique([*begins, *rows.get(reverse, ([], []))[1]])
@@ -120,17 +123,17 @@ def frames_of_connections(found: Input, streams: Iterable[Readable]) -> set[int]
     return frames
 
 
-def _segments_of(found: Input, flows: Collection[str]) -> dict[str, tuple[list[int], list[int]]]:
-    """Return the frames of flows, from 0 on, and those of them that begin a connection.
+def _segments_of(source: Input, flows: Collection[str]) -> dict[str, tuple[list[int], list[int]]]:
+    """Return the frames of each flow, from 0 on, and those of them that begin a connection.
 
-    A SYN that is sent again, with the same sequence number, begins none.
+    A retransmitted SYN, with the same sequence number, begins no connection.
     """
     columns = ["frame", "flow", "seq", "bit_flags"]
-    files = [CaptureFile.open(data.data) for data in found.files]
+    files = [CaptureFile.open(data.data) for data in source.files]
     rows: dict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     last_seq: dict[str, int] = {}
-    with suppress(SourceError):  # damage is reported by whoever opened the capture
-        for batch in scan_files(files, found.name, segment_schema(columns)):
+    with suppress(SourceError):  # damage was reported when the capture was opened
+        for batch in scan_files(files, source.name, segment_schema(columns)):
             for frame, flow, seq, flags in zip(*batch.to_pydict().values(), strict=True):
                 if flow not in flows:
                     continue

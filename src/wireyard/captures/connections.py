@@ -1,4 +1,4 @@
-"""Connections as columns, which TCP and UDP both give, and the streams they are made into."""
+"""Connections of TCP and UDP as columns, and the table of their streams."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ Flags = npt.NDArray[np.bool_]
 Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 ENDINGS: Final = (None, "fin", "rst")
-"""How a stream can end; None where the capture shows no end."""
+"""The possible ends of a stream; None if no end was captured."""
 _LATEST: Final = (1 << 63) - 1
 
 
 class Endings(NamedTuple):
-    """How streams end, as far as the capture shows. Shapes: (t)."""
+    """The captured ends of streams. Shapes: (t)."""
 
     records: Ints
-    """The record of the packet that first showed it; `NONE` without one."""
+    """The record of the packet that first showed the end; `NONE` without one."""
     kinds: npt.NDArray[np.uint8]
-    """The place in `ENDINGS`."""
+    """Index into `ENDINGS`."""
 
 
 class Connections(NamedTuple):
@@ -45,9 +45,9 @@ class Connections(NamedTuple):
     protocol: str
     conversations: Ints
     first_records: Ints
-    """The record of the first packet of each."""
+    """The record of each connection's first packet."""
     first_ways: Ints
-    """The side that sent it."""
+    """The direction of that packet."""
     sizes: Ints
     opened: Flags
     begun: Flags
@@ -59,36 +59,35 @@ class Connections(NamedTuple):
     runs: Runs
 
     def brought(self) -> Ints:
-        """Return how many bytes the runs of each side have together. Shapes: (s)."""
+        """Return the captured bytes of each side, those in its runs. Shapes: (s)."""
         return self._reduced(np.add, self.runs.lengths, 0)
 
     def spans_ns(self, times_ns: Ints) -> tuple[Ints, Ints]:
         """Return the times of the first and of the last packet with bytes of each side.
 
-        `NO_TIME` for a side of which none has a time. Shapes: times_ns (u), of each run; the
-        results (s).
+        `NO_TIME` for a side without times. Shapes: times_ns (u), one for each run; results (s).
         """
         last = self._reduced(np.maximum, times_ns, NO_TIME)
-        if len(times_ns) and times_ns.min() == NO_TIME:  # it is the least number there is
+        if len(times_ns) and times_ns.min() == NO_TIME:  # which is the least integer
             times_ns = np.where(times_ns == NO_TIME, _LATEST, times_ns)
         first = self._reduced(np.minimum, times_ns, NO_TIME)
         return np.where(last == NO_TIME, NO_TIME, first), last
 
     def _reduced(self, reduce: np.ufunc, values: Ints, without: int) -> Ints:
-        """Return what the values of the runs of each side come to; `without` where it has none."""
+        """Reduce the values of the runs of each side to one; `without` if it has no runs."""
         found = np.full(len(self.sizes), without, np.int64)
         filled = self.run_bounds[:-1] < self.run_bounds[1:]
-        if filled.any():  # those between have no runs, so nothing is between the runs of these
+        if filled.any():  # sides that are left out have no runs, so the ranges stay adjacent
             found[filled] = reduce.reduceat(values, self.run_bounds[:-1][filled])
         return found
 
 
 class StreamTable(Sequence[Stream]):
-    """The streams of a capture that have bytes, as columns; a `Stream` is made when asked for.
+    """The streams of a capture with bytes, as columns; a `Stream` is created on access.
 
-    They are in the order of the first packets of their connections, and of a connection the side
-    that sent its first packet comes first. A connection without bytes gives no stream, but counts
-    for the names of those after it.
+    Streams are in the order of their connections' first packets; in a connection, the side that
+    sent the first packet comes first. A connection without bytes has no streams, but counts for the
+    ``#n`` in the names of later ones.
 
     Shapes: protocols, sides, connections, conversations, ordinals, rows (t).
     """
@@ -99,7 +98,7 @@ class StreamTable(Sequence[Stream]):
         self.found = protocols
         self.flows, self.content = flows, content
         self.times_ns = [content.times_of(each.runs.records) for each in protocols]
-        """Of each protocol the times of its runs."""
+        """The times of the runs, for each protocol."""
         counts = [len(each.conversations) for each in protocols]
         protocol = np.repeat(np.arange(len(protocols)), counts)
         number = np.concatenate([np.arange(count) for count in counts])
@@ -114,18 +113,18 @@ class StreamTable(Sequence[Stream]):
         kept = there[order[:, np.newaxis], ways]
         places = np.broadcast_to(order[:, np.newaxis], kept.shape)[kept]
         self.protocols: Ints = protocol[places]
-        """The place in `found` of each stream's protocol."""
+        """Index into `found`, the connections of each protocol."""
         self.sides: Ints = 2 * number[places] + ways[kept]
-        """The side of its protocol that each stream is."""
+        """Index of each stream among the sides of its protocol."""
         self.conversations: Ints = conversation[places]
         self.ordinals: Ints = ordinal[places]
-        """Which of the connections of its endpoints that of a stream is, from 1 on."""
+        """Number of the connection, from 1 on, among those of the same endpoints."""
         self.connections: Ints = places
-        """The same number for both streams of a connection, which follow each other."""
+        """Number of the connection, the same for both of its streams, which are adjacent."""
 
     @cached_property
     def sizes(self) -> Ints:
-        """Bytes of each stream with those in gaps."""
+        """Bytes of each stream, including gaps."""
         sizes = np.zeros(len(self), np.int64)
         for protocol, each in enumerate(self.found):
             own = self.protocols == protocol
@@ -134,7 +133,7 @@ class StreamTable(Sequence[Stream]):
 
     @cached_property
     def endings(self) -> Endings:
-        """How the streams end. A side that has no stream may end that of the other by a reset."""
+        """The ends of the streams; a reset from a side without bytes ends the other side's too."""
         records, kinds = np.full(len(self), NONE, np.int64), np.zeros(len(self), np.uint8)
         for protocol, each in enumerate(self.found):
             own = self.protocols == protocol
@@ -150,7 +149,7 @@ class StreamTable(Sequence[Stream]):
     def spans_ns(self) -> Grid:
         """The times of the first and of the last packet with bytes of each stream.
 
-        `NO_TIME` where none has a time. Shapes: (2, t).
+        `NO_TIME` for streams without times. Shapes: (2, t).
         """
         spans_ns = np.full((2, len(self)), NO_TIME)
         for protocol, each in enumerate(self.found):
@@ -161,11 +160,11 @@ class StreamTable(Sequence[Stream]):
 
     @property
     def ways(self) -> Ints:
-        """Which end of its conversation each stream comes from."""
+        """The direction of each stream in its conversation."""
         return self.sides & 1
 
     def endpoint_names(self, places: Ints) -> tuple[list[str], list[str]]:
-        """Return the endpoints that streams come from, and those that they go to, as text."""
+        """Return the source and the target endpoints of streams, as text."""
         conversations, ways = self.conversations[places], self.ways[places]
         names = self.flows.names(conversations, ways, np.ones(len(places), np.int64)).to_pylist()
         pairs = [name.split(">") for name in names]
@@ -189,7 +188,7 @@ class StreamTable(Sequence[Stream]):
         return kept
 
     def stream(self, place: int) -> Stream:
-        """Return a stream by its place in the table."""
+        """Return a stream by its index in the table."""
         protocol, side = int(self.protocols[place]), int(self.sides[place])
         found, times_ns = self.found[protocol], self.times_ns[protocol]
         way = side & 1
@@ -214,15 +213,15 @@ class StreamTable(Sequence[Stream]):
 
 
 def _endpoints(flows: FlowTable, conversations: Ints) -> Ints:
-    """Return a number for each connection that those of the same endpoints share."""
+    """Return a number for the endpoints of each connection."""
     protocols = flows.protocols()
     if len(protocols) and (protocols == protocols[0]).all():
-        return conversations  # no two of one protocol have the same endpoints
+        return conversations  # one for each pair of endpoints, as there is only one protocol
     return flows.endpoint_pairs()[conversations]
 
 
 def _ordinals(groups: Ints, times: Ints) -> Ints:
-    """Return the place of each member in its group, from 1 on, in the order of their times."""
+    """Return the rank, from 1 on, of each member in its group by time."""
     if not len(groups) or np.bincount(groups).max() == 1:
         return np.ones(len(groups), np.int64)
     order = np.lexsort((times, groups))

@@ -1,7 +1,7 @@
-"""The conversations of a capture: who talked to whom, in which format, how much, when.
+"""The conversations of a capture: endpoints, format, packets, bytes and times.
 
-A conversation is a TCP connection, or all datagrams between two UDP endpoints. Those whose streams
-are plain are counted by columns, each other one from its streams.
+A conversation is a TCP connection, or all datagrams between two UDP endpoints. Conversations of
+plain streams are counted in columns, the others one by one.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _AT_ONCE: Final = 1 << 12
 
 
 class Conversation(NamedTuple):
-    """The two directions of a connection; the side that spoke first is `client`."""
+    """The two directions of a connection; the side that sent the first packet is `client`."""
 
     client: str
     server: str
     transport: str
     format: str | None
-    """Of what is inside; where that is not known, what carries it: ``tls``, ``http``."""
+    """The format of its streams; if that is unknown, their carrier: ``tls``, ``http``."""
     carriers: Sequence[Carrier]
-    """What carries it, the outermost first."""
+    """The carriers of its streams, the outermost first."""
     packets_sent: int | None
     packets_received: int | None
     bytes_sent: int
@@ -60,7 +60,7 @@ class Conversation(NamedTuple):
 
 
 class _Counts(NamedTuple):
-    """Numbers of a conversation, or of many as columns; `UNKNOWN` where there is none."""
+    """Counts of conversations as columns; `UNKNOWN` for missing values."""
 
     packets_sent: Ints
     packets_received: Ints
@@ -89,7 +89,7 @@ class Conversations:
         self._table = table = capture.table
         begins = np.diff(table.connections, prepend=-1) != 0
         self._firsts = np.flatnonzero(begins)
-        """The place in the table of the stream of each client."""
+        """Index in the table of each conversation's client stream."""
         count = len(self._firsts)
         self._columns = np.full((len(_Counts._fields), count), UNKNOWN)
         self.counts = _Counts(*self._columns)
@@ -125,7 +125,7 @@ class Conversations:
         return np.argsort(-sizes, kind="stable")
 
     def rows(self, order: Ints | None = None) -> Iterator[Conversation]:
-        """Yield conversations, of which only some thousands are there at a time.
+        """Yield conversations, creating a few thousand at a time.
 
         Parameters
         ----------
@@ -161,7 +161,7 @@ class Conversations:
         own = np.flatnonzero(plain.there[self._firsts])
         client = self._firsts[own]
         both = np.append(np.diff(table.connections) == 0, [False])[client]
-        server = client + both  # the client's own where there is no other
+        server = client + both  # the client's stream again if there is no other
         packets = _plain_packets(plain, table)
         first_ns, last_ns = table.spans_ns
         ended = table.endings.kinds
@@ -171,7 +171,7 @@ class Conversations:
         counts.bytes_received[own] = np.where(both, table.sizes[server], 0)
         counts.gaps[own] = counts.gap_bytes[own] = 0
         ours, theirs = first_ns[client], first_ns[server]
-        earlier = np.minimum(ours, theirs)  # `NO_TIME` is the least number there is
+        earlier = np.minimum(ours, theirs)  # `NO_TIME` is the least integer
         counts.first_ns[own] = np.where(earlier == NO_TIME, np.maximum(ours, theirs), earlier)
         counts.last_ns[own] = np.maximum(last_ns[client], last_ns[server])
         self._ended[own] = np.where(ended[client], ended[client], ended[server])

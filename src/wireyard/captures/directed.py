@@ -1,4 +1,4 @@
-"""Streams of a capture as the rest of wireyard reads streams, with what a capture adds to rows."""
+"""Streams of a capture as directed streams, with the columns that only captures have."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from wireyard.streams.window import WINDOW_BYTES, Window
 __all__ = ["CapturedStream"]
 
 _MOST_ROWS: Final = 1 << 14
-"""Of a block of pieces: what is done once for it is no matter then."""
+"""Rows of a block of pieces: enough that its fixed costs do not matter."""
 
 
 @dataclass(frozen=True)
 class CapturedStream:
-    """One direction of a conversation; bytes that the capture never saw are gaps in it.
+    """One direction of a conversation; bytes that were not captured are gaps.
 
-    `bytes_ahead` may count more than this stream: those that are read with it.
+    `bytes_ahead` is the size of all streams that are read together with this one.
     """
 
     name: str
@@ -40,27 +40,27 @@ class CapturedStream:
     context: int
     bytes_ahead: int
     tray: Tray = field(default_factory=Tray, repr=False, compare=False)
-    """Where its bytes are put; streams that share it are read together."""
+    """The buffers for its bytes; streams that share them are read together."""
     growing: bool = False
-    """Whether bytes may follow its last ones, so that these do not end it."""
+    """Whether more bytes may follow, so that an unfinished packet at its end is no tail."""
 
     @property
     def stream(self) -> str:
-        """The stream, as rows name it."""
+        """Name of the stream, as in the column `stream`."""
         return self.captured.name
 
     @property
     def size(self) -> int:
-        """Its bytes with those in gaps."""
+        """Bytes of the stream, including gaps."""
         return self.captured.size
 
     def blocks(
         self, framer: Framer, scanner: FrameScanner | None, limit: int | None = None
     ) -> Iterator[Block]:
-        """Yield the blocks from where `framer` stands; the parameters are those of `cut_blocks`.
+        """Yield the blocks from the framer's position on; parameters as for `cut_blocks`.
 
-        Pieces that lie in one buffer of the tray and the gaps between them are one block: a stream
-        may have thousands of gaps, and what is done once for a block costs as much as many rows.
+        Pieces in the same buffer, and the gaps between them, are joined into one block: a stream
+        may have thousands of gaps, and the fixed costs of a block are those of many rows.
         """
         held: list[Block] = []
         rows = 0
@@ -87,7 +87,7 @@ class CapturedStream:
                 framer.presume()
         pieces = self.captured.pieces.tolist()
         for number, (start, stop) in enumerate(pieces, 1):
-            # Of a stream that grew, a piece may have ended in garbage without being its last.
+            # In a growing stream, the framer may stop in garbage at the end of a piece.
             if stop < framer.position or (stop == framer.position and framer.in_step):
                 continue
             if framer.position < start:
@@ -110,7 +110,7 @@ class CapturedStream:
 
     @property
     def constants(self) -> Mapping[str, str | int]:
-        """Who sent all rows to whom."""
+        """The columns with the endpoints, which are the same for all rows."""
         src, dst = self.captured.src, self.captured.dst
         return {
             "src_addr": src.address,
@@ -120,7 +120,7 @@ class CapturedStream:
         }
 
     def columns(self, block: Block) -> Mapping[str, Ints]:
-        """Return when the rows of a block were captured."""
+        """Return the frame of each row, and its time."""
         gaps = _gaps(block)
         starts, stops = block.offsets, block.offsets + block.lengths
         if not gaps:
@@ -132,7 +132,7 @@ class CapturedStream:
         return {"captured_ns": times_ns, "frame": frames}
 
     def packets_of(self, block: Block) -> Ints:
-        """Return the numbers, from 0 on, of the captured packets that rows came in, each once."""
+        """Return the numbers, from 0 on, of the captured packets of all rows, each once."""
         seen = np.delete(np.arange(len(block.offsets)), _gaps(block))
         starts = block.offsets[seen]
         return self.captured.packets_of(starts, starts + block.lengths[seen])
@@ -143,7 +143,7 @@ class CapturedStream:
     def _datagrams(
         self, framer: Framer, scanner: FrameScanner | None, stop: int
     ) -> Iterator[Block]:
-        """Yield the blocks of datagrams that follow each other, each framed by itself."""
+        """Yield the blocks of consecutive datagrams, each of which is framed on its own."""
         runs = self.captured.runs
         stops = runs.stops
         at = int(np.searchsorted(runs.offsets, framer.position))
@@ -167,5 +167,5 @@ class CapturedStream:
 
 
 def _gaps(block: Block) -> list[int]:
-    """Return the rows of a block that stand for bytes that were not captured."""
+    """Return the rows of a block that are gaps."""
     return [row for row, frame in block.odd.items() if frame.status == GAP]

@@ -1,10 +1,10 @@
-"""Cutting one capture file for many readers: guess, walk, stitch, as streams are cut.
+"""Split one capture file for many readers: guess, walk, stitch, as streams are split.
 
-A piece of the file is entered at the first place where headers of records follow each other, and
-walked, record by record, to the first that begins at or beyond its end. A packet that carries a
-capture may hold such a place; stitching finds that out. In pcapng a record is read by what the
-blocks before it say of its section and interfaces: a piece is read by what the file begins with,
-and again if another piece turns out to have said something else.
+Each piece of the file is entered at the first offset where a run of record headers begins, and
+walked, record by record, to the first record that begins at or after its end. A packet that carries
+a capture may contain such a run; stitching detects that. In pcapng the earlier blocks of a file
+decide how a record is read. A piece is read with the context of the file's beginning, and again if
+another piece changes it.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ __all__ = [
 Bytes = npt.NDArray[np.uint8]
 
 _HEAD_BYTES = 1 << 16
-"""Where a capture says of what its packets are."""
+"""Beginning of a capture that has to describe its interfaces."""
 
 
 def first_context(data: Bytes, name: str) -> Context | None:
-    """Return what records are read by that follow the beginning of a file, None if it has none."""
+    """Return the context after the beginning of a file; None if there is none."""
     head = Extent(0, min(_HEAD_BYTES, len(data)), None, None, 0)
     return walk_records(data, name, head).next_context
 
 
 def first_time_ns(data: Bytes, name: str) -> int:
-    """Return the time of the first packet of a file, which is its place among others."""
+    """Return the time of the first packet of a file, by which files are ordered."""
     first = next(read_records(data, name, Extent(0, min(_HEAD_BYTES, len(data)), None, None, 0)))
     return int(first.times_ns[0]) if len(first) else NO_TIME
 
 
 def plan_extents(path: str, piece_bytes: int) -> list[Extent] | None:
-    """Cut a capture file into extents of about `piece_bytes` each.
+    """Split a capture file into extents of about `piece_bytes` each.
 
-    Returns None where that cannot be done: the file is no local one, or compressed.
+    Returns None if the file is not local, or compressed.
 
     Raises
     ------
@@ -66,10 +66,10 @@ def plan_extents(path: str, piece_bytes: int) -> list[Extent] | None:
     bounds = cut_evenly(len(data), piece_bytes)
 
     def enter(start: int, stop: int) -> Extent | None:
-        found = enter_extent(map_extent(path, start, stop), start, stop, context)
-        if found is None:
+        first = enter_extent(map_extent(path, start, stop), start, stop, context)
+        if first is None:
             return None
-        return walk_extent(path, found, stop, context if found else None)
+        return walk_extent(path, first, stop, context if first else None)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         walked = list(pool.map(enter, bounds[:-1], bounds[1:]))
@@ -79,11 +79,11 @@ def plan_extents(path: str, piece_bytes: int) -> list[Extent] | None:
 def stitch_extents(
     path: str, bounds: Sequence[int], walked: Sequence[Extent | None]
 ) -> list[Extent]:
-    """Join what was walked of the pieces of a file into extents that cover it.
+    """Join the walked pieces of a file into extents that cover it.
 
-    By induction from the start of the file every bound is one that a single reader would find: see
-    ``wireyard.streams.split``. What is not as it should be is walked again here. The last extent
-    reaches to the end of the file, so that whoever reads it finds what is damaged.
+    By induction from the start of the file, every bound is one that a single reader would find: see
+    ``wireyard.streams.split``. Pieces that were entered at a wrong place are walked again here. The
+    last extent ends with the file, so that its reader reports damage.
     """
     joined = stitch(bounds, walked, partial(walk_extent, path), None, contextual=True)
     extents = [extent for extent in joined if extent.packets] or joined[:1]
@@ -91,19 +91,19 @@ def stitch_extents(
 
 
 def enter_extent(data: Bytes, start: int, stop: int, context: Context | None) -> int | None:
-    """Return where the records of a piece begin, by a guess unless it begins the file."""
+    """Return where the records of a piece begin: a guess, except at the start of the file."""
     if start == 0:
         return 0
     return None if context is None else find_record(data, start, stop, context)
 
 
 def walk_extent(path: str, start: int, stop: int, context: Context | None) -> Extent:
-    """Walk the records of a file from the bound `start` to the first bound at or behind `stop`."""
+    """Walk the records of a file from the bound `start` to the first bound at or after `stop`."""
     return walk_records(map_extent(path, start, stop), path, Extent(start, stop, context, None, 0))
 
 
 def walk_records(data: Bytes, name: str, extent: Extent) -> Extent:
-    """Return an extent with where its last record ends, and how many there are."""
+    """Walk the records of an extent; return it with its real end and its number of records."""
     packets = 0
     for records in read_records(data, name, extent):
         packets += len(records)

@@ -1,4 +1,4 @@
-"""Capture files: their bytes, and the records in them, whole or a part of them."""
+"""Capture files, or extents of them: their bytes and records."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ __all__ = [
 Bytes = npt.NDArray[np.uint8]
 
 MAX_CAPTURE_BYTES: Final = 1 << 34
-"""A capture is held in memory if its file cannot be mapped, with about a third more for columns."""
+"""Largest capture. It is held in memory if its file cannot be mapped, with about a third more for
+columns."""
 REMOTE_AHEAD_BYTES: Final = USUAL_RECORD_BYTES
-"""What is fetched of a remote file behind an extent, for its last record."""
+"""Bytes of a remote file that are fetched after an extent, for its last record."""
 _SHOWN_BYTES: Final = 16
 _SNIFFED_BYTES: Final = 1 << 16
 
@@ -44,11 +45,11 @@ class Extent(NamedTuple):
     start: int
     stop: int
     context: Context | None
-    """That of the record at `start`; None at the start of the file."""
+    """The context of the record at `start`; None at the start of the file."""
     next_context: Context | None
-    """That of the record at `stop`."""
+    """The context of the record at `stop`."""
     packets: int
-    """How many records there are."""
+    """Number of records."""
 
 
 def read_records(data: Bytes, name: str, extent: Extent | None = None) -> Iterator[Records]:
@@ -67,22 +68,22 @@ def read_records(data: Bytes, name: str, extent: Extent | None = None) -> Iterat
         return pcapng.read_records(data, *part)
     if not head:
         raise SourceError(f"{name}: is empty, so no capture")
-    found = sniff(data[:_SNIFFED_BYTES].tobytes())
-    what = f"; it begins like {found.name}, which 'wireyard decode' reads" if found else ""
-    raise SourceError(f"{name}: begins like no capture ({head.hex(' ')}){what}")
+    format = sniff(data[:_SNIFFED_BYTES].tobytes())
+    hint = f"; it begins like {format.name}, which 'wireyard decode' reads" if format else ""
+    raise SourceError(f"{name}: begins like no capture ({head.hex(' ')}){hint}")
 
 
 def find_record(data: Bytes, start: int, stop: int, context: Context) -> int | None:
-    """Return where the first record in ``[start, stop)`` begins, by all that its bytes show."""
+    """Return where the first record in ``[start, stop)`` begins, a guess; None if there is none."""
     find = pcap.find_record if context.header_bytes else pcapng.find_record
     return find(data, start, stop, context)
 
 
 def map_extent(path: str, start: int, stop: int) -> Bytes:
-    """Return the bytes of a file, of which an extent may be looked at; see `CaptureFile.map`.
+    """Return the bytes of a file as an array; only those of an extent are loaded.
 
-    Of a remote file, a record that begins before `stop` is whole if it ends `REMOTE_AHEAD_BYTES`
-    behind it at most; others need a map of an extent that ends where they do.
+    A record that begins before `stop` is loaded whole, in a remote file only if it ends at most
+    `REMOTE_AHEAD_BYTES` after `stop`; a larger one needs a map of an extent that includes its end.
     """
     ahead = REMOTE_AHEAD_BYTES if "://" in path else MAX_RECORD_BYTES
     data = map_bytes(path, start, stop + ahead)
@@ -92,7 +93,7 @@ def map_extent(path: str, start: int, stop: int) -> Bytes:
 
 
 class CaptureFile:
-    """One file of a capture, or an extent of one, while it is read."""
+    """One file of a capture, or an extent of one, to be read once."""
 
     def __init__(
         self, name: str, data: Bytes, failure: SourceError | None, extent: Extent | None = None
@@ -101,7 +102,7 @@ class CaptureFile:
         self.damage: WireError | None = failure
         self.unread_bytes = 0
         self._extent = extent
-        # Not kept, but read again: a capture may have gone on in ten thousand files.
+        # These records are not kept, but read again: a capture may have ten thousand files.
         first = next(read_records(data, name, extent))
         self.begun_ns = int(first.times_ns[0]) if len(first) else NO_TIME
 
@@ -122,7 +123,7 @@ class CaptureFile:
         return cls(path, map_extent(path, extent.start, extent.stop), None, extent)
 
     def records(self) -> Iterator[Records]:
-        """Yield its records once, and take note of how far reading has come."""
+        """Yield its records; set `damage` and `unread_bytes`."""
         for records in read_records(self.data, self.name, self._extent):
             yield records
             self.damage = self.damage or records.damage
@@ -130,7 +131,7 @@ class CaptureFile:
 
 
 def _load(source: Source | OpenedStream) -> tuple[str, Bytes, SourceError | None]:
-    """Return a source's name and bytes, and what kept it from giving all of them."""
+    """Return a source's name, its bytes, and the error that ended reading them, if any."""
     if isinstance(source, str | os.PathLike):
         path = os.fspath(source)
         if "://" in path and (size := map_bytes(path, 0, 0)) is not None:

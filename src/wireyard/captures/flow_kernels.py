@@ -1,4 +1,4 @@
-"""Numbering flows: which packets go between the same two endpoints, and which way.
+"""Number flows: find the conversation and the direction of each packet.
 
 Axes: f = `Unit`, r = packets, k = `Key`, c = conversations.
 """
@@ -39,7 +39,7 @@ _FACTOR: Final = 0x1E3779B97F4A7C15
 
 
 class Key(IntEnum):
-    """What distinguishes conversations: protocol, and both endpoints, the lesser one first."""
+    """Columns of a conversation's key: protocol, and both endpoints, the lesser one first."""
 
     PROTOCOL = 0
     """IP version and protocol."""
@@ -52,7 +52,7 @@ class Key(IntEnum):
 
 @piece
 def mix(hash: int, value: int) -> int:
-    """Take one more value into a hash of 63 bits."""
+    """Mix a value into a hash of 63 bits."""
     hash = ((hash ^ value) * _FACTOR) & _MASK
     return hash ^ hash >> 32
 
@@ -83,10 +83,10 @@ def find_slot(
 def number_flows(
     units: Grid, unit_count: int, seed: int, slots: Ints, keys: Grid, count: int, flows: Ints
 ) -> int:
-    """Give the flow of each packet: twice its conversation, plus 1 from the greater endpoint.
+    """Fill in the flow of each packet: twice its conversation, plus 1 if from the greater endpoint.
 
-    Conversations are numbered as they are met, from `count` on; returns how many there are then.
-    `slots`, a power of two of them, and `keys` have room for all that may be new.
+    New conversations are numbered from `count` on; returns their number afterwards. `slots`, whose
+    length is a power of two, and `keys` have room for a new conversation for each packet.
     """
     for row in range(unit_count):
         src_high, src_low = int(units[Unit.SRC_HIGH, row]), int(units[Unit.SRC_LOW, row])
@@ -121,7 +121,7 @@ def number_flows(
 
 @kernel(I64(_GRID, I64, I64, _INTS))
 def fill_slots(keys: Grid, count: int, seed: int, slots: Ints) -> int:
-    """Put the first `count` conversations into empty slots; return how many."""
+    """Insert the first `count` conversations into empty slots; return `count`."""
     for held in range(count):
         slot = find_slot(
             keys,
@@ -150,7 +150,7 @@ def put_address(out: Bytes, at: int, address: int) -> int:
 
 @piece
 def put_endpoint(out: Bytes, at: int, keys: Grid, conversation: int, more: int) -> int:
-    """Write the lesser endpoint of a conversation over IPv4, or the other one."""
+    """Write an endpoint of a conversation over IPv4: the greater one if `more`, else the lesser."""
     ports = keys[conversation, Key.PORTS]
     if more:
         at = put_address(out, at, keys[conversation, Key.MORE_LOW])
@@ -165,7 +165,7 @@ def put_endpoint(out: Bytes, at: int, keys: Grid, conversation: int, more: int) 
 def write_names(
     keys: Grid, conversations: Ints, ways: Ints, ordinals: Ints, out: Bytes, ends: Shorts
 ) -> int:
-    """Write the names of streams over IPv4 one behind the other; return where the last one ends.
+    """Write the names of streams over IPv4 one after the other; return where the last one ends.
 
     Shapes: conversations, ways, ordinals (t), ordinals below 10^8; out has `LONGEST_NAME` bytes for
     each, and slack; ends (t + 1).
@@ -186,7 +186,7 @@ def write_names(
 
 @kernel(I64(_GRID, _INTS, _INTS, TEXT, _SHORTS))
 def write_addresses(keys: Grid, conversations: Ints, ways: Ints, out: Bytes, ends: Shorts) -> int:
-    """Write the IPv4 addresses that streams come from; the rest as `write_names`."""
+    """Write the source addresses of streams over IPv4; otherwise like `write_names`."""
     at = 0
     for stream in range(len(conversations)):
         ends[stream] = at

@@ -1,4 +1,4 @@
-"""Conversations of a capture: their numbers, their endpoints, their names."""
+"""The conversations of a capture: their numbers, endpoints and names."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ Shorts = np.ndarray[tuple[int], np.dtype[np.int32]]
 Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _FIRST_SLOTS: Final = 1 << 12
-_OLD: Final = 4
-"""The IP version whose addresses kernels write."""
+_IPV4: Final = 4
+"""The IP version of the addresses that kernels can write."""
 _MOST_ADDRESSES: Final = 1 << 10
 _MASK: Final = (1 << 64) - 1
 _FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -42,7 +42,7 @@ _SHIFT: Final = np.uint64(32)
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An address, as text, and a port."""
+    """An IP address, as text, and a port."""
 
     address: str
     port: int
@@ -56,13 +56,16 @@ class Endpoint:
 
 
 class FlowTable:
-    """Numbers conversations in the order they are met; a flow is one direction of one."""
+    """Conversations, numbered in the order of their first packets.
+
+    Conversation c has the flows 2 c and 2 c + 1, one for each direction.
+    """
 
     def __init__(self) -> None:
         self._count = 0
         self._keys: Grid = np.empty((0, len(Key)), np.int64)
         self._slots: Ints = np.full(_FIRST_SLOTS, EMPTY, np.int64)
-        # Whoever knew the hash could make all flows of a capture fall into one slot.
+        # With a known seed, a capture could be made whose flows all fall into one slot.
         self._seed = secrets.randbits(62)
 
     def __len__(self) -> int:
@@ -78,16 +81,16 @@ class FlowTable:
         return flows
 
     def state(self) -> Grid:
-        """Return what another table goes on with. Shapes: (e, k)."""
+        """Return the state from which another table continues. Shapes: (e, k)."""
         return self._keys[: self._count].copy()
 
     def restore(self, keys: Grid) -> None:
-        """Go on with the conversations of another table.
+        """Continue from the `state` of another table.
 
         Raises
         ------
         ValueError
-            These are no keys of conversations.
+            `keys` is not such a state.
         """
         if keys.ndim != 2 or keys.shape[1] != len(Key):
             raise ValueError("no keys of conversations")
@@ -95,7 +98,7 @@ class FlowTable:
         self.keep(np.arange(len(keys)))
 
     def keep(self, conversations: Ints) -> None:
-        """Forget all conversations but some, which are numbered anew, in the order given."""
+        """Evict all conversations except these, and renumber them in this order."""
         self._keys = self._keys[conversations]
         self._count = len(conversations)
         self._slots = np.full(_FIRST_SLOTS, EMPTY, np.int64)
@@ -103,7 +106,7 @@ class FlowTable:
         fill_slots(self._keys, self._count, self._seed, self._slots)
 
     def pair(self, conversation: int) -> bytes:
-        """Return a key that conversations of the same endpoints share, and no others."""
+        """Return a key of the two endpoints, the same for TCP and UDP."""
         key = self._keys[conversation].copy()
         key[Key.PROTOCOL] >>= 8  # the IP version stays
         return bytes(key)
@@ -118,10 +121,10 @@ class FlowTable:
             fill_slots(self._keys, self._count, self._seed, self._slots)
 
     def parts(self, first: int, of: int) -> Ints:
-        """Return which of `of` parts each conversation from number `first` on falls to.
+        """Return the part, of `of` parts, of each conversation from number `first` on.
 
-        That depends on its endpoints alone, and not on what else is in a capture. Those of TCP and
-        UDP that have the same ones fall to the same part, where their streams are numbered.
+        The part depends only on the endpoints, not on the rest of the capture. TCP and UDP between
+        the same endpoints are in the same part, because their streams are numbered together.
         """
         hashes = np.zeros(self._count - first, np.uint64)
         for column in _without_protocol(self._keys[first : self._count]).T.astype(np.uint64):
@@ -130,22 +133,22 @@ class FlowTable:
         return (hashes % np.uint64(of)).astype(np.int64)
 
     def has_port(self, first: int, port: int) -> Flags:
-        """Return, for each conversation from number `first` on, whether one endpoint has a port."""
+        """Return a mask of the conversations, from number `first` on, with this port."""
         ports = self._keys[first : self._count, Key.PORTS]
-        there: Flags = (ports >> 16 == port) | (ports & 0xFFFF == port)
-        return there
+        mask: Flags = (ports >> 16 == port) | (ports & 0xFFFF == port)
+        return mask
 
     def protocols(self) -> Ints:
         """Return the IP protocol of each conversation."""
         return self._keys[: self._count, Key.PROTOCOL] & 0xFF
 
     def endpoint_pairs(self) -> Ints:
-        """Return a number for each conversation that those of the same endpoints share."""
+        """Return a number for the endpoints of each conversation, the same for TCP and UDP."""
         keys = _without_protocol(self._keys[: self._count])
         return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
 
     def endpoints(self, conversation: int) -> tuple[Endpoint, Endpoint]:
-        """Return the endpoints of a conversation: the source of its flow 0, that of its flow 1."""
+        """Return the endpoints of a conversation: the sources of its first and its second flow."""
         key = self._keys[conversation].tolist()
         version, ports = key[Key.PROTOCOL] >> 8, key[Key.PORTS]
         return (
@@ -154,43 +157,43 @@ class FlowTable:
         )
 
     def unlike(self, conversations: Ints, ways: Ints) -> set[Endpoint]:
-        """Return the different endpoints among one side of each conversation."""
+        """Return the set of the endpoints at one side of each conversation."""
         keys = self._keys[conversations]
         lesser = ways == 0
         high = np.where(lesser, keys[:, Key.LESS_HIGH], keys[:, Key.MORE_HIGH])
         low = np.where(lesser, keys[:, Key.LESS_LOW], keys[:, Key.MORE_LOW])
         version, port = keys[:, Key.PROTOCOL] >> 8, self.ports(conversations, ways)
-        old = version == _OLD
-        found = np.unique(low[old] << 16 | port[old]).tolist()
-        endpoints = {_endpoint(_OLD, 0, one >> 16, one & 0xFFFF) for one in found}
-        others = np.stack([version, high, low, port], axis=1)[~old].tolist()
-        return endpoints | {_endpoint(*one) for one in set(map(tuple, others))}
+        ipv4 = version == _IPV4
+        packed = np.unique(low[ipv4] << 16 | port[ipv4]).tolist()
+        endpoints = {_endpoint(_IPV4, 0, each >> 16, each & 0xFFFF) for each in packed}
+        others = np.stack([version, high, low, port], axis=1)[~ipv4].tolist()
+        return endpoints | {_endpoint(*each) for each in set(map(tuple, others))}
 
     def names(self, conversations: Ints, ways: Ints, ordinals: Ints) -> pa.StringArray:
         """Return the names of streams.
 
-        Shapes: all (t): the conversation of each, the end of it that the stream comes from, and
-        which of the connections of these endpoints it is of, from 1 on.
+        Shapes: all (t). `ways` are the directions in the conversation, `ordinals` the numbers,
+        from 1 on, of the connection among those of the same endpoints.
         """
-        if self._old(conversations):
+        if self._all_ipv4(conversations):
             out, ends = self._room(len(conversations))
             write_names(self._keys, conversations, ways, ordinals, out, ends)
             return _texts(out, ends)
-        given = zip(conversations.tolist(), ways.tolist(), ordinals.tolist(), strict=True)
+        streams = zip(conversations.tolist(), ways.tolist(), ordinals.tolist(), strict=True)
         names = []
-        for conversation, way, ordinal in given:
+        for conversation, way, ordinal in streams:
             both = self.endpoints(conversation)
             names.append(stream_name(both[way], both[1 - way], ordinal))
         return repeat_texts(names, [1] * len(names))
 
     def addresses(self, conversations: Ints, ways: Ints) -> pa.StringArray:
         """Return the address of one side of each conversation."""
-        if self._old(conversations):
+        if self._all_ipv4(conversations):
             out, ends = self._room(len(conversations))
             write_addresses(self._keys, conversations, ways, out, ends)
             return _texts(out, ends)
-        given = zip(conversations.tolist(), ways.tolist(), strict=True)
-        addresses = [self.endpoints(one)[way].address for one, way in given]
+        streams = zip(conversations.tolist(), ways.tolist(), strict=True)
+        addresses = [self.endpoints(conversation)[way].address for conversation, way in streams]
         return repeat_texts(addresses, [1] * len(addresses))
 
     def ports(self, conversations: Ints, ways: Ints) -> Ints:
@@ -198,9 +201,9 @@ class FlowTable:
         ports: Ints = self._keys[conversations, Key.PORTS] >> np.where(ways, 0, 16) & 0xFFFF
         return ports
 
-    def _old(self, conversations: Ints) -> bool:
-        """Return whether conversations are all over IPv4."""
-        return bool((self._keys[conversations, Key.PROTOCOL] >> 8 == _OLD).all())
+    def _all_ipv4(self, conversations: Ints) -> bool:
+        """Return whether all conversations are over IPv4."""
+        return bool((self._keys[conversations, Key.PROTOCOL] >> 8 == _IPV4).all())
 
     @staticmethod
     def _room(count: int) -> tuple[Octets, Shorts]:
@@ -208,7 +211,7 @@ class FlowTable:
 
 
 def stream_name(src: Endpoint, dst: Endpoint, ordinal: int) -> str:
-    """Return the name of a stream: of the second connection of its endpoints with ``#2``."""
+    """Return the name of a stream; ``#2`` marks the second connection of its endpoints."""
     return f"{src}>{dst}" if ordinal == 1 else f"{src}>{dst}#{ordinal}"
 
 
@@ -230,7 +233,7 @@ def _endpoint(version: int, high: int, low: int, port: int) -> Endpoint:
 
 @lru_cache(_MOST_ADDRESSES)
 def _address(version: int, high: int, low: int) -> str:
-    """Return an address as text; a capture is full of the same few servers."""
+    """Return an address as text; cached, as most packets of a capture have the same few servers."""
     return str(
         IPv4Address(low) if version == 4 else IPv6Address((high & _MASK) << 64 | low & _MASK)
     )

@@ -1,4 +1,4 @@
-"""A capture or a bare stream read while it is written: rows can be had as soon as their bytes."""
+"""Follow a capture or a bare stream that is still written: its rows as its bytes arrive."""
 
 from __future__ import annotations
 
@@ -30,11 +30,13 @@ if TYPE_CHECKING:
 __all__ = ["BareStream", "Following", "follow"]
 
 _SNIFFED_BYTES: Final = 1 << 16
+"""Bytes after which a bare stream without a known format is given up."""
 _HEAD_BYTES: Final = 72
 """First bytes that show a format for certain: the longest header, that of JMQ packets."""
 _MAGIC_BYTES: Final = 4
-_SETTLED_NS: Final = 200_000_000
-_NOBODY: Final[Mapping[str, str | int]] = {}
+_SETTLE_NS: Final = 200_000_000
+"""How long detection waits for `_HEAD_BYTES`."""
+_NO_CONSTANTS: Final[Mapping[str, str | int]] = {}
 _STANDARD_INPUT: Final = 0
 
 
@@ -47,27 +49,27 @@ def follow(
     max_packet_bytes: int | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Following:
-    """Open a source that is still written; its rows are read as its bytes arrive.
+    """Open a source that is still written.
 
     Parameters
     ----------
     source
-        ``-`` for standard input, or the path of a named pipe: read to its end. The path of a file
-        or a pattern: read until `stop`, with what it gets and what takes its place; see
-        `arrivals_of_file`.
+        ``-`` for standard input, or the path of a named pipe: read to its end. The path of a file,
+        or a pattern of paths: read until `stop`, with the bytes that are appended and the files
+        that replace it; see `arrivals_of_file`.
     named, decode_as, keylog
-        Those of `open_input`.
+        As for `open_input`.
     max_packet_bytes
-        Larger packets are not believed; the format's own bound if None.
+        Largest packet that is accepted as one; the format's own bound if None.
     stop
-        Is asked a few times a second whether reading should end.
+        Called a few times a second; reading ends when it returns true.
 
     Raises
     ------
     SourceError
         The source cannot be read.
     UsageError
-        A bare stream that begins like no format, or is compressed, or a key log that is none.
+        A bare stream is compressed or of unknown format, or a key log is not one.
     """
     from wireyard.captures.assignment import parse_decode_as
     from wireyard.captures.tls_keys import read_key_logs
@@ -75,12 +77,12 @@ def follow(
     rules, keys = [parse_decode_as(text) for text in decode_as], read_key_logs(keylog)
     name = os.fspath(source)
 
-    def live() -> LiveCapture:
+    def new_capture() -> LiveCapture:
         from wireyard.captures.live import LiveCapture
 
         return LiveCapture(name, named, rules, keys, max_packet_bytes)
 
-    return Following(name, _arrivals(name, stop), named, live, keys.add, max_packet_bytes)
+    return Following(name, _arrivals(name, stop), named, new_capture, keys.add, max_packet_bytes)
 
 
 def _arrivals(path: str, stop: Callable[[], bool]) -> Iterator[Arrival]:
@@ -97,23 +99,23 @@ def _arrivals(path: str, stop: Callable[[], bool]) -> Iterator[Arrival]:
 
 @dataclass
 class Following:
-    """A source that is followed: what it is, and what was not read of it by its end."""
+    """A source that is being followed."""
 
     name: str
     _arriving: Iterator[Arrival] = field(repr=False)
     _named: Format | None
-    _live: Callable[[], LiveCapture] = field(repr=False)
-    _take_secrets: Callable[[bytes], object] = field(repr=False)
+    _new_capture: Callable[[], LiveCapture] = field(repr=False)
+    _add_secrets: Callable[[bytes], object] = field(repr=False)
     _max_packet_bytes: int | None
     captured: bool = False
-    """Whether it is a capture; known with the first turn that has a stream."""
+    """Whether it is a capture; valid from the first turn with a stream on."""
     _capture: LiveCapture | None = field(default=None, repr=False)
     _damage: list[str] = field(default_factory=list, repr=False)
 
     def turns(self) -> Iterator[list[Grown]]:
-        """Yield what can be read; before it waits an empty list.
+        """Yield the streams that can be read, turn by turn; an empty list before each wait.
 
-        All streams of a turn have to be read before the next.
+        All streams of a turn have to be read before the next turn.
         """
         head = bytearray()
         for arrival in self._arriving:
@@ -135,7 +137,7 @@ class Following:
         yield from self._stream_turns(format, Arrival(bytes(head)))
 
     def summary(self) -> Input:
-        """Return what is to be said of the source at its end, as an input without streams."""
+        """Return the unknown streams and losses of the source, as an `Input` without streams."""
         capture = self._capture
         if capture is None:
             return Input(self.name, False, [])
@@ -156,10 +158,10 @@ class Following:
             close()
 
     def _format(self, head: bytes, arrival: Arrival) -> Format | None:
-        """Return the format of a bare stream, if that is certain."""
+        """Return the format of a bare stream; None while it is not certain."""
         if compression(head):
             raise UsageError(f"{self.name}: is compressed, and cannot be read while it is written")
-        settled = len(head) >= _HEAD_BYTES or arrival.idle_ns >= _SETTLED_NS
+        settled = len(head) >= _HEAD_BYTES or arrival.idle_ns >= _SETTLE_NS
         if self._named is not None and len(head) >= _MAGIC_BYTES:
             return shown_format(head, self._named) or self._named if settled else None
         return shown_format(head, self._named) if settled and head else None
@@ -182,26 +184,26 @@ class Following:
     def _capture_turns(self, first: Arrival) -> Iterator[list[Grown]]:
         from wireyard.captures.growing import GrowingFile
 
-        self._capture = capture = self._live()
-        file = GrowingFile(self._take_secrets)
+        self._capture = capture = self._new_capture()
+        file = GrowingFile(self._add_secrets)
         yield from self._receive(file, first)
         for arrival in self._arriving:
             if arrival.begins:
                 yield from self._end_file(file)
-                file = GrowingFile(self._take_secrets)
+                file = GrowingFile(self._add_secrets)
             if arrival.data:
                 yield from self._receive(file, arrival)
             else:
                 yield from self._receive(file, arrival, idle=True)
                 yield capture.wait(arrival.idle_ns)
                 yield []
-            if file.damage is not None and self._arriving_is_pipe:
+            if file.damage is not None and self._is_pipe:
                 break
         yield from self._end_file(file)
         yield from capture.end()
 
     @property
-    def _arriving_is_pipe(self) -> bool:
+    def _is_pipe(self) -> bool:
         return self.name == "-" or Path(self.name).is_fifo()
 
     def _receive(
@@ -220,25 +222,25 @@ class Following:
 
 
 def _losses(capture: LiveCapture) -> Iterator[str]:
-    """Yield what the caps of live reading lost."""
+    """Yield notes on bytes that were lost to the limits of `LiveCapture`."""
     if capture.unnamed:
         counts = capture.unnamed
         yield f"{counts['streams']} more streams of unknown format, {counts['bytes']} bytes"
     if capture.dropped_bytes:
-        yield f"{capture.dropped_bytes} bytes are in gaps, for too many were held"
+        yield f"{capture.dropped_bytes} bytes are in gaps, because too many were held"
     if capture.late_bytes:
-        yield f"{capture.late_bytes} bytes came after the beginning of their stream was read"
+        yield f"{capture.late_bytes} bytes arrived after later bytes of their stream had been read"
 
 
 class BareStream:
-    """A bare stream that grows: what of it was not read yet.
+    """The unread bytes of a bare stream that is still written.
 
     Parameters
     ----------
     name
-        The source, and the stream.
+        Name of the source and of the stream.
     start
-        Offset of the first byte that arrives.
+        Offset in the stream of the first byte that arrives.
     """
 
     def __init__(self, name: str, start: int = 0) -> None:
@@ -250,12 +252,12 @@ class BareStream:
         self._base = start
 
     def receive(self, data: bytes) -> None:
-        """Take the next bytes."""
+        """Add the next bytes."""
         new = np.frombuffer(data, np.uint8)
         self._data = np.concatenate([self._data, new]) if len(self._data) else new
 
     def held(self) -> Callable[[int, int], bytes]:
-        """Return what reads of the bytes that are held now; none if the first is not."""
+        """Return a reader of ranges of the bytes held now; of no bytes if the first is not held."""
         data, base = self._data, self._base
 
         def read(start: int, stop: int) -> bytes:
@@ -265,13 +267,13 @@ class BareStream:
 
     @property
     def bytes_ahead(self) -> int:
-        """How many bytes can be read."""
+        """Number of bytes that can be read."""
         return len(self._data)
 
     def blocks(
         self, framer: Framer, scanner: FrameScanner | None, _limit: int | None = None
     ) -> Iterator[Block]:
-        """Yield the rows of what is there, as one block, if there are any."""
+        """Yield the rows of the bytes held now as one block, if there are any."""
         start, stop = framer.position - self._base, len(self._data)
         window = Window(self._data, self._base, start, stop, self.at_end)
         block = cut_window(window, framer, scanner)
@@ -282,12 +284,12 @@ class BareStream:
 
     @property
     def constants(self) -> Mapping[str, str | int]:
-        """Nothing: a bare stream does not say between whom it was sent."""
-        return _NOBODY
+        """Empty: the endpoints of a bare stream are unknown."""
+        return _NO_CONSTANTS
 
     def columns(self, _block: Block) -> Mapping[str, Ints]:
-        """Return nothing: a bare stream does not say when it was sent."""
+        """Return no columns: the times of a bare stream are unknown."""
         return {}
 
     def close(self) -> None:
-        """Do nothing: the source is closed with what follows it."""
+        """Do nothing: `Following` closes the source."""

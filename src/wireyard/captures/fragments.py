@@ -1,6 +1,7 @@
-"""IP fragments to datagrams (RFC 791, 3.2; RFC 8200, 4.5).
+"""Reassembly of IP fragments (RFC 791, 3.2; RFC 8200, 4.5).
 
-Fragments are rare, so this is plain Python. Where they overlap, the one captured first counts.
+Fragments are rare, so this is plain Python. Overlapping bytes come from the fragment captured
+first.
 """
 
 from __future__ import annotations
@@ -22,20 +23,19 @@ Bytes = npt.NDArray[np.uint8]
 Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _LIFETIME_NS: Final = 60 * 1_000_000_000
-"""After that long the rest of a datagram will not come, and its number is used again."""
+"""Time after which an incomplete datagram is dropped, as its identification may be used again."""
 _MOST_BYTES: Final = 65535
-_MAX_MOVED_BYTES: Final = 16 << 20
-"""What is held of datagrams whose rest may still come, where captures have no end: 256 of the
-largest. The rest of the oldest will not come."""
+_MAX_HELD_BYTES: Final = 16 << 20
+"""Bytes of incomplete datagrams that a live capture keeps: 256 of the largest, the newest first."""
 _UNIT_BYTES: Final = 8
 """Fragments begin at multiples of this."""
 
 
 class Datagrams(NamedTuple):
-    """Datagrams with an IP header each, without options and without a length.
+    """Reassembled datagrams, each with an IP header without options and without a length.
 
     Shapes: starts, sizes, kinds, records, times_ns (d); `kinds` are those of their headers,
-    `records` and `times_ns` those that completed them. `members` has the records each was made of.
+    `records` and `times_ns` the packets that completed them. `members` has all packets of each.
     """
 
     data: Bytes
@@ -49,7 +49,7 @@ class Datagrams(NamedTuple):
 
 @dataclass(slots=True)
 class _Datagram:
-    """A datagram that is being put together; `covered` has a bit for each unit that is there."""
+    """A datagram that is being reassembled; `covered` has a bit for each unit that has arrived."""
 
     begun_ns: int
     covered: int = 0
@@ -60,7 +60,7 @@ class _Datagram:
     records: list[int] = field(default_factory=list)
 
     def add(self, column: list[int]) -> None:
-        """Take in a fragment, if it keeps the rules and brings something new."""
+        """Add a fragment; ignore it if it is invalid, truncated, or brings nothing new."""
         self.records.append(column[Unit.RECORD])
         offset, length = column[Unit.FRAGMENT_OFFSET], column[Unit.LENGTH]
         more = column[Unit.MORE_FRAGMENTS] != 0
@@ -84,7 +84,7 @@ class _Datagram:
         return self.units is not None and self.covered == (1 << self.units) - 1
 
     def write(self, places: Places) -> bytes:
-        """Return header and payload; what was captured first is written last."""
+        """Return header and payload; the fragment captured first is written last, so it wins."""
         payload = bytearray(self.size)
         for offset, start, length in reversed(self.pieces):
             payload[offset : offset + length] = places.view(start, length).data
@@ -92,13 +92,13 @@ class _Datagram:
 
 
 class Fragments:
-    """Puts fragments together as they follow each other, and holds those that wait for others."""
+    """Incremental reassembly of fragments; holds the incomplete datagrams."""
 
     def __init__(self) -> None:
         self._waiting: dict[tuple[int, ...], _Datagram] = {}
 
     def add(self, places: Places, fragments: Grid, times_ns: Ints) -> Datagrams:
-        """Take in fragments that are a column of `Unit` each; return what they complete.
+        """Add fragments, a column of `Unit` each; return the datagrams that they complete.
 
         Shapes: fragments (f, r), times_ns (r).
         """
@@ -130,70 +130,71 @@ class Fragments:
         )
 
     def state(self, places: Places) -> list[Any]:
-        """Return what others go on with: values of JSON, and the bytes of what waits."""
+        """Return the state from which another one continues: JSON values, and bytes as arrays."""
         return [
             {
                 "key": list(key),
-                "begun_ns": one.begun_ns,
-                "covered": hex(one.covered),
-                "units": one.units,
-                "size": one.size,
-                "header": one.header.hex(),
+                "begun_ns": datagram.begun_ns,
+                "covered": hex(datagram.covered),
+                "units": datagram.units,
+                "size": datagram.size,
+                "header": datagram.header.hex(),
                 "pieces": [
                     [offset, places.view(start, length).copy()]
-                    for offset, start, length in one.pieces
+                    for offset, start, length in datagram.pieces
                 ],
-                "records": one.records,
+                "records": datagram.records,
             }
-            for key, one in self._waiting.items()
+            for key, datagram in self._waiting.items()
         ]
 
     def restore(self, state: Iterable[Mapping[str, Any]], places: Places) -> None:
-        """Go on where others stood.
+        """Continue from the `state` of another one.
 
         Raises
         ------
         KeyError, TypeError, ValueError
-            It is no such state.
+            `state` is not such a state.
         """
         for each in state:
-            one = _Datagram(each["begun_ns"], int(each["covered"], 16), each["units"], each["size"])
-            one.header, one.records = bytes.fromhex(each["header"]), list(each["records"])
+            datagram = _Datagram(
+                each["begun_ns"], int(each["covered"], 16), each["units"], each["size"]
+            )
+            datagram.header, datagram.records = bytes.fromhex(each["header"]), list(each["records"])
             for offset, data in each["pieces"]:
                 octets = data.view(np.uint8)
-                one.pieces.append((offset, places.append(octets), len(octets)))
-            if not (0 <= one.size <= _MOST_BYTES) or any(
-                offset + length > _MOST_BYTES for offset, _, length in one.pieces
+                datagram.pieces.append((offset, places.append(octets), len(octets)))
+            if not (0 <= datagram.size <= _MOST_BYTES) or any(
+                offset + length > _MOST_BYTES for offset, _, length in datagram.pieces
             ):
                 raise ValueError("no state of fragments")
-            self._waiting[tuple(each["key"])] = one
+            self._waiting[tuple(each["key"])] = datagram
 
     def move(self, places: Places, to: Places) -> set[int]:
-        """Copy what waits from places to others; return the records of the packets it came in.
+        """Move the bytes of incomplete datagrams to another `Places`; return their packets.
 
-        The newest that `_MAX_MOVED_BYTES` hold stay; of those no one is older than a datagram may
-        be when its rest comes.
+        Keeps the newest, up to `_MAX_HELD_BYTES`; drops those older than `_LIFETIME_NS`.
         """
         if not self._waiting:
             return set()
-        newest_ns = max(one.begun_ns for one in self._waiting.values())
-        left = _MAX_MOVED_BYTES
+        newest_ns = max(datagram.begun_ns for datagram in self._waiting.values())
+        left = _MAX_HELD_BYTES
         kept = {}
-        for key, one in sorted(self._waiting.items(), key=lambda each: -each[1].begun_ns):
-            left -= sum(length for _, _, length in one.pieces)
-            if left < 0 or newest_ns - one.begun_ns > _LIFETIME_NS:
+        for key, datagram in sorted(self._waiting.items(), key=lambda each: -each[1].begun_ns):
+            left -= sum(length for _, _, length in datagram.pieces)
+            if left < 0 or newest_ns - datagram.begun_ns > _LIFETIME_NS:
                 break
-            one.pieces = [
+            datagram.pieces = [
                 (offset, to.append(places.view(start, length).copy()), length)
-                for offset, start, length in one.pieces
+                for offset, start, length in datagram.pieces
             ]
-            kept[key] = one
+            kept[key] = datagram
         self._waiting = kept
-        return {record for one in kept.values() for record in one.records}
+        return {record for datagram in kept.values() for record in datagram.records}
 
 
 def _header(column: list[int]) -> bytes:
-    """Return an IP header that says where the datagram goes and what it carries."""
+    """Return an IP header with the addresses and the protocol of a datagram."""
     addresses = column[Unit.SRC_HIGH : Unit.DST_LOW + 1]
     protocol = column[Unit.PROTOCOL]
     if column[Unit.VERSION] == 4:

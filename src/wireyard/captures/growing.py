@@ -1,4 +1,4 @@
-"""The records of a capture file while it is written: whole ones as their bytes arrive."""
+"""Incremental reader of a capture file that is still written: complete records as bytes arrive."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ __all__ = ["GrowingFile"]
 
 Bytes = npt.NDArray[np.uint8]
 
-_JUDGED_BYTES: Final = 1 << 16
-"""Bytes of a pcap file that show how large its record headers are, if as many arrive at once."""
+_HEADER_SIZE_BYTES: Final = 1 << 16
+"""Bytes of a pcap file from which the size of its record headers is detected; fewer if no more
+arrive."""
 _MAX_BLOCK_BYTES: Final = MAX_RECORD_BYTES + (1 << 16)
-"""A record is held until it is whole; a block with more than a packet and its options is none."""
-_TOGETHER: Final = 10 * BLOCK_RECORDS
-"""Records that are yielded together, since what each stream costs is more than what columns gain
-from the cache: 340,000 packets of 200 streams take 0.7 s instead of 1.6."""
+"""Bytes that are buffered until a record is complete: the largest packet with its options."""
+_RECORDS_PER_TURN: Final = 10 * BLOCK_RECORDS
+"""Records that are yielded together. Larger batches fit the cache less well, but the cost of each
+stream is paid less often: 340,000 packets of 200 streams take 0.7 s instead of 1.6."""
 _NOTHING: Final[Bytes] = np.empty(0, np.uint8)
 
 
 class GrowingFile:
-    """A capture file of which bytes arrive; holds those of a record that is not whole.
+    """A capture file whose bytes are still arriving; buffers an incomplete record.
 
     Parameters
     ----------
@@ -38,29 +39,29 @@ class GrowingFile:
 
     Limits
     ------
-    One record, and what arrived at once.
+    Memory for one record and for one piece of input.
     """
 
     def __init__(self, take_secrets: Callable[[bytes], object] | None = None) -> None:
         self._take_secrets = take_secrets
         self.damage: DecodeError | None = None
-        """Why no more records are read."""
+        """The error at which reading ended; None if it goes on."""
         self.unread_bytes = 0
-        """How much arrived behind the damage."""
+        """Bytes after the error."""
         self._rest = _NOTHING
         self._offset = 0
-        """Where `_rest` begins in the file."""
+        """Offset of `_rest` in the file."""
         self._context: Context | None = None
 
     @property
     def offset(self) -> int:
-        """Where the record begins in the file that is to be read next."""
+        """Offset in the file of the next record."""
         return self._offset
 
     def state(self) -> dict[str, Any] | None:
-        """Return what another goes on with that gets the file from `offset` on, as values of JSON.
+        """Return the state from which another reader continues at `offset`, as JSON values.
 
-        None if that is not the case before: too little is there, or it is damaged.
+        Return None if none can: too little of the file has arrived, or it is damaged.
         """
         if self._context is None or self.damage is not None:
             return None
@@ -73,24 +74,24 @@ class GrowingFile:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on where another stood.
+        """Continue from the `state` of another reader.
 
         Raises
         ------
         KeyError, TypeError, ValueError
-            It is no such state.
+            `state` is not such a state.
         """
         self._offset = int(state["offset"])
         interfaces = tuple(Interface(*map(int, each)) for each in state["interfaces"])
         self._context = Context(bool(state["little"]), interfaces, int(state["header_bytes"]))
 
     def receive(self, data: Bytes, *, idle: bool = False) -> Iterator[tuple[Bytes, Records]]:
-        """Take the next bytes; yield the records that they complete, and the bytes those lie in.
+        """Add the next bytes of the file; yield the records that are complete, with their bytes.
 
         Parameters
         ----------
         idle
-            Whether nothing else is there yet, so that nothing is worth waiting for.
+            Whether no further bytes are available now, so that reading does not wait for more.
         """
         if self.damage is not None:
             self.unread_bytes += len(data)
@@ -121,9 +122,9 @@ class GrowingFile:
         self._offset += at
 
     def end(self) -> Iterator[tuple[Bytes, Records]]:
-        """Take note that the file ends here, in the middle of a record perhaps.
+        """End the file; an incomplete record at its end becomes `damage`.
 
-        Yields what `receive` does, of a file too short to be judged before.
+        Yields like `receive`: the records of a file too short for its header size to be detected.
         """
         yield from self.receive(_NOTHING, idle=True)
         if self.damage is None and len(self._rest):
@@ -137,7 +138,7 @@ class GrowingFile:
         return "pcap" if self._context is None or self._context.header_bytes else "pcapng"
 
     def _beginning(self, data: Bytes, *, idle: bool) -> tuple[int, Context | None] | None:
-        """Return where the next record begins and its context; None if too little is there."""
+        """Return where the next record begins and its context; None if that needs more bytes."""
         if self._context is not None:
             return 0, self._context
         head = data[:4].tobytes()
@@ -147,24 +148,23 @@ class GrowingFile:
             return 0, None
         if head not in pcap.MAGICS:
             raise Malformed("capture", "magic", 0, f"is {head.hex(' ')}, of no capture", "capture")
-        enough = _JUDGED_BYTES if not idle else pcap.FILE_HEADER_BYTES + 1
-        if len(data) < enough:
+        if len(data) < (pcap.FILE_HEADER_BYTES + 1 if idle else _HEADER_SIZE_BYTES):
             return None
         return pcap.FILE_HEADER_BYTES, pcap.read_header(data)
 
     def _find_secrets(self, data: Bytes, context: Context | None) -> None:
-        """Hand on the key logs in blocks of pcapng that are whole."""
+        """Pass on the key logs in complete Decryption Secrets Blocks of pcapng."""
         if self._take_secrets is not None and (context is None or not context.header_bytes):
             for text in secrets_of_blocks(data, little=context is None or context.little):
                 self._take_secrets(text)
 
     def _read(self, data: Bytes, start: int, context: Context | None) -> Iterator[Records]:
         if context is not None and context.header_bytes:
-            return pcap.read_records(data, start, None, context, _TOGETHER)
-        return pcapng.read_records(data, start, None, context, _TOGETHER)
+            return pcap.read_records(data, start, None, context, _RECORDS_PER_TURN)
+        return pcapng.read_records(data, start, None, context, _RECORDS_PER_TURN)
 
     def _take_end(self, records: Records) -> None:
-        """Take note of how reading ended; that a record is not whole yet is no damage."""
+        """Keep the context that reading ended with; raise its error unless more bytes cure it."""
         if records.context is not None:
             self._context = records.context
         if records.damage is not None and not isinstance(records.damage, Truncated):

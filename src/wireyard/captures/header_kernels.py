@@ -1,15 +1,15 @@
-"""From the link layer of every packet up to its transport: one compiled walk over headers.
+"""Read the headers of packets, from the link layer up to the transport, in one compiled loop.
 
 Rules of this file:
 
-1. Reading one header gives the kind of the next and where it begins, or instead of a kind the
-   `Fate` of a packet that ends here. There are `_MOST_HEADERS` of them at the most.
-2. Nothing is read at or after the packet's `stop`; a length that a header states is compared with
-   what is left before it is used.
-3. Every header that states a length bounds what was captured: Ethernet pads short packets. IP
-   states where a packet ends on the wire, and what a snapshot cut off is missing from there. Zero
-   stands where the sender's network card was yet to cut segments: then the length of the record
-   counts, or that of the header around it.
+1. Reading a header gives the kind of the next header and its offset, or, in place of the kind, the
+   `Fate` of a packet whose reading ends here. There are at most `_MOST_HEADERS` headers.
+2. Nothing is read at or after the packet's `stop`; a length in a header is compared with the bytes
+   that are left before it is used.
+3. Every length in a header bounds the packet, because Ethernet pads short packets. The length in
+   the IP header gives the end on the wire; bytes before it that were not captured were truncated.
+   It is zero if the sender's network card was to split the segment later: then the length of the
+   record, or that of the header around it, counts.
 4. Checksums are not compared: a capture at the sender has them from before the network card.
 
 Axes: f = `Unit`, r = packets.
@@ -37,17 +37,17 @@ _INTS: Final = array("int64")
 _WORDS: Final = array("int32")
 _GRID: Final = array("int64", 2)
 _AHEAD_PACKETS: Final = 4
-"""How many packets before it is read the headers of one are asked for."""
+"""The headers of a packet are prefetched so many packets before it is read."""
 CODE_BITS: Final = 24
 _MOST_HEADERS: Final = 32
-"""Headers of a packet below its transport. Twelve are as many as networks are known to stack; more
-come from loops that forward a tunnel into itself, or are made to keep a reader busy."""
+"""Headers of a packet below its transport. Real networks stack up to twelve; more come from
+forwarding loops of a tunnel into itself, or from attacks on readers."""
 _JUMBO_PAYLOAD: Final = 0xC2
 """The option of a jumbogram (RFC 2675, 2)."""
 _MOST_ORIGINAL_BYTES: Final = 1 << 24
-"""Largest length believed of a packet that is not stated by 16 bits of an IP header."""
+"""Largest accepted length of a packet where it is not in 16 bits of an IP header."""
 
-# Numba joins the members of one IntEnum with integers, but not with those of another.
+# Numba unifies the members of one IntEnum with integers, but not with those of another.
 _CUT: Final = int(Fate.CUT)
 _FRAGMENT: Final = int(Fate.FRAGMENT)
 _MALFORMED: Final = int(Fate.MALFORMED)
@@ -60,7 +60,7 @@ _TCP_HEADER: Final = int(Header.TCP)
 
 @piece
 def carried(protocol: int) -> int:
-    """Return the kind of the header behind one of IP, or the fate of a TCP segment."""
+    """Return the kind of the header that follows IP, or the fate of a TCP segment."""
     if protocol == Protocol.TCP:
         return _TCP
     if protocol == Protocol.IPV4:
@@ -78,7 +78,7 @@ def after_authentication(data: Bytes, at: int, stop: int) -> tuple[int, int]:
 
 @piece
 def is_extension(protocol: int) -> bool:
-    """Return whether an IPv6 extension header that states its own length follows."""
+    """Return whether a protocol number is an IPv6 extension header with a length field."""
     return protocol in (
         Protocol.HOP_BY_HOP,
         Protocol.ROUTING,
@@ -92,7 +92,7 @@ def is_extension(protocol: int) -> bool:
 
 @piece
 def put_payload(units: Grid, row: int, start: int, stop: int, wire: int) -> None:
-    """Write where a payload is, and how much of it the snapshot left."""
+    """Write the start of a payload, its captured bytes, and its bytes on the wire."""
     units[Unit.START, row] = start
     units[Unit.CAPTURED, row] = max(min(stop, wire) - start, 0)
     units[Unit.LENGTH, row] = wire - start
@@ -102,7 +102,7 @@ def put_payload(units: Grid, row: int, start: int, stop: int, wire: int) -> None
 def put_fragment(
     units: Grid, row: int, protocol: int, offset: int, more: int, identification: int
 ) -> None:
-    """Write what a fragment has in place of ports."""
+    """Write the columns of a fragment that take the place of ports."""
     units[Unit.PROTOCOL, row] = protocol
     units[Unit.FRAGMENT_OFFSET, row] = offset
     units[Unit.MORE_FRAGMENTS, row] = more
@@ -113,9 +113,9 @@ def put_fragment(
 def read_ipv4(
     data: Bytes, at: int, stop: int, wire: int, units: Grid, row: int
 ) -> tuple[int, int, int]:
-    """Read an IPv4 header (RFC 791); return kind or fate, where its payload begins and ends.
+    """Read an IPv4 header (RFC 791); return kind or fate, and where its payload begins and ends.
 
-    The addresses go to `units`, and all of a fragment.
+    Writes the addresses to `units`; of a fragment all columns.
     """
     if at + 20 > stop:
         return _CUT, at, wire
@@ -144,7 +144,7 @@ def read_ipv4(
 
 @piece
 def jumbo_payload(data: Bytes, at: int, stop: int) -> int:
-    """Return the length of a jumbogram by the hop-by-hop options at `at`; 0 if it is none."""
+    """Return the length of a jumbogram from the hop-by-hop options at `at`; 0 if it is none."""
     if at + 8 > stop:
         return 0
     stop = min(stop, at + 8 * load_u8(data, at + 1) + 8)
@@ -161,7 +161,7 @@ def jumbo_payload(data: Bytes, at: int, stop: int) -> int:
 def read_ipv6(
     data: Bytes, at: int, stop: int, wire: int, units: Grid, row: int
 ) -> tuple[int, int, int]:
-    """Read an IPv6 header and its extensions (RFC 8200); otherwise as `read_ipv4`."""
+    """Read an IPv6 header and its extensions (RFC 8200); returns and writes like `read_ipv4`."""
     if at + 40 > stop:
         return _CUT, at, wire
     if load_u8(data, at) >> 4 != 6:
@@ -252,13 +252,13 @@ def read_headers(
     tally: Grid,
     counts: Ints,
 ) -> int:
-    """Read the headers of some packets, each from a header of its kind on.
+    """Read the headers of packets; `kinds` has the kind of each packet's first header.
 
-    `records` are their numbers. Gives all their `endings`: the fate above `CODE_BITS`, and below,
-    of those that are neither TCP nor UDP, the kind of the header that reading ended at. Gives TCP
-    segments and UDP datagrams in `units`, fragments in `fragments`, and in `counts` how many there
-    are of both, and how many bytes were not captured. Adds to `tally` how many packets have each
-    fate, and their captured bytes. Returns the number of packets.
+    `records` has their numbers. Fills in `endings`: the fate shifted by `CODE_BITS`, and in the
+    lower bits, for packets that are neither TCP nor UDP, the kind of the header at which reading
+    ended. Fills in TCP segments and UDP datagrams as `units`, fragments as `fragments`, and as
+    `counts` the number of both and of bytes not captured. Adds the packets and captured bytes of
+    each fate to `tally`. Returns the number of packets.
     """
     count, fragment_count, cut_bytes = 0, 0, 0
     for packet in range(len(starts)):

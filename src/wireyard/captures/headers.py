@@ -1,4 +1,4 @@
-"""What packets are: their headers read, and with the fragments of datagrams put together."""
+"""Packet headers: reading those of records, and reassembling IP fragments."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Bytes = npt.NDArray[np.uint8]
 Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _MOST_NESTED: Final = 8
-"""Fragments in tunnels in fragments: deeper is no network."""
+"""Levels of fragments in tunnels in fragments; no network has more."""
 
 
 def _no_counts() -> Ints:
@@ -34,10 +34,10 @@ def _no_counts() -> Ints:
 
 @dataclass(slots=True)
 class Tally:
-    """How many packets had each `Fate`, and how many bytes were captured of them, and were not.
+    """Numbers of packets and of their captured bytes by `Fate`, and of bytes not captured.
 
-    `endings` counts those that are neither TCP nor UDP by their fate and the kind of the header
-    that reading ended at, as one number, which `parts_of` takes apart.
+    `endings` counts packets that are neither TCP nor UDP by their fate and the kind of the header
+    at which reading ended: one number, which `parts_of` splits.
     """
 
     fates: Ints = field(default_factory=_no_counts)
@@ -47,18 +47,18 @@ class Tally:
 
     @property
     def packets(self) -> int:
-        """How many packets there were."""
+        """Number of packets."""
         return int(self.fates.sum())
 
     def add(self, other: Tally) -> None:
-        """Count other packets too."""
+        """Add the counts of other packets."""
         self.fates += other.fates
         self.frame_bytes += other.frame_bytes
         self.cut_bytes += other.cut_bytes
         self.endings += other.endings
 
     def move(self, size: int, before: int, after: int) -> None:
-        """Give a packet of so many captured bytes another ending."""
+        """Change the ending of a packet of `size` captured bytes from `before` to `after`."""
         for ending, sign in ((before, -1), (after, 1)):
             fate = ending >> CODE_BITS
             self.fates[fate] += sign
@@ -68,7 +68,7 @@ class Tally:
 
 
 class Headers(NamedTuple):
-    """What the headers of some packets say, in the order of the packets.
+    """The transport units and fragments of some packets, in the order of the packets.
 
     Shapes: units (f, u), times_ns (u), fragments (f, v), fragment_times_ns, fragment_bytes (v).
     `fragment_bytes` are the captured bytes of the packets that are fragments.
@@ -83,12 +83,20 @@ class Headers(NamedTuple):
 
 
 def parts_of(ending: int) -> tuple[Fate, int]:
-    """Return the fate of an ending, and the kind of the header that reading ended at."""
+    """Split an ending into the fate of a packet and the kind of its last header that was read."""
     return Fate(ending >> CODE_BITS), ending & ((1 << CODE_BITS) - 1)
 
 
 def scan_headers(data: Bytes, records: Records, first: int, base: int = 0) -> Headers:
-    """Return the headers of records of `data`, which lies at `base`; `first` numbers the first."""
+    """Read the headers of records of `data`.
+
+    Parameters
+    ----------
+    first
+        Number of the first record.
+    base
+        Address of `data` in the capture's `Places`.
+    """
     kinds = HEADERS[np.minimum(records.links - FIRST_LINK, len(HEADERS) - 1)]
     numbers = np.arange(first, first + len(records))
     columns = records.starts, records.captured, records.originals, kinds, numbers
@@ -113,7 +121,7 @@ def _read(
     kinds: Ints,
     numbers: Ints,
 ) -> tuple[Grid, Grid, Endings, Tally]:
-    """Return the units, fragments, endings and tally of packets of `data`, which lies at `base`."""
+    """Return the units, fragments, endings and tally of packets of `data`, which is at `base`."""
     endings = np.empty(len(numbers), np.int32)
     units, fragments = np.empty((2, len(Unit), len(numbers)), np.int64)
     tally, counts = np.zeros((2, len(Fate)), np.int64), np.empty(3, np.int64)
@@ -125,59 +133,59 @@ def _read(
     counted: Counter[int] = Counter()
     if counts[0] < len(numbers):
         others = endings[endings >> CODE_BITS > Fate.UDP]
-        found, packet_counts = np.unique(others, return_counts=True)
-        counted.update(dict(zip(found.tolist(), packet_counts.tolist(), strict=True)))
+        unique, packet_counts = np.unique(others, return_counts=True)
+        counted.update(dict(zip(unique.tolist(), packet_counts.tolist(), strict=True)))
     return units, fragments, endings, Tally(tally[0], tally[1], int(counts[2]), counted)
 
 
 class PacketReader:
-    """Reads the headers of packets as they follow each other, and of what their fragments make.
+    """Incremental reader of packet headers that reassembles IP fragments.
 
     Parameters
     ----------
     count
-        How many packets there are before the first that is read.
+        Number of packets before the first that is read.
     tally
-        Where packets are counted; a new one if None.
+        The tally to count packets in; a new one if None.
     """
 
     def __init__(self, count: int = 0, tally: Tally | None = None) -> None:
         self.places = Places()
         self.tally = Tally() if tally is None else tally
         self.fragments: dict[int, list[int]] = {}
-        """The packets that a datagram came in, by the one that completed it."""
+        """The packets of each reassembled datagram, by the packet that completed it."""
         self.count = count
-        """How many packets there were so far."""
+        """Number of packets so far."""
         self._waiting = [Fragments() for _ in range(_MOST_NESTED)]
         self._endings: dict[int, int] = {}
         self._sizes: dict[int, int] = {}
-        """How the packets that are fragments ended so far, and their captured bytes."""
+        """The endings so far and the captured bytes of packets that are fragments."""
 
     def begin(self, data: Bytes) -> None:
-        """Go on with packets of another file."""
+        """Continue with packets of another file."""
         self._data, self.base = data, self.places.append(data)
 
     def read(self, records: Records) -> tuple[Grid, Ints]:
-        """Return the units of the records that follow those before, and their times.
+        """Return the units of the next records, and their times.
 
         They are in the order of the packets that completed them.
         """
         return self.take(scan_headers(self._data, records, self.count, self.base))
 
     def take(self, headers: Headers) -> tuple[Grid, Ints]:
-        """Return the units of packets that follow those before, and their times."""
+        """Return the units of the next packets, whose headers were read already; see `read`."""
         self.tally.add(headers.tally)
         self.count += headers.tally.packets
         if not headers.fragments.shape[1]:
             return headers.units, headers.times_ns
-        found = [(headers.units, headers.times_ns), *self._assemble(headers)]
-        units = np.concatenate([grid for grid, _ in found], axis=1)
-        times_ns = np.concatenate([times for _, times in found])
+        grids = [(headers.units, headers.times_ns), *self._assemble(headers)]
+        units = np.concatenate([grid for grid, _ in grids], axis=1)
+        times_ns = np.concatenate([times for _, times in grids])
         order = np.argsort(units[Unit.RECORD], kind="stable")
         return units[:, order], times_ns[order]
 
     def state(self) -> dict[str, Any]:
-        """Return what another goes on with, once what was read was released."""
+        """Return the state from which another reader continues; call `release` before."""
         tally = self.tally
         return {
             "count": self.count,
@@ -185,19 +193,19 @@ class PacketReader:
             "frame_bytes": tally.frame_bytes,
             "cut_bytes": tally.cut_bytes,
             "endings": sorted(tally.endings.items()),
-            "fragments": [[one, *members] for one, members in self.fragments.items()],
+            "fragments": [[record, *members] for record, members in self.fragments.items()],
             "waiting": [each.state(self.places) for each in self._waiting],
             "ended": list(self._endings.items()),
             "sizes": list(self._sizes.items()),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on where another stood.
+        """Continue from the `state` of another reader.
 
         Raises
         ------
         KeyError, TypeError, ValueError
-            It is no such state.
+            `state` is not such a state.
         """
         self.count = int(state["count"])
         endings = Counter({ending: count for ending, count in state["endings"]})
@@ -205,30 +213,30 @@ class PacketReader:
         if not fates.shape == frame_bytes.shape == (len(Fate),):
             raise ValueError("no state of packets")
         self.tally = Tally(fates, frame_bytes, int(state["cut_bytes"]), endings)
-        self.fragments = {one: members for one, *members in state["fragments"]}
+        self.fragments = {record: members for record, *members in state["fragments"]}
         for each, waiting in zip(self._waiting, state["waiting"], strict=True):
             each.restore(waiting, self.places)
-        self._endings = {one: ending for one, ending in state["ended"]}
-        self._sizes = {one: size for one, size in state["sizes"]}
+        self._endings = {record: ending for record, ending in state["ended"]}
+        self._sizes = {record: size for record, size in state["sizes"]}
 
     def release(self) -> None:
-        """Let go of the bytes of all packets so far, but for fragments that wait for others.
+        """Release the bytes of all packets so far, except fragments of incomplete datagrams.
 
-        Places are counted anew from then on.
+        `places` is a new one afterwards, in which addresses begin at 0 again.
         """
         places = Places()
         waiting: set[int] = set()
         for each in self._waiting:
             waiting |= each.move(self.places, places)
-        whole = {one: self.fragments[one] for one in waiting if one in self.fragments}
-        waiting.update(*whole.values())
-        self.places, self.fragments = places, whole
-        for known in (self._endings, self._sizes):
-            for record in known.keys() - waiting:
-                del known[record]
+        nested = {record: self.fragments[record] for record in waiting if record in self.fragments}
+        waiting.update(*nested.values())
+        self.places, self.fragments = places, nested
+        for table in (self._endings, self._sizes):
+            for record in table.keys() - waiting:
+                del table[record]
 
     def _assemble(self, headers: Headers) -> Iterator[tuple[Grid, Ints]]:
-        """Yield the units of datagrams that fragments make, and that fragments in them make."""
+        """Yield the units of reassembled datagrams, and of those in tunnels in them."""
         fragments, times_ns = headers.fragments, headers.fragment_times_ns
         records = fragments[Unit.RECORD].tolist()
         kinds = np.where(fragments[Unit.VERSION] == 4, int(Header.IPV4), int(Header.IPV6))
@@ -248,10 +256,10 @@ class PacketReader:
             times_ns = made.times_ns[np.searchsorted(made.records, fragments[Unit.RECORD])]
 
     def _settle(self, all_members: list[list[int]], endings: Endings) -> None:
-        """Give the packets that datagrams came in the endings of those."""
+        """Give the packets of each reassembled datagram its ending."""
         for ending, members in zip(endings.tolist(), all_members, strict=True):
-            # Each may have completed a datagram in a tunnel, of which this is a fragment.
-            members = [first for one in members for first in self.fragments.get(one, [one])]
+            # A member may be a datagram in a tunnel that came in several packets itself.
+            members = [packet for each in members for packet in self.fragments.get(each, [each])]
             self.fragments[members[-1]] = members
             for member in members:
                 self.tally.move(self._sizes[member], self._endings[member], ending)

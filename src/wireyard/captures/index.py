@@ -1,10 +1,10 @@
-"""The headers of an extent, kept by who will put its streams together.
+"""Index files: the headers of an extent of a capture, grouped by the reader that needs them.
 
-One reader walks over the headers of a part of a capture and writes them down, each under the share
-that its conversation falls to. Whoever has a share then takes its own from all extents, and looks
-at no packet that is not. What is read so is what reading the whole capture for that share gives.
+One task reads the headers of each extent and writes them to an index file, grouped by the share of
+their conversation. The reader of a share then loads only its own headers from all index files, and
+touches no other packets. The result equals that of reading the whole capture for this share.
 
-Of a remote capture the payloads are kept with the headers, so that it is fetched once.
+For a remote capture the payloads are stored with the headers, so that it is fetched once.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NARROW: Final = {
     Unit.FLAGS: pa.int16(),
     Unit.WINDOW: pa.int32(),
 }
-"""What fewer bits hold, of fragments too; the rest has 64."""
+"""Columns of fewer than 64 bits; wide enough for fragments too."""
 _TIME, _FRAME_BYTES = "time_ns", "frame_bytes"
 _SCHEMA: Final = pa.schema(
     [
@@ -55,43 +55,43 @@ _SCHEMA: Final = pa.schema(
         (_FRAME_BYTES, pa.int32()),
     ]
 )
-"""Rows of `Headers`, each with its time, and of fragments the captured bytes of the packet.
+"""Rows of `Headers` with their times; for fragments also the captured bytes of the packet.
 
-A file has a batch for each share, one for what falls to all, and one for fragments."""
+A file has a batch for each share, one for all shares, and one for fragments."""
 _PAYLOAD: Final = pa.field("payload", pa.large_binary())
-"""The captured bytes of each row, of remote captures."""
+"""The captured bytes of each row; for remote captures only."""
 _TALLY: Final = b"tally"
 _PLACE: Final = (Unit.START, Unit.CAPTURED)
 
 
 class IndexedExtent(NamedTuple):
-    """Where the headers of an extent are."""
+    """The index file of an extent."""
 
     path: str
     file: int
-    """Which of the files of the capture it is of."""
+    """Number of the file of the capture that it is part of."""
 
 
 class Written(NamedTuple):
-    """An extent whose headers were written down."""
+    """An extent whose index was written."""
 
     extent: Extent
-    """With where it really ends."""
+    """The extent with its real end."""
     damage: WireError | None
-    """Why it was not read to its end."""
+    """The error that ended reading before its end."""
 
 
 def write_index(sink: IO[bytes], file: CaptureFile, extent: Extent, of: int, port: int) -> Written:
-    """Write the headers of an extent of a file down.
+    """Write the index of an extent of a file.
 
     Parameters
     ----------
     file
-        The extent, to be read; of a remote file the payloads are written too.
+        The extent; if it is of a remote file, its payloads are written too.
     of
-        How many shares there are.
+        Number of shares.
     port
-        Conversations of this port fall to all of them.
+        Conversations of this port are in all shares.
     """
     flows, tally = FlowTable(), Tally()
     units = _Columns()
@@ -104,9 +104,9 @@ def write_index(sink: IO[bytes], file: CaptureFile, extent: Extent, of: int, por
         units.add(grid, headers.times_ns, np.zeros(grid.shape[1], np.int64))
         fragments.add(headers.fragments, headers.fragment_times_ns, headers.fragment_bytes)
         tally.add(headers.tally)
-    falls_to = np.where(flows.has_port(0, port), of, flows.parts(0, of))[np.concatenate(numbers)]
-    order = np.argsort(falls_to, kind="stable")
-    bounds = np.searchsorted(falls_to[order], np.arange(of + 2))
+    shares = np.where(flows.has_port(0, port), of, flows.parts(0, of))[np.concatenate(numbers)]
+    order = np.argsort(shares, kind="stable")
+    bounds = np.searchsorted(shares[order], np.arange(of + 2))
     payload = file.data if "://" in file.name else None
     fields = _SCHEMA if payload is None else _SCHEMA.append(_PAYLOAD)
     schema = fields.with_metadata({_TALLY: json.dumps(_as_lists(tally))})
@@ -122,14 +122,14 @@ def write_index(sink: IO[bytes], file: CaptureFile, extent: Extent, of: int, por
 
 
 def read_indexed(paths: Sequence[str], index: Sequence[IndexedExtent], share: Share) -> Capture:
-    """Put the conversations of a share together, whose headers are in an index of all extents.
+    """Read the conversations of a share from the index files of all extents of a capture.
 
     Parameters
     ----------
     paths
         The files of the capture, in the order of their packets.
     index
-        Its extents, in the same order.
+        Its index files, in the same order.
     """
     reader = UnitReader(share)
     packets, files = reader.packets, []
@@ -138,24 +138,24 @@ def read_indexed(paths: Sequence[str], index: Sequence[IndexedExtent], share: Sh
         begun.append((path, packets.count))
         own = [extent.path for extent in index if extent.file == number]
         if "://" in path:
-            for kept, payload in (_with_payload(_load(one, share.part)) for one in own):
+            for kept, payload in (_with_payload(_load(each, share.part)) for each in own):
                 files.append(payload)
                 reader.begin(payload)
                 reader.take(_headers(kept, packets.count, packets.base))
             continue
         # Headers of one extent at a time: a share may be a connection of millions of packets.
-        data = map_places(path, (_places(_load(one, share.part, _PLACE)) for one in own))
+        data = map_places(path, (_places(_load(each, share.part, _PLACE)) for each in own))
         if data is None:
             raise SourceError(f"{path}: cannot be read, or is another file than before")
         files.append(data)
         reader.begin(data)
-        for one in own:
-            reader.take(_headers(_load(one, share.part), packets.count, packets.base))
+        for each in own:
+            reader.take(_headers(_load(each, share.part), packets.count, packets.base))
     return put_together(reader, begun, files)
 
 
 class _Kept(NamedTuple):
-    """The units that a share takes of an extent, all of its fragments, and the tally."""
+    """The units of an extent for one share, all of its fragments, and its tally."""
 
     units: pa.Table
     fragments: pa.Table
@@ -163,7 +163,7 @@ class _Kept(NamedTuple):
 
 
 class _Columns:
-    """Headers that are gathered, in no more bits than they need."""
+    """Buffers for headers, in the narrow types of `_SCHEMA`."""
 
     def __init__(self) -> None:
         self._parts: list[list[npt.NDArray[Any]]] = []
@@ -177,7 +177,7 @@ class _Columns:
         )
 
     def batch(self, rows: Any, data: npt.NDArray[np.uint8] | None) -> pa.RecordBatch:
-        """Return some rows, with their bytes in `data` if they are to be kept."""
+        """Return rows as a batch; with their payloads if `data`, the file's bytes, is given."""
         schema = _SCHEMA if data is None else _SCHEMA.append(_PAYLOAD)
         if not self._parts:
             return pa.RecordBatch.from_pylist([], schema)
@@ -189,7 +189,7 @@ class _Columns:
 
 
 def _payloads(data: npt.NDArray[np.uint8], starts: Ints, lengths: Ints) -> pa.Array:
-    """Return places of a file as binary values."""
+    """Return ranges of a file as binary values."""
     lengths = lengths.astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     content = np.empty(int(offsets[-1]), np.uint8)
@@ -200,7 +200,7 @@ def _payloads(data: npt.NDArray[np.uint8], starts: Ints, lengths: Ints) -> pa.Ar
 
 
 def _with_payload(kept: _Kept) -> tuple[_Kept, npt.NDArray[np.uint8]]:
-    """Return headers whose places are in the payloads kept with them, and these."""
+    """Return headers whose starts are offsets in the stored payloads, and these payloads."""
     contents: list[npt.NDArray[np.uint8]] = [np.empty(0, np.uint8)]
     placed: list[pa.Table] = []
     base = 0
@@ -219,7 +219,7 @@ def _with_payload(kept: _Kept) -> tuple[_Kept, npt.NDArray[np.uint8]]:
 
 
 def _places(kept: _Kept) -> tuple[Ints, Ints]:
-    """Return where the bytes begin and end that are needed of an extent."""
+    """Return starts and stops of the payloads of an extent."""
     starts, captured = (
         np.concatenate([table[unit.name.lower()].to_numpy() for table in kept[:2]])
         for unit in _PLACE
@@ -233,12 +233,12 @@ def _headers(kept: _Kept, first: int, base: int) -> Headers:
     Parameters
     ----------
     first, base
-        The number of its first record, and where its file lies.
+        The number of its first record, and the address of its file.
     """
     grid, fragmented = (_grid(table, first, base) for table in kept[:2])
     times_ns, fragment_times_ns = (table[_TIME].to_numpy() for table in kept[:2])
     records = grid[Unit.RECORD]
-    if (records[1:] < records[:-1]).any():  # those that fall to all stand behind the share's own
+    if (records[1:] < records[:-1]).any():  # those for all shares come after the share's own
         order = np.argsort(records, kind="stable")
         grid, times_ns = grid[:, order], times_ns[order]
     frame_bytes = kept.fragments[_FRAME_BYTES].to_numpy().astype(np.int64)
@@ -246,7 +246,7 @@ def _headers(kept: _Kept, first: int, base: int) -> Headers:
 
 
 def _load(path: str, share: int, units: Sequence[Unit] = ()) -> _Kept:
-    """Return what a share takes of an extent, or some columns of it."""
+    """Load the headers of an extent for a share; only the columns `units` if any are given."""
     system, inner = filesystem(path)
     options = pa.ipc.IpcReadOptions(included_fields=[*map(int, units)])
     with reading(path), system.open_input_file(inner) as source:
@@ -261,7 +261,7 @@ def _load(path: str, share: int, units: Sequence[Unit] = ()) -> _Kept:
 
 
 def _grid(table: pa.Table, first: int, base: int) -> Grid:
-    """Return a table as a grid of `Unit`."""
+    """Return a table as a grid of `Unit`, with record numbers and addresses of the capture."""
     grid = np.empty((len(Unit), table.num_rows), np.int64)
     for unit in Unit:
         grid[unit] = table.column(int(unit)).to_numpy()

@@ -1,7 +1,7 @@
-"""Streams that others carry: plain bytes, each run with the frame that completed what held it.
+"""Streams inside TLS or WebSocket: plain bytes, each run with the frame that completed its carrier.
 
-A record of TLS and a frame of WebSocket are of use when all of their bytes are there, so the bytes
-that they carry were captured when the last of those was.
+A TLS record or a WebSocket frame can only be read as a whole. So the frame of the bytes in it is
+the one that completed it.
 """
 
 from __future__ import annotations
@@ -20,44 +20,44 @@ __all__ = ["Carrier", "Part", "Unreadable", "inner_stream"]
 
 @dataclass(frozen=True, slots=True)
 class Carrier:
-    """A protocol that carries the streams of a connection, as its handshake shows it."""
+    """A protocol that carries the streams of a connection, with facts from its handshake."""
 
     name: str
     """``tls``, ``websocket``, ``http``, or ``openmq-http`` for the tunnel of Open MQ."""
     version: str | None = None
-    """Of TLS and HTTP, such as ``1.3``."""
+    """Version of TLS or HTTP, such as ``1.3``."""
     server_name: str | None = None
-    """The server as the client calls it: in TLS its SNI, in HTTP its Host."""
+    """Name of the server in the client's request: SNI in TLS, Host in HTTP."""
     protocol: str | None = None
-    """What the server chose to speak, by ALPN or Sec-WebSocket-Protocol; with commas between them
-    what the client offered, where the choice is not to be seen."""
+    """The protocol that the server chose by ALPN or Sec-WebSocket-Protocol; if its answer is
+    encrypted or missing, the client's offers, with commas between them."""
     target: str | None = None
     """Method and target of the HTTP request."""
     alert: int | None = None
     """Number of the fatal TLS alert that ended the connection."""
     problem: str | None = None
-    """Why some or all of the bytes that it carries were not read."""
+    """The reason why some or all of the bytes that it carries were not read."""
 
     def __str__(self) -> str:
-        what = f"{_TITLES[self.name]} {self.version or ''}".rstrip()
+        title = f"{_TITLES[self.name]} {self.version or ''}".rstrip()
         parts = (
             (" to ", self.server_name),
             (" for ", self.protocol),
             (", ", self.target),
             (", ended by alert ", self.alert),
         )
-        return what + "".join(f"{word}{value}" for word, value in parts if value is not None)
+        return title + "".join(f"{word}{value}" for word, value in parts if value is not None)
 
 
 _TITLES = {"tls": "TLS", "websocket": "WebSocket", "http": "HTTP", "openmq-http": "Open MQ's HTTP"}
 
 
 class Unreadable(Exception):
-    """What a direction cannot be read on for; the text goes on behind the name of the place."""
+    """The reason why a direction cannot be read further; the text continues a position's name."""
 
 
 class Part(NamedTuple):
-    """Bytes that were carried in ``[start, stop)`` of the stream that carries them."""
+    """Plain bytes, and the range ``[start, stop)`` of the outer stream that carried them."""
 
     start: int
     stop: int
@@ -65,10 +65,7 @@ class Part(NamedTuple):
 
 
 def inner_stream(outer: Stream, parts: Sequence[Part]) -> Stream:
-    """Return the stream of the bytes that another one carries.
-
-    It has the other's name and endpoints, as if nothing had been around it.
-    """
+    """Return the stream of the bytes inside another one, with the same name and endpoints."""
     starts = np.array([part.start for part in parts], np.int64)
     stops = np.array([part.stop for part in parts], np.int64)
     lengths = np.array([len(part.data) for part in parts], np.int64)

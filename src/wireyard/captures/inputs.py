@@ -1,4 +1,4 @@
-"""What somebody asked to be read: a bare stream, a capture, a store; opened as streams."""
+"""Open an input, a bare stream, a capture or a store, as streams of known formats."""
 
 from __future__ import annotations
 
@@ -54,55 +54,55 @@ class PartEndpoints(NamedTuple):
     """Endpoints of a part of a capture, each with the formats of its connections."""
 
     opened: Collection[tuple[Endpoint, str]]
-    """Those that clients opened connections to."""
+    """Endpoints that clients opened connections to."""
     undecided: Collection[tuple[Endpoint, str]]
-    """Those of connections whose own bytes show no format: with the format that was taken for
-    theirs, empty if none was. What clients in other parts opened may show another."""
+    """Endpoints of connections whose own bytes show no format, with the format that was assumed,
+    empty if none was. Connections in other parts may show a different one."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """A source, opened: its streams in order."""
+    """An open source, and its streams."""
 
     name: str
     captured: bool
     """Whether it is a capture, so that its rows have times, frames and endpoints."""
     readables: Sequence[Readable]
-    """Its streams in order; small ones that follow each other may be one `StreamBundle`."""
+    """Its streams in order; consecutive small ones may be in one `StreamBundle`."""
     unknown: Sequence[Assigned] = ()
-    """The streams of a capture that have no format, and are no answer of a port mapper."""
+    """The streams of a capture of unknown format, except answers of a port mapper."""
     damage: str | None = None
-    """Why a capture was not read to its end."""
+    """The reason why a capture was not read to its end."""
     frames_unread: str | None = None
-    """The frames of a capture that are in no stream, by name."""
+    """A note on the frames of a capture that are in no stream, by name."""
     files: Sequence[npt.NDArray[np.uint8]] = ()
     """The bytes of the files of a capture."""
     port_mapper: Sequence[Assigned] = ()
-    """The streams of a capture that are of a connection to a port mapper."""
+    """The streams of a capture to and from port mappers."""
     problems: Sequence[str] = ()
-    """Why some bytes inside TLS or WebSocket were not read, of streams that have a format."""
+    """Reasons why bytes inside TLS or WebSocket were not read, for streams of known format."""
     spans: Sequence[FrameSpan] = ()
-    """Which frames are in which file of a capture."""
+    """The frames in each file of a capture."""
     endpoints: PartEndpoints | None = None
-    """Of a part of a capture."""
+    """The endpoints of a part of a capture."""
     left_out: LeftOut | None = None
-    """What of a capture's streams is in no row."""
+    """Counts of the streams of a capture that are in no row."""
 
     @cached_property
     def streams(self) -> list[Readable]:
-        """Each of its streams by itself."""
+        """All streams, those in bundles one by one."""
         return [
-            Readable(format, one)
+            Readable(format, stream)
             for format, opened in self.readables
-            for one in each_stream([opened])
+            for stream in each_stream([opened])
         ]
 
     def streams_named(self, names: Collection[str]) -> Iterator[Readable]:
-        """Yield each stream by itself that has one of some names; none of the others is made."""
+        """Yield the streams with these names one by one, without creating the others."""
         for format, opened in self.readables:
             if isinstance(opened, StreamBundle):
                 own = (at for at, name in enumerate(opened.names()) if name in names)
-                yield from (Readable(format, one) for one in opened.pick(own))
+                yield from (Readable(format, stream) for stream in opened.pick(own))
             elif opened.stream in names:
                 yield Readable(format, opened)
 
@@ -112,18 +112,18 @@ class Input:
             yield from opened.names() if isinstance(opened, StreamBundle) else [opened.stream]
 
     def one_format(self) -> Format:
-        """Return the format of its streams, of which a table holds one.
+        """Return the format of its streams, as a table has rows of one format only.
 
         Raises
         ------
         UsageError
-            There are several, or none.
+            There are several formats, or none.
         """
-        found = {stream.format.name for stream in self.readables}
-        if len(found) == 1:
+        formats = {stream.format.name for stream in self.readables}
+        if len(formats) == 1:
             return self.readables[0].format
-        if found:
-            held = " and ".join(sorted(found))
+        if formats:
+            held = " and ".join(sorted(formats))
             raise UsageError(f"{self.name}: holds {held}; name one of them, as format")
         unknown = "" if self.left_out is None else self.left_out.unknown
         problem = f"no stream in it begins like any format{unknown}"
@@ -131,24 +131,24 @@ class Input:
 
     @property
     def unread(self) -> str | None:
-        """The bytes of a capture's streams that are in no row, and why; None if all are in one."""
+        """The note on bytes of a capture's streams that are in no row; None if there are none."""
         return None if self.left_out is None else self.left_out.unread
 
     @property
     def notes(self) -> list[str]:
-        """What of a capture is in no stream, and no loss: frames by name, headers of proxies."""
+        """Notes on parts of a capture that are no streams, and no losses: frames, proxy headers."""
         headers = None if self.left_out is None else self.left_out.headers
         return [*filter(None, (self.frames_unread, headers))]
 
     @property
     def closed(self) -> list[str]:
-        """What carries streams that were not opened: TLS without its keys, HTTP."""
+        """Notes on streams that were not opened: TLS without keys, HTTP."""
         return [] if self.left_out is None else list(self.left_out.describe_closed())
 
     def close(self) -> None:
         """Close the source."""
-        for one in self.readables:
-            one.opened.close()
+        for readable in self.readables:
+            readable.opened.close()
 
 
 def open_input(
@@ -157,26 +157,26 @@ def open_input(
     decode_as: Sequence[str] = (),
     keylog: Sequence[str | os.PathLike[str]] = (),
 ) -> Input:
-    """Open a source, and find the formats of its streams.
+    """Open a source, and detect the formats of its streams.
 
     Parameters
     ----------
     source
-        What `open_source` takes.
+        As for `open_source`.
     named
-        The format of a bare stream, or whose streams of a capture are wanted; by the first bytes
-        if None.
+        The format of a bare stream, detected by the first bytes if None. For a capture, the format
+        of the streams to read; all if None.
     decode_as
-        What ports of a capture are for, as in ``tcp.port==1884,mqtt``.
+        Rules for the formats of ports in a capture, such as ``tcp.port==1884,mqtt``.
     keylog
         Key logs with the secrets of a capture's TLS connections.
 
     Raises
     ------
     SourceError
-        It cannot be read, or is empty and nothing says what it would hold.
+        It cannot be read, or is empty and no format is named.
     UsageError
-        A bare stream that begins like no format, or a key log that is none.
+        A bare stream is of unknown format, or a key log is not one.
 
     Limits
     ------
@@ -206,14 +206,14 @@ def open_input(
 
 
 def shown_format(head: bytes, named: Format | None) -> Format | None:
-    """Return the format that a stream's first bytes show, or the named one if they show that."""
+    """Return the format of a stream by its first bytes; if one is named, that one or None."""
     if named is None:
         return sniff(head)
     return named if named.begins(head) else None
 
 
 def begins_store(head: bytes) -> bool:
-    """Return whether first bytes that show no format are those of a file of a store."""
+    """Return whether the first bytes, which are of no format, are those of a file of a store."""
     if not head:
         return False
     from wireyard.captures.stores.kinds import is_store_file
@@ -234,14 +234,14 @@ def _open_store(path: str, named: Format | None) -> Input:
 
 
 def no_format(name: str, head: bytes) -> NoReturn:
-    """Say that a bare stream begins like no format.
+    """Raise the error for a bare stream of unknown format.
 
     Raises
     ------
     SourceError
-        It is empty.
+        The stream is empty.
     UnknownFormat
-        It is not.
+        The stream is not empty.
     """
     if not head:
         raise SourceError(f"{name}: is empty; {name_the_format()}")
@@ -250,7 +250,7 @@ def no_format(name: str, head: bytes) -> NoReturn:
 
 
 def name_the_format() -> str:
-    """Return what to do about bytes that begin like no format."""
+    """Return the advice in errors about bytes of unknown format."""
     known = f"{', '.join(names())} or a dialect such as mqtt/5.0"
     return f"--format NAME, in Python format=NAME, says what it is: {known}"
 
@@ -270,23 +270,23 @@ def open_captures(
     Parameters
     ----------
     named, decode_as, keylog
-        Those of `open_input`.
+        As for `open_input`.
     part
-        Which of how many parts of the conversations to open; all if None.
+        Number of the part of the conversations to open, and the number of parts; all if None.
     name
-        What rows call the source; what they call its first file if None.
+        The value of the column `source`; the name of the first file if None.
     index
-        Where the headers of the capture are, if they were written down for as many parts; the
-        sources are paths then, in the order of their packets.
+        The index files of the capture, if they were written for as many parts; the sources are then
+        paths, in the order of their packets.
     opened
-        The endpoints that clients opened in other parts, each with a format.
+        The endpoints that clients opened connections to in other parts, each with a format.
 
     Raises
     ------
     SourceError
         A file cannot be read, or is no capture.
     """
-    # A bare stream is there before all this is loaded.
+    # Imported here, so that a bare stream opens without them.
     from wireyard.captures.assignment import (
         PORT_MAPPER_PORT,
         parse_decode_as,
@@ -309,7 +309,7 @@ def open_captures(
 
         paths = [str(path) for path in sources]
         capture = read_indexed(paths, index, share)
-        # Only the pages with packets of the share are known to be there.
+        # Key logs may be in any page of a file, not only in those with packets of the share.
         files = _with_secrets(paths)
     else:
         capture = read_captures(sources, share=share)
@@ -330,7 +330,7 @@ def open_captures(
     problems = problems_of(wanted)
     left_out = LeftOut.of(unknown, problems, proxies_of(assigned), keyed=bool(keylog))
     tray = Tray()
-    carried = [each for each in wanted if each.stream.size]  # what is inside may be nothing
+    carried = [each for each in wanted if each.stream.size]  # TLS may carry no bytes
     readables = [
         Readable(each.format, CapturedStream(name, each.stream, each.context, size, tray))
         for each in carried
@@ -361,7 +361,7 @@ def open_captures(
 
 
 def _with_secrets(paths: Iterable[str]) -> Iterator[npt.NDArray[np.uint8]]:
-    """Yield the bytes of the files that may hold secrets; of other remote ones none is fetched."""
+    """Yield the bytes of the pcapng files, which may contain secrets; others are not fetched."""
     from wireyard.streams.mapped import map_bytes
 
     for path in paths:
@@ -382,14 +382,14 @@ def describe_unknown(
     *,
     keyed: bool,
 ) -> Input:
-    """Return what is said of a capture at its end, as an input without streams.
+    """Return the notes on a live capture at its end, as an `Input` without streams.
 
     Parameters
     ----------
     unknown, damage, problems
-        Those of the input.
+        As in `Input`.
     endings, proxies
-        What `name_unread` and `count_proxies` take.
+        As for `name_unread` and `count_proxies`.
     keyed
         Whether there are key logs.
     """
@@ -403,7 +403,7 @@ def describe_unknown(
 
 
 def _undecided(assigned: Iterable[Assigned]) -> set[tuple[Endpoint, str]]:
-    """Return the endpoints that decided the formats of streams, each with those formats."""
+    """Return the endpoints of streams whose formats were decided by endpoint, with the formats."""
     return {
         (end, "" if each.format is None else each.format.name)
         for each in assigned

@@ -1,4 +1,4 @@
-"""Numbers of capture files and network headers, by the names of their registries; no logic.
+"""Numbers of capture files and network headers, named as in their registries; no logic.
 
 Link types: https://www.tcpdump.org/linktypes.html. The rest: IANA and the RFC beside it.
 """
@@ -24,15 +24,15 @@ __all__ = [
 
 
 class Record(IntEnum):
-    """Rows of the grid that record kernels fill, one column a packet."""
+    """Rows of the grid that record kernels fill, which has a column for each packet."""
 
     START = 0
     """Offset of the first captured byte."""
     CAPTURED = 1
     ORIGINAL = 2
-    """Bytes the packet had before it was cut to the snapshot length; as written, not believed."""
+    """Bytes of the packet on the wire, as the file states it, unchecked."""
     TICKS = 3
-    """Time: of pcap in ns, of pcapng in units of the interface, as 64 bits without a sign."""
+    """Time: in ns for pcap, in units of the interface for pcapng, as an unsigned 64-bit number."""
     INTERFACE = 4
     """Number of the interface over all sections, or a negative `Link`."""
     BLOCK = 5
@@ -40,7 +40,7 @@ class Record(IntEnum):
 
 
 class Link(IntEnum):
-    """Link types that are read, and what stands in their place where there is none."""
+    """Link types that are read, and negative numbers for packets without one."""
 
     NO_PACKET = -3
     BAD_RECORD = -2
@@ -48,7 +48,7 @@ class Link(IntEnum):
     NULL = 0
     ETHERNET = 1
     PPP = 9
-    # What BSDs call 12 and 14 in memory was written to files as well.
+    # DLT_RAW of the BSDs, 12 or 14, which some programs wrote to files instead of 101.
     RAW_12 = 12
     RAW_14 = 14
     PPP_HDLC = 50
@@ -72,35 +72,35 @@ class Link(IntEnum):
 
 
 class Fate(IntEnum):
-    """What became of a frame; each has one.
+    """The result of reading the headers of a frame.
 
-    They share their numbers with EtherTypes, which begin at 0x0600, so that reading one header
-    gives the next in one number.
+    Fates share a number space with EtherTypes, which begin at 0x0600, so that a header reader
+    returns either in one number.
     """
 
     TCP = 0
     UDP = 1
     FRAGMENT = 2
-    """Part of a datagram of which the rest is not there."""
+    """Fragment of a datagram whose other fragments are missing."""
     OTHER_PROTOCOL = 3
     """IP, but neither TCP nor UDP."""
     OTHER_NETWORK = 4
     """Not IP: ARP, for example."""
     UNKNOWN_LINK = 5
     CUT = 6
-    """Cut off in the middle of a header."""
+    """Truncated in the middle of a header."""
     MALFORMED = 7
     NO_INTERFACE = 8
-    """A packet of an interface its file does not describe."""
+    """A packet of an interface that its file does not describe."""
     NO_PACKET = 9
-    """Something else that a pcapng file numbers among its packets."""
+    """Another block of pcapng that counts as a frame."""
 
 
 class Kinds(IntEnum):
-    """Where the numbers of each registry begin among the kinds of headers; EtherTypes are first."""
+    """First number of each registry among the kinds of headers; EtherTypes come first."""
 
     OWN = 0x10000
-    """Headers that no registry numbers."""
+    """Headers that no registry has a number for."""
     PROTOCOL = 0x20000
     """IP protocols."""
     PPP_PROTOCOL = 0x30000
@@ -118,7 +118,7 @@ class Header(IntEnum):
     TRANSPARENT_ETHERNET = 0x6558
     VLAN = 0x8100
     ARUBA_FIRST = 0x8200
-    """802.11 in GRE, by the queues of Aruba's controllers."""
+    """802.11 in GRE, as Aruba's controllers send it; one number for each queue."""
     ARUBA_LAST = 0x8370
     IPV6 = 0x86DD
     PPP_IN_GRE = 0x880B
@@ -155,7 +155,7 @@ class Header(IntEnum):
     WLAN_MONITOR = 0x1000F
     """802.11 behind a header of AVS or of Prism cards."""
     IPOIB = 0x10010
-    # What is named, and not read
+    # Headers that are counted by name, but not read
     NO_TYPE = 0x10011
     SNAP = 0x10012
     WLAN_MANAGEMENT = 0x10013
@@ -203,13 +203,14 @@ FIRST_HEADERS: Final = {
     Link.NFLOG: Header.NFLOG,
     Link.IPOIB: Header.IPOIB,
 }
-"""The first header of a packet of each link; or its fate, if it has none."""
+"""The first header of packets by link type, or the fate of packets without one."""
 
 
 class Unit(IntEnum):
-    """Rows of the grids that header kernels fill, one column a TCP segment, datagram or fragment.
+    """Rows of the grids of header kernels; a column is a TCP segment, UDP datagram or fragment.
 
-    An address is two signed integers; one of IPv4 is the lower. Lengths are those of the payload.
+    An address is two signed integers; an IPv4 address is in the lower one. Lengths are those of the
+    payload.
     """
 
     RECORD = 0
@@ -229,8 +230,8 @@ class Unit(IntEnum):
     ACKNOWLEDGMENT = 13
     FLAGS = 14
     WINDOW = 15
-    """As its header says it, without the scale of its connection; -1 where it was cut off."""
-    # What fragments have instead.
+    """As in the TCP header, without the window scale; -1 if it was truncated."""
+    # The rows of fragments in place of ports and what follows.
     FRAGMENT_OFFSET = 10
     MORE_FRAGMENTS = 11
     IDENTIFICATION = 12
@@ -263,6 +264,6 @@ class Flag(IntEnum):
 
 
 USUAL_RECORD_BYTES: Final = 1 << 18
-"""Largest packet libpcap writes for the links that are read here, unless its file says more."""
+"""Largest packet that libpcap writes for the links that are read here, unless its file has more."""
 MAX_RECORD_BYTES: Final = 1 << 24
-"""Larger packets are not believed: no link that is read here has them."""
+"""Largest accepted packet; no link that is read here has larger ones."""

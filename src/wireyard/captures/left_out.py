@@ -1,7 +1,7 @@
-"""What of a capture's streams is in no row, in counts to which those of its parts can be added.
+"""Counts of the streams of a capture that are in no row; those of its parts can be added up.
 
-Sentences about a capture come from these counts alone, so they are the same whether one reader has
-all of its conversations or many have some each. What is named goes by the frame it begins in.
+All notes about such streams are made from these counts alone. So they are the same whether one
+reader has the whole capture or many have a part each. Examples are the first by frame number.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ __all__ = ["LeftOut", "Placed", "problems_of"]
 
 _SHOWN: Final = 3
 _MOST_PORTS: Final = 256
-"""Servers' ports that are counted, the most frequent ones."""
+"""Server ports that are kept, the most frequent ones."""
 _MOST_PROBLEMS: Final = 64
 _NO_FRAME: Final = 1 << 62
-"""Of a stream of which no byte was captured."""
+"""The frame of a stream without captured bytes."""
 
 
 class Placed(NamedTuple):
-    """A text, and the frame it is about."""
+    """A text, and the frame that it is about."""
 
     frame: int
     text: str
 
 
 class ServerPort(NamedTuple):
-    """A port that servers of streams without a format have."""
+    """A server port of connections of unknown format."""
 
     protocol: str
     port: int
     connections: int
     frame: int
-    """Where the first of them is."""
+    """First frame of the first of these connections."""
 
 
 class ProxyHeaders(NamedTuple):
-    """Headers of proxies of one name and size."""
+    """Number of connections with a proxy header of this kind and size in bytes."""
 
     name: str
     size: int
@@ -53,28 +53,29 @@ class ProxyHeaders(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """What of the streams of a capture, or of a part of it, is in no row."""
+    """The streams of a capture, or of a part of it, that are in no row, or not completely."""
 
     streams: int = 0
-    """How many have no format."""
+    """Number of streams of unknown format."""
     size: int = 0
-    """How many bytes those have."""
+    """Their bytes."""
     names: Sequence[Placed] = ()
-    """The first of them."""
+    """Names of the first of them."""
     ports: Sequence[ServerPort] = ()
+    """Their server ports."""
     closed: int = 0
-    """How many streams are of carriers that were not opened, or not to the end."""
+    """Number of streams in TLS or WebSocket that were not opened, or not to the end."""
     closed_bytes: int = 0
     carriers: Sequence[Placed] = ()
-    """The first of those carriers, and one more than are shown."""
+    """The first of their carriers, one more than is shown."""
     reasons: Sequence[Placed] = ()
-    """Why the first of them was not opened."""
+    """The reason why the first of them was not opened."""
     locked: bool = False
-    """Whether a key log would open some."""
+    """Whether a key log would open some of them."""
     problems: int = 0
-    """How many carriers of streams that have a format were not read whole."""
+    """Number of carriers of streams of known format that were not read completely."""
     reported: Sequence[Placed] = ()
-    """The first of those problems."""
+    """The first of these problems."""
     proxies: Sequence[ProxyHeaders] = ()
 
     @classmethod
@@ -86,33 +87,33 @@ class LeftOut:
         *,
         keyed: bool,
     ) -> LeftOut:
-        """Count what is left out.
+        """Count the streams that are left out.
 
         Parameters
         ----------
         unknown
-            The streams without a format that are no answers of port mappers.
+            The streams of unknown format, except answers of port mappers.
         problems
-            Why bytes inside TLS or WebSocket were not read, of streams that have a format, each
-            once.
+            The reasons, each once, why bytes inside TLS or WebSocket were not read, for streams of
+            known format.
         proxies
-            What `count_proxies` takes.
+            As for `count_proxies`.
         keyed
             Whether there are key logs.
         """
         plain = [each.stream for each in unknown if not each.closed and each.stream.size]
-        # A handshake of TLS that failed, and nothing else, has nothing that was not read.
+        # A TLS connection that failed in its handshake carries no bytes that could be left out.
         carried = [
             each
             for each in unknown
-            if any(one.problem for one in each.carriers)
+            if any(carrier.problem for carrier in each.carriers)
             or (each.closed and each.carriers[-1].name != "tls")
         ]
-        found = [*problems]
+        reported = [*problems]
         return cls(
             len(plain),
             sum(stream.size for stream in plain),
-            _first((Placed(_frame(one), one.name) for one in plain), _SHOWN),
+            _first((Placed(_frame(stream), stream.name) for stream in plain), _SHOWN),
             _most_common(_server_ports(plain)),
             len(carried),
             sum(each.captured.size for each in carried),
@@ -125,22 +126,22 @@ class LeftOut:
             ),
             _first(
                 (
-                    Placed(_frame(each.captured), one.problem)
+                    Placed(_frame(each.captured), carrier.problem)
                     for each in carried
-                    for one in each.carriers
-                    if one.problem
+                    for carrier in each.carriers
+                    if carrier.problem
                 ),
                 1,
             ),
             not keyed and any(each.closed and each.carriers[-1].name == "tls" for each in carried),
-            len(found),
-            _first(found, _MOST_PROBLEMS),
+            len(reported),
+            _first(reported, _MOST_PROBLEMS),
             [ProxyHeaders(*header, count) for header, count in proxies.items()],
         )
 
     @classmethod
     def total(cls, parts: Sequence[LeftOut]) -> LeftOut:
-        """Add what is left out of the parts of a capture."""
+        """Add up the counts of the parts of a capture."""
         every = chain.from_iterable
         headers: Counter[tuple[str, int]] = Counter()
         for name, size, count in every(each.proxies for each in parts):
@@ -163,36 +164,37 @@ class LeftOut:
     @classmethod
     def load(cls, text: str) -> LeftOut:
         """Return what `dump` wrote."""
-        known = json.loads(text)
+        fields = json.loads(text)
         for name, kind in _LISTED.items():
-            known[name] = [kind(*each) for each in known[name]]
-        return cls(**known)
+            fields[name] = [kind(*each) for each in fields[name]]
+        return cls(**fields)
 
     def dump(self) -> str:
-        """Return it as JSON."""
+        """Return the counts as JSON."""
         return json.dumps(asdict(self))
 
     def lines(self) -> list[str]:
-        """Return all that is to be said."""
+        """Return all notes."""
         return [*filter(None, (self.headers, *self.describe_closed(), self.unread))]
 
     @property
     def headers(self) -> str | None:
-        """A line about headers of proxies, None if there are none."""
+        """The note about proxy headers; None if there are none."""
         return count_proxies({(name, size): count for name, size, count in self.proxies})
 
     def describe_closed(self) -> Iterator[str]:
-        """Yield lines about what carries streams that were not opened, and how to open it."""
+        """Yield the notes about streams in TLS or WebSocket that were not opened."""
         if not self.closed:
             return
-        why = f" ({self.reasons[0].text})" if self.reasons else ""
-        yield f"{self.closed} streams, {self.closed_bytes} bytes, are {_listed(self.carriers)}{why}"
+        reason = f" ({self.reasons[0].text})" if self.reasons else ""
+        count = f"{self.closed} streams, {self.closed_bytes} bytes"
+        yield f"{count}, are {_listed(self.carriers)}{reason}"
         if self.locked:
             yield "a key log opens TLS: --keylog FILE"
 
     @property
     def unknown(self) -> str:
-        """Which streams have no format, in parentheses, and what to do; empty if all have one."""
+        """The streams of unknown format, in parentheses, and an option to try; empty if none."""
         if not self.streams:
             return ""
         shown = _listed(self.names, more=self.streams > _SHOWN)
@@ -200,16 +202,16 @@ class LeftOut:
 
     @property
     def unread(self) -> str | None:
-        """The bytes that are in no row, and why; None if all are in one."""
-        found = [each.text for each in self.reported]
+        """The note about bytes that are in no row, with reasons; None if there are none."""
+        texts = [each.text for each in self.reported]
         if self.streams:
-            found.insert(0, f"{self.streams} streams, {self.size} bytes{self.unknown}")
+            texts.insert(0, f"{self.streams} streams, {self.size} bytes{self.unknown}")
         if (more := self.problems - len(self.reported)) > 0:
-            found.append(f"{more} more such problems")
-        return "; ".join(found) or None
+            texts.append(f"{more} more such problems")
+        return "; ".join(texts) or None
 
     def _suggest_decode_as(self) -> str:
-        """Return how streams of unknown format are decoded, by the port that most servers have."""
+        """Return the option that decodes the streams of the most frequent server port."""
         protocol, port, *_ = self.ports[0]
         format = "mqtt" if protocol == "tcp" else "rmp"
         return f"to decode it as {format.upper()}: --decode-as {protocol}.port=={port},{format}"
@@ -226,7 +228,7 @@ _LISTED: Final = {
 
 
 def problems_of(assigned: Iterable[Assigned]) -> list[Placed]:
-    """Return what is wrong with the carriers of streams that have a format, each once."""
+    """Return the problems of the carriers of streams of known format, each once."""
     return [
         *_distinct(
             Placed(_frame(each.captured), carrier.problem)
@@ -244,7 +246,7 @@ def _frame(stream: Stream) -> int:
 
 
 def _first(placed: Iterable[Placed], count: int) -> list[Placed]:
-    """Return the first of some texts by their frames; in their order those of one frame."""
+    """Return the first `count` texts by frame; those of the same frame keep their order."""
     return sorted(placed, key=lambda each: each.frame)[:count]
 
 
@@ -269,7 +271,7 @@ def _server_ports(streams: Sequence[Stream]) -> Iterator[ServerPort]:
 
 
 def _server_port(directions: Sequence[Stream]) -> int:
-    """Return the port of who was connected to, by who began, else the port below the other."""
+    """Return the server's port: that of the side connected to, or the lower port if unknown."""
     first = directions[0]
     if first.begun and len(directions) > 1:
         return first.dst.port
@@ -277,12 +279,12 @@ def _server_port(directions: Sequence[Stream]) -> int:
 
 
 def _most_common(ports: Iterable[ServerPort]) -> list[ServerPort]:
-    """Return each port once: of TCP before those of UDP, and what most servers have before."""
-    found: dict[tuple[str, int], ServerPort] = {}
-    for one in ports:
-        key = one.protocol, one.port
-        known = found.get(key, one._replace(connections=0))
-        frame = min(known.frame, one.frame)
-        found[key] = ServerPort(*key, known.connections + one.connections, frame)
-    order = sorted(found.values(), key=lambda one: (one.protocol, -one.connections, one.frame))
+    """Return each port once, with its counts added up: TCP before UDP, then the most frequent."""
+    totals: dict[tuple[str, int], ServerPort] = {}
+    for port in ports:
+        key = port.protocol, port.port
+        total = totals.get(key, port._replace(connections=0))
+        frame = min(total.frame, port.frame)
+        totals[key] = ServerPort(*key, total.connections + port.connections, frame)
+    order = sorted(totals.values(), key=lambda each: (each.protocol, -each.connections, each.frame))
     return order[:_MOST_PORTS]

@@ -1,7 +1,7 @@
-"""Headers below IP: reading one gives the kind of the next, or the fate of a packet that ends here.
+"""Headers below IP: each reader returns the kind of the next header, or the fate of the packet.
 
-A header that states how long the rest is bounds it: what a network card or an access concentrator
-padded is behind that bound.
+A length in a header bounds the rest of the packet: padding by a network card or an access
+concentrator is behind that bound.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from wireyard.memory import Bytes, load_u8, load_u16, load_u32
 __all__ = ["FIRST_KIND", "FIRST_LINK", "HEADERS", "after_ethernet", "next_header"]
 
 FIRST_KIND: Final = 0x0600
-"""The least EtherType; what is below is the `Fate` of a packet."""
+"""The least EtherType; smaller numbers are a `Fate`."""
 FIRST_LINK: Final = min(FIRST_HEADERS)
 HEADERS: Final = np.arange(FIRST_LINK, 1 << 16) + int(Kinds.LINK)
-"""The kind of the first header by link type, from `FIRST_LINK` on; the last stands for all above,
-which 16 bits do not hold."""
+"""The kind of the first header by link type, from `FIRST_LINK` on; the last entry is for all link
+types of more than 16 bits."""
 HEADERS[[link - FIRST_LINK for link in FIRST_HEADERS]] = list(FIRST_HEADERS.values())
 _KNOWN: Final = HEADERS[: max(FIRST_HEADERS) - FIRST_LINK + 1].copy()
 _MOST_LENGTH: Final = 1500
-"""Largest number in the place of an EtherType that is a length (IEEE 802.3, 3.2.6)."""
+"""Largest value of an EtherType field that is a length (IEEE 802.3, 3.2.6)."""
 
-# Numba joins the members of one IntEnum with integers, but not with those of another.
+# Numba unifies the members of one IntEnum with integers, but not with those of another.
 _CUT: Final = int(Fate.CUT)
 _OTHER_NETWORK: Final = int(Fate.OTHER_NETWORK)
 _OTHER_PROTOCOL: Final = int(Fate.OTHER_PROTOCOL)
@@ -48,7 +48,7 @@ _LINK: Final = int(Kinds.LINK)
 
 @piece
 def kind_of_link(link: int) -> int:
-    """Return the kind of the first header of a packet of a link, or its fate if it has none."""
+    """Return the kind of the first header for a link type, or the fate of its packets."""
     if link < FIRST_LINK + len(_KNOWN):
         return int(_KNOWN[link - FIRST_LINK])
     return _LINK + min(link, 0xFFFF)
@@ -58,7 +58,7 @@ def kind_of_link(link: int) -> int:
 def next_header(data: Bytes, kind: int, at: int, stop: int, wire: int) -> tuple[int, int, int]:
     """Read one header below IP.
 
-    Returns the kind of the next or a fate, where it begins, and where the packet ends on the wire.
+    Returns the kind of the next header or a fate, its offset, and the packet's end on the wire.
     """
     left = stop - at
     if kind in (Header.ETHERNET, Header.TRANSPARENT_ETHERNET):
@@ -88,12 +88,12 @@ def next_header(data: Bytes, kind: int, at: int, stop: int, wire: int) -> tuple[
 
 @piece
 def after_link(data: Bytes, kind: int, at: int, stop: int) -> tuple[int, int]:
-    """Read a header that begins a packet, or that only the header before it names."""
+    """Read a header of the link layer, which has neither an EtherType nor an IP protocol number."""
     left = stop - at
     if kind == Header.PPP:
         return point_to_point(data, at, stop)
     if kind == Header.PPP_DIRECTION:
-        # It may stand in place of the address, and so before the control byte alone.
+        # It may replace the address byte, so that only the control byte follows.
         control = left >= 2 and load_u8(data, at + 1) == 3
         return Header.PPP, at + (2 if control else 1)
     if kind in (Header.CISCO_HDLC, Header.HDLC):
@@ -127,7 +127,7 @@ def after_link(data: Bytes, kind: int, at: int, stop: int) -> tuple[int, int]:
 
 @piece
 def inside_tunnel(data: Bytes, kind: int, at: int, stop: int) -> tuple[int, int]:
-    """Read a header that an EtherType or an IP protocol names."""
+    """Read a header with an EtherType or an IP protocol number of its own."""
     left = stop - at
     if kind in (Header.MPLS, Header.MPLS_UPSTREAM, Header.MPLS_IN_IP):
         return after_label(data, kind, at, stop)
@@ -162,13 +162,13 @@ def after_ethernet(data: Bytes, at: int, stop: int, wire: int) -> tuple[int, int
 
 @piece
 def typed(kind: int) -> int:
-    """Return an EtherType as a kind; what is below the least names nothing."""
+    """Return an EtherType as a kind; `Header.NO_TYPE` for smaller numbers."""
     return kind if kind >= FIRST_KIND else Header.NO_TYPE
 
 
 @piece
 def ether_type(data: Bytes, at: int, wire: int) -> tuple[int, int, int]:
-    """Read an EtherType, or the length that stands in its place before LLC (IEEE 802.3, 3.2.6)."""
+    """Read an EtherType, or the length in its place that LLC follows (IEEE 802.3, 3.2.6)."""
     kind = load_u16(data, at)
     if kind >= FIRST_KIND or kind == 0 or kind > _MOST_LENGTH:
         return typed(kind), at + 2, wire
@@ -177,7 +177,7 @@ def ether_type(data: Bytes, at: int, wire: int) -> tuple[int, int, int]:
 
 @piece
 def after_llc(data: Bytes, at: int, stop: int) -> tuple[int, int]:
-    """Read an LLC header, and an EtherType behind SNAP (IEEE 802, 9.2)."""
+    """Read an LLC header, and an EtherType after SNAP (IEEE 802, 9.2)."""
     if at + 3 > stop:
         return _CUT, at
     target = load_u8(data, at)
@@ -185,15 +185,15 @@ def after_llc(data: Bytes, at: int, stop: int) -> tuple[int, int]:
         return _LLC_SAP + target, at
     if at + 8 > stop:
         return _CUT, at
-    # Of Ethernet, and of bridges that translated it (IEEE 802.1H).
+    # Organizations whose SNAP types are EtherTypes: Ethernet, and bridges (IEEE 802.1H).
     organization = load_u8(data, at + 3) << 16 | load_u16(data, at + 4)
     return (typed(load_u16(data, at + 6)) if organization in (0, 0xF8) else Header.SNAP), at + 8
 
 
 @piece
-def cooked(protocol: int, there: bool) -> int:
-    """Return the kind that a protocol of Linux' cooked headers names; 4 is 802.2."""
-    if not there:
+def cooked(protocol: int, is_whole: bool) -> int:
+    """Return the kind for the protocol field of a Linux cooked header; 4 is 802.2."""
+    if not is_whole:
         return _CUT
     return Header.LLC if protocol == 4 else typed(protocol)
 
@@ -232,7 +232,7 @@ def point_to_point(data: Bytes, at: int, stop: int) -> tuple[int, int]:
 
 @piece
 def loopback_family(family: int) -> int:
-    """Return the kind of an address family, which is in the byte order of the machine."""
+    """Return the kind for an address family, which is in the byte order of the capturing host."""
     if family >= 0x10000:
         family = family >> 24 | (family >> 8) & 0xFF00
     if family == 2:
@@ -245,7 +245,7 @@ def loopback_family(family: int) -> int:
 
 @piece
 def logged_packet(data: Bytes, at: int, stop: int, wire: int) -> tuple[int, int, int]:
-    """Find the packet among the values of an NFLOG record; their lengths are in either order."""
+    """Find the packet among the values of an NFLOG record; their lengths are in any byte order."""
     if at + 4 > stop:
         return _CUT, at, wire
     for little in range(2):

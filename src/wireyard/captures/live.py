@@ -1,15 +1,15 @@
-"""A capture while it is made: packets as they arrive, to streams that grow.
+"""Live capture: the streams of a capture whose records are still arriving.
 
-What a packet and a segment mean is decided by the code that reads whole captures, over the records
-that arrived together: headers, fragments, connections (`Placer`), which segment brings which byte
-(`merge_rows`), formats (`CapturedConnection`). The connections are in `live_connections`, what of
-their streams waits in `live_stream`, and `live_reading` decides what can be read already. This file
-decides what is read when, and what is forgotten.
+Each batch of new records goes through the code that reads whole captures: headers, fragments,
+connections (`Placer`), overlapping segments (`merge_rows`), formats (`CapturedConnection`).
+`live_connections` has the connections, `live_stream` the bytes of a stream that are not read yet,
+and `live_reading` the rules for which of them can be read. This file schedules the reading and
+evicts connections.
 
 Rules of this file:
 
-1. Time is that of the latest record, and goes on by the clock while none arrives.
-2. What is held is bounded: see the limits of `LiveCapture`.
+1. The current time is that of the latest record; while none arrives, the clock advances it.
+2. All state is bounded: see the limits of `LiveCapture`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -32,12 +33,13 @@ from wireyard.captures.headers import PacketReader
 from wireyard.captures.layout import Protocol, Unit
 from wireyard.captures.live_connections import (
     LINGER_NS,
+    Holding,
     LiveConnections,
     OpenConnection,
     Stage,
 )
 from wireyard.captures.live_reading import LiveReader
-from wireyard.captures.live_stream import Held, LiveStream, merge_held, stream_of
+from wireyard.captures.live_stream import HeldRuns, LiveStream, merge_held, stream_of
 from wireyard.captures.places import Places
 from wireyard.captures.records import NO_TIME, Records
 from wireyard.captures.stream import Content, Runs
@@ -59,42 +61,43 @@ Bytes = npt.NDArray[np.uint8]
 Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _SWEEP_NS: Final = 1_000_000_000
+"""Capture time between two searches for connections that have ended or are silent."""
 MAX_HELD_BYTES: Final = 128 << 20
-"""Held of all streams together. Over it the stream with the most bytes gives up its own."""
+"""Unread bytes of all streams together. Above it, those of the largest connections are dropped."""
 MAX_OPEN: Final = 1 << 16
-"""Connections with bytes that are followed at a time, at about 4 KB each: 256 MB."""
+"""Connections with bytes that are tracked at a time, at about 4 KB each: 256 MB."""
 _MOST_UNKNOWN: Final = 256
-"""Streams without a format that are kept to be named at the end; the others are counted."""
-_TOGETHER: Final = 256
-"""Connections whose last bytes are read together."""
+"""Streams of unknown format that are listed at the end; further ones are only counted."""
+_CONNECTIONS_PER_TURN: Final = 256
+"""Connections whose last bytes are read together when the capture ends."""
 _ENDED: Final = ("ended", "ended_frame", "ended_ns")
-_FORGET_FROM: Final = 1 << 12
-"""Connections without bytes are forgotten when they are so many, and half of all."""
+_EVICT_FROM: Final = 1 << 12
+"""Connections that are over are evicted once they are more than this, and more than half of all."""
 
 
 StreamFacts = tuple[str, dict[str, Any]]
-"""The name of a stream, and what a capture shows of it: see `describe_stream`."""
+"""The name of a stream, and its columns from the capture: see `describe_stream`."""
 
 
 class LiveCapture:
-    """Connections of a capture whose records arrive.
+    """A capture whose records are still arriving, and its connections.
 
     Parameters
     ----------
     name
-        The source, as rows name it.
+        The source, as in the column `source`.
     named, rules, keys
-        Those of `assign_formats`.
+        As for `assign_formats`.
     max_packet_bytes
-        Larger packets are not believed; the format's own bound if None.
+        Largest packet that is accepted as one; the format's own bound if None.
     describes
-        Whether what is known of streams that have ended is kept for `take_ended`.
+        Whether to keep the columns of streams that have ended, for `take_ended`.
 
     Limits
     ------
-    `MAX_HELD_BYTES` of streams, `MAX_OPEN` connections with bytes, what arrives at once with its
-    columns, and 250 bytes for each connection until it has ended for `LINGER_NS` or was silent for
-    `SILENCE_NS`.
+    Memory for `MAX_HELD_BYTES` of streams, for `MAX_OPEN` connections with bytes, for one batch of
+    records and its columns, and 250 bytes for each connection until `LINGER_NS` after its end, or
+    until it was silent for `SILENCE_NS`.
     """
 
     def __init__(
@@ -109,17 +112,17 @@ class LiveCapture:
     ) -> None:
         self.name = name
         self.unknown: list[Assigned] = []
-        """The first streams without a format that ended, without those of a port mapper."""
+        """The first ended streams of unknown format, except those of a port mapper."""
         self.unnamed = Counter[str]()
-        """How many others there were, as ``streams``, and their ``bytes``."""
+        """The number of further ones, as ``streams``, and their ``bytes``."""
         self.dropped_bytes = 0
-        """How many bytes were given up, and are in gaps, because too many were held."""
+        """Bytes that were dropped because of `MAX_HELD_BYTES`, and are gaps now."""
         self.late_bytes = 0
-        """How many arrived before the first byte of their stream, when that was read already."""
+        """Bytes before the first byte of their stream that arrived after that was read."""
         self.connections = LiveConnections()
         self._packets = PacketReader()
-        wanted = named, rules, KeyLog() if keys is None else keys, max_packet_bytes
-        self._reader = LiveReader(name, *wanted, self._packets, self.connections)
+        settings = named, rules, KeyLog() if keys is None else keys, max_packet_bytes
+        self._reader = LiveReader(name, *settings, self._packets, self.connections)
         self._describes = describes
         self._ended: list[StreamFacts] = []
         self._touched: dict[int, LiveStream] = {}
@@ -131,68 +134,69 @@ class LiveCapture:
 
     @property
     def has_keys(self) -> bool:
-        """Whether there are secrets of TLS connections."""
+        """Whether there are any TLS secrets."""
         return len(self._reader.keys) > 0
 
     @property
     def problems(self) -> dict[str, None]:
-        """Why some bytes that were carried are in no row."""
+        """Reasons why bytes inside TLS or WebSocket are in no row."""
         return self._reader.problems
 
     @property
     def proxies(self) -> Counter[tuple[str, int]]:
-        """Names and sizes of headers of proxies."""
+        """Streams by the kind and size in bytes of their proxy header."""
         return self._reader.proxies
 
     @property
     def frames(self) -> int:
-        """How many records have arrived."""
+        """Number of records so far."""
         return self._packets.count
 
     @property
     def tally_endings(self) -> Counter[int]:
-        """The packets that are neither TCP nor UDP; see `Tally`."""
+        """Packets that are neither TCP nor UDP, by reason; see `Tally`."""
         return self._packets.tally.endings
 
-    # --- what is known of streams -----------------------------------------------------------
+    # --- columns of streams -----------------------------------------------------------------
 
     def describe(self) -> Iterator[StreamFacts]:
-        """Yield what is known of the streams that are read and have not ended, by their names."""
-        for one in (*self.connections.open.values(), *self.connections.datagrams.values()):
-            yield from self._described(one)
+        """Yield the columns of the streams that are being read and have not ended."""
+        for connection in (*self.connections.open.values(), *self.connections.datagrams.values()):
+            yield from self._described(connection)
 
     def take_ended(self) -> list[StreamFacts]:
-        """Return what is known of the streams that have ended since this was asked last."""
+        """Return the columns of the streams that have ended since the last call."""
         ended, self._ended = self._ended, []
         return ended
 
-    def _described(self, one: OpenConnection) -> Iterator[StreamFacts]:
-        """Yield the columns that `describe_stream` has of the streams of a connection."""
-        if one.stage == Stage.CARRIED:
-            for each in one.assigned:
+    def _described(self, connection: OpenConnection) -> Iterator[StreamFacts]:
+        """Yield the columns of `describe_stream` for the streams of a connection."""
+        if connection.stage == Stage.CARRIED:
+            for each in connection.assigned:
                 if each.format is not None and not each.closed:
                     inner = describe_stream(each.stream)
-                    outer = self.connections.facts(one, one.side(each.captured.name))
+                    outer = self.connections.facts(connection, connection.side(each.captured.name))
                     ended = {name: outer[name] for name in _ENDED}
                     yield each.stream.name, inner | ended
-        elif one.stage == Stage.READ:
-            for side in one.sides:
-                yield side.name, self.connections.facts(one, side)
+        elif connection.stage == Stage.READ:
+            for side in connection.sides:
+                yield side.name, self.connections.facts(connection, side)
 
-    # --- what another process goes on with --------------------------------------------------
+    # --- state for another process ----------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Return what another capture goes on with once all streams were read that can be.
+        """Return the state from which another `LiveCapture` continues: JSON values and arrays.
 
-        Values of JSON and arrays. Of connections that nobody can or wants to read it only has
-        that they are passed over.
+        Everything that `receive` returned has to be read before. Ignored connections are stored
+        as ignored, without their bytes.
         """
-        self._keep()
+        self._release_read()
         return {
             "packets": self._packets.state(),
             **self.connections.state(),
             "services": [
-                [one.address, one.port, name] for one, name in self._reader.services.items()
+                [endpoint.address, endpoint.port, name]
+                for endpoint, name in self._reader.services.items()
             ],
             "now_ns": self._now_ns,
             "swept_ns": self._swept_ns,
@@ -204,12 +208,12 @@ class LiveCapture:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on where another capture of the same settings stood.
+        """Continue from the `state` of another capture with the same settings.
 
         Raises
         ------
         KeyError, TypeError, ValueError, IndexError, AttributeError
-            It is no such state.
+            `state` is not such a state.
         """
         self._packets.restore(state["packets"])
         self.connections.restore(state)
@@ -219,11 +223,11 @@ class LiveCapture:
         self._now_ns, self._swept_ns = int(state["now_ns"]), int(state["swept_ns"])
         for kind in ("open", "datagrams"):
             for each in state[kind]:
-                one = self.connections.restored(each, kind)
-                one.restore(each, self._reader.framer_of)
+                connection = self.connections.restore_connection(each, kind)
+                connection.restore(each, self._reader.framer_of)
                 if each["due_ns"] is not None:
-                    self._schedule(one, int(each["due_ns"]))
-                self._held_bytes += sum(stream.held_bytes for stream in one.sides)
+                    self._schedule(connection, int(each["due_ns"]))
+                self._held_bytes += sum(stream.held_bytes for stream in connection.sides)
         self.unnamed = Counter(state["unnamed"])
         self._reader.proxies = Counter(
             {(name, size): many for name, size, many in state["proxies"]}
@@ -231,74 +235,77 @@ class LiveCapture:
         self._reader.problems = dict.fromkeys(state["problems"])
         self.dropped_bytes, self.late_bytes = state["dropped_bytes"], state["late_bytes"]
 
-    # --- what arrives -----------------------------------------------------------------------
+    # --- input ------------------------------------------------------------------------------
 
     def receive(self, data: Bytes, records: Records) -> list[Grown]:
-        """Take records that lie in `data`; return the streams that can be read on.
+        """Add `records`, whose bytes are in `data`; return the streams with bytes to read.
 
-        What was returned before has to be read by then.
+        The streams returned by the previous call have to be read before this call.
         """
-        self._keep()
+        self._release_read()
         self._packets.begin(data)
         grid, times_ns = self._packets.read(records)
         if len(records) and records.times_ns[-1] != NO_TIME:
             self._now_ns = int(records.times_ns[-1])
         if not grid.shape[1]:
-            return self._wake()
+            return self._advance_due()
         grid = np.ascontiguousarray(grid)
         flows = self.connections.flows.number(grid, grid.shape[1])
         is_tcp = grid[Unit.PROTOCOL] == Protocol.TCP
         rows = np.flatnonzero(is_tcp)
         segments = _segments(grid[:, rows], flows[rows])
-        known = self.connections
-        before = len(known.placer)
-        sides, positions, verdicts = known.placer.place(segments, times_ns[rows], len(known.flows))
+        connections, placer = self.connections, self.connections.placer
+        before = len(placer)
+        sides, positions, verdicts = placer.place(segments, times_ns[rows], len(connections.flows))
         datagrams = np.flatnonzero(~is_tcp)
-        for one in known.name_new(before, segments, grid[:, datagrams], flows[datagrams]):
-            self._schedule(one, self._now_ns + LINGER_NS)
-        known.note_closings(segments, times_ns[rows], sides)
-        one_by_one = self._take_segments(segments, times_ns[rows], sides, positions, verdicts)
-        found: list[Grown] = []
-        for one in one_by_one:
-            found += self._advance(one)
-        found += self._take_datagrams(grid[:, datagrams], flows[datagrams], times_ns[datagrams])
-        found += self._wake()
+        replaced = connections.add_new(before, segments, grid[:, datagrams], flows[datagrams])
+        for connection in replaced:
+            self._schedule(connection, self._now_ns + LINGER_NS)
+        connections.record_closings(segments, times_ns[rows], sides)
+        changed = self._receive_segments(segments, times_ns[rows], sides, positions, verdicts)
+        readable: list[Grown] = []
+        for connection in changed:
+            readable += self._advance(connection)
+        readable += self._receive_datagrams(
+            grid[:, datagrams], flows[datagrams], times_ns[datagrams]
+        )
+        readable += self._advance_due()
         if len(self.connections.open) > MAX_OPEN or self._now_ns - self._swept_ns >= _SWEEP_NS:
-            found += self._sweep()
-        return found
+            readable += self._sweep()
+        return readable
 
     @property
     def now_ns(self) -> int | None:
-        """The time of the last frame; None if there was none."""
+        """Time of the latest frame; None before the first."""
         return None if self._now_ns == NO_TIME else self._now_ns
 
     def wait(self, idle_ns: int) -> list[Grown]:
-        """Take note that nothing arrived for so long; return what can be read now."""
-        self._keep()
+        """Return the streams that can be read because nothing has arrived for `idle_ns`."""
+        self._release_read()
         now_ns = self._now_ns
         if now_ns == NO_TIME:
             return []
         self._now_ns += idle_ns
-        found = self._wake()
+        readable = self._advance_due()
         self._now_ns = now_ns
-        return found
+        return readable
 
     def end(self) -> Iterator[list[Grown]]:
-        """Yield what is left of all streams, of some together; these have to be read by the next.
+        """Yield the rest of all TCP streams, in batches; each has to be read before the next.
 
-        UDP has nothing left.
+        UDP streams have no rest: datagrams are read at once.
         """
-        self._keep()
-        self.connections.open_silent(np.ones(len(self.connections.stages), np.bool_))
-        for some in _few(sorted(self.connections.open.values(), key=lambda one: one.number)):
-            yield [grown for one in some for grown in self._advance(one, final=True)]
-            self._keep()
-        for one in [*self.connections.datagrams.values()]:
-            self._close(one)
+        self._release_read()
+        self.connections.open_all_lost(np.ones(len(self.connections.holdings), np.bool_))
+        for batch in _batches(sorted(self.connections.open.values(), key=attrgetter("number"))):
+            yield [grown for each in batch for grown in self._advance(each, final=True)]
+            self._release_read()
+        for connection in [*self.connections.datagrams.values()]:
+            self._close(connection)
 
     # --- segments ---------------------------------------------------------------------------
 
-    def _take_segments(
+    def _receive_segments(
         self,
         segments: Units,
         times_ns: Ints,
@@ -306,30 +313,32 @@ class LiveCapture:
         positions: Ints,
         verdicts: npt.NDArray[np.uint8],
     ) -> list[OpenConnection]:
-        """Hold the bytes of segments; return the connections that something is new of."""
-        wanted = self.connections.stages[sides >> 1] != 2
+        """Add the bytes of segments to their streams; return the connections that changed."""
+        wanted = self.connections.holdings[sides >> 1] != Holding.IGNORED
         taken = wanted & (verdicts == Verdict.TAKEN) & (segments.captured > 0)
-        short = np.flatnonzero(wanted & (segments.captured < segments.lengths))
+        truncated = np.flatnonzero(wanted & (segments.captured < segments.lengths))
         rows = np.flatnonzero(taken)
         active, group = np.unique(sides[rows], return_inverse=True)
-        streams = [self.connections.opened(side >> 1).sides[side & 1] for side in active.tolist()]
-        for row in short.tolist():
+        streams = [
+            self.connections.get_or_open(side >> 1).sides[side & 1] for side in active.tolist()
+        ]
+        for row in truncated.tolist():
             if verdicts[row] == Verdict.TAKEN:
                 side, stop = int(sides[row]), int(positions[row] + segments.lengths[row])
-                stream = self.connections.opened(side >> 1).sides[side & 1]
-                stream.cut(int(positions[row] + segments.captured[row]), stop)
+                stream = self.connections.get_or_open(side >> 1).sides[side & 1]
+                stream.mark_lost(int(positions[row] + segments.captured[row]), stop)
         if len(rows):
-            new = Held(
+            new = HeldRuns(
                 positions[rows],
                 segments.captured[rows].astype(np.int64),
                 segments.starts[rows],
                 segments.records[rows].astype(np.int64),
                 times_ns[rows],
             )
-            self._touched |= {id(one): one for one in streams}
+            self._touched |= {id(stream): stream for stream in streams}
             places = self._packets.places
             self.late_bytes += merge_held(streams, group.reshape(-1), new, places)
-        # A connection that ended, or was acknowledged, may be read on without new bytes.
+        # An end or an acknowledgment can make bytes readable that were held before.
         touched = np.unique(sides[wanted] >> 1).tolist()
         return [
             self.connections.open[number] for number in touched if number in self.connections.open
@@ -337,95 +346,102 @@ class LiveCapture:
 
     # --- datagrams --------------------------------------------------------------------------
 
-    def _take_datagrams(self, grid: Grid, flows: Ints, times_ns: Ints) -> list[Grown]:
-        """Return the streams of datagrams; each datagram can be read at once."""
-        found: list[Grown] = []
+    def _receive_datagrams(self, grid: Grid, flows: Ints, times_ns: Ints) -> list[Grown]:
+        """Return the streams of these datagrams, which can be read at once."""
+        readable: list[Grown] = []
         for flow in np.unique(flows).tolist():
             rows = np.flatnonzero(flows == flow)
-            one = self.connections.datagrams[flow >> 1]
-            stream = one.sides[flow & 1]
-            one.latest_ns = int(times_ns[rows[-1]])
+            connection = self.connections.datagrams[flow >> 1]
+            stream = connection.sides[flow & 1]
+            connection.latest_ns = int(times_ns[rows[-1]])
             lengths, captured = grid[Unit.LENGTH, rows], grid[Unit.CAPTURED, rows]
             if stream.begin is None:
                 stream.begin = stream.floor = 0
             assert stream.floor is not None
             stops = stream.floor + np.cumsum(lengths)
-            there = captured > 0
-            held = Held(
-                (stops - lengths)[there],
-                captured[there],
-                grid[Unit.START, rows][there],
-                grid[Unit.RECORD, rows][there],
-                times_ns[rows][there],
+            filled = captured > 0
+            held = HeldRuns(
+                (stops - lengths)[filled],
+                captured[filled],
+                grid[Unit.START, rows][filled],
+                grid[Unit.RECORD, rows][filled],
+                times_ns[rows][filled],
             )
             stream.floor = int(stops[-1])
-            stream.span(held.times_ns)
+            stream.note_times(held.times_ns)
             if not stream.floor:
                 continue
             live = stream_of(stream, held, stream.floor, self._packets.places)
-            found += self._reader.read_datagrams(one, stream, live)
-        return found
+            readable += self._reader.read_datagrams(connection, stream, live)
+        return readable
 
-    # --- what can be read -------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------
 
-    def _advance(self, one: OpenConnection, *, final: bool = False) -> list[Grown]:
-        """Return what can be read of a connection now, and see to it when more can."""
+    def _advance(self, connection: OpenConnection, *, final: bool = False) -> list[Grown]:
+        """Return the streams of a connection that can be read now; schedule the next look at it.
+
+        Parameters
+        ----------
+        final
+            Whether this is the last time: its holes become gaps, and the connection is closed.
+        """
         places = self._packets.places
         due_ns: list[int] = []
         ready = {}
-        ended_ns = self.connections.ended_ns(one)
+        ended_ns = self.connections.ended_ns(connection)
         final = final or (ended_ns is not None and self._now_ns >= ended_ns)
-        for way, stream in enumerate(one.sides):
-            if one.stage == Stage.PASSED or not self._reader.settle(
-                one, way, self._now_ns, due_ns, final=final
+        for direction, stream in enumerate(connection.sides):
+            if connection.stage == Stage.IGNORED or not self._reader.find_beginning(
+                connection, direction, self._now_ns, due_ns, final=final
             ):
                 continue
             held = stream.attach(places)
             self._touched[id(stream)] = stream
-            count, later_ns = stream.ready(self._now_ns, self.connections.acknowledged(one, way))
+            acknowledged = self.connections.acknowledged(connection, direction)
+            count, later_ns = stream.ready(self._now_ns, acknowledged)
             ready[stream.name] = len(held.positions) if final else count
             if later_ns is not None:
                 due_ns.append(later_ns)
-        if one.stage == Stage.UNKNOWN:
-            self._reader.decide(one, ready, self._now_ns, final=final)
+        if connection.stage == Stage.UNKNOWN:
+            self._reader.detect_format(connection, ready, self._now_ns, final=final)
         if ended_ns is not None:
-            final = final or self.connections.is_complete(one, ready)
+            final = final or self.connections.is_complete(connection, ready)
             due_ns.append(ended_ns)
-        found = self._reader.read(one, ready, final=final)
-        if one.stage == Stage.PASSED:
-            self._pass_over(one)
+        readable = self._reader.read(connection, ready, final=final)
+        if connection.stage == Stage.IGNORED:
+            self._ignore(connection)
         if final:
-            self._close(one)
+            self._close(connection)
         elif due_ns:
-            self._schedule(one, min(due_ns))
-        return found
+            self._schedule(connection, min(due_ns))
+        return readable
 
-    # --- what is held, and for how long -----------------------------------------------------
+    # --- timers and limits ------------------------------------------------------------------
 
-    def _schedule(self, one: OpenConnection, due_ns: int) -> None:
-        """See to it that a connection is looked at again at some time."""
-        if one.due_ns is None or due_ns < one.due_ns:
-            one.due_ns = due_ns
+    def _schedule(self, connection: OpenConnection, due_ns: int) -> None:
+        """Advance a connection at `due_ns` at the latest."""
+        if connection.due_ns is None or due_ns < connection.due_ns:
+            connection.due_ns = due_ns
             self._pushed += 1
-            heappush(self._due, (due_ns, self._pushed, one))
+            heappush(self._due, (due_ns, self._pushed, connection))
 
-    def _wake(self) -> list[Grown]:
-        """Return what can be read of connections whose time has come."""
-        found: list[Grown] = []
+    def _advance_due(self) -> list[Grown]:
+        """Return the streams that can be read of connections that are due."""
+        readable: list[Grown] = []
         while self._due and self._due[0][0] <= self._now_ns:
-            due_ns, _, one = heappop(self._due)
-            if one.due_ns == due_ns:
-                one.due_ns = None
-                if self.connections.open.get(one.number) is one:
-                    found += self._advance(one)
-        return found
+            due_ns, _, connection = heappop(self._due)
+            if connection.due_ns == due_ns:
+                connection.due_ns = None
+                if self.connections.open.get(connection.number) is connection:
+                    readable += self._advance(connection)
+        return readable
 
-    def _keep(self) -> None:
-        """Let go of what was read, and of the bytes that arrived with it."""
+    def _release_read(self) -> None:
+        """Release the bytes that were read, and the buffers that they arrived in."""
         places = self._packets.places
         for stream in self._touched.values():
             self._held_bytes -= stream.held_bytes
-            stream.keep(places)
+            stream.compact(places)
             self._held_bytes += stream.held_bytes
         self._touched.clear()
         self._packets.release()
@@ -433,57 +449,62 @@ class LiveCapture:
             self._shed()
 
     def _shed(self) -> None:
-        """Let the connections that hold the most give up what they hold."""
-        most = sorted(
-            self.connections.open.values(), key=lambda one: -sum(s.held_bytes for s in one.sides)
+        """Drop what the largest connections hold until half of `MAX_HELD_BYTES` is free."""
+        largest_first = sorted(
+            self.connections.open.values(), key=lambda each: -sum(s.held_bytes for s in each.sides)
         )
-        for one in most:
+        for connection in largest_first:
             if self._held_bytes <= MAX_HELD_BYTES // 2:
                 return
-            if one.stage != Stage.READ:
-                if one.framers:
-                    self._reader.note(f"{one.sides[0].name}: not read on, for too much was held")
-                self._pass_over(one)
+            if connection.stage != Stage.READ:
+                if connection.framers:
+                    name = connection.sides[0].name
+                    self._reader.add_problem(
+                        f"{name}: not read further, because too many bytes were held"
+                    )
+                self._ignore(connection)
                 continue
-            for stream in one.sides:
+            for stream in connection.sides:
                 if stream.held_bytes:
                     self.dropped_bytes += stream.held_bytes
                     self._held_bytes -= stream.held_bytes
                     stream.shed()
 
-    def _pass_over(self, one: OpenConnection) -> None:
-        """Hold nothing of a connection any more, and pass over what is still to come."""
-        one.stage = Stage.PASSED
-        if one.sides[0].protocol == "tcp":
-            self.connections.stages[one.number] = 2
-        for stream in one.sides:
+    def _ignore(self, connection: OpenConnection) -> None:
+        """Drop what is held of a connection, and ignore its further bytes."""
+        connection.stage = Stage.IGNORED
+        if connection.sides[0].protocol == "tcp":
+            self.connections.holdings[connection.number] = Holding.IGNORED
+        for stream in connection.sides:
             self._touched.pop(id(stream), None)
             self._held_bytes -= stream.held_bytes
             stream.drop()
 
-    def _close(self, one: OpenConnection) -> None:
-        """Forget a connection whose last bytes are being read, and note what it was."""
-        unread = [each for each in one.assigned if each.format is None and not each.port_mapper]
-        if one.stage in (Stage.UNKNOWN, Stage.PASSED) and unread:
-            self._note_unknown(one, unread)
-        elif one.stage == Stage.CARRIED:
-            for each in one.assigned:
+    def _close(self, connection: OpenConnection) -> None:
+        """Remove a connection whose last bytes are being read; record its unknown streams."""
+        unread = [
+            each for each in connection.assigned if each.format is None and not each.port_mapper
+        ]
+        if connection.stage in (Stage.UNKNOWN, Stage.IGNORED) and unread:
+            self._record_unknown(connection, unread)
+        elif connection.stage == Stage.CARRIED:
+            for each in connection.assigned:
                 for carrier in each.carriers if each.format is not None else ():
                     if carrier.problem:
-                        self._reader.note(carrier.problem)
-            self._note_unknown(one, unread)
+                        self._reader.add_problem(carrier.problem)
+            self._record_unknown(connection, unread)
         if self._describes:
-            self._ended += self._described(one)
-        self._pass_over(one)
-        if one.sides[0].protocol == "udp":
-            del self.connections.datagrams[one.number]
+            self._ended += self._described(connection)
+        self._ignore(connection)
+        if connection.sides[0].protocol == "udp":
+            del self.connections.datagrams[connection.number]
         else:
-            del self.connections.open[one.number]
+            del self.connections.open[connection.number]
 
-    def _note_unknown(self, one: OpenConnection, unread: Sequence[Assigned]) -> None:
-        """Note streams of a connection that had no format to the end."""
+    def _record_unknown(self, connection: OpenConnection, unread: Sequence[Assigned]) -> None:
+        """Record streams that had no known format to the end, without their bytes."""
         for each in unread:
-            sized = self.connections.sized(one, each.captured)
+            sized = self.connections.with_final_size(connection, each.captured)
             size = sized.size - (each.captured.proxy[1] if each.captured.proxy else 0)
             empty = replace(
                 sized,
@@ -502,37 +523,39 @@ class LiveCapture:
                 self.unnamed["bytes"] += size
 
     def _sweep(self) -> list[Grown]:
-        """Return what is left of connections that are silent, or too many, and forget those."""
+        """Close connections that have ended or are silent, and the oldest over `MAX_OPEN`.
+
+        Return the rest of their streams.
+        """
         self._swept_ns = self._now_ns
-        known = self.connections.placer.connections
-        latest_ns = known[:, Connection.LATEST_NS]
+        table = self.connections.placer.connections
+        latest_ns = table[:, Connection.LATEST_NS]
         timed = latest_ns != NO_TIME
         silent = timed & (latest_ns < self._now_ns - SILENCE_NS)
         over = silent | (
-            timed & (known[:, Connection.ENDED] != 0) & (latest_ns < self._now_ns - LINGER_NS)
+            timed & (table[:, Connection.ENDED] != 0) & (latest_ns < self._now_ns - LINGER_NS)
         )
-        self.connections.open_silent(over)
-        done = {number for number in np.flatnonzero(over & (self.connections.stages > 0)).tolist()}
+        self.connections.open_all_lost(over)
+        done = set(np.flatnonzero(over & (self.connections.holdings != Holding.NONE)).tolist())
         done &= self.connections.open.keys()
         if (excess := len(self.connections.open) - len(done) - MAX_OPEN) > 0:
             others = np.array([*(self.connections.open.keys() - done)])
-            more = np.argsort(latest_ns[others], kind="stable")[: excess + MAX_OPEN // 8]
-            done.update(others[more].tolist())
-        found = []
+            oldest = np.argsort(latest_ns[others], kind="stable")[: excess + MAX_OPEN // 8]
+            done.update(others[oldest].tolist())
+        readable = []
         for number in sorted(done):
-            found += self._advance(self.connections.open[number], final=True)
-        for one in [*self.connections.datagrams.values()]:
-            if one.latest_ns < self._now_ns - SILENCE_NS:
-                self._close(one)
-        over |= (self.connections.stages == 2) & silent
-        forgotten = over & (self.connections.stages != 1)
-        if np.count_nonzero(forgotten) > max(_FORGET_FROM, len(forgotten) // 2):
-            self.connections.forget(np.flatnonzero(~forgotten))
-        return found
+            readable += self._advance(self.connections.open[number], final=True)
+        for connection in [*self.connections.datagrams.values()]:
+            if connection.latest_ns < self._now_ns - SILENCE_NS:
+                self._close(connection)
+        evicted = over & (self.connections.holdings != Holding.OPEN)
+        if np.count_nonzero(evicted) > max(_EVICT_FROM, len(evicted) // 2):
+            self.connections.keep_only(np.flatnonzero(~evicted))
+        return readable
 
 
 def _segments(grid: Grid, flows: Ints) -> Units:
-    """Return TCP segments as the columns that kernels take."""
+    """Return TCP segments as the input columns of kernels."""
     return Units(
         records=grid[Unit.RECORD].astype(np.int32),
         flows=flows.astype(np.int32),
@@ -545,7 +568,7 @@ def _segments(grid: Grid, flows: Ints) -> Units:
     )
 
 
-def _few(opened: Sequence[OpenConnection]) -> Iterator[Sequence[OpenConnection]]:
-    """Yield connections a few at a time."""
-    for first in range(0, len(opened), _TOGETHER):
-        yield opened[first : first + _TOGETHER]
+def _batches(connections: Sequence[OpenConnection]) -> Iterator[Sequence[OpenConnection]]:
+    """Yield connections in batches of `_CONNECTIONS_PER_TURN`."""
+    for first in range(0, len(connections), _CONNECTIONS_PER_TURN):
+        yield connections[first : first + _CONNECTIONS_PER_TURN]

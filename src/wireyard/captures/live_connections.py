@@ -1,4 +1,4 @@
-"""The connections of a capture while it is made: their numbers, names and ends."""
+"""The connections of a live capture: their numbers, names and ends."""
 
 from __future__ import annotations
 
@@ -24,68 +24,83 @@ from wireyard.captures.units import Units
 from wireyard.formats import Format, get_format
 from wireyard.streams.framer import Framer
 
-__all__ = ["LINGER_NS", "LiveConnections", "OpenConnection", "Stage"]
+__all__ = ["LINGER_NS", "Holding", "LiveConnections", "OpenConnection", "Stage"]
 
 Ints = npt.NDArray[np.int64]
 Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 LINGER_NS: Final = 10_000_000_000
-"""How long a connection that has ended waits for segments that were captured late."""
+"""How long a connection stays open after its end, for segments that were captured late."""
 _MOST_PAIRS: Final = 1 << 17
 """Pairs of endpoints whose connections are counted, for their names, at about 150 bytes each."""
 
 
+class Holding(IntEnum):
+    """Whether the bytes of a TCP connection are held."""
+
+    NONE = 0
+    """It has no bytes."""
+    OPEN = 1
+    """It is in `LiveConnections.open`."""
+    IGNORED = 2
+    """Its bytes are ignored."""
+
+
 class Stage(IntEnum):
-    """How far reading a connection has come."""
+    """How a connection with bytes is being read."""
 
     UNKNOWN = 0
-    """Its format is not certain."""
+    """Its format is not certain yet."""
     READ = 1
+    """Its bytes are packets of a format."""
     CARRIED = 2
-    """It is carried by TLS or WebSocket, and is opened again when it has grown."""
-    PASSED = 3
-    """Nobody wants its bytes, or nobody can read them."""
+    """It is inside TLS or WebSocket, which is opened from the beginning again as it grows."""
+    IGNORED = 3
+    """Its bytes cannot be read, or its format was not asked for."""
 
 
 @dataclass(eq=False, slots=True)
 class OpenConnection:
-    """A connection with bytes; the side that sent its first packet comes first."""
+    """A TCP connection with bytes, or a UDP conversation."""
 
     number: int
-    """Of the connection, or of UDP of the conversation."""
-    first_way: int
+    """Number of the connection; of the conversation for UDP."""
+    first_direction: int
+    """The direction, 0 or 1, of its first packet."""
     sides: tuple[LiveStream, LiveStream]
-    """By their way."""
+    """Its streams by direction."""
     stage: Stage = Stage.UNKNOWN
     due_ns: int | None = None
+    """Time at which it is advanced next, even if nothing arrives."""
     assigned: Sequence[Assigned] = ()
-    """What it is, where that is reported at its end."""
+    """Its streams and their formats, as decided last."""
     format: Format | None = None
     heads: dict[str, bytes] = field(default_factory=dict)
+    """First bytes of its streams, by name."""
     framers: dict[str, Framer] = field(default_factory=dict)
-    """Of streams inside others."""
+    """Framers of the streams inside TLS or WebSocket, by name."""
     opened_bytes: int = 0
-    """How many there were when what carries it was opened last."""
+    """Its size when TLS or WebSocket was opened last."""
     latest_ns: int = NO_TIME
-    """Of UDP: when its latest datagram was captured."""
+    """Time of its latest datagram; for UDP only."""
 
     @property
     def ordered(self) -> tuple[LiveStream, LiveStream]:
-        """Its directions, the one that sent the first packet before the other."""
-        one, other = self.sides
-        return (other, one) if self.first_way else (one, other)
+        """Its streams, beginning with that of the first packet."""
+        first, second = self.sides
+        return (second, first) if self.first_direction else (first, second)
 
     def side(self, name: str) -> LiveStream:
-        """Return the direction of a name."""
+        """Return the stream with this name."""
         return self.sides[0] if self.sides[0].name == name else self.sides[1]
 
     def restore(self, state: Mapping[str, Any], framer_of: Callable[[str], Framer]) -> None:
-        """Go on where a connection stood in another capture.
+        """Continue from the `state` of a connection.
 
         Raises
         ------
         KeyError, TypeError, ValueError, IndexError, AttributeError
-            It is no such state.
+            `state` is not such a state.
         """
         self.stage = Stage(state["stage"])
         self.format = None if state["format"] is None else get_format(state["format"])
@@ -98,12 +113,12 @@ class OpenConnection:
             self.framers[name].restore(framed)
 
     def state(self) -> dict[str, Any]:
-        """Return what a connection is gone on with."""
+        """Return the state from which another process continues."""
         suffix = self.sides[0].name.partition("#")[2]
         return {
             "number": self.number,
             "ordinal": int(suffix or 1),
-            "first_way": self.first_way,
+            "first_way": self.first_direction,
             "stage": int(self.stage),
             "due_ns": self.due_ns,
             "format": self.format and self.format.label,
@@ -118,58 +133,62 @@ class OpenConnection:
 
 
 class LiveConnections:
-    """The connections of TCP that have arrived, and the conversations of UDP.
+    """The TCP connections and UDP conversations of a live capture.
 
     Limits
     ------
-    250 bytes for each connection that is not forgotten.
+    250 bytes for each connection that is not evicted.
     """
 
     def __init__(self) -> None:
         self.flows = FlowTable()
         self.placer = Placer()
         self.open: dict[int, OpenConnection] = {}
-        """Connections with bytes."""
+        """TCP connections with bytes, by number."""
         self.datagrams: dict[int, OpenConnection] = {}
-        self.stages: npt.NDArray[np.int8] = np.zeros(0, np.int8)
-        """Of each connection: 0 without bytes, 1 if it is open, 2 if its bytes are passed over."""
+        """UDP conversations, by number."""
+        self.holdings: npt.NDArray[np.int8] = np.zeros(0, np.int8)
+        """A `Holding` for each TCP connection."""
         self._ordinals: Ints = np.zeros(0, np.int64)
-        self._first_ways: Ints = np.zeros(0, np.int64)
+        """For each connection the n of the suffix ``#n`` of its name."""
+        self._first_directions: Ints = np.zeros(0, np.int64)
         self._closings: Grid = np.zeros((0, 2), np.int64)
-        """Of each side the number and the time of its first packet with a FIN or RST."""
+        """For each side the number and the time of its first packet with a FIN or RST."""
         self._pairs: OrderedDict[bytes, int] = OrderedDict()
+        """Number of connections between two endpoints so far; the pair seen longest ago first."""
 
-    # --- what another process goes on with --------------------------------------------------
+    # --- state for another process ----------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Return what another capture goes on with: values of JSON and arrays."""
+        """Return the state from which another process continues: JSON values and arrays."""
         return {
             "flows": self.flows.state(),
             "placer": self.placer.state(),
-            "stages": self.stages,
+            "stages": self.holdings,
             "ordinals": self._ordinals,
-            "first_ways": self._first_ways,
+            "first_ways": self._first_directions,
             "closings": self._closings,
             "pairs": np.frombuffer(b"".join(self._pairs), np.uint8),
             "pair_counts": np.array([*self._pairs.values()], np.int64),
-            "open": [one.state() for one in self.open.values()],
-            "datagrams": [one.state() for one in self.datagrams.values()],
+            "open": [connection.state() for connection in self.open.values()],
+            "datagrams": [connection.state() for connection in self.datagrams.values()],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on with the connections of another capture, but for those that are open.
+        """Continue from `state`; the open connections are left to `restore_connection`.
 
         Raises
         ------
         KeyError, TypeError, ValueError, IndexError, AttributeError
-            It is no such state.
+            `state` is not such a state.
         """
         self.flows.restore(state["flows"])
         self.placer.restore(state["placer"])
         count = len(self.placer)
-        self.stages, self._closings = state["stages"].copy(), state["closings"].copy()
-        self._ordinals, self._first_ways = state["ordinals"].copy(), state["first_ways"].copy()
-        if not len(self.stages) == len(self._ordinals) == len(self._first_ways) == count:
+        self.holdings, self._closings = state["stages"].copy(), state["closings"].copy()
+        self._ordinals = state["ordinals"].copy()
+        self._first_directions = state["first_ways"].copy()
+        if not len(self.holdings) == len(self._ordinals) == len(self._first_directions) == count:
             raise ValueError("no state of a capture")
         if self._closings.shape != (2 * count, 2) or len(self.placer.latest) > len(self.flows):
             raise ValueError("no state of a capture")
@@ -179,13 +198,13 @@ class LiveConnections:
             (key.tobytes(), ordinal) for key, ordinal in zip(keys, counts, strict=True)
         )
 
-    def restored(self, state: Mapping[str, Any], kind: str) -> OpenConnection:
-        """Return a connection that another capture had open, without what frames its streams.
+    def restore_connection(self, state: Mapping[str, Any], kind: str) -> OpenConnection:
+        """Add an open connection of a stored state, with empty streams.
 
         Parameters
         ----------
         kind
-            ``open`` or ``datagrams``: which of the two it was in.
+            The list of the state that it is in: ``open`` or ``datagrams``.
         """
         number, ordinal = int(state["number"]), int(state["ordinal"])
         is_tcp = kind == "open"
@@ -195,18 +214,25 @@ class LiveConnections:
         if not 0 <= conversation < len(self.flows):
             raise ValueError("no state of a connection")
         protocol = "tcp" if is_tcp else "udp"
-        one = self.made(number, conversation, int(state["first_way"]), ordinal, protocol)
-        (self.open if is_tcp else self.datagrams)[number] = one
-        return one
+        connection = self._create(number, conversation, int(state["first_way"]), ordinal, protocol)
+        (self.open if is_tcp else self.datagrams)[number] = connection
+        return connection
 
-    # --- what arrives -----------------------------------------------------------------------
+    # --- input ------------------------------------------------------------------------------
 
-    def name_new(
+    def add_new(
         self, before: int, segments: Units, datagrams: Grid, flows: Ints
     ) -> list[OpenConnection]:
-        """Count new connections by their endpoints, in the order of their first packets.
+        """Add new connections; count those of each pair of endpoints by their first packets.
 
-        Return the open ones that others took the place of.
+        Return the open connections that new ones replace.
+
+        Parameters
+        ----------
+        before
+            Number of TCP connections before these segments.
+        datagrams, flows
+            The UDP datagrams, and the flow of each.
         """
         new, superseded = [], []
         table = self.placer.connections[before:]
@@ -219,20 +245,20 @@ class LiveConnections:
             strict=True,
         ):
             new.append((record, conversation, number))
-        known = self.datagrams
         numbers, first = np.unique(flows >> 1, return_index=True)
         for conversation, row in zip(numbers.tolist(), first.tolist(), strict=True):
-            if conversation not in known:
+            if conversation not in self.datagrams:
                 record = int(datagrams[Unit.RECORD, row])
                 new.append((record, conversation, -1 - int(flows[row] & 1)))
-        more = len(self.placer) - len(self.stages)
+        more = len(self.placer) - len(self.holdings)
         if more > 0:
-            self.stages = np.r_[self.stages, np.zeros(more, np.int8)]
-            self._ordinals, self._first_ways = (
-                np.r_[old, np.zeros(more, np.int64)] for old in (self._ordinals, self._first_ways)
+            self.holdings = np.r_[self.holdings, np.zeros(more, np.int8)]
+            self._ordinals, self._first_directions = (
+                np.r_[old, np.zeros(more, np.int64)]
+                for old in (self._ordinals, self._first_directions)
             )
             self._closings = np.concatenate([self._closings, np.full((2 * more, 2), NONE)])
-        self._first_ways[before:] = segments.flows[first_rows] & 1
+        self._first_directions[before:] = segments.flows[first_rows] & 1
         for _, conversation, number in sorted(new):
             pair = self.flows.pair(conversation)
             ordinal = self._pairs[pair] = self._pairs.pop(pair, 0) + 1
@@ -241,16 +267,18 @@ class LiveConnections:
             if number >= 0:
                 self._ordinals[number] = ordinal
                 older = int(self.placer.connections[number, Connection.BEFORE])
-                if older != NONE and (one := self.open.get(older)) is not None:
-                    superseded.append(one)
+                if older != NONE and (connection := self.open.get(older)) is not None:
+                    superseded.append(connection)
             else:
-                way = -1 - number
-                one = self.made(conversation, conversation, way, ordinal, "udp")
-                self.datagrams[conversation] = one
+                direction = -1 - number
+                connection = self._create(conversation, conversation, direction, ordinal, "udp")
+                self.datagrams[conversation] = connection
         return superseded
 
-    def note_closings(self, segments: Units, times_ns: Ints, sides: npt.NDArray[np.int32]) -> None:
-        """Take note of the packets that show the end of a stream first."""
+    def record_closings(
+        self, segments: Units, times_ns: Ints, sides: npt.NDArray[np.int32]
+    ) -> None:
+        """Record the packets that are the first to show the end of a stream."""
         closing = np.unique(sides[segments.flags & (Flag.FIN | Flag.RST) != 0])
         rows = self.placer.sides[closing, Side.CLOSED]
         new = (self._closings[closing, 0] == NONE) & (rows != NONE)
@@ -258,47 +286,53 @@ class LiveConnections:
         self._closings[closing[new], 0] = segments.records[rows]
         self._closings[closing[new], 1] = times_ns[rows]
 
-    def made(
-        self, number: int, conversation: int, first_way: int, ordinal: int, protocol: str
+    def _create(
+        self, number: int, conversation: int, first_direction: int, ordinal: int, protocol: str
     ) -> OpenConnection:
-        """Return a new connection between two endpoints, with no byte yet."""
+        """Return a new connection without bytes between two endpoints."""
         ends = self.flows.endpoints(conversation)
         suffix = "" if ordinal == 1 else f"#{ordinal}"
         sides = [
             LiveStream(f"{src}>{dst}{suffix}", protocol, src, dst)
             for src, dst in (ends, ends[::-1])
         ]
-        return OpenConnection(number, first_way, (sides[0], sides[1]))
+        return OpenConnection(number, first_direction, (sides[0], sides[1]))
 
-    def opened(self, connection: int) -> OpenConnection:
-        """Return a connection that has bytes, or had some that are missing."""
-        one = self.open.get(connection)
-        if one is None:
-            conversation = int(self.placer.connections[connection, Connection.CONVERSATION])
-            first_way = int(self._first_ways[connection])
-            ordinal = int(self._ordinals[connection])
-            one = self.made(connection, conversation, first_way, ordinal, "tcp")
-            self.open[connection] = one
-            self.stages[connection] = 1
-        return one
+    def get_or_open(self, number: int) -> OpenConnection:
+        """Return the open connection with this number; open it if it is not open yet."""
+        connection = self.open.get(number)
+        if connection is None:
+            conversation = int(self.placer.connections[number, Connection.CONVERSATION])
+            first_direction = int(self._first_directions[number])
+            ordinal = int(self._ordinals[number])
+            connection = self._create(number, conversation, first_direction, ordinal, "tcp")
+            self.open[number] = connection
+            self.holdings[number] = Holding.OPEN
+        return connection
 
-    # --- what is known of them ---------------------------------------------------------------
+    # --- state of TCP connections ------------------------------------------------------------
 
-    def ended_ns(self, one: OpenConnection) -> int | None:
-        """Return when a connection that ended, or that another took the place of, is closed."""
-        known = self.placer.connections[one.number]
-        latest = self.placer.latest[known[Connection.CONVERSATION]]
-        if not known[Connection.ENDED] and latest == one.number:
+    def ended_ns(self, connection: OpenConnection) -> int | None:
+        """Return when to close a connection; None if it has neither ended nor been replaced."""
+        row = self.placer.connections[connection.number]
+        latest = self.placer.latest[row[Connection.CONVERSATION]]
+        if not row[Connection.ENDED] and latest == connection.number:
             return None
-        latest_ns = int(known[Connection.LATEST_NS])
+        latest_ns = int(row[Connection.LATEST_NS])
         return None if latest_ns == NO_TIME else latest_ns + LINGER_NS
 
-    def is_complete(self, one: OpenConnection, ready: dict[str, int]) -> bool:
-        """Return whether all bytes up to both FINs can be read."""
-        if one.stage not in (Stage.READ, Stage.CARRIED):
+    def is_complete(self, connection: OpenConnection, ready: dict[str, int]) -> bool:
+        """Return whether all bytes up to both FINs can be read.
+
+        Parameters
+        ----------
+        ready
+            Number of held runs that can be read, by the name of the stream.
+        """
+        if connection.stage not in (Stage.READ, Stage.CARRIED):
             return False
-        for way, stream in enumerate(one.sides):
-            side = self.placer.sides[2 * one.number + way]
+        for direction, stream in enumerate(connection.sides):
+            side = self.placer.sides[2 * connection.number + direction]
             if not side[Side.STATE] & State.FIN:
                 return False
             count = ready.get(stream.name)
@@ -309,14 +343,14 @@ class LiveConnections:
             held = stream.held
             if count < len(held.positions):
                 return False
-            stop = int(held.positions[-1] + held.lengths[-1]) if count else stream.reached
+            stop = int(held.positions[-1] + held.lengths[-1]) if count else stream.position
             if stop < side[Side.END]:
                 return False
         return True
 
-    def acknowledged(self, one: OpenConnection, way: int) -> int | None:
-        """Return the position in a stream that its receiver acknowledged last."""
-        number = 2 * one.number + way
+    def acknowledged(self, connection: OpenConnection, direction: int) -> int | None:
+        """Return the position in a stream that its receiver acknowledged last; None if none."""
+        number = 2 * connection.number + direction
         acknowledgment = int(self.placer.sides[number ^ 1, Side.ACKNOWLEDGED])
         if acknowledgment == NONE:
             return None
@@ -324,22 +358,22 @@ class LiveConnections:
         high = int(side[Side.HIGH])
         return high + distance(acknowledgment, int(side[Side.BASE]) + high)
 
-    def sized(self, one: OpenConnection, stream: Stream) -> Stream:
-        """Return a stream with the size that it has at its end."""
-        live = one.side(stream.name)
+    def with_final_size(self, connection: OpenConnection, stream: Stream) -> Stream:
+        """Return a stream with its size at the end, including bytes that are missing there."""
+        live = connection.side(stream.name)
         if live.protocol == "udp":
             return replace(stream, size=live.floor or 0)
-        side = self.placer.sides[2 * one.number + (live is one.sides[1])]
+        side = self.placer.sides[2 * connection.number + (live is connection.sides[1])]
         if not side[Side.STATE] & (State.BEGUN | State.DATA) or live.begin is None:
             return stream
         return replace(stream, size=max(stream.size, int(side[Side.END]) - live.begin))
 
-    def facts(self, one: OpenConnection, stream: LiveStream) -> dict[str, Any]:
-        """Return what a capture shows of a stream: see `describe_stream`."""
+    def facts(self, connection: OpenConnection, stream: LiveStream) -> dict[str, Any]:
+        """Return the columns of a stream from the capture: see `describe_stream`."""
         closing, is_reset, is_finished = NONE, False, False
         closed_ns = NO_TIME
         if stream.protocol == "tcp":
-            number = 2 * one.number + (stream is one.sides[1])
+            number = 2 * connection.number + (stream is connection.sides[1])
             sides, closings = self.placer.sides, self._closings
             state, other = (int(sides[side, Side.STATE]) for side in (number, number ^ 1))
             is_reset, is_finished = bool(state & State.RST), bool(state & State.FIN)
@@ -359,32 +393,32 @@ class LiveConnections:
         }
 
     def _has_bytes(self, number: int) -> bool:
-        """Return whether a side is a stream."""
+        """Return whether a side sent bytes, captured or not."""
         side = self.placer.sides[number]
         if not side[Side.STATE] & (State.BEGUN | State.DATA):
             return False
         begin = side[Side.BEGIN] if side[Side.STATE] & State.BEGUN else side[Side.LOW]
         return bool(side[Side.END] > begin)
 
-    def open_silent(self, over: npt.NDArray[np.bool_]) -> None:
-        """Open those of some connections that have no byte, but lack some."""
+    def open_all_lost(self, over: npt.NDArray[np.bool_]) -> None:
+        """Open the connections among `over` whose bytes are all missing, to report the gaps."""
         sides = self.placer.sides.reshape(-1, 2, len(Side))
         states = sides[:, :, Side.STATE]
-        there = states & State.BEGUN != 0
-        lost = (there & (sides[:, :, Side.END] > sides[:, :, Side.BEGIN])).any(axis=1)
-        for number in np.flatnonzero(over & lost & (self.stages == 0)).tolist():
-            self.opened(number)
+        begun = states & State.BEGUN != 0
+        lost = (begun & (sides[:, :, Side.END] > sides[:, :, Side.BEGIN])).any(axis=1)
+        for number in np.flatnonzero(over & lost & (self.holdings == Holding.NONE)).tolist():
+            self.get_or_open(number)
 
-    def forget(self, kept: Ints) -> None:
-        """Forget all connections but some."""
+    def keep_only(self, kept: Ints) -> None:
+        """Evict all TCP connections except `kept`, and number those from 0 on."""
         conversations = self.placer.connections[kept, Connection.CONVERSATION]
         datagrams = np.array([*self.datagrams], np.int64)
         left, numbers = np.unique(np.r_[conversations, datagrams], return_inverse=True)
         numbers = numbers.reshape(-1)
         self.flows.keep(left)
         self.placer.keep(kept, numbers[: len(kept)], len(left))
-        self.stages = self.stages[kept]
-        self._ordinals, self._first_ways = self._ordinals[kept], self._first_ways[kept]
+        self.holdings = self.holdings[kept]
+        self._ordinals, self._first_directions = self._ordinals[kept], self._first_directions[kept]
         self._closings = self._closings.reshape(-1, 4)[kept].reshape(-1, 2)
         for table, old, new in (
             (self.open, kept, np.arange(len(kept))),
@@ -392,8 +426,8 @@ class LiveConnections:
         ):
             moved = {}
             for before, after in zip(old.tolist(), new.tolist(), strict=True):
-                if (one := table.get(before)) is not None:
-                    one.number = after
-                    moved[after] = one
+                if (connection := table.get(before)) is not None:
+                    connection.number = after
+                    moved[after] = connection
             table.clear()
             table.update(moved)

@@ -1,13 +1,14 @@
-"""What a connection is while its segments arrive, and which of its bytes can be read already.
+"""Format detection for growing connections, and streams of the bytes that can be read already.
 
-A connection is read as soon as its format is certain: a client's CONNECT, or enough of what begins
-another format. What only a port, or the first of several segments, shows waits for `SETTLE_NS`.
+A connection is read as soon as its format is certain: after a client's CONNECT, or after enough
+first bytes of another format. Weaker evidence, a port or the first of several segments, waits
+for `SETTLE_NS`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from wireyard.captures.assignment import (
@@ -34,11 +35,12 @@ from wireyard.streams.growth import Grown
 __all__ = ["LiveReader"]
 
 SETTLE_NS: Final = 200_000_000
-"""How long a connection waits for what may show its format, or where its streams begin, better."""
+"""How long a connection waits for better evidence of its format, or of where its streams begin."""
 MAX_HEAD_BYTES: Final = 1 << 16
-"""Held of a direction while no format is known: as much as formats are found by."""
+"""Bytes of a direction that are held while its format is unknown: all that detection looks at."""
 MAX_CARRIED_BYTES: Final = 4 << 20
-"""Held of a connection of TLS or WebSocket, which is opened from its beginning as it grows."""
+"""Bytes of a TLS or WebSocket connection that are held, as it is opened from its beginning again
+whenever it grows."""
 _MOST_PROBLEMS: Final = 256
 _HEAD_BYTES: Final = 72
 """First bytes that show a format for certain: the longest header, that of JMQ packets."""
@@ -47,23 +49,23 @@ _ANSWERED_BYTES: Final = 1 << 10
 
 
 class _GrowingStream(CapturedStream):
-    """One direction of a conversation, as far as it can be read now."""
+    """The part of a growing stream that can be read now."""
 
     @property
     def size(self) -> int:
-        """The bytes that there are to read: those before were read, and are not there any more."""
+        """Bytes that are left to read; those before were read and released."""
         return self.bytes_ahead
 
 
 class LiveReader:
-    """Decides the formats of connections, and makes streams of what can be read.
+    """Detects the formats of connections, and makes streams of the bytes that can be read.
 
     Parameters
     ----------
     name, named, rules, keys, max_packet_bytes
-        Those of `LiveCapture`.
+        As for `LiveCapture`.
     packets, connections
-        What has arrived.
+        The headers of the records that have arrived, and their connections.
     """
 
     def __init__(
@@ -78,30 +80,45 @@ class LiveReader:
     ) -> None:
         self.keys = keys
         self.services: dict[Endpoint, str | None] = {}
-        """The formats of endpoints, as connections have shown them so far."""
+        """Formats of endpoints, from the connections so far."""
         self.problems: dict[str, None] = {}
-        """Why some bytes that were carried are in no row."""
+        """Reasons why bytes inside TLS or WebSocket are in no row."""
         self.proxies = Counter[tuple[str, int]]()
-        """Names and sizes of headers of proxies."""
+        """Streams by the kind and size in bytes of their proxy header."""
         self._name, self._named, self._rules = name, named, rules
         self._max_packet_bytes = max_packet_bytes
         self._packets, self._connections = packets, connections
         self._tray = Tray()
 
-    def note(self, text: str) -> None:
-        """Add a problem, unless there are too many."""
+    def add_problem(self, text: str) -> None:
+        """Add a problem, unless there are `_MOST_PROBLEMS` already."""
         if len(self.problems) < _MOST_PROBLEMS:
             self.problems[text] = None
 
     def framer_of(self, label: str) -> Framer:
-        """Return what cuts a stream of a format into frames."""
+        """Return a new framer for the format with this label."""
         return Framer(get_format(label), self._max_packet_bytes)
 
-    def settle(
-        self, one: OpenConnection, way: int, now_ns: int, due_ns: list[int], *, final: bool
+    def find_beginning(
+        self,
+        connection: OpenConnection,
+        direction: int,
+        now_ns: int,
+        due_ns: list[int],
+        *,
+        final: bool,
     ) -> bool:
-        """Return whether it is known where a stream of a connection begins."""
-        stream, side = one.sides[way], self._connections.placer.sides[2 * one.number + way]
+        """Set where a stream of a connection begins; return whether that is known.
+
+        Parameters
+        ----------
+        due_ns
+            Receives the time at which to try again, if only waiting helps.
+        final
+            Whether to stop waiting: the stream begins with its first captured byte.
+        """
+        stream = connection.sides[direction]
+        side = self._connections.placer.sides[2 * connection.number + direction]
         if stream.begin is not None and stream.framer is not None:
             return True
         if not len(stream.held.positions) and not final:
@@ -112,160 +129,199 @@ class LiveReader:
             return False
         stream.begin = int(side[Side.BEGIN] if stream.begun else side[Side.LOW])
         wait_ns = stream.first_ns + SETTLE_NS
-        if not (stream.begun or final) and now_ns < wait_ns and one.stage == Stage.READ:
+        if not (stream.begun or final) and now_ns < wait_ns and connection.stage == Stage.READ:
             due_ns.append(wait_ns)
             return False
-        if one.stage == Stage.UNKNOWN and now_ns < wait_ns:
+        if connection.stage == Stage.UNKNOWN and now_ns < wait_ns:
             due_ns.append(wait_ns)
         return True
 
-    def decide(
-        self, one: OpenConnection, ready: dict[str, int], now_ns: int, *, final: bool
+    def detect_format(
+        self, connection: OpenConnection, ready: dict[str, int], now_ns: int, *, final: bool
     ) -> None:
-        """Find out what a connection is, as far as its bytes show."""
-        places = self._packets.places
-        seen = [stream.seen(places) for stream in one.ordered if ready.get(stream.name, -1) >= 0]
-        seen = [stream if not final else self._connections.sized(one, stream) for stream in seen]
-        seen = [stream for stream in seen if stream.size]
+        """Set the stage and the format of a connection, once its bytes show them for certain.
+
+        Parameters
+        ----------
+        ready
+            Number of held runs that can be read, by the name of the stream; changed if a proxy
+            header is removed.
+        """
+        seen = self._streams(connection, dict.fromkeys(ready), final=final)
         if not seen:
             return
-        connection = next(captured_connections(seen, Carriers(self.keys)))
-        self.services.update({**connection.services(), **connection.opened()})
-        assigned = connection.assigned(self._rules, self.services, self._named)
+        captured = next(captured_connections(seen, Carriers(self.keys)))
+        self.services.update({**captured.services(), **captured.opened()})
+        assigned = captured.assigned(self._rules, self.services, self._named)
         if not final and not any(each.stream.size for each in assigned):
-            return  # so far there is the header of a proxy alone
-        one.assigned = assigned
+            return  # so far there is only the header of a proxy
+        connection.assigned = assigned
         format = assigned[0].format
         held = max(stream.size for stream in seen)
         if assigned[0].carriers:
             closed = assigned[0].closed and not (self._may_open(assigned[0]))
             if final or not closed or held > MAX_HEAD_BYTES:
-                one.stage = Stage.PASSED if closed else Stage.CARRIED
+                connection.stage = Stage.IGNORED if closed else Stage.CARRIED
         elif format is None:
             if held > MAX_HEAD_BYTES:
-                one.stage = Stage.PASSED
-        elif final or self._is_certain(one, connection, seen, now_ns):
-            one.format = format
-            one.stage = Stage.READ if self._is_wanted(format) else Stage.PASSED
-            for each in assigned:
-                stream = one.side(each.stream.name)
-                if each.captured.proxy is not None and one.stage == Stage.READ:
-                    self.proxies[each.captured.proxy] += 1
-                    stream.skip(each.captured.proxy[1])
-                    ready[stream.name] = (
-                        len(stream.held.positions)
-                        if final
-                        else min(ready[stream.name], len(stream.held.positions))
-                    )
-                stream.framer = self._framer(format, each.context)
-            one.heads = {
+                connection.stage = Stage.IGNORED
+        elif final or self._is_certain(connection, captured, seen, now_ns):
+            self._set_format(connection, format, ready)
+            connection.heads = {
                 each.stream.name: head[:_ANSWERED_BYTES]
-                for each, head in zip(assigned, connection.heads, strict=False)
+                for each, head in zip(assigned, captured.heads, strict=False)
             }
+
+    def _set_format(
+        self, connection: OpenConnection, format: Format, ready: dict[str, int]
+    ) -> None:
+        """Begin to read a connection of this format: remove proxy headers, create framers."""
+        connection.format = format
+        connection.stage = Stage.READ if self._is_wanted(format) else Stage.IGNORED
+        for each in connection.assigned:
+            stream = connection.side(each.stream.name)
+            if each.captured.proxy is not None and connection.stage == Stage.READ:
+                self.proxies[each.captured.proxy] += 1
+                stream.skip(each.captured.proxy[1])
+                ready[stream.name] = min(ready[stream.name], len(stream.held.positions))
+            stream.framer = self._framer(format, each.context)
+
+    def _streams(
+        self, connection: OpenConnection, counts: Mapping[str, int | None], *, final: bool
+    ) -> list[Stream]:
+        """Return the streams of a connection that have bytes.
+
+        Parameters
+        ----------
+        counts
+            Number of held runs to include, by the name of the stream; all if None. Streams without
+            a number are left out.
+        """
+        places = self._packets.places
+        streams = [
+            stream.as_stream(places, counts[stream.name])
+            for stream in connection.ordered
+            if stream.name in counts
+        ]
+        if final:
+            streams = [self._connections.with_final_size(connection, each) for each in streams]
+        return [stream for stream in streams if stream.size]
 
     def _is_certain(
         self,
-        one: OpenConnection,
-        connection: CapturedConnection,
+        connection: OpenConnection,
+        captured: CapturedConnection,
         seen: Sequence[Stream],
         now_ns: int,
     ) -> bool:
-        if connection.opened():
+        if captured.opened():
             return True
-        first_ns = [stream.first_ns for stream in one.sides if stream.first_ns != NO_TIME]
+        first_ns = [stream.first_ns for stream in connection.sides if stream.first_ns != NO_TIME]
         if not first_ns or now_ns >= min(first_ns) + SETTLE_NS:
             return True
-        shown = connection.sniffed is not None or bool(self._rules)
+        shown = captured.sniffed is not None or bool(self._rules)
         return (
             shown
             and all(stream.begun for stream in seen)
-            and max(map(len, connection.heads)) >= _HEAD_BYTES
+            and max(map(len, captured.heads)) >= _HEAD_BYTES
         )
 
-    def read(self, one: OpenConnection, ready: dict[str, int], *, final: bool) -> list[Grown]:
-        """Return what can be read of a connection: what is ready of what its streams hold."""
-        if one.stage == Stage.CARRIED:
-            return self._read_carried(one, ready, final=final)
-        if one.stage != Stage.READ:
+    def read(
+        self, connection: OpenConnection, ready: dict[str, int], *, final: bool
+    ) -> list[Grown]:
+        """Return the streams of a connection that can be read now.
+
+        Parameters
+        ----------
+        ready
+            Number of held runs that can be read, by the name of the stream.
+        """
+        if connection.stage == Stage.CARRIED:
+            return self._read_carried(connection, ready, final=final)
+        if connection.stage != Stage.READ:
             return []
-        assert one.format is not None
-        found = []
-        for stream in one.ordered:
+        assert connection.format is not None
+        readable = []
+        for stream in connection.ordered:
             if stream.name not in ready:
                 continue
             if stream.framer is None:
-                other = one.sides[0] if one.sides[1] is stream else one.sides[1]
-                # What the packets of the other direction have told goes for this one too.
-                context = one.format.context if other.framer is None else other.framer.context
-                if head := one.heads.get(other.name, b""):
-                    context = one.format.answer_context(head, context)
-                stream.framer = self._framer(one.format, context)
+                other = (
+                    connection.sides[0] if connection.sides[1] is stream else connection.sides[1]
+                )
+                # The context of the other direction, such as its version, holds for this one too.
+                context = (
+                    connection.format.context if other.framer is None else other.framer.context
+                )
+                if head := connection.heads.get(other.name, b""):
+                    context = connection.format.answer_context(head, context)
+                stream.framer = self._framer(connection.format, context)
             count = ready[stream.name]
-            live = stream.seen(self._packets.places, count)
+            live = stream.as_stream(self._packets.places, count)
             if final:
-                live = self._connections.sized(one, live)
+                live = self._connections.with_final_size(connection, live)
             if count or (final and live.size):
-                found.append(self._grown(one.format, stream.framer, live, growing=not final))
-        return found
+                readable.append(
+                    self._grown(connection.format, stream.framer, live, growing=not final)
+                )
+        return readable
 
     def _read_carried(
-        self, one: OpenConnection, ready: dict[str, int], *, final: bool
+        self, connection: OpenConnection, ready: dict[str, int], *, final: bool
     ) -> list[Grown]:
-        """Open what carries a connection again, all of which is held, and read what is new."""
-        places = self._packets.places
-        seen = [
-            stream.seen(places, ready[stream.name])
-            for stream in one.ordered
-            if stream.name in ready
-        ]
-        if final:
-            seen = [self._connections.sized(one, stream) for stream in seen]
-        seen = [stream for stream in seen if stream.size]
+        """Return the new bytes inside TLS or WebSocket.
+
+        All bytes of such a connection are held, and opened from the beginning each time.
+        """
+        seen = self._streams(connection, ready, final=final)
         size = sum(int(stream.runs.lengths.sum()) for stream in seen)
-        if not seen or (size == one.opened_bytes and not final):
+        if not seen or (size == connection.opened_bytes and not final):
             return []
-        one.opened_bytes = size
-        connection = next(captured_connections(seen, Carriers(self.keys)))
-        one.assigned = connection.assigned(self._rules, self.services, self._named)
-        self.services |= connection.opened()
-        found = []
-        for each in one.assigned:
+        connection.opened_bytes = size
+        captured = next(captured_connections(seen, Carriers(self.keys)))
+        connection.assigned = captured.assigned(self._rules, self.services, self._named)
+        self.services |= captured.opened()
+        readable = []
+        for each in connection.assigned:
             if each.closed or not each.stream.size or not self._is_wanted(each.format):
                 continue
             assert each.format is not None
-            framer = one.framers.get(each.stream.name)
+            framer = connection.framers.get(each.stream.name)
             if framer is None or framer.position == 0:
                 framer = self._framer(each.format, each.context)
-                one.framers[each.stream.name] = framer
-            found.append(self._grown(each.format, framer, each.stream, growing=not final))
+                connection.framers[each.stream.name] = framer
+            readable.append(self._grown(each.format, framer, each.stream, growing=not final))
         if size > MAX_CARRIED_BYTES and not final:
-            if found:
-                shown = f"{one.sides[0].name}: only {MAX_CARRIED_BYTES >> 20} MiB of a connection"
-                self.note(f"{shown} in TLS or WebSocket are read while it grows")
-            one.stage = Stage.PASSED
-        return found
+            if readable:
+                name, limit = connection.sides[0].name, f"{MAX_CARRIED_BYTES >> 20} MiB"
+                limited = f"{name}: only {limit} of a connection in TLS or WebSocket"
+                self.add_problem(f"{limited} are read while it grows")
+            connection.stage = Stage.IGNORED
+        return readable
 
-    def read_datagrams(self, one: OpenConnection, stream: LiveStream, live: Stream) -> list[Grown]:
-        """Return a stream of datagrams, each of which can be read at once.
+    def read_datagrams(
+        self, connection: OpenConnection, stream: LiveStream, live: Stream
+    ) -> list[Grown]:
+        """Return the new datagrams of a stream; each can be read at once.
 
         Parameters
         ----------
         stream, live
-            A direction of the conversation, and what is new of it.
+            A direction of the conversation, and its new datagrams.
         """
-        if one.stage == Stage.UNKNOWN:
-            connection = next(captured_connections([live], Carriers(self.keys)))
-            one.assigned = connection.assigned(self._rules, self.services, self._named)
-            one.format = format = one.assigned[0].format
-            one.stage = Stage.READ if self._is_wanted(format) else Stage.PASSED
-        if one.stage != Stage.READ or one.format is None:
+        if connection.stage == Stage.UNKNOWN:
+            captured = next(captured_connections([live], Carriers(self.keys)))
+            connection.assigned = captured.assigned(self._rules, self.services, self._named)
+            connection.format = format = connection.assigned[0].format
+            connection.stage = Stage.READ if self._is_wanted(format) else Stage.IGNORED
+        if connection.stage != Stage.READ or connection.format is None:
             return []
         if stream.framer is None:
-            stream.framer = self._framer(one.format, one.format.context)
-        return [self._grown(one.format, stream.framer, live, growing=False)]
+            stream.framer = self._framer(connection.format, connection.format.context)
+        return [self._grown(connection.format, stream.framer, live, growing=False)]
 
     def _may_open(self, assigned: Assigned) -> bool:
-        """Return whether the key logs may open a connection that is closed so far."""
+        """Return whether later secrets may still decrypt a connection."""
         return assigned.carriers[-1].name == "tls" and len(self.keys) > 0
 
     def _grown(self, format: Format, framer: Framer, live: Stream, *, growing: bool) -> Grown:

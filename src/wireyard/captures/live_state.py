@@ -1,9 +1,9 @@
-"""What a capture that is read while it is made goes on with in another process.
+"""The stored state of a live capture, from which another process continues.
 
-A state is a tree: dictionaries with text keys, lists, and in them values of JSON, arrays of
-integers and bytes as arrays. It has connections that are open and nothing that is over, within the
-limits of `LiveCapture`; it has no secrets, which are read from key logs and files again.
-`pack_state` makes of it one JSON text and the arrays, which are stored as they are.
+A state is a tree: dictionaries with text keys, lists, and in them JSON values, arrays of integers,
+and bytes as arrays. It contains the open connections, nothing that is over, and is as large as
+the limits of `LiveCapture` allow. It contains no secrets: those are read from key logs and files
+again. `pack_state` turns it into one JSON text and the arrays, which are stored as they are.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ __all__ = ["StateError", "capture_state", "pack_state", "restore_capture", "unpa
 
 _VERSION: Final = 1
 _ARRAY: Final = "\0array"
-"""The key of what stands for an array; no other key of a state is so."""
+"""Key of the JSON object that stands for an array; no other key of a state begins like it."""
 _KINDS: Final = frozenset({"uint8", "int8", "int32", "int64"})
 
 
 class StateError(WireError):
-    """A state that is damaged, or another version's; what it is of has to be read again."""
+    """A state that is damaged or of another version; its capture has to be read again."""
 
 
 def capture_state(capture: LiveCapture, file: GrowingFile) -> dict[str, Any] | None:
-    """Return the state of a capture all of whose streams were read as far as they can be.
+    """Return the state of a capture; everything that it returned has to be read before.
 
-    None while too little of the file is there, or behind damage.
+    Return None while too little of the file has arrived, or if the file is damaged.
     """
-    reading = file.state()
-    if reading is None:
+    file_state = file.state()
+    if file_state is None:
         return None
-    return {"version": _VERSION, "file": reading, "capture": capture.state()}
+    return {"version": _VERSION, "file": file_state, "capture": capture.state()}
 
 
 def restore_capture(state: Mapping[str, Any], capture: LiveCapture, file: GrowingFile) -> None:
-    """Have a new capture and file go on where others stood.
+    """Continue a new capture and file from a stored state.
 
     Raises
     ------
     StateError
-        It is no state of a capture, or of another version.
+        `state` is no state of a capture, or of another version.
     """
     try:
         if state["version"] != _VERSION:
@@ -59,7 +59,7 @@ def restore_capture(state: Mapping[str, Any], capture: LiveCapture, file: Growin
 
 
 def pack_state(state: Mapping[str, Any]) -> tuple[str, list[np.ndarray[Any, Any]]]:
-    """Return a state as JSON and the arrays that it stands for."""
+    """Return a state as JSON text and its arrays."""
     arrays: list[np.ndarray[Any, Any]] = []
 
     def packed(value: Any) -> Any:
@@ -74,12 +74,12 @@ def pack_state(state: Mapping[str, Any]) -> tuple[str, list[np.ndarray[Any, Any]
 
 
 def unpack_state(text: str, arrays: Sequence[np.ndarray[Any, Any]]) -> dict[str, Any]:
-    """Return the state that was packed.
+    """Return the state that `pack_state` packed.
 
     Raises
     ------
     StateError
-        It is damaged.
+        The state is damaged.
     """
 
     def unpacked(value: dict[str, Any]) -> Any:

@@ -1,14 +1,14 @@
-"""One direction of a connection while it is captured: the bytes that wait, and for what.
+"""One direction of a live connection: its bytes that are not read yet, and its holes.
 
 Rules of this file:
 
-1. Of a byte that several segments bring, the one captured first counts, as where whole captures
-   are read; so what was passed on stays right whatever comes later.
-2. Bytes behind a hole wait until it is filled or given up: `CUT_HOLE_NS` after the first of them if
-   its bytes were cut off by the snapshot length, `ACKED_HOLE_NS` if the receiver acknowledged them,
-   so that the capture has lost them, else `HOLE_NS`; and with over `MAX_BEHIND_BYTES` behind it.
-   Then it is a gap.
-3. Runs are held whole until the frame has ended that has their last byte.
+1. If several segments bring a byte, the one captured first counts, as in whole captures. So bytes
+   that were read stay right, whatever is captured later.
+2. Bytes behind a hole are held until the hole is filled or becomes a gap. It becomes a gap some
+   time after the first packet behind it: `TRUNCATED_HOLE_NS` if the snapshot length cut its bytes
+   off, `ACKED_HOLE_NS` if the receiver acknowledged them, so that only the capture lacks them, else
+   `HOLE_NS`. It does so at once if more than `MAX_BEHIND_BYTES` are behind it.
+3. A run is held whole until the frame with its last byte is complete.
 """
 
 from __future__ import annotations
@@ -27,26 +27,27 @@ from wireyard.captures.records import NO_TIME
 from wireyard.captures.stream import Content, Runs, Stream
 from wireyard.streams.framer import Framer
 
-__all__ = ["Held", "LiveStream", "merge_held", "stream_of"]
+__all__ = ["HeldRuns", "LiveStream", "merge_held", "stream_of"]
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 _SECOND_NS: Final = 1_000_000_000
-CUT_HOLE_NS: Final = _SECOND_NS // 5
-"""What is sent again is mostly cut off at the same place."""
+TRUNCATED_HOLE_NS: Final = _SECOND_NS // 5
+"""Short, because a retransmission is mostly truncated at the same byte."""
 ACKED_HOLE_NS: Final = _SECOND_NS
-"""Packets are captured out of order by less, where a capture has several queues."""
+"""Longer than the disorder of packets from several capture queues."""
 HOLE_NS: Final = 10 * _SECOND_NS
 """A lost segment is sent again after 1, 3 and 7 s (RFC 6298, 2)."""
 MAX_BEHIND_BYTES: Final = 8 << 20
-"""Over the largest window that systems give a connection by default: 6 MiB."""
+"""More than the largest receive window that systems have by default: 6 MiB."""
 
 
-class Held(NamedTuple):
-    """Runs of bytes at positions of their stream, ascending, that do not overlap.
+class HeldRuns(NamedTuple):
+    """Runs of bytes of a stream, ascending by position, without overlaps.
 
-    Shapes: all columns (u). `starts` are those in the places of a turn.
+    Shapes: all columns (u). `starts` are addresses in the `Places` of a turn, or in the stream's
+    own buffer between turns.
     """
 
     positions: Ints
@@ -55,20 +56,20 @@ class Held(NamedTuple):
     records: Ints
     times_ns: Ints
 
-    def rows(self, rows: slice) -> Held:
-        """Return some of them."""
-        return Held(*(column[rows] for column in self))
+    def rows(self, rows: slice) -> HeldRuns:
+        """Return a range of the runs."""
+        return HeldRuns(*(column[rows] for column in self))
 
 
-NOTHING: Final = Held(*np.empty((5, 0), np.int64))
+NO_RUNS: Final = HeldRuns(*np.empty((5, 0), np.int64))
 _NO_BYTES: Final[Bytes] = np.empty(0, np.uint8)
-_KEPT: Final = (0, 1, 3, 4)
-"""Columns of `Held` that a state has; `starts` follow from the lengths."""
+_STORED_COLUMNS: Final = (0, 1, 3, 4)
+"""Columns of `HeldRuns` in a stored state; `starts` follow from the lengths."""
 _NO_ROWS: Final = np.empty(0, np.int64)
 
 
-def stream_of(live: LiveStream, held: Held, size: int, places: Places) -> Stream:
-    """Return runs of a stream, whose first byte is at its position `begin`, as a stream."""
+def stream_of(live: LiveStream, held: HeldRuns, size: int, places: Places) -> Stream:
+    """Return runs of a live stream as a `Stream`, with offsets counted from its `begin`."""
     assert live.begin is not None
     runs = Runs(held.positions - live.begin, held.lengths, held.starts, held.records)
     return Stream(
@@ -89,103 +90,105 @@ def stream_of(live: LiveStream, held: Held, size: int, places: Places) -> Stream
 
 @dataclass(eq=False, slots=True)
 class LiveStream:
-    """What is held of a stream, and how far it was read."""
+    """One direction of a connection: its unread bytes, and the position up to which it was read."""
 
     name: str
     protocol: str
     src: Endpoint
     dst: Endpoint
     begin: int | None = None
-    """The position of its first byte; None until it is settled."""
+    """Position of its first byte; None until that is known."""
     opened: bool = False
     """Whether the capture shows that its sender opened the connection."""
     begun: bool = False
     """Whether the capture shows that it begins there."""
     framer: Framer | None = None
-    """How far it was read; None before its format is known."""
+    """Its framer, whose position is how far it was read; None before its format is known."""
     floor: int | None = None
-    """Position below which no byte is taken any more; None while all are."""
-    held: Held = NOTHING
+    """Position below which bytes are discarded; None if none are."""
+    held: HeldRuns = NO_RUNS
+    """Runs that were not read to their end."""
     held_bytes: int = 0
-    """How much of memory it has for itself."""
+    """Size of `_data`."""
     first_ns: int = NO_TIME
     last_ns: int = NO_TIME
-    """When the first and the last packet was captured that brought some of its bytes."""
-    _cuts: list[tuple[int, int]] = field(default_factory=list)
-    """Positions that hold no byte that will come: cut off, or not held any more; ascending."""
+    """Times of the first and the last packet with bytes of this stream."""
+    _lost_ranges: list[tuple[int, int]] = field(default_factory=list)
+    """Ranges whose bytes will not arrive, because they were truncated or dropped; ascending."""
     _data: Bytes = field(default_factory=lambda: _NO_BYTES)
+    """The bytes of `held` between turns."""
     _attached: bool = False
-    """Whether `starts` of what is held are in the places of this turn, not in `_data`."""
-    _prefix: Held = NOTHING
-    """A run for the garbage that was read of the frame under way, which has no bytes any more."""
+    """Whether `held.starts` are in the places of this turn, not in `_data`."""
+    _prefix: HeldRuns = NO_RUNS
+    """One run that stands for released bytes of unfinished garbage, to keep their packet."""
 
     @property
-    def reached(self) -> int:
-        """The position that it was read up to; that of its first byte if it was not."""
+    def position(self) -> int:
+        """Position up to which it was read; that of its first byte before."""
         assert self.begin is not None
         return self.begin + (self.framer.position if self.framer else 0)
 
-    def attach(self, places: Places) -> Held:
-        """Return what is held, with its bytes in the places of a turn."""
+    def attach(self, places: Places) -> HeldRuns:
+        """Return the held runs, after adding their bytes to the places of a turn."""
         if not self._attached:
             self._attached = True
             if len(self._data):
                 self.held = self.held._replace(starts=self.held.starts + places.append(self._data))
         return self.held
 
-    def take(self, held: Held) -> None:
-        """Hold these runs from now on, which have those that were held before."""
-        self.span(held.times_ns)
+    def replace_held(self, held: HeldRuns) -> None:
+        """Replace the held runs by `held`, which contains them and new ones."""
+        self.note_times(held.times_ns)
         self.held, self._attached = held, True
 
-    def span(self, times_ns: Ints) -> None:
-        """Take note of when packets were captured that brought something new."""
+    def note_times(self, times_ns: Ints) -> None:
+        """Extend `first_ns` and `last_ns` by the times of packets with new bytes."""
         times_ns = times_ns[times_ns != NO_TIME]
         if len(times_ns):
             first_ns, last_ns = int(times_ns.min()), int(times_ns.max())
             self.first_ns = first_ns if self.first_ns == NO_TIME else min(self.first_ns, first_ns)
             self.last_ns = max(self.last_ns, last_ns)
 
-    def cut(self, start: int, stop: int) -> None:
-        """Take note that the bytes at ``[start, stop)`` will not come."""
-        if self._cuts and self._cuts[-1][0] <= start <= self._cuts[-1][1]:
-            start, stop = self._cuts[-1][0], max(stop, self._cuts[-1][1])
-            self._cuts.pop()
-        self._cuts.append((start, stop))
+    def mark_lost(self, start: int, stop: int) -> None:
+        """Record that the bytes at ``[start, stop)`` will not arrive."""
+        if self._lost_ranges and self._lost_ranges[-1][0] <= start <= self._lost_ranges[-1][1]:
+            start, stop = self._lost_ranges[-1][0], max(stop, self._lost_ranges[-1][1])
+            self._lost_ranges.pop()
+        self._lost_ranges.append((start, stop))
 
     def skip(self, size: int) -> None:
-        """Begin behind the first `size` bytes, which are no part of the stream."""
+        """Remove the first `size` bytes, which are not part of the stream."""
         assert self.begin is not None
         self.begin += size
         self.floor = self.begin
         first = int((self.held.positions + self.held.lengths).searchsorted(self.begin, "right"))
-        held = Held(*(column.copy() for column in self.held.rows(slice(first, None))))
+        held = HeldRuns(*(column.copy() for column in self.held.rows(slice(first, None))))
         if len(held.positions) and (inside := max(self.begin - int(held.positions[0]), 0)):
             held.positions[0] += inside
             held.starts[0] += inside
             held.lengths[0] -= inside
         self.held = held
         self.first_ns = self.last_ns = NO_TIME
-        self.span(held.times_ns)
+        self.note_times(held.times_ns)
 
     def ready(self, now_ns: int, acknowledged: int | None) -> tuple[int, int | None]:
-        """Return how many of the held runs can be read, and when more can though none arrive.
+        """Return how many held runs can be read, and when a hole will become a gap, if any.
 
         Parameters
         ----------
         acknowledged
-            The position that the receiver's last acknowledgment stands for.
+            Position up to which the receiver acknowledged the stream.
         """
         positions, lengths = self.held.positions, self.held.lengths
         if not len(positions):
             return 0, None
         stops = positions + lengths
-        expected = max(self.reached, self.floor or self.reached)
+        expected = max(self.position, self.floor or self.position)
         if positions[0] <= expected and stops[-1] - positions[0] == lengths.sum():
             return len(positions), None
-        before = np.r_[expected, stops[:-1]]
-        for at in np.flatnonzero(positions > before).tolist():
-            hole = int(before[at]), int(positions[at])
+        previous_stops = np.r_[expected, stops[:-1]]
+        for at in np.flatnonzero(positions > previous_stops).tolist():
+            hole = int(previous_stops[at]), int(positions[at])
             if lengths[at:].sum() > MAX_BEHIND_BYTES:
                 continue
             times_ns = self.held.times_ns[at:]
@@ -194,39 +197,41 @@ class LiveStream:
                 return at, None
             acked = acknowledged is not None and acknowledged >= hole[1]
             wait_ns = ACKED_HOLE_NS if acked else HOLE_NS
-            due_ns = int(times_ns.min()) + (CUT_HOLE_NS if self._is_cut(*hole) else wait_ns)
+            if self._is_lost(*hole):
+                wait_ns = TRUNCATED_HOLE_NS
+            due_ns = int(times_ns.min()) + wait_ns
             if now_ns < due_ns:
                 return at, due_ns
         return len(positions), None
 
-    def _is_cut(self, start: int, stop: int) -> bool:
-        return any(first <= start and stop <= last for first, last in self._cuts)
+    def _is_lost(self, start: int, stop: int) -> bool:
+        return any(first <= start and stop <= last for first, last in self._lost_ranges)
 
-    def seen(self, places: Places, count: int | None = None) -> Stream:
-        """Return the first `count` of the held runs as a stream, all if None."""
+    def as_stream(self, places: Places, count: int | None = None) -> Stream:
+        """Return the first `count` held runs as a `Stream`; all if None."""
         held = self.attach(places).rows(slice(count))
         size = 0
         if len(held.positions):
             assert self.begin is not None
             size = int(held.positions[-1] + held.lengths[-1]) - self.begin
         if len(self._prefix.positions):
-            held = Held(*map(np.concatenate, zip(self._prefix, held, strict=True)))
+            held = HeldRuns(*map(np.concatenate, zip(self._prefix, held, strict=True)))
         return stream_of(self, held, size, places)
 
-    def keep(self, places: Places) -> None:
-        """Let go of what was read, and hold the rest without the places of this turn."""
+    def compact(self, places: Places) -> None:
+        """Release the runs that were read, and copy the rest out of the places of this turn."""
         if not self._attached:
             return
         held = self.held
         first = 0
         if self.framer is not None:
-            reached = self.reached
-            first = int((held.positions + held.lengths).searchsorted(reached, "right"))
-            self._keep_prefix(held.rows(slice(first)), reached)
-            self.floor = max(reached, self.floor or reached)
+            position = self.position
+            first = int((held.positions + held.lengths).searchsorted(position, "right"))
+            self._update_prefix(held.rows(slice(first)), position)
+            self.floor = max(position, self.floor or position)
             if first < len(held.positions):
                 self.floor = min(self.floor, int(held.positions[first]))
-            self._cuts = [each for each in self._cuts if each[1] > reached]
+            self._lost_ranges = [each for each in self._lost_ranges if each[1] > position]
         held = held.rows(slice(first, None))
         size = int(held.lengths.sum())
         self._data, self._attached = _NO_BYTES, False
@@ -234,29 +239,29 @@ class LiveStream:
             self._data = np.empty(size, np.uint8)
             places.copy(held.starts, held.lengths, self._data)
             columns = [column.copy() for column in held]
-            self.held = Held(*columns)._replace(starts=np.cumsum(held.lengths) - held.lengths)
+            self.held = HeldRuns(*columns)._replace(starts=np.cumsum(held.lengths) - held.lengths)
         else:
-            self.held = NOTHING
+            self.held = NO_RUNS
         self.held_bytes = size
 
-    def _keep_prefix(self, read: Held, reached: int) -> None:
-        """Keep of runs that were read when the newest of those came that garbage began in."""
+    def _update_prefix(self, read: HeldRuns, position: int) -> None:
+        """Keep the newest packet of released runs that unfinished garbage began in."""
         assert self.framer is not None and self.begin is not None
         begun = self.begin + self.framer.begun_at
-        if begun == reached:
-            self._prefix = NOTHING
+        if begun == position:
+            self._prefix = NO_RUNS
             return
         parts = [part for part in (self._prefix, read) if len(part.positions)]
         if not parts:
             return
-        runs = Held(*map(np.concatenate, zip(*parts, strict=True)))
+        runs = HeldRuns(*map(np.concatenate, zip(*parts, strict=True)))
         runs = runs.rows(
             slice(int((runs.positions + runs.lengths).searchsorted(begun, "right")), None)
         )
         if len(runs.positions):
             newest = int(runs.records.argmax())
             stop = runs.positions[-1] + runs.lengths[-1]
-            self._prefix = Held(
+            self._prefix = HeldRuns(
                 runs.positions[:1],
                 stop - runs.positions[:1],
                 np.zeros(1, np.int64),
@@ -265,9 +270,9 @@ class LiveStream:
             )
 
     def state(self) -> dict[str, Any]:
-        """Return what another goes on with: values of JSON, arrays of integers, and bytes.
+        """Return the state from which another process continues: JSON values and arrays.
 
-        Nothing is to be attached.
+        `compact` has to be called before.
         """
         assert not self._attached
         return {
@@ -278,29 +283,29 @@ class LiveStream:
             "floor": self.floor,
             "first_ns": self.first_ns,
             "last_ns": self.last_ns,
-            "cuts": [list(each) for each in self._cuts],
-            "held": [self.held[place] for place in _KEPT] if len(self._data) else None,
+            "cuts": [list(each) for each in self._lost_ranges],
+            "held": [self.held[place] for place in _STORED_COLUMNS] if len(self._data) else None,
             "data": self._data,
             "prefix": [column.tolist() for column in self._prefix] if self._has_prefix else None,
         }
 
     def restore(self, state: Mapping[str, Any], framer_of: Callable[[str], Framer]) -> None:
-        """Go on where another stood.
+        """Continue from the `state` of a stream.
 
         Parameters
         ----------
         framer_of
-            Makes a framer of a format.
+            Returns a new framer for the label of a format.
 
         Raises
         ------
         KeyError, TypeError, ValueError
-            It is no such state.
+            `state` is not such a state.
         """
         self.begin, self.floor = state["begin"], state["floor"]
         self.opened, self.begun = bool(state["opened"]), bool(state["begun"])
         self.first_ns, self.last_ns = int(state["first_ns"]), int(state["last_ns"])
-        self._cuts = [(int(start), int(stop)) for start, stop in state["cuts"]]
+        self._lost_ranges = [(int(start), int(stop)) for start, stop in state["cuts"]]
         if state["framer"] is not None:
             label, framed = state["framer"]
             self.framer = framer_of(label)
@@ -308,10 +313,10 @@ class LiveStream:
         if state["held"] is not None:
             positions, lengths, records, times_ns = state["held"]
             starts = np.cumsum(lengths) - lengths
-            self.held = Held(positions, lengths, starts, records, times_ns)
+            self.held = HeldRuns(positions, lengths, starts, records, times_ns)
             self._data = state["data"].view(np.uint8)
         if state["prefix"] is not None:
-            self._prefix = Held(*(np.array(column, np.int64) for column in state["prefix"]))
+            self._prefix = HeldRuns(*(np.array(column, np.int64) for column in state["prefix"]))
         self.held_bytes = len(self._data)
         stops = self.held.positions + self.held.lengths
         if (
@@ -327,75 +332,75 @@ class LiveStream:
         return len(self._prefix.positions) > 0
 
     def shed(self) -> None:
-        """Let go of all that is held; it becomes a gap."""
+        """Drop everything that is held; it becomes a gap."""
         assert self.begin is not None
         if len(self.held.positions):
             stop = int(self.held.positions[-1] + self.held.lengths[-1])
-            self.cut(self.reached, stop)
+            self.mark_lost(self.position, stop)
             self.floor = stop
         self.drop()
 
     def drop(self) -> None:
-        """Hold nothing any more."""
-        self.held, self.held_bytes, self._data = NOTHING, 0, _NO_BYTES
+        """Drop everything that is held."""
+        self.held, self.held_bytes, self._data = NO_RUNS, 0, _NO_BYTES
         self._attached = False
 
 
-def merge_held(streams: Sequence[LiveStream], group: Ints, new: Held, places: Places) -> int:
-    """Have streams hold new rows besides what they hold; each byte from the first that has it.
+def merge_held(streams: Sequence[LiveStream], group: Ints, new: HeldRuns, places: Places) -> int:
+    """Merge new runs with those that streams hold; each byte comes from the run captured first.
 
-    Return how many bytes came before the first byte of their stream, which was read already.
+    Return the number of new bytes before the beginning of a stream that was read already.
 
     Parameters
     ----------
     group
-        The place among the streams of each row.
+        For each new run the index of its stream in `streams`.
     places
-        Where the bytes of new rows are.
+        The bytes of the new runs.
     """
     late = 0
     floors = np.array(
-        [-(1 << 62) if one.floor is None else one.floor for one in streams], np.int64
+        [-(1 << 62) if stream.floor is None else stream.floor for stream in streams], np.int64
     )[group]
     below = np.clip(floors - new.positions, 0, new.lengths)
     if below.any():
         for at in np.flatnonzero(below).tolist():
-            one = streams[int(group[at])]
-            if one.begin is not None and new.positions[at] < one.begin:
-                late += int(min(below[at], one.begin - new.positions[at]))
+            stream = streams[int(group[at])]
+            if stream.begin is not None and new.positions[at] < stream.begin:
+                late += int(min(below[at], stream.begin - new.positions[at]))
         new = new._replace(
             positions=new.positions + below,
             lengths=new.lengths - below,
             starts=new.starts + below,
         )
-        left = np.flatnonzero(new.lengths)
-        new, group = Held(*(column[left] for column in new)), group[left]
+        filled = np.flatnonzero(new.lengths)
+        new, group = HeldRuns(*(column[filled] for column in new)), group[filled]
     held, groups = [], []
-    for number, one in enumerate(streams):
-        if len(one.held.positions):
-            held.append(one.attach(places))
-            groups.append(np.full(len(one.held.positions), number, np.int64))
-    rows = Held(*map(np.concatenate, zip(*held, new, strict=True)))
+    for number, stream in enumerate(streams):
+        if len(stream.held.positions):
+            held.append(stream.attach(places))
+            groups.append(np.full(len(stream.held.positions), number, np.int64))
+    rows = HeldRuns(*map(np.concatenate, zip(*held, new, strict=True)))
     group = np.concatenate([*groups, group])
     rank = np.arange(len(group))
     order = np.lexsort((rank, rows.positions, group))
     bounds = np.searchsorted(group[order], np.arange(len(streams) + 1))
     pieces = np.empty((len(Run), len(order)), np.int64)
     pieces[Run.OFFSET], pieces[Run.LENGTH] = rows.positions[order], rows.lengths[order]
-    # The rank contains the time; the record follows from it.
+    # Ranks are in the order of capture; records and times are looked up by rank afterwards.
     pieces[Run.START], pieces[Run.RECORD] = rows.starts[order], order
     runs = np.empty((len(Run), 2 * len(order)), np.int64)
     run_bounds = np.empty(len(streams) + 1, np.int64)
     heap, begins = np.empty(len(order), np.int64), np.zeros(len(streams), np.int64)
     count = merge_rows(pieces, order, bounds, begins, 0, heap, runs, 0, run_bounds)
     ranks = runs[Run.RECORD, :count]
-    merged = Held(
+    merged = HeldRuns(
         runs[Run.OFFSET, :count],
         runs[Run.LENGTH, :count],
         runs[Run.START, :count],
         rows.records[ranks],
         rows.times_ns[ranks],
     )
-    for one, start, stop in zip(streams, run_bounds[:-1], run_bounds[1:], strict=True):
-        one.take(merged.rows(slice(int(start), int(stop))))
+    for stream, start, stop in zip(streams, run_bounds[:-1], run_bounds[1:], strict=True):
+        stream.replace_held(merged.rows(slice(int(start), int(stop))))
     return late

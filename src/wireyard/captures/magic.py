@@ -7,7 +7,7 @@ from typing import Final
 __all__ = ["MICROSECONDS", "NANOSECONDS", "PATCHED", "PCAPNG", "is_capture"]
 
 MICROSECONDS: Final = 0xA1B2C3D4
-"""Of pcap, in the byte order of the file: times in microseconds."""
+"""Magic number of pcap files, in the byte order of the file: times in microseconds."""
 NANOSECONDS: Final = 0xA1B23C4D
 PATCHED: Final = 0xA1B2CD34
 """The format of Kuznetzov's patches to libpcap."""
@@ -22,5 +22,5 @@ _PCAP: Final = frozenset(
 
 
 def is_capture(head: bytes) -> bool:
-    """Return whether a file's first bytes show a capture file."""
+    """Return whether a file's first bytes are those of a capture file."""
     return head[:4] in _PCAP or head[:4] == PCAPNG

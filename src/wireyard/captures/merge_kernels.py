@@ -1,6 +1,6 @@
-"""Segments with places to streams of bytes: sorting, deciding overlaps, gathering.
+"""Make streams of segments with positions: sort them, resolve overlaps, copy the bytes.
 
-Axes: r = segments, s = streams, u = runs: bytes of one segment that follow each other.
+Axes: r = segments; s = streams; u = runs, contiguous bytes of one segment each.
 """
 
 from __future__ import annotations
@@ -33,30 +33,31 @@ _INTS: Final = array("int64")
 _SHORTS: Final = array("int32")
 _GRID: Final = array("int64", 2)
 _MOVES_A_ROW: Final = 16
-"""Capture order is nearly the right order; what needs more moves than this is sorted elsewhere."""
+"""Capture order is nearly the right order. A stream that takes more moves is sorted by numpy."""
 _PLACE_BITS: Final = 32
 _PLACES: Final = (1 << _PLACE_BITS) - 1
 _RUNS_AHEAD: Final = 8
-"""How many runs before it is copied the bytes of one are asked for."""
+"""The bytes of a run are prefetched so many runs before it is copied."""
 
 
 class Run(IntEnum):
-    """Rows of the grid of runs, one column a run."""
+    """Rows of a grid of runs, which has a column for each run."""
 
     OFFSET = 0
-    """In its stream."""
+    """Offset in the stream."""
     LENGTH = 1
     START = 2
-    """In the capture."""
+    """Address in the capture's `Places`."""
     RECORD = 3
+    """Number of its packet, from 0 on."""
 
 
 @kernel(I64(_SHORTS, TEXT, _INTS, _INTS))
 def group_rows(streams: Shorts, wanted: Octets, bounds: Ints, order: Ints) -> int:
-    """Put the wanted rows of each stream together, in order; stream s has ``bounds[s : s + 2]``.
+    """Group the wanted rows by stream, keeping their order (a counting sort).
 
-    `bounds` has two more than there are streams and begins as zeros. Returns how many rows there
-    are in `order`.
+    Stream s gets the rows ``order[bounds[s] : bounds[s + 1]]``. `bounds` has two more entries than
+    there are streams and begins as zeros. Returns the number of rows in `order`.
     """
     for row in range(len(streams)):
         bounds[int(streams[row]) + 2] += int(wanted[row])
@@ -72,9 +73,10 @@ def group_rows(streams: Shorts, wanted: Octets, bounds: Ints, order: Ints) -> in
 
 @kernel(I64(_INTS, _INTS, _INTS, TEXT))
 def sort_rows(positions: Ints, bounds: Ints, order: Ints, unsorted: Octets) -> int:
-    """Sort the rows of each stream by position, equal ones staying in order.
+    """Sort the rows of each stream by position, stably.
 
-    Marks the streams that take too many moves; their rows are in any order. Returns how many.
+    Streams that take too many moves are marked `unsorted`: their rows are in any order. Returns
+    the number of these.
     """
     count = 0
     for stream in range(len(bounds) - 1):
@@ -98,7 +100,7 @@ def sort_rows(positions: Ints, bounds: Ints, order: Ints, unsorted: Octets) -> i
 
 @piece
 def push(heap: Ints, size: int, ranked: int) -> None:
-    """Put a value into a heap of `size`; the least is first."""
+    """Push a value onto a min-heap of `size` values."""
     while size > 0 and heap[(size - 1) >> 1] > ranked:
         heap[size] = heap[(size - 1) >> 1]
         size = (size - 1) >> 1
@@ -107,7 +109,7 @@ def push(heap: Ints, size: int, ranked: int) -> None:
 
 @piece
 def pop(heap: Ints, size: int) -> None:
-    """Take the least value out of a heap that has `size` after that."""
+    """Pop the least value of a min-heap, which has `size` values afterwards."""
     last, hole = heap[size], 0
     child = 1
     while child < size:
@@ -125,9 +127,9 @@ def pop(heap: Ints, size: int) -> None:
 def gather_rows(
     positions: Ints, captured: Shorts, starts: Ints, records: Shorts, order: Ints, pieces: Grid
 ) -> int:
-    """Fill in what each segment would be as one run, in an order; return how many there are.
+    """Copy the columns of segments, in `order`, into a grid of `Run`; return their number.
 
-    They lie far apart; a loop that does nothing else waits for many of them at once.
+    The segments lie far apart in memory; in a loop of their own, many loads are under way at once.
     """
     for place in range(len(order)):
         row = order[place]
@@ -150,10 +152,10 @@ def gather_datagrams(
     run_bounds: Ints,
     sizes: Ints,
 ) -> int:
-    """Put the datagrams of each stream behind each other as runs; return how many there are.
+    """Make runs of the datagrams of each stream, one after the other; return their number.
 
-    Fills in where the runs of each stream begin, and its size. A datagram of which no byte was
-    captured is no run.
+    Fills in where the runs of each stream begin, and its size. A datagram without captured bytes
+    gets no run.
     """
     count = 0
     for stream in range(len(bounds) - 1):
@@ -177,7 +179,7 @@ def gather_datagrams(
 def put_run(
     runs: Grid, count: int, pieces: Grid, place: int, position: int, length: int, begin: int
 ) -> None:
-    """Make some bytes of a segment run `count`."""
+    """Write bytes of a segment as run number `count`."""
     runs[Run.OFFSET, count] = position - begin
     runs[Run.LENGTH, count] = length
     runs[Run.START, count] = pieces[Run.START, place] + position - pieces[Run.OFFSET, place]
@@ -196,11 +198,11 @@ def merge_rows(
     count: int,
     run_bounds: Ints,
 ) -> int:
-    """Decide which segment each byte is taken from: the first that brought it, or the last.
+    """Resolve overlaps: take each byte from the segment captured first, or last if `newest`.
 
-    Goes through each stream from the lowest position on. The heap holds the segments that reach
-    beyond it, or did: the one that counts is on top. There are fewer than two runs a row.
-    The first is run `count`; returns the one behind the last.
+    Sweeps over each stream in ascending position. The heap holds the segments that have begun,
+    including some that are over; the one to take bytes from is on top. There are fewer than two
+    runs for each row. The first gets number `count`; returns the number after the last.
     """
     for stream in range(len(bounds) - 1):
         run_bounds[stream] = count
@@ -210,7 +212,7 @@ def merge_rows(
             if size == 0:
                 position = pieces[Run.OFFSET, place]
                 length = pieces[Run.LENGTH, place]
-                # Most overlap with none.
+                # Most segments overlap with none.
                 if place + 1 == stop or position + length <= pieces[Run.OFFSET, place + 1]:
                     put_run(runs, count, pieces, place, position, length, begin)
                     count += 1
@@ -229,7 +231,7 @@ def merge_rows(
                 continue
             if place < stop:
                 limit = min(limit, pieces[Run.OFFSET, place])
-            # Between two runs of a segment that do not touch is one of another.
+            # Consecutive runs of the same segment touch, so they are one.
             if top == before:
                 runs[Run.LENGTH, count - 1] += limit - position
             else:
@@ -242,10 +244,10 @@ def merge_rows(
 
 @kernel(I64(READ, I64, _INTS, _INTS, I64, TEXT))
 def copy_runs(data: Bytes, base: int, starts: Ints, lengths: Ints, skip: int, out: Bytes) -> int:
-    """Copy runs of `data`, which begins at `base`, to `out` until it is full; return their bytes.
+    """Copy runs of `data`, whose address is `base`, to `out` until it is full.
 
-    The first `skip` bytes of the first run are left out. Runs lie far apart, so the bytes of one
-    are asked for while those before it are copied.
+    Skips the first `skip` bytes of the first run. Runs lie far apart, so they are prefetched.
+    Returns the number of bytes copied.
     """
     at = 0
     for run in range(len(starts)):
@@ -261,7 +263,7 @@ def copy_runs(data: Bytes, base: int, starts: Ints, lengths: Ints, skip: int, ou
 
 @piece
 def place_in(values: Ints, value: int) -> int:
-    """Return the place of the last of ascending values that is not over `value`, else 0."""
+    """Return the index of the last of ascending values that is at most `value`; 0 if none is."""
     low, high = 0, len(values)
     while low + 1 < high:
         middle = (low + high) >> 1
@@ -282,10 +284,10 @@ def complete_rows(
     frames: Ints,
     times_ns: Ints,
 ) -> int:
-    """Find the newest record that brought some of each row's bytes; return how many rows there are.
+    """Find the frame that completed each row: the last one with some of its bytes.
 
     Shapes: starts, stops, frames, times_ns (r); offsets, records, known_ns (u), at least one.
-    Frames are records counted from 1 on.
+    Frames are record numbers plus 1. Returns the number of rows.
     """
     run = 0
     for row in range(len(starts)):

@@ -22,21 +22,22 @@ Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 _SPEC: Final = "draft-ietf-opsawg-pcap"
 FILE_HEADER_BYTES: Final = 24
 _LINK_MASK: Final = 0xFFFF
-"""Above the link type a header may say how long frame check sequences are."""
-_JUDGED_RECORDS: Final = 64
-"""Records that are walked to find which size of record header a file has."""
+"""The bits of the link type; those above may have the length of frame check sequences."""
+_TRIED_RECORDS: Final = 64
+"""Records that are read to detect the size of a file's record headers."""
 
 _SECOND_NS: Final = 1_000_000_000
 _LONG_NS: Final = 366 * 24 * 3600 * _SECOND_NS
-"""Packets that follow each other are not as far apart as numbers that are no times."""
+"""Largest believable time between consecutive packets; larger differences show that bytes are no
+times."""
 
 
 class _Kind(NamedTuple):
-    """What a magic number means.
+    """The meaning of a magic number.
 
-    Times are in units of ``1 / units`` seconds. `header_bytes` are the sizes a record header may
-    have, the usual one first: patched versions of libpcap wrote more fields behind the four of the
-    standard, some under the usual magic.
+    Times are in units of ``1 / units`` seconds. `header_bytes` are the sizes that a record header
+    may have, the usual one first: patched versions of libpcap wrote more fields after the four of
+    the standard, some of them with the usual magic number.
     """
 
     little: bool
@@ -74,10 +75,10 @@ def read_records(
     Parameters
     ----------
     context
-        That of the record at `start`. None at the start of the file, which begins with one of the
-        `MAGICS`.
+        The context of the record at `start`. None at the start of the file, which begins with one
+        of the `MAGICS`.
     most_records
-        Records that are yielded together.
+        Largest number of records that are yielded together.
     """
     limit = len(data) if stop is None else stop
     if context is None:
@@ -95,9 +96,9 @@ def read_records(
 
 
 def find_record(data: Bytes, start: int, stop: int, context: Context) -> int | None:
-    """Return where the first record in ``[start, stop)`` begins, by all that its bytes show."""
+    """Return where the first record in ``[start, stop)`` begins, a guess; None if there is none."""
     [interface] = context.interfaces
-    found = record_kernels.find_record(
+    offset = record_kernels.find_record(
         data,
         start,
         stop,
@@ -107,11 +108,11 @@ def find_record(data: Bytes, start: int, stop: int, context: Context) -> int | N
         interface.units,
         _most_bytes(interface),
     )
-    return None if found < 0 else found
+    return None if offset < 0 else offset
 
 
 def read_header(data: Bytes) -> Context:
-    """Return what the header of a file says, and the first records say about theirs."""
+    """Read a file header, and detect the size of record headers from the first records."""
     kind = MAGICS[data[:4].tobytes()]
     order = "<u4" if kind.little else ">u4"
     snapshot_bytes, link = (int(value) for value in data[16:24].view(order))
@@ -119,7 +120,7 @@ def read_header(data: Bytes) -> Context:
     usual, *patched = (Context(kind.little, (interface,), size) for size in kind.header_bytes)
     if not patched or _chains(data, usual):
         return usual
-    return max((usual, *patched), key=partial(_sense, data))
+    return max((usual, *patched), key=partial(_plausibility, data))
 
 
 def _most_bytes(interface: Interface) -> int:
@@ -165,13 +166,14 @@ def _walk(
 
 
 def _chains(data: Bytes, context: Context) -> bool:
-    """Return whether records read so follow each other to the end of the file, or for long.
+    """Return whether complete records, read with this context, lead to the end of the file.
 
-    Of their times and lengths nothing is expected: a clock is set while packets are captured, and
-    some programs write lengths that no packet had. Chance does not lead from length to length,
-    but through zeros: records without a byte prove nothing until the file ends.
+    Many in a row are enough if none of them is empty. Their times and original lengths are not
+    checked: a clock may be set during a capture, and some programs write lengths that no packet
+    had. Wrong contexts do not pass by chance, except over zero bytes: records without bytes are
+    evidence only if they lead to the end of the file.
     """
-    at, most_records = FILE_HEADER_BYTES, _JUDGED_RECORDS
+    at, most_records = FILE_HEADER_BYTES, _TRIED_RECORDS
     while (grid := _walk(data, at, len(data), context, most_records)).shape[1]:
         if grid.shape[1] == most_records and grid[Record.CAPTURED].all():
             return True
@@ -180,31 +182,31 @@ def _chains(data: Bytes, context: Context) -> bool:
 
 
 def _end_of(grid: Grid) -> int:
-    """Return where the last of the first records of a file ends."""
+    """Return where the last of a file's first records ends."""
     if not grid.shape[1]:
         return FILE_HEADER_BYTES
     return int(grid[Record.START, -1] + grid[Record.CAPTURED, -1])
 
 
-def _sense(data: Bytes, context: Context) -> tuple[int, int]:
-    """Return how much sense the first records make if they are read so, to compare.
+def _plausibility(data: Bytes, context: Context) -> tuple[int, int]:
+    """Return how plausible the first records are with this context, as a number to compare.
 
-    The most where they end where the file ends, less where the last is cut off. One record alone
-    proves nothing.
+    Greatest if they end at the end of the file, less if the last is truncated. A single record is
+    no evidence.
     """
-    grid = _walk(data, FILE_HEADER_BYTES, len(data), context, _JUDGED_RECORDS)
+    grid = _walk(data, FILE_HEADER_BYTES, len(data), context, _TRIED_RECORDS)
     good = grid[Record.CAPTURED] <= grid[Record.ORIGINAL]
     good[1:] &= np.abs(np.diff(grid[Record.TICKS])) < _LONG_NS
     if not good.all():
         return 0, int(good.argmin())
     at = _end_of(grid)
-    if len(good) > 1 and (at == len(data) or len(good) == _JUDGED_RECORDS):
+    if len(good) > 1 and (at == len(data) or len(good) == _TRIED_RECORDS):
         return 2, 0
     return (0, len(good)) if isinstance(_damage(data, at, context), LimitExceeded) else (1, 0)
 
 
 def _damage(data: Bytes, at: int, context: Context) -> DecodeError | None:
-    """Return why no record can be read at `at`; None at the end of the file."""
+    """Return the error of the record at `at`; None at the end of the file."""
     left, header_bytes = len(data) - at, context.header_bytes
     if left == 0:
         return None

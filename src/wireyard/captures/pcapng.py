@@ -1,7 +1,7 @@
 """pcapng files: sections of blocks (draft-ietf-opsawg-pcapng).
 
-Packets are walked by a kernel; it returns what describes sections and interfaces. Every section
-may have its own byte order, every interface its own link type and clock.
+A kernel reads the packets, and stops at blocks that describe sections and interfaces, which are
+read here. Every section has its own byte order, every interface its own link type and clock.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ def read_records(
     Parameters
     ----------
     context
-        That of the block at `start`. None at the start of the file, which begins with
+        The context of the block at `start`. None at the start of the file, which begins with
         `magic.PCAPNG`.
     most_records
-        Records that are yielded together.
+        Largest number of records that are yielded together.
     """
     limit = len(data) if stop is None else stop
     return _Reader(data, context or _NOTHING, most_records).read(start, limit)
 
 
 def find_record(data: Bytes, start: int, stop: int, context: Context) -> int | None:
-    """Return where the first block in ``[start, stop)`` begins, by all that its bytes show."""
-    found = find_block(data, start, stop, len(data), context.little)
-    return None if found < 0 else found
+    """Return where the first block in ``[start, stop)`` begins, a guess; None if there is none."""
+    offset = find_block(data, start, stop, len(data), context.little)
+    return None if offset < 0 else offset
 
 
 class _Reader:
@@ -75,12 +75,12 @@ class _Reader:
         self._little = context.little
         self._interfaces = [*context.interfaces]
         self._section_from = 0
-        """Number of the first interface of the section, over all sections."""
+        """Number, over all sections, of the first interface of the current section."""
         self._grid = np.empty((len(Record), most_records), np.int64)
         self._row = 0
 
     def read(self, at: int, limit: int) -> Iterator[Records]:
-        """Yield the packets of blocks that begin before `limit`, and how reading ended."""
+        """Yield the packets of blocks that begin before `limit`; the last have the context."""
         damage = None
         reached = np.zeros(1, np.int64)
         while at < limit and damage is None:
@@ -176,7 +176,7 @@ class _Reader:
         simple = grid[Record.BLOCK] == SIMPLE
         interfaces = grid[Record.INTERFACE]
         times_ns = np.full(grid.shape[1], NO_TIME, np.int64)
-        links = interfaces.copy()  # those below zero say what is wrong instead
+        links = interfaces.copy()  # numbers below zero are a `Link` already
         order = np.argsort(interfaces, kind="stable")
         used, starts = np.unique(interfaces[order], return_index=True)
         for number, rows in zip(used.tolist(), np.split(order, starts[1:]), strict=False):
@@ -187,7 +187,7 @@ class _Reader:
             timed = rows[~simple[rows]]
             times_ns[timed] = _nanoseconds(grid[Record.TICKS, timed], interface)
             if interface.snapshot_bytes:
-                # A simple block does not say where the packet ends and the padding begins.
+                # A simple block has no captured length that would exclude its padding.
                 cut = rows[simple[rows]]
                 captured = grid[Record.CAPTURED, cut]
                 grid[Record.CAPTURED, cut] = np.minimum(captured, interface.snapshot_bytes)
@@ -204,7 +204,7 @@ class _Reader:
 
 
 def _nanoseconds(ticks: Ints, interface: Interface) -> Ints:
-    """Return times since the epoch; those that 64 bits do not hold are the nearest they do."""
+    """Return times since the epoch, clamped to 64 bits."""
     units, offset_ns = interface.units, interface.offset_s * _SECOND_NS
     factor, rest = divmod(_SECOND_NS, units)
     unsigned = ticks.view(np.uint64)

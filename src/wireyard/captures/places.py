@@ -1,4 +1,4 @@
-"""Several files as one run of bytes, so that a place in any of them is one number."""
+"""One address space over several files, so that a position in any of them is one number."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Places:
-    """The bytes of files, one behind the other, and of datagrams that were put together."""
+    """The bytes of files and of reassembled datagrams, at consecutive addresses."""
 
     def __init__(self) -> None:
         self._parts: list[Bytes] = []
@@ -24,7 +24,7 @@ class Places:
         self.size = 0
 
     def append(self, data: Bytes) -> int:
-        """Add bytes; return where they begin."""
+        """Add bytes; return their address."""
         base = self.size
         self._parts.append(data)
         self._bases = np.append(self._bases, base)
@@ -32,15 +32,15 @@ class Places:
         return base
 
     def view(self, start: int, length: int) -> Bytes:
-        """Return bytes that lie in one part."""
+        """Return the bytes of a range that is in one part."""
         part = int(np.searchsorted(self._bases, start, "right")) - 1
         begin = start - int(self._bases[part])
         return self._parts[part][begin : begin + length]
 
     def copy(self, starts: Ints, lengths: Ints, out: Bytes, skip: int = 0) -> None:
-        """Copy runs that lie in one part each behind each other, until `out` is full.
+        """Copy runs, each in one part, one after the other until `out` is full.
 
-        The first `skip` bytes of the first run are left out.
+        Skips the first `skip` bytes of the first run.
         """
         if not len(out):
             return

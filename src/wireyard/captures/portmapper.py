@@ -1,8 +1,8 @@
-"""The answer of a broker's port mapper: which service listens on which port.
+"""The answer of a broker's port mapper: a list of services and their ports.
 
-Services may have another port after every start, so a capture names them only here. Whoever
-connects may send its version, ``101``, on a line; the broker answers without it too, in lines of
-ASCII, and closes::
+Services may get new ports at every start, so a capture shows them only in this answer. A client may
+send its version, ``101``, on a line; the broker answers in any case, in lines of ASCII, and
+closes::
 
     101 imqbroker 301                    version, instance, packet version
     jms tcp NORMAL 40001 [hostname=..]   service, protocol, type, port, properties
@@ -23,7 +23,7 @@ from wireyard.formats.base import View
 __all__ = ["MAX_ANSWER_BYTES", "PortMapper", "Service", "decode_answer", "is_answer"]
 
 MAX_ANSWER_BYTES: Final = 1 << 16
-"""Clients keep 2048 bytes of a line, so this is 32 lines of the longest; brokers send under ten."""
+"""Room for 32 of the longest lines that clients accept, 2048 bytes; brokers send less than ten."""
 
 _NAME: Final = "portmapper"
 _SPEC: Final = "Open MQ, port mapper 101"
@@ -32,12 +32,12 @@ _END: Final = "."
 _MOST_PORT_DIGITS: Final = 5
 _MOST_PORT: Final = 0xFFFF
 _HEAD: Final = re.compile(rb"101 [!-~]+(?: [0-9.]*(?:\r?\n|\r?\Z)|\Z)")
-"""The first line, or as much of it as there is."""
+"""The first line, or the beginning of it."""
 
 _FORMATS: Final = MappingProxyType(
     {("tcp", "NORMAL"): "jmq", ("tcp", "ADMIN"): "jmq", ("tcp", "CLUSTER"): "gpacket"}
 )
-"""Format by protocol and type; what is ``ssl`` is TLS from its first byte."""
+"""Format by protocol and type; services of ``ssl`` are TLS from the first byte on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +50,18 @@ class Service:
     type: str
     """``NORMAL``, ``ADMIN``, ``CLUSTER``, ``PORTMAPPER``, ``CLUSTER_DISCOVERY``, ``JMX``."""
     port: int
-    """0 where the service is paused or has no port of its own."""
+    """0 if the service is paused or has no port of its own."""
     properties: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def format(self) -> str | None:
-        """Name of the format that its connections have, None if that is none of ours."""
+        """Name of the format of its connections; None if we do not read it."""
         return _FORMATS.get((self.protocol, self.type))
 
 
 @dataclass(frozen=True, slots=True)
 class PortMapper:
-    """What a port mapper answered."""
+    """The answer of a port mapper."""
 
     version: str
     broker: str
@@ -71,26 +71,26 @@ class PortMapper:
     services: tuple[Service, ...]
 
     def service_on(self, port: int) -> Service | None:
-        """Return the service that listens on a port, None if none is known to."""
-        return next((one for one in self.services if port and one.port == port), None)
+        """Return the service that listens on a port; None if there is none."""
+        return next((each for each in self.services if port and each.port == port), None)
 
 
 def is_answer(head: bytes) -> bool:
-    """Return whether a stream's first bytes, few as they may be, begin the answer of a port mapper.
+    """Return whether a stream's first bytes, even a few, begin the answer of a port mapper.
 
-    A client's request, ``101`` alone on its line, is no answer.
+    A client's request, a line with only ``101``, is no answer.
     """
     return _HEAD.match(head) is not None
 
 
 def decode_answer(view: View) -> PortMapper:
-    """Read the whole answer of a port mapper: all that the broker's side of the connection sent.
+    """Decode the answer of a port mapper: all bytes from the broker.
 
     Raises
     ------
     DecodeError
-        An answer that ends before its line ``.`` or goes on behind it, a line that is no service,
-        or another version than 101.
+        The answer ends before its line ``.`` or continues after it, a line is no service, or the
+        version is not 101.
 
     Limits
     ------
@@ -123,7 +123,7 @@ def _fault(field: str, offset: int, problem: str) -> DecodeError:
 
 
 def _line(data: bytes, start: int) -> tuple[int, int, str]:
-    """Return where a line begins, where the next one does, and its text."""
+    """Return the offset of a line, the offset of the next one, and the text of the line."""
     end = data.find(b"\n", start)
     if end < 0:
         left = len(data) - start

@@ -1,8 +1,8 @@
-"""Headers of proxies: what stands in a connection before what its two ends say to each other.
+"""Proxy headers: the bytes at the beginning of a connection that are addressed to a proxy.
 
 The PROXY protocol (haproxy, doc/proxy-protocol.txt, versions 1 and 2), SOCKS 4 and 4a, SOCKS 5
-(RFC 1928, 1929). A header is one only if all of it is there and keeps every rule, and what the
-server answered too, where that was captured: what begins so otherwise is left as it is.
+(RFC 1928, 1929). A header is accepted only if it is complete and valid, and if the same is true of
+the server's answer, where that was captured. Otherwise the streams are left unchanged.
 """
 
 from __future__ import annotations
@@ -16,56 +16,59 @@ from wireyard.captures.stream import Stream
 __all__ = ["ProxyHeader", "behind_proxy", "find_header"]
 
 _MOST_BYTES: Final = 16 + 0xFFFF
-"""Of version 2 of the PROXY protocol, whose length has 16 bits; the others are shorter."""
+"""Longest header: version 2 of the PROXY protocol, whose length has 16 bits."""
 _LINE: Final = re.compile(
     rb"PROXY (?:UNKNOWN[^\r\n]{0,92}|TCP[46] [0-9a-fA-F.:]+ [0-9a-fA-F.:]+ \d{1,5} \d{1,5})\r\n"
 )
 _SIGNATURE: Final = bytes.fromhex("0d0a0d0a000d0a515549540a")
 _ADDRESS_BYTES: Final = {0: 0, 1: 12, 2: 36, 3: 216}
-"""By the family in version 2: unspecified, IPv4, IPv6, Unix."""
+"""Bytes of the addresses in version 2, by family: unspecified, IPv4, IPv6, Unix."""
 _FIRST_BYTES: Final = (b"P", _SIGNATURE[:1], b"\x04", b"\x05")
 _GRANTED: Final = 0x5A
 _BY_NAME: Final = 3
 _SIZES: Final = {1: 4, 4: 16}
-"""Bytes of an address in SOCKS 5 by its type, except of one by name."""
+"""Bytes of an address in SOCKS 5, by its type; a host name has its own length."""
 _BY_PASSWORD: Final = 2
 
 
 class ProxyHeader(NamedTuple):
-    """What was sent to a proxy in a connection, in bytes of both directions."""
+    """The kind of a proxy header, and its size in both directions."""
 
     name: str
     asked_bytes: int
+    """Size of the requests, from the side that opened the connection."""
     answered_bytes: int = 0
+    """Size of the answers."""
 
 
 def behind_proxy(directions: list[Stream], heads: Sequence[bytes]) -> list[Stream]:
-    """Return the directions of a connection without the header of a proxy, which may leave none.
+    """Remove the proxy header from the directions of a connection, if there is one.
 
     Parameters
     ----------
     heads
-        The first bytes of each; the same directions are returned where they begin no header.
+        The first bytes of each direction.
     """
     if directions[0].protocol != "tcp" or not any(head[:1] in _FIRST_BYTES for head in heads):
         return directions
     heads = [stream.head(_MOST_BYTES).tobytes() for stream in directions]
     for asking in range(len(directions)):
         other = 1 - asking
-        found = find_header(heads[asking], heads[other] if len(heads) > 1 else b"")
-        if found is not None:
-            sizes = {asking: found.asked_bytes, other: found.answered_bytes}
-            return [one.behind(sizes[at], found.name) for at, one in enumerate(directions)]
+        header = find_header(heads[asking], heads[other] if len(heads) > 1 else b"")
+        if header is not None:
+            sizes = {asking: header.asked_bytes, other: header.answered_bytes}
+            return [stream.behind(sizes[at], header.name) for at, stream in enumerate(directions)]
     return directions
 
 
 def find_header(asked: bytes, answered: bytes) -> ProxyHeader | None:
-    """Return the header that the first bytes of a connection are, None if they are none.
+    """Return the proxy header at the beginning of a connection; None if there is none.
 
     Parameters
     ----------
     asked, answered
-        The first bytes of who opened it, and of the other side; none if they were not captured.
+        The first bytes from the side that opened it, and from the other side; empty if they were
+        not captured.
     """
     if line := _LINE.match(asked):
         return ProxyHeader("PROXY protocol 1", line.end()) if line.end() <= 107 else None
@@ -112,7 +115,7 @@ def _socks_5(asked: bytes, answered: bytes) -> ProxyHeader | None:
     if not answered:
         return ProxyHeader("SOCKS 5", stop)
     begin = 2
-    if answered[:1] != b"\x05" or answered[1:2] not in [bytes((one,)) for one in methods]:
+    if answered[:1] != b"\x05" or answered[1:2] not in [bytes((each,)) for each in methods]:
         return None
     if answered[1] == _BY_PASSWORD:
         if answered[2:4] != b"\x01\x00":
@@ -123,12 +126,12 @@ def _socks_5(asked: bytes, answered: bytes) -> ProxyHeader | None:
 
 
 def _after_text(data: bytes, at: int) -> int:
-    """Return where a text ends that stands after its length, which may be behind all there is."""
+    """Return where a length-prefixed text ends; that may be beyond the end of `data`."""
     return at + 1 + (data[at] if at < len(data) else 0)
 
 
 def _after_address(data: bytes, at: int, command: int) -> int | None:
-    """Return where a request to connect ends, or what grants it; None if it is another."""
+    """Return where a CONNECT request, or a granting reply to it, ends; None if it is neither."""
     if len(data) < at + 5 or data[at : at + 3] != bytes((5, command, 0)):
         return None
     kind = data[at + 3]

@@ -1,4 +1,4 @@
-"""Rows that are no packets, and the bytes that they begin with."""
+"""The quarantine table: rows that are not well-formed packets, with their first bytes."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ __all__ = [
 ]
 
 QUARANTINE: Final = pa.schema([*schema_of(COMMON), pa.field("first_bytes", pa.string())])
-"""Every row that is no well-formed packet; `first_bytes` are its first bytes in hex."""
+"""Columns of the table; `first_bytes` are the first bytes of the row in hex."""
 SHOWN_BYTES: Final = 32
-"""How many of its first bytes are shown of a row in quarantine."""
+"""Number of bytes in `first_bytes`."""
 MAX_CORRUPT_BYTES = 64 << 10
-"""What is shown of a bad row. A stretch of garbage may be as long as the file, and Spark holds
-rows in memory; offset and length lead to the rest."""
+"""Bytes of a bad row that are read. Garbage may be as long as the file, and Spark holds rows in
+memory; offset and length lead to the rest."""
 _SKIP_BYTES = 1 << 20
 
 
 class BytesOfRows(Protocol):
-    """Where the bytes of bad rows are read."""
+    """A reader of the bytes of bad rows."""
 
     def read(self, start: int, length: int) -> bytes:
-        """Return bytes of the row at offset `start` of its stream, its first ones."""
+        """Return the first bytes of the row at offset `start` of its stream."""
 
 
 class BadBytes:
-    """The bytes of bad rows, read a second time in the order of the rows."""
+    """The bytes of bad rows of a bare stream, whose file is read again in the order of the rows."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -59,7 +59,7 @@ class BadBytes:
         """Return up to `MAX_CORRUPT_BYTES` of the row at offset `start` of the stream."""
         if self._file is None:
             _, self._file, size = open_source(self._path)
-            self._seeks = size is not None  # what is compressed is only read forward
+            self._seeks = size is not None  # a compressed file can only be read forward
         with reading(self._path):
             if self._seeks:
                 self._file.seek(start)
@@ -73,7 +73,7 @@ class BadBytes:
         return data
 
     def close(self) -> None:
-        """Close the file, if it was needed."""
+        """Close the file, if it was opened."""
         if self._file is not None:
             self._file.close()
 
@@ -85,7 +85,7 @@ class BadBytes:
 
 
 class PieceBytes:
-    """The bytes of bad rows of a stream that is there in pieces."""
+    """The bytes of bad rows of a stream with gaps."""
 
     def __init__(self, stream: Stream | StoreStream) -> None:
         self._stream = stream
@@ -100,16 +100,16 @@ class PieceBytes:
 
     @cached_property
     def _pieces(self) -> npt.NDArray[np.int64]:
-        return self._stream.pieces  # which few streams are asked for
+        return self._stream.pieces  # cached, but only computed for streams with bad rows
 
 
 class PartBytes:
-    """The bytes of bad rows of a capture's streams that were read together.
+    """The bytes of bad rows of several streams of a capture that were read together.
 
     Parameters
     ----------
     parts
-        The blocks that the rows are of, in the order of the rows.
+        The blocks of the rows, in the order of the rows.
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:
@@ -117,7 +117,7 @@ class PartBytes:
         self._stops = np.cumsum([len(block.offsets) for _, block in parts])
 
     def of_row(self, row: int) -> PieceBytes:
-        """Return the bytes of the stream that a row is of."""
+        """Return the bytes of the stream of a row."""
         from wireyard.captures.bundled import BundledStreams
         from wireyard.captures.directed import CapturedStream
 
@@ -134,16 +134,16 @@ class PartBytes:
 def quarantined(
     batch: pa.RecordBatch, bad: Any, secret: set[int], bad_bytes: BytesOfRows
 ) -> pa.RecordBatch:
-    """Return rows that are no packets, with the bytes they begin with.
+    """Return the rows of the quarantine table for a batch.
 
     Parameters
     ----------
     batch
         Rows of one stream.
     bad
-        Places of those that are no packets.
+        Indexes of the rows that are not well-formed packets.
     secret
-        Places of rows that had a password, whose bytes are not shown.
+        Indexes of the rows that contain a password; their bytes are not shown.
     """
     rows = batch.select(QUARANTINE.names[:-1]).take(pa.array(bad))
     places = zip(bad, rows["offset"].to_pylist(), rows["length"].to_pylist(), strict=True)

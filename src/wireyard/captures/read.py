@@ -1,4 +1,4 @@
-"""The face of this room: a capture file in, directed streams out, and an account of every frame."""
+"""Entry points of this package: read capture files into directed streams, and count every frame."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ OVERLAPS: Final = ("first", "last")
 
 
 class FrameSpan(NamedTuple):
-    """Which frames of a capture a file of it holds."""
+    """The frames in one file of a capture."""
 
     file: str
     first_frame: int
-    """The number of its first frame, from 1 on over all files of the capture."""
+    """Number of its first frame; frames are numbered from 1 on over all files of the capture."""
     frames: int
 
 
 @dataclass(frozen=True)
 class Capture:
-    """A capture's streams, in the order of their first packets, and what became of everything.
+    """A capture's streams, in the order of their first packets, and counts of all frames and bytes.
 
-    `frames` has every frame once, under the name of its `Fate`, and `unread` those that are neither
-    TCP nor UDP by what they are. `payload_bytes` has every captured
-    byte of TCP and UDP payload once: in streams, as a duplicate, as a keep-alive byte, as the text
-    of a reset; `other_bytes` the rest of what was captured: ``headers`` of TCP and UDP, ``other``
-    frames. Of a whole capture, not of a share, they are together all captured bytes. `cut_bytes` of
-    its packets were not captured. `damage` says where and why reading ended before the file did,
-    `unread_bytes` how much is behind that.
+    `frames` counts every frame once, by the name of its `Fate`; `unread` counts those that are
+    neither TCP nor UDP by their protocol. `payload_bytes` counts every captured byte of TCP and UDP
+    payload once: in streams, as a duplicate, as a keep-alive byte, as the text of a reset.
+    `other_bytes` counts the other captured bytes: ``headers`` of TCP and UDP, and ``other`` frames.
+    In a whole capture, unlike a share, these add up to all captured bytes. `cut_bytes` of its
+    packets were not captured. `damage` is the error that ended reading before the end of the file,
+    and `unread_bytes` is the number of bytes after it.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Capture:
     """The frames of its files, in the same order."""
     table: StreamTable
     guides: list[Stream]
-    """Streams of the share of others that are here for what they show of these."""
+    """Streams of other shares that are read too, because they show the formats of this share's."""
     frames: dict[str, int]
     unread: dict[str, int]
     payload_bytes: dict[str, int]
@@ -78,28 +78,28 @@ class Capture:
 
 
 def read_capture(source: Source | OpenedStream, overlap: str = "first") -> Capture:
-    """Read a capture file, pcap or pcapng, and put its streams together.
+    """Read a capture file, pcap or pcapng, and reassemble its streams.
 
     Parameters
     ----------
     source
-        What `open_source` takes, or a stream of windows that nobody has looked at.
+        As for `open_source`, or a stream of windows that was not read yet.
     overlap
-        Which segment counts where segments bring different bytes for the same place: the
-        ``first`` that was captured, or the ``last``.
+        The segment that overlapping bytes are taken from: the ``first`` that was captured, or the
+        ``last``.
 
     Raises
     ------
     SourceError
-        The source cannot be read, or is no capture. What is wrong behind a beginning that could
-        be read is the capture's `damage`.
+        The source cannot be read, or is no capture. An error after the first records is no
+        exception, but the capture's `damage`.
     UsageError
         An unknown overlap.
 
     Limits
     ------
-    The whole capture is in memory, up to `MAX_CAPTURE_BYTES`; of a local file that is not
-    compressed its columns only.
+    The whole capture is in memory, up to `MAX_CAPTURE_BYTES`; if it is a local file that is not
+    compressed, only its columns.
     """
     return read_captures([source], overlap)
 
@@ -109,13 +109,13 @@ def read_captures(
 ) -> Capture:
     """Read the files of one capture, in the order of the times of their first packets.
 
-    Frames are numbered over all of them, as if nobody had begun a new file.
+    Frames are numbered over all of them, as in one file.
 
     Parameters
     ----------
     share
-        Which conversations to put together; all if None. Those that only the share's port brought
-        here are the `guides` of the capture.
+        The conversations to read; all if None. Those that are included only because of the share's
+        port are the `guides` of the capture.
     """
     if overlap not in OVERLAPS:
         raise UsageError(f"overlap '{overlap}' is unknown; known: {', '.join(OVERLAPS)}")
@@ -146,16 +146,16 @@ def put_together(
     *,
     newest: bool = False,
 ) -> Capture:
-    """Put the streams of a capture together, of which all packets were read.
+    """Reassemble the streams of a capture all of whose packets were read.
 
     Parameters
     ----------
     begun
-        The names of its files, and how many packets were read before each.
+        The names of its files, and the number of packets before each.
     files, damage, unread_bytes
-        Those of the capture.
+        See `Capture`.
     newest
-        Whether the segment captured last counts where segments overlap, instead of the first.
+        Whether overlapping bytes are taken from the segment captured last, instead of the first.
     """
     packets, flows, share = reader.packets, reader.flows, reader.share
     units, times_ns = reader.units()
@@ -200,32 +200,32 @@ def _of_conversations(
 ) -> tuple[Units, Ints]:
     """Return the units of wanted conversations, and their times.
 
-    All of them or none, as mostly, take no copy.
+    If all or none are wanted, as mostly, nothing is copied.
     """
     if wanted.all() or not wanted.any():
         rows = slice(len(units) if wanted.any() else 0)
         return units.take(rows), times_ns[rows]
     columns = [*units.columns(), times_ns]
-    found = [room(len(units), column.dtype) for column in columns]
+    outputs = [room(len(units), column.dtype) for column in columns]
     count = 0
     for part in parts(len(units)):
-        places = np.flatnonzero(wanted[units.flows[part] >> 1])
-        stop = count + len(places)
-        for column, own in zip(columns, found, strict=True):
-            own[count:stop] = column[part][places]
+        rows_of_part = np.flatnonzero(wanted[units.flows[part] >> 1])
+        stop = count + len(rows_of_part)
+        for column, output in zip(columns, outputs, strict=True):
+            output[count:stop] = column[part][rows_of_part]
         count = stop
-    *own_columns, own_times_ns = (own[:count] for own in found)
+    *own_columns, own_times_ns = (output[:count] for output in outputs)
     return Units(*own_columns), own_times_ns
 
 
 def _rest(frame_bytes: Ints, payload_bytes: int) -> dict[str, int]:
-    """Say where the captured bytes are that are no payload."""
+    """Count the captured bytes that are not payload."""
     carried = int(frame_bytes[[Fate.TCP, Fate.UDP]].sum())
     return {"headers": carried - payload_bytes, "other": int(frame_bytes.sum()) - carried}
 
 
 def _account(tcp: Reassembled, udp: Connections) -> dict[str, int]:
-    """Say where the captured bytes of all payloads are."""
+    """Count the captured bytes of payload by their use."""
     in_streams = int(tcp.connections.runs.lengths.sum())
     captured = tcp.captured_bytes.tolist()
     return {

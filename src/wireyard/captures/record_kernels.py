@@ -1,10 +1,11 @@
-"""Packet records of capture files to columns: compiled loops over records and blocks.
+"""Read the packet records of capture files into columns, in compiled loops.
 
 Rules of this file:
 
-1. A kernel goes on while records are whole and agree with themselves, and says where it stopped;
-   what stands there is for the scalar reader.
-2. Nothing is read at or after `stop`; a length is compared with what is left before it is used.
+1. A kernel goes on while records are complete and consistent, and returns where it stopped; the
+   scalar reader handles the record there.
+2. Nothing is read at or after `stop`; a length is compared with the bytes that are left before it
+   is used.
 
 Axes: c = `Record`, r = records.
 """
@@ -48,20 +49,20 @@ SECRETS: Final = 10
 """Decryption Secrets Block."""
 _CUSTOM: Final = 0x0BAD
 _CUSTOM_KEPT: Final = 0x4000_0BAD
-"""Custom blocks, those that a program may copy and those it may not; no packets, but frames have
-the numbers that Wireshark gives them, and it counts these and the systemd journal's."""
+"""Custom blocks, which programs may copy or may not. They and the blocks of the systemd journal
+are no packets, but they count as frames, because frames are numbered as in Wireshark."""
 
 RUN: Final = 16
-"""Headers in a row that agree with themselves, where a record is looked for: what has them by
-chance is rarer than what has them because a packet carries a capture, which no run would show."""
+"""Consistent headers in a row by which the beginning of a record is recognized. A run this long
+comes less often by chance than from a capture inside a packet, which no run length would reveal."""
 _LONG_S: Final = 366 * 24 * 3600
-"""Packets that follow each other are not as far apart as numbers that are no times."""
+"""Largest believable time between consecutive packets."""
 
 _ORDER: Final = 0x1A2B3C4D
 """The byte-order magic of a section."""
 
 NUMBERED: Final = frozenset({OBSOLETE, SIMPLE, ENHANCED, _JOURNAL, _CUSTOM, _CUSTOM_KEPT})
-"""The blocks that count for the numbers of frames."""
+"""The types of blocks that count as frames."""
 
 _INTS: Final = array("int64")
 _GRID: Final = array("int64", 2)
@@ -70,7 +71,7 @@ _AHEAD_RECORDS: Final = 8
 
 @piece
 def read_u32(data: Bytes, at: int, little: bool) -> int:
-    """Read an unsigned 32-bit integer in the order of its file."""
+    """Read an unsigned 32-bit integer in the byte order of its file."""
     value = load_u32(data, at)
     if little:
         halves = (value & 0x00FF00FF) << 8 | (value >> 8) & 0x00FF00FF
@@ -80,9 +81,9 @@ def read_u32(data: Bytes, at: int, little: bool) -> int:
 
 @piece
 def ask_ahead(data: Bytes, at: int, size: int) -> None:
-    """Ask for a record to come, as if all were of one size, which those near each other often are.
+    """Prefetch a later record, on the guess that the records until then are of this size.
 
-    Where a record begins hangs on the size of the one before, which is not in the cache yet.
+    Its real position depends on the sizes of the records before, which are not in the cache yet.
     """
     ahead = at + _AHEAD_RECORDS * size
     prefetch_lines(data, ahead, ahead + 2 * LINE)
@@ -90,7 +91,7 @@ def ask_ahead(data: Bytes, at: int, size: int) -> None:
 
 @piece
 def read_u16(data: Bytes, at: int, little: bool) -> int:
-    """Read an unsigned 16-bit integer in the order of its file."""
+    """Read an unsigned 16-bit integer in the byte order of its file."""
     value = load_u16(data, at)
     return (value & 0xFF) << 8 | value >> 8 if little else value
 
@@ -107,10 +108,10 @@ def walk_records(
     most_bytes: int,
     records: Grid,
 ) -> int:
-    """Read pcap records that follow each other from `start`; return how many.
+    """Read consecutive pcap records from `start`; return their number.
 
-    Stops before a record that begins at `limit` or behind it, is not all there or is over
-    `most_bytes`, and at a full grid.
+    Stops before a record that begins at or after `limit`, is incomplete or larger than
+    `most_bytes`, and when the grid is full.
     """
     row, at = 0, start
     while row < records.shape[1] and at < limit and at + header_bytes <= stop:
@@ -145,10 +146,9 @@ def walk_blocks(
 ) -> int:
     """Read pcapng blocks from `start`, packets into `records` from `row` on; return the next row.
 
-    Stops at a full grid, before a block that describes a section or an interface, before one that
-    begins at `limit` or behind it, and before one that is not all there or disagrees with itself;
-    `reached` is given where. The interfaces of the section are `interface_count` from
-    `first_interface` on.
+    Stops when the grid is full, and before a block that describes a section or an interface, begins
+    at or after `limit`, or is incomplete or inconsistent. Writes where it stopped to `reached`. The
+    section has `interface_count` interfaces, numbered from `first_interface` on.
     """
     at, swap = start, little != 0
     while row < records.shape[1] and at < limit and at + 12 <= stop:
@@ -159,7 +159,7 @@ def walk_blocks(
         if read_u32(data, at + size - 4, swap) != size:
             break
         if kind in (ENHANCED, OBSOLETE, SIMPLE):
-            # A simple block has nothing but the original length.
+            # A simple block has only the original length.
             head = 12 if kind == SIMPLE else 28
             fits = size >= head + 4
             interface, ticks, captured, original = 0, 0, 0, 0
@@ -170,16 +170,16 @@ def walk_blocks(
                 wide = kind == ENHANCED
                 interface = read_u32(data, at + 8, swap) if wide else read_u16(data, at + 8, swap)
                 high = read_u32(data, at + 12, swap)
-                high -= (high & 0x8000_0000) << 1  # 64 bits that hold no more than their sign
+                high -= (high & 0x8000_0000) << 1  # as a signed number, so that 64 bits hold it
                 ticks = high << 32 | read_u32(data, at + 16, swap)
                 captured = read_u32(data, at + 20, swap)
-            known = interface < interface_count
+            is_known = interface < interface_count
             fits = fits and captured <= min(size - head - 4, MAX_RECORD_BYTES)
             records[Record.START, row] = at + head
             records[Record.CAPTURED, row] = captured if fits else 0
             records[Record.ORIGINAL, row] = original
             records[Record.TICKS, row] = ticks
-            interface = first_interface + interface if known else Link.NO_INTERFACE
+            interface = first_interface + interface if is_known else Link.NO_INTERFACE
             records[Record.INTERFACE, row] = interface if fits else Link.BAD_RECORD
             records[Record.BLOCK, row] = kind
             row += 1
@@ -200,7 +200,7 @@ def find_record(
     data: Bytes, start: int, limit: int, stop: int, little: int, header_bytes: int, units: int,
     most_bytes: int,
 ) -> int:  # fmt: skip
-    """Return the first place in ``[start, limit)`` where a run of pcap records begins, or -1."""
+    """Return the first offset in ``[start, limit)`` where a run of pcap records begins, or -1."""
     swap = little != 0
     for place in range(start, min(limit, stop - header_bytes + 1)):
         at, row, before = place, 0, 0
@@ -222,14 +222,14 @@ def find_record(
 
 @kernel(I64(READ, I64, I64, I64, I64))
 def find_block(data: Bytes, start: int, limit: int, stop: int, little: int) -> int:
-    """Return the first place in ``[start, limit)`` where a run of pcapng blocks begins, or -1."""
+    """Return the first offset in ``[start, limit)`` where a run of pcapng blocks begins, or -1."""
     swap = little != 0
     for place in range(start + (-start & 3), min(limit, stop - 11), 4):
         at, row = place, 0
         while row < RUN and at + 12 <= stop:
             kind = read_u32(data, at, swap)
             size = read_u32(data, at + 4, swap)
-            if kind == SECTION and row > 0:  # what is behind it may have the other order
+            if kind == SECTION and row > 0:  # the byte order may change here
                 row = RUN
                 break
             if size < 12 or size & 3 or size > stop - at:
@@ -245,9 +245,10 @@ def find_block(data: Bytes, start: int, limit: int, stop: int, little: int) -> i
 
 @kernel(I64(READ, I64, _INTS))
 def seek_block(data: Bytes, wanted: int, place: Ints) -> int:
-    """Return where the next pcapng block of a kind with 16 bytes or more begins, or -1.
+    """Return where the next pcapng block of type `wanted` with content begins, or -1.
 
-    `place` has where to go on, 0 at first, and whether its section is little-endian.
+    `place` holds the state between calls: the offset to continue at, 0 at first, and whether the
+    section there is little-endian. Blocks of less than 20 bytes are skipped.
     """
     at, swap = int(place[0]), place[1] != 0
     while at + 12 <= len(data):

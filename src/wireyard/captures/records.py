@@ -1,4 +1,4 @@
-"""Packets as capture files record them, in columns: what pcap and pcapng are both read into."""
+"""Packet records as columns: the common form of pcap and pcapng files."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["BLOCK_RECORDS", "NO_TIME", "Context", "Interface", "Records"]
 Ints = npt.NDArray[np.int64]
 
 NO_TIME: Final = UNKNOWN
-"""The time of a packet that has none: Simple Packet Blocks do not say."""
+"""The time of a packet without one, such as that of a Simple Packet Block."""
 BLOCK_RECORDS: Final = 6000
-"""Records that are read at once: their columns should stay in the cache, where columns that are a
-power of two long would take the same lines."""
+"""Records that are read at once: few enough that their columns stay in the cache. No power of two,
+which would put all columns into the same cache lines."""
 
 
 class Interface(NamedTuple):
-    """How packets of an interface are to be read; times in units of ``1 / units`` seconds."""
+    """Link type, snapshot length and clock of an interface; times are in ``1 / units`` seconds."""
 
     link: int
     snapshot_bytes: int
@@ -32,21 +32,22 @@ class Interface(NamedTuple):
 
 
 class Context(NamedTuple):
-    """What a record has to be read by that stands before it in its file."""
+    """The facts from earlier in a file that are needed to read a record."""
 
     little: bool
+    """Whether numbers are little-endian."""
     interfaces: tuple[Interface, ...]
-    """Those of its section; of pcap one."""
+    """The interfaces of its section; one in pcap."""
     header_bytes: int = 0
-    """Size of a record's header in pcap; 0 in pcapng, where blocks say all of their sizes."""
+    """Size of a record's header in pcap; 0 in pcapng, whose blocks have their own sizes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Some packets of a capture that follow each other.
+    """Consecutive packets of a capture.
 
-    Shapes: all columns (r). The last of a capture end where reading did; `damage` says why that is
-    before the file's end.
+    Shapes: all columns (r). In the last ones of a capture, `damage` is the error that ended reading
+    before the end of the file.
     """
 
     times_ns: Ints
@@ -54,13 +55,13 @@ class Records:
     """Offset of the first captured byte in the file."""
     captured: Ints
     originals: Ints
-    """Bytes each packet had before it was cut to the snapshot length, as the file says."""
+    """Bytes of each packet on the wire, as the file states it."""
     links: Ints
     stop: int = 0
     """Offset where reading ended."""
     damage: DecodeError | None = None
     context: Context | None = None
-    """That of what begins at `stop`; the last has it."""
+    """The context at `stop`; set in the last records of a capture."""
 
     def __len__(self) -> int:
         return len(self.starts)

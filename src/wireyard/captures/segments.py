@@ -1,7 +1,6 @@
-"""The table `tcp_segments`: every TCP segment and UDP datagram as it was captured, a row each.
+"""The table `tcp_segments`: a row for every TCP segment and UDP datagram, as it was captured.
 
-Nothing is put together here but the fragments of datagrams: what was sent twice is there twice,
-and what was lost is not there.
+Only IP fragments are reassembled. Retransmissions are separate rows, and lost segments are missing.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ _FLAG_TEXTS: Final = array_of(
 )
 _TRANSPORTS: Final = array_of(["tcp", "udp"], pa.string())
 _BATCH_BYTES: Final = 8 << 20
-"""Of payload: a batch is passed on while it is in the cache, and a binary column ends at 2 GiB."""
+"""Payload bytes of a batch: few enough for the cache, and below the 2 GiB of a binary column."""
 _MOST_FLOWS: Final = 1 << 16
-"""Whose names are kept: a long capture has ever new ones."""
+"""Flows whose names are cached; a long capture has new ones all the time."""
 
 
 def scan_segments(
@@ -54,23 +53,23 @@ def scan_segments(
     Parameters
     ----------
     source
-        What `open_source` takes.
+        As for `open_source`.
     columns
         The columns wanted, in order; all if None.
     tally
-        Where all packets are counted while they are read.
+        A tally to count all packets in while they are read.
 
     Raises
     ------
     SourceError
-        The source cannot be read, or is no capture; while reading, that it is damaged, after the
-        rows before the damage.
+        The source cannot be read, or is no capture. If it is damaged, raised while reading, after
+        the rows before the damage.
     UsageError
-        A column the table does not have.
+        The table has no such column.
 
     Limits
     ------
-    The whole capture is in memory, but for a local file that is not compressed.
+    The whole capture is in memory, except if it is a local file that is not compressed.
     """
     schema = segment_schema(columns)
     file = CaptureFile.open(source)
@@ -81,19 +80,19 @@ def scan_segments(
 def scan_extent(
     paths: Sequence[str], extent: Extent, first: int, source: str, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of an extent of the last of the local files of one capture.
+    """Yield the rows of an extent of the last one of `paths`, the local files of a capture.
 
     Parameters
     ----------
     first
-        How many packets of the capture there are before it.
+        Number of packets of the capture before the extent.
     """
     *before, path = paths
     file = CaptureFile.map(path, extent)
     if not _has_fragments(file):
         yield from scan_files([CaptureFile.map(path, extent)], source, schema, first)
         return
-    # Some may complete a datagram whose other fragments came before.
+    # Its fragments may complete datagrams that began before the extent.
     last = CaptureFile.map(path, extent._replace(start=0, context=None))
     files = chain(map(CaptureFile.open, before), [last])
     yield from scan_files(files, source, schema, first=first)
@@ -112,13 +111,13 @@ def scan_files(
     Parameters
     ----------
     source
-        What the rows call the capture.
+        The capture, as in the column `source`.
     count
-        How many packets there are before the files.
+        Number of packets before the files.
     first
-        The number, from 0 on, of the first packet whose row is wanted.
+        Number, from 0 on, of the first packet whose row is wanted.
     tally
-        Where all packets are counted.
+        A tally to count all packets in.
     """
     packets = PacketReader(count, tally)
     rows = _Rows(source, schema, packets.places)
@@ -137,7 +136,7 @@ def _has_fragments(file: CaptureFile) -> bool:
 
 
 class _Rows:
-    """Makes rows of units."""
+    """Makes batches of rows from units."""
 
     def __init__(self, source: str, schema: pa.Schema, places: Places) -> None:
         self._source = source
@@ -147,7 +146,7 @@ class _Rows:
         self._names = _Names()
 
     def batches(self, units: Grid, times_ns: Ints) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of units, without too many bytes in one batch."""
+        """Yield the rows of units, in batches of about `_BATCH_BYTES`."""
         stops = np.cumsum(units[Unit.CAPTURED])
         cuts = np.flatnonzero(np.diff(stops // _BATCH_BYTES)) + 1
         for start, stop in pairwise([0, *cuts.tolist(), len(times_ns)]):
@@ -166,15 +165,15 @@ class _Rows:
 
 
 class _Names:
-    """Addresses of conversations and names of flows as text, each made once."""
+    """A cache of the addresses and names of flows as text."""
 
     def __init__(self) -> None:
-        self._forget()
+        self._clear()
 
     def flows(self, units: Grid) -> Ints:
-        """Return the flow of each unit; good until this is asked again."""
+        """Return the flow of each unit; valid until the next call."""
         if len(self._flows) > _MOST_FLOWS:
-            self._forget()
+            self._clear()
         flows = self._flows.number(np.ascontiguousarray(units), units.shape[1])
         for conversation in range(len(self._texts) >> 1, len(self._flows)):
             ends = self._flows.endpoints(conversation)
@@ -183,18 +182,18 @@ class _Names:
         return flows
 
     def texts(self, flows: Ints, part: int) -> pa.Array:
-        """Return one of a flow's texts for each unit: source, target, name."""
+        """Return a text of each unit's flow: its source, target or name for `part` 0, 1 or 2."""
         used, places = np.unique(flows, return_inverse=True)
         texts = array_of([self._texts[flow][part] for flow in used.tolist()], pa.string())
         return texts.take(as_array(places))
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         self._flows = FlowTable()
         self._texts: list[tuple[str, str, str]] = []
 
 
 class _Segments:
-    """Some units, and what their columns are made of."""
+    """Units, and their values for columns."""
 
     def __init__(self, units: Grid, times_ns: Ints, places: Places, names: _Names) -> None:
         self._units, self._places, self._names = units, places, names
@@ -203,22 +202,22 @@ class _Segments:
         self._flows: Ints | None = None
 
     def field(self, unit: Unit) -> Ints:
-        """Return a field of each."""
+        """Return one field of each unit."""
         values: Ints = self._units[unit]
         return values
 
     def of_tcp(self, values: Ints, absent: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-        """Return values that datagrams do not have."""
+        """Return values as an array that is null for UDP, and where they are absent."""
         return as_array(values, self.udp if absent is None else self.udp | absent)
 
     def texts(self, part: int) -> pa.Array:
-        """Return a text that is made of the endpoints."""
+        """Return a text of each unit's flow; see `_Names.texts`."""
         if self._flows is None:
             self._flows = self._names.flows(self._units)
         return self._names.texts(self._flows, part)
 
     def payloads(self) -> pa.Array:
-        """Return what was captured of the payloads."""
+        """Return the captured bytes of the payloads."""
         lengths = np.ascontiguousarray(self._units[Unit.CAPTURED])
         bounds = np.zeros(len(lengths) + 1, np.int32)
         np.cumsum(lengths, out=bounds[1:])
@@ -229,22 +228,22 @@ class _Segments:
 
 
 _COLUMNS: Final[dict[str, Callable[[_Segments], pa.Array]]] = {
-    "frame": lambda one: as_array(one.field(Unit.RECORD) + 1),
-    "captured_ns": lambda one: as_array(one.times_ns, one.times_ns == NO_TIME),
-    "transport": lambda one: _TRANSPORTS.take(as_array(one.udp.astype(np.int8))),
-    "src_addr": lambda one: one.texts(0),
-    "src_port": lambda one: as_array(one.field(Unit.SRC_PORT)),
-    "dst_addr": lambda one: one.texts(1),
-    "dst_port": lambda one: as_array(one.field(Unit.DST_PORT)),
-    "flow": lambda one: one.texts(2),
-    "seq": lambda one: one.of_tcp(one.field(Unit.SEQUENCE)),
-    "ack": lambda one: one.of_tcp(
-        one.field(Unit.ACKNOWLEDGMENT), one.field(Unit.FLAGS) & Flag.ACK == 0
+    "frame": lambda rows: as_array(rows.field(Unit.RECORD) + 1),
+    "captured_ns": lambda rows: as_array(rows.times_ns, rows.times_ns == NO_TIME),
+    "transport": lambda rows: _TRANSPORTS.take(as_array(rows.udp.astype(np.int8))),
+    "src_addr": lambda rows: rows.texts(0),
+    "src_port": lambda rows: as_array(rows.field(Unit.SRC_PORT)),
+    "dst_addr": lambda rows: rows.texts(1),
+    "dst_port": lambda rows: as_array(rows.field(Unit.DST_PORT)),
+    "flow": lambda rows: rows.texts(2),
+    "seq": lambda rows: rows.of_tcp(rows.field(Unit.SEQUENCE)),
+    "ack": lambda rows: rows.of_tcp(
+        rows.field(Unit.ACKNOWLEDGMENT), rows.field(Unit.FLAGS) & Flag.ACK == 0
     ),
-    "bit_flags": lambda one: one.of_tcp(one.field(Unit.FLAGS)),
-    "flags": lambda one: _FLAG_TEXTS.take(one.of_tcp(one.field(Unit.FLAGS))),
-    "window": lambda one: one.of_tcp(one.field(Unit.WINDOW), one.field(Unit.WINDOW) < 0),
-    "payload_length": lambda one: as_array(one.field(Unit.LENGTH)),
-    "cut_bytes": lambda one: as_array(one.field(Unit.LENGTH) - one.field(Unit.CAPTURED)),
-    "payload": lambda one: one.payloads(),
+    "bit_flags": lambda rows: rows.of_tcp(rows.field(Unit.FLAGS)),
+    "flags": lambda rows: _FLAG_TEXTS.take(rows.of_tcp(rows.field(Unit.FLAGS))),
+    "window": lambda rows: rows.of_tcp(rows.field(Unit.WINDOW), rows.field(Unit.WINDOW) < 0),
+    "payload_length": lambda rows: as_array(rows.field(Unit.LENGTH)),
+    "cut_bytes": lambda rows: as_array(rows.field(Unit.LENGTH) - rows.field(Unit.CAPTURED)),
+    "payload": lambda rows: rows.payloads(),
 }

@@ -1,4 +1,4 @@
-"""Some packets of a capture as a capture: the bytes of its files, in their format."""
+"""Slice a capture: write some of its packets as a capture of the same format."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _LITTLE: Final = bytes.fromhex("4d3c2b1a")
 
 
 def slice_captures(files: Sequence[Bytes], wanted: Collection[int]) -> Iterator[Bytes]:
-    """Return the parts of files that make a capture of only some of their packets.
+    """Return the parts of files that together are a capture of only some of their packets.
 
     Parameters
     ----------
     wanted
-        The numbers of packets over all files, from 0 on. Whatever else a pcapng file says, of
-        sections, interfaces or names, stays.
+        Numbers of packets over all files, from 0 on. Other blocks of pcapng files, such as
+        sections, interfaces and names, are kept.
 
     Raises
     ------
     UsageError
-        The files have no common format: no file could hold packets of both.
+        The files are of different formats or link types, which one file cannot contain.
     """
     heads = {_head(data) for data in files}
     if len(heads) > 1:
@@ -41,7 +41,7 @@ def slice_captures(files: Sequence[Bytes], wanted: Collection[int]) -> Iterator[
 
 
 def _head(data: Bytes) -> bytes:
-    """Return what pcap files have to have in common; sections of pcapng follow each other."""
+    """Return the bytes that files have to share: a pcap file's header, or the magic of pcapng."""
     head = data[: pcap.FILE_HEADER_BYTES].tobytes()
     return magic.PCAPNG if head[:4] == magic.PCAPNG else head
 
@@ -66,7 +66,7 @@ def _slices(files: Sequence[Bytes], wanted: Collection[int]) -> Iterator[Bytes]:
 
 
 def _blocks(data: Bytes, wanted: Collection[int], number: int) -> Generator[Bytes, None, int]:
-    """Yield the blocks of a pcapng file that are wanted; return the number of its next packet."""
+    """Yield the wanted blocks of a pcapng file; return the packet number after its last."""
     stop = max(records.stop for records in pcapng.read_records(data))
     at, order = 0, "<u4"
     while at < stop:

@@ -1,4 +1,4 @@
-"""One direction of a connection: its bytes in order, and the frame that brought each."""
+"""One direction of a connection: its bytes in order, and the frame of each."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 RUN_BYTES: Final = 48
-"""What a run counts as at least where windows are filled: each mostly is a row or a few, and rows
-of acknowledgements, which have 4 bytes, take 60 times as much."""
+"""Least number of bytes that a run counts as when windows are filled. A run is mostly a row or a
+few, and a row of an acknowledgement, which has 4 bytes, takes 60 times as much memory."""
 
 
 class Content(NamedTuple):
-    """What the streams of a capture share: the bytes they are made of, the times of its packets.
+    """Data that all streams of a capture share: their bytes, and the times of its packets.
 
-    Shapes: records, times_ns (r); `records` are the numbers of packets, from 0 on and ascending.
-    `fragments` has those that a datagram came in, by the one that completed it.
+    Shapes: records, times_ns (r); `records` are packet numbers from 0 on, ascending. `fragments`
+    has the packets of each reassembled datagram, by the packet that completed it.
     """
 
     places: Places
@@ -41,31 +41,28 @@ class Content(NamedTuple):
     fragments: Mapping[int, Sequence[int]]
 
     def times_of(self, records: Ints) -> Ints:
-        """Return the times of packets that streams are made of."""
+        """Return the times of packets by their numbers."""
         times_ns = room(len(records))
         if len(self.records) and self.records[-1] == len(self.records) - 1:
-            # None is missing, so each stands at its number.
+            # No number is missing, so it is the index.
             return self.times_ns.take(records, out=times_ns, mode="clip")
         for part in parts(len(records)):
-            # Numbers of another type would have all of those they are looked up in converted.
+            # Other types would make searchsorted convert all of `self.records`.
             wanted = records[part].astype(self.records.dtype)
             times_ns[part] = self.times_ns[self.records.searchsorted(wanted)]
         return times_ns
 
     def completed_with(self, packet: int) -> list[int]:
-        """Return the numbers of packets that completed what a packet brought bytes of.
-
-        Itself, and the last fragments of datagrams that it has others of.
-        """
-        return [packet, *(one for one, parts in self.fragments.items() if packet in parts)]
+        """Return a packet and the packets that completed the datagrams it has fragments of."""
+        return [packet, *(last for last, parts in self.fragments.items() if packet in parts)]
 
     def packets_of(self, records: Ints, first: Ints, last: Ints) -> Ints:
-        """Return the numbers of all packets that runs came in, each once, ascending.
+        """Return the numbers of all packets with bytes of some runs, each once, ascending.
 
         Parameters
         ----------
         records
-            Of each run the packet that completed it.
+            The packet that completed each run.
         first, last
             Ranges of runs, half-open.
         """
@@ -73,23 +70,23 @@ class Content(NamedTuple):
         first, last = first[filled], last[filled]
         if not len(first):
             return np.empty(0, np.int64)
-        # Of many runs, these may be few, and this may be called for each few of them.
+        # There may be many runs and many calls, each for a few of them.
         begin, stop = int(first.min()), int(last.max())
         most = stop - begin + 1
         edges = np.bincount(first - begin, minlength=most)
         edges -= np.bincount(last - begin, minlength=most)
-        found = np.unique(records[begin:stop][np.cumsum(edges[:-1]) > 0])
+        packets = np.unique(records[begin:stop][np.cumsum(edges[:-1]) > 0])
         if not self.fragments:
-            return found
-        each = (self.fragments.get(record, (record,)) for record in found.tolist())
-        return np.unique(np.fromiter(chain.from_iterable(each), np.int64))
+            return packets
+        members = (self.fragments.get(record, (record,)) for record in packets.tolist())
+        return np.unique(np.fromiter(chain.from_iterable(members), np.int64))
 
 
 class Runs(NamedTuple):
-    """Bytes of one packet each, in the order of the stream.
+    """Ranges of a stream, in order, each with bytes of one packet.
 
-    Shapes: all columns (u). `offsets` are those in the stream, `starts` those in `Content.places`.
-    Between runs that do not touch is a gap.
+    Shapes: all columns (u). `offsets` are in the stream, `starts` are addresses in
+    `Content.places`. Between runs that do not touch is a gap.
     """
 
     offsets: Ints
@@ -99,7 +96,7 @@ class Runs(NamedTuple):
 
     @property
     def stops(self) -> Ints:
-        """Offsets in the stream where the runs end."""
+        """Offsets in the stream at which the runs end."""
         return self.offsets + self.lengths
 
 
@@ -107,17 +104,17 @@ class Runs(NamedTuple):
 class Stream:
     """One direction of a TCP connection, or all datagrams from one UDP endpoint to another.
 
-    Offsets count every byte that was sent; those the capture never saw are a gap.
+    Offsets count all bytes that were sent; those that were not captured are gaps.
     """
 
     name: str
-    """``source:port>target:port``, with ``#n`` from the second connection of these ports on."""
+    """``source:port>target:port``, and ``#n`` for the n-th connection of these ports, from 2 on."""
     protocol: str
     """``tcp`` or ``udp``."""
     src: Endpoint
     dst: Endpoint
     size: int
-    """Bytes with those in gaps, as far as is known."""
+    """Bytes sent, including gaps, as far as is known."""
     opened: bool
     """Whether the capture shows that its sender opened the connection."""
     begun: bool
@@ -127,22 +124,22 @@ class Stream:
     closing_record: int | None
     """Number, from 0 on, of the packet that first showed an end."""
     runs: Runs
-    """One or more for each packet that brought something new; of UDP, one for each datagram."""
+    """One or more for each packet with new bytes; of UDP, one for each datagram."""
     times_ns: Ints = field(repr=False)
-    """When the packet of each run was captured."""
+    """Capture time of the packet of each run."""
     content: Content = field(repr=False)
     proxy: tuple[str, int] | None = None
-    """What was sent to a proxy before its first byte, and in how many bytes; see `proxies`."""
+    """Kind and size in bytes of the proxy header that was removed before it; see `proxies`."""
 
     @property
     def connection(self) -> tuple[str, frozenset[str], str]:
-        """What the two directions of a connection have in common, and no others."""
+        """Key of the connection: equal for its two directions, and for no other streams."""
         ends = frozenset((str(self.src), str(self.dst)))
         return self.protocol, ends, self.name.partition("#")[2]
 
     @property
     def closed(self) -> tuple[int, int] | None:
-        """Number, from 1 on, and time in ns of the frame that first showed an end."""
+        """Number, from 1 on, and time in ns of the frame that first showed an end; or None."""
         if self.closing_record is None:
             return None
         time_ns = self.content.times_of(np.array([self.closing_record]))
@@ -156,12 +153,12 @@ class Stream:
 
     @property
     def pieces(self) -> Ints:
-        """The parts without a gap. Shapes: (p, 2), start and stop."""
+        """The contiguous parts of the stream. Shapes: (p, 2), start and stop."""
         starts = self.runs.offsets
         if not len(starts):
             return np.empty((0, 2), np.int64)
         stop = starts[-1] + self.runs.lengths[-1]
-        if stop - starts[0] == self.runs.lengths.sum():  # as most have none
+        if stop - starts[0] == self.runs.lengths.sum():  # no gaps, as in most streams
             return np.array([[starts[0], stop]])
         stops = self.runs.stops
         apart = np.flatnonzero(starts[1:] != stops[:-1])
@@ -172,13 +169,13 @@ class Stream:
 
     @property
     def gaps(self) -> Ints:
-        """The parts that are not there. Shapes: (g, 2), start and stop."""
+        """The ranges that were not captured. Shapes: (g, 2), start and stop."""
         pieces = self.pieces
         edges = np.stack([np.r_[0, pieces[:, 1]], np.r_[pieces[:, 0], self.size]], axis=1)
         return edges[edges[:, 0] < edges[:, 1]]
 
     def head(self, most_bytes: int | None = None) -> memoryview:
-        """Return the first bytes of the stream, up to a gap; none if its first is missing."""
+        """Return the first bytes, up to a gap; empty if the first byte is missing."""
         pieces = self.pieces
         if not len(pieces) or pieces[0][0]:
             return memoryview(b"")
@@ -186,18 +183,18 @@ class Stream:
         return self.read(0, stop if most_bytes is None else min(stop, most_bytes)).data
 
     def behind(self, size: int, proxy: str) -> Stream:
-        """Return the stream that begins behind `size` bytes that were sent to a proxy."""
+        """Return the stream without the first `size` bytes, the header for a proxy."""
         if not size:
             return self
         first = int(self.runs.stops.searchsorted(size, "right"))
         offsets, lengths, starts, records = (column[first:].copy() for column in self.runs)
-        skip = np.maximum(size - offsets, 0)  # of the first run alone
+        skip = np.maximum(size - offsets, 0)  # above 0 for the first run only
         runs = Runs(offsets + skip - size, lengths - skip, starts + skip, records)
         rest, times_ns = self.size - size, self.times_ns[first:]
         return replace(self, size=rest, runs=runs, times_ns=times_ns, proxy=(proxy, size))
 
     def read(self, start: int, stop: int) -> Bytes:
-        """Return bytes ``[start, stop)``, which have to lie in one piece."""
+        """Return bytes ``[start, stop)``, which have to be in one piece."""
         out = np.empty(stop - start, np.uint8)
         self._copy(start, stop, out)
         return out
@@ -226,9 +223,9 @@ class Stream:
         Parameters
         ----------
         tray
-            Where their bytes go.
+            The buffers for their bytes.
         ends
-            Whether the last window is at the end: no bytes follow before a gap.
+            Whether the piece ends at `stop`.
         """
         tray = tray or Tray()
         reach = window_bytes
@@ -242,25 +239,25 @@ class Stream:
             yield (window := Window(tray.data, start - place, place, end, ends and reached == stop))
             if reached == stop:
                 return
-            # A window that moved nothing on holds the beginning of something larger.
+            # If no frame was consumed, the first one is larger than the window.
             reach = window_bytes if window.start > place else reach * 2
             start += window.start - place
 
     def _behind_runs(self, start: int, window_bytes: int) -> int:
-        """Return where the runs from an offset on are over that fill a window, one at least."""
+        """Return the end of the runs, at least one, that fill a window from an offset on."""
         offsets = self.runs.offsets
         first = int(offsets.searchsorted(start, "right")) - 1
         behind = first + max(window_bytes // RUN_BYTES, 1)
         return int(offsets[behind]) if behind < len(offsets) else self.size
 
     def completed(self, starts: Ints, stops: Ints) -> tuple[Ints, Ints]:
-        """Return when bytes were complete that lie in one piece each, as those of packets do.
+        """Return the frames that completed ranges of bytes, each of which is in one piece.
 
         Returns
         -------
         frames, times_ns
-            Number of the last frame that brought some of the bytes ``[start, stop)``, from 1 on,
-            and its time; that is not always the frame of the last byte.
+            Number, from 1 on, of the last frame captured that has some of the bytes
+            ``[start, stop)``, and its time. It need not be the frame of the last byte.
         """
         frames, times_ns = np.empty((2, len(starts)), np.int64)
         runs = self.runs
@@ -268,14 +265,11 @@ class Stream:
         return frames, times_ns
 
     def packets_of(self, starts: Ints, stops: Ints) -> Ints:
-        """Return the numbers, from 0 on, of all packets that brought some of the bytes.
-
-        Each is there once; ascending.
-        """
+        """Return the numbers, from 0 on, of all packets with some of the bytes; ascending."""
         first, last = self._runs_of(starts, stops)
         return self.content.packets_of(self.runs.records, first, last)
 
     def _runs_of(self, starts: Any, stops: Any) -> tuple[Any, Any]:
-        """Return the first of the runs that bytes lie in, and the one behind the last."""
+        """Return the half-open range of runs that contain the bytes."""
         offsets = self.runs.offsets
         return np.maximum(offsets.searchsorted(starts, "right") - 1, 0), offsets.searchsorted(stops)

@@ -1,4 +1,4 @@
-"""The formats of a capture's streams: of plain ones by columns, of the others one by one."""
+"""The formats of a capture's streams: plain streams in columns, the others one by one."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class StreamFormats:
     plain: Plain | None
     """None if no stream is plain."""
     places: Ints
-    """The places in the table of all others, ascending."""
+    """Indexes in the table of the other streams, ascending."""
     assigned: Sequence[Assigned]
-    """What those are, in the same order."""
+    """The other streams with their formats, in the same order."""
     evidence: EndpointEvidence
 
 
@@ -47,11 +47,12 @@ def find_formats(
     Parameters
     ----------
     rules, named, keys
-        Those of `assign_formats`.
+        As for `assign_formats`.
     opened
-        The endpoints that clients opened in other parts of the capture, each with a format.
+        The endpoints that clients opened connections to in other parts of the capture, each with a
+        format.
     shared
-        Whether the evidence is for others, too.
+        Whether the evidence is also for the readers of other parts.
     """
     table = capture.table
     # The rules of a caller for ports, or for a dialect, are applied to each stream.

@@ -1,4 +1,4 @@
-"""The tables of what was read: `streams`, `ledger` of their bytes, and `files` of captures."""
+"""The tables `streams`, `ledger` of their bytes, and `files` of captures."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ CAPTURED_FACTS: Final = (
     "first_ns",
     "last_ns",
 )
-"""Columns of a stream that only a capture has; null of others."""
+"""Columns of streams in captures; null for other streams."""
 LEDGER: Final = (
     "bytes_read",
     "bytes_ok",
@@ -79,7 +79,7 @@ LEDGER: Final = (
     "packets_ok",
     "packets_malformed",
 )
-"""What the ledger says of a stream; the first is the sum of the other bytes, always."""
+"""The ledger's columns of a stream; the first is always the sum of the other bytes."""
 LEDGER_TABLE: Final = pa.schema(
     [("source", pa.string()), ("stream", pa.string()), *((name, pa.int64()) for name in LEDGER)]
 )
@@ -95,9 +95,9 @@ FILES: Final = pa.schema(
         ("sha256", pa.string()),
     ]
 )
-"""The table ``files``, a row a file. Frames count over all files of a rotated capture, so frame `f`
-of the source is frame ``f - first_frame + 1`` of its file; what is no capture has none. `sha256` is
-null of what is no file of this machine, or still grows."""
+"""The table ``files``, with a row for each file. Frames are numbered over all files of a rotated
+capture, so frame `f` of the source is frame ``f - first_frame + 1`` of its file; files that are no
+capture have no frames. `sha256` is null for files that are remote or still grow."""
 
 
 def describe_beginning(stream: Stream | LiveStream) -> dict[str, Any]:
@@ -114,19 +114,19 @@ def describe_beginning(stream: Stream | LiveStream) -> dict[str, Any]:
 
 
 def file_rows(source: str, spans: Sequence[FrameSpan] = ()) -> list[Row]:
-    """Return the rows of the table ``files`` for the files of a source, which are read for it.
+    """Return the rows of the table ``files`` of a source; reads the files for their hashes.
 
     Parameters
     ----------
     spans
-        Those of a capture; a source without is one file.
+        The files of a capture; a source without is one file.
     """
     files = [span._asdict() for span in spans] or [{"file": source}]
     return [{"source": source, **row, "sha256": file_sha256(row["file"])} for row in files]
 
 
 def describe_stream(stream: Stream) -> dict[str, Any]:
-    """Return what a capture shows of a stream apart from its bytes, by columns of `STREAMS`."""
+    """Return the columns of `STREAMS` that only a capture has."""
     first_ns, last_ns = stream.span_ns or (None, None)
     ended_frame, ended_ns = stream.closed or (None, None)
     return {
@@ -145,7 +145,7 @@ def streams_table(streams: Iterable[Row]) -> pa.Table:
     Parameters
     ----------
     streams
-        Columns of `STREAMS`, without the timestamps; what is left out is null.
+        Columns of `STREAMS`, without the timestamps; missing ones are null.
     """
     rows = []
     for stream in streams:

@@ -1,4 +1,4 @@
-"""TCP reassembly: the segments of all connections of a capture at once, to streams."""
+"""TCP reassembly, of all connections of a capture at once."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _FIRST_CONNECTIONS: Final = 1 << 10
 _GROUP_ROWS: Final = 1 << 16
-"""Segments that are merged at once: what each would be as a run is in the cache then, and in memory
-that was touched before."""
+"""Segments that are merged at once: few enough that their runs stay in the cache, in memory that is
+used again."""
 
 
 class Reassembled(NamedTuple):
-    """Connections, and how many captured bytes of payload got each `Verdict`."""
+    """Connections, and the number of captured bytes of payload by `Verdict`."""
 
     connections: Connections
     captured_bytes: Ints
@@ -46,14 +46,14 @@ class Reassembled(NamedTuple):
 def reassemble(
     segments: Units, times_ns: Ints, conversation_count: int, *, newest: bool = False
 ) -> Reassembled:
-    """Put TCP segments together that are in the order of capture.
+    """Reassemble TCP segments, which are in the order of capture.
 
     Parameters
     ----------
     times_ns
-        When each was captured.
+        Capture time of each segment.
     newest
-        Whether the segment captured last counts where segments overlap, instead of the first.
+        Whether overlapping bytes are taken from the segment captured last, instead of the first.
     """
     placer = Placer()
     streams, positions, verdicts = placer.place(segments, times_ns, conversation_count)
@@ -86,24 +86,25 @@ def reassemble(
 
 
 def _taken(verdicts: npt.NDArray[np.uint8], captured: Shorts) -> tuple[Flags, Ints]:
-    """Return which segments bring bytes to streams, and the captured bytes of each verdict."""
+    """Return a mask of the segments with bytes for streams, and the captured bytes by verdict."""
     taken = room(len(verdicts), np.bool_)
     counts = np.zeros(len(Verdict), np.int64)
     for part in parts(len(verdicts)):
-        own, sizes = verdicts[part], captured[part]
-        kept = own == Verdict.TAKEN
+        verdicts_of_part, sizes = verdicts[part], captured[part]
+        kept = verdicts_of_part == Verdict.TAKEN
         np.logical_and(kept, sizes, out=taken[part])
-        others = np.flatnonzero(~kept)  # which few are, mostly
-        counts += np.bincount(own[others], sizes[others], len(Verdict)).astype(np.int64)
+        others = np.flatnonzero(~kept)  # mostly few
+        counts += np.bincount(verdicts_of_part[others], sizes[others], len(Verdict)).astype(
+            np.int64
+        )
     counts[Verdict.TAKEN] = captured.sum(dtype=np.int64) - counts.sum()
     return taken, counts
 
 
 class Placer:
-    """Finds the connection of each segment and its position there, as segments follow each other.
+    """Assigns segments, in the order of capture, to connections and positions in their streams.
 
-    Rows of `Connection` and `Side` that are rows of segments count from where the segments began
-    that were placed at once.
+    Segment rows in `Connection` and `Side` are those of the call of `place` that set them.
     """
 
     def __init__(self) -> None:
@@ -118,18 +119,18 @@ class Placer:
 
     @property
     def connections(self) -> Grid:
-        """What is known of each connection."""
+        """The connections. Shapes: (e, `Connection`)."""
         return self._connections[: len(self)]
 
     @property
     def sides(self) -> Grid:
-        """What is known of each of their sides."""
+        """Their sides. Shapes: (2 e, `Side`)."""
         return self._sides[: 2 * len(self)]
 
     def place(
         self, segments: Units, times_ns: Ints, conversation_count: int
     ) -> tuple[Shorts, Ints, npt.NDArray[np.uint8]]:
-        """Return the side of each segment, its position there, and its `Verdict`."""
+        """Return the side of each segment, its position in that stream, and its `Verdict`."""
         streams = room(len(segments), np.int32)
         positions = room(len(segments), np.int64)
         verdicts = room(len(segments), np.uint8)
@@ -159,7 +160,7 @@ class Placer:
             self._make_room(2 * len(self))
 
     def state(self) -> dict[str, Any]:
-        """Return what another goes on with, as arrays of integers."""
+        """Return the state from which another `Placer` continues, as arrays of integers."""
         return {
             "latest": self.latest.astype(np.int64),
             "connections": self.connections.copy(),
@@ -167,12 +168,12 @@ class Placer:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on where another stood.
+        """Continue from the `state` of another `Placer`.
 
         Raises
         ------
         KeyError, ValueError
-            It is no such state.
+            `state` is not such a state.
         """
         latest, connections, sides = (state[name] for name in ("latest", "connections", "sides"))
         count = len(connections)
@@ -189,16 +190,16 @@ class Placer:
         self._count[0] = count
 
     def keep(self, kept: Ints, conversations: Ints, conversation_count: int) -> None:
-        """Forget all connections but some.
+        """Evict all connections except `kept`.
 
         Parameters
         ----------
         kept
-            Their numbers, ascending; they are numbered anew, in the same order.
+            Their numbers, ascending; they are renumbered in this order from 0 on.
         conversations
-            The numbers that their conversations have now.
+            The new numbers of their conversations.
         conversation_count
-            How many conversations there are now.
+            The new number of conversations.
         """
         connections = self.connections[kept]
         sides = self.sides.reshape(-1, 2, len(Side))[kept].reshape(-1, len(Side))
@@ -228,7 +229,7 @@ def _within(numbers: Ints, start: int, stop: int) -> bool:
 def _merge(
     segments: Units, streams: Shorts, positions: Ints, taken: Flags, begins: Ints, newest: bool
 ) -> tuple[Ints, Runs]:
-    """Return where the runs of each stream begin, and the runs."""
+    """Return the runs of all streams, one stream after the other, and where those of each begin."""
     bounds = np.zeros(len(begins) + 2, np.int64)
     order = room(len(segments), np.int64)
     order = order[: group_rows(streams, taken.view(np.uint8), bounds, order)]
@@ -238,20 +239,21 @@ def _merge(
         places = np.flatnonzero(np.repeat(unsorted, np.diff(bounds)))
         rows = np.sort(order[places])
         order[places] = rows[np.lexsort((rows, positions[rows], streams[rows]))]
-    # No more memory is touched than there are runs.
+    # Room for the worst case; memory is only used for the runs that there are.
     runs = room((len(Run), 2 * len(order)), np.int64)
     run_bounds = np.zeros(len(begins) + 1, np.int64)
-    found = 0
+    count = 0
     for first, stop in _groups(bounds):
         rows = order[bounds[first] : bounds[stop]]
         pieces, heap = room((len(Run), len(rows)), np.int64), room(len(rows), np.int64)
         gather_rows(positions, segments.captured, segments.starts, segments.records, rows, pieces)
-        some, own = bounds[first : stop + 1] - bounds[first], run_bounds[first : stop + 1]
-        found = merge_rows(pieces, rows, some, begins[first:stop], newest, heap, runs, found, own)
-    return run_bounds, Runs(*runs[:, :found])
+        row_bounds, out = bounds[first : stop + 1] - bounds[first], run_bounds[first : stop + 1]
+        own_begins = begins[first:stop]
+        count = merge_rows(pieces, rows, row_bounds, own_begins, newest, heap, runs, count, out)
+    return run_bounds, Runs(*runs[:, :count])
 
 
 def _groups(bounds: Ints) -> Iterator[tuple[int, int]]:
-    """Yield the streams that follow each other and have about `_GROUP_ROWS` segments together."""
+    """Yield ranges of streams that have about `_GROUP_ROWS` segments together."""
     cuts = bounds.searchsorted(np.arange(0, bounds[-1], _GROUP_ROWS))
     yield from pairwise(np.unique([*cuts.tolist(), len(bounds) - 1]).tolist())

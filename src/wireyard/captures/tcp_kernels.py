@@ -1,18 +1,18 @@
-"""TCP segments to places in streams: connections, sequence numbers, who brings which byte.
+"""Assign TCP segments to connections, and their sequence numbers to positions in streams.
 
 Rules of this file:
 
-1. A position is a sequence number of 64 bits: the number of 32 bits that is nearest to where its
-   stream has come so far. That it wraps shows nowhere else.
-2. A segment belongs to the latest connection between its endpoints in which its numbers make
-   sense. A SYN, or data, that makes sense in none begins a new one. So a port may be used again
-   without a FIN or RST that was seen, without a SYN that was seen, and while the last segments of
-   the old connection are still arriving. A connection that was silent for long is taken for one
-   that has ended: what goes on where it stopped is still its own, what is far off is not.
-3. Acknowledgments never decide about data: captures have data after its acknowledgment. They show
-   connections apart, and where a stream begins whose SYN was not captured.
+1. A position is a sequence number of 64 bits: of those that end in the 32 bits of the segment, the
+   one nearest to the end of the stream so far. So no other code handles wrapping.
+2. A segment belongs to the latest connection between its endpoints that its numbers fit. A SYN, or
+   data, that fits none begins a new connection. So a port may be used again although no FIN, RST
+   or SYN was captured, and while the last segments of the old connection are still arriving. A
+   connection that was silent for `SILENCE_NS` counts as ended: segments that continue where it
+   stopped still belong to it, others do not.
+3. Acknowledgments never decide about data, as captures may have data after its acknowledgment. They
+   tell connections apart, and show where a stream begins whose SYN was not captured.
 
-Axes: r = segments in the order of capture; e = connections, s = their sides, 2 e + way.
+Axes: r = segments in the order of capture; e = connections; s = their sides, 2 e + direction.
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 NONE: Final = -1
 NOWHERE: Final = -(1 << 62)
-"""The end of a stream of which nothing was seen."""
+"""The end of a stream without segments."""
 WINDOW: Final = 1 << 30
-"""Largest window TCP has (RFC 7323, 2.3): what is further away is another connection's."""
+"""Largest window of TCP (RFC 7323, 2.3): a segment further away is of another connection."""
 AFTERMATH: Final = 1 << 24
-"""The same for a connection that has ended, and for acknowledgments that nothing else supports."""
+"""The same limit for a connection that has ended, and for a segment that only its acknowledgment
+number relates to a connection."""
 LATE: Final = 1 << 20
-"""Bytes a SYN may be captured behind the data that follows it, and data it carries at the most."""
+"""Bytes of data that may be captured before their SYN, and the most that a SYN itself carries."""
 SILENCE_NS: Final = 124 * 60 * 1_000_000_000
-"""After that long nobody has to know a connection any more: keep-alives come every two hours at the
-latest (RFC 1122, 4.2.3.6), and no address translator may forget one before (RFC 5382, REQ-5)."""
+"""Silence after which a connection counts as ended: keep-alives come every two hours at the latest
+(RFC 1122, 4.2.3.6), and address translators keep a connection as long (RFC 5382, REQ-5)."""
 
 _SHORTS: Final = array("int32")
 _WORDS: Final = array("uint32")
@@ -56,26 +57,27 @@ _GRID: Final = array("int64", 2)
 _SPACE: Final = (1 << 32) - 1
 _HALF: Final = 1 << 31
 _BACK: Final = 3
-"""Connections between the same endpoints, the latest first, that a segment is tried in."""
+"""Number of latest connections between the same endpoints that a segment may belong to."""
 
 
 class Side(IntEnum):
-    """What is known of one direction of a connection."""
+    """Columns of the table of sides: one direction of a connection each."""
 
     STATE = 0
     BASE = 1
     """The sequence number of position 0."""
     BEGIN = 2
-    """Position of the first byte of the stream, if its state says it is known."""
+    """Position of the first byte of the stream; valid with `State.BEGUN`."""
     SPARE = 3
-    """Another sequence number the stream may begin at: some answer a SYN twice, differently."""
+    """Another sequence number the stream may begin at: a SYN may get two different answers."""
     LOW = 4
     HIGH = 5
-    """Where the data begins that was seen, and where it ends."""
+    """Positions where the data seen so far begins and ends."""
     END = 6
-    """Where the stream ends, with bytes a snapshot cut off and those a FIN shows to be missing."""
+    """Position where the stream ends, including truncated bytes and those that a FIN shows to be
+    missing."""
     ACKNOWLEDGED = 7
-    """The last acknowledgment that this side sent."""
+    """Number in the last acknowledgment that this side sent."""
     CLOSED = 8
     """Row of the first segment with a FIN or RST."""
 
@@ -84,16 +86,18 @@ class State(IntEnum):
     """Bits of `Side.STATE`."""
 
     SEEN = 1
+    """There are segments, and `Side.BASE` is set."""
     BEGUN = 2
+    """It is known where the stream begins."""
     DATA = 4
     FIN = 8
     RST = 16
     OPENED = 32
-    """Its SYN, or the answer to it, shows that it opened the connection."""
+    """Its SYN, or the answer to it, shows that this side opened the connection."""
 
 
 class Connection(IntEnum):
-    """What is known of a connection."""
+    """Columns of the table of connections."""
 
     CONVERSATION = 0
     BEFORE = 1
@@ -101,19 +105,21 @@ class Connection(IntEnum):
     ENDED = 2
     FIRST_ROW = 3
     LATEST_NS = 4
-    """When the latest segment of it was captured."""
+    """Capture time of its latest segment."""
 
 
 class Verdict(IntEnum):
-    """What becomes of a segment's payload."""
+    """How the payload of a segment is used."""
 
     EMPTY = 0
+    """There is none."""
     TAKEN = 1
+    """It is part of the stream."""
     KEEP_ALIVE = 2
-    """A byte that was sent before, of any value, to get an answer (RFC 9293, 3.8.4), with padding
-    behind it if it stands before the first byte of its stream."""
+    """A byte of any value at a position sent before, to get an answer (RFC 9293, 3.8.4); before the
+    first byte of the stream also padding behind it."""
     RESET = 3
-    """Text for people, not part of the stream (RFC 9293, 3.5.3)."""
+    """The text of an RST, not part of the stream (RFC 9293, 3.5.3)."""
 
 
 @piece
@@ -124,7 +130,7 @@ def distance(sequence: int, base: int) -> int:
 
 @piece
 def ahead_of_begin(sides: Grid, side: int, sequence: int) -> int:
-    """Return how far a sequence number is ahead of where its stream begins."""
+    """Return how far a sequence number is ahead of the first of its stream."""
     return distance(sequence, int(sides[side, Side.BASE]) + int(sides[side, Side.BEGIN]))
 
 
@@ -137,7 +143,7 @@ def position_of(sides: Grid, side: int, sequence: int) -> int:
 
 @piece
 def has_ended(connections: Grid, connection: int, time_ns: int) -> bool:
-    """Return whether a connection has ended, as far as is known at some time."""
+    """Return whether a connection has ended before a segment of `time_ns`."""
     if connections[connection, Connection.ENDED] != 0:
         return True
     latest_ns = int(connections[connection, Connection.LATEST_NS])
@@ -149,11 +155,11 @@ def has_ended(connections: Grid, connection: int, time_ns: int) -> bool:
 def fits_syn(
     sides: Grid, side: int, ended: bool, sequence: int, acknowledgment: int, acknowledges: bool
 ) -> bool:
-    """Return whether a SYN makes sense in a connection."""
+    """Return whether a SYN fits a connection."""
     first = (sequence + 1) & _SPACE
     other, state = side ^ 1, sides[side, Side.STATE]
     if state & State.BEGUN and ahead_of_begin(sides, side, first) == 0:
-        # The same number again, after data and an end, is a port used again.
+        # The same number after data and an end: the port is used again.
         return not ended or (state | sides[other, Side.STATE]) & State.DATA == 0
     if acknowledges and sides[other, Side.STATE] & State.BEGUN:
         if not 0 <= ahead_of_begin(sides, other, acknowledgment) <= LATE:
@@ -181,14 +187,14 @@ def fits(
     flags: int,
     length: int,
 ) -> bool:
-    """Return whether a segment makes sense in a connection."""
+    """Return whether a segment fits a connection."""
     if flags & Flag.RST:
         return True
     if flags & Flag.SYN:
         return fits_syn(sides, side, ended, sequence, acknowledgment, flags & Flag.ACK != 0)
     state, other = sides[side, Side.STATE], side ^ 1
     if state & (State.SEEN | State.BEGUN) == 0:
-        # What acknowledges something the other side never sent is of an older connection.
+        # An acknowledgment of data that the other side never sent is of an older connection.
         if flags & Flag.ACK == 0 or sides[other, Side.STATE] & (State.SEEN | State.BEGUN) == 0:
             return True
         position = position_of(sides, other, acknowledgment)
@@ -201,15 +207,15 @@ def fits(
         return False
     if state & State.BEGUN == 0:
         return True
-    # One byte before the first: what keeps a connection alive that sent nothing yet, and may count
-    # the padding of its frame as payload.
+    # One byte before the first is a keep-alive of a stream without data; the padding of its frame
+    # may be counted as payload.
     before = 0 if length and flags & Flag.FIN else 1
     return position >= int(sides[side, Side.BEGIN]) - before
 
 
 @piece
 def begin_side(sides: Grid, side: int, first: int) -> None:
-    """Let a stream begin at a sequence number, before or after data of it was seen."""
+    """Set the sequence number that a stream begins at, before or after data of it was seen."""
     if sides[side, Side.STATE] & State.DATA:
         sides[side, Side.BEGIN] = distance(first, int(sides[side, Side.BASE]))
     else:
@@ -223,7 +229,7 @@ def begin_side(sides: Grid, side: int, first: int) -> None:
 def take_syn(
     sides: Grid, connections: Grid, side: int, sequence: int, acknowledgment: int, flags: int
 ) -> None:
-    """Learn from a SYN where its stream begins, and if it acknowledges one, the other too."""
+    """Handle a SYN: set where its stream begins and, with an ACK, where the other stream begins."""
     first, other = (sequence + 1) & _SPACE, side ^ 1
     opener = other if flags & Flag.ACK else side
     sides[opener, Side.STATE] = sides[opener, Side.STATE] | State.OPENED
@@ -244,7 +250,7 @@ def take_syn(
 
 @piece
 def choose_begin(sides: Grid, side: int, sequence: int) -> None:
-    """Decide between two numbers a stream may begin at by its first segment after them."""
+    """Choose between two numbers that a stream may begin at, by the first segment after them."""
     spare = int(sides[side, Side.SPARE])
     if spare != NONE:
         sides[side, Side.SPARE] = NONE
@@ -256,7 +262,7 @@ def choose_begin(sides: Grid, side: int, sequence: int) -> None:
 def begin_connection(
     connections: Grid, sides: Grid, latest: Shorts, count: int, conversation: int, row: int
 ) -> None:
-    """Make connection `count` the latest of a conversation."""
+    """Add a connection with number `count`, the latest of its conversation."""
     connections[count, Connection.CONVERSATION] = conversation
     connections[count, Connection.BEFORE] = latest[conversation]
     connections[count, Connection.ENDED] = 0
@@ -274,7 +280,7 @@ def begin_connection(
 
 @piece
 def take_payload(sides: Grid, side: int, position: int, flags: int, length: int) -> int:
-    """Move a stream on by a segment; return the verdict about its payload."""
+    """Advance a stream by a segment; return the verdict on its payload."""
     state = sides[side, Side.STATE]
     if flags & (Flag.FIN | Flag.SYN) == 0:
         last = state & State.DATA and position == int(sides[side, Side.HIGH]) - 1
@@ -319,10 +325,11 @@ def place_segments(
     positions: Ints,
     verdicts: Octets,
 ) -> int:
-    """Give each segment from `first_row` on its side, its position there, and its verdict.
+    """Fill in the side, the position and the verdict of each segment from `first_row` on.
 
-    `latest` has the latest connection of each conversation, `count` how many connections there
-    are. Returns the row that there is no room for another connection at, or the number of rows.
+    `latest` has the latest connection of each conversation, `count` the number of connections.
+    Returns the number of rows, or the row at which `connections` is full: to be called again from
+    there with more room.
     """
     for row in range(first_row, len(flows)):
         if count[0] == len(connections):

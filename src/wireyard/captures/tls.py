@@ -1,12 +1,12 @@
-"""TLS 1.2 (RFC 5246) and 1.3 (RFC 8446): what handshakes show, and the streams inside.
+"""TLS 1.2 (RFC 5246) and 1.3 (RFC 8446): handshakes, and the decrypted streams.
 
 Rules of this file:
 
-1. Both directions are walked in turns. One waits where its keys change until the other has come so
-   far that both hellos are known.
-2. Nothing is taken for plain text that its cipher has not authenticated.
-3. A direction ends, with the reason, at the first record that cannot be opened: the number of a
-   record is part of its keys, so none behind a gap can be.
+1. Both directions are read in turns. Where the keys of one change, it waits until the other was
+   read as far as its hello.
+2. Plain text is used only after its cipher has authenticated it.
+3. A direction ends, with a reason, at the first record that cannot be decrypted. Decryption needs
+   the number of the record, so no record behind a gap can be decrypted.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ __all__ = ["OpenedTls", "open_tls"]
 _HEADER_BYTES: Final = 5
 _FIRST_BYTES: Final = 1 << 16
 _GROWTH: Final = 4
-"""How much of a direction is in memory at first, and how that grows while its records are read."""
+"""Bytes of a direction that are loaded at first, and the factor by which they grow."""
 _MAX_MESSAGE_BYTES: Final = 1 << 18
-"""Of a handshake message. Certificates are the largest; OpenSSL takes chains up to 100 KiB."""
+"""Largest handshake message: a Certificate; OpenSSL accepts chains of up to 100 KiB."""
 _CHANGE_CIPHER_SPEC, _ALERT, _HANDSHAKE, _APPLICATION, _HEARTBEAT = range(20, 25)
 _CLIENT_HELLO, _SERVER_HELLO, _END_OF_EARLY_DATA = 1, 2, 5
 _ENCRYPTED_EXTENSIONS, _FINISHED, _KEY_UPDATE = 8, 20, 24
@@ -49,15 +49,15 @@ _FATAL: Final = 2
 
 
 class OpenedTls(NamedTuple):
-    """A connection of TLS."""
+    """A TLS connection."""
 
     carrier: Carrier
     streams: list[Stream] | None
-    """The streams inside, in the order of those that carry them; None if nothing was opened."""
+    """The decrypted streams, in the order of the encrypted ones; None if nothing was decrypted."""
 
 
 def open_tls(streams: Sequence[Stream], keys: KeyLog) -> OpenedTls:
-    """Read a connection of TLS: its handshake, and what is inside, as far as there are keys.
+    """Read the handshake of a TLS connection, and decrypt it as far as its keys are known.
 
     Parameters
     ----------
@@ -84,28 +84,28 @@ class _Record(NamedTuple):
 
 
 class _Side:
-    """One direction of a connection, walked record by record."""
+    """One direction of a connection, read record by record."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.parts: list[Part] = []
         self.hellos: list[ClientHello | ServerHello] = []
         self.role: int | None = None
-        """Type of its first hello; None before that."""
+        """Message type of its first hello; None before that."""
         self.waits_at: int | None = None
-        """Content type of the record for which its keys have to change first."""
+        """Content type of the next record, if that needs new keys."""
         self.problem: str | None = None
         self.alert: int | None = None
         self.extensions = EncryptedExtensions((), False)
         self.epoch = 0
-        """How often its keys have changed."""
+        """Number of key changes so far."""
         self.opener: Opener | None = None
         self.secrets: _Secrets | None = None
-        """Of TLS 1.3, from its first encrypted record on."""
+        """Traffic secrets of TLS 1.3, from its first encrypted record on."""
         self.is13 = False
         pieces = stream.pieces
         self._stop = int(pieces[0, 1]) if len(pieces) and pieces[0, 0] == 0 else 0
-        """Where the first gap begins, or the stream ends."""
+        """Offset of the first gap, or of the stream's end."""
         self._data = stream.head(_FIRST_BYTES)
         self._at = 0
         self._messages = bytearray()
@@ -116,7 +116,7 @@ class _Side:
         return self.opener is not None and self.problem is None
 
     def advance(self) -> None:
-        """Read on to its end, or to where its keys have to change."""
+        """Read to its end, or to the next record that needs new keys."""
         try:
             while self.problem is None and self.waits_at is None and (record := self._next()):
                 self._read(record)
@@ -145,13 +145,13 @@ class _Side:
         return _Record(at, stop, header[0], header, self._data[at + _HEADER_BYTES : stop])
 
     def skip(self) -> None:
-        """Go on behind the record that it waits at."""
+        """Skip the record that it waits at."""
         self._at += _HEADER_BYTES + int.from_bytes(self._data[self._at + 3 : self._at + 5], "big")
         self.waits_at = None
 
     def _read(self, record: _Record) -> None:
         if self.is13:
-            if record.kind == _CHANGE_CIPHER_SPEC:  # it means nothing (RFC 8446, 5)
+            if record.kind == _CHANGE_CIPHER_SPEC:  # without meaning in TLS 1.3 (RFC 8446, 5)
                 return
             if record.kind == _APPLICATION:
                 self._open13(record)
@@ -175,7 +175,7 @@ class _Side:
             try:
                 opened = self._opened(self.secrets.opener, record)
             except Unreadable:
-                return  # early data that the server passes over (RFC 8446, 4.2.10)
+                return  # early data that the server ignores (RFC 8446, 4.2.10)
             self.secrets.skips = False
         else:
             opened = self._opened(self.secrets.opener, record)
@@ -190,7 +190,7 @@ class _Side:
             raise Unreadable(str(error)) from None
 
     def _take(self, record: _Record, kind: int, data: bytes) -> None:
-        """Take the content of a record."""
+        """Handle the plain content of a record."""
         if kind == _HANDSHAKE:
             self._messages += data
             for message, body in self._whole_messages():
@@ -230,31 +230,31 @@ class _Side:
 
 @dataclass(repr=False)
 class _Secrets:
-    """The traffic secrets of a direction of TLS 1.3: one after the other, as far as known."""
+    """The traffic secrets of a direction of TLS 1.3, in the order of their use."""
 
     suite: Suite
     labels: list[str]
-    """Those that are still to come."""
+    """Key log labels of the next secrets."""
     keys: KeyLog
     random: bytes
     skips: bool = False
-    """Whether records come first that these secrets do not open."""
+    """Whether records that these secrets do not decrypt (rejected early data) may come first."""
     opener: Opener = field(init=False)
     _secret: bytes = field(init=False)
 
     def __post_init__(self) -> None:
-        self._follow()
+        self._use_next_label()
 
     def change(self, message: int) -> None:
-        """Go on as a message says, which was the last under its keys."""
+        """Change to the next secret after a message, the last one under the current keys."""
         if message == _KEY_UPDATE:
             from wireyard.captures.tls_ciphers import next_secret
 
             self._use(next_secret(self.suite, self._secret))
-        elif self.labels:  # a Finished that comes later answers a CertificateRequest
-            self._follow()
+        elif self.labels:  # none is left for the Finished of a later client authentication
+            self._use_next_label()
 
-    def _follow(self) -> None:
+    def _use_next_label(self) -> None:
         label = self.labels.pop(0)
         secret = self.keys.secret(label, self.random)
         if secret is None:
@@ -268,7 +268,7 @@ class _Secrets:
 
 
 def _roles(sides: Sequence[_Side]) -> tuple[_Side | None, _Side | None]:
-    """Return the directions of the client and of the server, by their hellos as far as seen."""
+    """Return the directions of the client and of the server, by their hellos if captured."""
     client = next((side for side in sides if side.role == _CLIENT_HELLO), None)
     server = next((side for side in sides if side.role == _SERVER_HELLO), None)
     for side in sides:
@@ -282,7 +282,7 @@ def _roles(sides: Sequence[_Side]) -> tuple[_Side | None, _Side | None]:
 
 
 class _Connection:
-    """Both directions, and the keys of one after the other."""
+    """Both directions of a connection, and the order in which their keys change."""
 
     def __init__(self, client: _Side | None, server: _Side | None, keys: KeyLog) -> None:
         self._client, self._server, self._keys = client, server, keys
@@ -299,9 +299,9 @@ class _Connection:
         return [hello for hello in hellos if isinstance(hello, ClientHello)]
 
     def open(self) -> None:
-        """Walk both directions to their ends."""
+        """Read both directions to their ends."""
         while any(side.waits_at for side in self._sides):
-            # The server comes first: it says whether early data was accepted.
+            # The server comes first, because its extensions show whether early data was accepted.
             waiting = next(
                 (side for side in self._sides if side.waits_at and self._is_ready(side)), None
             )
@@ -317,19 +317,19 @@ class _Connection:
             waiting.advance()
 
     def carrier(self, sides: Sequence[_Side]) -> Carrier:
-        """Return what the handshake shows."""
-        asked = self._client_hellos[0] if self._client_hellos else None
-        chosen = self._server_hellos[-1] if self._server_hellos else None
+        """Return the facts from the handshake."""
+        client = self._client_hellos[0] if self._client_hellos else None
+        server = self._server_hellos[-1] if self._server_hellos else None
         encrypted = self._server.extensions.protocols if self._server else ()
-        protocols = (chosen.protocols if chosen else ()) or encrypted
-        found = [f"{side.stream.name}: {side.problem}" for side in sides if side.problem]
+        protocols = (server.protocols if server else ()) or encrypted
+        problems = [f"{side.stream.name}: {side.problem}" for side in sides if side.problem]
         return Carrier(
             "tls",
-            version=VERSIONS.get(chosen.version) if chosen else None,
-            server_name=asked.server_name if asked else None,
-            protocol=",".join(protocols or (asked.protocols if asked else ())) or None,
+            version=VERSIONS.get(server.version) if server else None,
+            server_name=client.server_name if client else None,
+            protocol=",".join(protocols or (client.protocols if client else ())) or None,
             alert=next((side.alert for side in sides if side.alert is not None), None),
-            problem="; ".join(found) or None,
+            problem="; ".join(problems) or None,
         )
 
     def _missing(self) -> str:
@@ -338,12 +338,12 @@ class _Connection:
         return f"its {names.get((absent[0], absent[1]), 'handshake')} was not captured whole"
 
     def _is_ready(self, side: _Side) -> bool:
-        """Return whether both hellos are known that the next keys of a side are made of."""
-        hellos = self._client_hellos, self._server_hellos
-        if hellos[0] and hellos[1] and hellos[1][-1].version == TLS13:
-            # Between a HelloRetryRequest and the ServerHello there is nothing to be opened.
-            return side.waits_at == _CHANGE_CIPHER_SPEC or not hellos[1][-1].retries
-        return min(len(hellos[0]), len(hellos[1])) > side.epoch
+        """Return whether both hellos that the next keys of a side depend on are known."""
+        client, server = self._client_hellos, self._server_hellos
+        if client and server and server[-1].version == TLS13:
+            # Nothing is encrypted between a HelloRetryRequest and the ServerHello.
+            return side.waits_at == _CHANGE_CIPHER_SPEC or not server[-1].retries
+        return min(len(client), len(server)) > side.epoch
 
     def _change_keys(self, side: _Side) -> None:
         hello = self._server_hellos[-1]
@@ -365,7 +365,7 @@ class _Connection:
         Raises
         ------
         Unreadable
-            What it has is not supported, or the ciphers are not installed.
+            Its version, suite or extensions are not supported, or the ciphers are not installed.
         """
         version = VERSIONS.get(hello.version, f"{hello.version:#06x}")
         if hello.version not in (TLS12, TLS13):
@@ -385,25 +385,25 @@ class _Connection:
 
     def _secrets(self, side: _Side, hello: ServerHello) -> _Secrets:
         """Return the secrets of a direction of TLS 1.3."""
-        asked = self._client_hellos[0]  # a second hello has the same random
+        client = self._client_hellos[0]  # a second ClientHello has the same random
         suite = self._suite(hello)
         name = "SERVER" if side is self._server else "CLIENT"
         labels = [f"{name}_HANDSHAKE_TRAFFIC_SECRET", f"{name}_TRAFFIC_SECRET_0"]
-        early = side is self._client and asked.early_data
+        early = side is self._client and client.early_data
         accepted = early and self._server is not None and self._server.extensions.early_data
         if accepted:
             labels.insert(0, "CLIENT_EARLY_TRAFFIC_SECRET")
-        return _Secrets(suite, labels, self._keys, asked.random, skips=early and not accepted)
+        return _Secrets(suite, labels, self._keys, client.random, skips=early and not accepted)
 
     def _openers(self, epoch: int) -> tuple[Opener, Opener]:
-        """Return what opens the records of both directions of TLS 1.2 in an epoch."""
-        asked, chosen = self._client_hellos[epoch], self._server_hellos[epoch]
-        suite = self._suite(chosen)
-        master = self._keys.master_secret(asked.random, chosen.session)
+        """Return the openers of client and server for an epoch of TLS 1.2."""
+        client, server = self._client_hellos[epoch], self._server_hellos[epoch]
+        suite = self._suite(server)
+        master = self._keys.master_secret(client.random, server.session)
         if master is None:
             raise Unreadable("needs CLIENT_RANDOM, which is in no key log")
         from wireyard.captures.tls_ciphers import openers_of_master
 
         return openers_of_master(
-            suite, master, asked.random, chosen.random, mac_last=chosen.mac_last
+            suite, master, client.random, server.random, mac_last=server.mac_last
         )

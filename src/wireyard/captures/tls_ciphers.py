@@ -1,7 +1,7 @@
 """Key schedules and record protection of TLS 1.2 (RFC 5246) and 1.3 (RFC 8446).
 
-The ciphers are those of the package cryptography; everything else stands here: which suite has
-which, how keys follow from secrets, what a nonce and the authenticated data are made of.
+The package cryptography has the ciphers. This file has the rest: the ciphers of each suite, the
+derivation of keys from secrets, nonces, and the authenticated data.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _TAG_BYTES: Final = 16
 _BLOCK_BYTES: Final = 16
 _NONCE_BYTES: Final = 12
 _EXPLICIT_BYTES: Final = 8
-"""What a record of TLS 1.2 has of its AES-GCM nonce (RFC 5288, 3)."""
+"""Bytes of the AES-GCM nonce that are in each record of TLS 1.2 (RFC 5288, 3)."""
 
 
 class BadRecord(Exception):
-    """A record that its keys do not open: it is damaged, or the keys are others."""
+    """A record that cannot be decrypted: it is damaged, or its keys are different."""
 
 
 class Kind(Enum):
-    """How a suite protects records."""
+    """Record protection of a suite."""
 
     GCM = "AES-GCM"
     CHACHA = "ChaCha20-Poly1305"
@@ -50,18 +50,18 @@ class Kind(Enum):
 
 
 class Suite(NamedTuple):
-    """A cipher suite, but for how keys are exchanged, of which a secret is the outcome."""
+    """A cipher suite, without its key exchange: key logs have the secrets that result from it."""
 
     kind: Kind
     key_bytes: int
     hash: str
-    """Of the key schedule."""
+    """Hash of the key schedule."""
     mac: str = ""
-    """Of AES-CBC."""
+    """Hash of the HMAC, for AES-CBC."""
 
 
 class Opened(NamedTuple):
-    """A record that was opened."""
+    """A decrypted record."""
 
     kind: int
     """Content type."""
@@ -69,10 +69,10 @@ class Opened(NamedTuple):
 
 
 class Opener(Protocol):
-    """Opens the records of one direction and one epoch, each the next in order."""
+    """Decrypts the records of one direction and one epoch, in order."""
 
     def open(self, header: bytes, body: memoryview) -> Opened:
-        """Return what is in a record.
+        """Decrypt the next record.
 
         Raises
         ------
@@ -109,7 +109,7 @@ _CODES: Final = {
     ),
 }
 SUITES: Final = {code: suite for suite, codes in _CODES.items() for code in codes}
-"""By the number in a ServerHello (IANA, TLS Cipher Suites). Those from 0x1301 on are of TLS 1.3."""
+"""Suites by their number in a ServerHello (IANA, TLS Cipher Suites); 0x13xx are of TLS 1.3."""
 
 
 # --- key schedules --------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def expand_label(hash: str, secret: bytes, label: str, size: int) -> bytes:
     name = b"tls13 " + label.encode()
     info = size.to_bytes(2, "big") + bytes([len(name)]) + name + b"\0"
     block = hmac.digest(secret, info + b"\x01", hash)
-    assert size <= len(block)  # keys, nonces and secrets are
+    assert size <= len(block)  # one block is enough for keys, nonces and secrets
     return block[:size]
 
 
@@ -130,13 +130,13 @@ def next_secret(suite: Suite, secret: bytes) -> bytes:
 
 
 def secret_opener(suite: Suite, secret: bytes) -> Opener:
-    """Return what opens the records of a traffic secret (RFC 8446, 7.3)."""
+    """Return the opener for a traffic secret (RFC 8446, 7.3)."""
     expand = partial(expand_label, suite.hash, secret)
     return _Aead13(_aead(suite, expand("key", suite.key_bytes)), expand("iv", _NONCE_BYTES))
 
 
 def prf(hash: str, secret: bytes, label: bytes, seed: bytes) -> Iterator[int]:
-    """Yield the bytes of the pseudorandom function of TLS 1.2, without an end (RFC 5246, 5)."""
+    """Yield the unlimited output of the pseudorandom function of TLS 1.2 (RFC 5246, 5)."""
     block = seed = label + seed
     while True:
         block = hmac.digest(secret, block, hash)
@@ -146,12 +146,12 @@ def prf(hash: str, secret: bytes, label: bytes, seed: bytes) -> Iterator[int]:
 def openers_of_master(
     suite: Suite, master: bytes, client_random: bytes, server_random: bytes, *, mac_last: bool
 ) -> tuple[Opener, Opener]:
-    """Return what opens the records of the client and of the server (RFC 5246, 6.3).
+    """Return the openers of the client's and the server's records (RFC 5246, 6.3).
 
     Parameters
     ----------
     mac_last
-        Whether AES-CBC is authenticated after it is encrypted (RFC 7366).
+        Whether AES-CBC is encrypt-then-MAC (RFC 7366).
     """
     block = prf(suite.hash, master, b"key expansion", server_random + client_random)
 
@@ -195,7 +195,7 @@ def _open_aead(
 
 @dataclass(slots=True, repr=False)
 class _Aead13:
-    """Records of TLS 1.3, whose content type is behind their content (RFC 8446, 5.2)."""
+    """Records of TLS 1.3, whose content type follows their content (RFC 8446, 5.2)."""
 
     _cipher: AESGCM | ChaCha20Poly1305
     _nonce: bytes
@@ -217,7 +217,7 @@ class _Aead12:
     _cipher: AESGCM | ChaCha20Poly1305
     _nonce: bytes
     _explicit: int
-    """How many bytes of the nonce are in each record."""
+    """Number of bytes of the nonce that are in each record."""
     _number: int = 0
 
     def open(self, header: bytes, body: memoryview) -> Opened:
@@ -231,7 +231,7 @@ class _Aead12:
 
 @dataclass(slots=True, repr=False)
 class _Cbc:
-    """Records of AES-CBC with an HMAC (RFC 5246, 6.2.3.2), or with that outside (RFC 7366)."""
+    """Records of AES-CBC, MAC-then-encrypt (RFC 5246, 6.2.3.2) or encrypt-then-MAC (RFC 7366)."""
 
     _key: bytes
     _mac_key: bytes
@@ -273,7 +273,7 @@ class _Cbc:
 
 
 def _unpadded(data: bytes) -> bytes:
-    """Return data without its padding: as many bytes of the same value as that says, and one."""
+    """Remove the padding: n + 1 bytes of value n."""
     count = data[-1] + 1
     if count > len(data) or data[-count:] != bytes([data[-1]]) * count:
         raise BadRecord("has a bad padding")
@@ -281,10 +281,10 @@ def _unpadded(data: bytes) -> bytes:
 
 
 def _numbered(nonce: bytes, number: int) -> bytes:
-    """Return the nonce of a record of a number (RFC 8446, 5.3)."""
+    """Return the nonce of the record with this number (RFC 8446, 5.3)."""
     return (int.from_bytes(nonce, "big") ^ number).to_bytes(_NONCE_BYTES, "big")
 
 
 def _stamp(number: int, header: bytes, size: int) -> bytes:
-    """Return what is authenticated before the content in TLS 1.2 (RFC 5246, 6.2.3.3)."""
+    """Return the additional authenticated data of TLS 1.2 (RFC 5246, 6.2.3.3)."""
     return number.to_bytes(8, "big") + header[:3] + size.to_bytes(2, "big")

@@ -1,4 +1,4 @@
-"""Hellos of TLS: what a client asks for and what a server chose (RFC 5246, 7.4; RFC 8446, 4)."""
+"""TLS handshake messages: ClientHello, ServerHello and extensions (RFC 5246, 7.4; RFC 8446, 4)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VERSIONS: Final = {0x0300: "SSL 3.0", 0x0301: "1.0", 0x0302: "1.1", TLS12: "1.2"
 
 
 class ClientHello(NamedTuple):
-    """What a client asks for."""
+    """The fields of a ClientHello that are needed here."""
 
     random: bytes
     server_name: str | None
@@ -37,15 +37,15 @@ class ClientHello(NamedTuple):
 
 
 class EncryptedExtensions(NamedTuple):
-    """What a server of TLS 1.3 chose that nobody else should see."""
+    """The encrypted choices of a TLS 1.3 server."""
 
     protocols: tuple[str, ...]
     early_data: bool
-    """Whether it took the client's early data."""
+    """Whether it accepted the client's early data."""
 
 
 class ServerHello(NamedTuple):
-    """What a server chose."""
+    """The fields of a ServerHello that are needed here."""
 
     version: int
     random: bytes
@@ -63,14 +63,14 @@ class ServerHello(NamedTuple):
 
 
 class _Cursor:
-    """Reads a handshake message from its first byte on."""
+    """A bounds-checked reader of a handshake message."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
 
     @property
     def left(self) -> int:
-        """How many bytes are left."""
+        """Number of bytes that are left."""
         return len(self._data) - self._at
 
     def take(self, size: int) -> bytes:
@@ -85,12 +85,12 @@ class _Cursor:
         return int.from_bytes(self.take(size), "big")
 
     def vector(self, size: int) -> bytes:
-        """Return the bytes whose length the next `size` bytes are."""
+        """Return a vector, whose length precedes it in `size` bytes."""
         return self.take(self.number(size))
 
 
 def read_client_hello(body: bytes) -> ClientHello:
-    """Read a ClientHello, from behind the header of its message.
+    """Read the body of a ClientHello.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def read_client_hello(body: bytes) -> ClientHello:
 
 
 def read_server_hello(body: bytes) -> ServerHello:
-    """Read a ServerHello or a HelloRetryRequest; the rest is as of `read_client_hello`."""
+    """Read the body of a ServerHello or HelloRetryRequest; raises like `read_client_hello`."""
     cursor = _Cursor(body)
     version, random, session = cursor.number(2), cursor.take(32), cursor.vector(1)
     suite, compression = cursor.number(2), cursor.number(1)
@@ -128,23 +128,23 @@ def read_server_hello(body: bytes) -> ServerHello:
 
 
 def read_encrypted_extensions(body: bytes) -> EncryptedExtensions:
-    """Read EncryptedExtensions; the rest is as of `read_client_hello`."""
+    """Read the body of EncryptedExtensions; raises like `read_client_hello`."""
     extensions = _extensions(_Cursor(body))
     return EncryptedExtensions(_protocols(extensions), _EARLY_DATA in extensions)
 
 
 def _extensions(cursor: _Cursor) -> dict[int, bytes]:
-    found = {}
+    extensions = {}
     if cursor.left:
         inner = _Cursor(cursor.vector(2))
         while inner.left:
             kind = inner.number(2)
-            found[kind] = inner.vector(2)
-    return found
+            extensions[kind] = inner.vector(2)
+    return extensions
 
 
 def _server_name(extensions: dict[int, bytes]) -> str | None:
-    """Return the name of the host that a client asks for (RFC 6066, 3)."""
+    """Return the host name of the extension server_name (RFC 6066, 3)."""
     if not extensions.get(_SERVER_NAME):
         return None
     names = _Cursor(_Cursor(extensions[_SERVER_NAME]).vector(2))
@@ -157,10 +157,10 @@ def _protocols(extensions: dict[int, bytes]) -> tuple[str, ...]:
     if _ALPN not in extensions:
         return ()
     names = _Cursor(_Cursor(extensions[_ALPN]).vector(2))
-    found = []
+    protocols = []
     while names.left:
-        found.append(_text(names.vector(1)))
-    return tuple(found)
+        protocols.append(_text(names.vector(1)))
+    return tuple(protocols)
 
 
 def _text(data: bytes) -> str:

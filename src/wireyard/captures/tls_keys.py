@@ -1,7 +1,7 @@
 """Secrets of TLS connections: key logs, and the Decryption Secrets Blocks of pcapng files.
 
-A key log is what browsers and OpenSSL write to ``SSLKEYLOGFILE`` (draft-ietf-tls-keylogfile):
-lines of a label, the random of the ClientHello and a secret. None of it is ever shown or written.
+Browsers and OpenSSL write key logs to ``SSLKEYLOGFILE`` (draft-ietf-tls-keylogfile): lines of a
+label, the random of the ClientHello and a secret. Secrets are never shown and never written.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ Bytes = npt.NDArray[np.uint8]
 
 NOT_INSTALLED: Final = "the package cryptography is not installed: pip install 'wireyard[tls]'"
 MAX_KEY_LOG_BYTES: Final = 1 << 28
-"""About a million connections of TLS 1.3, which have five lines each."""
+"""Largest key log: about a million connections of TLS 1.3, with five lines each."""
 _PIECE_BYTES: Final = 1 << 20
 
 _LINE: Final = re.compile(rb"^([A-Z_0-9]+) ([0-9A-Fa-f]{64}) ((?:[0-9A-Fa-f]{2}){1,128})\s*$", re.M)
 _SESSION_LINE: Final = re.compile(
     rb"^RSA Session-ID:((?:[0-9A-Fa-f]{2}){1,32}) Master-Key:([0-9A-Fa-f]{96})\s*$", re.M
 )
-"""What Java programs and ``openssl s_client`` print."""
+"""A line as Java programs and ``openssl s_client`` print it."""
 _TLS_KEY_LOG: Final = 0x544C534B
-"""The type of secrets that a block holds: a key log."""
+"""The Secrets Type of a block that contains a key log."""
 _BLOCK_HEAD_BYTES: Final = 16
 
 
 class KeyLog:
-    """The secrets of key logs, by their labels and the randoms of the ClientHellos.
+    """The secrets of key logs, by label and random of the ClientHello.
 
     Parameters
     ----------
     embedded
-        Returns the key logs of the capture itself; called once, when a secret is not in the others.
+        Returns the key logs inside the capture; called once, when the others lack a secret.
     """
 
     def __init__(self, embedded: Callable[[], Iterable[bytes]] = tuple) -> None:
@@ -62,7 +62,7 @@ class KeyLog:
         return len(self._secrets) + len(self._sessions)
 
     def add(self, text: bytes) -> int:
-        """Add the lines of a key log, but not those that are no secrets; return how many."""
+        """Add the secrets in the lines of a key log; return their number."""
         lines, sessions = _LINE.findall(text), _SESSION_LINE.findall(text)
         for label, random, secret in lines:
             self._secrets[label, unhexlify(random)] = unhexlify(secret)
@@ -71,23 +71,23 @@ class KeyLog:
         return len(lines) + len(sessions)
 
     def secret(self, label: str, client_random: bytes) -> bytes | None:
-        """Return a secret of a connection."""
+        """Return a secret of a connection; None if it is not known."""
         return self._lookup(lambda: self._secrets.get((label.encode(), client_random)))
 
     def master_secret(self, client_random: bytes, session: bytes) -> bytes | None:
-        """Return the master secret of a connection of TLS 1.2, by its random or its session id."""
+        """Return the master secret of a TLS 1.2 connection, by its random or its session id."""
         return self.secret("CLIENT_RANDOM", client_random) or self._lookup(
             lambda: self._sessions.get(session)
         )
 
     def _lookup(self, find: Callable[[], bytes | None]) -> bytes | None:
-        found = find()
-        if found is None and self._embedded is not None:
+        secret = find()
+        if secret is None and self._embedded is not None:
             logs, self._embedded = self._embedded(), None
             for text in logs:
                 self.add(text)
-            found = find()
-        return found
+            secret = find()
+        return secret
 
 
 def has_ciphers() -> bool:
@@ -103,16 +103,16 @@ def read_key_logs(
     Parameters
     ----------
     paths
-        What `open_source` takes; gzip and zstandard are opened by their content.
+        As for `open_source`; gzip and zstandard are detected by content.
     embedded
-        That of `KeyLog`.
+        As for `KeyLog`.
 
     Raises
     ------
     SourceError
         A file cannot be read, or is over `MAX_KEY_LOG_BYTES`.
     UsageError
-        A file without a secret, or the ciphers are not installed.
+        A file has no secret, or the ciphers are not installed.
     """
     if paths and not has_ciphers():
         raise UsageError(f"keylog: {NOT_INSTALLED}")
@@ -131,7 +131,7 @@ def read_key_logs(
 
 
 def embedded_secrets(files: Iterable[Bytes]) -> Iterator[bytes]:
-    """Yield the key logs in the Decryption Secrets Blocks of those files that are pcapng."""
+    """Yield the key logs in the Decryption Secrets Blocks of pcapng files; skip other files."""
     for data in files:
         if data[:4].tobytes() == magic.PCAPNG:
             yield from secrets_of_blocks(data)
@@ -143,7 +143,7 @@ def secrets_of_blocks(data: Bytes, *, little: bool = True) -> Iterator[bytes]:
     Parameters
     ----------
     little
-        Whether the section that the first block is in is little-endian.
+        Whether the section of the first block is little-endian.
     """
     place = np.array([0, little], np.int64)
     while (at := seek_block(data, SECRETS, place)) >= 0:

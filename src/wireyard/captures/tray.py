@@ -1,4 +1,4 @@
-"""Where the bytes of streams are put: of small ones side by side, to be read together."""
+"""Buffers for the bytes of streams; small streams share one, so that they are read together."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Tray(local):
-    """Buffers of a window's size that streams fill one after the other; each thread has its own."""
+    """An allocator of buffers of a window's size, for one thread: each has its own state."""
 
     def __init__(self) -> None:
         self.data: Bytes = pooled(0, np.uint8)
-        """The buffer that was taken last."""
+        """The current buffer."""
         self._used = 0
 
     def take(self, size: int) -> int:
-        """Return the place in `data` where the next `size` bytes are the caller's."""
+        """Allocate `size` bytes; return their offset in `data`, which may be a new buffer."""
         if size > len(self.data) - self._used:
             self.data, self._used = pooled(max(size, WINDOW_BYTES), np.uint8), 0
         place = self._used

@@ -1,7 +1,7 @@
-"""Headers of tunnels: over IP, over UDP, and of what mirrors or chains packets.
+"""Headers of tunnels over IP and UDP, of mirrored packets, and of service function chains.
 
-A tunnel over UDP is known by its port, so its header has to be one that its specification allows
-without exception: everything else that comes to the port stays a datagram.
+A tunnel over UDP is recognized by its port. So its header has to follow its specification without
+exception; all other packets to that port are ordinary datagrams.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _KEY: Final = 0x2000
 _SEQUENCE: Final = 0x1000
 _ACKNOWLEDGMENT: Final = 0x0080
 
-# Ports that servers of tunnels have, by IANA.
+# UDP ports of tunnels, as IANA assigned them.
 _L2TP: Final = 1701
 _GTP_U: Final = 2152
 _VXLAN: Final = 4789
@@ -39,7 +39,7 @@ _GENEVE: Final = 6081
 
 @piece
 def by_version(first: int) -> int:
-    """Return the kind of an IP packet, by its first byte."""
+    """Return the kind of an IP packet from its first byte."""
     if first >> 4 == 4:
         return Header.IPV4
     return Header.IPV6 if first >> 4 == 6 else _OTHER_NETWORK
@@ -94,7 +94,7 @@ def after_pim(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     """Read a PIM Register message, which holds an IP packet (RFC 7761, 4.9.3)."""
     if at + 9 > stop:
         return _CUT, at
-    # Version 2, type 1; with the N bit the packet is only a header, to ask for an answer.
+    # Version 2, type 1; with the N bit (Null-Register) there is only a header.
     if load_u8(data, at) != 0x21 or load_u8(data, at + 4) & 0x40:
         return _OTHER_PROTOCOL, at
     return by_version(load_u8(data, at + 8)), at + 8
@@ -102,7 +102,7 @@ def after_pim(data: Bytes, at: int, stop: int) -> tuple[int, int]:
 
 @piece
 def by_next_protocol(number: int) -> int:
-    """Return the kind of a Next Protocol of NSH (RFC 8300, 2.2) and VXLAN-GPE."""
+    """Return the kind for a Next Protocol of NSH (RFC 8300, 2.2) or VXLAN-GPE."""
     if number == 1:
         return Header.IPV4
     if number == 2:
@@ -130,7 +130,7 @@ def after_service_chain(data: Bytes, at: int, stop: int) -> tuple[int, int]:
 
 @piece
 def in_udp(data: Bytes, at: int, stop: int, wire: int) -> tuple[int, int, int]:
-    """Read the headers of UDP and of a tunnel in it; the fate of a datagram where there is none."""
+    """Read the headers of UDP and of a tunnel in it; return the fate UDP if there is no tunnel."""
     if at + 16 > stop:
         return _UDP, at, wire
     source, target = load_u16(data, at), load_u16(data, at + 2)
@@ -163,7 +163,7 @@ def in_udp(data: Bytes, at: int, stop: int, wire: int) -> tuple[int, int, int]:
 
 @piece
 def after_geneve(data: Bytes, at: int) -> tuple[int, int]:
-    """Read a GENEVE header (RFC 8926, 3.4), of which 8 bytes are there."""
+    """Read a GENEVE header (RFC 8926, 3.4); its first 8 bytes are there."""
     first, second = load_u8(data, at), load_u8(data, at + 1)
     if first >> 6 or second & 0x3F or load_u8(data, at + 7):
         return 0, at
@@ -172,7 +172,7 @@ def after_geneve(data: Bytes, at: int) -> tuple[int, int]:
 
 @piece
 def after_gtp(data: Bytes, at: int, stop: int, wire: int) -> tuple[int, int, int]:
-    """Read the header of a GTP-U packet that holds a user's (3GPP TS 29.281, 5.1)."""
+    """Read the header of a GTP-U packet that carries a user's packet (3GPP TS 29.281, 5.1)."""
     flags, size = load_u8(data, at), load_u16(data, at + 2)
     if flags & 0xF8 != 0x30 or load_u8(data, at + 1) != 0xFF or at + 8 + size > wire:
         return 0, at, wire

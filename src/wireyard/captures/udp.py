@@ -1,4 +1,4 @@
-"""UDP: the datagrams from one endpoint to another are a stream, each datagram a run of it."""
+"""UDP streams: the datagrams from one endpoint to another, one run each."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["gather"]
 
 
 def gather(datagrams: Units, conversation_count: int) -> Connections:
-    """Put the datagrams of each flow, which are in the order of capture, behind each other."""
+    """Make a stream of the datagrams of each flow, which are in the order of capture."""
     flow_count = 2 * conversation_count if len(datagrams) else 0
     bounds = np.zeros(flow_count + 2, np.int64)
-    order, there = room(len(datagrams)), room(len(datagrams), np.uint8)
+    order, wanted = room(len(datagrams)), room(len(datagrams), np.uint8)
     runs = room((len(Run), len(datagrams)))
     run_bounds, sizes = np.zeros(flow_count + 1, np.int64), np.zeros(flow_count, np.int64)
-    found = 0
+    run_count = 0
     if len(datagrams):  # else no kernel is loaded
-        there.fill(1)
-        group_rows(datagrams.flows, there, bounds, order)
-        found = gather_datagrams(
+        wanted.fill(1)
+        group_rows(datagrams.flows, wanted, bounds, order)
+        run_count = gather_datagrams(
             order,
             bounds[:-1],
             datagrams.lengths,
@@ -36,7 +36,7 @@ def gather(datagrams: Units, conversation_count: int) -> Connections:
             run_bounds,
             sizes,
         )
-    # The first datagram of each flow; behind all others where a flow has none.
+    # The first datagram of each flow; a number above all others for flows without one.
     filled = bounds[:-2] < bounds[1:-1]
     firsts = np.full(flow_count, len(datagrams))
     firsts[filled] = order[bounds[:-2][filled]]
@@ -55,7 +55,7 @@ def gather(datagrams: Units, conversation_count: int) -> Connections:
         reset=never,
         finished=never,
         closing_records=np.full(len(sides), NONE, np.int64),
-        # Flows of other conversations have no runs, so nothing is between those of these.
-        run_bounds=np.append(run_bounds[sides], found),
-        runs=Runs(*runs[:, :found]),
+        # The flows that are left out have no runs, so the runs of these are contiguous.
+        run_bounds=np.append(run_bounds[sides], run_count),
+        runs=Runs(*runs[:, :run_count]),
     )

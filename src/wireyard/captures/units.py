@@ -1,4 +1,4 @@
-"""TCP segments and UDP datagrams of a capture as columns, fragments put together."""
+"""TCP segments and UDP datagrams of a capture as columns, with fragments reassembled."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 class Units:
     """TCP segments and UDP datagrams in the order of capture.
 
-    Shapes: all columns (r). A payload begins at `starts` in the capture's `Places`, and had
-    `lengths` bytes on the wire.
+    Shapes: all columns (r). `starts` are the addresses of payloads in the capture's `Places`,
+    `lengths` their bytes on the wire.
     """
 
     records: npt.NDArray[np.int32]
@@ -46,7 +46,7 @@ class Units:
         return [getattr(self, field.name) for field in fields(self)]
 
     def take(self, rows: npt.NDArray[Any] | slice) -> Units:
-        """Return some rows, by number, by mask or as a slice."""
+        """Select rows by number, by mask or by slice."""
         return Units(*(column[rows] for column in self.columns()))
 
 
@@ -61,7 +61,7 @@ _KINDS: Final = {
     "lengths": np.int32,
     "times_ns": np.int64,
 }
-"""The columns of units, and when their packets were captured."""
+"""Types of the columns of units, and of the times of their packets."""
 _FIELDS: Final = {
     "records": Unit.RECORD,
     "sequences": Unit.SEQUENCE,
@@ -71,26 +71,26 @@ _FIELDS: Final = {
     "captured": Unit.CAPTURED,
     "lengths": Unit.LENGTH,
 }
-"""Those that headers show."""
+"""Columns that are copied from the headers."""
 _FIRST_ROOM: Final = 1 << 12
 
 
 class Share(NamedTuple):
-    """The conversations that fall to one of several who read the same capture."""
+    """The conversations of a capture that one of several readers keeps: part `part` of `of`."""
 
     part: int
     of: int
     port: int
-    """Conversations of this port fall to all, for what is in them shows that of others."""
+    """All readers get the conversations of this port, because they show the formats of others."""
 
 
 class UnitReader:
-    """Reads the units of packets as they follow each other, and numbers their flows.
+    """Incremental reader of the units of packets; numbers their flows.
 
     Parameters
     ----------
     share
-        Which conversations are kept; all if None.
+        The conversations to keep; all if None.
     """
 
     def __init__(self, share: Share | None = None) -> None:
@@ -102,15 +102,15 @@ class UnitReader:
         self._columns = {name: np.empty(_FIRST_ROOM, kind) for name, kind in _KINDS.items()}
 
     def begin(self, data: Bytes) -> None:
-        """Go on with packets of another file."""
+        """Continue with packets of another file."""
         self.packets.begin(data)
 
     def read(self, records: Records) -> None:
-        """Read the packets that follow those before."""
+        """Read the next packets."""
         self._keep(*self.packets.read(records))
 
     def take(self, headers: Headers) -> None:
-        """Go on with packets whose headers were read before."""
+        """Add the next packets, whose headers were read already."""
         self._keep(*self.packets.take(headers))
 
     def units(self) -> tuple[Units, Ints]:
@@ -133,13 +133,13 @@ class UnitReader:
                 grid, flows, times_ns = grid[:, rows], flows[rows], times_ns[rows]
         part = slice(self._count, self._count + len(flows))
         self._make_room(part.stop)
-        known = {name: grid[unit] for name, unit in _FIELDS.items()}
-        for name, values in {**known, "flows": flows, "times_ns": times_ns}.items():
+        copied = {name: grid[unit] for name, unit in _FIELDS.items()}
+        for name, values in {**copied, "flows": flows, "times_ns": times_ns}.items():
             self._columns[name][part] = values
         self._count = part.stop
 
     def _make_room(self, most: int) -> None:
-        """Let the columns grow; to put parts together at the end would take three times as long."""
+        """Grow the columns; concatenating parts at the end would take three times as long."""
         if most <= len(self._columns["times_ns"]):
             return
         for name, column in self._columns.items():

@@ -1,4 +1,4 @@
-"""Names of what is not read in captures: the header that reading a packet ended at, and why."""
+"""Names of packets that are not read: the header at which reading ended, and the reason."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wireyard.captures.layout import Fate, Header, Kinds
 __all__ = ["NAMES", "describe_unread", "name_of", "name_unread"]
 
 _MOST_SHOWN: Final = 20
-"""Names in one line; a hostile capture has a packet of every EtherType."""
+"""Names in one line; a hostile capture may have packets of every EtherType."""
 
 _ETHER_TYPES: Final = {
     0x0800: "IPv4", 0x0806: "ARP", 0x0842: "Wake-on-LAN", 0x2000: "CDP", 0x2001: "NHRP",
@@ -79,7 +79,7 @@ NAMES: Final[Mapping[int, str]] = {
     **{Kinds.LLC_SAP + number: name for number, name in _LLC_SAPS.items()},
     **{Kinds.LINK + number: name for number, name in _LINKS.items()},
 }
-"""Names of kinds of headers."""
+"""Names of headers by their kinds."""
 _UNNAMED: Final = (
     (Kinds.LINK, "link type {}"),
     (Kinds.LLC_SAP, "LLC SAP 0x{:02x}"),
@@ -92,7 +92,7 @@ _ENDINGS: Final = {
     Fate.MALFORMED: "{} malformed",
     Fate.FRAGMENT: "{} fragments without the rest",
 }
-"""What is added to the name of the header where it is not the reason."""
+"""The reasons other than the kind of the header, in a text with its name."""
 _NO_HEADERS: Final = {
     Fate.MALFORMED: "records malformed",
     Fate.NO_INTERFACE: "packets of no interface",
@@ -101,7 +101,7 @@ _NO_HEADERS: Final = {
 
 
 def name_of(kind: int) -> str:
-    """Return the name of a kind of header, its number where it has none."""
+    """Return the name of a kind of header, or a text with its number if it has none."""
     if kind in NAMES:
         return NAMES[kind]
     first, text = next(each for each in _UNNAMED if kind >= each[0])
@@ -109,30 +109,30 @@ def name_of(kind: int) -> str:
 
 
 def name_unread(endings: Mapping[int, int]) -> dict[str, int]:
-    """Return how many packets were not read, by what they are; the most first.
+    """Return the numbers of packets that were not read, by name; the most frequent first.
 
     Parameters
     ----------
     endings
         The `endings` of a `Tally`.
     """
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for ending, count in endings.items():
-        if count == 0:  # fragments that became something
+        if count == 0:  # all of these fragments were reassembled
             continue
         fate, kind = parts_of(ending)
         name = _ENDINGS.get(fate, "{}").format(name_of(kind)) if kind else _NO_HEADERS[fate]
-        found[name] += count
-    return dict(sorted(found.items(), key=lambda each: (-each[1], each[0])))
+        counts[name] += count
+    return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
 
 
 def describe_unread(unread: Mapping[str, int]) -> str | None:
-    """Return one line about packets that were not read, None if there are none.
+    """Return one line about packets that were not read; None if there are none.
 
     Parameters
     ----------
     unread
-        What `name_unread` returns.
+        The result of `name_unread`.
     """
     if not unread:
         return None

@@ -1,7 +1,7 @@
 """HTTP at the beginning of a connection, and the streams inside WebSocket (RFC 6455).
 
-Frames are unmasked, fragments follow each other, control frames between them are left out, and
-messages are inflated where both sides agreed on permessage-deflate (RFC 7692).
+Frames are unmasked, fragments of messages joined, control frames removed, and messages inflated if
+both sides agreed on permessage-deflate (RFC 7692).
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from wireyard.captures.stream import Stream
 __all__ = ["InflateBudget", "OpenedHttp", "open_http"]
 
 MAX_HEAD_BYTES: Final = 1 << 16
-"""Of a request's or response's lines; servers take 8 to 16 KiB."""
+"""Largest head of a request or response; servers accept 8 to 16 KiB."""
 _MAX_MESSAGE_BYTES: Final = (1 << 28) + 4
-"""Inflated: as much as the largest MQTT packet, which is usually a message of its own."""
+"""Largest inflated message: as large as an MQTT packet, which is mostly a message of its own."""
 _MAX_INFLATED_BYTES: Final = 1 << 30
-"""Of all streams of a capture together, which are in memory."""
+"""Inflated bytes of all streams of a capture together, which are in memory."""
 
 _TUNNEL: Final = re.compile(r"[^?]*\?Type=(?:connect|push|pull)(?:&.*)?")
-"""Targets of the requests that Open MQ's clients make of its HTTP connection service."""
+"""Request targets of Open MQ's HTTP tunnel."""
 _CONTINUATION, _TEXT, _BINARY, _CLOSE = 0, 1, 2, 8
 _CONTROLS: Final = range(8, 16)
 _MAX_CONTROL_BYTES: Final = 125
 _END_OF_MESSAGE: Final = b"\0\0\xff\xff"
-"""What the sender of a compressed message leaves out at its end (RFC 7692, 7.2.1)."""
+"""The end of a compressed message, which senders omit (RFC 7692, 7.2.1)."""
 _WINDOW_BYTES: Final = 1 << 15
 
 
 class InflateBudget:
-    """How many inflated bytes a capture may still have."""
+    """The number of bytes that a capture may still inflate to."""
 
     def __init__(self) -> None:
         self.left = _MAX_INFLATED_BYTES
@@ -48,21 +48,22 @@ class OpenedHttp(NamedTuple):
 
     carrier: Carrier
     streams: list[Stream] | None
-    """The streams inside a WebSocket, in the order of those that carry them; None of others."""
+    """The streams inside a WebSocket, in the order of the outer ones; None if it is none."""
 
 
 class _Head(NamedTuple):
-    """The first lines of a request or a response."""
+    """The start line and header fields of a request or a response."""
 
     line: list[str]
-    """The words of the first one."""
+    """The words of the start line."""
     fields: dict[str, str]
-    """By their names in lower case; those of one name joined with commas."""
+    """Values by field name in lower case; those of the same name are joined with commas."""
     size: int
+    """Bytes of the head, including the empty line."""
 
 
 def open_http(streams: Sequence[Stream], budget: InflateBudget) -> OpenedHttp:
-    """Read a connection that begins with HTTP: what it is, and what is inside a WebSocket.
+    """Read a connection that begins with HTTP, and the streams inside if it is a WebSocket.
 
     Parameters
     ----------
@@ -71,24 +72,24 @@ def open_http(streams: Sequence[Stream], budget: InflateBudget) -> OpenedHttp:
     """
     first = [stream.head(MAX_HEAD_BYTES).tobytes() for stream in streams]
     heads = [_head(data) for data in first]
-    request = next((one for one in heads if one and not _is_response(one)), None)
-    response = next((one for one in heads if one and _is_response(one)), None)
+    request = next((head for head in heads if head and not _is_response(head)), None)
+    response = next((head for head in heads if head and _is_response(head)), None)
     if not _is_websocket(request, response):
         return OpenedHttp(_http(request, response, first[0][:3] == b"PRI"), None)
-    # Without the response it is unknown what was agreed on; what was asked for is likely.
+    # Without the response, the client's offer is assumed to have been accepted.
     agreed = _deflate(response or request)
     walks = []
     for stream, head in zip(streams, heads, strict=True):
         side = "client" if head is None or not _is_response(head) else "server"
         resets = f"{side}_no_context_takeover" in agreed if agreed is not None else None
         walks.append(_Walk(stream, head, resets, budget))
-    found = [f"{walk.stream.name}: {walk.problem}" for walk in walks if walk.problem]
+    problems = [f"{walk.stream.name}: {walk.problem}" for walk in walks if walk.problem]
     carrier = Carrier(
         "websocket",
         server_name=request.fields.get("host") if request else None,
         protocol=_protocol(request, response),
         target=" ".join(request.line[:2]) if request else None,
-        problem="; ".join(found) or None,
+        problem="; ".join(problems) or None,
     )
     return OpenedHttp(carrier, [inner_stream(walk.stream, walk.parts) for walk in walks])
 
@@ -97,7 +98,7 @@ def open_http(streams: Sequence[Stream], budget: InflateBudget) -> OpenedHttp:
 
 
 def _head(data: bytes) -> _Head | None:
-    """Return the head that bytes begin with; None if they do not begin with a whole one."""
+    """Parse the head at the beginning of `data`; return None if there is no complete one."""
     stop = data.find(b"\r\n\r\n")
     if not HTTP_START.match(data) or stop < 0:
         return None
@@ -124,7 +125,7 @@ def _is_websocket(request: _Head | None, response: _Head | None) -> bool:
 
 
 def _http(request: _Head | None, response: _Head | None, is_version_2: bool) -> Carrier:
-    """Return what a connection of HTTP is that is no WebSocket."""
+    """Return the carrier of an HTTP connection that is no WebSocket."""
     line = request.line if request else []
     version = response.line[0][5:] if response else line[2][5:] if len(line) > 2 else None
     tunnel = request is not None and _TUNNEL.fullmatch(line[1]) is not None
@@ -138,15 +139,15 @@ def _http(request: _Head | None, response: _Head | None, is_version_2: bool) -> 
 
 
 def _protocol(request: _Head | None, response: _Head | None) -> str | None:
-    """Return the subprotocol: the server's choice, or what the client offers."""
+    """Return the subprotocol that the server chose, or else the client's offers."""
     for head in (response, request):
-        if head is not None and (found := head.fields.get("sec-websocket-protocol")):
-            return found.replace(", ", ",")
+        if head is not None and (names := head.fields.get("sec-websocket-protocol")):
+            return names.replace(", ", ",")
     return None
 
 
 def _deflate(head: _Head | None) -> set[str] | None:
-    """Return the parameters of permessage-deflate; None without it."""
+    """Return the parameters of permessage-deflate; None if it is not used."""
     text = head.fields.get("sec-websocket-extensions", "") if head else ""
     for extension in text.split(","):
         name, *parameters = (part.strip().lower() for part in extension.split(";"))
@@ -169,12 +170,12 @@ class _Frame(NamedTuple):
 
 
 class _Walk:
-    """One direction of a WebSocket, walked frame by frame.
+    """One direction of a WebSocket, read frame by frame.
 
     Parameters
     ----------
     resets
-        Whether each message is deflated by itself; None without permessage-deflate.
+        Whether each message is compressed independently; None without permessage-deflate.
     """
 
     def __init__(
@@ -188,7 +189,7 @@ class _Walk:
         self._resets = resets
         self._inflater = _Inflater(budget)
         self._opcode: int | None = None
-        """That of the message whose fragments are read; None between messages."""
+        """Opcode of the message whose fragments are being read; None between messages."""
         self._deflated = False
         if head is not None:
             self._read()
@@ -232,7 +233,7 @@ class _Walk:
         opcode = frame.opcode
         if opcode in _CONTROLS:
             if len(frame.payload) > _MAX_CONTROL_BYTES or not frame.final or frame.reserved:
-                raise Unreadable(f"is a control frame that breaks a rule (opcode {opcode})")
+                raise Unreadable(f"is an invalid control frame (opcode {opcode})")
             return
         if (opcode == _CONTINUATION) != (self._opcode is not None):
             raise Unreadable(f"is out of order (opcode {opcode})")
@@ -245,7 +246,7 @@ class _Walk:
         if frame.reserved and (
             frame.reserved != 4 or opcode == _CONTINUATION or self._resets is None
         ):
-            raise Unreadable("has reserved bits that nobody agreed on")
+            raise Unreadable("has reserved bits that were not negotiated")
         data = frame.payload
         if self._deflated:
             data = self._inflater.inflate(data, ends=frame.final)
@@ -272,12 +273,12 @@ class _Inflater:
         self.reset()
 
     def reset(self) -> None:
-        """Forget what came before: the next message is deflated by itself."""
+        """Clear the window: the next message is compressed independently."""
         self._window = b""
         self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
 
     def inflate(self, data: bytes, *, ends: bool) -> bytes:
-        """Return what a fragment of a message inflates to; `ends` with the last one."""
+        """Inflate a fragment of a message; `ends` marks the last one."""
         data += _END_OF_MESSAGE if ends else b""
         parts = []
         while data:
@@ -294,7 +295,7 @@ class _Inflater:
             self._window = (self._window + parts[-1][-_WINDOW_BYTES:])[-_WINDOW_BYTES:]
             data = self._inflate.unconsumed_tail
             if self._inflate.eof:
-                # A block may be marked as the last one, and others follow (RFC 7692, 7.2.3.5).
+                # More blocks may follow one that is marked as the last (RFC 7692, 7.2.3.5).
                 data = self._inflate.unused_data
                 self._inflate = zlib.decompressobj(-zlib.MAX_WBITS, zdict=self._window)
         if ends:

@@ -1,7 +1,7 @@
-"""802.11 frames, and the headers that capturing machines write before them.
+"""802.11 frames, and the headers that capture programs write before them.
 
-The fields of 802.11, radiotap and PPI are little-endian. What a frame carries behind its header
-begins with LLC. Frames that carry nothing, or nothing that can be read, have kinds of their own.
+The fields of 802.11, radiotap and PPI are little-endian. The content of a frame begins with LLC.
+Frames without content, or with content that cannot be read, have kinds of their own.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def after_wlan(data: Bytes, padded: bool, at: int, stop: int) -> tuple[int, int]
 
 @piece
 def after_radiotap(data: Bytes, at: int, stop: int) -> tuple[int, int]:
-    """Read a radiotap header; of its fields only the flags say how the frame is read."""
+    """Read a radiotap header; of its fields only the padding flag is needed."""
     if at + 8 > stop:
         return _CUT, at
     size = load_u16_little(data, at + 2)
@@ -79,12 +79,12 @@ def after_radiotap(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     if at + size > stop:
         return _CUT, at
     field = at + 8
-    while load_u8(data, field - 1) & 0x80:  # another word says which fields there are
+    while load_u8(data, field - 1) & 0x80:  # another word of presence bits follows
         field += 4
         if field > at + size:
             return _MALFORMED, at
     present = load_u8(data, at + 4)
-    if present & 1:  # a time, aligned to its 8 bytes
+    if present & 1:  # a time, aligned to 8 bytes
         field += (-(field - at) & 7) + 8
     padded = present & 2 != 0 and field < at + size and load_u8(data, field) & _PADDED != 0
     return (Header.WLAN_PADDED if padded else Header.WLAN), at + size
@@ -92,7 +92,7 @@ def after_radiotap(data: Bytes, at: int, stop: int) -> tuple[int, int]:
 
 @piece
 def after_ppi(data: Bytes, at: int, stop: int) -> tuple[int, int]:
-    """Read a PPI header; return the link type of the packet behind it, or a negative fate."""
+    """Read a PPI header; return the link type of the packet after it, or a negative fate."""
     if at + 8 > stop:
         return -_CUT, at
     size = load_u16_little(data, at + 2)
@@ -104,7 +104,7 @@ def after_ppi(data: Bytes, at: int, stop: int) -> tuple[int, int]:
 
 @piece
 def after_monitor(data: Bytes, at: int, stop: int) -> tuple[int, int]:
-    """Read the header of AVS, which says its length, or of Prism cards, which has one length."""
+    """Read a header of AVS, which has a length field, or of Prism cards, whose length is fixed."""
     if at + 8 > stop:
         return _CUT, at
     if load_u32(data, at) & 0xFFFFF000 != _AVS_MAGIC:

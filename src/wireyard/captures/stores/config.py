@@ -1,4 +1,4 @@
-"""The configuration record of a cluster: a magic, then what changed when, each a GPacket."""
+"""The configuration change record of a cluster: a magic number, then a GPacket for each change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SPEC: Final = f"{SPEC}, {FORMAT}"
 
 
 def read_configrecord(data: bytes) -> list[Record]:
-    """Return the records of a file; what cannot be read ends it, for nothing marks the next."""
+    """Return the records of a file; an unreadable one is the last, as nothing marks the next."""
     size, at = len(data), CONFIG_HEADER.size
     if not size:
         return []
@@ -33,7 +33,7 @@ def read_configrecord(data: bytes) -> list[Record]:
 
 def _entry(data: bytes, at: int) -> Record:
     contents = Contents()
-    # The size is read from the header alone, or every entry would copy all that follow.
+    # A section of only the header, as one to the end of the file would copy all further entries.
     head = Section(data, at, at, min(at + ENTRY_HEADER.size, len(data)), FORMAT)
     try:
         contents.timestamp_ms = head.integer(8, "timestamp")

@@ -19,35 +19,35 @@ __all__ = ["StoreFile"]
 
 @dataclass(frozen=True, slots=True)
 class StoreFile:
-    """A file as it was when it was read.
+    """A file with its content at the time of reading.
 
-    `failure` says why it could not be: a broker that runs takes files away.
+    `failure` is the error if it could not be read, as when a running broker has removed it.
     """
 
     source: str
     name: str
-    """The file's name in the store; of a file that was given alone its path."""
+    """The file's name in the store, or its path if only this file is read."""
     kind: Kind
     destination: str | None
-    """Where the messages of the file are, as ``Q:name``, if its folder says so."""
+    """Destination of the messages in the file, as ``Q:name``, by its folder; None if unknown."""
     data: bytes = field(repr=False)
     records: list[Record] = field(repr=False)
     failure: SourceError | None = None
 
     @property
     def format(self) -> Format | None:
-        """Format of the packets in the file, if it is one that may have some."""
+        """Format of the packets in the file; None if files of its kind have none."""
         packets = self.kind.value.packets
         return None if packets is None else get_format(packets)
 
     @property
     def stream(self) -> StoreStream | None:
-        """The packets in the file, if it is one that may have some."""
+        """The packets in the file as a stream; None if files of its kind have none."""
         format = self.format
         if format is None:
             return None
-        held = list(chain.from_iterable(record.held for record in self.records))
-        pieces = np.array(held, np.int64).reshape(-1, 2)
+        ranges = list(chain.from_iterable(record.held for record in self.records))
+        pieces = np.array(ranges, np.int64).reshape(-1, 2)
         apart = pieces[1:, 0] != pieces[:-1, 1]
         starts, stops = np.r_[True, apart], np.r_[apart, True]
         if len(pieces):
@@ -57,8 +57,8 @@ class StoreFile:
 
     @property
     def ledger(self) -> dict[str, int]:
-        """Bytes by the state of their records, or as damaged; together they are the file's."""
-        found: Counter[str] = Counter()
+        """Bytes of the file by the state of their records, or ``damaged``; all are counted."""
+        sizes: Counter[str] = Counter()
         for record in self.records:
-            found[record.label] += record.stop - record.start
-        return dict(found)
+            sizes[record.label] += record.stop - record.start
+        return dict(sizes)

@@ -1,4 +1,4 @@
-"""What kinds of files a store has, and how a file's place or content shows which it is."""
+"""The kinds of files in a store, and their detection by name, folder or content."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wireyard.formats import get_format
 __all__ = ["HEAD_BYTES", "Kind", "is_store_file", "kind_of", "kind_of_place"]
 
 HEAD_BYTES: Final = 48
-"""First bytes of a file that show what it is."""
+"""First bytes of a file that are enough to detect a file of a store."""
 
 
 class _Reading(NamedTuple):
@@ -41,7 +41,7 @@ def _read_nothing(section: Section, contents: Contents) -> None:
 
 
 class Kind(Enum):
-    """What a file holds, in which format, packets of which format, and who reads it."""
+    """A kind of file: its title, the format of its records and of their packets, and its reader."""
 
     MESSAGES = _vrfile("messages", "jmq", message.read_message)
     MESSAGE = _single("message", "jmq", message.read_packet, message.read_states)
@@ -67,18 +67,18 @@ _NAMES: Final = {
 _MAGICS: Final = (FILE_MAGIC, CONFIG_MAGIC)
 _SERIALIZED: Final = b"\xac\xed"
 _SIZE_BYTES: Final = 4
-"""Before the packet of a message record."""
+"""Bytes of the size before the packet of a message record."""
 _DATA_AT: Final = 14
-"""Where the data of a file of one record begins."""
+"""Offset of the data in a file of one record."""
 
 
 def is_store_file(head: bytes) -> bool:
-    """Return whether a file's first `HEAD_BYTES` show a file of a store."""
+    """Return whether a file's first `HEAD_BYTES` are those of a file of a store."""
     return int.from_bytes(head[:4], "big") in _MAGICS or single.begins_single(head)
 
 
 def kind_of_place(folder: str, name: str) -> Kind | None:
-    """Return the kind of a file by its name and that of its folder; None if they show nothing."""
+    """Return the kind of a file by its name and its folder's name; None if they do not show it."""
     if name == "vrfile":
         return Kind.INCOMPLETE if folder == INCOMPLETE_FOLDER else Kind.MESSAGES
     if name.isdecimal():
@@ -87,7 +87,7 @@ def kind_of_place(folder: str, name: str) -> Kind | None:
 
 
 def kind_of(data: bytes) -> Kind:
-    """Return the kind of a file that `is_store_file` by its content."""
+    """Return the kind of a file by its content, which has to be that of a file of a store."""
     if int.from_bytes(data[:4], "big") == CONFIG_MAGIC:
         return Kind.CONFIG
     if single.begins_single(data):
@@ -98,15 +98,16 @@ def kind_of(data: bytes) -> Kind:
 
 
 def _kind_of_records(data: bytes) -> Kind:
-    found: list[Kind] = []
+    """Return the kind of a file of variable records, by its first record."""
+    kinds: list[Kind] = []
 
-    def look(section: Section, contents: Contents) -> None:
+    def add_kind(section: Section, contents: Contents) -> None:
         begins = _begins_packet(section.data, _SIZE_BYTES)
         serialized = section.data.startswith(_SERIALIZED)
-        found.append(Kind.MAP if serialized else Kind.MESSAGES if begins else Kind.INCOMPLETE)
+        kinds.append(Kind.MAP if serialized else Kind.MESSAGES if begins else Kind.INCOMPLETE)
 
-    vrfile.read_vrfile(data, look)
-    return found[0] if found else Kind.MESSAGES
+    vrfile.read_vrfile(data, add_kind)
+    return kinds[0] if kinds else Kind.MESSAGES
 
 
 def _begins_packet(data: bytes, at: int) -> bool:

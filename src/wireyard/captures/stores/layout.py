@@ -1,7 +1,7 @@
 """Open MQ's file store as tables: headers, states, kinds of transaction records; no logic.
 
-Everything is big-endian; every Java integer is signed. This is what the shipped classes write,
-version 370 of the store.
+All numbers are big-endian; Java integers are signed. This is version 370 of the store, as the
+shipped classes write it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 ROOTS: Final = ("fs370", "fs350", "filestore")
-"""Folders of a store in that of its broker, newest version first."""
+"""Names of a store's folder inside its broker's folder, the newest version first."""
 MESSAGES_FOLDER: Final = "message"
 INCOMPLETE_FOLDER: Final = "incompleteTxnStore"
 
@@ -59,33 +59,33 @@ CONFIG_MAGIC: Final = 0x12345678
 
 
 class State(StrEnum):
-    """What the bytes of a record are to the broker that wrote them."""
+    """The state of a record's bytes for the broker."""
 
     HEADER = "header"
     ALLOCATED = "allocated"
     """A record that is in use."""
     FREE = "free"
-    """A record that was given back; it keeps its old bytes until it is used again."""
+    """A record that was freed; it keeps its old bytes until it is used again."""
     PENDING = "pending"
     """A record that was being written; a broker that finds one frees it."""
     PROPERTIES = "properties"
     LAST = "last"
-    """The mark behind the last record."""
+    """The marker after the last record."""
     LIVE = "live"
-    """A record of a log that a broker would play back."""
+    """A record of a log that a broker would replay."""
     STALE = "stale"
-    """A record of a log, or what is left of one, that is done with: written before the last
+    """A record of a log, or the rest of one, that is obsolete: it was written before the last
     checkpoint, or before a clean shutdown."""
     UNREACHED = "unreached"
-    """A record that would be live, were it not for a damaged one before it."""
+    """A record that would be live without a damaged one before it."""
     UNUSED = "unused"
-    """Room for records to come."""
+    """Space for further records."""
     UNKNOWN = "unknown"
     """Bytes that are no record."""
 
 
 HELD: Final = frozenset((State.ALLOCATED, State.LIVE, State.UNREACHED))
-"""States whose packets count as held by the store."""
+"""States of records whose packets are in the stream of their file."""
 FREED: Final = frozenset((State.FREE, State.PENDING, State.STALE, State.UNUSED))
 
 _KINDS = {"i16": 2, "i32": 4, "u32": 4, "i64": 8}
@@ -103,7 +103,7 @@ _VR_FIRST = (
     ("magic", "u32", "55 55 AA AA"),
     ("version", "i16", "1 or 2"),
     ("reserved", "i16", "0"),
-    ("application_cookie", "i64", "of whoever uses the file"),
+    ("application_cookie", "i64", "set by the user of the file"),
 )
 VR_HEADERS: Final = MappingProxyType(
     {
@@ -127,37 +127,37 @@ CAPACITY_STATES: Final = MappingProxyType(
         ),
     }
 )
-"""What the number in a record means, by version of the file."""
+"""States by their number in a record, by version of the file."""
 VR_PENDING: Final = -1
 
 CONSUMER_STATES: Final = MappingProxyType({0: "routed", 1: "delivered", 2: "acknowledged"})
-"""How far a message is with one consumer."""
+"""States of a message for one consumer."""
 
 SINGLE_TAGS: Final = MappingProxyType(
     {b"GOOD": State.ALLOCATED, b"FREE": State.FREE, b"....": State.PENDING}
 )
 TAG_BYTES: Final = 6
-"""The tag of a file of one record, behind its length in two bytes."""
+"""Size of the tag of a file of one record, with its length in two bytes."""
 
 LOG_HEADER: Final = _header(
     "txnlog header",
     ("magic", "u32", "55 55 AA AA"),
     ("version", "i16", "1"),
     ("status", "i16", "created, clean shutdown, backup, checkpoint, reset"),
-    ("checkpoint_position", "i64", "where playing back begins"),
+    ("checkpoint_position", "i64", "where replay begins"),
     ("timestamp", "i64", "ms since epoch"),
-    ("checkpoint_sequence", "i64", "of the records that are played back"),
+    ("checkpoint_sequence", "i64", "of the records that are replayed"),
     ("checksum", "i64", "Adler-32 of the 32 bytes before it"),
     ("application_cookie", "i64", "not in the sum"),
 )
 SUMMED_BYTES: Final = LOG_HEADER["checksum"].offset
 LOG_VERSION: Final = 1
 CLEAN: Final = 1
-"""The status that says there is nothing to play back."""
+"""The status after a clean shutdown: there is nothing to replay."""
 LOG_RECORD: Final = _header(
     "txnlog record",
     ("magic", "u32", "AA AA 55 55"),
-    ("type", "i32", "-1, or what an older log says"),
+    ("type", "i32", "-1; in older logs the kind of record"),
     ("size", "i32", "bytes of the body"),
     ("timestamp", "i64", "ms since epoch"),
     ("sequence", "i64", "from 0 after each checkpoint"),
@@ -170,7 +170,7 @@ PRODUCE, CONSUME, GROUP = 1, 2, 8
 LOG_TYPES: Final = MappingProxyType(
     {-1: "event", 1: "produce", 2: "consume", 4: "produce and consume", 8: "group"}
 )
-"""Types of log records; what an event is stands in its first two bytes."""
+"""Types of log records; the first two bytes of an event have its kind and step."""
 
 SEND, ACKNOWLEDGE, REMOVE = (4, 0), (5, 0), (6, 0)
 WORK_KINDS: Final = MappingProxyType(
@@ -187,7 +187,7 @@ WORK_KINDS: Final = MappingProxyType(
         REMOVE: "remove",
     }
 )
-"""Kind and step of an event."""
+"""Names of events by their kind and step."""
 XID_BYTES: Final = 136
 
 TRANSACTION_STATES: Final = MappingProxyType(

@@ -1,11 +1,11 @@
 """Maps in a store: destinations, subscriptions, properties, older transactions.
 
-A record's data is one serialization stream of two objects, key and value, and room. Maps that are
-mapped into memory may have data behind the value that changes without writing that anew: ``%CD``,
-then of a transaction its state in one byte; zeros where there is none.
+A record's data is one serialization stream of two objects, key and value, and unused space. In
+memory-mapped files, the value may be followed by data that can change without rewriting it:
+``%CD``, then for transactions the state in one byte; zeros if there is none.
 
-Of the broker's own classes only what identifies them is taken: ids, names, states. They are read
-by the strict reader as text and numbers; none is looked up or made.
+From objects of the broker's own classes only ids, names and states are read, by the strict reader,
+as text and numbers; no class is loaded and no object created.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from wireyard.java.values import JavaError, JavaValue, Opaque, plain
 __all__ = ["MAX_VALUE_CHARACTERS", "read_entry", "read_transaction"]
 
 MAX_VALUE_CHARACTERS: Final = 1 << 20
-"""A value as JSON: references can make a kilobyte name more than anybody could print. The longest
-a broker writes, a destination with its settings, has a thousand."""
+"""Longest value as JSON. References can make a kilobyte expand to more than memory holds; the
+longest that a broker writes, a destination with its properties, has a thousand characters."""
 
 _CLIENT_DATA: Final = b"%CD"
 
@@ -40,25 +40,25 @@ def read_entry(section: Section, contents: Contents) -> None:
     Raises
     ------
     DecodeError
-        No serialization stream of two objects, or one over a limit.
+        The section is no serialization stream of two objects, or exceeds a limit.
     """
     _objects(section, contents)
 
 
 def read_transaction(section: Section, contents: Contents) -> None:
-    """Read a record of the map of transactions into `contents`; raises as `read_entry` does."""
-    key, state = _objects(section, contents)
-    number, stated = (one.value if isinstance(one, JavaValue) else None for one in (key, state))
+    """Read a record of the map of transactions into `contents`; raises like `read_entry`."""
+    key, value = _objects(section, contents)
+    number, state = (each.value if isinstance(each, JavaValue) else None for each in (key, value))
     if not isinstance(number, int):
         raise section.fault(Malformed, "key", 0, "is no transaction id", "bad_java")
     if section.left > len(_CLIENT_DATA) and section.take(len(_CLIENT_DATA), "mark") == _CLIENT_DATA:
-        stated = section.integer(1, "state")
-    name = TRANSACTION_STATES.get(stated, str(stated)) if isinstance(stated, int) else None
+        state = section.integer(1, "state")
+    name = TRANSACTION_STATES.get(state, str(state)) if isinstance(state, int) else None
     contents.transaction = Transaction(number, name)
 
 
 def _objects(section: Section, contents: Contents) -> tuple[Any, Any]:
-    """Return key and value, and stand behind them."""
+    """Read key and value; return them as Java objects."""
     try:
         reader = _Reader(section.data, DEFAULT_LIMITS)
         key, value = reader.top(), reader.top()
@@ -72,8 +72,8 @@ def _objects(section: Section, contents: Contents) -> tuple[Any, Any]:
 
 
 def _text(section: Section, key: Any) -> str:
-    found = plain(key)
-    return found if isinstance(found, str) else _json(section, found)
+    value = plain(key)
+    return value if isinstance(value, str) else _json(section, value)
 
 
 def _json(section: Section, value: Any) -> str:
@@ -98,7 +98,7 @@ def _shown(value: Any) -> str:
 
 
 class _Reader(Reader):
-    """The strict reader, with the forms of the broker's classes."""
+    """The strict reader, with the serial forms of the broker's classes."""
 
     def finish(self, desc: ClassDesc, codes: str, handle: int) -> None:
         super().finish(desc, codes, handle)
@@ -114,7 +114,7 @@ _MESSAGE_ID: Final = struct.Struct(f">{MESSAGE_ID_CODES}")
 
 
 def _numbers(owner: str, form: struct.Struct, parts: Parts) -> tuple[tuple[Any, ...], list[Any]]:
-    """Return the numbers an externalized object of a class begins with, and what follows them."""
+    """Return the numbers at the beginning of an externalized object, and the objects after them."""
     written = parts[owner][1] if owner in parts else []
     if not written or not isinstance(written[0], bytes) or len(written[0]) != form.size:
         raise ShapeError(f"wrote no {form.size} bytes of primitive data")
@@ -130,9 +130,9 @@ def _state(parts: Parts) -> JavaValue:
 
 
 def _info(parts: Parts) -> JavaValue:
-    for one in parts[_INFO][1] if _INFO in parts else []:
-        if isinstance(one, JavaValue) and one.type == "integer":
-            return one
+    for value in parts[_INFO][1] if _INFO in parts else []:
+        if isinstance(value, JavaValue) and value.type == "integer":
+            return value
     raise ShapeError("has no state")
 
 

@@ -1,7 +1,8 @@
-"""Stored messages: a packet, and how far it is with every consumer.
+"""Stored messages: a packet, and its state for each consumer.
 
 A record of a message is ``i32 size, packet, i32 n, n x (i64 consumer id, i32 state)``. A message
-over the broker's ``max_record_size`` has a file to itself, where packet and states are apart.
+larger than the broker's ``max_record_size`` has a file of its own, where packet and states are in
+different parts.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ def read_message(section: Section, contents: Contents) -> None:
     Raises
     ------
     DecodeError
-        What does not belong there; what stands before it was read.
+        The data is malformed; `contents` has what precedes the error.
     """
     contents.packets.append(section.packet(size=section.size("packet size")))
     read_states(section, contents)
 
 
 def read_packet(section: Section, contents: Contents) -> None:
-    """Read a packet that has the section to itself; raises as `read_message` does."""
+    """Read a packet that fills the section; raises like `read_message`."""
     contents.packets.append(section.packet(size=section.left))
 
 
 def read_states(section: Section, contents: Contents) -> None:
-    """Read the states of the message that was read; raises as `read_message` does."""
+    """Read the consumer states of the packet read before; raises like `read_message`."""
     number = section.count("consumer count", _STATE.size)
     pairs = section.take(number * _STATE.size, "consumer states")
     consumers = tuple(

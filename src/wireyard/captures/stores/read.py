@@ -1,8 +1,8 @@
-"""The face of this room: a store's folder, or one file of it, in; records and packets out.
+"""Entry points of this package: read a store's folder, or one of its files.
 
-Files are opened for reading only, read once, and closed; a broker's lock is neither looked at nor
-taken. So a broker may be running: what it writes meanwhile can be torn, and shows as damage or as
-a message that was being written.
+Files are opened for reading only, read once, and closed; a broker's lock is neither checked nor
+taken. So a broker may be running. A record that it is writing meanwhile may be read half, and
+appears as damaged or as pending.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from wireyard.streams.source import Reading, open_source, reading
 __all__ = ["MAX_FILE_BYTES", "Store", "is_store", "read_store"]
 
 MAX_FILE_BYTES: Final = 1 << 34
-"""One file is held in memory at a time, with its records."""
+"""Largest file; one is in memory at a time, with its records."""
 _CHUNK_BYTES: Final = 1 << 20
 _SHOWN_BYTES: Final = 16
 
@@ -37,15 +37,15 @@ class _Place(NamedTuple):
     name: str
     path: str
     kind: Kind | None
-    """None where the content decides."""
+    """None if it has to be detected by content."""
     destination: str | None
     data: bytes | None = None
-    """What was read of it when the store was found."""
+    """Its content, if it was read already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """The files of a store, in the order of their names; each is read when its turn comes."""
+    """The files of a store, in the order of their names; each is read during iteration."""
 
     source: str
     places: tuple[_Place, ...]
@@ -59,7 +59,7 @@ class Store:
 
 
 def is_store(path: str) -> bool:
-    """Return whether a path leads to the folder of a store, of its broker, or to a file of one."""
+    """Return whether a path is the folder of a store or of its broker, or a file of a store."""
     try:
         if os.path.isdir(path):
             return bool(_places(path))
@@ -76,18 +76,18 @@ def read_store(path: str | os.PathLike[str]) -> Store:
     Parameters
     ----------
     path
-        The folder of a broker, of its store, or of a destination in that; or one file, which may
-        be anything that `open_source` takes by name.
+        The folder of a broker, of its store, or of a destination in it; or one file, given as for
+        `open_source`.
 
     Raises
     ------
     SourceError
-        There is no such path, or nothing of a store in it. What keeps one file of a folder from
-        being read is its `failure`.
+        The path does not exist, or is neither a store nor a file of one. An error with one file of
+        a folder is not raised, but becomes its `failure`.
 
     Limits
     ------
-    One file at a time is in memory, up to `MAX_FILE_BYTES`. Links in a store are not followed.
+    One file at a time is in memory, up to `MAX_FILE_BYTES`. Symbolic links are not followed.
     """
     source = os.fspath(path)
     places = _places(source) if os.path.isdir(source) else [_single_place(source)]
@@ -103,8 +103,8 @@ def _single_place(source: str) -> _Place:
         head = file.peek(HEAD_BYTES)
         if not is_store_file(head):
             shown = head[:_SHOWN_BYTES].hex(" ")
-            what = "; 'wireyard decode' reads captures and streams"
-            raise SourceError(f"{name}: begins like no file of a store ({shown}){what}")
+            hint = "; 'wireyard decode' reads captures and streams"
+            raise SourceError(f"{name}: begins like no file of a store ({shown}){hint}")
         data = b"".join(_chunks(file, name))
     path = Path(os.path.abspath(source))
     kind = kind_of_place(path.parent.name, path.name)
@@ -112,13 +112,14 @@ def _single_place(source: str) -> _Place:
 
 
 def _places(folder: str) -> list[_Place]:
-    """Return what belongs to a store in a folder: its root's files, its destinations' files."""
+    """Return the files of a store in a folder: those of its root, and those of its destinations."""
     with reading(folder):
-        root = next((one for name in ROOTS if (one := Path(folder, name)).is_dir()), Path(folder))
+        roots = [root for name in ROOTS if (root := Path(folder, name)).is_dir()]
+        root = roots[0] if roots else Path(folder)
         destinations = root / MESSAGES_FOLDER
         inner = sorted(destinations.iterdir()) if destinations.is_dir() else []
-        folders = [one for one in (root / INCOMPLETE_FOLDER, *inner) if _is_own_folder(one)]
-        return [place for one in (root, *folders) for place in _places_in(one, folder)]
+        folders = [path for path in (root / INCOMPLETE_FOLDER, *inner) if _is_own_folder(path)]
+        return [place for path in (root, *folders) for place in _places_in(path, folder)]
 
 
 def _is_own_folder(path: Path) -> bool:
@@ -126,23 +127,23 @@ def _is_own_folder(path: Path) -> bool:
 
 
 def _places_in(folder: Path, top: str) -> list[_Place]:
-    found = []
+    places = []
     for entry in sorted(os.scandir(folder), key=_order):
         kind = kind_of_place(folder.name, entry.name)
         if kind is not None and entry.is_file(follow_symlinks=False):
             name = os.path.relpath(entry.path, top)
-            found.append(_Place(name, entry.path, kind, _destination(folder)))
-    return found
+            places.append(_Place(name, entry.path, kind, _destination(folder)))
+    return places
 
 
 def _order(entry: os.DirEntry[str]) -> tuple[bool, int, str]:
-    """Return where a file stands among the others: numbered ones first, by their numbers."""
+    """Return the sort key of a file: files with numbers for names come first, by number."""
     name = entry.name
     return not name.isdecimal(), len(name) if name.isdecimal() else 0, name
 
 
 def _destination(folder: Path) -> str | None:
-    """Return the destination whose messages are in a folder; its name is without colons."""
+    """Return the destination of the messages in a folder, as ``Q:name``; its name is ``Qname``."""
     kind, name = folder.name[:1], folder.name[1:]
     is_one = folder.parent.name == MESSAGES_FOLDER and kind in ("Q", "T")
     return f"{kind}:{name}" if is_one else None

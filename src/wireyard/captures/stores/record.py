@@ -1,4 +1,4 @@
-"""What a record of a store is: its bytes, what they are to the broker, and what is in them."""
+"""A record of a store: its bytes, their state, and their contents."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ DAMAGED: Final = "damaged"
 
 
 class ConsumerState(NamedTuple):
-    """How far a message is with one consumer."""
+    """The state of a message for one consumer."""
 
     consumer_id: int
     state: str | None
-    """``routed``, ``delivered``, ``acknowledged``, another's number; None in a log, where it is
-    who the message is for."""
+    """``routed``, ``delivered``, ``acknowledged``, or the number of another state; None in a log,
+    which only has the consumers of a message."""
 
 
 class StoredPacket(NamedTuple):
-    """A packet is bytes ``[start, stop)`` of its file."""
+    """A packet, bytes ``[start, stop)`` of its file."""
 
     start: int
     stop: int
@@ -42,7 +42,7 @@ class StoredPacket(NamedTuple):
 
 
 class Acknowledgment(NamedTuple):
-    """A consumer is done with a message; without a consumer the message was removed."""
+    """A consumer's acknowledgment of a message; without a consumer, the message was removed."""
 
     destination: str
     sys_message_id: str
@@ -50,14 +50,14 @@ class Acknowledgment(NamedTuple):
 
 
 class Transaction(NamedTuple):
-    """What a record says of the transaction it belongs to."""
+    """The transaction that a record belongs to."""
 
     transaction_id: int
     state: str | None
 
 
 class Entry(NamedTuple):
-    """An entry of a map: both sides as text, the value as JSON."""
+    """An entry of a map: its key as text, its value as JSON."""
 
     key: str
     value: str
@@ -65,10 +65,10 @@ class Entry(NamedTuple):
 
 @dataclass(slots=True)
 class Contents:
-    """What was read of a record's data; filled from left to right, so a fault leaves the rest."""
+    """The decoded data of a record; after an error, the part before it."""
 
     kind: str | None = None
-    """What a log's record contains."""
+    """The kind of a log record."""
     packets: list[StoredPacket] = field(default_factory=list)
     acknowledgments: list[Acknowledgment] = field(default_factory=list)
     transaction: Transaction | None = None
@@ -80,10 +80,11 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Bytes ``[start, stop)`` of a file; the records of a file are contiguous and all of it.
+    """Bytes ``[start, stop)`` of a file; the records of a file are contiguous and cover it.
 
-    `status` is that of a row: ``malformed`` a record that breaks a rule, ``garbage`` bytes that
-    are no record, ``tail`` one that the file's end cuts off. A fault's offset counts from `start`.
+    `status` is as for rows: ``malformed`` for an invalid record, ``garbage`` for bytes that are no
+    record, ``tail`` for a record that the end of the file truncates. The offset in `error` counts
+    from `start`.
     """
 
     start: int
@@ -95,15 +96,15 @@ class Record:
 
     @property
     def label(self) -> str:
-        """What an account of the file counts the record as: its state, or ``damaged``."""
+        """The record's key in the ledger of its file: its state, or ``damaged``."""
         return self.state.value if self.status == OK else DAMAGED
 
     @property
     def held(self) -> tuple[tuple[int, int], ...]:
-        """The bytes that the file's stream takes from the record.
+        """The ranges of the record's bytes that are in the file's stream.
 
-        Of what is in use its packets; of what is damaged everything, for only there can be found
-        what is in it.
+        The packets of a record in use; all bytes of a damaged record, so that the framer can find
+        packets in it.
         """
         if self.status != OK and self.state not in FREED:
             return ((self.start, self.stop),)

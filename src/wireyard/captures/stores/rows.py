@@ -1,4 +1,4 @@
-"""Records of a store as rows: every byte of every file, who holds what, and in which state."""
+"""The table ``store_records``: the records of a store's files as rows, which cover every byte."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ SCHEMA: Final = pa.schema(
         ("value", pa.string()),
     ]
 )
-"""The table ``store_records``: the columns every row has, then a record's own.
+"""Columns of the table: the common ones, then those of records.
 
-A packet's `offset` is the one its own row has in the same `source` and `stream`.
+A packet's `offset` is that of its own row in the same `source` and `stream`.
 """
 
 
 def record_rows(file: StoreFile) -> Iterator[Row]:
-    """Yield the records of a file as rows; together they are all of its bytes."""
+    """Yield the records of a file as rows, which cover all of its bytes."""
     for record in file.records:
         contents = record.contents
         transaction, entry = contents.transaction, contents.entry
@@ -87,7 +87,7 @@ def record_rows(file: StoreFile) -> Iterator[Row]:
             "transaction_id": transaction.transaction_id if transaction else None,
             "transaction_state": transaction.state if transaction else None,
             "packets": [_packet(file, packet) for packet in contents.packets],
-            "acknowledgments": [one._asdict() for one in contents.acknowledgments],
+            "acknowledgments": [each._asdict() for each in contents.acknowledgments],
             "key": entry.key if entry else None,
             "value": entry.value if entry else None,
         }
@@ -101,5 +101,5 @@ def _packet(file: StoreFile, packet: StoredPacket) -> dict[str, Any]:
         "offset": packet.start,
         "length": packet.stop - packet.start,
         "sys_message_id": row.get("sys_message_id"),
-        "consumers": [one._asdict() for one in packet.consumers],
+        "consumers": [each._asdict() for each in packet.consumers],
     }

@@ -1,4 +1,4 @@
-"""Steps through the data of one record, and finds the packets that stand in it."""
+"""A cursor over the data of one record, which locates the packets in it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CONSUMER_ID: Final = struct.Struct(">q")
 class Section(Cursor):
     """Bytes ``[start, stop)`` of a file, part of the record that begins at `record_start`.
 
-    Offsets in errors count from the record, places of packets from the file.
+    Offsets in errors count from the record, offsets of packets from the beginning of the file.
     """
 
     def __init__(self, data: bytes, record_start: int, start: int, stop: int, name: str) -> None:
@@ -30,7 +30,7 @@ class Section(Cursor):
         self.start = start
 
     def part(self, size: int, field: str) -> Section:
-        """Step over `size` bytes and return them as a section of the same record."""
+        """Read `size` bytes as a section of the same record."""
         base, start = self.base + self.at, self.place
         inner = Section(self.take(size, field), 0, 0, size, self.format)
         inner.base, inner.start = base, start
@@ -38,39 +38,39 @@ class Section(Cursor):
 
     @property
     def place(self) -> int:
-        """Offset in the file of what is read next."""
+        """Offset in the file of the next byte."""
         return self.start + self.at
 
     @property
     def left(self) -> int:
-        """How many bytes were not read yet."""
+        """Number of bytes that are left."""
         return len(self.data) - self.at
 
     def packet(self, format: str = "jmq", size: int | None = None) -> StoredPacket:
-        """Step over a packet, which has `size` bytes if somebody says so."""
+        """Read a packet; check that it has `size` bytes, if given."""
         at = self.at
-        known = get_format(format)
+        packets = get_format(format)
         try:
-            found = known.frame_size(
-                self.data, at, len(self.data), known.max_packet_bytes, known.context, True
+            actual = packets.frame_size(
+                self.data, at, len(self.data), packets.max_packet_bytes, packets.context, True
             )
         except DecodeError as error:
             problem = f"is no {format} packet, '{error.field}' {error.problem}"
             raise self.fault(Malformed, "packet", at, problem, error.code) from None
-        if found is None:
-            found = self.left + 1  # so few bytes that it does not say
-        elif size not in (found, None):
-            problem = f"has {found} bytes where the record says {size}"
+        if actual is None:
+            actual = self.left + 1  # too few bytes to show the size: truncated
+        elif size not in (actual, None):
+            problem = f"has {actual} bytes where the record says {size}"
             raise self.fault(Malformed, "packet", at, problem, "bad_size")
-        self.take(found, "packet")
+        self.take(actual, "packet")
         return StoredPacket(self.start + at, self.place)
 
     def message_id(self) -> str:
-        """Return a SysMessageID as text."""
+        """Read a SysMessageID as text."""
         return message_id_text(*_MESSAGE_ID.unpack(self.take(_MESSAGE_ID.size, "message id")))
 
     def count(self, field: str, least_bytes: int) -> int:
-        """Return how many things follow, each of which takes `least_bytes` or more."""
+        """Read the number of items that follow, each of `least_bytes` or more."""
         start = self.at
         number = self.size(field)
         if number * least_bytes > self.left:
@@ -81,7 +81,7 @@ class Section(Cursor):
         return number
 
     def size(self, field: str, width: int = 4) -> int:
-        """Return a length in bytes that is no less than 0."""
+        """Read a length in bytes, which must not be negative."""
         start = self.at
         number = self.integer(width, field)
         if number < 0:
@@ -89,10 +89,10 @@ class Section(Cursor):
         return number
 
     def consumers(self) -> tuple[ConsumerState, ...]:
-        """Return the consumers that a message is for, each by its number."""
+        """Read the ids of a message's consumers."""
         number = self.count("consumer count", _CONSUMER_ID.size)
         ids = self.take(number * _CONSUMER_ID.size, "consumer ids")
-        return tuple(ConsumerState(found, None) for (found,) in _CONSUMER_ID.iter_unpack(ids))
+        return tuple(ConsumerState(number, None) for (number,) in _CONSUMER_ID.iter_unpack(ids))
 
     def end(self) -> None:
         """Check that everything was read."""
@@ -102,4 +102,4 @@ class Section(Cursor):
 
 
 ReadData = Callable[[Section, Contents], None]
-"""Reads the data of a record into contents, or raises `DecodeError` and leaves what it read."""
+"""Reads the data of a record into contents; on `DecodeError` these have the part before it."""

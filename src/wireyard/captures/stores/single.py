@@ -1,4 +1,4 @@
-"""Files of one record, for what is too large for a file of many.
+"""Files of one record, for messages and transactions too large for a file of many records.
 
 ::
 
@@ -6,9 +6,9 @@
     6   size        8
     14  data
         size        8
-        attachment      what changes without writing the data anew
+        attachment      can be changed without rewriting the data
 
-The file may go on behind that, for it is used again. Only what is good is loaded.
+The file may be longer than that, because files are used again. A broker loads only GOOD records.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ def begins_single(head: bytes) -> bool:
 
 
 def read_single(data: bytes, read_data: ReadData, read_attachment: ReadData) -> list[Record]:
-    """Return the records of a file: the one, and room behind it.
+    """Return the record of a file, and the unused space after it.
 
     Parameters
     ----------
     read_data, read_attachment
-        Read the two parts of a record that is good. What stands in another is given as far as it
-        can be read, and is no fault.
+        Read the two parts of a record. Errors are only reported for a GOOD record; the contents of
+        others are given as far as they can be read.
     """
     size = len(data)
     if not size:
         return []
     contents = Contents()
     if size < TAG_BYTES:
-        cut = Truncated(FORMAT, "tag", 0, TAG_BYTES, size, _SPEC)
-        return [Record(0, size, State.UNKNOWN, contents, TAIL, cut)]
+        truncated = Truncated(FORMAT, "tag", 0, TAG_BYTES, size, _SPEC)
+        return [Record(0, size, State.UNKNOWN, contents, TAIL, truncated)]
     if not begins_single(data):
         fault = Malformed(FORMAT, "tag", 0, "is none of GOOD, FREE and ....", _SPEC, "bad_tag")
         return [Record(0, size, State.UNKNOWN, contents, GARBAGE, fault)]

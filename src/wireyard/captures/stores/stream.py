@@ -1,10 +1,11 @@
-"""The packets of a store's file as a stream: offsets are the file's, the rest of it are gaps.
+"""The packets of a store's file as a stream, in which all other bytes of the file are gaps.
 
-A row's offset and length are then those of the packet in its file, rows of a stream stay
-contiguous, and the ledger is exact: bytes in packets, in damage and in gaps are the file's. A gap
-is no loss here and so has no error: it is the headers, states and room between packets, which the
-records of the file account for one by one. Damage is no gap. Its bytes are given to the framer, so
-they become rows with an error, and whole packets in them are found.
+So a row's offset and length are those of the packet in its file, the rows of a stream are
+contiguous, and the ledger is exact: bytes in packets, in damaged records and in gaps add up to the
+file. A gap is no loss here, and has no error. It consists of headers, states and unused space
+between packets, for which the records of the file account one by one. Damaged records are no gaps:
+the framer gets their bytes, so that they become rows with an error, and whole packets in them are
+found.
 """
 
 from __future__ import annotations
@@ -26,29 +27,29 @@ Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 _BLOCK_ROWS = 1 << 14
-"""Small packets lie far apart: a window full of them is not many."""
+"""Rows of a block. Small packets lie far apart, so that a window contains few of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreStream:
-    """What a file of a store holds of one format, to be read as any directed stream."""
+    """The packets in a file of a store as a directed stream."""
 
     name: str
     stream: str
     format: Format
     data: Bytes = field(repr=False)
     pieces: Ints
-    """The parts that hold packets or are damaged, apart from each other. Shapes: (p, 2)."""
+    """Ranges of packets and damaged records, which do not touch. Shapes: (p, 2), start and stop."""
     context: None = None
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
+        """Size of the file."""
         return len(self.data)
 
     @property
     def bytes_ahead(self) -> int:
-        """Bytes that are to be read of it."""
+        """Number of bytes to read: those not in gaps."""
         return int((self.pieces[:, 1] - self.pieces[:, 0]).sum())
 
     def read(self, start: int, stop: int) -> Bytes:
@@ -57,15 +58,15 @@ class StoreStream:
 
     @property
     def gaps(self) -> Ints:
-        """The parts that hold something else. Shapes: (g, 2), start and stop."""
+        """The ranges between the pieces. Shapes: (g, 2), start and stop."""
         edges: Ints = np.r_[0, self.pieces.ravel(), self.size].reshape(-1, 2)
-        found: Ints = edges[edges[:, 0] < edges[:, 1]]
-        return found
+        gaps: Ints = edges[edges[:, 0] < edges[:, 1]]
+        return gaps
 
     def blocks(
         self, framer: Framer, scanner: FrameScanner | None, limit: int | None = None
     ) -> Iterator[Block]:
-        """Yield the blocks from where `framer` stands; the parameters are those of `cut_blocks`."""
+        """Yield the blocks from the framer's position on; parameters as for `cut_blocks`."""
         stop = self.size if limit is None else min(limit, self.size)
         begun, rows = framer.position, 0
         parts: list[Block] = []
@@ -81,11 +82,11 @@ class StoreStream:
 
     @property
     def constants(self) -> Mapping[str, str | int]:
-        """Nothing: a store does not say between whom a packet was sent."""
+        """Empty: a store does not have the endpoints of packets."""
         return {}
 
     def columns(self, _block: Block) -> Mapping[str, Ints]:
-        """Return nothing: a store does not say when a packet was sent."""
+        """Return no columns: a store does not have the times of packets."""
         return {}
 
     def close(self) -> None:

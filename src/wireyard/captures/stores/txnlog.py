@@ -1,16 +1,16 @@
-"""Transaction logs: a header, records back to back, and room behind them.
+"""Transaction logs: a header, consecutive records, and unused space.
 
-A log is written over again after every checkpoint, so what is behind the last live record may be
-records of an earlier round, or the rest of one; neither is damage. Rules of this file:
+A log is reused after every checkpoint. So the last live record may be followed by records of an
+earlier round, or by the rest of one; neither is damage. A round is all records with the same
+checkpoint sequence. Rules of this file:
 
-1. Playing back begins at the header's position, unless its status says that there is nothing to
-   play back, and goes on while each record has a good sum, the header's checkpoint sequence, and
-   the next number. Those are live.
-2. A record of the header's round that playing back does not come to is unreached. All others are
-   stale.
-3. Bytes that are no record are unused if they are zeros, damage if a record of the header's round
-   follows that should be played back, and stale otherwise.
-4. A group's records are records of their own; the group is what stands before the first.
+1. Replay begins at the header's position, unless its status is that of a clean shutdown, and goes
+   on while each record has a correct checksum, the header's checkpoint sequence, and the next
+   sequence number. These records are live.
+2. Other records of the header's round after that position are unreached. All others are stale.
+3. Bytes that are no record are unused if they are zeros, damaged if a record of the header's round
+   that should be replayed follows, and stale otherwise.
+4. The records in a group are separate records; the group's own record ends before the first.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ def begins_log(head: bytes) -> bool:
     if len(head) < LOG_HEADER.size:
         return False
     header: Any = LOG_HEADER.unpack(head)
-    return bool(header["magic"] == FILE_MAGIC) and _summed(head, header)
+    return bool(header["magic"] == FILE_MAGIC) and _has_valid_checksum(head, header)
 
 
 def read_txnlog(data: bytes) -> list[Record]:
-    """Return the records of a log, its header and its room included."""
+    """Return the records of a log, including its header and unused space."""
     size = len(data)
     if not size:
         return []
     if size < LOG_HEADER.size:
-        cut = Truncated(FORMAT, "header", 0, LOG_HEADER.size, size, _SPEC)
-        return [Record(0, size, State.UNKNOWN, Contents(), TAIL, cut)]
+        truncated = Truncated(FORMAT, "header", 0, LOG_HEADER.size, size, _SPEC)
+        return [Record(0, size, State.UNKNOWN, Contents(), TAIL, truncated)]
     header: Any = LOG_HEADER.unpack(data)
     error = _fault_of_header(data, header)
     status = MALFORMED if error else OK
@@ -77,7 +77,7 @@ def read_txnlog(data: bytes) -> list[Record]:
     return records
 
 
-def _summed(head: bytes, header: Any) -> bool:
+def _has_valid_checksum(head: bytes, header: Any) -> bool:
     return bool(header["checksum"] == adler32(head[:SUMMED_BYTES]))
 
 
@@ -87,7 +87,7 @@ def _fault_of_header(data: bytes, header: Any) -> DecodeError | None:
     if header["version"] != LOG_VERSION:
         problem = f"is {header['version']}, not {LOG_VERSION}"
         return UnsupportedVersion(FORMAT, "version", 4, problem, _SPEC)
-    if not _summed(data, header):
+    if not _has_valid_checksum(data, header):
         problem = "is not the sum of the header"
         return Malformed(FORMAT, "checksum", SUMMED_BYTES, problem, _SPEC, "bad_checksum")
     position = header["checkpoint_position"]
@@ -101,15 +101,15 @@ def _fault_of_header(data: bytes, header: Any) -> DecodeError | None:
 class _Walk:
     data: bytes
     position: int
-    """Where playing back begins."""
+    """Offset where replay begins."""
     round: int
     """The header's checkpoint sequence."""
     plays: bool
-    """Whether there is something to play back."""
+    """Whether there is anything to replay."""
     playing: bool = field(init=False)
-    """Whether it would come as far as this."""
+    """Whether replay would get as far as the current record."""
     number: int = field(default=0, init=False)
-    """Of the next record that is played back."""
+    """Sequence number of the next record to replay."""
 
     def __post_init__(self) -> None:
         self.playing = self.plays
@@ -127,7 +127,7 @@ class _Walk:
             at = record.stop
 
     def header(self, at: int) -> dict[str, Any] | DecodeError:
-        """Return the header of the record at `at`, or why none begins there."""
+        """Return the header of the record at `at`, or the error if none begins there."""
         left = len(self.data) - at
         if left < LOG_RECORD.size:
             return Truncated(FORMAT, "record header", 0, LOG_RECORD.size, left, _SPEC)
@@ -142,23 +142,23 @@ class _Walk:
         return header
 
     def next_record(self, at: int) -> int:
-        """Return where the next record begins that agrees with itself; the file's size if none.
+        """Return where the next consistent record begins; the file's size if there is none.
 
-        Sums are left to who walks on from there, or every magic would cost one.
+        Checksums are not compared here, as every magic number would cost one.
         """
-        found = at
-        while (found := self.data.find(_MAGIC, found + 1)) >= 0:
-            header = self.header(found)
+        candidate = at
+        while (candidate := self.data.find(_MAGIC, candidate + 1)) >= 0:
+            header = self.header(candidate)
             if isinstance(header, DecodeError) or header["reserved"]:
                 continue
-            stop = found + LOG_RECORD.size + header["size"]
+            stop = candidate + LOG_RECORD.size + header["size"]
             behind = self.data[stop : stop + len(_MAGIC)]
             if header["type"] in LOG_TYPES and (behind == _MAGIC or not any(behind)):
-                return found
+                return candidate
         return len(self.data)
 
     def other(self, at: int, error: DecodeError) -> Record:
-        """Return the bytes that are no record, up to the next one."""
+        """Return the bytes up to the next record, which are no record, as one."""
         stop = self.next_record(at)
         state, status = State.STALE, OK
         if not self.data[at:stop].strip(b"\0"):
@@ -171,7 +171,7 @@ class _Walk:
         return Record(at, stop, state, Contents(), status, error if status != OK else None)
 
     def damages(self, at: int, stop: int) -> bool:
-        """Return whether bytes that are no record stand where one should be played back."""
+        """Return whether bytes that are no record are in place of one that should be replayed."""
         if not self.plays or at < self.position:
             return False
         if len(self.data) - at < LOG_RECORD.size:
@@ -186,7 +186,7 @@ class _Walk:
         return bool(header["checkpoint_sequence"] == self.round)
 
     def record(self, at: int, header: dict[str, Any]) -> Iterator[Record]:
-        """Yield a record, or a group and its records."""
+        """Yield a record, or a group and the records in it."""
         begin = at + LOG_RECORD.size
         stop = begin + header["size"]
         error: DecodeError | None = None
@@ -210,7 +210,7 @@ class _Walk:
         yield Record(at, stop, state, contents, MALFORMED if error else OK, error)
 
     def state(self, at: int, header: dict[str, Any], *, whole: bool) -> State:
-        """Return the state of a record, and note how far playing back has come."""
+        """Return the state of a record; update `playing` and `number`."""
         if at < self.position:
             return State.STALE
         if not self.plays or not self.is_of_round(header):
@@ -222,7 +222,7 @@ class _Walk:
 
 
 def _members(section: Section, group: Record) -> Iterator[Record]:
-    """Yield what stands before the first record of a group, then its records."""
+    """Yield the beginning of a group, up to its first record, then its records."""
     group.contents.kind = LOG_TYPES[GROUP]
     last, at = group, group.start
     try:

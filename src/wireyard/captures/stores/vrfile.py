@@ -1,12 +1,13 @@
-"""Files of variable records: a header, records back to back, a last one, and room behind it.
+"""Files of variable-size records: a header, consecutive records, a last marker, and unused space.
 
 Rules of this file:
 
-1. A record begins with its magic, has a state of its version and a capacity that holds its own
-   header and ends in the file; the last one has none. Behind every other one another begins.
-2. Where that does not hold the record is damaged. It ends at the next place where it does hold,
-   which is looked for in steps of 4 bytes, as the broker does.
-3. What is in a record decides nothing about where it ends.
+1. A valid record begins with its magic number, has a state of its version, and a capacity that
+   includes its own header and ends in the file. The last record has no capacity. Every other record
+   is followed by another.
+2. Otherwise the record is damaged. It ends where the next valid record begins, which is looked for
+   in steps of 4 bytes, as the broker does.
+3. The contents of a record have no influence on where it ends.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ _SPEC: Final = f"{SPEC}, {FORMAT}"
 _MAGIC: Final = RECORD_MAGIC.to_bytes(4, "big")
 _STEP_BYTES: Final = 4
 _HEAD_BYTES: Final = 6
-"""Magic and version."""
+"""Bytes of magic number and version."""
 _NEWEST: Final = 2
 
 
 def read_vrfile(data: bytes, read_data: ReadData) -> list[Record]:
-    """Return the records of a file, its header and its room included.
+    """Return the records of a file, including its header and unused space.
 
     Parameters
     ----------
     read_data
-        Reads the data of a record in use. What stands in one that is free or was being written is
-        given as far as it can be read, and is no fault.
+        Reads the data of a record. Errors are only reported for records in use; the contents of
+        free and unfinished ones are given as far as they can be read.
     """
     if not data:
         return []
@@ -66,8 +67,8 @@ def _version(data: bytes) -> int:
 def _read_header(data: bytes) -> Record:
     size, least = len(data), VR_HEADERS[1].size
     if size < least:
-        cut = Truncated(FORMAT, "header", 0, least, size, _SPEC)
-        return Record(0, size, State.UNKNOWN, Contents(), TAIL, cut)
+        truncated = Truncated(FORMAT, "header", 0, least, size, _SPEC)
+        return Record(0, size, State.UNKNOWN, Contents(), TAIL, truncated)
     layout = VR_HEADERS.get(_version(data))
     if int.from_bytes(data[:4], "big") != FILE_MAGIC:
         error: DecodeError = Malformed(FORMAT, "magic", 0, "is not there", _SPEC, "bad_magic")
@@ -75,18 +76,18 @@ def _read_header(data: bytes) -> Record:
         problem = f"is {_version(data)}, not 1 or 2"
         error = UnsupportedVersion(FORMAT, "version", 4, problem, _SPEC)
     elif size < layout.size:
-        cut = Truncated(FORMAT, "header", 0, layout.size, size, _SPEC)
-        return Record(0, size, State.UNKNOWN, Contents(), TAIL, cut)
+        truncated = Truncated(FORMAT, "header", 0, layout.size, size, _SPEC)
+        return Record(0, size, State.UNKNOWN, Contents(), TAIL, truncated)
     else:
         return Record(0, layout.size, State.HEADER, Contents())
-    # Records may be whole behind a header that is not.
-    found = data.find(_MAGIC, 1)
-    return Record(0, found if found > 0 else size, State.UNKNOWN, Contents(), GARBAGE, error)
+    # The records after a damaged header may be intact.
+    first = data.find(_MAGIC, 1)
+    return Record(0, first if first > 0 else size, State.UNKNOWN, Contents(), GARBAGE, error)
 
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """A record's header, and where the next record has to begin."""
+    """A record's state and cookie, and where the next record has to begin."""
 
     stop: int
     state: State
@@ -122,7 +123,7 @@ class _Walk:
             at = record.stop
 
     def frame(self, at: int) -> _Frame | DecodeError:
-        """Return the frame of the record at `at`, or why none begins there."""
+        """Return the frame of the record at `at`, or the error if none begins there."""
         left = self.size - at
         if left < VR_RECORD.size:
             return Truncated(FORMAT, "record header", 0, VR_RECORD.size, left, _SPEC)
@@ -141,30 +142,30 @@ class _Walk:
         return _Frame(at + (VR_RECORD.size if last else capacity), state, cookie)
 
     def followed(self, frame: _Frame) -> bool:
-        """Return whether another record begins behind a frame; none has to behind the last."""
+        """Return whether a record begins after a frame, or the frame is the last."""
         if frame.state is State.LAST:
             return True
         return self.data.startswith(_MAGIC, frame.stop)
 
     def next_frame(self, at: int) -> int:
-        """Return where the next record begins that agrees with itself; the file's size if none."""
-        found = at + _STEP_BYTES
-        while (found := self.data.find(_MAGIC, found)) >= 0:
-            if (found - at) % _STEP_BYTES == 0:
-                frame = self.frame(found)
+        """Return where the next valid record begins; the file's size if there is none."""
+        candidate = at + _STEP_BYTES
+        while (candidate := self.data.find(_MAGIC, candidate)) >= 0:
+            if (candidate - at) % _STEP_BYTES == 0:
+                frame = self.frame(candidate)
                 if isinstance(frame, _Frame) and self.followed(frame):
-                    return found
-            found += 1
+                    return candidate
+            candidate += 1
         return self.size
 
     def damaged(self, at: int, error: DecodeError) -> Record:
-        """Return the bytes that are no record, up to the next one."""
+        """Return the bytes up to the next valid record, which are no record, as one."""
         stop = self.next_frame(at)
-        cut = isinstance(error, Truncated) and stop == self.size
-        return Record(at, stop, State.UNKNOWN, Contents(), TAIL if cut else GARBAGE, error)
+        at_end = isinstance(error, Truncated) and stop == self.size
+        return Record(at, stop, State.UNKNOWN, Contents(), TAIL if at_end else GARBAGE, error)
 
     def unfollowed(self, at: int, frame: _Frame) -> Record:
-        """Return a record behind which none begins, if it is not the one before that is longer."""
+        """Return a record that no record follows; garbage if a valid one begins inside it."""
         stop = self.next_frame(at)
         problem = f"is {frame.stop - at}, and no record begins there"
         error = Malformed(FORMAT, "capacity", 4, problem, _SPEC, "bad_size")

@@ -1,10 +1,10 @@
-"""What records of transaction logs contain: work done, in transactions and outside of them.
+"""Contents of transaction log records: messages and acknowledgments, with or without transaction.
 
-Two logs know two forms. An older one (``txnlogmsg``, ``txnlogack``) has the kind in the record's
-type: messages produced, messages consumed, or both. The newer one (``txnlog``) has type -1 and the
-kind and the step in the body's first two bytes. The store of incomplete transactions keeps what
-was prepared, behind its length and without those two; what follows begins with the kind once more.
-A group holds several records of either form.
+There are two formats. In older logs (``txnlogmsg``, ``txnlogack``) the type of a record is its
+kind: messages produced, messages consumed, or both. In the newer log (``txnlog``) the type is -1,
+and the first two bytes of the body are kind and step. The store of incomplete transactions has
+prepared transactions after their length and without these two bytes; there the details begin with
+the kind. A group contains several records of either format.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ __all__ = ["read_incomplete", "read_prepared", "read_work"]
 
 _EVENT: Final = -1
 _PREPARE: Final = 1
-"""The step."""
+"""The step number of a prepare."""
 _OLDER: Final = LOG_TYPES.keys() - {_EVENT, GROUP}
 _LEAST_MESSAGE_BYTES: Final = 76
-"""A packet without anything in it, and a count."""
+"""Size of a packet without properties and body, and a count."""
 _LEAST_ACKNOWLEDGMENT_BYTES: Final = 42
-"""An empty name, a message id, a consumer id."""
+"""Size of an empty destination name, a message id and a consumer id."""
 _LEAST_PACKET_BYTES: Final = 72
 _WITH_WORK: Final = frozenset(((1, 0), (1, 1), (3, 1)))
 _WITH_STATE: Final = frozenset(((1, 1),))
 _WITH_MORE: Final = frozenset(((2, 1), (3, 1)))
-"""Kinds behind whose details, or work, serialized objects follow that only brokers need."""
+"""Kinds with serialized objects at their end, which only brokers need."""
 
 
 def read_incomplete(section: Section, contents: Contents) -> None:
-    """Read a record of the store of incomplete transactions; raises as `read_work` does."""
+    """Read a record of the store of incomplete transactions; raises like `read_work`."""
     read_prepared(section.part(section.size("size"), "transaction"), contents)
 
 
 def read_prepared(section: Section, contents: Contents) -> None:
-    """Read a prepared transaction that has the section to itself; raises as `read_work` does."""
+    """Read a prepared transaction that fills the section; raises like `read_work`."""
     _read_kind(section, (int.from_bytes(section.data[:1], "big"), _PREPARE), contents)
 
 
 def read_work(section: Section, type: int, contents: Contents) -> None:
-    """Read the body of a log record of a type, but for groups, into `contents`.
+    """Read the body of a log record, except a group, into `contents`.
 
     Raises
     ------
     DecodeError
-        What does not belong there; what stands before it was read.
+        The body is malformed; `contents` has what precedes the error.
     """
     contents.kind = LOG_TYPES.get(type, str(type))
     if type == _EVENT:
