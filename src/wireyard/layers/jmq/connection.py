@@ -1,8 +1,7 @@
-"""The walk of one connection: its packets in the order of time, both directions; facts come out.
+"""The state of one connection: it observes the packets of both directions in the order of time.
 
-The key of this stage is the connection. All that it remembers is what is under way: requests that
-wait, messages that consumers hold, pauses, open transactions. Each has a cap, and what a cap makes
-it forget is counted.
+The state is what is open: requests that wait, messages that consumers hold, pauses, transactions.
+Each has a cap, and items that a cap drops are counted.
 """
 
 from __future__ import annotations
@@ -65,7 +64,10 @@ FROM_SERVER: Final[Mapping[int, _Handler]] = MappingProxyType(
         _RESUME_FLOW: (_SENDER, Sender.resume),
     }
 )
-"""The part that a packet type is for, and what it does with it; any other may be a request."""
+"""The part of a connection that handles a packet type, and its method.
+
+Packets of other types may be requests.
+"""
 
 
 class Connection:
@@ -76,7 +78,7 @@ class Connection:
     client, server
         Their endpoints.
     output
-        What is found out goes there.
+        Buffers for final records.
     """
 
     def __init__(self, client: str, server: str, output: Output) -> None:
@@ -92,7 +94,7 @@ class Connection:
         """Observe the row of the next packet, one whose status is ``ok``."""
         at = Position.of(row)
         if row["bit_flags"] & _TRANSACTED and _lacks_transaction(row):
-            self._report.breach("transaction_id_missing", row, at, row["sys_message_id"])
+            self._report.add_violation("transaction_id_missing", row, at, row["sys_message_id"])
         self._session.observe(row, at, from_client)
         if from_client:
             part, handle = FROM_CLIENT.get(row["packet_type"], _ASK)
@@ -100,19 +102,19 @@ class Connection:
             part, handle = FROM_SERVER.get(row["packet_type"], _ASK_BACK)
         handle(self._parts[part], row, at)
 
-    def breach(self, rule: str, row: PacketRow) -> None:
-        """Record that the next packet breaks a rule of its stream."""
-        self._report.breach(rule, row, Position.of(row), row["sys_message_id"])
+    def add_violation(self, rule: str, row: PacketRow) -> None:
+        """Record that the next packet violates a rule of its stream."""
+        self._report.add_violation(rule, row, Position.of(row), row["sys_message_id"])
 
     def miss(self) -> None:
-        """Record that packets of this connection are missing here, or damaged."""
+        """Observe that packets of this connection are missing here, or damaged."""
         self._report.known = False
         self._session.miss()
         for flow in (self._receiver.flow, self._sender.flow):
             flow.miss()
 
     def finish(self, ended: bool) -> None:
-        """Record that there are no more packets.
+        """Observe the end of the packets.
 
         Parameters
         ----------
@@ -141,5 +143,8 @@ class Connection:
 
 
 def _lacks_transaction(row: PacketRow) -> bool:
-    """Return whether flag T stands without a transaction id; version 103 has no T (erratum 49)."""
+    """Return whether a packet with flag T has no transaction id.
+
+    In version 103 the flag has no meaning (erratum 49).
+    """
     return row["version"] > WITHOUT_T and not row.get("transaction_id")

@@ -1,4 +1,4 @@
-"""What was found out about connections, as rows of tables."""
+"""Records of connections as rows of tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NS_PER_MS = 1_000_000
 
 
 def delivery_row(delivery: Delivery, sending: Sending | None, relay: Relay | None) -> Row:
-    """Return the row of a delivery; who sent the message, and what brought it, if that was seen."""
+    """Return the row of a delivery, with the sending and the relay of its message if captured."""
     at, acknowledged = delivery.at, delivery.acknowledged
     sent = sending.at if sending else None
     accepted = sending.accepted if sending else None
@@ -71,7 +71,7 @@ def transaction_row(transaction: Transaction) -> Row:
 
 
 def conversation_row(kind: str, exchange: Exchange) -> Row:
-    """Return the row of a request and its reply; `kind` as in the table."""
+    """Return the row of a request and its reply; `kind` is a column of the table."""
     asked, answered = exchange.asked, exchange.answered
     latency_ms = None
     if answered is not None and answered.ns is not None and asked.ns is not None:

@@ -1,4 +1,4 @@
-"""Sending: messages, producers, and the transactions that a client begins and ends."""
+"""The sending half of a connection: messages, producers, and the client's transactions."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from wireyard.layers.records import Position
 __all__ = ["MAX_TRANSACTIONS", "Sender"]
 
 MAX_TRANSACTIONS: Final = 1 << 16
-"""Transactions of all connections that may be open at once; the shipped client has one for each
-session."""
+"""The most transactions of all connections that are open at once; the shipped client has one for
+each session."""
 
 _ID, _NEXT_ID = "JMQTransactionID", "JMQNextTransactionID"
 
@@ -26,9 +26,9 @@ class Sender:
     Parameters
     ----------
     report
-        Where messages and what happens to transactions go.
+        The output of messages and events of transactions.
     requests
-        Those of the client.
+        The requests of the client.
     """
 
     def __init__(self, report: Report, requests: Requests) -> None:
@@ -84,7 +84,7 @@ class Sender:
             self.flow.forget(producer_id, at)
 
     def set_client_id(self, row: PacketRow, at: Position) -> None:
-        """Observe a SET_CLIENTID; one without an id takes it back."""
+        """Observe a SET_CLIENTID; one without an id removes the client id."""
         client_id = text(properties_of(row), "JMQClientID")
         self._requests.ask(row, at, partial(self._client_id_set, client_id))
 
@@ -115,17 +115,17 @@ class Sender:
 
     def end(self, row: PacketRow, at: Position) -> None:
         """Observe an END_TRANSACTION."""
-        self._ask_for(row, at, "end")
+        self._ask(row, at, "end")
 
     def prepare(self, row: PacketRow, at: Position) -> None:
         """Observe a PREPARE_TRANSACTION."""
-        self._ask_for(row, at, "prepare")
+        self._ask(row, at, "prepare")
 
     def roll_back(self, row: PacketRow, at: Position) -> None:
         """Observe a ROLLBACK_TRANSACTION."""
-        self._ask_for(row, at, "roll_back")
+        self._ask(row, at, "roll_back")
 
-    def _ask_for(self, row: PacketRow, at: Position, event: str) -> None:
+    def _ask(self, row: PacketRow, at: Position, event: str) -> None:
         transaction_id = number(properties_of(row), _ID)
         self._requests.ask(row, at, partial(self._done, transaction_id, event))
 
@@ -137,13 +137,13 @@ class Sender:
         accepted: bool,
         at: Position,
     ) -> None:
-        """Record that a request took effect; an XA one may have its transaction in the reply."""
+        """Apply a request; an XA one may have its transaction id in the reply."""
         if transaction_id is None and reply is not None:
             transaction_id = number(properties_of(reply), _ID)
         if accepted and transaction_id is not None:
-            self._over(transaction_id, event, at)
+            self._apply(transaction_id, event, at)
 
-    def _over(self, transaction_id: int, event: str, at: Position) -> None:
+    def _apply(self, transaction_id: int, event: str, at: Position) -> None:
         self._report.use(transaction_id, event, at)
         if event in ("commit", "roll_back") and transaction_id in self._begun:
             self._begun.remove(transaction_id)
@@ -165,14 +165,14 @@ class Sender:
             if transaction_id is None:
                 return
             self._report.use(transaction_id, "ask_commit", at)
-        self._over(transaction_id, "commit" if accepted else "deny_commit", at)
+        self._apply(transaction_id, "commit" if accepted else "deny_commit", at)
         if accepted:
             self._begin(number(properties, _NEXT_ID), at)
 
     def close(self, at: Position, left: bool) -> None:
-        """Record that there are no more packets; `left` means that the connection is over.
+        """Observe the end of the packets; `left` means that the connection ended too.
 
-        Then what it began and did not end is left behind.
+        Transactions that it began and did not end then get the event ``leave``.
         """
         for transaction_id in sorted(self._begun if left else ()):
             self._report.use(transaction_id, "leave", at)
