@@ -306,7 +306,7 @@ _living: set[str] = set()
 @contextmanager
 def _keeps_living() -> Iterator[None]:
     """Drop the unfinished messages of who left only, as systems do that order by last packets."""
-    take = SimMember._take
+    take = SimMember._deliver_next
 
     def taking(member: SimMember) -> None:
         _living.clear()
@@ -316,7 +316,7 @@ def _keeps_living() -> Iterator[None]:
     with (
         _table(_NOT_CUT),
         mock.patch.object(Reassembly, "view", _keep_living),
-        mock.patch.object(SimMember, "_take", taking),
+        mock.patch.object(SimMember, "_deliver_next", taking),
     ):
         yield
 

@@ -144,8 +144,8 @@ def test_messages_that_arrive(cell: tuple[Arriving, Arrival]) -> None:
                 found.handle_timer(5.0)
             case (fields, data):
                 found.receive(YOU, NONE if expires else TOTAL, fields, data, 0.0)
-    assert [whole.data for whole in found.found if isinstance(whole, Whole)] == ready
-    aborted = [event for event in found.found if isinstance(event, Aborted)]
+    assert [whole.data for whole in found.output if isinstance(whole, Whole)] == ready
+    aborted = [event for event in found.output if isinstance(event, Aborted)]
     assert [(event.source, event.reason) for event in aborted] == [(YOU, why) for why in reasons]
     assert drops.counts == counts
     others = 4 if cell[1] is Arrival.OVERFLOW else 0
