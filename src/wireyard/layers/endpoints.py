@@ -26,8 +26,8 @@ def endpoints_of(row: Mapping[str, Any]) -> tuple[str, str]:
 def connection_of(row: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the key of a connection, which is the same for both of its streams.
 
-    When the same two endpoints connect again, the ordinal behind ``#`` in the names of the streams
-    tells the connections apart.
+    When the same two endpoints connect again, the ordinal after ``#`` in the names of the streams
+    distinguishes the connections.
     """
     if row.get("src_addr") is None:
         return row["source"], row["stream"]

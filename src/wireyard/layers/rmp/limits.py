@@ -45,7 +45,7 @@ class Limits:
     stall_after_s: float = 5.0
     """Time after which an unfinished message that holds back others is reported."""
     max_replies: int = 4096
-    """Replies to one request: those who replied are kept."""
+    """Replies to one request: the clients that replied are held."""
     max_counted_sources: int = 1024
     """Sources with their own count of malformed packets; the others share one."""
     report_every_s: float = 1.0

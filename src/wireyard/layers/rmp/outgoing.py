@@ -108,7 +108,7 @@ class Outgoing:
         self.flush_at = None
 
     def send(self, message: OwnMessage) -> None:
-        """Put a message with a number into the queue, behind all packed messages."""
+        """Put a message with a number into the queue, after all packed messages."""
         self.flush()
         self._begin(message)
         self._queue.append(message)

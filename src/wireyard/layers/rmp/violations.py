@@ -24,9 +24,9 @@ RULES: Final[Mapping[str, str]] = MappingProxyType(
         "cut_packet": "a packet of which the capture has only the beginning; it is not used",
         "repeated_packet": "a packet that came again; its messages count once",
         "later_fields": "a later packet of a message with fields that only the first should have",
-        "segment_followed": "a message behind a part of another, in one packet",
-        "reply_followed": "a message behind a reply, where readings of the format differ",
-        "reply_not_addressable": "a reply is asked for, without a number that it could name",
+        "segment_followed": "a message after a part of another, in one packet",
+        "reply_followed": "a message after a reply, where readings of the format differ",
+        "reply_not_addressable": "a reply is requested, without a number that it could name",
         "domain_zero": "domain 0, which is written by leaving the domain out",
         "client_zero": "client 0, which is written by leaving the client out",
         # --- a message of several packets
