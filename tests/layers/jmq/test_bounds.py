@@ -198,8 +198,8 @@ def test_what_was_forgotten_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
         observer.observe(row)
     observer.finish()
     assert dict(observer.output.dropped) == {"MAX_WAITING": 1}
-    (unanswered,) = (one for one in observer.output.exchanges if one.answered is None)
-    assert unanswered.asked.offset == first["offset"]
+    (unanswered,) = (one for one in observer.output.exchanges if one.replied is None)
+    assert unanswered.requested.offset == first["offset"]
 
 
 CAPS: dict[str, Callable[[Talk], object]] = {

@@ -33,15 +33,15 @@ NOTHING, PACKET, SEEN, MISSED = range(4)
 lost or damaged bytes."""
 
 HANDLERS: Final[Sequence[Callable[..., None]]] = (
-    Sender.send, Receiver.deliver, Requests.answer, Requests.ask, Receiver.add, Receiver.delete,
-    Receiver.acknowledge, Receiver.browse, Receiver.redeliver, Sender.start, Sender.commit,
-    Sender.roll_back, Sender.set_client_id, Receiver.resume, Sender.resume, Sender.prepare,
-    Sender.end, Sender.delete_producer, Receiver.destroy_session,
+    Sender.send, Receiver.deliver, Requests.add_reply, Requests.add_request, Receiver.add,
+    Receiver.delete, Receiver.acknowledge, Receiver.browse, Receiver.redeliver, Sender.start,
+    Sender.commit, Sender.roll_back, Sender.set_client_id, Receiver.resume, Sender.resume,
+    Sender.prepare, Sender.end, Sender.delete_producer, Receiver.destroy_session,
 )  # fmt: skip
 (
-    SENDS, DELIVERS, ANSWERS, ASKS, ADDS, DELETES, ACKNOWLEDGES, BROWSES, REDELIVERS,
+    SENDS, DELIVERS, REPLIES, REQUESTS, ADDS, DELETES, ACKNOWLEDGES, BROWSES, REDELIVERS,
     STARTS, COMMITS, ROLLS_BACK, SETS_CLIENT_ID, RESUMES, IS_RESUMED, PREPARES, ENDS,
-    DELETES_PRODUCER, DESTROYS, ASKS_BACK, ANSWERS_BACK,
+    DELETES_PRODUCER, DESTROYS, SERVER_REQUESTS, CLIENT_REPLIES,
 ) = range(len(HANDLERS) + 2)  # fmt: skip
 """The handlers of packets, by type and direction."""
 TYPES: Final = 256
@@ -52,13 +52,13 @@ def _handlers(by_type: Mapping[int, Any], other: int) -> Any:
     codes = np.full(TYPES, other, np.int8)
     for packet_type, (part, handle) in by_type.items():
         code = HANDLERS.index(handle)
-        asked_back = part == scalar.ASKED_BY_SERVER
-        codes[packet_type] = ANSWERS_BACK if code == ANSWERS and asked_back else code
+        is_servers = part == scalar.SERVER_REQUESTS
+        codes[packet_type] = CLIENT_REPLIES if code == REPLIES and is_servers else code
     return codes
 
 
-FROM_CLIENT: Final = _handlers(scalar.FROM_CLIENT, ASKS)
-FROM_SERVER: Final = _handlers(scalar.FROM_SERVER, ASKS_BACK)
+FROM_CLIENT: Final = _handlers(scalar.FROM_CLIENT, REQUESTS)
+FROM_SERVER: Final = _handlers(scalar.FROM_SERVER, SERVER_REQUESTS)
 
 RULE_CODES: Final = {rule: code for code, rule in enumerate(RULES)}
 (

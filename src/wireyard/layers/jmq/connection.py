@@ -20,9 +20,9 @@ from wireyard.layers.jmq.session import Session
 from wireyard.layers.records import Position
 
 __all__ = [
-    "ASKED_BY_SERVER",
     "FROM_CLIENT",
     "FROM_SERVER",
+    "SERVER_REQUESTS",
     "WITHOUT_T",
     "Connection",
 ]
@@ -30,16 +30,16 @@ __all__ = [
 _RESUME_FLOW: Final = 52
 _TRANSACTED: Final = FLAGS["T"]
 WITHOUT_T: Final = 103
-_SENDER, _RECEIVER, _ASKED, ASKED_BY_SERVER = range(4)
+_SENDER, _RECEIVER, _CLIENT_REQUESTS, SERVER_REQUESTS = range(4)
 """The parts of a connection."""
 
 _Handler = tuple[int, Callable[[Any, PacketRow, Position], None]]
 
-_ASK: Final[_Handler] = (_ASKED, Requests.ask)
+_CLIENT_REQUEST: Final[_Handler] = (_CLIENT_REQUESTS, Requests.add_request)
 FROM_CLIENT: Final[Mapping[int, _Handler]] = MappingProxyType(
     {
         **dict.fromkeys(MESSAGE_TYPES, (_SENDER, Sender.send)),
-        **dict.fromkeys(REPLIES, (ASKED_BY_SERVER, Requests.answer)),
+        **dict.fromkeys(REPLIES, (SERVER_REQUESTS, Requests.add_reply)),
         14: (_RECEIVER, Receiver.add),
         16: (_RECEIVER, Receiver.delete),
         24: (_RECEIVER, Receiver.acknowledge),
@@ -56,11 +56,11 @@ FROM_CLIENT: Final[Mapping[int, _Handler]] = MappingProxyType(
         70: (_RECEIVER, Receiver.destroy_session),
     }
 )
-_ASK_BACK: Final[_Handler] = (ASKED_BY_SERVER, Requests.ask)
+_SERVER_REQUEST: Final[_Handler] = (SERVER_REQUESTS, Requests.add_request)
 FROM_SERVER: Final[Mapping[int, _Handler]] = MappingProxyType(
     {
         **dict.fromkeys(MESSAGE_TYPES, (_RECEIVER, Receiver.deliver)),
-        **dict.fromkeys(REPLIES, (_ASKED, Requests.answer)),
+        **dict.fromkeys(REPLIES, (_CLIENT_REQUESTS, Requests.add_reply)),
         _RESUME_FLOW: (_SENDER, Sender.resume),
     }
 )
@@ -84,11 +84,11 @@ class Connection:
     def __init__(self, client: str, server: str, output: Output) -> None:
         self._report = Report(client, server, output)
         self._session = Session(self._report)
-        self._asked = Requests(self._report, client, server)
-        self._asked_by_server = Requests(self._report, server, client)
-        self._receiver = Receiver(self._report, self._asked)
-        self._sender = Sender(self._report, self._asked)
-        self._parts = self._sender, self._receiver, self._asked, self._asked_by_server
+        self._client_requests = Requests(self._report, client, server)
+        self._server_requests = Requests(self._report, server, client)
+        self._receiver = Receiver(self._report, self._client_requests)
+        self._sender = Sender(self._report, self._client_requests)
+        self._parts = self._sender, self._receiver, self._client_requests, self._server_requests
 
     def observe(self, row: PacketRow, from_client: bool) -> None:
         """Observe the row of the next packet, one whose status is ``ok``."""
@@ -97,9 +97,9 @@ class Connection:
             self._report.add_violation("transaction_id_missing", row, at, row["sys_message_id"])
         self._session.observe(row, at, from_client)
         if from_client:
-            part, handle = FROM_CLIENT.get(row["packet_type"], _ASK)
+            part, handle = FROM_CLIENT.get(row["packet_type"], _CLIENT_REQUEST)
         else:
-            part, handle = FROM_SERVER.get(row["packet_type"], _ASK_BACK)
+            part, handle = FROM_SERVER.get(row["packet_type"], _SERVER_REQUEST)
         handle(self._parts[part], row, at)
 
     def add_violation(self, rule: str, row: PacketRow) -> None:
@@ -126,10 +126,10 @@ class Connection:
         if login is None:
             return
         login.client_id = self._report.client_id
-        login.in_flight_sent = self._asked.messages
+        login.in_flight_sent = self._client_requests.messages
         login.in_flight_received = self._receiver.consumers.held
-        self._asked.close()
-        self._asked_by_server.close()
+        self._client_requests.close()
+        self._server_requests.close()
         if ended_by == "open":
             self._receiver.consumers.keep()
         else:
@@ -145,6 +145,6 @@ class Connection:
 def _lacks_transaction(row: PacketRow) -> bool:
     """Return whether a packet with flag T has no transaction id.
 
-    In version 103 the flag has no meaning (erratum 49).
+    Version 103 does not have the flag (erratum 49).
     """
     return row["version"] > WITHOUT_T and not row.get("transaction_id")

@@ -169,9 +169,9 @@ class _ConnectionTables(Tracking):
         rows = self.sent
         codes, keys = self._keys
         client, server = self._client_and_server(rows)
-        answer = self.p.answer[rows]
-        status, has_status = self._status(answer)
-        accepted = np.where(has_status & (status == OK), answer, -1)
+        reply = self.p.reply[rows]
+        status, has_status = self._status(reply)
+        accepted = np.where(has_status & (status == OK), reply, -1)
         transaction = self.p.transaction[rows]
         return pa.table(
             {
@@ -196,12 +196,12 @@ class _ConnectionTables(Tracking):
         destination, reply_to, correlation = (
             self.columns.texts(name, rows) for name in ("destination", "reply_to", "correlation_id")
         )
-        asks = reply_to.is_valid().to_numpy(zero_copy_only=False)
+        is_request = reply_to.is_valid().to_numpy(zero_copy_only=False)
         chosen = pa.nulls(len(rows), pa.string())
-        if asks.any():
-            message_id = self.columns.texts("message_id", rows[asks])
-            places = np.where(asks, np.cumsum(asks) - 1, 0)
-            chosen = message_id.take(pa.array(places, mask=~asks))
+        if is_request.any():
+            message_id = self.columns.texts("message_id", rows[is_request])
+            places = np.where(is_request, np.cumsum(is_request) - 1, 0)
+            chosen = message_id.take(pa.array(places, mask=~is_request))
         return {
             "destination": decode_texts(*text_codes(destination)),
             "reply_to": decode_texts(*text_codes(reply_to)),
@@ -269,35 +269,35 @@ class _ConnectionTables(Tracking):
 
     def _conversations(self) -> pa.Table:
         """Return the rows of requests and their replies, like `conversation_row`."""
-        rows = np.flatnonzero(self.p.asked)
-        answer = self.p.answer[rows]
+        rows = np.flatnonzero(self.p.is_request)
+        reply = self.p.reply[rows]
         client, server = self.client[self.connection[rows]], self.server[self.connection[rows]]
         from_client = self.from_client[self.columns.stream[rows]] != 0
-        status, has_status = self._status(answer)
-        asked, replied = self._positions(rows), self._positions(answer, "r")
-        columns, is_answered = self.columns, answer >= 0
-        at = np.where(is_answered, answer, 0)
-        timed = is_answered & columns.timed[at] & columns.timed[rows] if len(rows) else is_answered
-        latency = (columns.ns[at] - columns.ns[rows]) // _NS_PER_MS if len(rows) else answer
+        status, has_status = self._status(reply)
+        requested, replied = self._positions(rows), self._positions(reply, "r")
+        columns, has_reply = self.columns, reply >= 0
+        at = np.where(has_reply, reply, 0)
+        timed = has_reply & columns.timed[at] & columns.timed[rows] if len(rows) else has_reply
+        latency = (columns.ns[at] - columns.ns[rows]) // _NS_PER_MS if len(rows) else reply
         names = text_codes(columns.jmq("packet_type_name", rows))
         return as_fact_table(
             "conversations",
             {
                 "kind": decode_texts(np.zeros(len(rows)), pa.array(["control"])),
-                "request_key": packet_keys(asked["stream"], asked["offset"]),
+                "request_key": packet_keys(requested["stream"], requested["offset"]),
                 "reply_key": packet_keys(replied["rstream"], replied["roffset"]),
                 "requester": self._endpoints(np.where(from_client, client, server)),
                 "responder": self._endpoints(np.where(from_client, server, client)),
-                "requested_ns": asked["ns"],
+                "requested_ns": requested["ns"],
                 "replied_ns": replied["rns"],
                 "latency_ms": _masked(latency, timed),
                 "status": _masked(status, has_status),
                 "request": self._type_names(rows, *names, "{}"),
-                "requested_frame": asked["frame"],
+                "requested_frame": requested["frame"],
                 "replied_frame": replied["rframe"],
                 "source": self._source(rows),
-                "stream": asked["stream"],
-                "offset": asked["offset"],
+                "stream": requested["stream"],
+                "offset": requested["offset"],
             },
         )
 

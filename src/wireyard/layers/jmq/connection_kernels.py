@@ -111,7 +111,7 @@ def track_packets(
 
         handler = p.handler[row]
         present = k.LONG(q.present[at]) if at >= 0 else 0
-        asks = True
+        is_request = True
         # The request that takes effect with this packet, its reply, and whether it was accepted.
         settled, reply, accepted = -1, -1, True
 
@@ -121,7 +121,7 @@ def track_packets(
             if transaction != 0:
                 use(connections, out, c, row, transaction, k.U_SEND, 1)
         elif handler == k.DELIVERS:
-            asks = False
+            is_request = False
             consumer = p.consumer[row]
             if not consumers.exists[consumer] or consumers.deleted[consumer]:
                 add_violation(tables, connections, out, c, k.UNKNOWN_CONSUMER, row, -1, 1)
@@ -164,30 +164,30 @@ def track_packets(
                     if again >= 0:
                         add_violation(tables, connections, out, c, k.HANDED_OVER_TWICE, row, -1, 1)
             send_message(p, tables, connections, pauses, out, c, 2 * c, row)
-        elif handler in (k.ANSWERS, k.ANSWERS_BACK):
-            asks = False
+        elif handler in (k.REPLIES, k.CLIENT_REPLIES):
+            is_request = False
             slot = p.request[row]
-            asked = waiting.row[slot]
+            request = waiting.row[slot]
             packet_type = p.packet_type[row]
-            if asked >= 0 and (
+            if request >= 0 and (
                 packet_type == k.SEND_REPLY
-                or tables.reply_of[by_type(p.packet_type[asked])] == packet_type
+                or tables.reply_of[by_type(p.packet_type[request])] == packet_type
             ):
-                side = 2 * c + (handler == k.ANSWERS_BACK)
+                side = 2 * c + (handler == k.CLIENT_REPLIES)
                 waiting.row[slot] = -1
                 unlink(
                     connections.first_waiting, connections.last_waiting, waiting.before,
                     waiting.after, side, slot,
                 )  # fmt: skip
                 release(connections, c, k.CAP_WAITING)
-                p.answer[asked] = row
-                if handler == k.ANSWERS:
-                    settled, reply = asked, row
+                p.reply[request] = row
+                if handler == k.REPLIES:
+                    settled, reply = request, row
                     accepted = present & k.HAS_STATUS != 0 and q.status[at] == k.OK
             else:
                 add_violation(tables, connections, out, c, k.REPLY_WITHOUT_REQUEST, row, -2, 1)
         elif handler in (k.RESUMES, k.IS_RESUMED):
-            asks = False
+            is_request = False
             flow = 2 * c + (handler == k.IS_RESUMED)
             target = p.pause[row] if p.pause[row] >= 0 else connections.pause[flow]
             event = k.F_RESUME
@@ -195,7 +195,7 @@ def track_packets(
                 event = k.F_STOP
             apply_to_pause(p, tables, connections, pauses, out, c, flow, target, event, row)
         elif handler == k.REDELIVERS:
-            asks = False
+            is_request = False
             if p.malformed[row]:
                 add_violation(tables, connections, out, c, k.MALFORMED_RECORDS, row, -2, 1)
             event = k.D_SEEN if at >= 0 and q.set_redelivered[at] != 0 else k.D_UNSEEN
@@ -233,10 +233,10 @@ def track_packets(
         elif handler == k.COMMITS and present & k.HAS_TRANSACTION != 0:
             use(connections, out, c, row, q.transaction[at], k.U_ASK_COMMIT, 0)
 
-        if asks and p.flags[row] & k.WANTED != 0:
-            p.asked[row] = 1
+        if is_request and p.flags[row] & k.WANTED != 0:
+            p.is_request[row] = 1
             slot = p.request[row]
-            side = 2 * c + (handler == k.ASKS_BACK)
+            side = 2 * c + (handler == k.SERVER_REQUESTS)
             room_for = True
             if waiting.row[slot] >= 0:
                 add_violation(tables, connections, out, c, k.REQUEST_ID_REUSED, row, -2, 1)
@@ -259,16 +259,16 @@ def track_packets(
                     connections.first_waiting, connections.last_waiting, waiting.before,
                     waiting.after, side, slot,
                 )  # fmt: skip
-        elif asks and handler != k.ASKS_BACK:
+        elif is_request and handler != k.SERVER_REQUESTS:
             settled = row
 
         if settled < 0:
             continue
         # --- effects of the request -------------------------------------------------------
         handler = p.handler[settled]
-        asked_at = k.LONG(p.properties[settled])
-        asked_for = k.LONG(q.present[asked_at]) if asked_at >= 0 else 0
-        answered_with = present if reply >= 0 else 0
+        request_at = k.LONG(p.properties[settled])
+        request_has = k.LONG(q.present[request_at]) if request_at >= 0 else 0
+        reply_has = present if reply >= 0 else 0
         if handler == k.SENDS:
             if not accepted and p.transaction[settled] != 0:
                 use(connections, out, c, row, p.transaction[settled], k.U_DENY_SEND, 1)
@@ -281,12 +281,12 @@ def track_packets(
                     )
                     if delivered >= 0 and not accepted:
                         p.acknowledged[delivered], p.joined[delivered] = -1, 0
-            only_count = asked_at >= 0 and q.count_only[asked_at] != 0
+            only_count = request_at >= 0 and q.count_only[request_at] != 0
             if not accepted and p.transaction[settled] != 0 and not only_count:
                 blocks = p.blocks[settled + 1] - p.blocks[settled]
                 use(connections, out, c, row, p.transaction[settled], k.U_DENY_ACK, blocks)
         elif handler in (k.ADDS, k.BROWSES):
-            if accepted and answered_with & k.HAS_CONSUMER != 0:
+            if accepted and reply_has & k.HAS_CONSUMER != 0:
                 consumer = q.consumer_slot[at]
                 if consumers.exists[consumer]:
                     remove_consumer(p, tables, connections, consumers, held, c, consumer)
@@ -302,12 +302,12 @@ def track_packets(
                     )
                     consumers.subscription[consumer] = consumers.session[consumer] = -1
                     consumers.from_dead_queue[consumer] = 0
-                    if handler == k.ADDS and asked_at >= 0:
-                        if q.ack_mode[asked_at] == k.NEVER_ACKNOWLEDGES:
+                    if handler == k.ADDS and request_at >= 0:
+                        if q.ack_mode[request_at] == k.NEVER_ACKNOWLEDGES:
                             consumers.initial_state[consumer] = k.NO_ACK_WANTED
-                        consumers.subscription[consumer] = q.subscription[asked_at]
-                        consumers.from_dead_queue[consumer] = q.from_dead_queue[asked_at]
-                        consumers.session[consumer] = q.session_slot[asked_at]
+                        consumers.subscription[consumer] = q.subscription[request_at]
+                        consumers.from_dead_queue[consumer] = q.from_dead_queue[request_at]
+                        consumers.session[consumer] = q.session_slot[request_at]
                     append(
                         connections.first_consumer, connections.last_consumer, consumers.before,
                         consumers.after, c, consumer,
@@ -320,8 +320,8 @@ def track_packets(
                             consumer,
                         )  # fmt: skip
         elif handler == k.DELETES:
-            if accepted and asked_for & k.HAS_CONSUMER != 0:
-                consumer = q.consumer_slot[asked_at]
+            if accepted and request_has & k.HAS_CONSUMER != 0:
+                consumer = q.consumer_slot[request_at]
                 if consumers.exists[consumer] and not consumers.deleted[consumer]:
                     last = k.LONG(p.message[settled])
                     unseen = last < 0 or held.row[last] < 0
@@ -348,8 +348,8 @@ def track_packets(
                 if target >= 0 and pauses.state[target] != k.FLOWING:
                     end_pause(p, connections, pauses, c, 2 * c, target, row)
         elif handler == k.DESTROYS:
-            if accepted and asked_for & k.HAS_SESSION != 0:
-                session = q.session_slot[asked_at]
+            if accepted and request_has & k.HAS_SESSION != 0:
+                session = q.session_slot[request_at]
                 while consumers.first_of_session[session] >= 0:
                     consumer = consumers.first_of_session[session]
                     remove_consumer(p, tables, connections, consumers, held, c, consumer)
@@ -359,9 +359,9 @@ def track_packets(
                 end_pause(p, connections, pauses, c, 2 * c + 1, target, row)
         elif handler == k.SETS_CLIENT_ID:
             if accepted:
-                connections.client_id[c] = q.client_id[asked_at] if asked_at >= 0 else -1
+                connections.client_id[c] = q.client_id[request_at] if request_at >= 0 else -1
         elif handler == k.STARTS:
-            if accepted and answered_with & k.HAS_TRANSACTION != 0:
+            if accepted and reply_has & k.HAS_TRANSACTION != 0:
                 begin_transaction(
                     tables,
                     connections,
@@ -373,8 +373,8 @@ def track_packets(
                     q.transaction_slot[at],
                 )
         elif handler in (k.COMMITS, k.ROLLS_BACK, k.PREPARES, k.ENDS):
-            named = asked_at if asked_for & k.HAS_TRANSACTION != 0 else k.LONG(-1)
-            if named < 0 and answered_with & k.HAS_TRANSACTION != 0:
+            named = request_at if request_has & k.HAS_TRANSACTION != 0 else k.LONG(-1)
+            if named < 0 and reply_has & k.HAS_TRANSACTION != 0:
                 named = at
                 if handler == k.COMMITS:
                     use(connections, out, c, row, q.transaction[at], k.U_ASK_COMMIT, 0)
@@ -391,7 +391,7 @@ def track_packets(
                 if event in (k.U_COMMIT, k.U_ROLL_BACK) and held.begun[slot]:
                     held.begun[slot] = 0
                     release(connections, c, k.CAP_TRANSACTIONS)
-                if handler == k.COMMITS and accepted and answered_with & k.HAS_NEXT != 0:
+                if handler == k.COMMITS and accepted and reply_has & k.HAS_NEXT != 0:
                     begin_transaction(
                         tables,
                         connections,

@@ -67,9 +67,9 @@ class Packets(NamedTuple):
     """Code of the client id at the time when a message was sent or delivered."""
     subscription: Int32s
     from_dead_queue: Int8s
-    answer: Int32s
+    reply: Int32s
     """Row of the reply to a request."""
-    asked: Int8s
+    is_request: Int8s
     """Whether a row is a request that wants a reply."""
 
 
@@ -118,7 +118,7 @@ class Connections(NamedTuple):
     login_known: Int8s
     state: Int8s
     ended_by: Int8s
-    """0 nobody, 1 the client, 2 the broker."""
+    """Which side sent the first GOODBYE: 0 none, 1 the client, 2 the broker."""
     opened: Int32s
     last: Int32s
     hello: Int32s

@@ -66,9 +66,9 @@ def conversations(messages: Iterator[ConversationMessage]) -> Iterator[Found]:
     dropped = 0
     for message, is_request in messages:
         if is_request:
-            requests.ask(message)
+            requests.add_request(message)
         else:
-            requests.answer(message)
+            requests.add_reply(message)
         while requests.held > MAX_REMEMBERED:
             oldest = requests.evict()
             dropped += not oldest.replies
@@ -96,7 +96,7 @@ class _Requests:
         self.held = 0
         """The number of requests and replies here."""
 
-    def ask(self, message: Sending) -> None:
+    def add_request(self, message: Sending) -> None:
         """Observe a request."""
         request = _Request(message)
         self._all.append(request)
@@ -106,7 +106,7 @@ class _Requests:
         if message.reply_to is not None and message.reply_to.startswith(TEMPORARY):
             self._in_turn.append(request)
 
-    def answer(self, message: Sending) -> None:
+    def add_reply(self, message: Sending) -> None:
         """Observe a message that may be a reply."""
         if message.correlation_id is None:
             request = self._next_in_turn()
@@ -151,6 +151,6 @@ def _exchange(request: Sending, reply: Sending | None) -> Exchange:
     exchange.request_message = request.message_key
     if reply is not None:
         exchange.responder = reply.producer
-        exchange.answered = reply.at
+        exchange.replied = reply.at
         exchange.reply_message = reply.message_key
     return exchange

@@ -93,7 +93,7 @@ class Flow:
         """Observe a RESUME_FLOW for a consumer or producer, or for the connection."""
         self._apply(target, "stop" if stop else "resume", row, at)
 
-    def forget(self, target: int, at: Position) -> None:
+    def end_pause(self, target: int, at: Position) -> None:
         """End the pause of a consumer or producer that was deleted."""
         if target in self._paused:
             self._resume(target, at)

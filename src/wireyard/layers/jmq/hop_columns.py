@@ -128,10 +128,10 @@ def _sightings(
     sendings, deliveries, relays = tables
     sizes = [table.num_rows for table in tables]
     first = np.cumsum([0, *sizes])
-    sent, delivered, brought = (np.arange(a, b) for a, b in pairwise(first))
+    sent, delivered, relayed = (np.arange(a, b) for a, b in pairwise(first))
     accepted = np.flatnonzero(sendings["accepted_offset"].is_valid().to_numpy())
     acknowledged = np.flatnonzero(deliveries["acknowledged_offset"].is_valid().to_numpy())
-    record = np.concatenate([sent, accepted, brought, delivered, first[1] + acknowledged])
+    record = np.concatenate([sent, accepted, relayed, delivered, first[1] + acknowledged])
     ends, names = join_codes(
         sendings["producer"], sendings["server"], deliveries["consumer"], deliveries["server"],
         relays["sender"], relays["receiver"],
@@ -147,7 +147,7 @@ def _sightings(
         np.full(len(delivered), _DELIVERED), np.full(len(acknowledged), _ACKNOWLEDGED),
     ]  # fmt: skip
     at_relay, at_delivery = (nullable(t["consumer_id"])[0] for t in (relays, deliveries))
-    nobody = np.zeros(len(sent) + len(accepted), np.int64)
+    no_consumer = np.zeros(len(sent) + len(accepted), np.int64)
 
     def numbers(name: str) -> tuple[Int64s, Any]:
         parts = [
@@ -160,8 +160,8 @@ def _sightings(
     (offset, _), (frame, has_frame), (ns, timed) = map(numbers, ("offset", "frame", "ns"))
     sightings = _Sightings(
         message[record], np.concatenate(kinds).astype(np.int8),
-        np.concatenate([nobody, at_relay, at_delivery, at_delivery[acknowledged]]),
-        np.arange(len(record)) >= len(nobody), source[record],
+        np.concatenate([no_consumer, at_relay, at_delivery, at_delivery[acknowledged]]),
+        np.arange(len(record)) >= len(no_consumer), source[record],
         np.concatenate([streams[0], streams[1][accepted], streams[2], streams[3],
                         streams[4][acknowledged]]),
         offset, frame, has_frame, ns, timed,
@@ -169,7 +169,7 @@ def _sightings(
         np.concatenate([ends[1], ends[0][accepted], ends[5], ends[2], ends[3][acknowledged]]),
         record,
         np.concatenate([np.full(len(part), second) for part, second in zip(
-            (sent, accepted, brought, delivered, acknowledged), (0, 1, 0, 0, 1), strict=True)]),
+            (sent, accepted, relayed, delivered, acknowledged), (0, 1, 0, 0, 1), strict=True)]),
     )  # fmt: skip
     return sightings, (stream_names, names)
 
@@ -242,7 +242,7 @@ def _rows(
     known = (follows >= 0) & sightings.timed
     took = sightings.ns - sightings.ns[before] if count else sightings.ns
     unknown = np.where(sightings.timed, np.where(follows < 0, 0, -1), 1)
-    nobody = pc.index(ends, "").as_py()
+    no_endpoint = pc.index(ends, "").as_py()
     zeros, untimed = np.zeros(count, np.int64), ~sightings.timed
     return as_fact_table(
         "hops",
@@ -251,10 +251,10 @@ def _rows(
             "hop": ordinal,
             "kind": decode_texts(sightings.kind, pa.array(_KINDS)),
             "sender": decode_texts(
-                np.where(sightings.sender == nobody, -1, sightings.sender), ends
+                np.where(sightings.sender == no_endpoint, -1, sightings.sender), ends
             ),
             "receiver": decode_texts(
-                np.where(sightings.receiver == nobody, -1, sightings.receiver), ends
+                np.where(sightings.receiver == no_endpoint, -1, sightings.receiver), ends
             ),
             "consumer_id": pa.array(sightings.consumer, mask=~sightings.has_consumer),
             "captured_ns": pa.array(sightings.ns, mask=untimed),

@@ -161,13 +161,16 @@ def _conversation_messages(
     counts = ~rolled_back & (~has_status | (status == OK))
     parts = []
     for table, rows in ((sendings, sent[counts[sent]]), (deliveries, alone)):
-        asks = table["reply_to"].is_valid().to_numpy()[rows]
-        answers = _may_answer(table)[rows]
-        for chosen, at, is_asking in ((asks, "reply_to", True), (answers, "destination", False)):
+        is_request = table["reply_to"].is_valid().to_numpy()[rows]
+        may_answer = _may_answer(table)[rows]
+        for chosen, at, as_request in (
+            (is_request, "reply_to", True),
+            (may_answer, "destination", False),
+        ):
             part = table.select(_MESSAGE).take(pa.array(rows[chosen]))
             part = pa.table({name: part[name].cast(_plain(part[name])) for name in _MESSAGE})
             part = part.append_column("at", part[at])
-            parts.append(part.append_column("asks", pa.array(np.full(len(part), is_asking))))
+            parts.append(part.append_column("is_request", pa.array(np.full(len(part), as_request))))
     return pa.concat_tables(parts)
 
 
@@ -196,21 +199,21 @@ def match_replies(messages: pa.Table) -> tuple[pa.Table, Counter[str]]:
     places, names = text_codes(messages["at"])
     of, count = dense_ids(sources, places)
     (positions,) = positions_of(messages)
-    asks = messages["asks"].to_numpy().astype(np.int8)
-    order, starts = order_groups(of, count, *positions, asks)
+    is_request = messages["is_request"].to_numpy().astype(np.int8)
+    order, starts = order_groups(of, count, *positions, is_request)
     is_temporary = np.array([*(name.startswith(TEMPORARY) for name in names.to_pylist()), False])
     key, chosen, own = _correlations(messages, of)
     slots = int(max(key.max(initial=-1), chosen.max(initial=-1), own.max(initial=-1))) + 1
-    answered = np.full(len(of), -1, np.int64)
+    request_of = np.full(len(of), -1, np.int64)
     replied = np.zeros(len(of), np.int64)
     dropped = _match(
-        order, starts, asks, is_temporary[places].astype(np.int8), key, chosen, own,
-        np.full(slots, -1, np.int64), answered, replied, np.zeros(len(of), np.int64),
+        order, starts, is_request, is_temporary[places].astype(np.int8), key, chosen, own,
+        np.full(slots, -1, np.int64), request_of, replied, np.zeros(len(of), np.int64),
         scalar.MAX_REMEMBERED,
     )  # fmt: skip
-    replies = np.flatnonzero(answered >= 0)
-    alone = np.flatnonzero((asks != 0) & (replied == 0))
-    requests = np.concatenate([answered[replies], alone])
+    replies = np.flatnonzero(request_of >= 0)
+    alone = np.flatnonzero((is_request != 0) & (replied == 0))
+    requests = np.concatenate([request_of[replies], alone])
     replies = np.concatenate([replies, np.full(len(alone), -1)])
     return _conversation_rows(messages, requests, replies), Counter(
         {"MAX_REMEMBERED": dropped} if dropped else {}
@@ -230,21 +233,21 @@ def _correlations(messages: pa.Table, of: Any) -> tuple[Any, Any, Any]:
     ids = pc.coalesce(messages["message_id"], messages["message_key"])
     named = pc.binary_join_element_wise(pa.scalar("ID:"), ids, "")
     (correlation, name), _ = join_codes(messages["correlation_id"], named)
-    asks = messages["asks"].to_numpy()
-    name = np.where(asks, name, -1)
+    is_request = messages["is_request"].to_numpy()
+    name = np.where(is_request, name, -1)
     both = np.concatenate([correlation, name])
     numbers, _ = dense_ids(np.concatenate([of, of]), both)
     numbers = np.where(both >= 0, numbers, -1).astype(np.int64)
     key, chosen = numbers[: len(of)].copy(), numbers[len(of) :].copy()
-    return key, chosen, np.where(asks, key, -1)
+    return key, chosen, np.where(is_request, key, -1)
 
 
 @kernel(
     I64(_I64S, _I64S, _I8S, _I8S, _I64S, _I64S, _I64S, _I64S, _I64S, _I64S, _I64S, I64),
 )  # fmt: skip
 def _match(
-    order: Any, starts: Any, asks: Any, temporary: Any, key: Any, chosen: Any, own: Any,
-    latest: Any, answered: Any, replied: Any, requests: Any, most: int,
+    order: Any, starts: Any, is_request: Any, temporary: Any, key: Any, chosen: Any, own: Any,
+    latest: Any, request_of: Any, replied: Any, requests: Any, most: int,
 ) -> int:  # fmt: skip
     """Find the request of each reply, like `_Requests`.
 
@@ -253,13 +256,13 @@ def _match(
     """
     dropped = 0
     for group in range(len(starts) - 1):
-        count, oldest, waiting, remembered = 0, 0, 0, 0
+        count, oldest, waiting, held = 0, 0, 0, 0
         for at in range(starts[group], starts[group + 1]):
             row = order[at]
-            if asks[row]:
+            if is_request[row]:
                 requests[count] = row
                 count += 1
-                remembered += 1
+                held += 1
                 latest[chosen[row]] = row
                 if own[row] >= 0:
                     latest[own[row]] = row
@@ -273,14 +276,14 @@ def _match(
                             request = requests[waiting]
                         waiting += 1
                 if request >= 0:
-                    answered[row] = request
+                    request_of[row] = request
                     replied[request] += 1
-                    remembered += 1
-            while remembered > most:
+                    held += 1
+            while held > most:
                 gone = requests[oldest]
                 oldest += 1
                 waiting = max(waiting, oldest)
-                remembered -= 1 + replied[gone]
+                held -= 1 + replied[gone]
                 dropped += replied[gone] == 0
                 if latest[chosen[gone]] == gone:
                     latest[chosen[gone]] = -1
@@ -295,8 +298,8 @@ def _conversation_rows(messages: pa.Table, requests: Any, replies: Any) -> pa.Ta
     def of_reply(name: str) -> pa.Array:
         return take_or_null(messages[name], np.maximum(replies, 0), is_replied)
 
-    asked = messages.take(pa.array(requests))
-    requested, timed = nullable(asked["ns"])
+    requested_rows = messages.take(pa.array(requests))
+    requested, timed = nullable(requested_rows["ns"])
     replied, reply_timed = nullable(messages["ns"])
     at = np.maximum(replies, 0)
     latency = requested
@@ -307,17 +310,17 @@ def _conversation_rows(messages: pa.Table, requests: Any, replies: Any) -> pa.Ta
         "conversations",
         {
             "kind": texts_of(["jms"], np.zeros(len(requests))),
-            "request_key": whole(asked["message_key"]),
+            "request_key": whole(requested_rows["message_key"]),
             "reply_key": of_reply("message_key"),
-            "requester": empty_to_null(whole(asked["producer"])),
+            "requester": empty_to_null(whole(requested_rows["producer"])),
             "responder": empty_to_null(of_reply("producer")),
-            "requested_ns": whole(asked["ns"]),
+            "requested_ns": whole(requested_rows["ns"]),
             "replied_ns": of_reply("ns"),
             "latency_ms": pa.array(latency, mask=~timed),
-            "request": pc.fill_null(whole(asked["destination"]), ""),
-            "requested_frame": whole(asked["frame"]),
+            "request": pc.fill_null(whole(requested_rows["destination"]), ""),
+            "requested_frame": whole(requested_rows["frame"]),
             "replied_frame": of_reply("frame"),
-            **{name: whole(asked[name]) for name in ("source", "stream", "offset")},
+            **{name: whole(requested_rows[name]) for name in ("source", "stream", "offset")},
         },
     )
 

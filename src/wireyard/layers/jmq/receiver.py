@@ -78,11 +78,11 @@ class Receiver:
             initial_state="no_ack_wanted" if ack_mode == NO_ACKNOWLEDGE else "held",
             from_dead_queue=text(properties, "JMQDestination") == DEAD_MESSAGE_QUEUE,
         )
-        self._requests.ask(row, at, partial(self._added, consumer))
+        self._requests.add_request(row, at, partial(self._added, consumer))
 
     def browse(self, row: PacketRow, at: Position) -> None:
         """Observe a BROWSE: its reply names a consumer that gets copies."""
-        self._requests.ask(row, at, partial(self._added, Consumer(initial_state="browsed")))
+        self._requests.add_request(row, at, partial(self._added, Consumer(initial_state="browsed")))
 
     def _added(
         self, consumer: Consumer, reply: PacketRow | None, accepted: bool, at: Position
@@ -96,7 +96,7 @@ class Receiver:
         consumer_id = number(properties_of(row), "JMQConsumerID")
         body = row.get("body") or b""
         last_seen = _ID.unpack(body) if len(body) == _ID.size else None
-        self._requests.ask(row, at, partial(self._deleted, consumer_id, last_seen))
+        self._requests.add_request(row, at, partial(self._deleted, consumer_id, last_seen))
 
     def _deleted(
         self,
@@ -108,12 +108,12 @@ class Receiver:
     ) -> None:
         if accepted and consumer_id is not None:
             self.consumers.delete(consumer_id, last_seen)
-            self.flow.forget(consumer_id, at)
+            self.flow.end_pause(consumer_id, at)
 
     def destroy_session(self, row: PacketRow, at: Position) -> None:
         """Observe a DESTROY_SESSION."""
         session_id = number(properties_of(row), "JMQSessionID")
-        self._requests.ask(row, at, partial(self._session_destroyed, session_id))
+        self._requests.add_request(row, at, partial(self._session_destroyed, session_id))
 
     def _session_destroyed(
         self, session_id: int | None, reply: PacketRow | None, accepted: bool, at: Position
@@ -164,7 +164,7 @@ class Receiver:
         """Observe an ACKNOWLEDGE."""
         properties = properties_of(row)
         if number(properties, "JMSXDeliveryCountUpdateOnly"):
-            self._requests.ask(row, at)
+            self._requests.add_request(row, at)
             return
         transaction_id = row.get("transaction_id") or None  # 103 has it in every header.
         event = "acknowledge_in_transaction" if transaction_id else "acknowledge"
@@ -191,7 +191,7 @@ class Receiver:
         if transaction_id:
             self._report.use(transaction_id, "acknowledge", at, blocks)
         settle = partial(self._acknowledged, pending, transaction_id, blocks)
-        self._requests.ask(row, at, settle)
+        self._requests.add_request(row, at, settle)
 
     def _acknowledged(
         self,

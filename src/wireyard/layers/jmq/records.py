@@ -102,8 +102,8 @@ class Exchange:
     """Name of the packet type, or the destination of a JMS message."""
     requester: str
     responder: str
-    asked: Position
-    answered: Position | None = None
+    requested: Position
+    replied: Position | None = None
     status: int | None = None
     request_message: str | None = None
     reply_message: str | None = None

@@ -78,7 +78,7 @@ class Requests:
         """The number of waiting requests that are messages."""
         return sum(waiting.packet_type in MESSAGE_TYPES for waiting in self._waiting.values())
 
-    def ask(
+    def add_request(
         self,
         row: PacketRow,
         at: Position,
@@ -109,7 +109,7 @@ class Requests:
             self._end(self._waiting.popitem(last=False)[1])
         self._waiting[ack_id] = waiting
 
-    def answer(self, row: PacketRow, at: Position) -> None:
+    def add_reply(self, row: PacketRow, at: Position) -> None:
         """Observe a reply."""
         ack_id, packet_type = row["consumer_id"], row["packet_type"]
         waiting = self._waiting.get(ack_id)
@@ -120,7 +120,7 @@ class Requests:
         del self._waiting[ack_id]
         self._report.output.release("MAX_WAITING")
         exchange, sending = waiting.exchange, waiting.sending
-        exchange.answered = at
+        exchange.replied = at
         exchange.status = status = number(properties_of(row), "JMQStatus")
         if sending is not None:
             sending.status = status

@@ -72,24 +72,24 @@ def transaction_row(transaction: Transaction) -> Row:
 
 def conversation_row(kind: str, exchange: Exchange) -> Row:
     """Return the row of a request and its reply; `kind` is a column of the table."""
-    asked, answered = exchange.asked, exchange.answered
+    requested, replied = exchange.requested, exchange.replied
     latency_ms = None
-    if answered is not None and answered.ns is not None and asked.ns is not None:
-        latency_ms = (answered.ns - asked.ns) // _NS_PER_MS
+    if replied is not None and replied.ns is not None and requested.ns is not None:
+        latency_ms = (replied.ns - requested.ns) // _NS_PER_MS
     return {
-        "requested_ns": asked.ns,
-        "requested_frame": asked.frame,
-        "replied_ns": answered and answered.ns,
-        "replied_frame": answered and answered.frame,
+        "requested_ns": requested.ns,
+        "requested_frame": requested.frame,
+        "replied_ns": replied and replied.ns,
+        "replied_frame": replied and replied.frame,
         "kind": kind,
-        "request_key": exchange.request_message or asked.key,
-        "reply_key": exchange.reply_message or (answered.key if answered else None),
+        "request_key": exchange.request_message or requested.key,
+        "reply_key": exchange.reply_message or (replied.key if replied else None),
         "requester": exchange.requester or None,
         "responder": exchange.responder or None,
         "latency_ms": latency_ms,
         "status": exchange.status,
         "request": exchange.request,
-        **asked.lead,
+        **requested.lead,
     }
 
 

@@ -58,7 +58,7 @@ class Sender:
         if transaction_id:
             self._report.use(transaction_id, "send", at, 1)
         settle = partial(self._sent, transaction_id) if transaction_id else None
-        self._requests.ask(row, at, settle, sending)
+        self._requests.add_request(row, at, settle, sending)
 
     def _sent(
         self, transaction_id: int, reply: PacketRow | None, accepted: bool, at: Position
@@ -75,18 +75,18 @@ class Sender:
     def delete_producer(self, row: PacketRow, at: Position) -> None:
         """Observe a DELETE_PRODUCER."""
         producer_id = number(properties_of(row), "JMQProducerID")
-        self._requests.ask(row, at, partial(self._producer_deleted, producer_id))
+        self._requests.add_request(row, at, partial(self._producer_deleted, producer_id))
 
     def _producer_deleted(
         self, producer_id: int | None, reply: PacketRow | None, accepted: bool, at: Position
     ) -> None:
         if accepted and producer_id is not None:
-            self.flow.forget(producer_id, at)
+            self.flow.end_pause(producer_id, at)
 
     def set_client_id(self, row: PacketRow, at: Position) -> None:
         """Observe a SET_CLIENTID; one without an id removes the client id."""
         client_id = text(properties_of(row), "JMQClientID")
-        self._requests.ask(row, at, partial(self._client_id_set, client_id))
+        self._requests.add_request(row, at, partial(self._client_id_set, client_id))
 
     def _client_id_set(
         self, client_id: str | None, reply: PacketRow | None, accepted: bool, at: Position
@@ -98,7 +98,7 @@ class Sender:
 
     def start(self, row: PacketRow, at: Position) -> None:
         """Observe a START_TRANSACTION."""
-        self._requests.ask(row, at, self._started)
+        self._requests.add_request(row, at, self._started)
 
     def _started(self, reply: PacketRow | None, accepted: bool, at: Position) -> None:
         if reply is not None and accepted:
@@ -115,19 +115,19 @@ class Sender:
 
     def end(self, row: PacketRow, at: Position) -> None:
         """Observe an END_TRANSACTION."""
-        self._ask(row, at, "end")
+        self._request(row, at, "end")
 
     def prepare(self, row: PacketRow, at: Position) -> None:
         """Observe a PREPARE_TRANSACTION."""
-        self._ask(row, at, "prepare")
+        self._request(row, at, "prepare")
 
     def roll_back(self, row: PacketRow, at: Position) -> None:
         """Observe a ROLLBACK_TRANSACTION."""
-        self._ask(row, at, "roll_back")
+        self._request(row, at, "roll_back")
 
-    def _ask(self, row: PacketRow, at: Position, event: str) -> None:
+    def _request(self, row: PacketRow, at: Position, event: str) -> None:
         transaction_id = number(properties_of(row), _ID)
-        self._requests.ask(row, at, partial(self._done, transaction_id, event))
+        self._requests.add_request(row, at, partial(self._done, transaction_id, event))
 
     def _done(
         self,
@@ -154,7 +154,7 @@ class Sender:
         transaction_id = number(properties_of(row), _ID)
         if transaction_id is not None:
             self._report.use(transaction_id, "ask_commit", at)
-        self._requests.ask(row, at, partial(self._committed, transaction_id))
+        self._requests.add_request(row, at, partial(self._committed, transaction_id))
 
     def _committed(
         self, transaction_id: int | None, reply: PacketRow | None, accepted: bool, at: Position

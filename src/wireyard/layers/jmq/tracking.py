@@ -129,11 +129,11 @@ class Tracking:
     def _find_clients(self) -> None:
         """Find the client's end of each connection, and the first packet that shows it."""
         columns = self.columns
-        says = np.full(k.TYPES, -1, np.int8)
+        by_type = np.full(k.TYPES, -1, np.int8)
         for by, types in ((1, BY_CLIENT), (0, BY_BROKER), (2, MESSAGE_TYPES)):
-            says[[code for code in types if 0 <= code < k.TYPES]] = by
+            by_type[[code for code in types if 0 <= code < k.TYPES]] = by
         known = (self.packet_type >= 0) & (self.packet_type < k.TYPES)
-        by_client = says[np.where(known, self.packet_type, k.TYPES - 1)]
+        by_client = by_type[np.where(known, self.packet_type, k.TYPES - 1)]
         by_client = np.where(by_client == 2, ~columns.valid("delivery_count"), by_client)
         shows = np.flatnonzero((self.kind == k.PACKET) & (by_client >= 0))
         first = np.full(columns.connections, self.rows, np.int64)
@@ -195,61 +195,78 @@ class Tracking:
     # --- keys ---------------------------------------------------------------------------------
 
     def _assign_slots(self) -> None:
-        """Assign slots to requests, consumers, messages, transactions and sessions."""
-        columns, q = self.columns, self._read_properties()
-        self.q = q
-        of = self.connection
-        self.consumer_id = columns.ints("consumer_id")
-        control = self.control
+        """Assign slots to requests, transactions, sessions, consumers, messages and pauses."""
+        self.q = self._read_properties()
+        self.consumer_id = self.columns.ints("consumer_id")
+        self.blocks = self._read_blocks()
+        self._assign_request_slots()
+        self._assign_transaction_slots()
+        consumer_of_block = self._assign_consumer_slots(self._assign_session_slots())
+        self._assign_message_slots(consumer_of_block)
+        self._assign_pause_slots()
 
-        # Requests: the side that sends them and their id.
+    def _assign_request_slots(self) -> None:
+        """Assign slots to requests by the side that sends them and their id."""
         handler = self.handler
-        answers = (handler == k.ANSWERS) | (handler == k.ANSWERS_BACK)
-        wants = (self.flags & FLAGS["A"]) != 0
-        asking = np.flatnonzero((self.kind == k.PACKET) & (wants | answers))
-        by_broker = (self.from_client[columns.stream[asking]] == 0) != answers[asking]
-        slots, requests = dense_ids(2 * of[asking] + by_broker, self.consumer_id[asking])
+        is_reply = (handler == k.REPLIES) | (handler == k.CLIENT_REPLIES)
+        is_request = (self.flags & FLAGS["A"]) != 0
+        rows = np.flatnonzero((self.kind == k.PACKET) & (is_request | is_reply))
+        by_broker = (self.from_client[self.columns.stream[rows]] == 0) != is_reply[rows]
+        slots, requests = dense_ids(2 * self.connection[rows] + by_broker, self.consumer_id[rows])
         self.request = np.full(self.rows, -1, np.int32)
-        self.request[asking] = slots
+        self.request[rows] = slots
         self.waiting = records.blank(records.Waiting, requests)
 
-        # Transactions and sessions by their ids.
+    def _assign_transaction_slots(self) -> None:
         number, present = self.numbers.values, self.numbers.present
         named = np.flatnonzero(present["transaction"])
         following = np.flatnonzero(present["next_transaction"])
         slots, self.transactions = dense_ids(
-            of[control[np.concatenate([named, following])]],
+            self.connection[self.control[np.concatenate([named, following])]],
             np.concatenate([number["transaction"][named], number["next_transaction"][following]]),
         )
-        q.transaction_slot[named] = slots[: len(named)]
-        q.next_slot[following] = slots[len(named) :]
+        self.q.transaction_slot[named] = slots[: len(named)]
+        self.q.next_slot[following] = slots[len(named) :]
         self.transaction_key = (named, following, slots)
-        sessions = np.flatnonzero(present["session"])
-        slots, session_count = dense_ids(of[control[sessions]], number["session"][sessions])
-        q.session_slot[sessions] = slots
 
-        # Consumers, and the messages that they hold.
-        blocks = self._read_blocks()
-        owner = np.repeat(self.block_rows, np.diff(blocks.starts))
-        named = np.flatnonzero(present["consumer"])
+    def _assign_session_slots(self) -> int:
+        """Assign slots to sessions; return the number of sessions."""
+        named = np.flatnonzero(self.numbers.present["session"])
+        slots, sessions = dense_ids(
+            self.connection[self.control[named]], self.numbers.values["session"][named]
+        )
+        self.q.session_slot[named] = slots
+        return sessions
+
+    def _assign_consumer_slots(self, sessions: int) -> Any:
+        """Assign slots to consumers; return the slot of the consumer of each block."""
+        of = self.connection
+        named = np.flatnonzero(self.numbers.present["consumer"])
+        owner = np.repeat(self.block_rows, np.diff(self.blocks.starts))
         slots, consumers = dense_ids(
-            np.concatenate([of[self.delivered], of[control[named]], of[owner]]),
+            np.concatenate([of[self.delivered], of[self.control[named]], of[owner]]),
             np.concatenate(
-                [self.consumer_id[self.delivered], number["consumer"][named], blocks.words[0]]
+                [
+                    self.consumer_id[self.delivered],
+                    self.numbers.values["consumer"][named],
+                    self.blocks.words[0],
+                ]
             ),
         )
         first, second = len(self.delivered), len(self.delivered) + len(named)
         self.consumer = np.full(self.rows, -1, np.int32)
         self.consumer[self.delivered] = slots[:first]
-        q.consumer_slot[named] = slots[first:second]
-        consumer_of_block = slots[second:]
-        self.consumers = records.blank(records.Consumers, max(consumers, session_count))
+        self.q.consumer_slot[named] = slots[first:second]
+        self.consumers = records.blank(records.Consumers, max(consumers, sessions))
+        return slots[second:]
 
-        seen_last = self._last_seen(present["consumer"])
+    def _assign_message_slots(self, consumer_of_block: Any) -> None:
+        """Assign slots to the messages of consumers: delivered, in blocks, or seen last."""
+        columns, words = self.columns, self.blocks.words
+        seen_last = self._last_seen(self.numbers.present["consumer"])
         last_words = self.last_blocks.words
-        address = (
-            read_addresses(columns.tables[JMQ]["source_ip"]) if JMQ in columns.tables else None
-        )
+        jmq = columns.tables.get(JMQ)
+        address = None if jmq is None else read_addresses(jmq["source_ip"])
         pad = np.zeros(self.rows - self._jmq_rows(), np.int64)
         self.ip = [np.concatenate([half, pad])[columns.rows] for half in address or (pad, pad)]
         self.port = columns.ints("source_port", np.int32)
@@ -259,23 +276,21 @@ class Tracking:
                    self.sequence[at]]  # fmt: skip
         slots, held = dense_ids(
             np.concatenate([self.consumer[at], consumer_of_block,
-                            q.consumer_slot[self.property[seen_last]]]),
-            *(np.concatenate([column, blocks.words[1 + word], last_words[1 + word]])
+                            self.q.consumer_slot[self.property[seen_last]]]),
+            *(np.concatenate([column, words[1 + word], last_words[1 + word]])
               for word, column in enumerate(message)),
         )  # fmt: skip
+        blocks_end = len(at) + len(consumer_of_block)
         self.message = np.full(self.rows, -1, np.int32)
         self.message[at] = slots[: len(at)]
-        behind = len(at) + len(owner)
-        self.message[seen_last] = slots[behind:]
+        self.message[seen_last] = slots[blocks_end:]
         self.held = records.blank(
             records.Held,
             held,
-            block_message=slots[len(at) : behind].copy(),
-            pending=np.zeros(len(owner), np.int8),
+            block_message=slots[len(at) : blocks_end].copy(),
+            pending=np.zeros(len(consumer_of_block), np.int8),
             begun=np.zeros(self.transactions, np.int8),
         )
-        self.blocks = blocks
-        self._assign_pause_slots()
 
     def _read_blocks(self) -> Any:
         """Read the blocks of ACKNOWLEDGE and REDELIVER packets of clients."""
