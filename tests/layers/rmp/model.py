@@ -341,7 +341,7 @@ def _forgets_bounds() -> Iterator[None]:
 def _next_of_all(self: Outgoing) -> tuple[QoS, bytes] | None:
     """Return the next packet, with nothing waiting for a message to come back."""
     first = self._queue[0] if self._queue else None
-    if not isinstance(first, OwnMessage) or first.given + 1 < first.count:
+    if not isinstance(first, OwnMessage) or first.sent + 1 < first.count:
         return _next_packet(self)
     found = _next_packet(self)
     if self._queue and self._queue[0] is first:

@@ -216,7 +216,7 @@ def test_own_messages(cell: tuple[Own, OwnEvent]) -> None:
         case Effect.STOP:
             assert outgoing.next_packet() is None
         case Effect.RESEND:
-            assert (message.given, message.back) == (0, set())
+            assert (message.sent, message.back) == (0, set())
             again = outgoing.next_packet()
             assert again == (TOTAL, next(message.draft.packets(7, 3, PACKET_BYTES)))
 
@@ -224,7 +224,7 @@ def test_own_messages(cell: tuple[Own, OwnEvent]) -> None:
 @pytest.mark.parametrize("cut", ["view", "no room"])
 def test_a_cut_message_with_no_packet_on_the_way_is_sent_again_at_once(cut: str) -> None:
     outgoing, message, _ = own_message(["1 given", 1, cut, "-"])
-    assert (message.state, message.given) == (Own.SENT, 0)
+    assert (message.state, message.sent) == (Own.SENT, 0)
     assert outgoing.next_packet() is not None
 
 

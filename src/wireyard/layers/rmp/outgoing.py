@@ -42,7 +42,7 @@ class OwnMessage:
     """The number of its packets."""
     packets: Iterator[bytes] = field(default_factory=lambda: iter(()))
     """The packets that were not passed to the ring yet."""
-    given: int = 0
+    sent: int = 0
     """The number of packets that were passed to the ring."""
     back: set[int] = field(default_factory=set)
     """The numbers of the packets that have come back."""
@@ -51,7 +51,7 @@ class OwnMessage:
     @property
     def waits(self) -> bool:
         """Whether it waits for its packets to come back, so that later messages wait for it."""
-        return self.state is Own.TAIL or self.given == self.count
+        return self.state is Own.TAIL or self.sent == self.count
 
 
 class Outgoing:
@@ -127,9 +127,9 @@ class Outgoing:
             return first
         if first.waits:
             return None
-        first.given += 1
+        first.sent += 1
         packet = next(first.packets)
-        if first.given == first.count and not (first.qos.reliable and first.count > 1):
+        if first.sent == first.count and not (first.qos.reliable and first.count > 1):
             self._queue.popleft()
             if not first.qos.reliable:
                 self.waiting_bytes -= len(first.draft.data)
@@ -140,7 +140,7 @@ class Outgoing:
     def packet_back(self, number: int, packet_number: int) -> None:
         """Count a packet that has come back from the ring."""
         message = self._own.get(number)
-        if message is None or packet_number > message.given:
+        if message is None or packet_number > message.sent:
             return  # from an earlier process with this id
         message.back.add(packet_number)
         last = message.state is not Own.TAIL and len(message.back) == message.count
@@ -167,7 +167,7 @@ class Outgoing:
         message.packets = message.draft.packets(
             message.number, message.count, self._max_packet_bytes
         )
-        message.given = 0
+        message.sent = 0
         message.back.clear()
 
     def _apply(self, message: OwnMessage, event: OwnEvent) -> None:
@@ -181,5 +181,5 @@ class Outgoing:
                     self._queue.popleft()
             case Effect.RESEND:
                 self._begin(message)
-        if message.state is Own.TAIL and len(message.back) == message.given:
+        if message.state is Own.TAIL and len(message.back) == message.sent:
             self._apply(message, OwnEvent.DRAINED)

@@ -138,7 +138,7 @@ class Reassembly:
         self._wants_pieces = wants_pieces
         self._open: OrderedDict[_Key, _Entry] = OrderedDict()
         self._open_of: Counter[str] = Counter()
-        self._line: OrderedDict[_Entry, None] = OrderedDict()
+        self._ordered: OrderedDict[_Entry, None] = OrderedDict()
         """Messages in their order, from the first unfinished one on; empty without order."""
         self._held_bytes = 0
 
@@ -267,7 +267,7 @@ class Reassembly:
         self._held_bytes += entry.size
         entry.in_pieces = self._wants_pieces(entry.fields)
         if self.order is not Order.NONE:
-            self._line[entry] = None
+            self._ordered[entry] = None
         self._deliver_early(entry)
 
     def _keep(self, entry: _Entry, fields: Fields, data: bytes, place: Any) -> None:
@@ -281,13 +281,13 @@ class Reassembly:
             self._deliver_early(entry)
 
     def _whole(self, source: str, qos: QoS, fields: Fields, data: bytes, place: Any) -> None:
-        if not self._line:
+        if not self._ordered:
             self.output.append(Whole(source, qos, fields, data, (place,)))
             return
         entry = _Entry(source, qos, fields, data, 0.0, place)
         entry.data = data
         self._held_bytes += entry.size
-        self._line[entry] = None
+        self._ordered[entry] = None
         self._make_room()
 
     def _complete(self, key: _Key) -> None:
@@ -310,7 +310,7 @@ class Reassembly:
         self.output.append(Aborted(self._ring, *key, reason, packets, entry.places[0]))
         self._held_bytes -= entry.size
         if self.order is not Order.NONE:
-            del self._line[entry]
+            del self._ordered[entry]
             self._advance()
 
     def _close(self, key: _Key) -> _Entry:
@@ -324,12 +324,12 @@ class Reassembly:
 
     def _advance(self) -> None:
         """Release the messages that no unfinished one is before."""
-        while self._line:
-            first = next(iter(self._line))
+        while self._ordered:
+            first = next(iter(self._ordered))
             if first.data is None:
                 self._deliver_early(first)
                 return
-            del self._line[first]
+            del self._ordered[first]
             self._release(first)
 
     def _release(self, entry: _Entry) -> None:
@@ -344,7 +344,7 @@ class Reassembly:
 
     def _deliver_early(self, entry: _Entry) -> None:
         """Deliver the contiguous data of an unfinished message, if it is the first in order."""
-        if not entry.in_pieces or (self._line and next(iter(self._line)) is not entry):
+        if not entry.in_pieces or (self._ordered and next(iter(self._ordered)) is not entry):
             return
         packets = []
         while (data := entry.parts.get(entry.delivered_packets + 1)) is not None:
