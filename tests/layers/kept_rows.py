@@ -1,4 +1,4 @@
-"""What a lake has of early rows: those that stay, and those that the next ones take out."""
+"""A model of the early rows in a lake: final ones, and open ones that later parts replace."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ TIMES: Final = {
     "conversations": "requested_ns",
     "transactions": "begun_ns",
 }
-"""When what a row is about began, or happened."""
+"""The column with the time when the subject of a row began, or happened."""
 COMPLETE: Final = {"conversations": "replied_ns", "transactions": "ended_ns"}
-"""What is null of a row that is not complete."""
+"""The column that is null in a row that is not complete."""
 OF_GAPS: Final = ("in_flight_sent", "in_flight_received", "pauses", "paused_ns")
 
 
 class KeptRows:
-    """Rows of the tables that are not of one message, as parts come.
+    """Rows of the tables that are not about one message, updated part by part.
 
     Parameters
     ----------
@@ -59,9 +59,10 @@ class KeptRows:
         return self._kept[table] + self._open.get(table, [])
 
     def judge(self, whole: Mapping[str, Sequence[Row]]) -> dict[str, int]:
-        """Compare with the rows of all packets so far; return how many of them there are.
+        """Compare with the rows of all packets so far; return the number of rows by table.
 
-        All sessions have to be there, with what a gap may change or null.
+        There must be a row for every session, with its values; those that a gap may change may be
+        null.
         """
         sessions = {_place(row): row for row in whole.get("sessions", ())}
         found = self.rows("sessions")

@@ -1,4 +1,4 @@
-"""A chain of stages run as tasks run it: keys in any order, records packed in between."""
+"""A runner of chains like Spark's tasks: keys in any order, records pickled between stages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Rows = dict[str, list[Row]]
 
 
 def run_partitioned(chain: Chain, packets: Iterable[tuple[Key, Row]], seed: int) -> Rows:
-    """Return the facts of a chain, the keys of every stage shuffled."""
+    """Return the facts of a chain; the keys of every stage are shuffled."""
     dice = random.Random(seed)
     first, *rest = chain
     records: dict[str, dict[Key, list[tuple[Any, bytes]]]] = defaultdict(lambda: defaultdict(list))

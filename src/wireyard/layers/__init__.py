@@ -1,1 +1,1 @@
-"""What packets do, apart from any socket: state machines and the ways between formats."""
+"""The behaviour of packets apart from sockets: state machines, and the port between formats."""

@@ -1,4 +1,4 @@
-"""Endpoints as all tables write them, and the connections between them."""
+"""The text form of endpoints in all tables, and the key that both streams of a connection share."""
 
 from __future__ import annotations
 
@@ -14,16 +14,20 @@ def endpoint(address: str, port: int) -> str:
 
 
 def endpoints_of(row: Mapping[str, Any]) -> tuple[str, str]:
-    """Return source and destination of a row as ``address:port``; a raw stream is its own."""
+    """Return source and destination of a row as ``address:port``.
+
+    A raw stream has no addresses: its name is the source, and the destination is empty.
+    """
     if row.get("src_addr") is None:
         return row["stream"], ""
     return endpoint(row["src_addr"], row["src_port"]), endpoint(row["dst_addr"], row["dst_port"])
 
 
 def connection_of(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what the two streams of a connection have in common.
+    """Return the key of a connection, which is the same for both of its streams.
 
-    The same endpoints may be used again; the ordinal behind ``#`` in the names counts the times.
+    When the same two endpoints connect again, the ordinal after ``#`` in the names of the streams
+    distinguishes the connections.
     """
     if row.get("src_addr") is None:
         return row["source"], row["stream"]

@@ -1,4 +1,4 @@
-"""Which file of a capture holds a frame: frames count over all files of a rotated one."""
+"""The file that holds a frame: frames are counted over all files of a rotated capture."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["FrameFiles"]
 
 
 class FrameFiles:
-    """The files of captures, by the frames that they hold.
+    """The files of rotated captures, with the first frame of each.
 
     Parameters
     ----------
     rows
-        Columns of the table ``files``. A source without rows is a file itself.
+        Rows of the table ``files``. A source without rows is itself the only file.
     """
 
     def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
@@ -29,13 +29,13 @@ class FrameFiles:
             if row["frames"]:
                 spans[row["source"]].append((row["first_frame"], row["file"]))
         self._spans = {
-            source: sorted(found)
-            for source, found in spans.items()
-            if [file for _, file in found] != [source]
+            source: sorted(files)
+            for source, files in spans.items()
+            if [file for _, file in files] != [source]
         }
 
     def find(self, source: str, frame: int) -> tuple[str, int]:
-        """Return the file of a frame, and the number that the frame has in it."""
+        """Return the file of a frame, and the frame's number in that file."""
         spans = self._spans.get(source)
         if spans is None:
             return source, frame
@@ -47,7 +47,7 @@ class FrameFiles:
         return [file for _, file in self._spans.get(source, ((1, source),))]
 
     def locate(self, messages: pa.Table) -> pa.Table:
-        """Return a part of the table of messages with the file of each, and its frame there."""
+        """Fill the columns ``file`` and ``file_frame`` of a part of the table ``messages``."""
         files, frames = messages["source"], messages["frame"]
         sources = pc.unique(files.cast(pa.string())).to_pylist()
         rotated = [source for source in sources if source in self._spans]

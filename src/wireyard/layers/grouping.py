@@ -1,7 +1,7 @@
-"""Rows grouped by integer keys: the building blocks of the columnar engines.
+"""Grouping and ordering of rows by integer keys: the building blocks of the columnar engines.
 
-Keys are compared in full, never by a hash alone. Text becomes a dictionary code first
-(`text_codes`), so that all that follows is integers.
+Keys are compared in full, never by a hash alone. Text is replaced by dictionary codes first
+(`text_codes`), so all keys are integers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 Int64s = Annotated[npt.NDArray[np.int64], "int64"]
 Int32s = Annotated[npt.NDArray[np.int32], "int32"]
 Int8s = Annotated[npt.NDArray[np.int8], "int8"]
-"""Columns of kernels; `wireyard.accelerate.record` reads the dtypes."""
+"""Types of kernel columns; `wireyard.accelerate.record` takes the dtype from the annotation."""
 Hashes = npt.NDArray[np.uint64]
 
 _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
@@ -47,24 +47,24 @@ _I64S_2: Final = array("int64", 2)
 
 
 def hash_keys(*columns: npt.ArrayLike) -> Hashes:
-    """Return a 64-bit hash of each row of some integer columns, to deal rows by or to probe with.
+    """Return a 64-bit hash of each row of integer columns, for partitioning and for hash tables.
 
-    Equal rows have equal hashes in every process; unequal rows may have.
+    Equal rows have equal hashes in every process; unequal rows may have equal ones too.
     """
-    found: Hashes | None = None
+    hashes: Hashes | None = None
     for column in columns:
         words = np.asarray(column)
         words = (words if words.dtype == np.uint64 else words.astype(np.int64)).view(np.uint64)
-        found = words * _FIRST if found is None else (found ^ words) * _FIRST
-        found ^= found >> np.uint64(29)
-        found *= _SECOND
-        found ^= found >> np.uint64(32)
-    assert found is not None, "a key has a column"
-    return found
+        hashes = words * _FIRST if hashes is None else (hashes ^ words) * _FIRST
+        hashes ^= hashes >> np.uint64(29)
+        hashes *= _SECOND
+        hashes ^= hashes >> np.uint64(32)
+    assert hashes is not None, "a key has a column"
+    return hashes
 
 
 def text_hashes(texts: pa.Array | pa.ChunkedArray) -> Hashes:
-    """Return a 64-bit hash of each text by its bytes, 0 for null: the same in every process."""
+    """Return a 64-bit hash of the bytes of each text, 0 for null; the same in every process."""
     parts = []
     for chunk in texts.chunks if isinstance(texts, pa.ChunkedArray) else [texts]:
         if pa.types.is_dictionary(chunk.type):
@@ -85,7 +85,7 @@ def text_hashes(texts: pa.Array | pa.ChunkedArray) -> Hashes:
 
 @kernel((array("uint8"), _I32S, _I64S))
 def _hash_texts(data: Any, ends: Any, found: Any) -> None:
-    """FNV-1a, a byte at a time, of 32 bits: wide enough with `hash_keys` behind it to deal by."""
+    """Hash each text by two 32-bit hashes in the manner of FNV-1a; `hash_keys` mixes the result."""
     for i in range(len(found)):
         low, high = 0x811C9DC5, 0x1000193
         for at in range(ends[i], ends[i + 1]):
@@ -99,7 +99,7 @@ def _hash_texts(data: Any, ends: Any, found: Any) -> None:
 
 
 def text_codes(texts: pa.Array | pa.ChunkedArray) -> tuple[Int32s, pa.Array]:
-    """Return the code of each text, -1 for null, and the texts by their codes."""
+    """Return the dictionary code of each text, -1 for null, and the dictionary."""
     whole = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
     if isinstance(whole, pa.ChunkedArray):  # of more than 2 GB
         whole = pa.concat_arrays(whole.dictionary_encode().chunks)
@@ -109,7 +109,7 @@ def text_codes(texts: pa.Array | pa.ChunkedArray) -> tuple[Int32s, pa.Array]:
 
 
 def decode_texts(codes: npt.ArrayLike, texts: pa.Array) -> pa.DictionaryArray:
-    """Return texts by their codes as a dictionary column; null where a code is negative."""
+    """Return a dictionary column of codes and their texts; null where a code is negative."""
     found = np.asarray(codes, np.int32)
     return pa.DictionaryArray.from_arrays(pa.array(found, mask=found < 0), texts)
 
@@ -118,9 +118,9 @@ def decode_texts(codes: npt.ArrayLike, texts: pa.Array) -> pa.DictionaryArray:
 
 
 def dense_ids(*columns: npt.ArrayLike) -> tuple[Int32s, int]:
-    """Return a number for each row, equal where all columns are, and how many numbers there are.
+    """Assign ids to the distinct rows of some columns; return each row's id and how many there are.
 
-    Numbers count from 0 in the order in which rows bring something new.
+    Ids count from 0 in the order in which distinct rows first appear.
     """
     words = np.stack([np.asarray(column, np.int64) for column in columns])
     rows = words.shape[1]
@@ -160,7 +160,7 @@ def _dense(words: Any, hashes: Any, table: Any, firsts: Any, found: Any) -> int:
 
 
 def by_group(groups: npt.ArrayLike, count: int) -> tuple[Int64s, Int64s]:
-    """Return the rows group by group, and where each group begins, with where the last one ends."""
+    """Return the rows group by group, and the start of each group, then the end of the last."""
     numbers = np.require(groups, np.int32, ["C", "W"])
     starts = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(numbers, minlength=count), out=starts[1:])
@@ -170,7 +170,7 @@ def by_group(groups: npt.ArrayLike, count: int) -> tuple[Int64s, Int64s]:
 
 
 def split_rows(table: pa.Table, groups: npt.ArrayLike, count: int) -> list[pa.Table]:
-    """Return the rows of each of `count` groups, in their order, with the dictionaries of all."""
+    """Return a table for each of `count` groups, with row order and dictionaries of `table`."""
     order, starts = by_group(groups, count)
     rows = table.take(pa.array(order))
     return [rows.slice(start, stop - start) for start, stop in pairwise(starts.tolist())]
@@ -186,7 +186,7 @@ def _scatter(groups: Any, at: Any, rows: Any) -> None:
 def order_groups(
     groups: npt.ArrayLike, count: int, *columns: npt.ArrayLike
 ) -> tuple[Int64s, Int64s]:
-    """Return the rows group by group, each in the order of some columns, as `by_group` does."""
+    """Return what `by_group` does, with the rows of each group sorted by `columns`."""
     rows, starts = by_group(groups, count)
     words = np.stack([np.asarray(column, np.int64) for column in columns])
     _sort_groups(words, starts, rows, np.empty(len(rows), np.int64))
@@ -195,7 +195,10 @@ def order_groups(
 
 @kernel((_I64S_2, _I64S, _I64S, _I64S))
 def _sort_groups(words: Any, starts: Any, rows: Any, spare: Any) -> None:
-    """Merge sort, stable, from the bottom up; what is in order already costs one comparison."""
+    """Sort each group by a stable bottom-up merge sort.
+
+    Two runs that are already in order cost one comparison.
+    """
     for group in range(len(starts) - 1):
         start, stop = starts[group], starts[group + 1]
         width = 1
@@ -236,9 +239,9 @@ def _sort_groups(words: Any, starts: Any, rows: Any, spare: Any) -> None:
 
 
 def first_of_groups(groups: npt.ArrayLike, count: int, *columns: npt.ArrayLike) -> Int32s:
-    """Return the row of each group that is first in the order of some columns, -1 of an empty one.
+    """Return for each group the row that is smallest by `columns`, -1 for an empty group.
 
-    Rows whose group is negative belong to none.
+    Rows whose group is negative belong to no group.
     """
     words = np.stack([np.asarray(column, np.int64) for column in columns])
     found = np.full(count, -1, np.int32)

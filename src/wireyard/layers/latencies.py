@@ -1,9 +1,8 @@
-"""How long messages waited: the table ``latencies``, made of deliveries and messages by columns.
+"""The table ``latencies``: time in queue and time to acknowledge, computed from deliveries.
 
-A row is a delivery, and not a percentile of many: percentiles of parts cannot be put together to
-those of the whole, and users group by what they are after (destination, client, minute). The rows
-are narrow, and each is made of one delivery, so any part of the deliveries gives a part of the
-table.
+A row is one delivery, not a percentile of many: percentiles of parts cannot be merged into those of
+the whole, and users group by different columns (destination, client, minute). Each row follows from
+one delivery, so any part of the deliveries gives a part of the table.
 """
 
 from __future__ import annotations
@@ -20,37 +19,37 @@ from wireyard.layers.tables import LATENCIES, as_fact_table
 
 __all__ = ["DELAYS", "NEEDED", "delayed", "latencies", "queue_times", "with_latencies"]
 
-_MADE: Final = ("queue_ns", "acknowledge_ns")
+_COMPUTED: Final = ("queue_ns", "acknowledge_ns")
 NEEDED: Final = (
-    *(column.name for column in LATENCIES if column.name not in _MADE),
+    *(column.name for column in LATENCIES if column.name not in _COMPUTED),
     "retained",
 )
-"""Columns of deliveries that are looked at."""
+"""The columns of ``deliveries`` that are read."""
 DELAYS: Final = ("message_key", "delivery_time_ms")
-"""Columns of messages that are looked at."""
+"""The columns of ``messages`` that are read."""
 _NS_PER_MS: Final = 1_000_000
 _LAST_MS: Final = (2**63 - 1) // _NS_PER_MS
 
 
 def delayed(messages: pa.Table) -> pa.Table:
-    """Return the `DELAYS` of the messages that a producer wanted to be delivered later: few."""
+    """Return the columns `DELAYS` of the few messages that were sent with a delivery delay."""
     times = messages["delivery_time_ms"]
-    asked = pc.and_(pc.greater(times, 0), pc.less_equal(times, _LAST_MS))
-    return messages.select(DELAYS).filter(pc.fill_null(asked, False))
+    has_delay = pc.and_(pc.greater(times, 0), pc.less_equal(times, _LAST_MS))
+    return messages.select(DELAYS).filter(pc.fill_null(has_delay, False))
 
 
 def queue_times(deliveries: pa.Table, delays: pa.Table | None = None) -> pa.Array:
-    """Return how long the message of each delivery was in the queue, in nanoseconds.
+    """Return the time that the message of each delivery spent in the queue, in nanoseconds.
 
     It is null where there is no queue: a will waits for its connection to break, and a retained
-    value for somebody to subscribe. A delivery delay is by the producer's clock.
+    value for a subscription. A delivery delay is by the producer's clock.
 
     Parameters
     ----------
     deliveries
-        Columns `NEEDED` of some rows.
+        Columns `NEEDED` of any rows of the table ``deliveries``.
     delays
-        What `delayed` returns of all their messages; MQTT has no delays.
+        The result of `delayed` for all their messages; MQTT has no delays.
     """
     sent, delivered = (_times(deliveries, name) for name in ("sent_ns", "delivered_ns"))
     is_live = pc.equal(deliveries["retained"], False).fill_null(False).to_numpy()
@@ -81,7 +80,7 @@ def latencies(deliveries: pa.Table, delays: pa.Table | None = None) -> pa.Table:
 def with_latencies(
     part: tuple[str, pa.Table], delays: pa.Table | None = None
 ) -> Iterator[tuple[str, pa.Table]]:
-    """Yield a part of a table, and behind one of deliveries how long they took."""
+    """Yield a part of a table, and after a part of ``deliveries`` its part of ``latencies``."""
     name, table = part
     yield part
     if name == "deliveries":
@@ -89,19 +88,19 @@ def with_latencies(
 
 
 def _times(table: pa.Table, name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return times; -1 where there is none, or one before 1970, which no delivery has.
+    """Return a column of times, with -1 for null and for times before 1970.
 
-    So no difference of two of them overflows.
+    Without other negative numbers no difference of two times overflows.
     """
-    found: np.ndarray[tuple[int], np.dtype[np.int64]] = table[name].fill_null(-1).to_numpy()
-    return np.maximum(found, -1)
+    times: np.ndarray[tuple[int], np.dtype[np.int64]] = table[name].fill_null(-1).to_numpy()
+    return np.maximum(times, -1)
 
 
 def _is(table: pa.Table, name: str, text: str) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return where a column of text is this."""
+    """Return which rows have this text in a column."""
     codes, texts = text_codes(table[name])
-    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = codes == texts.index(text).as_py()
-    return found & (codes >= 0)
+    is_text: np.ndarray[tuple[int], np.dtype[np.bool_]] = codes == texts.index(text).as_py()
+    return is_text & (codes >= 0)
 
 
 def _texts(table: pa.Table, name: str) -> pa.ChunkedArray:

@@ -1,12 +1,14 @@
-"""The newest messages of an input that grows, and what became of them.
+"""The rows of the newest messages of an input that grows, before all its packets are read anew.
 
-The tables of an input follow from all of its packets. Here those about messages follow from the
-newest packets, and from the rare ones before: who is connected, who has subscribed or consumes.
-What is between is taken as a gap, as if it were lost, and nothing is concluded from what a gap may
-hide. What goes back to it comes with the whole. What is rare, how rows follow from packets and
-which of them a gap may have changed is the protocol's: see `MessageProtocol`.
+The tables of an input follow from all of its packets. Here the rows about messages follow from the
+newest packets and from the rare ones before them, such as logins, subscriptions and consumers. The
+packets between are treated as a gap, as if they were lost, and nothing is concluded from what a gap
+may hide. Rows that depend on the gap are left to the next run over all packets. Each protocol
+defines which packets are rare, how rows follow from packets, and which rows a gap may have changed:
+see `MessageProtocol`.
 
-Rare packets say all of a session but how much was sent on its connection, which is counted.
+The rare packets are enough for the row of a session, but for its sums of packets and bytes, which
+are counted as packets arrive.
 """
 
 from __future__ import annotations
@@ -37,12 +39,12 @@ __all__ = [
 ]
 
 MAX_NEWEST: Final = 1 << 16
-"""Packets that are looked at once more with those that are new."""
+"""The most packets that are kept and read again together with new ones."""
 MAX_NEWEST_BYTES: Final = 64 << 20
-"""Of them, in memory."""
+"""The most memory of these packets, in bytes."""
 MAX_RARE: Final = 1 << 17
-"""Rare packets of a format that are remembered, and producers; of more packets than that half
-becomes part of the gap."""
+"""The most rare packets of a format that are kept, and the most producers with a last id. Above it
+the rare packets are reduced to half of it: the others become part of the gap."""
 _GAP: Final = "gap"
 _MESSAGES: Final = "messages"
 _SESSIONS: Final = "sessions"
@@ -54,9 +56,9 @@ _TIMES: Final[Mapping[str, tuple[str, str | None]]] = MappingProxyType(
         _SESSIONS: ("closed_ns", None),
     }
 )
-"""Tables whose rows are not of one message: when a row is complete, and when what it is about
-began. Only a session has a row before it is complete."""
-_OF_GAPS: Final = ("in_flight_sent", "in_flight_received", "pauses", "paused_ns")
+"""Tables whose rows are not about one message: the columns with the time when a row is complete,
+and when its subject began. Only a session has a row before it is complete."""
+_CHANGED_IN_GAPS: Final = ("in_flight_sent", "in_flight_received", "pauses", "paused_ns")
 """Columns of sessions that packets in a gap may have changed."""
 _DIRECTION: Final = ("source", "stream", "src_addr", "src_port", "dst_addr", "dst_port")
 _PLACE: Final = (*_DIRECTION, "offset", "length")
@@ -65,40 +67,40 @@ Bools = Annotated[npt.NDArray[np.bool_], "bool"]
 Packets = Mapping[str, pa.Table]
 """Packets by the name of their format, in any order."""
 LastIds = Mapping[str, tuple[int, int]]
-"""By producer, the greatest time and number that ids of its messages have."""
+"""The greatest message id of each producer: its time and its sequence number."""
 SureRows = Callable[[str, pa.Table], pa.Array]
-"""A table, rows of it -> which of them are sure."""
+"""The name of a table, rows of it -> which of the rows no packet in the gap can change."""
 
 
 class MessageProtocol(NamedTuple):
-    """What the newest messages of a protocol follow from."""
+    """The rules of a protocol by which rows follow from its newest packets."""
 
     name: str
-    """As in the column `protocol`."""
+    """The value of the column `protocol`."""
     needed: Mapping[str, Sequence[str]]
-    """Columns of packets that are looked at, by format."""
+    """The columns of packets that are read, by format."""
     tables: Sequence[str]
-    """The tables whose rows are of a message, `messages` the first; all have a column
+    """The tables whose rows are about one message, `messages` first; all have a column
     `message_key`."""
     is_rare: Callable[[str, pa.Table], Bools]
-    """Returns which packets of a format are remembered when others are not."""
+    """Returns which packets of a format are rare: these are kept when others become a gap."""
     derive: Callable[[Packets, Sequence[Row], str], Iterable[tuple[str, pa.Table]]]
-    """Packets with gaps, what captures show of their streams, the input -> parts of tables."""
+    """Derives parts of tables from packets with gaps, rows about their streams, and the input."""
     is_counted: Callable[[str, pa.Table], Bools]
-    """Returns which packets of a format are in the sums that sessions have."""
+    """Returns which packets of a format count in the sums of their session."""
     last_ids: Callable[[str, pa.Table], LastIds | None]
-    """Returns which message of each producer among packets of a format has the greatest id; None if
-    there may be messages of which that is not known."""
+    """Returns the greatest message id of each producer in packets of a format; None if there may be
+    messages with unknown ids."""
     sure_rows: Callable[[Packets, LastIds | None], SureRows]
-    """Returns for packets without gaps, and the greatest ids in the gap, what finds the rows that
-    no packet in the gap can change, of what was sent or began after it. Of sessions those of which
-    all rare packets are there."""
+    """Takes packets without gaps and the greatest ids in the gap. Returns a function that selects
+    the rows of what was sent or began after the gap and that no packet in the gap can change. Rows
+    of sessions are selected if all rare packets of the session are there."""
 
 
 class NewestRows(NamedTuple):
-    """Rows of a table: those that the next packets may change, and those before.
+    """Rows of a table: final ones (`closed`), and ones that later packets may change (`open`).
 
-    Those of sessions take the place of rows with the same stream and offset that were open.
+    A row of a session replaces an open one with the same stream and offset.
     """
 
     table: str
@@ -107,32 +109,32 @@ class NewestRows(NamedTuple):
 
 
 class NewestPackets:
-    """The newest packets of an input, and the rare ones before.
+    """The newest packets of an input, and the rare ones before them.
 
     Parameters
     ----------
     source
         The input.
     since_ns
-        Messages that were sent later than this get rows.
+        Only messages that were sent after this time get rows.
     """
 
     def __init__(self, protocol: MessageProtocol, source: str, since_ns: int) -> None:
         self._protocol, self._source, self._since_ns = protocol, source, since_ns
         self._made_ns = since_ns
-        """When all facts were made, as far as that is known."""
+        """The time up to which facts of all packets are known to be made."""
         self._rare: dict[str, list[pa.Table]] = {name: [] for name in protocol.needed}
         self._newest: dict[str, list[pa.Table]] = {name: [] for name in protocol.needed}
         self._last_ids: dict[str, tuple[int, int]] | None = {}
-        """Of the messages in the gap."""
+        """The greatest message id of each producer in the gap; None if not known."""
         self._connections: dict[str, tuple[str, ...]] = {}
-        """Of each stream its connection."""
+        """The connection of each stream."""
         self._sums: dict[tuple[str, ...], tuple[int, int]] = {}
-        """How many packets of each connection there were, and their bytes."""
+        """The number of packets of each connection, and their bytes."""
 
     @property
     def since_ns(self) -> int:
-        """Messages that were sent up to this time have the rows that they keep."""
+        """The rows of messages that were sent up to this time are final."""
         return self._since_ns
 
     def add(self, format: str, packets: pa.Table, *, old: bool = False) -> None:
@@ -141,36 +143,36 @@ class NewestPackets:
         Parameters
         ----------
         old
-            Whether of those of before `since_ns` only the rare ones are wanted.
+            Whether to keep only the rare ones of the packets up to `since_ns`.
         """
-        self._count(packets.filter(pa.array(self._protocol.is_counted(format, packets))))
+        self._add_to_sums(packets.filter(pa.array(self._protocol.is_counted(format, packets))))
         self._add(format, packets, old=old)
 
     def _add(self, format: str, packets: pa.Table, *, old: bool) -> None:
         if old:
-            # By the clock of packets: several files of them may have become one.
+            # Packets are old by their own times: several files of packets may have become one.
             is_old = _times(packets) <= self._since_ns
             rare = is_old & self._protocol.is_rare(format, packets)
-            _put(self._rare[format], packets.filter(pa.array(rare)))
-            self._let_ids_go(format, packets.filter(pa.array(is_old & ~rare)))
+            _append(self._rare[format], packets.filter(pa.array(rare)))
+            self._add_ids_of_gap(format, packets.filter(pa.array(is_old & ~rare)))
             packets = packets.filter(pa.array(~is_old))
-        _put(self._newest[format], packets)
+        _append(self._newest[format], packets)
 
-    def _let_ids_go(self, format: str, packets: pa.Table) -> None:
-        """Remember the greatest ids of messages that become part of the gap."""
+    def _add_ids_of_gap(self, format: str, packets: pa.Table) -> None:
+        """Keep the greatest message ids of packets that become part of the gap."""
         if self._last_ids is None or not packets.num_rows:
             return
-        found = self._protocol.last_ids(format, packets)
-        if found is None or len(self._last_ids) > MAX_RARE:
+        ids = self._protocol.last_ids(format, packets)
+        if ids is None or len(self._last_ids) > MAX_RARE:
             self._last_ids = None
             return
-        for producer, last in found.items():
+        for producer, last in ids.items():
             self._last_ids[producer] = max(last, self._last_ids.get(producer, last))
 
-    def _count(self, packets: pa.Table) -> None:
+    def _add_to_sums(self, packets: pa.Table) -> None:
         """Add packets to the sums of their connections."""
-        some = packets.select([*_DIRECTION, "length"]).unify_dictionaries()
-        sums = some.group_by(list(_DIRECTION), use_threads=False).aggregate(
+        lengths = packets.select([*_DIRECTION, "length"]).unify_dictionaries()
+        sums = lengths.group_by(list(_DIRECTION), use_threads=False).aggregate(
             [([], "count_all"), ("length", "sum")]
         )
         for row in sums.to_pylist():
@@ -180,20 +182,20 @@ class NewestPackets:
 
     @property
     def streams(self) -> pa.Array:
-        """The names of the streams of which there are packets."""
-        return _names([part for parts in self._parts().values() for part in parts])
+        """The names of the streams that have packets here."""
+        return _stream_names([part for parts in self._parts().values() for part in parts])
 
     def go_on(self, since_ns: int) -> None:
-        """Take note that facts of all packets are made up to a time."""
+        """Set the time up to which facts of all packets are made."""
         self._since_ns = self._made_ns = max(self._since_ns, since_ns)
 
     def rows(self, shown: Sequence[Row]) -> list[NewestRows]:
-        """Return the rows of what there is, part by part, and let go of what is old.
+        """Return the rows that follow from the packets here, table by table; evict old packets.
 
         Parameters
         ----------
         shown
-            What captures show of the streams, as `MessageProtocol.derive` takes it.
+            Rows that describe the streams, for `MessageProtocol.derive`.
         """
         packets = {
             name: pa.concat_tables(parts).unify_dictionaries()
@@ -203,26 +205,28 @@ class NewestPackets:
         if not packets:
             return []
         with_gaps = {name: _with_gaps(table) for name, table in packets.items()}
-        found: dict[str, list[pa.Table]] = {}
+        derived: dict[str, list[pa.Table]] = {}
         for name, part in self._protocol.derive(with_gaps, shown, self._source):
-            found.setdefault(name, []).append(part)
-        tables = {name: join_tables(parts) for name, parts in found.items()}
+            derived.setdefault(name, []).append(part)
+        tables = {name: join_tables(parts) for name, parts in derived.items()}
         is_sure = self._protocol.sure_rows(packets, self._last_ids)
-        chosen = self._of_messages(tables, is_sure) | self._complete(tables, is_sure)
+        chosen = self._message_rows(tables, is_sure) | self._other_rows(tables, is_sure)
         if _SESSIONS in chosen:
-            has_gap = any(with_gaps[one].num_rows > some.num_rows for one, some in packets.items())
+            has_gap = any(
+                with_gaps[name].num_rows > table.num_rows for name, table in packets.items()
+            )
             sessions, times = chosen[_SESSIONS]
             chosen[_SESSIONS] = self._with_sums(sessions, has_gap=has_gap), times
-        self._let_go()
-        return [self._divide(name, *part) for name, part in chosen.items()]
+        self._evict()
+        return [self._split_closed(name, *part) for name, part in chosen.items()]
 
     def _parts(self) -> dict[str, list[pa.Table]]:
         return {name: [*rare, *self._newest[name]] for name, rare in self._rare.items()}
 
-    def _of_messages(
+    def _message_rows(
         self, tables: Mapping[str, pa.Table], is_sure: SureRows
     ) -> dict[str, tuple[pa.Table, pa.Array]]:
-        """Return the rows of messages that were sent since, and when each one's was."""
+        """Return the rows about messages sent after `since_ns`, with the time of their messages."""
         if _MESSAGES not in tables:
             return {}
         messages = tables[_MESSAGES]
@@ -240,41 +244,41 @@ class NewestPackets:
                 chosen[name] = rows.drop_columns([_AT]), times.take(rows[_AT])
         return chosen
 
-    def _complete(
+    def _other_rows(
         self, tables: Mapping[str, pa.Table], is_sure: SureRows
     ) -> dict[str, tuple[pa.Table, pa.Array]]:
-        """Return the rows of other tables that were complete since, and when each one was.
+        """Return the rows of other tables completed after `since_ns`, with the time of completion.
 
-        Rows of sessions that are open are among them; their time is null.
+        Open sessions are included; their time is null.
         """
         chosen = {}
-        for name, (complete, begun) in _TIMES.items():
+        for name, (completed, began) in _TIMES.items():
             if (rows := tables.get(name)) is not None:
-                is_new = pc.greater(rows[complete], self._since_ns)
-                if begun is not None:
-                    is_new = pc.and_(is_new, pc.greater(rows[begun], self._made_ns))
+                is_new = pc.greater(rows[completed], self._since_ns)
+                if began is not None:
+                    is_new = pc.and_(is_new, pc.greater(rows[began], self._made_ns))
                 rows = rows.filter(pc.fill_null(is_new, name == _SESSIONS))
                 rows = rows.filter(is_sure(name, rows))
-                chosen[name] = rows, rows[complete]
+                chosen[name] = rows, rows[completed]
         return chosen
 
     def _with_sums(self, sessions: pa.Table, *, has_gap: bool) -> pa.Table:
-        """Return rows of sessions with what was counted, and without what a gap may change."""
+        """Fill the sums of rows of sessions; set columns that a gap may have changed to null."""
         streams = sessions["stream"].cast(pa.string()).to_pylist()
         sums = [self._sums.get(self._connections.get(name, ()), (0, 0)) for name in streams]
-        for place, name in enumerate(("packets", "bytes")):
-            values = pa.array([each[place] for each in sums], pa.int64())
+        for index, name in enumerate(("packets", "bytes")):
+            values = pa.array([pair[index] for pair in sums], pa.int64())
             sessions = _with_column(sessions, name, values)
-        for name in _OF_GAPS if has_gap else ():
+        for name in _CHANGED_IN_GAPS if has_gap else ():
             sessions = _with_column(sessions, name, pa.nulls(len(sums), pa.int64()))
         return sessions
 
-    def _divide(self, name: str, rows: pa.Table, times: pa.Array) -> NewestRows:
+    def _split_closed(self, name: str, rows: pa.Table, times: pa.Array) -> NewestRows:
         is_closed = pc.fill_null(pc.less_equal(times, self._since_ns), False)
         return NewestRows(name, rows.filter(is_closed), rows.filter(pc.invert(is_closed)))
 
-    def _let_go(self) -> None:
-        """Let go of old packets but for the rare ones."""
+    def _evict(self) -> None:
+        """Evict the oldest packets above the limits, except for the rare ones."""
         newest = {name: pa.concat_tables(parts) for name, parts in self._newest.items() if parts}
         count = sum(packets.num_rows for packets in newest.values())
         size = sum(packets.nbytes for packets in newest.values())
@@ -288,52 +292,53 @@ class NewestPackets:
         for name, packets in newest.items():
             is_old = _times(packets) <= in_part[first]
             self._newest[name] = []
-            _put(self._newest[name], packets.filter(pa.array(~is_old)).combine_chunks())
+            _append(self._newest[name], packets.filter(pa.array(~is_old)).combine_chunks())
             self._add(name, packets.filter(pa.array(is_old)), old=True)
             if self._rare[name]:
-                self._rare[name] = [self._remembered(name).combine_chunks()]
+                self._rare[name] = [self._kept_rare(name).combine_chunks()]
         if len(self._connections) > 2 * (MAX_RARE + MAX_NEWEST):
-            there = {*self.streams.to_pylist()}
+            streams = {*self.streams.to_pylist()}
             self._connections = {
-                name: one for name, one in self._connections.items() if name in there
+                stream: connection
+                for stream, connection in self._connections.items()
+                if stream in streams
             }
-            left = {*self._connections.values()}
-            self._sums = {one: sums for one, sums in self._sums.items() if one in left}
+            connections = {*self._connections.values()}
+            self._sums = {key: sums for key, sums in self._sums.items() if key in connections}
 
-    def _remembered(self, format: str) -> pa.Table:
-        """Return the rare packets that are remembered.
+    def _kept_rare(self, format: str) -> pa.Table:
+        """Return the rare packets that stay within the limit.
 
-        Those of streams that have nothing among the newest go first. A stream that loses some also
-        loses its first packet, so that what it has shows whether it is whole.
+        Packets of streams without any among the newest are dropped first. A stream that loses rare
+        packets also loses its first packet, which marks it as incomplete (`torn_streams`).
         """
         rare = pa.concat_tables(self._rare[format])
         if rare.num_rows <= MAX_RARE:
             return rare
         rare = rare.unify_dictionaries()
         streams = rare["stream"].cast(pa.string())
-        is_live = pc.is_in(streams, _names(self._newest[format]))
+        is_live = pc.is_in(streams, _stream_names(self._newest[format]))
         order = pc.array_sort_indices(is_live.cast(pa.int8()))
-        lost = order.slice(0, rare.num_rows - MAX_RARE // 2)
-        self._let_ids_go(format, rare.take(lost))
-        rare, losers = rare.take(order.slice(len(lost))), pc.unique(streams.take(lost))
-        has_lost = pc.is_in(rare["stream"].cast(pa.string()), losers)
-        return rare.filter(pc.invert(pc.and_(has_lost, pc.equal(rare["offset"], 0))))
+        dropped = order.slice(0, rare.num_rows - MAX_RARE // 2)
+        self._add_ids_of_gap(format, rare.take(dropped))
+        rare, incomplete = rare.take(order.slice(len(dropped))), pc.unique(streams.take(dropped))
+        is_incomplete = pc.is_in(rare["stream"].cast(pa.string()), incomplete)
+        return rare.filter(pc.invert(pc.and_(is_incomplete, pc.equal(rare["offset"], 0))))
 
 
 _AT: Final = "at"
-"""Column of rows by which the time of their message is found."""
+"""A column for the index of a row's message."""
 
 
 def torn_streams(packets: pa.Table) -> pa.Array:
-    """Return the streams of the connections of which a stream has no first packet."""
+    """Return the streams of connections with a stream whose first packet is missing."""
     names = packets.select(_DIRECTION)
     starts = names.append_column("offset", packets["offset"]).group_by(
         list(_DIRECTION), use_threads=False
     )
     streams = starts.aggregate([("offset", "min")]).to_pylist()
     torn = {connection_of(row) for row in streams if row["offset_min"] > 0}
-    found = [row["stream"] for row in streams if connection_of(row) in torn]
-    return pa.array(found, pa.string())
+    return pa.array([row["stream"] for row in streams if connection_of(row) in torn], pa.string())
 
 
 def _with_column(rows: pa.Table, name: str, values: pa.Array) -> pa.Table:
@@ -341,24 +346,24 @@ def _with_column(rows: pa.Table, name: str, values: pa.Array) -> pa.Table:
     return rows.set_column(place, rows.schema.field(place), values.cast(rows.schema.types[place]))
 
 
-def _put(parts: list[pa.Table], packets: pa.Table) -> None:
+def _append(parts: list[pa.Table], packets: pa.Table) -> None:
     if packets.num_rows:
         parts.append(packets)
 
 
 def _times(packets: pa.Table) -> npt.NDArray[np.int64]:
-    found: npt.NDArray[np.int64] = packets["captured_ns"].fill_null(0).to_numpy()
-    return found
+    times: npt.NDArray[np.int64] = packets["captured_ns"].fill_null(0).to_numpy()
+    return times
 
 
-def _names(parts: Sequence[pa.Table]) -> pa.Array:
-    """Return the names of the streams of packets."""
+def _stream_names(parts: Sequence[pa.Table]) -> pa.Array:
+    """Return the distinct streams of packets."""
     chunks = [chunk for part in parts for chunk in part["stream"].cast(pa.string()).chunks]
     return pc.unique(pa.chunked_array(chunks, pa.string()))
 
 
 def _with_gaps(packets: pa.Table) -> pa.Table:
-    """Return packets in the order of streams, with a gap wherever packets are missing."""
+    """Sort packets by stream and offset, with a row for each gap."""
     gaps = _gaps(_in_order(packets.select(_PLACE)), packets.schema)
     return _in_order(pa.concat_tables([packets, gaps]))
 
@@ -368,27 +373,29 @@ def _stream_codes(packets: pa.Table) -> Int32s:
 
 
 def _in_order(packets: pa.Table) -> pa.Table:
-    """Return packets stream by stream in the order of their offsets."""
+    """Sort packets by stream and offset."""
     order = np.lexsort([packets["offset"].to_numpy(), _stream_codes(packets)])
     return packets.take(pa.array(order))
 
 
 def _gaps(packets: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return a row for each gap between packets in their order, and before those of a stream."""
+    """Return a row for each gap between sorted packets, or before the first of a stream."""
     stream = _stream_codes(packets)
     starts, lengths = (packets[name].to_numpy() for name in ("offset", "length"))
-    behind = np.append(0, (starts + lengths)[:-1])
-    behind[np.append(True, stream[1:] != stream[:-1])] = 0
-    places = np.flatnonzero(starts > behind)
-    rows = packets.take(pa.array(places))
-    stated = {
+    previous_ends = np.append(0, (starts + lengths)[:-1])
+    previous_ends[np.append(True, stream[1:] != stream[:-1])] = 0
+    after_gap = np.flatnonzero(starts > previous_ends)
+    rows, count = packets.take(pa.array(after_gap)), len(after_gap)
+    columns = {
         **{name: rows[name] for name in _DIRECTION},
-        "offset": pa.array(behind[places]),
-        "length": pa.array((starts - behind)[places]),
-        "status": pa.array([_GAP] * len(places), pa.string()),
+        "offset": pa.array(previous_ends[after_gap]),
+        "length": pa.array((starts - previous_ends)[after_gap]),
+        "status": pa.array([_GAP] * count, pa.string()),
     }
     arrays = [
-        stated[one.name].cast(one.type) if one.name in stated else pa.nulls(len(places), one.type)
-        for one in schema
+        columns[field.name].cast(field.type)
+        if field.name in columns
+        else pa.nulls(count, field.type)
+        for field in schema
     ]
     return pa.table(arrays, schema=schema)

@@ -1,16 +1,17 @@
 """JMQ packets as GPackets, and back: the port that GPacket 3.5 sketches under "Use In S1MQ".
 
-Type, timestamp, sequence and bit flags have their places in the GPacket's header. The rest goes in
+The GPacket's header has fields for the type, timestamp, sequence and bit flags. The rest follows
 the four steps of the specification:
 
-1. and 2. What JMQ's fixed and variable headers have beyond that becomes properties with terse
-   names, those of `TERSE`. A field that has the value of a new packet is left out.
-3. Properties of a control packet stay properties. No Java identifier begins with a dot, so no terse
-   name can be one that JMS allows; a name that begins with a dot all the same gets one more.
-4. The properties of a JMS message stand in the payload, in front of the body, as JMQ marshals them.
+1. and 2. The other fields of JMQ's fixed and variable headers become properties with terse names
+   (`TERSE`). A field with its default value is left out.
+3. Properties of a control packet stay properties. No Java identifier begins with a dot, so a terse
+   name never equals a name that JMS allows; a name that begins with a dot all the same gets another
+   dot in front.
+4. The properties of a JMS message are in the payload, in front of the body, as JMQ marshals them.
 
-Nothing is lost: a JMQ packet comes back with the same bytes, and so does a GPacket that one was
-ported to. Another GPacket is refused, however much it looks like one (errata G9).
+The port is lossless in both directions: a JMQ packet comes back with the same bytes, and so does
+the GPacket of one. `to_jmq` refuses any other GPacket, however similar (errata G9).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ __all__ = ["TERSE", "Terse", "to_gpacket", "to_jmq"]
 
 
 class Terse(NamedTuple):
-    """A property that stands for a field of a JMQ packet, its name and type on the wire."""
+    """A property for a field of a JMQ packet, with its name and type on the wire."""
 
     name: str
     type: str
@@ -70,49 +71,49 @@ TERSE = (
         ".s", "object", "", "byte[]: section of a control packet, where properties alone lose it"
     ),
 )
-"""The terse properties, in the order they are written in."""
+"""The terse properties, in the order in which they are written."""
 
 _BY_NAME = {terse.name: terse for terse in TERSE}
 _FIELDS = tuple(terse for terse in TERSE if terse.field)
 _VERSION, _SECTION_BYTES, _SECTION = _BY_NAME[".v"], _BY_NAME[".n"], _BY_NAME[".s"]
-_NEW = {item.name: item.default for item in fields(jmq.Packet)}
-_MOST_TEXT_BYTES = 0xFFFF
-_SURELY_FITS = _MOST_TEXT_BYTES // 6
-"""Characters; modified UTF-8 has six bytes for one at most."""
+_DEFAULTS = {item.name: item.default for item in fields(jmq.Packet)}
+_MAX_TEXT_BYTES = 0xFFFF
+_ALWAYS_FITS = _MAX_TEXT_BYTES // 6
+"""Characters: modified UTF-8 takes six bytes for one at most."""
 _ITEM = struct.Struct(">HH")
 _LONG_STRING = bytes.fromhex("aced0005 7c")
-"""A serialized String up to its length, which takes eight bytes."""
+"""A serialized String up to its length, an integer of eight bytes."""
 _BYTE_ARRAY = bytes.fromhex("aced0005 7572 0002 5b42 acf317f8060854e0 02 0000 78 70")
-"""A serialized byte[] up to its length, which takes four."""
+"""A serialized byte[] up to its length, an integer of four bytes."""
 
 
 def to_gpacket(packet: jmq.Packet) -> gpacket.Packet:
-    """Return the GPacket that holds a JMQ packet.
+    """Port a JMQ packet to a GPacket.
 
     Raises
     ------
     EncodeError
-        A value that has no form on the wire.
+        A value cannot be written.
     """
     entries = {}
     for terse in _FIELDS:
         value = getattr(packet, terse.field)
-        if terse is _VERSION or value != _NEW[terse.field]:
-            entries[terse.name] = _put(terse, value)
+        if terse is _VERSION or value != _DEFAULTS[terse.field]:
+            entries[terse.name] = _to_property(terse, value)
     payload = packet.body or b""
     if packet.properties is not None:
         section = jmq.write_properties(packet.version, packet.properties, packet.short_objects)
         if packet.packet_type in MESSAGE_TYPES:
-            entries[_SECTION_BYTES.name] = _put(_SECTION_BYTES, len(section))
+            entries[_SECTION_BYTES.name] = _to_property(_SECTION_BYTES, len(section))
             payload = section + payload
         else:
-            if section != _made_again(packet):
-                entries[_SECTION.name] = _put(_SECTION, section)
+            if section != _section_from_properties(packet):
+                entries[_SECTION.name] = _to_property(_SECTION, section)
             for name, entry in packet.properties.items():
-                # A dot more makes the longest name too long; its section is there, and has it.
+                # Another dot can make a name too long; then the section above has the property.
                 own = "." + name if name.startswith(".") else name
-                if len(java.encode_modified(own)) <= _MOST_TEXT_BYTES:
-                    entries[own] = _fitting(entry)
+                if len(java.encode_modified(own)) <= _MAX_TEXT_BYTES:
+                    entries[own] = _fit_text(entry)
     return gpacket.Packet(
         packet_type=packet.packet_type,
         timestamp=packet.timestamp,
@@ -123,11 +124,16 @@ def to_gpacket(packet: jmq.Packet) -> gpacket.Packet:
     )
 
 
-def _made_again(packet: jmq.Packet) -> bytes | None:
-    """Return the section that `to_jmq` makes of a control packet's properties alone."""
+def _section_from_properties(packet: jmq.Packet) -> bytes | None:
+    """Return the section that `to_jmq` rebuilds from a control packet's properties alone.
+
+    None if a name or a text may be too long for a property.
+    """
     properties = Properties(packet.properties or {})
     longest = max(map(len, properties), default=0)
-    if longest > _SURELY_FITS or any(_fitting(one) is not one for one in properties.values()):
+    if longest > _ALWAYS_FITS or any(
+        _fit_text(entry) is not entry for entry in properties.values()
+    ):
         return None
     if not properties:
         return b""
@@ -135,26 +141,28 @@ def _made_again(packet: jmq.Packet) -> bytes | None:
 
 
 def to_jmq(packet: gpacket.Packet | gpacket.LinkPacket) -> jmq.Packet:
-    """Return the JMQ packet that was ported to a GPacket.
+    """Port a GPacket back to the JMQ packet that it was made from.
 
     Raises
     ------
     EncodeError
-        The GPacket was not made from a JMQ packet: a terse property is missing, unknown, or not of
-        its type, or the JMQ packet would be ported to other bytes.
+        The GPacket was not made from a JMQ packet: a terse property is missing, unknown or has the
+        wrong type, or the JMQ packet would be ported to other bytes.
     DecodeError
-        The JMQ properties in it are none of its version.
+        The JMQ properties in it are invalid in its JMQ version.
     """
     if isinstance(packet, gpacket.LinkPacket):
         raise EncodeError("packet", packet, "a link packet holds no JMQ packet")
     entries = typed_properties(packet.properties)
     if _VERSION.name not in entries:
-        raise EncodeError(f"property {_VERSION.name}", None, "a ported packet says its JMQ version")
+        raise EncodeError(f"property {_VERSION.name}", None, "a ported packet has its JMQ version")
     values: dict[str, Any] = {
-        terse.field: _get(terse, entries[terse.name]) for terse in _FIELDS if terse.name in entries
+        terse.field: _from_property(terse, entries[terse.name])
+        for terse in _FIELDS
+        if terse.name in entries
     }
-    properties, body = _split(packet, entries, values)
-    found = jmq.Packet(
+    properties, body = _properties_and_body(packet, entries, values)
+    original = jmq.Packet(
         **values,
         packet_type=packet.packet_type,
         timestamp=packet.timestamp,
@@ -163,15 +171,14 @@ def to_jmq(packet: gpacket.Packet | gpacket.LinkPacket) -> jmq.Packet:
         properties=properties,
         body=body or None,
     )
-    if gpacket.encode(to_gpacket(found)) != gpacket.encode(packet):
-        raise EncodeError("packet", packet, "is not as a JMQ packet is ported, and would change")
-    return found
+    if gpacket.encode(to_gpacket(original)) != gpacket.encode(packet):
+        raise EncodeError("packet", packet, "differs from the port of its JMQ packet")
+    return original
 
 
-def _split(
+def _properties_and_body(
     packet: gpacket.Packet, entries: Mapping[str, Property], values: Mapping[str, Any]
 ) -> tuple[Properties | None, bytes]:
-    """Return the JMQ properties and the body."""
     payload = packet.payload or b""
     short_objects = values.get("short_objects", False)
     read = partial(
@@ -180,20 +187,20 @@ def _split(
     own = dict(_own_entries(entries))
     if packet.packet_type not in MESSAGE_TYPES:
         if _SECTION.name in entries:
-            return read(_get(_SECTION, entries[_SECTION.name])), payload
+            return read(_from_property(_SECTION, entries[_SECTION.name])), payload
         return Properties(own) if own else None, payload
     if own:
-        raise EncodeError("properties", list(own), "those of a message stand in its payload")
+        raise EncodeError("properties", list(own), "those of a message belong in its payload")
     if _SECTION_BYTES.name not in entries:
         return None, payload
-    size = _get(_SECTION_BYTES, entries[_SECTION_BYTES.name])
+    size = _from_property(_SECTION_BYTES, entries[_SECTION_BYTES.name])
     if not 0 <= size <= len(payload):
         raise EncodeError(f"property {_SECTION_BYTES.name}", size, f"{len(payload)} bytes at most")
     return read(payload[:size]), payload[size:]
 
 
 def _own_entries(entries: Mapping[str, Property]) -> Iterator[tuple[str, Property]]:
-    """Yield the properties that are the JMQ packet's own."""
+    """Yield the properties of the JMQ packet itself, without the terse ones."""
     for name, entry in entries.items():
         if name.startswith(".."):
             yield name[1:], entry
@@ -203,46 +210,49 @@ def _own_entries(entries: Mapping[str, Property]) -> Iterator[tuple[str, Propert
             raise EncodeError(f"property {name}", entry.value, "no terse property has this name")
 
 
-def _put(terse: Terse, value: Any) -> Property:
+def _to_property(terse: Terse, value: Any) -> Property:
     try:
-        return _fitting(Property(terse.type, _WRITERS.get(terse.name, _same)(value)))
+        return _fit_text(Property(terse.type, _WRITERS.get(terse.name, _unchanged)(value)))
     except (TypeError, ValueError, AttributeError, struct.error) as error:
         raise EncodeError(terse.field, value, str(error)) from None
 
 
-def _get(terse: Terse, entry: Property) -> Any:
+def _from_property(terse: Terse, entry: Property) -> Any:
     kind: str = entry.type
     value: Any = entry.value
     long_text = terse.type == "string" and kind == "object"
     if kind != terse.type and not long_text:
         raise EncodeError(f"property {terse.name}", value, f"has type {kind}, not {terse.type}")
     try:
-        return _READERS.get(terse.name, _same)(_long_text(value) if long_text else value)
+        return _READERS.get(terse.name, _unchanged)(_long_text(value) if long_text else value)
     except (ValueError, struct.error) as error:
         raise EncodeError(f"property {terse.name}", value, str(error)) from None
 
 
-def _fitting(entry: Property) -> Property:
-    """Return a property as it is, or its text as a serialized String if it is too long for one."""
+def _fit_text(entry: Property) -> Property:
+    """Return a property, its text as a serialized String if it is longer than a string can be."""
     text: Any = entry.value
-    if entry.type != "string" or len(text) <= _SURELY_FITS:
+    if entry.type != "string" or len(text) <= _ALWAYS_FITS:
         return entry
     data = java.encode_modified(text)
-    if len(data) <= _MOST_TEXT_BYTES:
+    if len(data) <= _MAX_TEXT_BYTES:
         return entry
     return Property("object", _LONG_STRING + struct.pack(">q", len(data)) + data)
 
 
 def _long_text(data: bytes) -> str:
-    return java.decode_text(_counted(_LONG_STRING, 8, data))
+    return java.decode_text(_length_prefixed(_LONG_STRING, 8, data))
 
 
 def _array_bytes(data: bytes) -> bytes:
-    return _counted(_BYTE_ARRAY, 4, data)
+    return _length_prefixed(_BYTE_ARRAY, 4, data)
 
 
-def _counted(head: bytes, width: int, data: bytes) -> bytes:
-    """Return what stands behind `head` and a length; a shipped writer leaves slack behind it."""
+def _length_prefixed(head: bytes, width: int, data: bytes) -> bytes:
+    """Return the bytes after `head` and a length of `width` bytes.
+
+    Bytes after them are ignored, because a shipped writer leaves slack there.
+    """
     start = len(head) + width
     size = int.from_bytes(data[len(head) : start], "big")
     if not data.startswith(head) or size > len(data) - start:
@@ -250,7 +260,7 @@ def _counted(head: bytes, width: int, data: bytes) -> bytes:
     return data[start : start + size]
 
 
-def _same(value: Any) -> Any:
+def _unchanged(value: Any) -> Any:
     return value
 
 
@@ -263,17 +273,17 @@ def _items_bytes(items: Iterable[tuple[int, bytes]]) -> bytes:
 
 
 def _items_of(data: bytes) -> tuple[tuple[int, bytes], ...]:
-    listed = _array_bytes(data)
-    found = []
+    data = _array_bytes(data)
+    items = []
     at = 0
-    while at < len(listed):
-        code, size = _ITEM.unpack_from(listed, at)
+    while at < len(data):
+        code, size = _ITEM.unpack_from(data, at)
         at += _ITEM.size
-        if size > len(listed) - at:
-            raise ValueError(f"item {code} needs {size} bytes, {len(listed) - at} left")
-        found.append((code, listed[at : at + size]))
+        if size > len(data) - at:
+            raise ValueError(f"item {code} needs {size} bytes, {len(data) - at} left")
+        items.append((code, data[at : at + size]))
         at += size
-    return tuple(found)
+    return tuple(items)
 
 
 _WRITERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
@@ -282,4 +292,4 @@ _WRITERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
 _READERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
     {".a": bytes.fromhex, ".u": _items_of, ".s": _array_bytes}
 )
-"""What is written otherwise than as the value it is."""
+"""Conversions of the fields whose property value differs from the field's value."""

@@ -1,6 +1,6 @@
-"""Records that all layers share: the position of a packet, and a rule that was broken.
+"""Records that all layers share: the position of a packet, and a protocol violation.
 
-What only one protocol has, such as messages and delivery attempts, is in the folder of its layer.
+Records of one protocol, such as messages and delivery attempts, are in the folder of its layer.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ __all__ = ["Position", "Record", "Violation", "position_of", "violation_row"]
 
 _NS_PER_S = 1_000_000_000
 _BEFORE = -1
-"""The offset of what comes before all packets of a stream."""
+"""An offset that sorts before all packets of a stream."""
 
 
 class Position(NamedTuple):
-    """The position of a packet in a capture; the smaller of two is the earlier.
+    """The position of a packet in a capture. Positions compare in the order of arrival.
 
     A receiver reads a stream in order, so a packet has arrived when it and all before it have: at
-    `reached_ns`, in `reached_frame`. What has no time is at 0, one stream behind the other.
+    `reached_ns`, in `reached_frame`. Raw streams have no times: their packets are at 0, ordered by
+    stream and offset.
     """
 
     reached_ns: int
@@ -39,7 +40,7 @@ class Position(NamedTuple):
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Position:
-        """Return the position of a packet of which nothing before it is missing or late."""
+        """Return the position of a packet that all earlier ones of its stream arrived before."""
         get = row.get
         ns, frame = get("captured_ns"), get("frame")
         return position_of(
@@ -48,26 +49,29 @@ class Position(NamedTuple):
 
     @property
     def time(self) -> int:
-        """The time, or the offset in the stream where there is none; it orders packets."""
+        """The capture time, or the offset where there is none: a sort key within a stream."""
         return self.offset if self.ns is None else self.ns
 
     @property
     def key(self) -> str:
-        """The key of the message, or of the request, that the packet is."""
+        """The key of the message or request in this packet: ``stream@offset``."""
         return f"{self.stream}@{self.offset}"
 
     @property
     def order(self) -> tuple[int, int, str, int]:
-        """The part of a position that orders the packets of one source."""
+        """The fields that order the packets of one source."""
         return self[:4]
 
     @property
     def lead(self) -> Row:
-        """The columns of a row that lead back to the packet."""
+        """The columns of a row that identify the packet."""
         return {"source": self.source, "stream": self.stream, "offset": self.offset}
 
     def after(self, seconds: int) -> Position | None:
-        """Return the position some time later, before all packets then; None without a time."""
+        """Return a position `seconds` later that sorts before all packets then; None without times.
+
+        Units: seconds.
+        """
         if self.ns is None:
             return None
         due_ns = self.ns + seconds * _NS_PER_S
@@ -75,25 +79,25 @@ class Position(NamedTuple):
 
 
 position_of = partial(tuple.__new__, Position)
-"""`Position` of a tuple of its values, in a third less time."""
+"""A faster constructor of `Position` from a tuple of its values: it takes a third less time."""
 
 
 class Violation(NamedTuple):
-    """A rule that was broken, or bytes that are missing."""
+    """A violation of the protocol, or a gap of missing bytes."""
 
     rule: str
     text: str
     at: Position
-    """The packet that broke it."""
+    """The packet that violates the rule."""
     endpoint: str | None
-    """The side that broke it, null or empty in a raw stream."""
+    """The side that sent it; null or empty in a raw stream."""
     client_id: str | None = None
-    """That of the connection."""
+    """The client id of the connection."""
     message_key: str | None = None
 
 
 def violation_row(protocol: str, violation: Violation) -> Row:
-    """Return a row of `wireyard.layers.tables.VIOLATIONS`."""
+    """Return a violation as a row of `wireyard.layers.tables.VIOLATIONS`."""
     at = violation.at
     return {
         "protocol": protocol,
@@ -109,9 +113,10 @@ def violation_row(protocol: str, violation: Violation) -> Row:
 
 
 class Record:
-    """Base of slotted dataclasses that are pickled as their values, in half the time and space.
+    """Base class of slotted dataclasses that pickles their values alone.
 
-    Named tuples among the values are pickled as plain ones.
+    This takes half the time and space of the default. Named tuples among the values are pickled as
+    plain tuples.
     """
 
     __slots__: tuple[str, ...] = ()
@@ -120,32 +125,32 @@ class Record:
         kind: Any = type(self)
         values_of, tuples = _layout(kind)
         values = list(values_of(self))
-        for place, _ in tuples:
-            if values[place] is not None:
-                values[place] = tuple(values[place])
-        return _restored, (kind, values)
+        for index, _ in tuples:
+            if values[index] is not None:
+                values[index] = tuple(values[index])
+        return _unpickle, (kind, values)
 
 
-def _restored(kind: Any, values: list[Any]) -> Any:
-    for place, named_tuple in _layout(kind)[1]:
-        if values[place] is not None:
-            values[place] = named_tuple(*values[place])
+def _unpickle(kind: Any, values: list[Any]) -> Any:
+    for index, named_tuple in _layout(kind)[1]:
+        if values[index] is not None:
+            values[index] = named_tuple(*values[index])
     return kind(*values)
 
 
 @cache
 def _layout(kind: Any) -> tuple[Callable[[Any], Any], list[tuple[int, type]]]:
-    """Return how to get the values of a record, and which of them are named tuples."""
+    """Return a getter of a record's values, and the index and type of each named tuple in them."""
     hints = get_type_hints(kind)
-    names = [one.name for one in fields(kind)]
+    names = [field.name for field in fields(kind)]
     tuples = [
-        (place, one)
-        for place, name in enumerate(names)
-        for one in (hints[name], *_choices(hints[name]))
-        if hasattr(one, "_fields")
+        (index, hint)
+        for index, name in enumerate(names)
+        for hint in (hints[name], *_union_members(hints[name]))
+        if hasattr(hint, "_fields")
     ]
     return attrgetter(*names), tuples
 
 
-def _choices(hint: Any) -> tuple[Any, ...]:
+def _union_members(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if isinstance(hint, UnionType) else ()

@@ -1,16 +1,16 @@
-"""Stateful stages partitioned by key: the interface between layers and whoever runs them.
+"""Stateful stages partitioned by key: the interface between layers and their runners.
 
 Rules of this file:
 
 1. A stage is a function of the records of one key, in their order, and of nothing else. It yields
    facts, which are rows of tables, and keyed records for later stages.
-2. The first stage of a chain takes packets. Whoever runs the chain partitions them by its key, and
-   the input of every later stage by the keys of its records; where a partition runs, and in which
-   order keys come, makes no difference.
-3. A stage yields a fact or a record as soon as that is final, and holds no more than the state of
-   its key, within caps. How many things a cap dropped it yields too.
-4. An order is compared within a key only. Two records of a key that have the same order must be
-   such that their order does not matter.
+2. The input of the first stage of a chain is packets. The runner partitions them by the key of that
+   stage, and the input of every later stage by the keys of its records. The result must not depend
+   on where a partition runs, nor on the order of the keys.
+3. A stage yields a fact or a record as soon as it is final, and holds no more than the state of its
+   key, within caps. It also yields how many items a cap dropped (`Dropped`).
+4. Orders are compared within a key only. If two records of a key have equal orders, the result must
+   not depend on which comes first.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ __all__ = [
 Rows = TypeVar("Rows")
 
 Key = tuple[str | int | bytes | None, ...]
-"""A partition key: the records of one key come to one call."""
+"""A partition key: all records of one key are the input of one call."""
 Order = tuple[int | str, ...]
-"""The place of a record among those of its key; of the same types in all of them."""
+"""The sort key of a record among those of its partition key, which all have the same types."""
 
 
 class Fact(NamedTuple):
-    """A row of a table; columns that it has nothing for may be left out."""
+    """A row of a table; columns that are null may be left out."""
 
     table: str
     row: Row
@@ -60,15 +60,15 @@ class KeyedRecord(NamedTuple):
     key: Key
     order: Order
     record: Any
-    """Small, and nothing that changes afterwards: it may be pickled at once or much later."""
+    """A small value that never changes afterwards: it may be pickled at once or much later."""
 
 
 fact_of, keyed_record = partial(tuple.__new__, Fact), partial(tuple.__new__, KeyedRecord)
-"""`Fact` and `KeyedRecord` of their values, in a third less time, where there are many."""
+"""Faster constructors of `Fact` and `KeyedRecord` from a tuple: they take a third less time."""
 
 
 class Dropped(NamedTuple):
-    """How many things a stage dropped because of a cap."""
+    """The number of items that a stage dropped because of a cap."""
 
     cap: str
     things: int
@@ -76,12 +76,12 @@ class Dropped(NamedTuple):
 
 Found = Fact | KeyedRecord | Dropped
 Stage = Callable[[Iterator[Any]], Iterator[Found]]
-"""The records of one key, in their order -> what follows from them."""
+"""The records of one key, in their order -> facts and records."""
 Chain = Mapping[str, Stage]
-"""Stages by their names, in the order in which they run; a stage has records for later ones.
+"""Stages by name, in the order in which they run; a stage yields records for later ones only.
 
-The first takes rows: first what is known of the streams of its key, which are rows without an
-`offset`, then their packets.
+The input of the first stage is rows: first one for each stream of its key, without an `offset`,
+which describes the stream, then the packets.
 """
 
 
@@ -89,9 +89,9 @@ class Derived(NamedTuple, Generic[Rows]):
     """The tables that follow from packets."""
 
     tables: dict[str, Rows]
-    """By name."""
+    """The rows by the name of the table."""
     dropped: Counter[str]
-    """How much is not in them, by the cap that it was above."""
+    """The number of items that are missing, by the name of the cap that dropped them."""
 
 
 def run_chain(chain: Chain, packets: Iterable[tuple[Key, Row]]) -> Derived[list[Row]]:
@@ -100,7 +100,7 @@ def run_chain(chain: Chain, packets: Iterable[tuple[Key, Row]]) -> Derived[list[
     Parameters
     ----------
     packets
-        The input of the first stage, each with its key; those of a key in their order.
+        The input of the first stage, each row with its key; the rows of a key are in order.
     """
     waiting: dict[str, dict[Key, list[KeyedRecord]]] = {name: {} for name in chain}
     packets_of: dict[Key, list[Row]] = {}
@@ -108,9 +108,9 @@ def run_chain(chain: Chain, packets: Iterable[tuple[Key, Row]]) -> Derived[list[
         packets_of.setdefault(key, []).append(row)
     tables: dict[str, list[Row]] = {}
     dropped: Counter[str] = Counter()
-    for place, (name, stage) in enumerate(chain.items()):
+    for index, (name, stage) in enumerate(chain.items()):
         keyed = waiting.pop(name)
-        for records in packets_of.values() if place == 0 else map(_records, keyed.values()):
+        for records in packets_of.values() if index == 0 else map(_in_order, keyed.values()):
             for found in stage(iter(records)):
                 if isinstance(found, KeyedRecord):
                     waiting[found.stage].setdefault(found.key, []).append(found)
@@ -121,5 +121,5 @@ def run_chain(chain: Chain, packets: Iterable[tuple[Key, Row]]) -> Derived[list[
     return Derived(tables, dropped)
 
 
-def _records(keyed: list[KeyedRecord]) -> list[Any]:
-    return [one.record for one in sorted(keyed, key=attrgetter("order"))]
+def _in_order(records: list[KeyedRecord]) -> list[Any]:
+    return [keyed.record for keyed in sorted(records, key=attrgetter("order"))]

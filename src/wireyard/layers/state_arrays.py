@@ -20,14 +20,14 @@ NONE: Final = -1
 def transitions(
     table: StateTable[Any, Any, Any], effects: Sequence[Any] = (), rules: Sequence[str] = ()
 ) -> npt.NDArray[np.int32]:
-    """Return a state table as an array.
+    """Return a state table as an array of indices.
 
-    Shape: (state, event, 3), the last axis next state, effect and rule, each the index among those
-    of the table, `effects` and `rules`, or `NONE`. Where there is no cell, the next state is `NONE`
-    and the rule is the one that is broken.
+    The shape is (state, event, 3). The last axis has the next state, the effect and the rule: the
+    index in `table.states`, `effects` and `rules`, or `NONE`. Without a cell the next state is
+    `NONE` and the rule is the one that the event violates.
     """
-    found = np.full((len(table.states), len(table.events), 3), NONE, np.int32)
-    for state, row in zip(table.states, found, strict=True):
+    cells = np.full((len(table.states), len(table.events), 3), NONE, np.int32)
+    for state, row in zip(table.states, cells, strict=True):
         for event, cell in zip(table.events, row, strict=True):
             following, effect, rule = table.lookup(state, event)
             if (state, event) in table:
@@ -36,4 +36,4 @@ def transitions(
                 cell[EFFECT] = effects.index(effect)
             if rule in rules:
                 cell[RULE] = rules.index(rule)
-    return found
+    return cells

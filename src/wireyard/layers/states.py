@@ -1,7 +1,7 @@
-"""State tables: states x events, the one form in which layers write their rules.
+"""State tables, states x events: the one form of the rules of all layers.
 
-A table is data. Scalar machines look cells up in it, kernels index what `transitions` of
-``state_arrays`` makes of it, tests walk it cell by cell, and the documents draw it.
+A table is data. Scalar machines look cells up in it, kernels index its array form (`transitions` in
+``state_arrays``), tests check it cell by cell, and the documents draw it.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ _NO_RULES: Final[Mapping[Any, str]] = MappingProxyType({})
 
 
 class Cell(NamedTuple, Generic[State, Effect]):
-    """What an event does in a state."""
+    """A transition: the result of an event in a state."""
 
     state: State
     """The next state."""
     effect: Effect | None = None
-    """What follows, or what is done."""
+    """The result or action of the transition."""
     rule: str | None = None
-    """The rule that is broken; the cell counts all the same."""
+    """The rule that the event violates; the transition is made all the same."""
 
 
 class StateTable(dict[tuple[State, Event], Cell[State, Effect]], Generic[State, Event, Effect]):
-    """The cells of a state machine by state and event; it does not change.
+    """The cells of a state machine by state and event; never changed.
 
     Parameters
     ----------
     rows
-        By state, the cells of its events; the next state alone stands for a cell with nothing else.
+        The cells of each state by event; a bare next state is short for a cell without effect.
     events
-        All events, each with what it is, or their names.
+        All events: their names, or a mapping from name to description.
     event_rules, state_rules
-        The rule that is broken, by the event or by the state, where there is no cell. The state
-        then stays as it is. Where there is neither, such a pair cannot happen, or means nothing.
+        The rule that an event violates where it has no cell, by event or by state. The state stays
+        as it is. Where there is neither, the event cannot happen in that state, or has no effect.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class StateTable(dict[tuple[State, Event], Cell[State, Effect]], Generic[State, 
         super().__init__(cells)
         ends = (cell.state for cell in cells.values())
         self.states: tuple[State, ...] = tuple(dict.fromkeys((*rows, *ends)))
-        """The first state first, those that nothing leads out of last."""
+        """The initial state first, states without cells last."""
         self.events: tuple[Event, ...] = tuple(events)
         self.event_rules, self.state_rules = event_rules, state_rules
 
@@ -69,7 +69,7 @@ class StateTable(dict[tuple[State, Event], Cell[State, Effect]], Generic[State, 
         return {event: self[state, event] for event in self.events if (state, event) in self}
 
     def lookup(self, state: State, event: Event) -> Cell[State, Effect]:
-        """Return the cell of an event; where it has none, one that breaks the rule for that."""
+        """Return the cell of an event; where it has none, one with the rule that this violates."""
         cell = self.get((state, event))
         if cell is None:
             rule = self.event_rules.get(event) or self.state_rules.get(state)

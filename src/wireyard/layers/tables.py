@@ -1,15 +1,15 @@
-"""The tables that the layers make of packets, column by column; one set of names for all protocols.
+"""The tables that the layers derive from packets; one set of column names for all protocols.
 
 Rules of this file:
 
-1. A column that a protocol has nothing for is null in its rows, never a made-up default.
-2. Every row leads back to bytes by ``source``, ``stream`` and ``offset``: those of the packet that
-   proves it. Frames count from 1 in the capture; a raw stream has neither frames nor times.
+1. A column that a protocol does not have is null in its rows, never a made-up default.
+2. Every row leads back to bytes: its ``source``, ``stream`` and ``offset`` are those of the packet
+   that proves it. Frames count from 1 in the capture; a raw stream has neither frames nor times.
 3. Endpoints are ``address:port`` text, an IPv6 address in brackets.
-4. Whoever writes a table puts a timestamp ``x_at`` behind every moment ``x_ns`` or ``x_ms``, one
-   for both where there are both (`with_times`); the layers count in whole nanoseconds.
-5. A name means the same in every table: ``producer_client_id`` is the client id of who sent a
-   message, ``consumer_client_id`` that of who got it, ``client_id`` that of a connection.
+4. When a table is written, a timestamp ``x_at`` follows every time ``x_ns`` or ``x_ms``, one for
+   both where a table has both (`with_times`); the layers count in whole nanoseconds.
+5. A name means the same in every table: ``producer_client_id`` is the client id of the sender of a
+   message, ``consumer_client_id`` that of its receiver, ``client_id`` that of a connection.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ MESSAGES: Final = (
     Column(
         "producer",
         "string",
-        "endpoint that sent it, of JMS as its SysMessageID says; null where it is unknown whose an"
-        " MQTT stream is",
+        "endpoint that sent it, in JMS that of its SysMessageID; null where the sender of an MQTT"
+        " stream is unknown",
     ),
     Column("client", "string", "endpoint of the producer's connection, as sessions have it"),
     Column(
@@ -98,8 +98,8 @@ MESSAGES: Final = (
     Column(
         "first_seen",
         "string",
-        "sent; of JMS also delivered, relayed or relay_acknowledged, where nobody listened before;"
-        " null where it is unknown whose an MQTT stream is",
+        "sent; in JMS also delivered, relayed or relay_acknowledged, if no packet before was"
+        " captured; null where the sender of an MQTT stream is unknown",
     ),
     Column("frame", "int64", "frame of the packet; counts over all files of a rotated capture"),
     Column("file", "string", "file that the frame is in"),
@@ -107,7 +107,7 @@ MESSAGES: Final = (
     *_ROW,
     Column("length", "int64", "bytes of the packet, of RMP of all its packets", unit="bytes"),
 )
-"""One row a message that a producer sent; seen again on other streams it is a delivery."""
+"""A row for each message that a producer sent; the message on other streams is a delivery."""
 
 DESTINATIONS: Final = (
     Column("destination", "string", "queue, topic or group"),
@@ -123,7 +123,7 @@ DESTINATIONS: Final = (
     Column("producers", "int64", "how many different ones sent them"),
     Column("source", "string", "the source as it was given"),
 )
-"""One row a source, destination and minute."""
+"""A row for each source, destination and minute."""
 
 PRODUCERS: Final = (
     Column("producer", "string", "address and port, as SysMessageIDs have them"),
@@ -131,7 +131,7 @@ PRODUCERS: Final = (
     Column("last_ms", "int64", "when the last of them was sent", unit=_MS),
     Column("source", "string", "the source as it was given"),
 )
-"""One row a source and producer whose JMS messages it shows."""
+"""A row for each source and producer of JMS messages in it."""
 
 DELIVERIES: Final = (
     Column(
@@ -184,7 +184,7 @@ DELIVERIES: Final = (
     Column("acknowledged_frame", "int64", "frame in which its delivery was complete"),
     *_ROW,
 )
-"""One row a message and consumer; of MQTT one for every matching subscriber at least."""
+"""A row for each message and consumer; in MQTT at least one for every matching subscriber."""
 
 _OF_DELIVERIES: Final = {column.name: column for column in DELIVERIES}
 LATENCIES: Final = (
@@ -213,7 +213,7 @@ LATENCIES: Final = (
     _OF_DELIVERIES["delivered_frame"],
     *_ROW,
 )  # fmt: skip
-"""One row a delivery, if there are times."""
+"""A row for each delivery that has a time."""
 
 TRANSACTIONS: Final = (
     Column("transaction_id", "int64", "id that the broker gave"),
@@ -229,7 +229,7 @@ TRANSACTIONS: Final = (
     Column("ended_frame", "int64", "frame that ended it"),
     *_ROW,
 )
-"""One row a transaction."""
+"""A row for each transaction."""
 
 HOPS: Final = (
     Column("message_key", "string", "the message: its SysMessageID"),
@@ -246,19 +246,19 @@ HOPS: Final = (
     Column("frame", "int64", "frame of the packet"),
     Column("follows", "int32", "the hop that it follows from"),
     Column("took_ns", "int64", "time since then; null with the reason in unknown", unit="ns"),
-    Column("took_error_ns", "int64", "how wrong that can be; 0 by one clock", unit="ns"),
-    Column("unknown", "string", "why it is not known what the hop took, in one word"),
+    Column("took_error_ns", "int64", "largest error of that; 0 by one clock", unit="ns"),
+    Column("unknown", "string", "why took_ns is null, in one word"),
     Column(
         "clock_ahead_ns",
         "int64",
         "how far the clock of the source is ahead of that of the first by name, as estimated",
         unit="ns",
     ),
-    Column("clock_error_ns", "int64", "how wrong that can be", unit="ns"),
+    Column("clock_error_ns", "int64", "largest error of that", unit="ns"),
     *_ROW,
 )
-"""One row for each time that a JMS message was seen; a packet that is about it for several
-consumers is a row for each."""
+"""A row for each time that a packet shows a JMS message; for a packet about several consumers, a
+row for each."""
 
 CONVERSATIONS: Final = (
     Column("kind", "string", "control, jms, mqtt5 or rmp"),
@@ -275,7 +275,7 @@ CONVERSATIONS: Final = (
     Column("replied_frame", "int64", "frame of the reply"),
     *_ROW,
 )
-"""One row a request; several replies to one are several rows."""
+"""A row for each request; several replies to one request are several rows."""
 
 SESSIONS: Final = (
     _PROTOCOL,
@@ -314,7 +314,7 @@ SESSIONS: Final = (
     Column("closed_frame", "int64", "frame that ended the connection"),
     *_ROW,
 )
-"""One row a connection that a client logged in on, or tried to."""
+"""A row for each connection on which a client logged in, or tried to."""
 
 RETAINED: Final = (
     Column("topic", "string", "topic that the value stands for"),
@@ -323,25 +323,25 @@ RETAINED: Final = (
     Column("payload", "binary", "the value"),
     Column("qos", "int32", "quality of service it was published with"),
     Column("message_key", "string", "the message that set it"),
-    Column("producer_client_id", "string", "client id of who set it"),
+    Column("producer_client_id", "string", "client id of its publisher"),
     Column("ended_by", "string", "replaced, deleted, expired; null if it still stands"),
     Column("from_frame", "int64", "frame in which it was set"),
     *_ROW,
 )
-"""One row a value that a topic had for a time."""
+"""A row for each value that a topic had for a time."""
 
 VIOLATIONS: Final = (
     _PROTOCOL,
     Column("rule", "string", "the rule that was broken: its number, or a name of ours"),
     Column("client", "string", "endpoint of the side that broke it, a client or a broker"),
     Column("message_key", "string", "the message it was about, if any"),
-    Column("text", "string", "what was done, in a sentence"),
+    Column("text", "string", "the violation in a sentence"),
     Column("client_id", "string", "client id of the connection"),
     Column("captured_ns", "int64", "when", unit=_NS),
     Column("frame", "int64", "frame of the packet that broke it"),
     *_ROW,
 )
-"""One row a rule that was broken."""
+"""A row for each violation of the protocol."""
 
 TABLES: Final[Mapping[str, tuple[Column, ...]]] = MappingProxyType(
     {
@@ -358,12 +358,12 @@ TABLES: Final[Mapping[str, tuple[Column, ...]]] = MappingProxyType(
         "violations": VIOLATIONS,
     }
 )
-"""The columns of every table by its name."""
+"""The columns of every table by the table's name."""
 FACTS: Final = tuple(TABLES)
 
 
 def fact_table(name: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Return rows as a part of a table; a column that a row does not have is null."""
+    """Return rows as a part of a table; columns that a row lacks are null."""
     columns = {}
     for column in TABLES[name]:
         values, kind = [row.get(column.name) for row in rows], arrow_type(column.kind)
@@ -372,12 +372,12 @@ def fact_table(name: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def as_fact_table(name: str, columns: Mapping[str, Any]) -> pa.Table:
-    """Return columns as a part of a table; those that are not there are null.
+    """Return columns as a part of a table; missing columns are null.
 
     Parameters
     ----------
     columns
-        Arrays, whose text may be a dictionary and its indices, or other values.
+        Arrow arrays, in which text may be dictionary-encoded, or other sequences of values.
     """
     rows = len(next(iter(columns.values())))
     arrays, fields = [], []
@@ -396,7 +396,7 @@ def as_fact_table(name: str, columns: Mapping[str, Any]) -> pa.Table:
 
 
 def as_text(table: pa.Table) -> pa.Table:
-    """Return a table whose columns of text are text, and no dictionaries."""
+    """Return a table with its dictionary-encoded text as plain text."""
     kinds = [
         (field.name, field.type.value_type if pa.types.is_dictionary(field.type) else field.type)
         for field in table.schema
@@ -405,7 +405,7 @@ def as_text(table: pa.Table) -> pa.Table:
 
 
 def join_tables(tables: Iterable[pa.Table]) -> pa.Table:
-    """Return tables with the same columns as one; text is a dictionary if it is one in all."""
+    """Concatenate tables with the same columns; text stays dictionary-encoded if it is in all."""
     parts = list(tables)
     if any(part.schema != parts[0].schema for part in parts):
         parts = list(map(as_text, parts))
@@ -413,7 +413,7 @@ def join_tables(tables: Iterable[pa.Table]) -> pa.Table:
 
 
 def text_array(texts: Sequence[str | None]) -> pa.Array:
-    """Return texts as Arrow has them; what is no Unicode is written as it can be."""
+    """Return texts as an Arrow array, lone surrogates spelled out (`storable`)."""
     try:
         return pa.array(texts, pa.string())
     except UnicodeEncodeError:
@@ -421,12 +421,12 @@ def text_array(texts: Sequence[str | None]) -> pa.Array:
 
 
 def packet_keys(streams: Any, offsets: Any) -> Any:
-    """Return packets as keys of messages and conversations, as `Position.key` does.
+    """Return the keys of the messages or requests in packets, like `Position.key`.
 
     Parameters
     ----------
     streams, offsets
-        Arrays of Arrow, whose text may be a dictionary and its indices.
+        Arrow arrays; `streams` may be dictionary-encoded.
     """
     return pc.binary_join_element_wise(streams.cast(pa.string()), offsets.cast(pa.string()), "@")
 
@@ -436,17 +436,17 @@ def packet_keys(streams: Any, offsets: Any) -> Any:
 _AT: Final = pa.timestamp("us", tz="UTC")
 _NS_PER_US, _US_PER_MS = 1000, 1000
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
-"""The years 1 to 9999, which timestamps have."""
+"""The range of timestamps: the years 1 to 9999."""
 
 
 def with_times(name: str, table: pa.Table) -> pa.Table:
-    """Return a part of a table with a timestamp ``x_at`` behind every moment ``x_ns`` or ``x_ms``.
+    """Add a timestamp ``x_at`` after every time ``x_ns`` or ``x_ms`` of a part of a table.
 
-    Of both the timestamp is that of ``x_ns``, and of ``x_ms`` where that is null. Text is a
-    dictionary and its indices, in all parts.
+    Where a table has both, the timestamp is that of ``x_ns``, or of ``x_ms`` where ``x_ns`` is
+    null. Text is dictionary-encoded in all parts.
     """
     arrays, fields = [], []
-    moments: dict[str, pa.Array] = {}
+    timestamps: dict[str, pa.Array] = {}
     columns = TABLES[name]
     for column, after in zip(columns, (*columns[1:], None), strict=True):
         values = table[column.name]
@@ -456,31 +456,31 @@ def with_times(name: str, table: pa.Table) -> pa.Table:
             values = values.cast(arrow_type(column.kind))
         arrays.append(values)
         fields.append(pa.field(column.name, values.type))
-        stem = _moment_of(column)
+        stem = _time_stem(column)
         if stem is None:
             continue
         at = _from_ns(values) if column.name.endswith("_ns") else _from_ms(values, column)
-        moments[stem] = pc.coalesce(at, moments[stem]) if stem in moments else at
-        if after is None or _moment_of(after) != stem:
-            arrays.append(moments[stem])
+        timestamps[stem] = pc.coalesce(at, timestamps[stem]) if stem in timestamps else at
+        if after is None or _time_stem(after) != stem:
+            arrays.append(timestamps[stem])
             fields.append(pa.field(f"{stem}_at", _AT))
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def _moment_of(column: Column) -> str | None:
-    """Return the name of a moment without its unit, None of all other columns."""
+def _time_stem(column: Column) -> str | None:
+    """Return the name of a column of times without its unit; None for all other columns."""
     return column.name.rpartition("_")[0] if "since 1970" in (column.unit or "") else None
 
 
 def _from_ns(values: pa.ChunkedArray) -> pa.Array:
-    """Return nanoseconds as the microseconds that they lie in, before 1970 too."""
+    """Return nanoseconds as timestamps, rounded down to microseconds, before 1970 too."""
     missing = pc.is_null(values).to_numpy(zero_copy_only=False)
     us = values.fill_null(0).to_numpy() // _NS_PER_US
     return pa.array(us, mask=missing).cast(_AT)
 
 
 def _from_ms(values: pa.ChunkedArray, column: Column) -> pa.Array:
-    """Return milliseconds as microseconds, null where the number is no time."""
+    """Return milliseconds as timestamps; null where the number is no time."""
     ms = values.fill_null(_LAST_MS + 1).to_numpy()
     missing = (ms < _FIRST_MS) | (ms > _LAST_MS)
     if column.unit == _MS_OR_NEVER:

@@ -1,4 +1,4 @@
-"""Asyncio shells around the layers: sockets, corosync, timers; no protocol is decided here."""
+"""Asyncio shells around the layers: sockets, corosync, timers, without protocol decisions."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ __all__ = [
 
 
 def run(main: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine in an event loop of its own, and return what it returns."""
+    """Run a coroutine in an event loop of its own, and return its result."""
     return asyncio.run(main)

@@ -1,4 +1,4 @@
-"""Packets over corosync: total order and views are its own, on one node or on many."""
+"""Packets over corosync, which provides the total order and the views, on one node or on many."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ __all__ = ["Corosync"]
 GROUP = "wireyard"
 _LONGEST_NAME_BYTES = 127
 _MAX_PACKET_BYTES = 32 << 10
-"""A call costs the same up to a kilobyte or so, and corosync cuts what is longer by itself; from
-here on more brings nothing."""
+"""A call costs the same up to about a kilobyte, and corosync splits longer packets by itself: above
+this there is no gain."""
 _TRY_AGAIN_S = 0.001
-"""corosync has no event for room in its buffers."""
+"""Retry interval, because corosync has no event for room in its buffers."""
 _AT_ONCE = 64
-"""Packets taken before the event loop gets its turn."""
+"""The most packets received before other callbacks of the event loop run."""
 _JOIN_TRIES = 1000
-"""It may be busy with a change of members for a second."""
+"""Enough for a second, in which corosync may be busy with a change of members."""
 
 
 class Corosync:
     """A ring as a closed process group of corosync.
 
     A process id is the number of the node and the low 16 bits of the pid, as address and port. A
-    process that finds another of the same id in the group leaves again.
+    process leaves again if another member of the group has the same id.
 
     Parameters
     ----------
     group
-        Its name.
+        The name of the group.
     max_packet_bytes
         Longest packet, the same at all members.
     """
@@ -80,25 +80,25 @@ class Corosync:
             await asyncio.sleep(_TRY_AGAIN_S)
 
     def send(self, qos: QoS, packet: bytes) -> bool:
-        """Send a packet, if corosync takes it."""
+        """Send a packet; return whether corosync has accepted it."""
         assert self._group is not None
         try:
-            taken = self._group.send(packet)
+            is_sent = self._group.send(packet)
         except CpgError as error:
             self._fail(str(error))
             return False
-        if not taken and (self._later is None or self._later.when() <= self._loop.time()):
+        if not is_sent and (self._later is None or self._later.when() <= self._loop.time()):
             self._later = self._loop.call_later(_TRY_AGAIN_S, self._receiver.writable)
-        return taken
+        return is_sent
 
     def pause(self) -> None:
-        """Take nothing; corosync keeps it, and holds all members back before it keeps too much."""
+        """Stop receiving; corosync buffers packets, and then holds all members back."""
         if not self._paused:
             self._paused = True
             self._loop.remove_reader(self._descriptor)
 
     def resume(self) -> None:
-        """Take what comes."""
+        """Receive packets again."""
         if self._paused:
             self._paused = False
             self._loop.add_reader(self._descriptor, self._read)
@@ -123,12 +123,12 @@ class Corosync:
             return
         self._receiver.view(sorted(ids))
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, reason: str) -> None:
         self.pause()
-        self._receiver.failed(RingFailed(f"{self.name}: {why}"))
+        self._receiver.failed(RingFailed(f"{self.name}: {reason}"))
 
     def close(self) -> None:
-        """Leave."""
+        """Leave the group."""
         if self._later is not None:
             self._later.cancel()
         self.pause()

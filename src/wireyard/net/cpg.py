@@ -1,7 +1,7 @@
-"""corosync's closed process groups: its C library by ctypes, no more of it than a ring needs.
+"""corosync's closed process groups: the functions of its C library that a ring needs, by ctypes.
 
-The library comes with corosync (Debian: ``libcpg4``); it is loaded when a group is joined, and
-everything it calls back runs inside `Group.dispatch`.
+The library comes with corosync (Debian: ``libcpg4``). It is loaded when a group is joined, and its
+callbacks run inside `Group.dispatch`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ __all__ = ["CpgError", "Group", "Member"]
 
 _OK, _TRY_AGAIN = 1, 6
 _AGREED = 2
-"""The order that all members agree on, the only one there is."""
+"""The guarantee of a total order, the only one that corosync implements."""
 _DISPATCH_ONE_NONBLOCKING = 4
-"""What is next, if there is any: a flood must not keep whoever asks from all else."""
+"""Dispatch one callback if there is any, so that a flood of messages does not block the caller."""
 _LONGEST_NAME = 128
 _ERRORS = {
     2: "corosync does not run here, or has ended",
@@ -74,7 +74,7 @@ class Member(NamedTuple):
 
 
 class CpgError(Exception):
-    """The library said no."""
+    """An error code of the library."""
 
     def __init__(self, call: str, code: int) -> None:
         self.code = code
@@ -82,7 +82,7 @@ class CpgError(Exception):
 
     @property
     def try_again(self) -> bool:
-        """Whether it may say yes a little later."""
+        """Whether the call may succeed a little later."""
         return self.code == _TRY_AGAIN
 
 
@@ -114,17 +114,17 @@ class Group:
     name
         The group, up to 128 bytes.
     deliver
-        Called with sender and message.
+        Called with the sender and the message.
     change
-        Called with the members, when they change; for all members at the same place among the
-        messages.
+        Called with the members when they change, at the same point in the order of messages at all
+        members.
 
     Raises
     ------
     OSError
         The library is not installed.
     CpgError
-        corosync does not run here, or does not let us in.
+        corosync does not run here, or denies access.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Group:
             with self._out_of_c():
                 change([Member(members[n].nodeid, members[n].pid) for n in range(count)])
 
-        # Kept, for C does not count references.
+        # Kept alive here, because C does not count references.
         self._callbacks = _Callbacks(_Deliver(delivered), _Change(changed))
         self._vector = _Vector()
         self._check("cpg_initialize", byref(self._handle), byref(self._callbacks))
@@ -175,13 +175,13 @@ class Group:
         return node.value
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable when there is something to dispatch."""
+        """Return the file descriptor that is readable when there is something to dispatch."""
         descriptor = c_int()
         self._check("cpg_fd_get", self._handle, byref(descriptor))
         return descriptor.value
 
     def dispatch(self) -> bool:
-        """Have one message or change delivered; say whether there was one."""
+        """Call the callback for one message or change; return whether there was one."""
         code = self._library.cpg_dispatch(self._handle, _DISPATCH_ONE_NONBLOCKING)
         if self._raised is not None:
             raised, self._raised = self._raised, None
@@ -191,7 +191,7 @@ class Group:
         return bool(code == _OK)
 
     def send(self, message: bytes) -> bool:
-        """Send to all members, this one too; say whether there was room."""
+        """Send to all members, this one too; return whether there was room."""
         self._vector.base, self._vector.size = message, len(message)
         code = self._library.cpg_mcast_joined(self._handle, _AGREED, byref(self._vector), 1)
         if code not in (_OK, _TRY_AGAIN):
@@ -200,7 +200,7 @@ class Group:
 
     @contextmanager
     def _out_of_c(self) -> Iterator[None]:
-        """Keep an exception for `dispatch` to raise; C would lose it."""
+        """Keep an exception of a callback, which C would lose, for `dispatch` to raise."""
         try:
             yield
         except BaseException as error:

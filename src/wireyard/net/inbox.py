@@ -1,4 +1,4 @@
-"""Messages and other events that wait for the application to iterate over them."""
+"""Inboxes: messages and other events that wait for the application to iterate over them."""
 
 from __future__ import annotations
 
@@ -19,32 +19,33 @@ Handler = Callable[[Message], Awaitable[bytes | None]]
 """A coroutine function for the messages of a destination layer, or of another protocol.
 
 It is called with one message of a ring after the other. Bytes that it returns are the reply to a
-message that asks for one.
+message that requests one.
 """
 
 E = TypeVar("E", bound=Event)
 
 MAX_INBOX_BYTES = 16 << 20
-"""Data that waits in one inbox before nothing is taken from the ring any more: a message of the
-longest kind, or a second of the fastest small ones."""
+"""Data that waits in one inbox before the ring stops receiving: one message of the greatest length,
+or a second of the fastest small ones."""
 MESSAGE_BYTES = 512
-"""What a message costs beside its data; with it a bound on bytes bounds messages too."""
+"""The memory of a message besides its data. It counts towards the bound, which so bounds the number
+of messages too."""
 
 
 class Inbox(Generic[E]):
-    """Messages or other events, in order; it ends when it is closed, or as the ring ended.
+    """Messages or other events in order, until the inbox is closed or the ring ends.
 
     Parameters
     ----------
     drained
-        What to call when an inbox that was full has room again.
+        Called when a full inbox has room again.
     lossy
-        Whether the ring may lose messages; then so may an inbox that is full.
+        Whether the ring may lose messages; then a full inbox loses messages too.
     """
 
     def __init__(self, drained: Callable[[], None], lossy: bool) -> None:
         self.overrun = 0
-        """Events that were lost because too much waited already."""
+        """The number of events that were lost because the inbox was full."""
         self._lossy = lossy
         self._drained = drained
         self._events: deque[E] = deque()
@@ -55,7 +56,7 @@ class Inbox(Generic[E]):
 
     @property
     def full(self) -> bool:
-        """Whether no more should be taken from a ring that loses nothing."""
+        """Whether a ring that loses no messages should stop receiving."""
         return self._bytes > MAX_INBOX_BYTES
 
     def put(self, event: E) -> None:
@@ -69,7 +70,7 @@ class Inbox(Generic[E]):
             self._wake()
 
     def end(self, error: Exception | None = None) -> None:
-        """Let the iteration end after what is there already."""
+        """End the iteration after the events that wait already."""
         self._closed = True
         self._error = error
         self._wake()
@@ -85,17 +86,17 @@ class Inbox(Generic[E]):
         return event
 
     async def batch(self) -> list[E]:
-        """Return all that wait, none only if there will be no more.
+        """Return all events that wait, or an empty list at the end of the iteration.
 
         A loop over batches costs less than one over single messages.
         """
         if not self._events:
             with contextlib.suppress(StopAsyncIteration):
                 await self._wait()
-        found = list(self._events)
+        events = list(self._events)
         self._events.clear()
         self._remove(self._bytes)
-        return found
+        return events
 
     async def _wait(self) -> None:
         while not self._events:
@@ -119,7 +120,7 @@ class Inbox(Generic[E]):
 
 
 def _cost(event: Event) -> int:
-    """Return what an event costs while it waits."""
+    """Return the bytes that a waiting event counts towards the bound."""
     if isinstance(event, (Delivered, Piece, Foreign)):
         return MESSAGE_BYTES + len(event.data)
     return MESSAGE_BYTES
@@ -131,7 +132,7 @@ class Client(Inbox[Delivered]):
     Attributes
     ----------
     number
-        Its number.
+        The number of the client.
     """
 
     def __init__(
@@ -142,7 +143,7 @@ class Client(Inbox[Delivered]):
         self._leave = leave
 
     def close(self) -> None:
-        """Unregister; what is there already can still be iterated over."""
+        """Unregister the client; messages that wait already can still be iterated over."""
         if not self._closed:
             self._leave()
             self.end()
@@ -160,17 +161,17 @@ class Replies(Inbox[Delivered]):
     def __init__(self, drained: Callable[[], None], lossy: bool, ask: _Ask) -> None:
         super().__init__(drained, lossy)
         self.reason: str | None = None
-        """Why there are no more, once there are none."""
+        """The reason of the end, once the request has ended."""
         self._ask: _Ask | None = ask
         self._cancel: Callable[[], None] | None = None
 
     def cancel(self) -> None:
-        """Wait for no more; what is there already can still be iterated over."""
+        """End the request; replies that wait already can still be iterated over."""
         if self._cancel is not None:
             self._cancel()
 
     def done(self, reason: str) -> None:
-        """Let the iteration end, and say why."""
+        """End the iteration with a reason."""
         self.reason = reason
         self.end()
 
@@ -187,7 +188,7 @@ class Inboxes:
     Parameters
     ----------
     drained, lossy
-        Those of each `Inbox`.
+        The parameters of each `Inbox`.
     """
 
     def __init__(self, drained: Callable[[], None], lossy: bool) -> None:
@@ -211,17 +212,17 @@ class Inboxes:
             leave()
             self._drained()
 
-        made = self._clients[number] = Client(number, self._drained, self._lossy, close)
-        return made
+        client = self._clients[number] = Client(number, self._drained, self._lossy, close)
+        return client
 
     def events(self) -> Inbox[Event]:
         """Add an inbox of all events."""
-        made = Inbox[Event](self._drained, self._lossy)
-        self._everything.append(made)
-        return made
+        inbox = Inbox[Event](self._drained, self._lossy)
+        self._everything.append(inbox)
+        return inbox
 
     def replies(self, ask: _Ask) -> Replies:
-        """Return the inbox of a request; `add_request` adds it, once it is sent."""
+        """Return the inbox of a request; `add_request` adds it when the request is sent."""
         return Replies(self._drained, self._lossy, ask)
 
     def add_request(self, request: int, replies: Replies) -> None:
@@ -251,7 +252,7 @@ class Inboxes:
             inbox.put(event)
 
     def end(self, error: Exception | None) -> None:
-        """Let every iteration end after what is there already."""
+        """End every iteration after the events that wait already."""
         for inbox in self._all():
             inbox.end(error)
 

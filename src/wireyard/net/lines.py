@@ -1,4 +1,4 @@
-"""Lines of a stream as they come, without holding up the event loop."""
+"""An asynchronous reader of lines, which does not block the event loop."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["read_lines"]
 
 _READ_BYTES = 1 << 16
 MAX_LINE_BYTES = 16 << 20
-"""Longest line: the longest message."""
+"""The longest line, which is as long as the longest message."""
 
 
 async def read_lines(stream: io.BufferedIOBase) -> AsyncIterator[list[bytes]]:
-    """Yield the lines that are there, without their ends, as often as there are any.
+    """Yield lists of the lines that have arrived, without line ends.
 
     Raises
     ------
     SourceError
-        A line that is longer than any message.
+        A line is longer than any message.
     """
     pieces: list[bytes] = []
     size = 0

@@ -1,4 +1,4 @@
-"""Packets between members in one event loop: total order and views, for programs' own tests.
+"""Packets between members in one event loop, with total order and views, for tests of programs.
 
 ``hub = MemoryHub()``, then ``Ring(hub.transport())`` for each member.
 """
@@ -18,14 +18,14 @@ __all__ = ["Memory", "MemoryHub"]
 
 _MAX_PACKET_BYTES = 32 << 10
 _WINDOW_BYTES = 1 << 20
-"""Packets that wait for one member before no more are taken of any: 32 of the longest."""
+"""Bytes that wait for one member before no more packets are accepted: 32 of the longest."""
 _PACKET_OVERHEAD_BYTES = 128
 _AT_ONCE = 64
-"""Packets given to a receiver before the event loop gets its turn."""
+"""The most packets delivered to a receiver before other callbacks of the event loop run."""
 
 
 class MemoryHub:
-    """The order that the members of one ring share."""
+    """A ring in memory: the members, and the order of their packets."""
 
     def __init__(self, *, max_packet_bytes: int = _MAX_PACKET_BYTES) -> None:
         self.max_packet_bytes = max_packet_bytes
@@ -33,16 +33,16 @@ class MemoryHub:
         self._members: dict[str, Memory] = {}
 
     def transport(self) -> Memory:
-        """Return a new member's transport."""
+        """Return the transport of a new member."""
         return Memory(self, f"127.0.0.1:{next(self._ports)}")
 
     def join(self, member: Memory) -> None:
-        """Add a member, in a new view."""
+        """Add a member, and deliver a new view to all members."""
         self._members[member.process_id] = member
         self._put_view()
 
     def leave(self, member: Memory) -> None:
-        """Remove a member; the others get a new view."""
+        """Remove a member, and deliver a new view to the others."""
         if self._members.pop(member.process_id, None) is not None:
             self._put_view()
             self.try_again()
@@ -53,7 +53,7 @@ class MemoryHub:
             member.put(view)
 
     def order(self, source: str, packet: bytes) -> bool:
-        """Put a packet into the order; return whether there was room for it at every member."""
+        """Order a packet if there is room for it at every member; return whether there was."""
         members = self._members.values()
         if any(member.full for member in members):
             return False
@@ -62,7 +62,7 @@ class MemoryHub:
         return True
 
     def try_again(self) -> None:
-        """Have members try again that found no room."""
+        """Call the members again whose packets had no room."""
         for member in tuple(self._members.values()):
             member.try_again()
 
@@ -77,14 +77,14 @@ class _Packet(NamedTuple):
 
 
 class Memory:
-    """One member's transport.
+    """The transport of one member.
 
     Parameters
     ----------
     hub
         The ring.
     process_id
-        This member's, which no other of the ring has.
+        The id of this member, unique in the ring.
     """
 
     name = "memory"
@@ -99,7 +99,7 @@ class Memory:
         self._items: deque[_View | _Packet] = deque()
         self._bytes = 0
         self._paused = True
-        self._found_no_room = False
+        self._had_no_room = False
         self._due: asyncio.Handle | None = None
 
     async def open(self, receiver: Receiver) -> str:
@@ -110,22 +110,22 @@ class Memory:
         return self.process_id
 
     def send(self, qos: QoS, packet: bytes) -> bool:
-        """Send a packet, if every member has room for it."""
-        taken = self._hub.order(self.process_id, packet)
-        self._found_no_room = not taken
-        return taken
+        """Send a packet; return whether every member had room for it."""
+        is_sent = self._hub.order(self.process_id, packet)
+        self._had_no_room = not is_sent
+        return is_sent
 
     def pause(self) -> None:
-        """Take nothing; the others wait when too much is on its way to this member."""
+        """Stop receiving; the others wait when too many packets wait for this member."""
         self._paused = True
 
     def resume(self) -> None:
-        """Take what comes."""
+        """Receive packets again."""
         self._paused = False
-        self._give_soon()
+        self._deliver_soon()
 
     def close(self) -> None:
-        """Leave."""
+        """Leave the ring."""
         self._paused = True
         self._hub.leave(self)
         if self._due is not None:
@@ -139,25 +139,25 @@ class Memory:
         return self._bytes >= _WINDOW_BYTES
 
     def put(self, item: _View | _Packet) -> None:
-        """Have a packet or a view wait for this member."""
+        """Add a packet or a view to the queue of this member."""
         self._items.append(item)
         if isinstance(item, _Packet):
             self._bytes += len(item.data) + _PACKET_OVERHEAD_BYTES
-        self._give_soon()
+        self._deliver_soon()
 
     def try_again(self) -> None:
-        """Have the receiver send what there was no room for."""
-        if self._found_no_room:
-            self._found_no_room = False
+        """Call `Receiver.writable` if there was no room for a packet before."""
+        if self._had_no_room:
+            self._had_no_room = False
             self._receiver.writable()
 
     # --- inside -----------------------------------------------------------------------------
 
-    def _give_soon(self) -> None:
+    def _deliver_soon(self) -> None:
         if self._due is None and self._items and not self._paused:
-            self._due = self._loop.call_soon(self._give)
+            self._due = self._loop.call_soon(self._deliver)
 
-    def _give(self) -> None:
+    def _deliver(self) -> None:
         self._due = None
         was_full = self.full
         for _ in range(_AT_ONCE):
@@ -169,6 +169,6 @@ class Memory:
             else:
                 self._bytes -= len(item.data) + _PACKET_OVERHEAD_BYTES
                 self._receiver.packet(item.source, QoS.TOTALLY_ORDERED, item.data)
-        self._give_soon()
+        self._deliver_soon()
         if was_full and not self.full:
             self._hub.try_again()

@@ -1,4 +1,4 @@
-"""The messaging layer of a process between its rings: one clock, one counter of message numbers."""
+"""The messaging layer that the rings of a process share, with one timer and one set of numbers."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ __all__ = ["Process"]
 
 
 class Joined(Protocol):
-    """A ring of the process, as `Process` needs it."""
+    """The interface of a ring that `Process` uses."""
 
     @property
     def name(self) -> str:
-        """The ring's name."""
+        """The name of the ring."""
 
     @property
     def inboxes(self) -> Inboxes:
-        """Where its events are put."""
+        """The inboxes for its events."""
 
     def send_packets(self) -> None:
-        """Send what the transport has room for."""
+        """Send as many packets as the transport has room for."""
 
     def handle(self, handler: Handler, message: Message) -> None:
         """Put a message into the inbox of its handler."""
 
     def hold_back(self) -> None:
-        """Receive nothing more for now if an inbox is full."""
+        """Stop receiving if an inbox is full."""
 
 
 class Process:
-    """What the rings of one process share.
+    """The messaging layer and the timer of one process, shared by its rings.
 
-    A `Ring` has one of its own unless it is given one: ``Ring(transport, process=process)``. The
-    process is known to each ring by the name that the ring's transport has for it; replies name
-    that, and a message number which is that of no other message on any of its rings (errata R34).
+    A `Ring` has its own unless one is passed to it: ``Ring(transport, process=process)``. On each
+    ring the process has the id that the ring's transport assigns. Replies name a message by that id
+    and a message number, which is unique across all rings of the process (errata R34).
 
     Parameters
     ----------
@@ -61,21 +61,22 @@ class Process:
     def register_layer(
         self, layer: int, handler: Handler | None = None, *, in_pieces: bool = False
     ) -> None:
-        """Have messages for a destination layer delivered, on all rings of the process.
+        """Register a destination layer on all rings of the process, so its messages are delivered.
 
         Parameters
         ----------
         handler
-            Is called with each message of the layer, own ones too; clients get none of them. The
-            bytes it returns are the reply to a message that asks for one, for the same layer.
+            Called with each message of the layer, own ones too, instead of delivering it to
+            clients. The bytes that it returns are the reply to a message that requests one, for the
+            same layer.
         in_pieces
-            Whether the handler gets messages of several packets as they arrive, see
+            Whether the handler receives messages of several packets as they arrive, see
             `MessagingLayer.register_layer`.
 
         Raises
         ------
         UsageError
-            No typing word has room for it, it has a handler, or pieces have none.
+            The layer is out of range, has a handler already, or needs one for pieces.
         """
         if in_pieces and handler is None:
             raise UsageError(f"layer {layer} needs a handler: clients get whole messages")
@@ -83,16 +84,16 @@ class Process:
         self.layer.register_layer(layer, put, in_pieces=in_pieces)
 
     def register_foreign(self, typing: int, handler: Handler) -> None:
-        """Have a handler called with the messages that begin with another protocol's typing word.
+        """Register a handler of the messages that begin with another protocol's typing word.
 
         Raises
         ------
         UsageError
-            The word is of this protocol, from 0 to 4095, or has a handler.
+            The word belongs to this protocol, from 0 to 4095, or has a handler already.
         """
         self.layer.register_foreign(typing, partial(self._handle, handler))
 
-    # --- what rings call --------------------------------------------------------------------
+    # --- called by rings --------------------------------------------------------------------
 
     def join(self, ring: Joined, max_packet_bytes: int, process_id: str) -> None:
         """Add a ring."""
@@ -100,7 +101,7 @@ class Process:
         self._rings[ring.name] = ring
 
     def leave(self, ring: Joined) -> None:
-        """Remove a ring, and all that waits for it."""
+        """Remove a ring, and the packets that wait for it."""
         if self._rings.get(ring.name) is not ring:
             return
         del self._rings[ring.name]
@@ -108,16 +109,16 @@ class Process:
         self.pump()
 
     def ask(self, request: int, ring: Joined) -> None:
-        """Have the replies to a request put into a ring."""
+        """Set the ring whose inboxes receive the replies to a request."""
         self._requests[request] = ring
 
     def pump_soon(self) -> None:
-        """Call `pump` in the next turn of the event loop."""
+        """Call `pump` in the next iteration of the event loop."""
         if self._pump_due is None:
             self._pump_due = asyncio.get_running_loop().call_soon(self.pump)
 
     def pump(self) -> None:
-        """Do what is due, send packets, put events into inboxes, and set the clock."""
+        """Handle due timers, send packets, put events into inboxes, and set the timer."""
         loop = asyncio.get_running_loop()
         if self._pump_due is not None:
             self._pump_due.cancel()
@@ -134,7 +135,7 @@ class Process:
             self._timer = loop.call_at(due, self.pump)
 
     def deliver(self) -> None:
-        """Put the events of the layer into the inboxes of the rings where they happened."""
+        """Put the events of the layer into the inboxes of their rings."""
         next_event = self.layer.next_event
         while (event := next_event()) is not None:
             if isinstance(event, Replied):

@@ -1,4 +1,4 @@
-"""One ring as an application has it: a transport, its part of the messaging layer, inboxes."""
+"""The interface of a ring for applications: a transport, the messaging layer, inboxes."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ __all__ = ["Ring"]
 T = TypeVar("T")
 
 _BURST_BYTES = 1 << 16
-"""How much is sent before the event loop gets its turn."""
+"""The bytes that are sent before other callbacks of the event loop run."""
 _MESSAGE_BYTES = 32
-"""What a message counts for beside its data."""
+"""The bytes that a message counts towards a burst besides its data."""
 _BATCH = 1000
-"""Messages of `send_all` before the event loop gets its turn."""
+"""The messages of `send_all` before other callbacks of the event loop run."""
 _LINGER_S = 5.0
-"""How long leaving waits for the ring to take what was sent."""
+"""The time that leaving waits for the ring to accept all packets."""
 
 
 class Ring:
-    """A ring, joined: ``async with Ring(Tcp()) as ring: await ring.send(b"hello")``.
+    """A member of a ring: ``async with Ring(Tcp()) as ring: await ring.send(b"hello")``.
 
     Parameters
     ----------
     transport
-        What carries the packets: `Tcp`, `UdpMulticast`, `Corosync`, one of a `MemoryHub`.
+        The carrier of packets: `Tcp`, `UdpMulticast`, `Corosync`, or one of a `MemoryHub`.
     limits
         Bounds and delays, the same at all members.
     process
@@ -63,7 +63,7 @@ class Ring:
             raise UsageError("rings that share a process have its limits")
         self.name = transport.name
         self.process_id: str
-        """The name that other members have for this process, once the ring is joined."""
+        """The id of this process on the ring, once the ring is joined."""
         self._transport = transport
         self._process = process or Process(limits=limits)
         self._layer = self._process.layer
@@ -111,7 +111,7 @@ class Ring:
         self._end(None)
 
     async def _linger(self) -> None:
-        """Wait until all that was sent is on its way, and nothing may have to be sent again."""
+        """Wait until the ring has accepted all packets and none may have to be sent again."""
         self._leaving = True
         self._drained()
         self.flush()
@@ -136,21 +136,21 @@ class Ring:
 
     @property
     def dropped(self) -> Mapping[Drop, int]:
-        """How much was not delivered, by reason, on all rings of the process."""
+        """Counts of dropped packets and messages by reason, on all rings of the process."""
         return self._layer.dropped
 
     def register_layer(
         self, layer: int, handler: Handler | None = None, *, in_pieces: bool = False
     ) -> None:
-        """Have messages for a destination layer delivered too; see `Process.register_layer`."""
+        """Register a destination layer; see `Process.register_layer`."""
         self._process.register_layer(layer, handler, in_pieces=in_pieces)
 
     def register_foreign(self, typing: int, handler: Handler) -> None:
-        """Have another protocol's messages handled; see `Process.register_foreign`."""
+        """Register a handler of another protocol's messages; see `Process.register_foreign`."""
         self._process.register_foreign(typing, handler)
 
     def register(self, number: int, domains: Iterable[int] = (0,), own: bool = True) -> None:
-        """Register a client that `events` gives the messages of.
+        """Register a client, whose messages are among `events`.
 
         Parameters
         ----------
@@ -159,25 +159,25 @@ class Ring:
         domains
             The domains it is in; 0 is every one.
         own
-            Whether it gets what it has sent itself.
+            Whether it receives its own messages.
         """
         self._layer.clients(self.name).register(number, domains, own)
 
     def client(self, number: int, domains: Iterable[int] = (0,), own: bool = True) -> Client:
-        """Register a client, as `register` does, and return its messages to iterate over.
+        """Register a client like `register`, and return its messages to iterate over.
 
-        Messages that are not read hold up the ring, where the ring loses nothing; elsewhere those
-        that find too many before them are lost, and counted in `Client.overrun`.
+        On a ring that loses no messages, unread messages hold up the ring. On other rings messages
+        are lost when too many are unread, and counted in `Client.overrun`.
         """
         self.register(number, domains, own)
         clients = self._layer.clients(self.name)
         return self.inboxes.client(number, partial(clients.unregister, number))
 
     def events(self) -> Inbox[Event]:
-        """Return all that happens from now on, in order, except replies and handled messages.
+        """Return all events from now on, in order, except replies and messages with a handler.
 
-        That is the messages for any client of this process, and views, what was aborted or
-        malformed, what stalls.
+        These are the messages for any client of this process, views, aborted messages, malformed
+        packets, and stalls.
         """
         return self.inboxes.events()
 
@@ -194,22 +194,22 @@ class Ring:
         reply_to: MessageId | None = None,
         urgent: bool = False,
     ) -> None:
-        """Send a message; wait while the ring is behind.
+        """Send a message; wait while there is no room for it.
 
         The parameters are those of `MessagingLayer.send`. Small messages wait for others to share
-        a packet, up to `Limits.max_delay_s`; `flush` and `urgent` end that.
+        a packet, up to `Limits.max_delay_s`; `flush` and `urgent` send them at once.
 
         Raises
         ------
         SendRefused
             It is too big, or no message number is free.
         UsageError
-            The transport does not promise that quality of service.
+            The transport does not provide that quality of service.
         RingFailed
             The ring is gone.
         """
         await self._when_writable(
-            self._layer.send, data, qos=self._promised(qos), layer=layer, client=client,
+            self._layer.send, data, qos=self._checked_qos(qos), layer=layer, client=client,
             domain=domain, reply_to=reply_to, urgent=urgent,
         )  # fmt: skip
         self._process.pump_soon()
@@ -223,11 +223,11 @@ class Ring:
         Raises
         ------
         SendRefused, UsageError, RingFailed
-            As of `send`.
+            As in `send`.
         EncodeError
-            It begins with no typing word of another protocol.
+            It does not begin with a typing word of another protocol.
         """
-        await self._when_writable(self._layer.send_foreign, data, qos=self._promised(qos))
+        await self._when_writable(self._layer.send_foreign, data, qos=self._checked_qos(qos))
         self._process.pump_soon()
 
     async def send_all(
@@ -239,14 +239,14 @@ class Ring:
         client: int | None = None,
         domain: int | None = None,
     ) -> None:
-        """Send messages, as `send` one after the other, at less cost for each.
+        """Send messages like `send` for one after the other, at less cost for each.
 
         Raises
         ------
         SendRefused, UsageError, RingFailed
-            As of `send`. Those before it are sent.
+            As in `send`. The messages before are sent.
         """
-        chosen = self._promised(qos)
+        chosen = self._checked_qos(qos)
         rest = iter(messages)
         while batch := list(islice(rest, _BATCH)):
             while batch:
@@ -259,7 +259,7 @@ class Ring:
                     await self._room()
             self._process.pump()
             await asyncio.sleep(0)
-            self._promised(qos)
+            self._checked_qos(qos)
 
     def request(
         self,
@@ -274,23 +274,23 @@ class Ring:
         client: int | None = None,
         domain: int | None = None,
     ) -> Replies:
-        """Return the replies to a message, which is sent when they are first asked for.
+        """Return the replies to a message, which is sent when the iteration begins.
 
         The parameters are those of `MessagingLayer.request`.
         """
         ask = partial(
             self._ask, data, want=want, timeout_s=timeout_s, stall_s=stall_s, sentinel=sentinel,
-            qos=self._promised(qos), layer=layer, client=client, domain=domain,
+            qos=self._checked_qos(qos), layer=layer, client=client, domain=domain,
         )  # fmt: skip
         return self.inboxes.replies(ask)
 
     def flush(self) -> None:
-        """Give the ring all that was sent; what it has no room for follows when it has."""
+        """Pass all messages to the ring, as soon as it has room for them."""
         self._layer.flush(self.name)
         self._process.pump()
 
     async def _ask(self, data: bytes, replies: Replies, **named: Any) -> Callable[[], None]:
-        """Send a request, and return what cancels it."""
+        """Send a request, and return a function that cancels it."""
         id_ = await self._when_writable(self._layer.request, data, **named)
         self.inboxes.add_request(id_, replies)
         self._process.ask(id_, self)
@@ -302,21 +302,21 @@ class Ring:
         self._process.pump()
 
     async def _when_writable(self, send: Callable[..., T], data: bytes, **named: Any) -> T:
-        """Call a method of the layer that sends, when there is room."""
+        """Call a sending method of the layer, as soon as there is room."""
         while True:
             try:
                 return send(self.name, data, now=self._loop.time(), **named)
             except NotWritable:
                 await self._room()
 
-    def _promised(self, qos: QoS | None) -> QoS:
+    def _checked_qos(self, qos: QoS | None) -> QoS:
         if self._error is not None:
             raise self._error
-        promised = self._transport.qualities
-        if qos is None or qos in promised:
-            return qos or promised[0]
-        known = ", ".join(one.label for one in promised)
-        raise UsageError(f"ring {self.name} is {known}; {qos.label} it cannot promise")
+        provided = self._transport.qualities
+        if qos is None or qos in provided:
+            return qos or provided[0]
+        labels = ", ".join(quality.label for quality in provided)
+        raise UsageError(f"ring {self.name} is {labels}; {qos.label} it cannot promise")
 
     async def _room(self) -> None:
         room_bytes = self._process.limits.max_outgoing_bytes // 2
@@ -330,10 +330,10 @@ class Ring:
             self._changed.clear()
             await self._changed.wait()
 
-    # --- what the transport calls -----------------------------------------------------------
+    # --- called by the transport ------------------------------------------------------------
 
     def packet(self, source: str, qos: QoS, packet: bytes) -> None:
-        """Deliver what is complete with a packet."""
+        """Add a packet, and deliver the messages that are complete with it."""
         self._layer.receive(self.name, source, packet, qos=qos, now=self._loop.time())
         self._process.deliver()
         self._process.pump_soon()
@@ -344,18 +344,18 @@ class Ring:
         self._process.pump()
 
     def writable(self) -> None:
-        """Send what there was no room for."""
+        """Send the packets that the transport had no room for."""
         self._process.pump()
 
     def failed(self, error: RingFailed) -> None:
-        """End everything that waits."""
+        """End all iterations and calls that wait, with an error."""
         self._error = error
         self._end(error)
 
-    # --- what the process calls -------------------------------------------------------------
+    # --- called by the process --------------------------------------------------------------
 
     def send_packets(self) -> None:
-        """Send what the transport has room for."""
+        """Send as many packets as the transport has room for."""
         self._burst_bytes = 0
         while self._error is None:
             packet = self._unsent or self._layer.next_packet(self.name)
@@ -373,7 +373,7 @@ class Ring:
         inbox.put(message)
 
     def hold_back(self) -> None:
-        """Receive nothing more for now if an inbox is full."""
+        """Stop receiving if an inbox is full."""
         if self._lossy or self._paused or self._leaving:
             return
         if self.inboxes.full:
@@ -393,7 +393,7 @@ class Ring:
                     reply, qos=message.qos, layer=message.layer, reply_to=message.message_id
                 )
         except RingFailed:
-            pass  # it is known
+            pass  # `failed` has ended everything already
         except Exception as error:
             failed = RingFailed(f"{self.name}: a handler failed: {error!r}")
             failed.__cause__ = error

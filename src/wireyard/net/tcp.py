@@ -1,8 +1,8 @@
-"""Packets over TCP in a total order, with views: a ring that needs nothing installed.
+"""Packets over TCP in a total order, with views: a ring that needs no other software.
 
-A ring is a list of addresses. Each member listens on the first of them that is free and of this
-machine, which is its process id, and has a connection to every other member. `layers.sequencer`
-decides everything; here are its sockets and its clock.
+A ring is a list of addresses. Each member listens on the first free address of its machine, which
+is its process id, and has a connection to every other member. The protocol is in
+`layers.sequencer`; here are its sockets and its clock.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from wireyard.net.transport import Receiver, RingFailed
 __all__ = ["ADDRESSES", "Tcp"]
 
 ADDRESSES = "127.0.0.1:7077-7092"
-"""Sixteen processes of this machine."""
+"""Addresses for sixteen processes of this machine."""
 _BACKLOG = 128
 _log = logging.getLogger("wireyard.ring")
 
@@ -46,8 +46,8 @@ class Tcp:
     Parameters
     ----------
     addresses
-        The list, the same at all members: parts ``ADDRESS:PORT`` or ``ADDRESS:PORT-PORT`` with
-        commas between them.
+        The list, the same at all members: parts ``ADDRESS:PORT`` or ``ADDRESS:PORT-PORT``,
+        separated by commas.
     settings
         Bounds and delays, the same at all members.
     """
@@ -69,10 +69,10 @@ class Tcp:
         self._paused = True
         self._closed = False
         self._full = False
-        self._waits = False
+        self._had_waiting = False
 
     async def open(self, receiver: Receiver) -> str:
-        """Join: listen, and wait until a view has this process."""
+        """Join: listen, and wait for a view with this process."""
         self._loop = asyncio.get_running_loop()
         self._receiver = receiver
         self._joined: asyncio.Future[None] = self._loop.create_future()
@@ -92,7 +92,7 @@ class Tcp:
         return self.member.process_id
 
     def _listen(self) -> tuple[socket.socket, int]:
-        """Bind the first free address of this machine."""
+        """Listen on the first free address of this machine; return the socket and its place."""
         reasons = []
         for place, address in enumerate(self._addresses):
             host, _, port = address.rpartition(":")
@@ -108,37 +108,36 @@ class Tcp:
                     break
             else:
                 return listener, place
-        taken = sum(one.errno == errno.EADDRINUSE for one in reasons)
-        if taken == len(reasons):
-            raise RingFailed(f"{self.name}: all {taken} addresses are taken; list more")
-        last = next(one for one in reasons if one.errno != errno.EADDRINUSE)
-        raise RingFailed(f"{self.name}: no address to listen on ({last.strerror})")
+        others = [error for error in reasons if error.errno != errno.EADDRINUSE]
+        if not others:
+            raise RingFailed(f"{self.name}: all {len(reasons)} addresses are taken; list more")
+        raise RingFailed(f"{self.name}: no address to listen on ({others[0].strerror})")
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes that were taken and are not delivered yet."""
+        """Bytes that were accepted and are not delivered yet."""
         return self.member.waiting_bytes
 
     def send(self, qos: QoS, packet: bytes) -> bool:
-        """Send a packet, if the window has room."""
+        """Send a packet; return whether the window has room for more."""
         self._full = not self.member.send(packet, self._loop.time())
-        self._waits = True
+        self._had_waiting = True
         self._act_soon()
         return not self._full
 
     def pause(self) -> None:
-        """Take nothing; the others wait, up to `Settings.give_up_s`."""
+        """Stop receiving; the others wait, up to `Settings.give_up_s`."""
         self._paused = True
         self.member.pause()
 
     def resume(self) -> None:
-        """Take what comes."""
+        """Receive packets again."""
         self._paused = False
         self.member.resume(self._loop.time())
         self._act_soon()
 
     def close(self) -> None:
-        """Leave."""
+        """Leave the ring."""
         self._closed = True
         if self._server is not None:
             self._server.close()
@@ -147,18 +146,18 @@ class Tcp:
                 handle.cancel()
         self.member.leave()
         while (command := self.member.next_command()) is not None:
-            self._do(command)
+            self._execute(command)
 
-    # --- what the member wants done ---------------------------------------------------------
+    # --- commands and events of the member --------------------------------------------------
 
     def act(self) -> None:
-        """Do what the member wants done, give on its events, and set its timer."""
+        """Execute the commands of the member, pass on its events, and set its timer."""
         if self._due is not None:
             self._due.cancel()
             self._due = None
         while (command := self.member.next_command()) is not None:
-            self._do(command)
-        self._give_events()
+            self._execute(command)
+        self._pass_events()
         due = self.member.get_timer()
         if due is not None and (self._timer is None or self._timer.when() != due):
             if self._timer is not None:
@@ -169,11 +168,11 @@ class Tcp:
         self.member.handle_timer(self._loop.time())
         self.act()
 
-    def _give_events(self) -> None:
-        """Give the receiver what happened, and room; nothing before it has all of `open`."""
+    def _pass_events(self) -> None:
+        """Pass events on to the receiver, and report room; nothing happens before it resumes."""
         if not self._joined.done() and self.member.phase is Phase.MEMBER:
             self._joined.set_result(None)
-        # As many as windows let there be; what came before a failure goes before it in any case.
+        # The windows bound the number of events. A failure comes after all earlier events.
         while not self._closed and (self.member.gone or not self._paused):
             event = self.member.next_event()
             if event is None:
@@ -184,11 +183,11 @@ class Tcp:
                 self._receiver.view(event.members)
             else:
                 self._fail(event)
-        waits = bool(self.member.waiting_bytes)
-        if (self._full and self.member.writable) or (self._waits and not waits):
+        has_waiting = bool(self.member.waiting_bytes)
+        if (self._full and self.member.writable) or (self._had_waiting and not has_waiting):
             self._full = False
             self._receiver.writable()
-        self._waits = waits
+        self._had_waiting = has_waiting
 
     def _fail(self, event: Failed) -> None:
         error = RingFailed(f"{self.name}: {event.reason}")
@@ -202,7 +201,7 @@ class Tcp:
         if self._due is None:
             self._due = self._loop.call_soon(self.act)
 
-    def _do(self, command: Command) -> None:
+    def _execute(self, command: Command) -> None:
         if isinstance(command, Write):
             self._calls[command.place].write(command.data)
         elif isinstance(command, Dial):
@@ -213,8 +212,8 @@ class Tcp:
         elif isinstance(command, Drop):
             self._hang_up(command.place)
         elif isinstance(command, Answer):
-            if (answered := self._accepted.get(command.connection)) is not None:
-                answered.write(command.data)
+            if (transport := self._accepted.get(command.connection)) is not None:
+                transport.write(command.data)
         elif isinstance(command, HangUp):
             self._close_accepted(command.connection, command.reason)
 
@@ -228,7 +227,7 @@ class Tcp:
         transport.abort()
 
     def accept(self, transport: asyncio.Transport) -> int:
-        """Take an accepted connection and return its number."""
+        """Add an accepted connection and return its number."""
         self._connections += 1
         self._accepted[self._connections] = transport
         self.member.accepted(self._connections, self._loop.time())
@@ -236,7 +235,7 @@ class Tcp:
         return self._connections
 
     def hung_up(self, number: int) -> None:
-        """Take note that an accepted connection was closed by the other side."""
+        """Handle that the other side has closed an accepted connection."""
         if self._accepted.pop(number, None) is not None:
             self.member.closed(number, self._loop.time())
             self.act()
@@ -275,19 +274,19 @@ class _Call(asyncio.Protocol):
             self._ring.act()
 
     def write(self, data: bytes) -> None:
-        """Send bytes; of a connection that is lost nobody will miss them."""
+        """Send bytes; on a lost connection they are dropped."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
     def close(self) -> None:
-        """Close the connection, and report nothing more of it."""
+        """Close the connection without a report to the member."""
         self._closed = True
         self._opening.cancel()
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Report the connection."""
+        """Report the connection to the member."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         if self._closed:
@@ -297,13 +296,13 @@ class _Call(asyncio.Protocol):
             self._ring.act()
 
     def data_received(self, data: bytes) -> None:
-        """Report an answer."""
+        """Report an answer to the member."""
         if not self._closed:
             self._ring.member.answered(self._place, data, self._loop.time())
             self._ring.act()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Report the end."""
+        """Report the end of the connection to the member."""
         self._ended(self._ring.member.lost)
 
 
@@ -315,15 +314,15 @@ class _Accepted(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Report the connection."""
+        """Report the connection to the member."""
         assert isinstance(transport, asyncio.Transport)
         self._number = self._ring.accept(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Report bytes."""
+        """Report bytes to the member."""
         self._ring.member.receive(self._number, data, self._loop.time())
         self._ring.act()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Report the end."""
+        """Report the end of the connection to the member."""
         self._ring.hung_up(self._number)

@@ -1,4 +1,4 @@
-"""The interface between the shell of a ring and what carries its packets."""
+"""The interface between a ring and the transport of its packets."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ class Receiver(Protocol):
     """The callbacks of a transport, in the event loop."""
 
     def packet(self, source: str, qos: QoS, packet: bytes) -> None:
-        """Take a packet."""
+        """Handle a packet."""
 
     def view(self, members: Sequence[str]) -> None:
-        """Take a view, at its place among the packets."""
+        """Handle a view, in the order of packets."""
 
     def writable(self) -> None:
-        """Try again what `Transport.send` had no room for."""
+        """Send the packets again that `Transport.send` had no room for."""
 
     def failed(self, error: RingFailed) -> None:
-        """Learn that nothing will come any more."""
+        """Handle the failure of the ring, after which no packets come."""
 
 
 class Transport(Protocol):
-    """A way to the other members of one ring."""
+    """The connection of one member to a ring."""
 
     @property
     def name(self) -> str:
-        """The ring's name."""
+        """The name of the ring."""
 
     @property
     def max_packet_bytes(self) -> int:
@@ -44,21 +44,21 @@ class Transport(Protocol):
 
     @property
     def qualities(self) -> Sequence[QoS]:
-        """The guarantees that a packet can be sent with, the default first."""
+        """The qualities of service that a packet can be sent with, the default first."""
 
     @property
     def has_views(self) -> bool:
-        """Whether members are known, and agree on who they are."""
+        """Whether the transport delivers views, on which all members agree."""
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes that `send` took and that would be lost with this process.
+        """Bytes that `send` has accepted and that would be lost with this process.
 
-        When none wait any more, `Receiver.writable` is called.
+        When it becomes 0, `Receiver.writable` is called.
         """
 
     async def open(self, receiver: Receiver) -> str:
-        """Join, and return the process id of this member; nothing is taken before `resume`.
+        """Join, and return the process id of this member; packets are received after `resume`.
 
         Raises
         ------
@@ -67,13 +67,13 @@ class Transport(Protocol):
         """
 
     def send(self, qos: QoS, packet: bytes) -> bool:
-        """Send a packet; if there is no room say so, and call `Receiver.writable` when there is."""
+        """Send a packet; without room return False, and call `Receiver.writable` once there is."""
 
     def pause(self) -> None:
-        """Take nothing from the ring for now."""
+        """Stop receiving packets."""
 
     def resume(self) -> None:
-        """Take what comes again."""
+        """Receive packets again."""
 
     def close(self) -> None:
-        """Leave."""
+        """Leave the ring."""

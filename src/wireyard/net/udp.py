@@ -1,8 +1,8 @@
-"""Packets as UDP multicast: no order, no views, and some are lost. Nothing has to be installed.
+"""Packets over UDP multicast: without order and views, possibly lost; needs no other software.
 
-A process sends from a socket of its own, so its address and port are its process id, and one that
-is started again is another process to everybody. What comes to the group's address and port is
-received on a second socket, which every member on a machine has bound.
+A process sends from a socket of its own, whose address and port are its process id; a restarted
+process is another process therefore. It receives the packets to the group's address and port on a
+second socket, which all members on a machine bind.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ from wireyard.net.transport import Receiver, RingFailed
 __all__ = ["GROUP", "LOOPBACK", "PORT", "UdpMulticast"]
 
 GROUP, PORT = "239.255.77.77", 7077
-"""Of the range that stays inside an organisation."""
+"""A group of the range that stays inside an organisation."""
 LOOPBACK = "127.0.0.1"
 _MAX_PACKET_BYTES = 1400
-"""Fits an Ethernet frame with what else may be around it."""
+"""Fits an Ethernet frame, with headers of tunnels around it."""
 _RECEIVE_BUFFER_BYTES = 4 << 20
-"""Requested; systems give less unless they are configured to."""
+"""The size that is requested; systems grant less unless configured otherwise."""
 _DATAGRAM_BYTES = 1 << 16
 _IP_MULTICAST_ALL = 49
-"""Of Linux's ``in.h``; Python has no name for it."""
+"""From Linux's ``in.h``; Python has no constant for it."""
 _AT_ONCE = 64
-"""Datagrams read before the event loop gets its turn."""
+"""The most datagrams read before other callbacks of the event loop run."""
 _DATAGRAM_OVERHEAD_BYTES = 768
-"""What a datagram takes of the receivers' buffers beside its own bytes, counted with it."""
+"""The bytes that a datagram takes of receive buffers besides its own; they count towards the rate.
+"""
 _RATE_BYTES_S = 16e6
-"""A receiver in Python keeps up with this, in packets of many small messages and of one alike."""
+"""A rate that receivers in Python keep up with, in packets of one or of many messages alike."""
 _BURST_BYTES = 64 << 10
-"""Fits the receive buffer that systems give unasked."""
+"""Fits the default receive buffer of systems."""
 
 
 class UdpMulticast:
@@ -45,13 +46,13 @@ class UdpMulticast:
     Parameters
     ----------
     group, port
-        Where it is.
+        Address and port of the group.
     interface
         Address of the network interface; loopback reaches this machine only.
     max_packet_bytes
         Longest packet.
     rate_bytes_s
-        How fast to send, what datagrams cost receivers included: nothing shows when one is behind.
+        The rate of sending, with the overhead at receivers, because slow receivers do not show.
     """
 
     qualities: Sequence[QoS] = (QoS.UNRELIABLE,)
@@ -83,7 +84,7 @@ class UdpMulticast:
         self._later: asyncio.TimerHandle | None = None
 
     async def open(self, receiver: Receiver) -> str:
-        """Join, and return the process id: where this process sends from."""
+        """Join, and return the process id: the address and port that this process sends from."""
         self._loop = asyncio.get_running_loop()
         self._receiver = receiver
         interface = str(self._interface)
@@ -111,8 +112,8 @@ class UdpMulticast:
         self._receiving.setblocking(False)
         self._receiving.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._receiving.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
-        # Bound to the group, it gets nothing that was sent to another address; and on Linux nothing
-        # that came by an interface on which somebody else has joined the group.
+        # Bound to the group, the socket receives no packets to other addresses; on Linux, none from
+        # an interface on which another process has joined the group.
         self._receiving.bind(self._group)
         if sys.platform == "linux":
             self._receiving.setsockopt(socket.IPPROTO_IP, _IP_MULTICAST_ALL, 0)
@@ -120,7 +121,7 @@ class UdpMulticast:
         self._receiving.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, joined)
 
     def send(self, qos: QoS, packet: bytes) -> bool:
-        """Send a packet, if that keeps the rate."""
+        """Send a packet if the rate allows it; return whether it was sent."""
         now = self._loop.time()
         earned = (now - self._credit_at) * self._rate_bytes_s
         self._credit_bytes = min(self._credit_bytes + earned, _BURST_BYTES)
@@ -144,11 +145,11 @@ class UdpMulticast:
             self._later = self._loop.call_later(delay_s, self._receiver.writable)
 
     def pause(self) -> None:
-        """Take nothing; what does not fit the system's buffer meanwhile is lost."""
+        """Stop receiving; packets that do not fit into the system's buffer are lost."""
         self._loop.remove_reader(self._receiving)
 
     def resume(self) -> None:
-        """Take what comes."""
+        """Receive packets again."""
         self._loop.add_reader(self._receiving, self._read)
 
     def _read(self) -> None:
@@ -164,7 +165,7 @@ class UdpMulticast:
             self._receiver.packet(f"{address}:{port}", QoS.UNRELIABLE, packet)
 
     def close(self) -> None:
-        """Leave."""
+        """Leave the group."""
         if self._later is not None:
             self._later.cancel()
         self._loop.remove_reader(self._receiving)

@@ -40,7 +40,7 @@ from wireyard.layers.jmq.files import (
     messages_of,
     packets_of,
 )
-from wireyard.layers.jmq.hops import seen
+from wireyard.layers.jmq.hops import hop_record
 from wireyard.layers.jmq.packet_columns import GPACKET, JMQ
 from wireyard.layers.tables import join_tables
 from wireyard.spark.exchange import read_part, write_parts
@@ -282,7 +282,7 @@ def _join(number: int, job: _Job, count: int, files: Files) -> Written:
     }
     yield from write_tables(tables.items(), job.staging)
     yield from dropped_rows(hops.dropped)
-    yield from write_notes(map(seen, records_of(*hops.records)), job.staging)
+    yield from write_notes(map(hop_record, records_of(*hops.records)), job.staging)
     yield note_file(
         _REQUESTS,
         write_parts(job.staging, _by_key("conversations", count, joined.messages)),

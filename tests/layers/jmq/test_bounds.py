@@ -13,8 +13,8 @@ from tests.layers.jmq.make import Talk
 from wireyard.formats.base import Row
 from wireyard.formats.properties import Properties, Property
 from wireyard.layers.jmq.chain import CHAIN
+from wireyard.layers.jmq.observer import Observer
 from wireyard.layers.jmq.records import MAX_TEXT
-from wireyard.layers.jmq.walk import Walk
 from wireyard.layers.stages import run_chain
 
 MOST = 1 << 12
@@ -79,7 +79,7 @@ def connections(talk: Talk) -> Iterator[Row]:
         (consumers, 1, "consumers.MAX_CONSUMERS"),
         (producers, 1, "flow.MAX_PAUSED"),
         (transactions, 2, "sender.MAX_TRANSACTIONS"),
-        (connections, 1, "walk.MAX_CONNECTIONS"),
+        (connections, 1, "observer.MAX_CONNECTIONS"),
     ],
 )
 def test_many_half_open_things(
@@ -91,19 +91,19 @@ def test_many_half_open_things(
     monkeypatch.setattr(f"{HOME}.{cap}", MOST)
     others = alive()
     talk = Talk().login()
-    walk = Walk()
+    observer = Observer()
     given = flood(talk)
     for row in talk.rows:
-        walk.observe(row)
+        observer.observe(row)
     many = TIMES * MOST
     for at, row in enumerate(islice(given, many * rows_of_one)):
-        walk.observe(row)
+        observer.observe(row)
         if at % 1_000 == 0:
-            walk.output.clear()
-    walk.output.clear()
+            observer.output.clear()
+    observer.output.clear()
     assert alive() - others <= OBJECTS_OF_ONE * MOST + FEW
-    walk.finish()
-    assert walk.output.dropped[cap.partition(".")[2]] >= many - MOST
+    observer.finish()
+    assert observer.output.dropped[cap.partition(".")[2]] >= many - MOST
 
 
 def alive() -> int:
@@ -193,13 +193,13 @@ def test_what_was_forgotten_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     talk = Talk().login()
     first = talk.ask("CREATE_SESSION")
     talk.request("CREATE_DESTINATION")
-    walk = Walk()
+    observer = Observer()
     for row in talk.rows:
-        walk.observe(row)
-    walk.finish()
-    assert dict(walk.output.dropped) == {"MAX_WAITING": 1}
-    (unanswered,) = (one for one in walk.output.exchanges if one.answered is None)
-    assert unanswered.asked.offset == first["offset"]
+        observer.observe(row)
+    observer.finish()
+    assert dict(observer.output.dropped) == {"MAX_WAITING": 1}
+    (unanswered,) = (one for one in observer.output.exchanges if one.replied is None)
+    assert unanswered.requested.offset == first["offset"]
 
 
 CAPS: dict[str, Callable[[Talk], object]] = {
@@ -217,28 +217,28 @@ CAPS: dict[str, Callable[[Talk], object]] = {
 def test_many_connections_have_one_cap(cap: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What one connection left open there is no room for in another, until the first is over."""
     module, _, name = cap.partition(".")
-    walk = Walk()
+    observer = Observer()
     talks = [Talk(client=("10.0.0.9", port)).login() for port in (1, 2, 3)]
     for talk in talks:
         CAPS[cap](talk)
     monkeypatch.setattr(f"wireyard.layers.jmq.{module}.{name}", 1)
     for row in talks[0].rows + talks[1].rows:
-        walk.observe(row)
-    before = dict(walk.output.dropped)
+        observer.observe(row)
+    before = dict(observer.output.dropped)
     assert before.keys() == {name}
-    monkeypatch.setattr("wireyard.layers.jmq.walk.MAX_CONNECTIONS", 2)
+    monkeypatch.setattr("wireyard.layers.jmq.observer.MAX_CONNECTIONS", 2)
     for row in talks[2].rows:
-        walk.observe(row)
-    walk.finish()
-    assert dict(walk.output.dropped) == before | {"MAX_CONNECTIONS": 1}
-    assert len(walk.output.logins) == 3
+        observer.observe(row)
+    observer.finish()
+    assert dict(observer.output.dropped) == before | {"MAX_CONNECTIONS": 1}
+    assert len(observer.output.logins) == 3
 
 
 def test_an_id_that_is_used_again_takes_the_place_of_the_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     talk = Talk().login()
-    walk = Walk()
+    observer = Observer()
     for _ in range(3):
         talk.ask("PING")
         talk.ack_id -= 1
@@ -247,8 +247,8 @@ def test_an_id_that_is_used_again_takes_the_place_of_the_first(
     talk.request("CREATE_SESSION")
     monkeypatch.setattr("wireyard.layers.jmq.requests.MAX_WAITING", 1)
     for row in talk.rows:
-        walk.observe(row)
-    assert not walk.output.dropped
+        observer.observe(row)
+    assert not observer.output.dropped
 
 
 def test_long_texts_are_cut() -> None:

@@ -15,7 +15,7 @@ from wireyard.formats.gpacket.packet import Packet as GPacket
 from wireyard.formats.jmq.packet import Packet, encode
 from wireyard.formats.properties import Properties, Property
 from wireyard.layers.jmq.chain import derive_tables
-from wireyard.layers.jmq.walk import relays
+from wireyard.layers.jmq.observer import relays
 
 TEMPORARY = "temporary_destination://queue/10.0.0.9/50000/1"
 

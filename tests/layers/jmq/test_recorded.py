@@ -15,7 +15,7 @@ from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import MESSAGE_TYPES
 from wireyard.layers.endpoints import connection_of
 from wireyard.layers.jmq.chain import CHAIN, derive_tables
-from wireyard.layers.jmq.walk import NEEDED, Walk
+from wireyard.layers.jmq.observer import NEEDED, Observer
 from wireyard.layers.tables import TABLES
 
 Log = list[dict[str, Any]]
@@ -68,12 +68,12 @@ def taken(path: Path) -> list[Row]:
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_every_message_was_sent_by_whom_the_program_says(openmq: Path, scenario: str) -> None:
     path = openmq / f"{scenario}.pcap"
-    walk = Walk()
+    observer = Observer()
     for row in packets(path):
-        walk.observe(row)
+        observer.observe(row)
     log = client_log(path)
-    sent = {one.message_key: one for one in walk.output.sendings}
-    assert len(sent) == len(walk.output.sendings)
+    sent = {one.message_key: one for one in observer.output.sendings}
+    assert len(sent) == len(observer.output.sendings)
     if scenario == "admin":
         assert not events(log, "sent")
         return
@@ -215,10 +215,10 @@ def test_logins_are_those_of_the_program(openmq: Path) -> None:
 def test_what_was_sent_in_a_transaction_that_was_rolled_back_went_nowhere(openmq: Path) -> None:
     path = openmq / "transactions.pcap"
     log = client_log(path)
-    walk = Walk()
+    observer = Observer()
     for row in packets(path):
-        walk.observe(row)
-    sent = {one.message_key: one.transaction_id for one in walk.output.sendings}
+        observer.observe(row)
+    sent = {one.message_key: one.transaction_id for one in observer.output.sendings}
     outcomes = {row["transaction_id"]: row for row in tables_of(path)["transactions"]}
     delivered = {row["message_key"] for row in tables_of(path)["deliveries"]}
     for who, entries in by(events(log, "sent"), "who").items():

@@ -16,7 +16,7 @@ from wireyard.layers.jmq import sequences
 from wireyard.layers.jmq.chain import derive_tables
 from wireyard.layers.jmq.packet_row import as_packet
 from wireyard.layers.jmq.records import Run
-from wireyard.layers.jmq.sequences import Numbers, Runs
+from wireyard.layers.jmq.sequences import GPacketNumbers, Runs
 
 
 def gaps(*streams: list[int], client: bool = True) -> list[tuple[int, int]]:
@@ -199,7 +199,7 @@ def test_a_packet_that_was_seen_before_breaks_no_rule(packets: list[tuple[int, i
     timestamps = dict(packets)
     in_order = sorted(timestamps)
     stamped = dict(zip(in_order, sorted(timestamps.values()), strict=True))
-    numbers = Numbers()
+    numbers = GPacketNumbers()
     seen: list[int] = []
     for number in in_order:
         seen.append(number)

@@ -1,4 +1,4 @@
-"""The tables of states, cell by cell: what they promise, and that the walk keeps to them."""
+"""The tables of states, cell by cell: what they promise, and that the observer keeps to them."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def happen(consumers: Consumers, event: str) -> None:
     elif event == "close_unseen":
         consumers.delete(1, None)
     else:
-        consumers.step(1, (7,), event)
+        consumers.apply(1, (7,), event)
 
 
 @pytest.mark.parametrize("outcome", sorted(AT_THE_END))

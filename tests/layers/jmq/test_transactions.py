@@ -9,7 +9,7 @@ import pytest
 from tests.layers.jmq.make import Talk
 from tests.layers.jmq.tables import only, rules, verdicts
 from wireyard.layers.jmq.chain import derive_tables
-from wireyard.layers.jmq.walk import Walk
+from wireyard.layers.jmq.observer import Observer
 
 XID = struct.pack(">iHH64s64s", 1, 1, 1, b"g", b"b")
 
@@ -143,11 +143,11 @@ def test_a_connection_leaves_only_what_it_did_not_end() -> None:
     talk, one = begun()
     talk.request("COMMIT_TRANSACTION", JMQTransactionID=one)
     talk.request("START_TRANSACTION", re_JMQTransactionID=9)
-    walk = Walk()
+    observer = Observer()
     for row in talk.goodbye().rows:
-        walk.observe(row)
-    walk.finish()
-    events = [(use.transaction_id, use.event) for use in walk.output.uses]
+        observer.observe(row)
+    observer.finish()
+    events = [(use.transaction_id, use.event) for use in observer.output.uses]
     assert events == [
         (one, "start"), (one, "ask_commit"), (one, "commit"), (9, "start"), (9, "leave"),
     ]  # fmt: skip

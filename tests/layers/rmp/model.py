@@ -306,7 +306,7 @@ _living: set[str] = set()
 @contextmanager
 def _keeps_living() -> Iterator[None]:
     """Drop the unfinished messages of who left only, as systems do that order by last packets."""
-    take = SimMember._take
+    take = SimMember._deliver_next
 
     def taking(member: SimMember) -> None:
         _living.clear()
@@ -316,7 +316,7 @@ def _keeps_living() -> Iterator[None]:
     with (
         _table(_NOT_CUT),
         mock.patch.object(Reassembly, "view", _keep_living),
-        mock.patch.object(SimMember, "_take", taking),
+        mock.patch.object(SimMember, "_deliver_next", taking),
     ):
         yield
 
@@ -341,7 +341,7 @@ def _forgets_bounds() -> Iterator[None]:
 def _next_of_all(self: Outgoing) -> tuple[QoS, bytes] | None:
     """Return the next packet, with nothing waiting for a message to come back."""
     first = self._queue[0] if self._queue else None
-    if not isinstance(first, OwnMessage) or first.given + 1 < first.count:
+    if not isinstance(first, OwnMessage) or first.sent + 1 < first.count:
         return _next_packet(self)
     found = _next_packet(self)
     if self._queue and self._queue[0] is first:

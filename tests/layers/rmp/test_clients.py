@@ -86,4 +86,4 @@ def test_peers_who_choose_domains_cannot_make_it_remember_them_all() -> None:
     clients.register(1)
     for domain in range(1, 20_000):
         assert clients.destinations(domain, None) == (1,)
-    assert len(clients._known) <= 4097
+    assert len(clients._cache) <= 4097

@@ -228,15 +228,15 @@ BROKEN: dict[str, tuple[list[bytes], list[str], list[bytes], str]] = {
         [PARTS[0], segment(7, 2, 3, b"b", reply_requested=True), PARTS[2]], ["later_fields"],
         [b"abc"], "only the first",
     ),
-    "a message behind a part": (
+    "a message after a part": (
         [encode_packet([Message(data=b"a", **FIRST), Message(data=b"x")]), *PARTS[1:]],
-        ["segment_followed"], [b"x", b"abc"], "behind a part",
+        ["segment_followed"], [b"x", b"abc"], "after a part",
     ),
-    "a message behind a reply": (
+    "a message after a reply": (
         [encode_packet([
             Message(data=b"a", reply_message_number=1, reply_source=YOU), Message(data=b"b"),
         ])],
-        ["reply_followed"], [b"a", b"b"], "behind a reply",
+        ["reply_followed"], [b"a", b"b"], "after a reply",
     ),
     "a request nobody can reply to": (
         [plain(b"?", reply_requested=True)], ["reply_not_addressable"], [b"?"], "without a number",

@@ -144,8 +144,8 @@ def test_messages_that_arrive(cell: tuple[Arriving, Arrival]) -> None:
                 found.handle_timer(5.0)
             case (fields, data):
                 found.receive(YOU, NONE if expires else TOTAL, fields, data, 0.0)
-    assert [whole.data for whole in found.found if isinstance(whole, Whole)] == ready
-    aborted = [event for event in found.found if isinstance(event, Aborted)]
+    assert [whole.data for whole in found.output if isinstance(whole, Whole)] == ready
+    aborted = [event for event in found.output if isinstance(event, Aborted)]
     assert [(event.source, event.reason) for event in aborted] == [(YOU, why) for why in reasons]
     assert drops.counts == counts
     others = 4 if cell[1] is Arrival.OVERFLOW else 0
@@ -216,7 +216,7 @@ def test_own_messages(cell: tuple[Own, OwnEvent]) -> None:
         case Effect.STOP:
             assert outgoing.next_packet() is None
         case Effect.RESEND:
-            assert (message.given, message.back) == (0, set())
+            assert (message.sent, message.back) == (0, set())
             again = outgoing.next_packet()
             assert again == (TOTAL, next(message.draft.packets(7, 3, PACKET_BYTES)))
 
@@ -224,7 +224,7 @@ def test_own_messages(cell: tuple[Own, OwnEvent]) -> None:
 @pytest.mark.parametrize("cut", ["view", "no room"])
 def test_a_cut_message_with_no_packet_on_the_way_is_sent_again_at_once(cut: str) -> None:
     outgoing, message, _ = own_message(["1 given", 1, cut, "-"])
-    assert (message.state, message.given) == (Own.SENT, 0)
+    assert (message.state, message.sent) == (Own.SENT, 0)
     assert outgoing.next_packet() is not None
 
 

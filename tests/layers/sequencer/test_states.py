@@ -235,8 +235,8 @@ def test_addresses(cell: tuple[Address, AddressEvent]) -> None:
     state, event = cell
     links = Links(2, ME, 64)
     at = Peers(ADDRESS_LIST[:2], ME, links, Contacts(1.0), SETTINGS)
-    at._known[1] = state
-    at.learn(1, event)
+    at._states[1] = state
+    at.apply(1, event)
     after = ADDRESSES[cell].state
     assert at.alone == (after in (Address.FREE, Address.JOINING))
     assert at.silent == ([1] if after is Address.UNKNOWN else [])

@@ -1,14 +1,15 @@
-"""JMQ conversations: logins, requests and replies, transactions, and where messages went.
+"""JMQ conversations: logins, requests and replies, transactions, and deliveries of messages.
 
-Packets come in as rows, in the order of time, and facts come out; nothing opens a socket or reads a
-clock. Where what is decided:
+The input is rows of packets in the order of time, the output is facts. Nothing opens a socket or
+reads a clock. The modules:
 
-- ``session``: what a connection may do when, from HELLO to GOODBYE
-- ``sender``, ``receiver``: what clients send and consume; ``consumers``, ``delivery``: what a
-  consumer holds; ``flow``: who may not send for a while
+- ``session``: the states of a connection, from HELLO to GOODBYE
+- ``sender``, ``receiver``: the two halves of a connection; ``consumers``, ``delivery``: the
+  messages that consumers hold; ``flow``: pauses
 - ``requests``: packets that want a reply; ``conversations``: JMS requests and their replies
-- ``transaction``; ``sequences``: the numbers of a sender; ``hops``, ``clocks``: what a hop took
-- ``walk``: packets by connection; ``chain``: the stages, and their keys
+- ``transaction``: transactions; ``sequences``: the sequence numbers of a sender
+- ``hops``, ``clocks``: the hops of a message, and the clock offsets between capture points
+- ``observer``: packets by connection; ``chain``: the stages, and their keys
 
-``columns`` and what it imports do the same over columns.
+``columns`` and the modules that it imports do the same on columns.
 """

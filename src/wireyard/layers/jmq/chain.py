@@ -1,17 +1,18 @@
-"""From the packets of captures to the rows of tables: the stages, each with its key.
+"""The chain of stages from JMQ packets and GPackets to the rows of tables, each with its key.
 
-1. ``connections``, key: source and connection. Logins, requests and replies, what consumers hold,
-   pauses. The one stage that follows packets, with what `Walk` remembers.
+1. ``connections``, key: source and connection. Logins, requests and replies, messages that
+   consumers hold, pauses. The only stage whose input is packets; its state is `Observer`.
 2. ``transactions``, key: source, broker and transaction id. An XA transaction may be begun on one
-   connection and ended on another. What was sent or acknowledged in it learns how it ended.
-3. ``messages``, key: source and message. Its deliveries learn who sent it, and which broker brought
-   it to their consumer.
-4. ``conversations``, key: source and JMSReplyTo. Messages there, and those that ask for them.
-5. ``numbers``, key: source, host and side. What a sender numbered and nobody saw.
-6. ``hops`` and the stages of ``hops.py``, key: message, whatever the source. When it was where.
+   connection and ended on another. Messages and acknowledgements in it get its outcome.
+3. ``messages``, key: source and message. Its deliveries get the sender, and the broker that relayed
+   the message to their consumer.
+4. ``conversations``, key: source and JMSReplyTo. Requests with this JMSReplyTo, and the messages
+   sent there.
+5. ``numbers``, key: source, host and side. Sequence numbers that are missing.
+6. ``hops`` and the stages of ``hops.py``, key: message, across all sources. The hops of a message.
 
-The records that a stage needs first stand first in its order, so none but the first and the
-fourth remembers more than one thing of each kind.
+The order of records puts those first that later ones depend on, so all stages but the first and the
+fourth hold no more than one record of each kind.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from wireyard.formats.base import Row
 from wireyard.layers.endpoints import connection_of
 from wireyard.layers.jmq.conversations import ConversationMessage, conversations, may_answer
 from wireyard.layers.jmq.delivery import DELIVERY
-from wireyard.layers.jmq.hops import HOP_STAGES, seen
+from wireyard.layers.jmq.hops import HOP_STAGES, hop_record
+from wireyard.layers.jmq.observer import Observer
 from wireyard.layers.jmq.records import RULES, Delivery, Output, Relay, Run, Sending, Use
 from wireyard.layers.jmq.requests import OK
 from wireyard.layers.jmq.rows import (
@@ -38,7 +40,6 @@ from wireyard.layers.jmq.rows import (
 )
 from wireyard.layers.jmq.sequences import gaps
 from wireyard.layers.jmq.transaction import TRANSACTION_OUTCOMES, Transaction
-from wireyard.layers.jmq.walk import Walk
 from wireyard.layers.records import Violation, violation_row
 from wireyard.layers.stages import (
     Chain,
@@ -55,8 +56,8 @@ from wireyard.layers.tables import TABLES
 
 __all__ = ["CHAIN", "derive_tables"]
 
-_MANY = 1024
-"""Packets after which what is final is taken away from a walk."""
+_FLUSH_PACKETS = 1024
+"""The number of packets after which final records are passed on."""
 _TRANSACTIONS, _MESSAGES, _CONVERSATIONS, _NUMBERS = (
     "transactions",
     "messages",
@@ -66,20 +67,20 @@ _TRANSACTIONS, _MESSAGES, _CONVERSATIONS, _NUMBERS = (
 _UNDECIDED: Final = "in_transaction"
 """The state of a delivery that waits for the end of its transaction."""
 _USED, _WAITING = range(2)
-"""What happened to a transaction goes before what wants to know how it ended."""
+"""Order in ``transactions``: the events of a transaction, then records that need its outcome."""
 _SENT, _DELIVERED = range(2)
 _RELAYED, _RECEIVED = range(2)
-"""Who sent a message goes first; then, consumer by consumer, what brought it and who took it."""
+"""Order in ``messages``: the sender, then for each consumer the relay and the deliveries."""
 _REPLIES, _REQUESTS = range(2)
-"""A message that is both does not answer itself."""
+"""Order in ``conversations``, so that a message that is both is not its own reply."""
 
 
 # --- connections ----------------------------------------------------------------------------
 
 
 def _connections(rows: Iterator[Row]) -> Iterator[Found]:
-    """Follow the packets of a connection; rows of its streams show whether they `ended`."""
-    walk = Walk()
+    """Observe the packets of a connection; rows of its streams have whether they `ended`."""
+    observer = Observer()
     ended = set()
     uses = count()
     for number, row in enumerate(rows):
@@ -87,17 +88,17 @@ def _connections(rows: Iterator[Row]) -> Iterator[Found]:
             if row["ended"]:
                 ended.add((row["source"], row["stream"]))
             continue
-        walk.observe(row)
-        if number % _MANY == 0:
-            yield from _flush(walk.output, uses)
-    walk.finish(ended)
-    yield from _flush(walk.output, uses)
-    for cap, things in walk.output.dropped.items():
+        observer.observe(row)
+        if number % _FLUSH_PACKETS == 0:
+            yield from _flush(observer.output, uses)
+    observer.finish(ended)
+    yield from _flush(observer.output, uses)
+    for cap, things in observer.output.dropped.items():
         yield Dropped(cap, things)
 
 
 def _flush(output: Output, uses: Iterator[int]) -> Iterator[Found]:
-    """Yield what is final, and what it is for; `uses` counts those of the connection."""
+    """Yield and clear the output; `uses` numbers the transaction events of the connection."""
     for login in output.logins:
         yield Fact("sessions", session_row(login))
     for violation in output.violations:
@@ -108,31 +109,31 @@ def _flush(output: Output, uses: Iterator[int]) -> Iterator[Found]:
         key = use.at.source, use.server, use.transaction_id
         yield keyed_record((_TRANSACTIONS, key, (_USED, *use.at.order, next(uses)), use))
     for sending in output.sendings:
-        yield _sent(sending) if sending.transaction_id is None else _decided_later(sending)
+        yield _sending_record(sending) if sending.transaction_id is None else _waiting(sending)
     for delivery in output.deliveries:
-        yield _decided_later(delivery) if delivery.state == _UNDECIDED else _received(delivery)
+        yield _waiting(delivery) if delivery.state == _UNDECIDED else _delivery_record(delivery)
     for relay in output.relays:
         if relay.kind == "relayed":
             order = _DELIVERED, relay.consumer_id, _RELAYED, *relay.at.order
             yield KeyedRecord(_MESSAGES, (relay.at.source, relay.message_key), order, relay)
-        yield seen(relay)
+        yield hop_record(relay)
     for run in output.runs:
         sender = run.at.source, run.host, run.from_client
         yield KeyedRecord(_NUMBERS, sender, (run.start, run.kind, *run.at.order), run)
     output.clear()
 
 
-def _decided_later(one: Sending | Delivery) -> KeyedRecord:
-    key = one.at.source, one.server, one.transaction_id
-    return keyed_record((_TRANSACTIONS, key, (_WAITING,), one))
+def _waiting(record: Sending | Delivery) -> KeyedRecord:
+    key = record.at.source, record.server, record.transaction_id
+    return keyed_record((_TRANSACTIONS, key, (_WAITING,), record))
 
 
-def _sent(sending: Sending) -> KeyedRecord:
+def _sending_record(sending: Sending) -> KeyedRecord:
     key = sending.at.source, sending.message_key
     return keyed_record((_MESSAGES, key, (_SENT, *sending.at.order), sending))
 
 
-def _received(delivery: Delivery) -> KeyedRecord:
+def _delivery_record(delivery: Delivery) -> KeyedRecord:
     key = delivery.at.source, delivery.message_key
     order = _DELIVERED, delivery.consumer_id, _RECEIVED, *delivery.at.order
     return keyed_record((_MESSAGES, key, order, delivery))
@@ -142,30 +143,30 @@ def _received(delivery: Delivery) -> KeyedRecord:
 
 
 def _transactions(records: Iterator[Use | Sending | Delivery]) -> Iterator[Found]:
-    """Follow a transaction; what was in it gets its end."""
+    """Track a transaction; records of messages and acknowledgements in it get its outcome."""
     record = next(records, None)
     transaction: Transaction | None = None
     while isinstance(record, Use):
         transaction = transaction or Transaction(record)
         if not transaction.apply(record):
-            yield Fact("violations", violation_row(PROTOCOL, _over(record)))
+            yield Fact("violations", violation_row(PROTOCOL, _violation(record)))
         record = next(records, None)
-    if transaction is None:  # Nothing is in a transaction without a use of it.
+    if transaction is None:  # Every record in a transaction comes with an event of it.
         return
     yield Fact("transactions", transaction_row(transaction))
     outcome = TRANSACTION_OUTCOMES[transaction.state]
     while record is not None:
         if isinstance(record, Delivery):
             state = DELIVERY.lookup(record.state, outcome).state
-            yield _received(replace(record, state=state))
+            yield _delivery_record(replace(record, state=state))
         elif isinstance(record, Sending):
-            yield _sent(replace(record, rolled_back=outcome == "rolled_back"))
+            yield _sending_record(replace(record, rolled_back=outcome == "rolled_back"))
         record = next(records, None)
 
 
-def _over(use: Use) -> Violation:
+def _violation(use: Use) -> Violation:
     text = f"{use.event} of {use.transaction_id}: {RULES['transaction_over']}"
-    # What happens to a transaction its client asked for, but the broker chooses its id.
+    # The client causes all events but the start: there the broker chooses the id.
     endpoint = use.server if use.event == "start" else use.client
     return Violation("transaction_over", text, use.at, endpoint, use.client_id)
 
@@ -174,24 +175,25 @@ def _over(use: Use) -> Violation:
 
 
 def _messages(records: Iterator[Sending | Relay | Delivery]) -> Iterator[Found]:
-    """Add the sender to a message's deliveries; pass it on to requests and replies.
+    """Add the sender to a message's deliveries; pass the message on to ``conversations``.
 
-    One that nobody was seen to send, such as those of brokers, counts from its first delivery.
+    A message whose sending was not captured, such as those of brokers, counts from its first
+    delivery.
     """
     sent: Sending | None = None
     relay: Relay | None = None
     first: Delivery | None = None
     for record in records:
         if not isinstance(record, Relay):
-            yield seen(record)
+            yield hop_record(record)
         if isinstance(record, Sending):
             sent = sent or record
         elif isinstance(record, Relay):
             if relay is None or relay.consumer_id != record.consumer_id:
                 relay = record
         else:
-            brought = relay is not None and relay.consumer_id == record.consumer_id
-            row = delivery_row(record, sent, relay if brought else None)
+            was_relayed = relay is not None and relay.consumer_id == record.consumer_id
+            row = delivery_row(record, sent, relay if was_relayed else None)
             yield fact_of(("deliveries", row))
             if first is None or record.at.order < first.at.order:
                 first = record
@@ -220,18 +222,18 @@ def _as_sending(delivery: Delivery) -> Sending:
 def _conversation_messages(message: Sending) -> Iterator[Found]:
     source, order = message.at.source, message.at.order
     if may_answer(message):
-        one = ConversationMessage(message, is_request=False)
-        yield KeyedRecord(_CONVERSATIONS, (source, message.destination), (*order, _REPLIES), one)
+        reply = ConversationMessage(message, is_request=False)
+        yield KeyedRecord(_CONVERSATIONS, (source, message.destination), (*order, _REPLIES), reply)
     if message.reply_to is not None:
-        one = ConversationMessage(message, is_request=True)
-        yield KeyedRecord(_CONVERSATIONS, (source, message.reply_to), (*order, _REQUESTS), one)
+        request = ConversationMessage(message, is_request=True)
+        yield KeyedRecord(_CONVERSATIONS, (source, message.reply_to), (*order, _REQUESTS), request)
 
 
 # --- numbers --------------------------------------------------------------------------------
 
 
 def _numbers(runs: Iterator[Run]) -> Iterator[Found]:
-    """Return which numbers of a host are missing."""
+    """Yield a violation for each gap in the sequence numbers of a host."""
     for gap in gaps(runs):
         numbers = f"{gap.start} to {gap.stop - 1}" if gap.stop > gap.start + 1 else gap.start
         text = f"numbers {numbers} of this sender are in no packet that was seen"
@@ -249,7 +251,7 @@ CHAIN: Final[Chain] = MappingProxyType(
         **HOP_STAGES,
     }
 )
-"""What JMQ packets and GPackets say, stage by stage; the key of packets is their connection."""
+"""The stages by name, in their order; the key of packets is their connection."""
 
 _EMPTY = {
     table: dict.fromkeys(column.name for column in TABLES[table])
@@ -265,11 +267,11 @@ def derive_tables(
     Parameters
     ----------
     rows
-        JMQ packets and GPackets, of both directions of each connection, in the order of time. Rows
-        of other formats, and of what is no packet, may be among them.
+        JMQ packets and GPackets of both directions of each connection, in the order of time. Rows
+        of other formats, and rows that are no packets, are skipped.
     ended
-        Source and name of the streams that end with a FIN or a reset. Without them nothing
-        distinguishes a connection that was dropped from one that is there at the end.
+        Source and name of the streams that end with a FIN or a reset. Without them a dropped
+        connection cannot be distinguished from one that is open at the end of the capture.
 
     Returns
     -------
@@ -284,9 +286,9 @@ def derive_tables(
         for stream, key in keys.items()
         if stream in ended
     ]
-    found, dropped = run_chain(CHAIN, chain(streams, packets))
-    # All the columns of a table, in their order, whatever it has of them.
+    facts, dropped = run_chain(CHAIN, chain(streams, packets))
+    # Every row has all columns of its table, in their order.
     tables = {
-        table: [empty | row for row in found.get(table, ())] for table, empty in _EMPTY.items()
+        table: [empty | row for row in facts.get(table, ())] for table, empty in _EMPTY.items()
     }
     return Derived(tables, dropped)

@@ -1,29 +1,30 @@
-"""Clock offsets between capture points, from packets that several of them saw.
+"""Clock offsets between capture points, from packets that were captured at several of them.
 
-A packet that was seen at two points, and one that went the other way, bound how far the clock of
-one point is ahead of the other's (Cristian 1989, the bounds behind NTP's offset): no packet takes
-less than no time. With ``d`` = time at j minus time at i of the same packet, and `ahead` = how far
-the clock of j is ahead of i's:
+A packet captured at two points bounds the offset of their clocks from one side, a packet in the
+other direction from the other side, because the transit time is never negative (Cristian 1989, the
+bounds behind NTP's offset). With ``d`` = time at j minus time at i of the same packet, and `ahead`
+= the offset of the clock of j from that of i:
 
     packets from i to j    d = ahead + transit    ahead <= the smallest d
     packets from j to i    d = ahead - transit    ahead >= the largest d
 
 Rules of this file:
 
-1. The estimate is the middle of the two bounds, as NTP's is, and its error at most half of what is
-   between them: half of the shortest round trip. It is exact if the fastest packets of both
-   directions took equally long. No measurement of both directions shows more: what one direction
-   takes longer than the other shifts the estimate by its half, which stays within the error.
-2. Clocks drift. Bounds are those of a window of `WINDOW_NS`; the bounds of other windows count too,
-   wider by `MAX_DRIFT_PPM` of the time in between. So a quiet minute has bounds, if wider ones.
-   A window is one of a point's own clock: all windows are put on one axis by a rough offset.
-3. Which of two points is nearer to the first end of a link follows from the times alone: if packets
-   took any time, the bounds of only one of both leave room. Where both do, the wider bounds count.
-4. Bounds that leave nothing between them mean that a clock was set, or drifts faster, or that a
-   timestamp is wrong. Then nothing is estimated from these points: no offset rather than a false
-   one. The same where packets went one way only.
-5. Of more than two points all bounds are combined (the closure of difference constraints): a bound
-   by way of a third point may be closer than the direct one. The middles of the closure fit all
+1. The estimate is the middle of the two bounds, as in NTP, and its error is at most half of their
+   distance: half of the shortest round trip. It is exact if the fastest packets of both directions
+   took equally long. If not, it is wrong by half of the difference, which is within the error; no
+   measurement of both directions can show that difference.
+2. Clocks drift. Bounds are computed for windows of `WINDOW_NS`. The bounds of other windows count
+   too, widened by `MAX_DRIFT_PPM` of the time between, so a quiet minute has bounds as well. A
+   window is a window of a point's own clock; rough offsets put all windows on one axis.
+3. The times show which of two points is nearer to the first end of a link: if transit takes any
+   time, only one of the two assumptions gives bounds that do not contradict each other. If both do,
+   the wider bounds are used.
+4. Bounds that contradict each other mean that a clock was set or drifts faster, or that a timestamp
+   is wrong. Then no offset is estimated, rather than a wrong one. The same where packets went in
+   one direction only.
+5. The bounds of more than two points are combined (the closure of difference constraints): a bound
+   through a third point may be tighter than the direct one. The middles of the closure satisfy all
    bounds, so no packet arrives before it was sent.
 
 All times are whole nanoseconds.
@@ -34,6 +35,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 __all__ = [
@@ -50,27 +52,27 @@ __all__ = [
 ]
 
 WINDOW_NS: Final = 2_000_000_000
-"""How long bounds are taken together: drift adds no more than 0.2 ms to them."""
+"""The length of a window: drift adds no more than 0.2 ms to its bounds."""
 MAX_DRIFT_PPM: Final = 100
-"""How much two clocks may drift apart, in microseconds a second: crystals are sold with up to 50,
+"""The largest drift between two clocks, in microseconds a second: crystals are sold with up to 50,
 and two of them may drift in opposite directions."""
 _PPM: Final = 1_000_000
 MAX_LINKS: Final = 64
-"""Links of two points that are considered, those with the most windows: one would be enough."""
+"""The most links of two points that are used, those with the most windows first: one would do."""
 
 ONE_WAY: Final = "one_way"
 CONTRADICTION: Final = "contradiction"
 
 
 class Track(NamedTuple):
-    """Packets of one direction of a link that two capture points saw."""
+    """Packets of one direction of a link, captured at two points."""
 
     i: int
     j: int
-    """The points by their numbers, `i` < `j`."""
+    """The numbers of the points, `i` < `j`."""
     link: tuple[str, str]
     forward: bool
-    """Whether they go from the first end of the link to the second."""
+    """Whether the packets go from the first end of the link to the second."""
 
 
 Spans = Mapping[Track, tuple[int, int]]
@@ -80,39 +82,39 @@ Window = tuple[int, int]
 _Samples = Mapping[Window, tuple[int, int]]
 """The spans of one track by their windows."""
 _Grid = list[list[int | None]]
-"""``grid[p][q]``: how far the clock of point q is ahead of that of p at most; None: unbounded."""
+"""``grid[p][q]``: upper bound of the offset of the clock of q from that of p; None: unbounded."""
 
 
 class Clocks(NamedTuple):
-    """How far the clocks of some capture points are ahead of each other, in one window."""
+    """The offsets between the clocks of capture points in one window."""
 
     reference: tuple[int, ...]
-    """The first point whose clock each point's can be compared with; itself if none."""
+    """For each point, the first point whose clock it can be compared with; itself if none."""
     ahead_ns: tuple[int, ...]
-    """How far each clock is ahead of its reference's, as estimated."""
+    """The estimated offset of each clock from that of its reference."""
     most_ns: Sequence[Sequence[int | None]]
-    """``most_ns[p][q]``: how far the clock of q is ahead of that of p at most; None: unbounded."""
+    """``most_ns[p][q]``: upper bound of the offset of q's clock from that of p; None: unbounded."""
     reason: str | None = None
     """Why the clocks cannot all be compared; None if they can."""
 
     def error_ns(self, p: int, q: int, ahead: int) -> int:
-        """Return how wrong it can be that the clock of q is `ahead` of that of p."""
+        """Return the largest error of the estimate that the clock of q is `ahead` of that of p."""
         most, least = self.most_ns[p][q], self.most_ns[q][p]
         return max((most or 0) - ahead, (least or 0) + ahead)
 
 
 def separate_clocks(points: int, reason: str | None = None) -> Clocks:
-    """Return clocks none of which can be compared with another."""
+    """Return clocks that cannot be compared with each other."""
     return Clocks(tuple(range(points)), (0,) * points, _grid(points), reason)
 
 
 def clocks(points: int, windows: Mapping[Window, Spans]) -> dict[Window, Clocks]:
-    """Return how the clocks of some points differ, window by window.
+    """Estimate the offsets between the clocks of points, window by window.
 
     Parameters
     ----------
     windows
-        The spans of each window: of the tracks whose point i has that window.
+        The spans of each window, of the tracks whose point i has that window.
     """
     seen: dict[tuple[int, int], tuple[int, int]] = {}
     for spans in windows.values():
@@ -120,7 +122,7 @@ def clocks(points: int, windows: Mapping[Window, Spans]) -> dict[Window, Clocks]
             pair = track.i, track.j
             seen[pair] = widened(seen.get(pair), span)
     axis = _axis(points, windows, {pair: least for pair, (least, _) in seen.items()})
-    # Times of one window may be all of it apart; the axis is as rough as differences are wide.
+    # Times may differ by the length of a window; the axis is as rough as the spans are wide.
     slack = _drift(WINDOW_NS + sum(most - least for least, most in seen.values()))
     grids = [_grid(points) for _ in axis]
     for (i, j), forward, backward in _busiest(windows):
@@ -136,30 +138,30 @@ def clocks(points: int, windows: Mapping[Window, Spans]) -> dict[Window, Clocks]
 
 
 def widened(span: tuple[int, int] | None, other: tuple[int, int]) -> tuple[int, int]:
-    """Return the span of two spans."""
+    """Return the smallest span that contains two spans."""
     return other if span is None else (min(span[0], other[0]), max(span[1], other[1]))
 
 
 def _axis(
     points: int, windows: Iterable[Window], rough: Mapping[tuple[int, int], int]
 ) -> dict[Window, int]:
-    """Return when windows begin, about, by the clock of the first point; the earliest first.
+    """Return the rough start of each window by the clock of the first point, the earliest first.
 
     Parameters
     ----------
     rough
-        For some pairs of points, how far the clock of the second is ahead, about.
+        The rough offset of the second clock from the first, for some pairs of points.
     """
     ahead: list[int | None] = [0, *(None for _ in range(points - 1))]
     for _ in range(points):
         for (i, j), difference in rough.items():
-            one, other = ahead[i], ahead[j]
-            if one is not None and other is None:
-                ahead[j] = one + difference
-            elif one is None and other is not None:
-                ahead[i] = other - difference
+            at_i, at_j = ahead[i], ahead[j]
+            if at_i is not None and at_j is None:
+                ahead[j] = at_i + difference
+            elif at_i is None and at_j is not None:
+                ahead[i] = at_j - difference
     times = {(point, n): n * WINDOW_NS - (ahead[point] or 0) for point, n in windows}
-    return dict(sorted(times.items(), key=lambda one: one[1]))
+    return dict(sorted(times.items(), key=itemgetter(1)))
 
 
 # --- one link -------------------------------------------------------------------------------
@@ -168,7 +170,7 @@ def _axis(
 def _busiest(
     windows: Mapping[Window, Spans],
 ) -> Iterator[tuple[tuple[int, int], _Samples, _Samples]]:
-    """Yield two points and the samples of both directions, link by link, of some links each."""
+    """Yield each pair of points with the samples of both directions of up to `MAX_LINKS` links."""
     samples: defaultdict[Track, dict[Window, tuple[int, int]]] = defaultdict(dict)
     for window, spans in windows.items():
         for track, span in spans.items():
@@ -186,10 +188,10 @@ def _busiest(
 def _bounds_of_link(
     forward: _Samples, backward: _Samples, axis: Mapping[Window, int], slack: int
 ) -> list[tuple[int, int]]:
-    """Return the least and the most that the clock of j is ahead of that of i, window by window."""
+    """Return the bounds of the offset of the clock of j from that of i, window by window."""
     i_first = _bounds(backward, forward, axis, slack)
     j_first = _bounds(forward, backward, axis, slack)
-    possible = [one for one in (i_first, j_first) if all(low <= high for low, high in one)]
+    possible = [bounds for bounds in (i_first, j_first) if all(low <= high for low, high in bounds)]
     return [
         (min(low for low, _ in both), max(high for _, high in both))
         for both in zip(*(possible or [i_first]), strict=True)
@@ -202,7 +204,7 @@ def _bounds(
     axis: Mapping[Window, int],
     slack: int,
 ) -> list[tuple[int, int]]:
-    """Return bounds from the spans of what travels towards i and towards j."""
+    """Return bounds from the spans of packets towards i and towards j."""
     high = _relaxed({window: least for window, (least, _) in to_j.items()}, axis, slack)
     low = _relaxed({window: -most for window, (_, most) in to_i.items()}, axis, slack)
     return [(-low[window], high[window]) for window in axis]
@@ -211,8 +213,8 @@ def _bounds(
 def _relaxed(
     samples: Mapping[Window, int], axis: Mapping[Window, int], slack: int
 ) -> dict[Window, int]:
-    """Return the upper bound of each window, also from the samples of all the others."""
-    found: dict[Window, int] = {}
+    """Return the upper bound of each window from the samples of all windows."""
+    bounds: dict[Window, int] = {}
     for windows in (list(axis), list(axis)[::-1]):
         best, before = None, 0
         for window in windows:
@@ -220,8 +222,8 @@ def _relaxed(
                 best += _drift(abs(axis[window] - before))
             best, before = _less(best, samples.get(window)), axis[window]
             if best is not None:
-                found[window] = min(found.get(window, best + slack), best + slack)
-    return found
+                bounds[window] = min(bounds.get(window, best + slack), best + slack)
+    return bounds
 
 
 def _drift(time_ns: int) -> int:
@@ -235,12 +237,12 @@ def _grid(points: int) -> _Grid:
     return [[0 if p == q else None for q in range(points)] for p in range(points)]
 
 
-def _less(one: int | None, other: int | None) -> int | None:
-    return min((x for x in (one, other) if x is not None), default=None)
+def _less(first: int | None, second: int | None) -> int | None:
+    return min((bound for bound in (first, second) if bound is not None), default=None)
 
 
 def _close(grid: _Grid) -> None:
-    """Make every bound as close as the others allow (Floyd and Warshall)."""
+    """Tighten every bound by the others (Floyd and Warshall)."""
     points = range(len(grid))
     for via, p, q in product(points, points, points):
         first, second = grid[p][via], grid[via][q]
@@ -249,7 +251,7 @@ def _close(grid: _Grid) -> None:
 
 
 def _middles(grid: _Grid) -> Clocks:
-    """Return the clocks whose bounds are in a closed grid."""
+    """Return the clocks whose bounds are those of a closed grid."""
     points = range(len(grid))
     reference, ahead = [], []
     for q in points:

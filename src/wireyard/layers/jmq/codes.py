@@ -1,7 +1,7 @@
 """Codes for kernels: packet types, rules, states and events of JMQ connections as numbers.
 
-They are made from the scalar classes: `compiled` has the state tables as arrays, and what each
-packet type does, from the handlers of `Connection`.
+They follow from the scalar classes: `compiled` returns the state tables as arrays, and
+`FROM_CLIENT` and `FROM_SERVER` have the handlers of `Connection`.
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ from wireyard.layers.jmq.transaction import TRANSACTION
 from wireyard.layers.state_arrays import NEXT, RULE, transitions
 
 NOTHING, PACKET, SEEN, MISSED = range(4)
-"""Kinds of rows: says nothing; a JMQ packet to follow; shows only that its stream is there; lost
-or damaged bytes."""
+"""Kinds of rows: another format; a JMQ packet to track; one that only shows that its stream exists;
+lost or damaged bytes."""
 
 HANDLERS: Final[Sequence[Callable[..., None]]] = (
-    Sender.send, Receiver.deliver, Requests.answer, Requests.ask, Receiver.add, Receiver.delete,
-    Receiver.acknowledge, Receiver.browse, Receiver.redeliver, Sender.start, Sender.commit,
-    Sender.roll_back, Sender.set_client_id, Receiver.resume, Sender.resume, Sender.prepare,
-    Sender.end, Sender.delete_producer, Receiver.destroy_session,
+    Sender.send, Receiver.deliver, Requests.add_reply, Requests.add_request, Receiver.add,
+    Receiver.delete, Receiver.acknowledge, Receiver.browse, Receiver.redeliver, Sender.start,
+    Sender.commit, Sender.roll_back, Sender.set_client_id, Receiver.resume, Sender.resume,
+    Sender.prepare, Sender.end, Sender.delete_producer, Receiver.destroy_session,
 )  # fmt: skip
 (
-    SENDS, DELIVERS, ANSWERS, ASKS, ADDS, DELETES, ACKNOWLEDGES, BROWSES, REDELIVERS,
+    SENDS, DELIVERS, REPLIES, REQUESTS, ADDS, DELETES, ACKNOWLEDGES, BROWSES, REDELIVERS,
     STARTS, COMMITS, ROLLS_BACK, SETS_CLIENT_ID, RESUMES, IS_RESUMED, PREPARES, ENDS,
-    DELETES_PRODUCER, DESTROYS, ASKS_BACK, ANSWERS_BACK,
+    DELETES_PRODUCER, DESTROYS, SERVER_REQUESTS, CLIENT_REPLIES,
 ) = range(len(HANDLERS) + 2)  # fmt: skip
-"""What a packet does, by its type and direction."""
+"""The handlers of packets, by type and direction."""
 TYPES: Final = 256
-"""Packet types below this have cells of their own; any other is like the last, which none has."""
+"""The size of tables by packet type; types outside use the last cell, whose type does not exist."""
 
 
 def _handlers(by_type: Mapping[int, Any], other: int) -> Any:
     codes = np.full(TYPES, other, np.int8)
     for packet_type, (part, handle) in by_type.items():
         code = HANDLERS.index(handle)
-        asked_back = part == scalar.ASKED_BY_SERVER
-        codes[packet_type] = ANSWERS_BACK if code == ANSWERS and asked_back else code
+        is_servers = part == scalar.SERVER_REQUESTS
+        codes[packet_type] = CLIENT_REPLIES if code == REPLIES and is_servers else code
     return codes
 
 
-FROM_CLIENT: Final = _handlers(scalar.FROM_CLIENT, ASKS)
-FROM_SERVER: Final = _handlers(scalar.FROM_SERVER, ASKS_BACK)
+FROM_CLIENT: Final = _handlers(scalar.FROM_CLIENT, REQUESTS)
+FROM_SERVER: Final = _handlers(scalar.FROM_SERVER, SERVER_REQUESTS)
 
 RULE_CODES: Final = {rule: code for code, rule in enumerate(RULES)}
 (
@@ -120,10 +120,10 @@ UNDELIVERABLE, DEAD, EXPIRED = receiving.UNDELIVERABLE, receiving.DEAD, receivin
 NEVER_ACKNOWLEDGES: Final = receiving.NO_ACKNOWLEDGE
 LAST_MESSAGE_TYPE: Final = max(MESSAGE_TYPES)
 LONG: Final[Any] = np.int64
-"""The type that kernels declare numbers as where several ways to them meet."""
+"""The type that kernels convert numbers to, where branches would give variables different types."""
 WORD, HALF = (1 << 32) - 1, 1 << 31
 ROOM: Final = 16
-"""The most things of a kind that one packet makes."""
+"""The most entries of an output buffer that one packet adds."""
 
 PROPERTIES: Final = (
     "status", "consumer", "producer", "session", "transaction", "next_transaction", "ack_mode",
@@ -132,7 +132,7 @@ PROPERTIES: Final = (
 
 
 def has(name: str) -> int:
-    """Return the bit of `Properties.present` that is set where a packet has a property."""
+    """Return the bit of a property in `Properties.present`."""
     return 1 << PROPERTIES.index(name)
 
 
@@ -143,7 +143,7 @@ HAS_SIZE: Final = has("size")
 
 
 class Compiled(NamedTuple):
-    """The state tables, each flat: ``[state * events + event]``, and what packet types mean."""
+    """The state tables, each flat: ``[state * events + event]``, and tables by packet type."""
 
     delivery: Int8s
     settled: Int8s
@@ -152,19 +152,19 @@ class Compiled(NamedTuple):
     steady: Int8s
     logging_in: Int8s
     login_events: Int8s
-    """By type: the event; -1 any other packet, -2 one that is no event, -3 and -4 replies whose
-    status decides, -5 one whose direction does."""
+    """The event of each packet type; -1 any other packet, -2 no event, -3 and -4 replies whose
+    status determines the event, -5 a packet whose direction does."""
     flow: Int8s
     flow_rules: Int8s
     reply_of: Int32s
     needs_all: Int8s
-    """By rule: whether packets that were not seen may explain that it is broken."""
+    """For each rule, whether lost packets may explain a violation."""
     caps: Int64s
-    """The most things of a connection that may be open at once, in the order of `CAPS`."""
+    """The caps in the order of `CAPS`: the most items of a connection that may be open at once."""
 
 
 def compiled() -> Compiled:
-    """Return the tables for `follow`."""
+    """Return the tables for `track_packets`."""
     events = np.full(TYPES, -1, np.int8)
     events[list(logins.PINGS)] = -2
     for packet_type, event in logins.ALWAYS.items():

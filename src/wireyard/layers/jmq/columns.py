@@ -1,7 +1,7 @@
 """The columnar engine of JMQ packets and GPackets: bronze columns in, tables of facts out.
 
-It makes the rows that the chain of scalar stages makes (``chain.py``), which is the reference and
-judges it. The phases, each with its key:
+Its rows are those of the chain of scalar stages (``chain.py``), which is the reference that tests
+compare it with. The phases, each with its key:
 
 1. ``connections`` (`follow_connections`), key: source and connection.
 2. ``transactions`` (`follow_transactions`), key: source, broker and transaction id.
@@ -10,10 +10,10 @@ judges it. The phases, each with its key:
 5. ``numbers`` (`find_gaps`), key: source, host and side.
 6. ``hops`` (`order_hops`, `stand_for_messages`), key: message, whatever the source.
 
-A phase takes tables of records, in any order, and gives the same rows for any partition by its
-key. `partition_keys` has a hash of the key of every record. Kernels follow what is frequent; login
-names, GPacket payloads and messages that several captures show go to the scalar code row by row.
-Caps are those of the chain, for each key.
+The input of a phase is tables of records in any order, and its rows are the same for any partition
+by its key. `partition_keys` returns a hash of the key of every record. Kernels handle what is
+frequent; login names, GPacket payloads and messages that several captures show are handled by the
+scalar code, row by row. Caps are those of the chain, for each key.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ import pyarrow as pa
 from wireyard.formats.base import Row
 from wireyard.layers.endpoints import connection_of
 from wireyard.layers.grouping import hash_keys, text_codes, text_hashes
-from wireyard.layers.jmq.connection_columns import Followed, follow_connections
+from wireyard.layers.jmq.connection_columns import ConnectionResult, follow_connections
 from wireyard.layers.jmq.hop_columns import (
     FIRST_SEEN,
-    Seen,
+    HopResult,
     order_hops,
     producers_of,
     producers_of_keys,
     records_of,
     stand_for_messages,
 )
-from wireyard.layers.jmq.hops import HOP_STAGES, seen
+from wireyard.layers.jmq.hops import HOP_STAGES, hop_record
 from wireyard.layers.jmq.message_columns import (
-    Joined,
+    MessageResult,
     find_gaps,
     join_messages,
     match_replies,
 )
+from wireyard.layers.jmq.observer import NEEDED
 from wireyard.layers.jmq.records import Delivery, Relay, Sending
-from wireyard.layers.jmq.transaction_columns import Ended, follow_transactions
-from wireyard.layers.jmq.walk import NEEDED
+from wireyard.layers.jmq.transaction_columns import TransactionResult, follow_transactions
 from wireyard.layers.stages import Chain, Derived, Found, run_chain
 from wireyard.layers.tables import fact_table
 
@@ -56,11 +56,11 @@ __all__ = [
     "FIRST_SEEN",
     "KEYS",
     "NEEDED",
+    "ConnectionResult",
     "DerivedColumns",
-    "Ended",
-    "Followed",
-    "Joined",
-    "Seen",
+    "HopResult",
+    "MessageResult",
+    "TransactionResult",
     "connection_keys",
     "derive_columns",
     "find_gaps",
@@ -80,7 +80,7 @@ __all__ = [
 FACTS: Final = (
     "deliveries", "transactions", "hops", "conversations", "sessions", "violations",
 )  # fmt: skip
-"""The tables that are made."""
+"""The tables that the engine makes."""
 KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "transactions": ("source", "server", "transaction_id"),
     "messages": ("source", "message_key"),
@@ -88,22 +88,22 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "numbers": ("source", "host", "from_client"),
     "hops": ("message_key",),
 }
-"""By phase, the columns of its records that are its key."""
+"""The key columns of each phase's records."""
 
 
 class DerivedColumns(NamedTuple):
-    """What follows from packets: with the tables, the rows of messages that bronze stands for.
+    """The tables that follow from packets, and the packet of each message.
 
     Attributes
     ----------
     tables
-        By name, with the columns of ``wireyard.layers.tables``.
+        Facts by table, with the columns of ``wireyard.layers.tables``.
     messages
-        The packet that stands for each message; see `stand_for_messages`.
+        The packet that represents each message; see `stand_for_messages`.
     producers
-        Rows of the table of producers.
+        Rows of the table ``producers``.
     dropped
-        How much caps made it forget.
+        The number of items that caps dropped.
     """
 
     tables: dict[str, pa.Table]
@@ -115,7 +115,7 @@ class DerivedColumns(NamedTuple):
 def connection_keys(packets: pa.Table) -> Any:
     """Return a 64-bit hash of the source and connection of each row.
 
-    Rows need `source`, `stream` and, where they have them, the endpoints.
+    Rows need `source` and `stream`, and the addresses and ports if they come from captures.
     """
     names = ("source", "stream", "src_addr", "src_port", "dst_addr", "dst_port")
     columns = [name for name in names if name in packets.column_names]
@@ -128,7 +128,7 @@ def connection_keys(packets: pa.Table) -> Any:
 
 
 def partition_keys(phase: str, records: pa.Table) -> Any:
-    """Return a 64-bit hash of the key of each record, for any phase behind the first."""
+    """Return a 64-bit hash of the key of each record, for any phase after the first."""
     words = []
     for name in KEYS[phase]:
         column = records[name]
@@ -150,7 +150,7 @@ def derive_columns(
     Parameters
     ----------
     packets
-        By format (``jmq``, ``gpacket``), the columns `NEEDED` of its packets, stream by stream.
+        The columns `NEEDED` of the packets of each format (``jmq``, ``gpacket``), stream by stream.
     ended
         Source and name of the streams that end with a FIN or a reset.
     """
@@ -158,7 +158,7 @@ def derive_columns(
     after = follow_transactions(first.uses, first.sendings, first.deliveries)
     records = after.sendings, after.deliveries, first.relays
     joined = join_messages(*records)
-    conversations, forgotten = match_replies(joined.messages)
+    conversations, evicted = match_replies(joined.messages)
     hops = order_hops(*records)
     of_several = hops_of_several(records_of(*hops.records))
     parts = [
@@ -168,30 +168,30 @@ def derive_columns(
         {"violations": find_gaps(first.runs)},
         {table: fact_table(table, rows) for table, rows in of_several.tables.items()},
     ]
-    tables = {table: _together(table, [part[table] for part in parts if table in part])
+    tables = {table: _join_parts(table, [part[table] for part in parts if table in part])
               for table in FACTS}  # fmt: skip
-    dropped = first.dropped + forgotten + hops.dropped + of_several.dropped
+    dropped = first.dropped + evicted + hops.dropped + of_several.dropped
     return DerivedColumns(tables, stand_for_messages(*records), producers_of(*records), dropped)
 
 
 def hops_of_several(records: Iterable[Sending | Delivery | Relay]) -> Derived[list[Row]]:
     """Run the scalar stages of ``hops.py`` over messages that several sources show."""
-    chain: Chain = {"records": _pass_on, **HOP_STAGES}
+    chain: Chain = {"records": _hop_records, **HOP_STAGES}
     return run_chain(chain, (((), record) for record in records))  # type: ignore[misc]
 
 
-def _pass_on(records: Iterator[Any]) -> Iterator[Found]:
-    yield from map(seen, records)
+def _hop_records(records: Iterator[Any]) -> Iterator[Found]:
+    yield from map(hop_record, records)
 
 
-def _together(table: str, parts: list[pa.Table]) -> pa.Table:
-    """Return parts of a table as one; columns of text are dictionaries if all of theirs are."""
-    there = [part for part in parts if part.num_rows]
-    if len(there) < 2:
-        return there[0] if there else parts[0] if parts else fact_table(table, [])
+def _join_parts(table: str, parts: list[pa.Table]) -> pa.Table:
+    """Concatenate parts of a table; a text column stays dictionary-encoded if it is in all."""
+    filled = [part for part in parts if part.num_rows]
+    if len(filled) < 2:
+        return filled[0] if filled else parts[0] if parts else fact_table(table, [])
     columns = {}
-    for name in there[0].column_names:
-        chunks = [part[name] for part in there]
+    for name in filled[0].column_names:
+        chunks = [part[name] for part in filled]
         if len({chunk.type for chunk in chunks}) > 1:
             plain = [
                 c.type.value_type if pa.types.is_dictionary(c.type) else c.type for c in chunks

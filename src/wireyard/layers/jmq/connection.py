@@ -1,8 +1,7 @@
-"""The walk of one connection: its packets in the order of time, both directions; facts come out.
+"""The state of one connection: it observes the packets of both directions in the order of time.
 
-The key of this stage is the connection. All that it remembers is what is under way: requests that
-wait, messages that consumers hold, pauses, open transactions. Each has a cap, and what a cap makes
-it forget is counted.
+The state is what is open: requests that wait, messages that consumers hold, pauses, transactions.
+Each has a cap, and items that a cap drops are counted.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from wireyard.layers.jmq.session import Session
 from wireyard.layers.records import Position
 
 __all__ = [
-    "ASKED_BY_SERVER",
     "FROM_CLIENT",
     "FROM_SERVER",
+    "SERVER_REQUESTS",
     "WITHOUT_T",
     "Connection",
 ]
@@ -31,16 +30,16 @@ __all__ = [
 _RESUME_FLOW: Final = 52
 _TRANSACTED: Final = FLAGS["T"]
 WITHOUT_T: Final = 103
-_SENDER, _RECEIVER, _ASKED, ASKED_BY_SERVER = range(4)
+_SENDER, _RECEIVER, _CLIENT_REQUESTS, SERVER_REQUESTS = range(4)
 """The parts of a connection."""
 
 _Handler = tuple[int, Callable[[Any, PacketRow, Position], None]]
 
-_ASK: Final[_Handler] = (_ASKED, Requests.ask)
+_CLIENT_REQUEST: Final[_Handler] = (_CLIENT_REQUESTS, Requests.add_request)
 FROM_CLIENT: Final[Mapping[int, _Handler]] = MappingProxyType(
     {
         **dict.fromkeys(MESSAGE_TYPES, (_SENDER, Sender.send)),
-        **dict.fromkeys(REPLIES, (ASKED_BY_SERVER, Requests.answer)),
+        **dict.fromkeys(REPLIES, (SERVER_REQUESTS, Requests.add_reply)),
         14: (_RECEIVER, Receiver.add),
         16: (_RECEIVER, Receiver.delete),
         24: (_RECEIVER, Receiver.acknowledge),
@@ -57,15 +56,18 @@ FROM_CLIENT: Final[Mapping[int, _Handler]] = MappingProxyType(
         70: (_RECEIVER, Receiver.destroy_session),
     }
 )
-_ASK_BACK: Final[_Handler] = (ASKED_BY_SERVER, Requests.ask)
+_SERVER_REQUEST: Final[_Handler] = (SERVER_REQUESTS, Requests.add_request)
 FROM_SERVER: Final[Mapping[int, _Handler]] = MappingProxyType(
     {
         **dict.fromkeys(MESSAGE_TYPES, (_RECEIVER, Receiver.deliver)),
-        **dict.fromkeys(REPLIES, (_ASKED, Requests.answer)),
+        **dict.fromkeys(REPLIES, (_CLIENT_REQUESTS, Requests.add_reply)),
         _RESUME_FLOW: (_SENDER, Sender.resume),
     }
 )
-"""The part that a packet type is for, and what it does with it; any other may be a request."""
+"""The part of a connection that handles a packet type, and its method.
+
+Packets of other types may be requests.
+"""
 
 
 class Connection:
@@ -76,43 +78,43 @@ class Connection:
     client, server
         Their endpoints.
     output
-        What is found out goes there.
+        Buffers for final records.
     """
 
     def __init__(self, client: str, server: str, output: Output) -> None:
         self._report = Report(client, server, output)
         self._session = Session(self._report)
-        self._asked = Requests(self._report, client, server)
-        self._asked_by_server = Requests(self._report, server, client)
-        self._receiver = Receiver(self._report, self._asked)
-        self._sender = Sender(self._report, self._asked)
-        self._parts = self._sender, self._receiver, self._asked, self._asked_by_server
+        self._client_requests = Requests(self._report, client, server)
+        self._server_requests = Requests(self._report, server, client)
+        self._receiver = Receiver(self._report, self._client_requests)
+        self._sender = Sender(self._report, self._client_requests)
+        self._parts = self._sender, self._receiver, self._client_requests, self._server_requests
 
     def observe(self, row: PacketRow, from_client: bool) -> None:
         """Observe the row of the next packet, one whose status is ``ok``."""
         at = Position.of(row)
         if row["bit_flags"] & _TRANSACTED and _lacks_transaction(row):
-            self._report.breach("transaction_id_missing", row, at, row["sys_message_id"])
+            self._report.add_violation("transaction_id_missing", row, at, row["sys_message_id"])
         self._session.observe(row, at, from_client)
         if from_client:
-            part, handle = FROM_CLIENT.get(row["packet_type"], _ASK)
+            part, handle = FROM_CLIENT.get(row["packet_type"], _CLIENT_REQUEST)
         else:
-            part, handle = FROM_SERVER.get(row["packet_type"], _ASK_BACK)
+            part, handle = FROM_SERVER.get(row["packet_type"], _SERVER_REQUEST)
         handle(self._parts[part], row, at)
 
-    def breach(self, rule: str, row: PacketRow) -> None:
-        """Record that the next packet breaks a rule of its stream."""
-        self._report.breach(rule, row, Position.of(row), row["sys_message_id"])
+    def add_violation(self, rule: str, row: PacketRow) -> None:
+        """Record that the next packet violates a rule of its stream."""
+        self._report.add_violation(rule, row, Position.of(row), row["sys_message_id"])
 
     def miss(self) -> None:
-        """Record that packets of this connection are missing here, or damaged."""
+        """Observe that packets of this connection are missing here, or damaged."""
         self._report.known = False
         self._session.miss()
         for flow in (self._receiver.flow, self._sender.flow):
             flow.miss()
 
     def finish(self, ended: bool) -> None:
-        """Record that there are no more packets.
+        """Observe the end of the packets.
 
         Parameters
         ----------
@@ -124,10 +126,10 @@ class Connection:
         if login is None:
             return
         login.client_id = self._report.client_id
-        login.in_flight_sent = self._asked.messages
+        login.in_flight_sent = self._client_requests.messages
         login.in_flight_received = self._receiver.consumers.held
-        self._asked.close()
-        self._asked_by_server.close()
+        self._client_requests.close()
+        self._server_requests.close()
         if ended_by == "open":
             self._receiver.consumers.keep()
         else:
@@ -141,5 +143,8 @@ class Connection:
 
 
 def _lacks_transaction(row: PacketRow) -> bool:
-    """Return whether flag T stands without a transaction id; version 103 has no T (erratum 49)."""
+    """Return whether a packet with flag T has no transaction id.
+
+    Version 103 does not have the flag (erratum 49).
+    """
     return row["version"] > WITHOUT_T and not row.get("transaction_id")

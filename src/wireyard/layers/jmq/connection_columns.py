@@ -1,7 +1,7 @@
-"""First phase of the columnar engine, key: source and connection. Packets are followed.
+"""The first phase of the columnar engine, key: source and connection.
 
-The kernel (``connection_kernels.py``) tracks all connections; what it found becomes columns here:
-facts that are final, and records for the phases behind.
+The kernel (``connection_kernels.py``) tracks all connections by their packets. Here its results
+become columns: facts that are final, and records for later phases.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from wireyard.formats.message_id import message_id_text
 from wireyard.layers.endpoints import endpoint, endpoints_of
 from wireyard.layers.grouping import decode_texts, dense_ids, text_codes
 from wireyard.layers.jmq import codes as k
+from wireyard.layers.jmq.observer import MESSAGE_ACK, MESSAGE_DATA, NEEDED, relays
 from wireyard.layers.jmq.packet_columns import (
     GPACKET,
     JMQ,
     ROW_NUMBER,
-    Frame,
+    PacketColumns,
     rows_in_parts,
 )
 from wireyard.layers.jmq.packet_row import as_packet
@@ -35,11 +36,10 @@ from wireyard.layers.jmq.requests import OK
 from wireyard.layers.jmq.rows import session_row
 from wireyard.layers.jmq.session import user_of
 from wireyard.layers.jmq.tracking import Tracking
-from wireyard.layers.jmq.walk import MESSAGE_ACK, MESSAGE_DATA, NEEDED, relays
 from wireyard.layers.records import Position
 from wireyard.layers.tables import as_fact_table, fact_table, join_tables, packet_keys
 
-__all__ = ["Followed", "follow_connections"]
+__all__ = ["ConnectionResult", "follow_connections"]
 
 _RESENT: Final = FLAGS["I"] | FLAGS["R"]
 _NS_PER_MS: Final = 1_000_000
@@ -48,17 +48,17 @@ _PARTS: Final = ("source", "stream", "src_addr", "src_port", "dst_addr", "dst_po
 _I32S, _I64S, _I8S = array("int32"), array("int64"), array("int8")
 
 
-class Followed(NamedTuple):
-    """What the packets of connections say.
+class ConnectionResult(NamedTuple):
+    """The result of the first phase.
 
     Attributes
     ----------
     facts
-        By table, rows that are final.
+        Rows that are final, by table.
     sendings, deliveries, relays, uses, runs
-        Records for the phases behind.
+        Records for later phases.
     dropped
-        How many things caps made it forget.
+        The number of items that caps dropped.
     """
 
     facts: dict[str, pa.Table]
@@ -70,48 +70,42 @@ class Followed(NamedTuple):
     dropped: Counter[str]
 
 
-# --- columns --------------------------------------------------------------------------------
-
-
-def _maybe(values: Any, there: Any) -> pa.Array:
-    return pa.array(values, mask=~np.asarray(there, bool))
-
-
-# --- the phase ------------------------------------------------------------------------------
+def _masked(values: Any, is_valid: Any) -> pa.Array:
+    return pa.array(values, mask=~np.asarray(is_valid, bool))
 
 
 def follow_connections(
     tables: Mapping[str, pa.Table], ended: Iterable[tuple[str, str]] = ()
-) -> Followed:
-    """Follow packets of whole connections.
+) -> ConnectionResult:
+    """Track whole connections by their packets.
 
     Parameters
     ----------
     tables
-        By format (``jmq``, ``gpacket``), bronze columns of its packets: `NEEDED`, as far as the
-        format has them. The rows of a stream stand together, in the order of its bytes. Of
-        messages `properties` and `body` may be null; only why a message is dead is looked at.
+        Bronze columns of the packets of each format (``jmq``, ``gpacket``): those of `NEEDED` that
+        the format has. The rows of a stream are contiguous and in the order of its bytes. Messages
+        may have null `properties` and `body`: only the reason why a message is dead is read.
     ended
         Source and name of the streams that end with a FIN or a reset.
     """
-    return _Tables(Frame(tables), frozenset(ended)).run()
+    return _ConnectionTables(PacketColumns(tables), frozenset(ended)).run()
 
 
-class _Tables(Tracking):
-    """What was found, as tables."""
+class _ConnectionTables(Tracking):
+    """The results of tracking as tables."""
 
-    def run(self) -> Followed:
-        """Follow the packets, and make columns of what was found."""
-        self.follow()
+    def run(self) -> ConnectionResult:
+        """Track the packets and return the results as columns."""
+        self.track()
         facts: dict[str, list[pa.Table]] = {
             "conversations": [self._conversations()],
             "violations": [self._violations()],
             "sessions": [self._sessions()],
         }
-        gpackets = np.flatnonzero(self.frame.rows >= self._jmq_rows())
+        gpackets = np.flatnonzero(self.columns.rows >= self._jmq_rows())
         gpackets = gpackets[self.kind[gpackets] == k.SEEN]
         facts["violations"].append(self._gpacket_violations(gpackets))
-        return Followed(
+        return ConnectionResult(
             {table: join_tables(parts) for table, parts in facts.items()},
             self._sendings(),
             self._deliveries(),
@@ -121,20 +115,20 @@ class _Tables(Tracking):
             self.dropped,
         )
 
-    # --- columns of what was found ------------------------------------------------------------
+    # --- columns of the results ---------------------------------------------------------------
 
-    def _place(self, places: Any, prefix: str = "") -> dict[str, Any]:
-        """Return columns of where packets are: the stream, offset, frame and time."""
-        frame, there = self.frame, places >= 0
-        at = np.where(there, places, 0)
-        if not there.any():
+    def _positions(self, places: Any, prefix: str = "") -> dict[str, Any]:
+        """Return the positions of packets as columns: stream, offset, frame and time."""
+        columns, exists = self.columns, places >= 0
+        at = np.where(exists, places, 0)
+        if not exists.any():
             at, codes = np.zeros(len(places), np.int64), np.full(len(places), -1)
             offset = stream_frame = ns = pa.nulls(len(places), pa.int64())
         else:
-            codes = np.where(there, self.stream_code[frame.stream[at]], -1)
-            offset = _maybe(frame.offset[at], there)
-            stream_frame = _maybe(frame.frame[at], there & frame.has_frame[at])
-            ns = _maybe(frame.ns[at], there & frame.timed[at])
+            codes = np.where(exists, self.stream_code[columns.stream[at]], -1)
+            offset = _masked(columns.offset[at], exists)
+            stream_frame = _masked(columns.frame[at], exists & columns.has_frame[at])
+            ns = _masked(columns.ns[at], exists & columns.timed[at])
         return {
             f"{prefix}stream": decode_texts(codes, self.stream_texts),
             f"{prefix}offset": offset,
@@ -143,41 +137,41 @@ class _Tables(Tracking):
         }
 
     def _source(self, places: Any) -> pa.Array:
-        return decode_texts(self.source_code[self.frame.stream[places]], self.sources)
+        return decode_texts(self.source_code[self.columns.stream[places]], self.sources)
 
-    def _ends(self, places: Any) -> tuple[pa.Array, pa.Array]:
-        """Return the endpoints of the client and of the broker of some packets."""
+    def _client_and_server(self, places: Any) -> tuple[pa.Array, pa.Array]:
+        """Return the endpoints of the client and of the broker of packets."""
         of = self.connection[places]
         return (
             decode_texts(self.client[of], self.endpoint_texts),
             decode_texts(self.server[of], self.endpoint_texts),
         )
 
-    def _end(self, codes: Any) -> pa.Array:
-        """Return endpoints as rows have them; null for the other end of a raw stream."""
+    def _endpoints(self, codes: Any) -> pa.Array:
+        """Return endpoints by their codes; null for the unknown end of a raw stream."""
         return decode_texts(np.where(codes == self.no_endpoint, -1, codes), self.endpoint_texts)
 
     def _status(self, places: Any) -> tuple[Any, Any]:
-        """Return the status of replies, and where there is one."""
+        """Return the status of replies, and which of them have one."""
         if len(self.control) == 0:
             return np.zeros(len(places), np.int64), np.zeros(len(places), bool)
         at = np.where(places >= 0, self.property[places], -1)
-        there = (at >= 0) & self.numbers.present["status"][at]
-        return np.where(there, self.q.status[at], 0), there
+        has_status = (at >= 0) & self.numbers.present["status"][at]
+        return np.where(has_status, self.q.status[at], 0), has_status
 
     @cached_property
     def _keys(self) -> tuple[Any, pa.Array]:
-        """Return the message of each packet that has one as a code, and their texts."""
+        """Return the message key of each sent and delivered message as a code, and the keys."""
         rows = np.concatenate([self.sent, self.delivered])
-        return text_codes(self.frame.jmq("sys_message_id", rows))
+        return text_codes(self.columns.jmq("sys_message_id", rows))
 
     def _sendings(self) -> pa.Table:
         rows = self.sent
         codes, keys = self._keys
-        client, server = self._ends(rows)
-        answer = self.p.answer[rows]
-        status, has_status = self._status(answer)
-        accepted = np.where(has_status & (status == OK), answer, -1)
+        client, server = self._client_and_server(rows)
+        reply = self.p.reply[rows]
+        status, has_status = self._status(reply)
+        accepted = np.where(has_status & (status == OK), reply, -1)
         transaction = self.p.transaction[rows]
         return pa.table(
             {
@@ -186,28 +180,28 @@ class _Tables(Tracking):
                 "server": server,
                 "client_id": self._client_ids(self.p.client_id[rows]),
                 "user": self._users_of(rows),
-                **self._letter_texts(rows),
-                "transaction_id": _maybe(transaction, transaction != 0),
-                "status": _maybe(status, has_status),
+                **self._message_texts(rows),
+                "transaction_id": _masked(transaction, transaction != 0),
+                "status": _masked(status, has_status),
                 "resent": (self.flags[rows] & _RESENT) != 0,
-                ROW_NUMBER: self.frame.row_number[rows],
+                ROW_NUMBER: self.columns.row_number[rows],
                 "source": self._source(rows),
-                **self._place(rows),
-                **self._place(accepted, "accepted_"),
+                **self._positions(rows),
+                **self._positions(accepted, "accepted_"),
             }
         )
 
-    def _letter_texts(self, rows: Any) -> dict[str, Any]:
-        """Return where messages go, and what ties replies to them, as far as that is needed."""
+    def _message_texts(self, rows: Any) -> dict[str, Any]:
+        """Return the columns of messages that match replies to requests."""
         destination, reply_to, correlation = (
-            self.frame.texts(name, rows) for name in ("destination", "reply_to", "correlation_id")
+            self.columns.texts(name, rows) for name in ("destination", "reply_to", "correlation_id")
         )
-        asks = reply_to.is_valid().to_numpy(zero_copy_only=False)
+        is_request = reply_to.is_valid().to_numpy(zero_copy_only=False)
         chosen = pa.nulls(len(rows), pa.string())
-        if asks.any():
-            message_id = self.frame.texts("message_id", rows[asks])
-            places = np.where(asks, np.cumsum(asks) - 1, 0)
-            chosen = message_id.take(pa.array(places, mask=~asks))
+        if is_request.any():
+            message_id = self.columns.texts("message_id", rows[is_request])
+            places = np.where(is_request, np.cumsum(is_request) - 1, 0)
+            chosen = message_id.take(pa.array(places, mask=~is_request))
         return {
             "destination": decode_texts(*text_codes(destination)),
             "reply_to": decode_texts(*text_codes(reply_to)),
@@ -221,9 +215,9 @@ class _Tables(Tracking):
     def _deliveries(self) -> pa.Table:
         rows, p = self.delivered, self.p
         codes, keys = self._keys
-        client, server = self._ends(rows)
+        client, server = self._client_and_server(rows)
         joined = p.joined[rows]
-        counts = self.frame.ints("delivery_count")[rows]
+        counts = self.columns.ints("delivery_count")[rows]
         return pa.table(
             {
                 "message_key": decode_texts(codes[len(self.sent) :], keys),
@@ -236,21 +230,21 @@ class _Tables(Tracking):
                     p.subscription[rows], pa.array(self.subscriptions, pa.string())
                 ),
                 "redelivered": (self.flags[rows] & FLAGS["R"]) != 0,
-                "delivery_count": _maybe(counts, self.frame.valid("delivery_count")[rows]),
+                "delivery_count": _masked(counts, self.columns.valid("delivery_count")[rows]),
                 "state": decode_texts(p.state[rows], pa.array(k.DELIVERY_STATES, pa.string())),
                 "dead_reason": self._dead_reasons(rows),
-                **self._letter_texts(rows),
-                "transaction_id": _maybe(joined, joined != 0),
+                **self._message_texts(rows),
+                "transaction_id": _masked(joined, joined != 0),
                 "resent": (self.flags[rows] & _RESENT) != 0,
-                ROW_NUMBER: self.frame.row_number[rows],
+                ROW_NUMBER: self.columns.row_number[rows],
                 "source": self._source(rows),
-                **self._place(rows),
-                **self._place(p.acknowledged[rows], "acknowledged_"),
+                **self._positions(rows),
+                **self._positions(p.acknowledged[rows], "acknowledged_"),
             }
         )
 
     def _addresses(self, rows: Any) -> pa.Array:
-        codes, texts = text_codes(self.frame.jmq("source_ip_text", rows))
+        codes, texts = text_codes(self.columns.jmq("source_ip_text", rows))
         ports = self.port[rows]
         both, count = dense_ids(codes, ports)
         first = np.zeros(count, np.int64)
@@ -263,62 +257,62 @@ class _Tables(Tracking):
         return decode_texts(both, pa.array(shown, pa.string()))
 
     def _dead_reasons(self, rows: Any) -> pa.Array:
-        of_dead = np.flatnonzero(self.p.of_dead[rows])
-        found: dict[str, int] = {}
+        dead_rows = np.flatnonzero(self.p.from_dead_queue[rows])
+        reasons: dict[str, int] = {}
         codes = np.full(len(rows), -1, np.int32)
-        dead = self.frame.python_rows(JMQ, rows[of_dead], ("properties",))
-        for at, row in zip(of_dead.tolist(), map(as_packet, dead), strict=True):
+        dead = self.columns.python_rows(JMQ, rows[dead_rows], ("properties",))
+        for at, row in zip(dead_rows.tolist(), map(as_packet, dead), strict=True):
             reason = text(properties_of(row), DEAD_REASON)
             if reason is not None:
-                codes[at] = found.setdefault(reason, len(found))
-        return decode_texts(codes, pa.array(list(found), pa.string()))
+                codes[at] = reasons.setdefault(reason, len(reasons))
+        return decode_texts(codes, pa.array(list(reasons), pa.string()))
 
     def _conversations(self) -> pa.Table:
-        """Return requests and their replies, as `conversation_row` does."""
-        rows = np.flatnonzero(self.p.asked)
-        answer = self.p.answer[rows]
+        """Return the rows of requests and their replies, like `conversation_row`."""
+        rows = np.flatnonzero(self.p.is_request)
+        reply = self.p.reply[rows]
         client, server = self.client[self.connection[rows]], self.server[self.connection[rows]]
-        from_client = self.from_client[self.frame.stream[rows]] != 0
-        status, has_status = self._status(answer)
-        asked, replied = self._place(rows), self._place(answer, "r")
-        frame, there = self.frame, answer >= 0
-        at = np.where(there, answer, 0)
-        timed = there & frame.timed[at] & frame.timed[rows] if len(rows) else there
-        latency = (frame.ns[at] - frame.ns[rows]) // _NS_PER_MS if len(rows) else answer
-        names = text_codes(frame.jmq("packet_type_name", rows))
+        from_client = self.from_client[self.columns.stream[rows]] != 0
+        status, has_status = self._status(reply)
+        requested, replied = self._positions(rows), self._positions(reply, "r")
+        columns, has_reply = self.columns, reply >= 0
+        at = np.where(has_reply, reply, 0)
+        timed = has_reply & columns.timed[at] & columns.timed[rows] if len(rows) else has_reply
+        latency = (columns.ns[at] - columns.ns[rows]) // _NS_PER_MS if len(rows) else reply
+        names = text_codes(columns.jmq("packet_type_name", rows))
         return as_fact_table(
             "conversations",
             {
                 "kind": decode_texts(np.zeros(len(rows)), pa.array(["control"])),
-                "request_key": packet_keys(asked["stream"], asked["offset"]),
+                "request_key": packet_keys(requested["stream"], requested["offset"]),
                 "reply_key": packet_keys(replied["rstream"], replied["roffset"]),
-                "requester": self._end(np.where(from_client, client, server)),
-                "responder": self._end(np.where(from_client, server, client)),
-                "requested_ns": asked["ns"],
+                "requester": self._endpoints(np.where(from_client, client, server)),
+                "responder": self._endpoints(np.where(from_client, server, client)),
+                "requested_ns": requested["ns"],
                 "replied_ns": replied["rns"],
-                "latency_ms": _maybe(latency, timed),
-                "status": _maybe(status, has_status),
+                "latency_ms": _masked(latency, timed),
+                "status": _masked(status, has_status),
                 "request": self._type_names(rows, *names, "{}"),
-                "requested_frame": asked["frame"],
+                "requested_frame": requested["frame"],
                 "replied_frame": replied["rframe"],
                 "source": self._source(rows),
-                "stream": asked["stream"],
-                "offset": asked["offset"],
+                "stream": requested["stream"],
+                "offset": requested["offset"],
             },
         )
 
     def _type_names(self, rows: Any, codes: Any, names: pa.Array, unnamed: str) -> pa.Array:
-        """Return the names of packet types, those without one by number."""
+        """Return the names of packet types; `unnamed` formats the number of a type without one."""
         known: list[str] = names.to_pylist()
-        found = codes.copy()
+        type_codes = codes.copy()
         for packet_type in np.unique(self.packet_type[rows[codes < 0]]).tolist():
-            found[(codes < 0) & (self.packet_type[rows] == packet_type)] = len(known)
+            type_codes[(codes < 0) & (self.packet_type[rows] == packet_type)] = len(known)
             known.append(unnamed.format(packet_type))
-        return decode_texts(found, pa.array(known, pa.string()))
+        return decode_texts(type_codes, pa.array(known, pa.string()))
 
     def _violations(self) -> pa.Table:
-        rule, rows, block, times, client_id = self.breaches or _no_columns(5)
-        names = text_codes(self.frame.jmq("packet_type_name", rows))
+        rule, rows, block, times, client_id = self.violations or _no_columns(5)
+        names = text_codes(self.columns.jmq("packet_type_name", rows))
         shown = self._type_names(rows, *names, "packet type {}")
         type_code, of_type = text_codes(shown)
         both, count = dense_ids(rule, type_code, times)
@@ -330,13 +324,13 @@ class _Tables(Tracking):
             + (f", {times[at]} times" if times[at] > 1 else "")
             for at in first.tolist()
         ]
-        where = self._place(rows)
+        where = self._positions(rows)
         return as_fact_table(
             "violations",
             {
                 "protocol": decode_texts(np.zeros(len(rows)), pa.array(["jms"])),
                 "rule": decode_texts(rule, pa.array(rules)),
-                "client": self._end(self.src[self.frame.stream[rows]]),
+                "client": self._endpoints(self.src[self.columns.stream[rows]]),
                 "message_key": self._keys_of_violations(rows, block),
                 "text": decode_texts(both, pa.array(shown_texts, pa.string())),
                 "client_id": self._client_ids(client_id),
@@ -352,7 +346,7 @@ class _Tables(Tracking):
         own = np.flatnonzero(block == -1)
         keys: list[str | None] = [None] * len(rows)
         for part in rows_in_parts(own):
-            shown = self.frame.jmq("sys_message_id", rows[part]).to_pylist()
+            shown = self.columns.jmq("sys_message_id", rows[part]).to_pylist()
             for at, key in zip(part.tolist(), shown, strict=True):
                 keys[at] = key
         for at in np.flatnonzero(block >= 0).tolist():
@@ -362,19 +356,19 @@ class _Tables(Tracking):
         return pa.array(keys, pa.string())
 
     def _sessions(self) -> pa.Table:
-        """Return a row for each connection; few enough to make them one by one."""
+        """Return a row for each connection, made one by one because they are few."""
         parts = []
         active = np.flatnonzero(self.connections.active)
         for part in rows_in_parts(active):
-            found = [session_row(self._login(c, self._users.get(c))) for c in part.tolist()]
-            parts.append(fact_table("sessions", found))
+            rows = [session_row(self._login(c, self._users.get(c))) for c in part.tolist()]
+            parts.append(fact_table("sessions", rows))
         return pa.concat_tables(parts or [fact_table("sessions", [])])
 
     @cached_property
     def _users(self) -> dict[int, str | None]:
-        """Return the users of the connections whose logins were captured."""
+        """The user of each connection whose login was captured."""
         logged_in = np.flatnonzero(self.connections.user >= 0)
-        rows = self.frame.python_rows(JMQ, self.connections.user[logged_in], NEEDED)
+        rows = self.columns.python_rows(JMQ, self.connections.user[logged_in], NEEDED)
         return {c: user_of(as_packet(row)) for c, row in zip(logged_in.tolist(), rows, strict=True)}
 
     def _users_of(self, rows: Any) -> pa.Array:
@@ -411,15 +405,15 @@ class _Tables(Tracking):
         return login
 
     def _position(self, row: int) -> Position:
-        frame = self.frame
-        stream = frame.streams[int(frame.stream[row])]
+        columns = self.columns
+        stream = columns.streams[int(columns.stream[row])]
         return Position.of(
             {
                 "source": stream["source"],
                 "stream": stream["stream"],
-                "offset": int(frame.offset[row]),
-                "frame": int(frame.frame[row]) if frame.has_frame[row] else None,
-                "captured_ns": int(frame.ns[row]) if frame.timed[row] else None,
+                "offset": int(columns.offset[row]),
+                "frame": int(columns.frame[row]) if columns.has_frame[row] else None,
+                "captured_ns": int(columns.ns[row]) if columns.timed[row] else None,
             }
         )
 
@@ -430,10 +424,12 @@ class _Tables(Tracking):
         rows, event, transaction, messages, client_id = (
             np.concatenate(pair)
             for pair in zip(
-                (rows, event, transaction, messages, client_id), self._leaves(), strict=True
+                (rows, event, transaction, messages, client_id),
+                self._left_transactions(),
+                strict=True,
             )
         )
-        client, server = self._ends(rows)
+        client, server = self._client_and_server(rows)
         return pa.table(
             {
                 "server": server,
@@ -444,12 +440,12 @@ class _Tables(Tracking):
                 "client_id": self._client_ids(client_id),
                 "order": np.arange(len(rows)),
                 "source": self._source(rows),
-                **self._place(rows),
+                **self._positions(rows),
             }
         )
 
-    def _leaves(self) -> tuple[Any, ...]:
-        """Return uses of transactions that connections began and did not end, at their ends."""
+    def _left_transactions(self) -> tuple[Any, ...]:
+        """Return an event ``leave`` for each transaction that a connection left open at its end."""
         named, following, slots = self.transaction_key
         of_slot = np.empty(self.transactions, np.int64)
         numbers = self.numbers.values
@@ -479,7 +475,7 @@ class _Tables(Tracking):
         streams = np.concatenate([stream, over, over])
         kinds = np.zeros(len(streams), np.int8)
         kinds[len(stream) + len(over) :] = 1
-        hosts = [row.get("src_addr") or endpoints_of(row)[0] for row in self.frame.streams]
+        hosts = [row.get("src_addr") or endpoints_of(row)[0] for row in self.columns.streams]
         rows = np.concatenate([place, s.place[over], s.place[over]])
         return pa.table(
             {
@@ -490,27 +486,27 @@ class _Tables(Tracking):
                 "start": np.concatenate([start, s.start[over], s.first[over]]),
                 "stop": np.concatenate([stop, s.stop[over], s.stop[over]]),
                 "source": self._source(rows),
-                **self._place(rows),
+                **self._positions(rows),
             }
         )
 
     def _gpacket_violations(self, rows: Any) -> pa.Table:
-        count = len(self.frame.streams)
+        count = len(self.columns.streams)
         highest, broken = np.full(count, -1, np.int64), np.full(len(rows), -1, np.int8)
         _number_gpackets(
-            self.frame.stream[rows], self.sequence[rows], self.timestamp[rows],
+            self.columns.stream[rows], self.sequence[rows], self.timestamp[rows],
             self.packet_type[rows], highest, broken,
         )  # fmt: skip
         at = np.flatnonzero(broken >= 0)
         bad = rows[at]
-        where = self._place(bad)
+        where = self._positions(bad)
         rules = [_GPACKET_RULES[code] for code in broken[at].tolist()]
         return as_fact_table(
             "violations",
             {
                 "protocol": pa.array(["jms"] * len(bad), pa.string()),
                 "rule": pa.array(rules, pa.string()),
-                "client": self._end(self.src[self.frame.stream[bad]]),
+                "client": self._endpoints(self.src[self.columns.stream[bad]]),
                 "text": pa.array(
                     [
                         f"GPacket {sequence}: {RULES[rule]}"
@@ -527,7 +523,7 @@ class _Tables(Tracking):
         )
 
     def _relays(self, gpackets: Any) -> pa.Table:
-        """Return the messages and acknowledgements between brokers, read one by one."""
+        """Return the messages and acknowledgements between brokers, read row by row."""
         types = self.packet_type[gpackets]
         about = (types == MESSAGE_DATA) | (types == MESSAGE_ACK)
         chosen = gpackets[about & (self.version[gpackets] != LINK_VERSION)]
@@ -535,14 +531,14 @@ class _Tables(Tracking):
                  "property_size", "properties", "payload")  # fmt: skip
         parts = []
         for part in rows_in_parts(chosen):
-            rows = self.frame.python_rows(GPACKET, part, names)
-            numbers = self.frame.row_number[part].tolist()
-            found = [
+            rows = self.columns.python_rows(GPACKET, part, names)
+            numbers = self.columns.row_number[part].tolist()
+            numbered = [
                 (relay, number)
                 for row, number in zip(rows, numbers, strict=True)
                 for relay in relays(row)
             ]
-            parts.append(_relay_table(found))
+            parts.append(_relay_table(numbered))
         return pa.concat_tables(parts or [_relay_table([])])
 
 
@@ -564,12 +560,13 @@ _RELAY: Final = pa.schema(
 )
 
 
-def _relay_table(found: Sequence[tuple[Relay, int]]) -> pa.Table:
-    """Return relays as records, each with the number of its row."""
+def _relay_table(relays: Sequence[tuple[Relay, int]]) -> pa.Table:
+    """Return relays, each with its row number, as a table of records."""
     rows = [
-        (one.message_key, one.consumer_id, one.broker, one.sender, one.receiver, one.kind,
-         one.at.source, one.at.stream, one.at.offset, one.at.frame, one.at.ns, number)
-        for one, number in found
+        (relay.message_key, relay.consumer_id, relay.broker, relay.sender, relay.receiver,
+         relay.kind, relay.at.source, relay.at.stream, relay.at.offset, relay.at.frame,
+         relay.at.ns, number)
+        for relay, number in relays
     ]  # fmt: skip
     columns = zip(*rows, strict=True) if rows else [()] * len(_RELAY)
     arrays = [pa.array(column, kind) for column, kind in zip(columns, _RELAY.types, strict=True)]
@@ -580,7 +577,7 @@ def _relay_table(found: Sequence[tuple[Relay, int]]) -> pa.Table:
 def _number_gpackets(
     stream: Any, sequence: Any, timestamp: Any, packet_type: Any, highest: Any, broken: Any
 ) -> None:
-    """Observe the numbers of GPackets, stream by stream: `Numbers`."""
+    """Check the sequence numbers of GPackets, stream by stream, like `GPacketNumbers`."""
     for i in range(len(stream)):
         top = highest[stream[i]]
         if top < 0 or sequence[i] > sequence[top]:
@@ -596,6 +593,6 @@ def _no_columns(count: int) -> list[Any]:
     return [np.empty(0, np.int64) for _ in range(count)]
 
 
-def _codes(texts: Sequence[str], places: Any) -> tuple[Any, pa.Array]:
-    codes, found = text_codes(pa.array(texts, pa.string()))
-    return codes[places], found
+def _codes(texts: Sequence[str], indices: Any) -> tuple[Any, pa.Array]:
+    codes, dictionary = text_codes(pa.array(texts, pa.string()))
+    return codes[indices], dictionary

@@ -1,7 +1,7 @@
 """The columns and the state of JMQ connections as records of arrays, for ``connection_kernels.py``.
 
 A row is the index of a packet in the columns; -1 is none. A code is the index of a text. A slot is
-the number of a key that packets name: a consumer, a request id, a held message.
+the number of a key that packets name, such as a consumer, a request id or a held message.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 from wireyard.layers.grouping import Int8s, Int32s, Int64s
 
 __all__ = [
+    "Buffers",
     "Connections",
     "Consumers",
-    "Found",
     "Held",
     "Packets",
     "Pauses",
@@ -27,7 +27,7 @@ __all__ = [
 
 
 class Packets(NamedTuple):
-    """Columns of the packets, and what becomes of each; axis: row."""
+    """Columns of the packets, and the results of tracking for each; axis: row."""
 
     kind: Int8s
     handler: Int8s
@@ -51,25 +51,25 @@ class Packets(NamedTuple):
     consumer: Int32s
     """Slot of `Consumers` that a message is for."""
     message: Int32s
-    """Slot of `Held`: the message and its consumer; of a DELETE_CONSUMER the last one seen."""
+    """Slot of `Held`: the message and its consumer; of a DELETE_CONSUMER the last message seen."""
     pause: Int32s
     """Slot of `Pauses` of the consumer or producer."""
     blocks: Int64s
-    """Where the blocks of a row begin; one entry more."""
+    """The first block of each row, then the end of the last."""
     malformed: Int8s
     state: Int8s
     """State of a delivery."""
     acknowledged: Int32s
-    """Row of its ACKNOWLEDGE."""
+    """Row of the ACKNOWLEDGE of a delivery."""
     joined: Int64s
-    """Transaction of that, 0 if none."""
+    """Transaction of the acknowledgement, 0 if none."""
     client_id: Int32s
-    """Code of the client id when a message was sent or delivered."""
+    """Code of the client id at the time when a message was sent or delivered."""
     subscription: Int32s
-    of_dead: Int8s
-    answer: Int32s
+    from_dead_queue: Int8s
+    reply: Int32s
     """Row of the reply to a request."""
-    asked: Int8s
+    is_request: Int8s
     """Whether a row is a request that wants a reply."""
 
 
@@ -92,11 +92,11 @@ class Properties(NamedTuple):
     size: Int64s
     client_id: Int32s
     subscription: Int32s
-    of_dead: Int8s
+    from_dead_queue: Int8s
 
 
 class Streams(NamedTuple):
-    """Directed streams, and their numbers; axis: stream."""
+    """Directed streams, and the runs of their sequence numbers; axis: stream."""
 
     connection: Int32s
     from_client: Int8s
@@ -107,45 +107,45 @@ class Streams(NamedTuple):
     place: Int32s
     highest: Int32s
     address: Int32s
-    """Row that has the address of a broker itself."""
+    """Row with the broker's own address."""
 
 
 class Connections(NamedTuple):
-    """Axis: connection."""
+    """The state of connections; axis: connection."""
 
     active: Int8s
     known: Int8s
     login_known: Int8s
     state: Int8s
     ended_by: Int8s
-    """0 nobody, 1 the client, 2 the broker."""
+    """Which side sent the first GOODBYE: 0 none, 1 the client, 2 the broker."""
     opened: Int32s
     last: Int32s
     hello: Int32s
     user: Int32s
     status: Int32s
-    """Rows of the HELLO, the AUTHENTICATE, and the answer."""
+    """Rows of the HELLO, the AUTHENTICATE, and its reply (`hello`, `user`, `status`)."""
     client_id: Int32s
     packets: Int64s
     size: Int64s
     pauses: Int64s
     paused_ns: Int64s
     open: Int64s
-    """``[connection * caps + cap]``: how many things of each cap are open."""
+    """``[connection * caps + cap]``: the number of open items of each cap."""
     first_consumer: Int32s
     last_consumer: Int32s
     first_waiting: Int32s
     last_waiting: Int32s
     """``[2 * connection + side]``, side 1 for requests of the broker."""
     pause: Int32s
-    """``[2 * connection + flow]``: slot of the whole flow, -1 where nothing is ever paused; flow 0
-    is that of the consumers, 1 that of the producers."""
+    """``[2 * connection + flow]``: slot of the connection itself, -1 where nothing is ever paused;
+    flow 0 is to the consumers, flow 1 from the producers."""
     first_paused: Int32s
     last_paused: Int32s
 
 
 class Waiting(NamedTuple):
-    """Requests that wait; axis: side of a connection and request id."""
+    """Requests that wait for a reply; axis: side of a connection and request id."""
 
     row: Int32s
     before: Int32s
@@ -153,11 +153,11 @@ class Waiting(NamedTuple):
 
 
 class Consumers(NamedTuple):
-    """Axis: connection and consumer id."""
+    """The consumers of connections; axis: connection and consumer id."""
 
-    there: Int8s
-    begins: Int8s
-    of_dead: Int8s
+    exists: Int8s
+    initial_state: Int8s
+    from_dead_queue: Int8s
     deleted: Int8s
     subscription: Int32s
     session: Int32s
@@ -169,7 +169,7 @@ class Consumers(NamedTuple):
     after_of_session: Int32s
     first_of_session: Int32s
     last_of_session: Int32s
-    """The last two by slot of a session."""
+    """The last two have the slot of a session as their axis."""
 
 
 class Held(NamedTuple):
@@ -180,15 +180,15 @@ class Held(NamedTuple):
     before: Int32s
     after: Int32s
     block_message: Int32s
-    """Slot by block of an ACKNOWLEDGE or REDELIVER."""
+    """The slot of each block of an ACKNOWLEDGE or REDELIVER; axis: block."""
     pending: Int8s
-    """By block: whether the reply decides about it."""
+    """Whether the reply settles the delivery of a block; axis: block."""
     begun: Int8s
-    """By slot of a transaction: whether the connection began it and it is open."""
+    """Whether the connection began a transaction and it is open; axis: slot of a transaction."""
 
 
 class Pauses(NamedTuple):
-    """Consumers, producers and connections that are paused; axis: who."""
+    """The pauses of consumers, producers and connections; axis: slot of one of these."""
 
     state: Int8s
     since: Int32s
@@ -196,16 +196,16 @@ class Pauses(NamedTuple):
     after: Int32s
 
 
-class Found(NamedTuple):
-    """Buffers of what was found, as much of it as `counts` says."""
+class Buffers(NamedTuple):
+    """The output buffers of the kernel: violations, transaction events, runs."""
 
     counts: Int64s
-    """Violations, uses, runs."""
+    """The number of entries of each of the three."""
     dropped: Int64s
     rule: Int32s
     rule_row: Int32s
     rule_block: Int32s
-    """Block that has the message, -1 for the packet itself, -2 for none."""
+    """Block with the id of the message, -1 for the packet itself, -2 for none."""
     rule_times: Int64s
     rule_client_id: Int32s
     use_row: Int32s
@@ -223,9 +223,9 @@ T = TypeVar("T")
 
 
 def blank(kind: type[T], rows: int, /, **columns: Any) -> T:
-    """Return a record of arrays with so many rows, but for those that are given.
+    """Return a record with the arrays in `columns`, all others blank and `rows` long.
 
-    What is an `Int32s`, a row, slot or code, is -1 everywhere; all else is 0.
+    A blank array of type `Int32s` has rows, slots or codes and is filled with -1, others with 0.
     """
     for name, hint in get_type_hints(kind, include_extras=True).items():
         if name not in columns:

@@ -12,35 +12,36 @@ from wireyard.layers.jmq.records import Delivery, Output
 __all__ = ["MAX_CONSUMERS", "MAX_HELD", "Consumer", "Consumers", "MessageId"]
 
 MessageId = tuple[Any, ...]
-"""The four fields of a SysMessageID as the wire has them: timestamp, address, port, sequence."""
+"""The fields of a SysMessageID in their order on the wire: timestamp, address, port, sequence."""
 
 MAX_HELD: Final = 1 << 18
-"""Messages that may be held at once, by the consumers of all connections: over two hundred times
-the thousand that brokers give out before they want to hear from a consumer."""
+"""The most messages that the consumers of all connections hold at once: over two hundred times the
+thousand that a broker delivers before it waits for a consumer."""
 MAX_CONSUMERS: Final = 1 << 16
-"""Consumers of all connections, with browsers and those that are gone but still hold messages."""
+"""The most consumers of all connections, with browsers and with deleted consumers that still hold
+messages."""
 
 
 @dataclass(slots=True)
 class Consumer:
-    """A consumer, or a browser; what was not seen is None."""
+    """A consumer or a browser; fields that were not captured are None."""
 
     session_id: int | None = None
     subscription: str | None = None
-    begins: str = "held"
-    """State in which its deliveries begin."""
-    of_dead: bool = False
+    initial_state: str = "held"
+    """The initial state of its deliveries."""
+    from_dead_queue: bool = False
     """Whether it consumes from a dead message queue."""
     deleted: bool = False
     held: OrderedDict[MessageId, Delivery] = field(default_factory=OrderedDict)
-    """What it holds, in the order in which it came."""
+    """The messages that it holds, in the order of delivery."""
 
 
 class Consumers:
     """The consumers of one connection by their ids.
 
-    A delivery is in `facts` as soon as its state is final. What an ACKNOWLEDGE that wants a reply
-    is about stays held until the reply says whether it counts.
+    A delivery is passed to the output as soon as its state is final. A message in an ACKNOWLEDGE
+    that wants a reply stays held until the reply.
     """
 
     def __init__(self, output: Output) -> None:
@@ -48,14 +49,14 @@ class Consumers:
         self._by_id: OrderedDict[int, Consumer] = OrderedDict()
         self._by_session: dict[int, set[int]] = {}
         self.held = 0
-        """How many messages all of them hold."""
+        """The number of messages that all of them hold."""
 
     def get(self, consumer_id: int) -> Consumer | None:
-        """Return a consumer, None if there is none of that id."""
+        """Return a consumer, None if there is none with this id."""
         return self._by_id.get(consumer_id)
 
     def add(self, consumer_id: int, consumer: Consumer) -> None:
-        """Record that a consumer was added."""
+        """Add a consumer; one with the same id is removed first."""
         if consumer_id in self._by_id:
             self._remove(consumer_id)
         if not self._output.admit("MAX_CONSUMERS", MAX_CONSUMERS):
@@ -80,14 +81,14 @@ class Consumers:
             if not consumer.held:
                 self._output.deliveries.append(delivery)
                 return True
-            self._let_go(consumer.held.popitem(last=False)[1])
+            self._pass_on(consumer.held.popitem(last=False)[1])
             self._output.admit("MAX_HELD", MAX_HELD)
         consumer.held[message] = delivery
         self.held += 1
         return again is None
 
-    def step(self, consumer_id: int, message: MessageId, event: str) -> Delivery | None:
-        """Apply an event to a held message; return it, None if it is not for such a one."""
+    def apply(self, consumer_id: int, message: MessageId, event: str) -> Delivery | None:
+        """Apply an event to a held message; return its delivery, or None if it does not apply."""
         consumer = self._by_id.get(consumer_id)
         delivery = consumer.held.get(message) if consumer else None
         if consumer is None or delivery is None:
@@ -101,16 +102,16 @@ class Consumers:
             return delivery
         del consumer.held[message]
         delivery.state = following
-        self._let_go(delivery)
+        self._pass_on(delivery)
         if consumer.deleted and not consumer.held:
             self._remove(consumer_id)
         return delivery
 
     def delete(self, consumer_id: int, last_seen: MessageId | None) -> None:
-        """Record that a consumer is gone; the application saw its messages up to `last_seen`.
+        """Delete a consumer whose application saw its messages up to `last_seen`.
 
-        Those stay with the session, and can still be acknowledged. Where the last one is not held
-        any more, all that is held came after it.
+        These stay with the session and can still be acknowledged. If the last one is no longer
+        held, all messages that are held came after it.
         """
         consumer = self._by_id.get(consumer_id)
         if consumer is None or consumer.deleted:
@@ -118,27 +119,27 @@ class Consumers:
         unseen = last_seen not in consumer.held
         for message in list(consumer.held):
             if unseen:
-                self.step(consumer_id, message, "close_unseen")
+                self.apply(consumer_id, message, "close_unseen")
             unseen = unseen or message == last_seen
         consumer.deleted = True
         if not consumer.held:
             self._remove(consumer_id)
 
     def close_session(self, session_id: int) -> None:
-        """Record that a session is gone."""
+        """Remove the consumers of a session that was closed."""
         for consumer_id in sorted(self._by_session.get(session_id, ())):
             self._remove(consumer_id)
 
     def close(self) -> None:
-        """Record that the connection is over."""
+        """Remove all consumers of a connection that has ended."""
         for consumer_id in list(self._by_id):
             self._remove(consumer_id)
 
     def keep(self) -> None:
-        """Record that the capture is over, while the connection is not."""
+        """Pass on all deliveries at the end of the capture, with the connection still open."""
         for consumer_id, consumer in list(self._by_id.items()):
             while consumer.held:
-                self._let_go(consumer.held.popitem(last=False)[1])
+                self._pass_on(consumer.held.popitem(last=False)[1])
             self._remove(consumer_id)
 
     def _remove(self, consumer_id: int) -> None:
@@ -154,10 +155,10 @@ class Consumers:
 
     def _close(self, delivery: Delivery) -> None:
         delivery.state = DELIVERY[delivery.state, "close"].state
-        self._let_go(delivery)
+        self._pass_on(delivery)
 
-    def _let_go(self, delivery: Delivery) -> None:
-        """Give up a delivery as it is."""
+    def _pass_on(self, delivery: Delivery) -> None:
+        """Pass on a delivery with its present state."""
         self.held -= 1
         self._output.release("MAX_HELD")
         self._output.deliveries.append(delivery)

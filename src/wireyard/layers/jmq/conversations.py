@@ -1,6 +1,6 @@
-"""JMS requests and their replies: messages that name where the answer is to go, and the answers.
+"""JMS requests and their replies: messages with a JMSReplyTo, and the messages that answer them.
 
-The key of this stage is where the replies go, the request's JMSReplyTo.
+The key of this stage is the destination of the replies, the request's JMSReplyTo.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = [
 ]
 
 MAX_REMEMBERED: Final = 1 << 17
-"""Messages of one destination that are remembered, requests and their replies: some 100 MB as they
-are in use, and many times as many as anybody waits for."""
+"""The most messages of one destination that are held, requests and their replies: some 100 MB, and
+many times the number of requests that applications have open."""
 
 TEMPORARY = "temporary_destination://"
 
 
 class ConversationMessage(NamedTuple):
-    """A message of a reply destination: one that names it as JMSReplyTo, or one sent there."""
+    """A message of a reply destination: one with this JMSReplyTo, or one that was sent there."""
 
     message: Sending
     is_request: bool
@@ -44,39 +44,39 @@ def may_answer(message: Sending) -> bool:
 
 
 def conversations(messages: Iterator[ConversationMessage]) -> Iterator[Found]:
-    """Yield every request of a destination with each of its replies, and one without any alone.
+    """Yield a row for each reply to a request of a destination, and one for a request without any.
 
-    A reply goes to the request's JMSReplyTo, and its JMSCorrelationID is the request's
-    JMSMessageID or its JMSCorrelationID: which of them, applications agree upon; of requests with
-    the same one it answers the latest. A message to a temporary destination that correlates with
-    nothing answers the oldest request to be answered there that has no reply yet: the broker's
-    administration works so, and JMS' own requestors.
+    A reply is sent to the request's JMSReplyTo, and its JMSCorrelationID is the request's
+    JMSMessageID or JMSCorrelationID; applications choose which. If several requests have the same
+    id, the reply is to the latest. A message to a temporary destination without a JMSCorrelationID
+    is the reply to the oldest request there that has none yet, as in the broker's administration
+    and in JMS' own requestors.
 
     Parameters
     ----------
     messages
-        Each once, in the order of time.
+        Each message once, in the order of time.
 
     Limits
     ------
-    Of more than `MAX_REMEMBERED` messages the oldest are forgotten; those are counted that still
-    wait for an answer.
+    Above `MAX_REMEMBERED` messages the oldest requests are evicted; those without a reply are
+    counted as dropped.
     """
     requests = _Requests()
     dropped = 0
     for message, is_request in messages:
         if is_request:
-            requests.ask(message)
+            requests.add_request(message)
         else:
-            requests.answer(message)
-        while requests.remembered > MAX_REMEMBERED:
-            oldest = requests.forget()
+            requests.add_reply(message)
+        while requests.held > MAX_REMEMBERED:
+            oldest = requests.evict()
             dropped += not oldest.replies
             yield from _rows(oldest)
     if dropped:
         yield Dropped("MAX_REMEMBERED", dropped)
-    while requests.remembered:
-        yield from _rows(requests.forget())
+    while requests.held:
+        yield from _rows(requests.evict())
 
 
 @dataclass(slots=True, eq=False)
@@ -86,48 +86,49 @@ class _Request:
 
 
 class _Requests:
-    """The requests to be answered at one destination, the oldest first."""
+    """The requests of one reply destination, the oldest first."""
 
     def __init__(self) -> None:
         self._all: deque[_Request] = deque()
-        self._in_line: deque[_Request] = deque()
-        """Those that are answered in turn, if nothing else was said."""
+        self._in_turn: deque[_Request] = deque()
+        """Requests that messages without a JMSCorrelationID answer in turn."""
         self._correlated: dict[str, _Request] = {}
-        self.remembered = 0
+        self.held = 0
+        """The number of requests and replies here."""
 
-    def ask(self, message: Sending) -> None:
+    def add_request(self, message: Sending) -> None:
         """Observe a request."""
         request = _Request(message)
         self._all.append(request)
-        self.remembered += 1
+        self.held += 1
         for correlation in _correlations(message):
             self._correlated[correlation] = request
         if message.reply_to is not None and message.reply_to.startswith(TEMPORARY):
-            self._in_line.append(request)
+            self._in_turn.append(request)
 
-    def answer(self, message: Sending) -> None:
+    def add_reply(self, message: Sending) -> None:
         """Observe a message that may be a reply."""
         if message.correlation_id is None:
-            request = self._next_in_line()
+            request = self._next_in_turn()
         else:
             request = self._correlated.get(message.correlation_id)
         if request is not None:
             request.replies.append(message)
-            self.remembered += 1
+            self.held += 1
 
-    def _next_in_line(self) -> _Request | None:
-        while self._in_line:
-            request = self._in_line.popleft()
+    def _next_in_turn(self) -> _Request | None:
+        while self._in_turn:
+            request = self._in_turn.popleft()
             if not request.replies:
                 return request
         return None
 
-    def forget(self) -> _Request:
-        """Forget the oldest request, and return it."""
+    def evict(self) -> _Request:
+        """Remove and return the oldest request."""
         request = self._all.popleft()
-        self.remembered -= 1 + len(request.replies)
-        if self._in_line and self._in_line[0] is request:
-            self._in_line.popleft()
+        self.held -= 1 + len(request.replies)
+        if self._in_turn and self._in_turn[0] is request:
+            self._in_turn.popleft()
         for correlation in _correlations(request.message):
             if self._correlated.get(correlation) is request:
                 del self._correlated[correlation]
@@ -150,6 +151,6 @@ def _exchange(request: Sending, reply: Sending | None) -> Exchange:
     exchange.request_message = request.message_key
     if reply is not None:
         exchange.responder = reply.producer
-        exchange.answered = reply.at
+        exchange.replied = reply.at
         exchange.reply_message = reply.message_key
     return exchange

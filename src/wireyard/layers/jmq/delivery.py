@@ -1,4 +1,4 @@
-"""What becomes of a message that was delivered to a consumer."""
+"""The states of a delivery: a message that was delivered to a consumer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DELIVERY_EVENTS: Final[Mapping[str, str]] = MappingProxyType(
         "rolled_back": "its transaction was rolled back",
     }
 )
-"""What each event is."""
+"""The events, and what each of them is."""
 
 DELIVERY: Final[StateTable[str, str, str]] = StateTable(
     {
@@ -57,25 +57,25 @@ DELIVERY: Final[StateTable[str, str, str]] = StateTable(
         "returned_unseen": {},
         "left": {},
         "unconfirmed": {},
-        # Where a delivery to a browser, or to a consumer that never acknowledges, begins and ends.
+        # The only states of deliveries to a browser, and to a consumer that never acknowledges.
         "browsed": {},
         "no_ack_wanted": {},
     },
     DELIVERY_EVENTS,
 )
-"""A delivery attempt; an event without a cell is one that it does not take part in."""
+"""A delivery attempt; an event without a cell does not apply to it."""
 
 SETTLED: Final = frozenset(state for state in DELIVERY.states if (state, "close") not in DELIVERY)
-"""States about which the connection has no more to say."""
+"""States that no event on the connection changes."""
 
 VERDICTS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "held": "the consumer had it when the capture ended",
         "acknowledging": "the capture ended between an ACKNOWLEDGE and its reply",
         "joining": "the same, in a transaction",
-        "expiring": "the same, of a message said to have expired",
-        "dying": "the same, of a message said to be dead",
-        "declining": "the same, of a message said to be undeliverable",
+        "expiring": "the same, for a message reported as expired",
+        "dying": "the same, for a message reported as dead",
+        "declining": "the same, for a message reported as undeliverable",
         "in_transaction": "acknowledged in a transaction whose end was not seen, or only prepared",
         "acknowledged": "acknowledged",
         "committed": "acknowledged in a transaction that was committed",
@@ -91,7 +91,7 @@ VERDICTS: Final[Mapping[str, str]] = MappingProxyType(
         "no_ack_wanted": "delivered to a consumer that never acknowledges",
     }
 )
-"""What the last state says; it is the `verdict` of a row."""
+"""The meaning of each last state, which is the `verdict` of a row."""
 
 _UNACKNOWLEDGED: Final = "unacknowledged"
 OUTCOMES: Final[Mapping[str, str]] = MappingProxyType(

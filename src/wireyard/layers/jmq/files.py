@@ -1,7 +1,7 @@
-"""The tables that follow from JMQ packets and GPackets in files, each read batch by batch, twice.
+"""The tables that follow from files of JMQ packets and GPackets, each read twice, batch by batch.
 
-What is held of packets is what ``columns`` takes of them; bodies of messages are held a batch at a
-time.
+Memory holds the columns of all packets that ``columns`` needs, and the bodies of messages of one
+batch at a time.
 """
 
 from __future__ import annotations
@@ -32,62 +32,63 @@ __all__ = [
 ]
 
 _FILE_BITS: Final = 40
-"""Of a row number: above them is the number of its file, below its place there."""
+"""The low bits of a row number are the row's index in its file, the high bits the file's number."""
 
 
 class PacketFile(NamedTuple):
     """A file of packets."""
 
     number: int
-    """Another one for each file that is read together with others."""
+    """Unique among the files that are read together."""
     format: str
     batches: Callable[[Sequence[str]], Iterable[pa.Table]]
-    """Columns -> those of the packets that it has, in tables of some rows in order."""
+    """Names of columns -> tables of successive packets, with those columns that the file has."""
 
 
 class DerivedFiles(NamedTuple):
-    """The tables that follow from some files."""
+    """The tables that follow from files of packets."""
 
     tables: Iterator[tuple[str, pa.Table]]
-    """Parts of tables by name, with the columns of ``wireyard.layers.tables``; those of `messages`
-    are made while they are iterated."""
+    """Parts of tables by name, with the columns of ``wireyard.layers.tables``; the parts of
+    `messages` are made while they are iterated."""
     dropped: Counter[str]
-    """How much was left out of them, by the cap that it was above."""
+    """The number of items that are missing, by the name of the cap that dropped them."""
 
 
 def derive_files(
     files: Sequence[PacketFile], sources: Collection[str], ended: Iterable[tuple[str, str]]
 ) -> DerivedFiles:
-    """Return the tables of the packets of some inputs.
+    """Return the tables that follow from the packets of some inputs.
 
     Parameters
     ----------
     sources
-        The inputs; files may have packets of others too.
+        The inputs; packets of other inputs in the files are skipped.
     ended
-        Source and name of the streams whose end the captures show.
+        Source and name of the streams whose end is in the captures.
     """
     parts: dict[str, list[pa.Table]] = {}
     for file in files:
         parts.setdefault(file.format, []).extend(packets_of(file, sources))
-    packets = {name: pa.concat_tables(some) for name, some in parts.items() if some}
+    packets = {name: pa.concat_tables(tables) for name, tables in parts.items() if tables}
     del parts
-    found = derive_columns(packets, ended)
+    derived = derive_columns(packets, ended)
     del packets
-    numbers = file_numbers(found.messages)
+    numbers = file_numbers(derived.messages)
     messages = (
         ("messages", table)
         for file in files
-        for table in messages_of(file, found.messages.filter(pa.array(numbers == file.number)))
+        for table in messages_of(file, derived.messages.filter(pa.array(numbers == file.number)))
     )
-    tables = chain(found.tables.items(), [("producers", found.producers)], messages)
-    return DerivedFiles(tables, found.dropped)
+    tables = chain(derived.tables.items(), [("producers", derived.producers)], messages)
+    return DerivedFiles(tables, derived.dropped)
 
 
 def packets_of(file: PacketFile, sources: Collection[str]) -> Iterator[pa.Table]:
-    """Yield what is looked at of the packets of some inputs, with the numbers of their rows.
+    """Yield the columns `NEEDED` of the packets of some inputs, with their row numbers.
 
-    The body of a message says nothing, and of its properties only why it is dead.
+    The bodies of messages are null, and so are their properties unless they have the reason why
+    the message is dead.
     """
     first = file.number << _FILE_BITS
     wanted = pa.array(sorted(sources), pa.string())
@@ -98,14 +99,14 @@ def packets_of(file: PacketFile, sources: Collection[str]) -> Iterator[pa.Table]
         table = table.filter(pc.is_in(table["source"].cast(pa.string()), wanted))
         if file.format == JMQ:
             is_message = pc.is_in(table["packet_type"], pa.array(MESSAGE_TYPES, pa.int32()))
-            table = _blanked(table, "body", is_message)
+            table = _set_null(table, "body", is_message)
             is_dead = _has_key(table["properties"], DEAD_REASON)
-            table = _blanked(table, "properties", pc.and_not(is_message, is_dead))
+            table = _set_null(table, "properties", pc.and_not(is_message, is_dead))
         yield table
 
 
-def _blanked(table: pa.Table, name: str, rows: pa.ChunkedArray) -> pa.Table:
-    """Return a table with nulls for some values of a column."""
+def _set_null(table: pa.Table, name: str, rows: pa.ChunkedArray) -> pa.Table:
+    """Return a table with a column set to null in the rows that `rows` selects."""
     blank = rows.fill_null(False).to_numpy()
     places = pa.array(np.arange(table.num_rows), mask=blank)
     at = table.schema.get_field_index(name)
@@ -114,29 +115,29 @@ def _blanked(table: pa.Table, name: str, rows: pa.ChunkedArray) -> pa.Table:
 
 def _has_key(maps: pa.ChunkedArray, key: str) -> pa.Array:
     """Return which maps have a key."""
-    found = np.zeros(len(maps), np.bool_)
+    has_key = np.zeros(len(maps), np.bool_)
     first = 0
     for chunk in maps.chunks:
         ends = chunk.offsets.to_numpy()
         keys = chunk.keys.slice(ends[0], ends[-1] - ends[0])
-        there = np.flatnonzero(pc.equal(keys, key).to_numpy(zero_copy_only=False)) + ends[0]
-        found[first + np.searchsorted(ends, there, side="right") - 1] = True
+        entries = np.flatnonzero(pc.equal(keys, key).to_numpy(zero_copy_only=False)) + ends[0]
+        has_key[first + np.searchsorted(ends, entries, side="right") - 1] = True
         first += len(chunk)
-    return pa.array(found)
+    return pa.array(has_key)
 
 
 def file_numbers(marks: pa.Table) -> Any:
-    """Return the number of the file that the row of each mark is in."""
+    """Return the number of the file with the packet of each mark."""
     return marks[ROW_NUMBER].to_numpy() >> _FILE_BITS
 
 
 def messages_of(file: PacketFile, marks: pa.Table) -> Iterator[pa.Table]:
-    """Yield the messages that packets of a file stand for.
+    """Yield the messages whose packets are in a file.
 
     Parameters
     ----------
     marks
-        Those of the file, as `stand_for_messages` returns them.
+        The result of `stand_for_messages`, for this file.
     """
     numbers = marks[ROW_NUMBER].to_numpy()
     marks = marks.take(pa.array(np.argsort(numbers)))

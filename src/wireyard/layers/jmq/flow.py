@@ -1,7 +1,7 @@
-"""Who must not send for a while: pauses by flags F and C, until RESUME_FLOW.
+"""Flow control: pauses that begin with flag F or C and end with RESUME_FLOW.
 
-A broker marks the last message that a connection (F) or a consumer (C) has room for; a client marks
-the last one that its connection (F) or producer (C) may send.
+A broker sets the flag on the last message that a connection (F) or a consumer (C) has room for, a
+client on the last one that its connection (F) or producer (C) may send.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wireyard.layers.states import StateTable
 __all__ = ["FLOW", "FLOW_EVENTS", "MAX_PAUSED", "Flow"]
 
 MAX_PAUSED: Final = 1 << 16
-"""Consumers and producers of all connections that may be paused at once; applications have tens."""
+"""The most consumers and producers of all connections paused at once; applications have tens."""
 
 FLOW_EVENTS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -30,7 +30,7 @@ FLOW_EVENTS: Final[Mapping[str, str]] = MappingProxyType(
         "stop": "RESUME_FLOW of a broker, with size 0",
     }
 )
-"""What each event is."""
+"""The events, and what each of them is."""
 
 FLOW: Final[StateTable[str, str, str]] = StateTable(
     {
@@ -41,7 +41,7 @@ FLOW: Final[StateTable[str, str, str]] = StateTable(
             "stop": "stopped",
         },
         "paused": {"resume": "flowing", "stop": "stopped"},
-        # A message may have been under way when the broker stopped the producer.
+        # A message may have been in transit when the broker stopped the producer.
         "stopped": {
             "send": "stopped",
             "send_last": "stopped",
@@ -52,7 +52,7 @@ FLOW: Final[StateTable[str, str, str]] = StateTable(
     FLOW_EVENTS,
     state_rules={"paused": "sent_while_paused"},
 )
-"""A consumer, a producer or a connection that may send, or not."""
+"""The flow to a consumer, from a producer, or of a connection."""
 
 
 _OF_CONNECTION, _OF_ONE = FLAGS["F"], FLAGS["C"]
@@ -60,77 +60,77 @@ _MARKS: Final = _OF_CONNECTION | _OF_ONE
 
 
 class Flow:
-    """The pauses of one direction of a connection: of itself, and of consumers or producers.
+    """The pauses of one direction of a connection: its own, and those of consumers or producers.
 
     Parameters
     ----------
     report
-        Where broken rules go.
+        The output of violations.
     """
 
     def __init__(self, report: Report) -> None:
         self._report = report
         self._paused: OrderedDict[int | None, tuple[str, int | None]] = OrderedDict()
-        """State and time by id, None for the connection; what flows is not in it."""
+        """State and time of what is not flowing, by id; the connection itself has the id None."""
         self.pauses = 0
         self.paused_ns = 0
 
-    def state(self, who: int | None) -> str:
+    def state(self, target: int | None) -> str:
         """Return the state of a consumer or producer, or of the connection."""
-        known = self._paused.get(who)
-        return known[0] if known else "flowing"
+        paused = self._paused.get(target)
+        return paused[0] if paused else "flowing"
 
-    def send(self, who: int | None, row: PacketRow, at: Position) -> None:
-        """Observe a message for a consumer, or of a producer."""
+    def send(self, target: int | None, row: PacketRow, at: Position) -> None:
+        """Observe a message to a consumer, or from a producer."""
         flags = row["bit_flags"] & _MARKS
         if not flags and not self._paused:
             return
-        self._step(None, "send_last" if flags & _OF_CONNECTION else "send", row, at)
-        if who is not None:
-            self._step(who, "send_last" if flags & _OF_ONE else "send", row, at)
+        self._apply(None, "send_last" if flags & _OF_CONNECTION else "send", row, at)
+        if target is not None:
+            self._apply(target, "send_last" if flags & _OF_ONE else "send", row, at)
 
-    def resume(self, who: int | None, row: PacketRow, at: Position, stop: bool = False) -> None:
+    def resume(self, target: int | None, row: PacketRow, at: Position, stop: bool = False) -> None:
         """Observe a RESUME_FLOW for a consumer or producer, or for the connection."""
-        self._step(who, "stop" if stop else "resume", row, at)
+        self._apply(target, "stop" if stop else "resume", row, at)
 
-    def forget(self, who: int, at: Position) -> None:
-        """Record that a consumer or producer is gone."""
-        if who in self._paused:
-            self._resume(who, at)
+    def end_pause(self, target: int, at: Position) -> None:
+        """End the pause of a consumer or producer that was deleted."""
+        if target in self._paused:
+            self._resume(target, at)
 
     def miss(self) -> None:
-        """Record that packets are missing: what is paused behind them is unknown, and how long."""
+        """Observe that packets are missing: the present pauses and their ends are unknown."""
         self._report.output.release("MAX_PAUSED", len(self._paused))
         self._paused.clear()
 
     def close(self, at: Position) -> None:
-        """Record that the connection is over."""
-        for who in list(self._paused):
-            self._resume(who, at)
+        """End all pauses with the connection."""
+        for target in list(self._paused):
+            self._resume(target, at)
 
-    def _step(self, who: int | None, event: str, row: PacketRow, at: Position) -> None:
-        state = self.state(who)
+    def _apply(self, target: int | None, event: str, row: PacketRow, at: Position) -> None:
+        state = self.state(target)
         following, _, rule = FLOW.lookup(state, event)
         if rule is not None:
             key = row.get("sys_message_id")
-            self._report.breach(rule, row, at, key)
+            self._report.add_violation(rule, row, at, key)
         elif following != state:
             if state != "flowing":
-                self._resume(who, at)
+                self._resume(target, at)
             if following != "flowing":
-                self._pause(who, following, at)
+                self._pause(target, following, at)
 
-    def _pause(self, who: int | None, state: str, at: Position) -> None:
+    def _pause(self, target: int | None, state: str, at: Position) -> None:
         self.pauses += 1
         if not self._report.output.admit("MAX_PAUSED", MAX_PAUSED):
             if not self._paused:
                 return
             self._resume(next(iter(self._paused)), at)
             self._report.output.admit("MAX_PAUSED", MAX_PAUSED)
-        self._paused[who] = state, at.ns
+        self._paused[target] = state, at.ns
 
-    def _resume(self, who: int | None, at: Position) -> None:
-        _, since = self._paused.pop(who)
+    def _resume(self, target: int | None, at: Position) -> None:
+        _, since = self._paused.pop(target)
         self._report.output.release("MAX_PAUSED")
         if since is not None and at.ns is not None:
             self.paused_ns += max(at.ns - since, 0)

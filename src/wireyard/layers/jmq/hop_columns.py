@@ -1,7 +1,7 @@
-"""The last phase of the columnar engine, key: message. When each message was seen where.
+"""The last phase of the columnar engine, key: message. The hops of each message.
 
-What one clock has timed makes rows here. A message that several captures show needs clocks
-(``clocks.py``): its records are returned for the scalar stages of ``hops.py``.
+Messages whose times are by one clock become rows here. A message in several captures needs clock
+offsets (``clocks.py``): its records are returned for the scalar stages of ``hops.py``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,14 @@ from wireyard.layers.jmq.records import Delivery, Relay, Sending
 from wireyard.layers.records import Position, position_of
 from wireyard.layers.tables import as_fact_table
 
-__all__ = ["FIRST_SEEN", "KEY_PATTERN", "Seen", "order_hops", "records_of", "stand_for_messages"]
+__all__ = [
+    "FIRST_SEEN",
+    "KEY_PATTERN",
+    "HopResult",
+    "order_hops",
+    "records_of",
+    "stand_for_messages",
+]
 
 _long: Final[Any] = np.int64
 _I32S, _I64S, _I8S = array("int32"), array("int64"), array("int8")
@@ -47,21 +54,21 @@ _FOLLOWED: Final = np.array(
 _WHOLE: Final = np.array([kind in OF_MESSAGE for kind in _KINDS], np.int8)
 
 FIRST_SEEN: Final = ("sent", "delivered", "relayed", "relay_acknowledged")
-"""What a message's packet may be: the producer sends it, the broker delivers it, or only a GPacket
-shows it."""
+"""The kinds of a message's packet: sent by the producer, delivered by the broker, or only relayed
+in a GPacket."""
 
 
-class Seen(NamedTuple):
-    """What a partition of messages says.
+class HopResult(NamedTuple):
+    """The result of `order_hops`.
 
     Attributes
     ----------
     hops
-        Rows of the table, of messages that one source has timed.
+        Rows of the table ``hops`` for messages with times of one source.
     records
         Sendings, deliveries and relays of all other messages.
     dropped
-        How many sightings of messages that were seen too often are left out.
+        The number of sightings above `MAX_SIGHTINGS`.
     """
 
     hops: pa.Table
@@ -70,7 +77,7 @@ class Seen(NamedTuple):
 
 
 class _Sightings(NamedTuple):
-    """Messages seen once each; `order` columns are those of their records."""
+    """Sightings of messages, one packet each, as columns."""
 
     message: Any
     kind: Any
@@ -86,34 +93,33 @@ class _Sightings(NamedTuple):
     sender: Any
     receiver: Any
     record: Any
-    """Number of the record that a sighting is of."""
+    """Number of the record that a sighting comes from."""
     second: Any
-    """Whether it is the later one of its record."""
+    """Whether it is the second one of its record."""
 
 
-def order_hops(sendings: pa.Table, deliveries: pa.Table, relays: pa.Table) -> Seen:
-    """Put the sightings of each message in order: `_hops` and `_rows` of ``hops.py``."""
+def order_hops(sendings: pa.Table, deliveries: pa.Table, relays: pa.Table) -> HopResult:
+    """Order the sightings of each message, like `_hops` and `_rows` of ``hops.py``."""
     tables = sendings, deliveries, relays
     codes, keys = join_codes(*(table["message_key"] for table in tables))
     message = np.concatenate(codes)
     sources, source_names = join_codes(*(table["source"] for table in tables))
-    found, texts = _sightings(tables, message, np.concatenate(sources))
-    several = _of_several_sources(found, len(keys))
+    sightings, texts = _sightings(tables, message, np.concatenate(sources))
+    several = _of_several_sources(sightings, len(keys))
     records = tuple(
         table.filter(pa.array(several[code])) for table, code in zip(tables, codes, strict=True)
     )
-    chosen = ~several[found.message]
+    chosen = ~several[sightings.message]
     dropped: Counter[str] = Counter()
     kept = np.flatnonzero(chosen)
-    counts = np.bincount(found.message[kept], minlength=len(keys))
+    counts = np.bincount(sightings.message[kept], minlength=len(keys))
     if counts.max(initial=0) > scalar.MAX_SIGHTINGS:
-        kept, forgotten = _within_cap(
-            tables, found, kept, counts > scalar.MAX_SIGHTINGS, source_names
+        kept, dropped["MAX_SIGHTINGS"] = _within_cap(
+            tables, sightings, kept, counts > scalar.MAX_SIGHTINGS, source_names
         )
-        dropped["MAX_SIGHTINGS"] = forgotten
-    found = _Sightings(*(column[kept] for column in found))
-    rows = _rows(found, len(keys), keys, source_names, texts)
-    return Seen(rows, (records[0], records[1], records[2]), dropped)
+    sightings = _Sightings(*(column[kept] for column in sightings))
+    rows = _rows(sightings, len(keys), keys, source_names, texts)
+    return HopResult(rows, (records[0], records[1], records[2]), dropped)
 
 
 def _sightings(
@@ -122,10 +128,10 @@ def _sightings(
     sendings, deliveries, relays = tables
     sizes = [table.num_rows for table in tables]
     first = np.cumsum([0, *sizes])
-    sent, delivered, brought = (np.arange(a, b) for a, b in pairwise(first))
+    sent, delivered, relayed = (np.arange(a, b) for a, b in pairwise(first))
     accepted = np.flatnonzero(sendings["accepted_offset"].is_valid().to_numpy())
     acknowledged = np.flatnonzero(deliveries["acknowledged_offset"].is_valid().to_numpy())
-    record = np.concatenate([sent, accepted, brought, delivered, first[1] + acknowledged])
+    record = np.concatenate([sent, accepted, relayed, delivered, first[1] + acknowledged])
     ends, names = join_codes(
         sendings["producer"], sendings["server"], deliveries["consumer"], deliveries["server"],
         relays["sender"], relays["receiver"],
@@ -141,21 +147,21 @@ def _sightings(
         np.full(len(delivered), _DELIVERED), np.full(len(acknowledged), _ACKNOWLEDGED),
     ]  # fmt: skip
     at_relay, at_delivery = (nullable(t["consumer_id"])[0] for t in (relays, deliveries))
-    nobody = np.zeros(len(sent) + len(accepted), np.int64)
+    no_consumer = np.zeros(len(sent) + len(accepted), np.int64)
 
     def numbers(name: str) -> tuple[Int64s, Any]:
         parts = [
-            nullable(sendings[name]), _some(sendings[f"accepted_{name}"], accepted),
+            nullable(sendings[name]), _nullable_rows(sendings[f"accepted_{name}"], accepted),
             nullable(relays[name]), nullable(deliveries[name]),
-            _some(deliveries[f"acknowledged_{name}"], acknowledged),
+            _nullable_rows(deliveries[f"acknowledged_{name}"], acknowledged),
         ]  # fmt: skip
         return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
 
     (offset, _), (frame, has_frame), (ns, timed) = map(numbers, ("offset", "frame", "ns"))
-    found = _Sightings(
+    sightings = _Sightings(
         message[record], np.concatenate(kinds).astype(np.int8),
-        np.concatenate([nobody, at_relay, at_delivery, at_delivery[acknowledged]]),
-        np.arange(len(record)) >= len(nobody), source[record],
+        np.concatenate([no_consumer, at_relay, at_delivery, at_delivery[acknowledged]]),
+        np.arange(len(record)) >= len(no_consumer), source[record],
         np.concatenate([streams[0], streams[1][accepted], streams[2], streams[3],
                         streams[4][acknowledged]]),
         offset, frame, has_frame, ns, timed,
@@ -163,97 +169,105 @@ def _sightings(
         np.concatenate([ends[1], ends[0][accepted], ends[5], ends[2], ends[3][acknowledged]]),
         record,
         np.concatenate([np.full(len(part), second) for part, second in zip(
-            (sent, accepted, brought, delivered, acknowledged), (0, 1, 0, 0, 1), strict=True)]),
+            (sent, accepted, relayed, delivered, acknowledged), (0, 1, 0, 0, 1), strict=True)]),
     )  # fmt: skip
-    return found, (stream_names, names)
+    return sightings, (stream_names, names)
 
 
-def _some(column: pa.ChunkedArray, rows: Any) -> tuple[Int64s, Any]:
-    values, there = nullable(column)
-    return values[rows], there[rows]
+def _nullable_rows(column: pa.ChunkedArray, rows: Any) -> tuple[Int64s, Any]:
+    values, is_valid = nullable(column)
+    return values[rows], is_valid[rows]
 
 
-def _of_several_sources(found: _Sightings, messages: int) -> Any:
-    """Return which messages sources with different clocks have timed."""
-    timed = np.flatnonzero(found.timed)
+def _of_several_sources(sightings: _Sightings, messages: int) -> Any:
+    """Return which messages have times of several sources."""
+    timed = np.flatnonzero(sightings.timed)
+    message, source = sightings.message[timed], sightings.source[timed]
+    last_source = np.full(messages, -1, np.int64)
+    last_source[message] = source
     several = np.zeros(messages, bool)
-    one = np.full(messages, -1, np.int64)
-    one[found.message[timed]] = found.source[timed]
-    several[found.message[timed][one[found.message[timed]] != found.source[timed]]] = True
+    several[message[last_source[message] != source]] = True
     return several
 
 
 def _within_cap(
-    tables: tuple[pa.Table, ...], found: _Sightings, kept: Any, above: Any, sources: pa.Array
+    tables: tuple[pa.Table, ...], sightings: _Sightings, kept: Any, above: Any, sources: pa.Array
 ) -> tuple[Any, int]:
-    """Return what is kept of messages that were seen too often, and how much is not."""
-    many = kept[above[found.message[kept]]]
+    """Return the sightings within `MAX_SIGHTINGS` for each message, and the number of others."""
+    many = kept[above[sightings.message[kept]]]
     positions = [np.concatenate(parts) for parts in zip(*positions_of(*tables), strict=True)]
     consumers = np.concatenate(
         [np.zeros(tables[0].num_rows, np.int64)]
         + [nullable(table["consumer_id"])[0] for table in tables[1:]]
     )
-    of = found.record[many]
-    rank = rank_of(sources.to_pylist())[found.source[many]]
+    of = sightings.record[many]
+    rank = rank_of(sources.to_pylist())[sightings.source[many]]
     order = np.lexsort(
-        (found.second[many], of, consumers[of], *(part[of] for part in positions[::-1]), rank,
-         found.message[many])
+        (sightings.second[many], of, consumers[of], *(part[of] for part in positions[::-1]), rank,
+         sightings.message[many])
     )  # fmt: skip
     in_order = many[order]
-    message = found.message[in_order]
+    message = sightings.message[in_order]
     begins = np.flatnonzero(np.diff(message, prepend=-1))
     place = np.arange(len(message)) - np.repeat(begins, np.diff(begins, append=len(message)))
-    # Both sightings of a record are there, or none.
-    keep = place - found.second[in_order] < scalar.MAX_SIGHTINGS
-    rest = kept[~above[found.message[kept]]]
+    # Both sightings of a record are kept, or none.
+    keep = place - sightings.second[in_order] < scalar.MAX_SIGHTINGS
+    rest = kept[~above[sightings.message[kept]]]
     return np.concatenate([rest, in_order[keep]]), int((~keep).sum())
 
 
 def _rows(
-    found: _Sightings, messages: int, keys: pa.Array, sources: pa.Array,
+    sightings: _Sightings, messages: int, keys: pa.Array, sources: pa.Array,
     texts: tuple[pa.Array, pa.Array],
 ) -> pa.Table:  # fmt: skip
     streams, ends = texts
     rank = rank_of(streams.to_pylist())
     order, starts = order_groups(
-        found.message, messages, ~found.timed, found.ns, found.kind, found.frame,
-        rank[found.stream] if len(rank) else found.stream, found.offset, found.consumer,
+        sightings.message, messages, ~sightings.timed, sightings.ns, sightings.kind,
+        sightings.frame, rank[sightings.stream] if len(rank) else sightings.stream,
+        sightings.offset, sightings.consumer,
     )  # fmt: skip
-    found = _Sightings(*(column[order] for column in found))
-    timed = found.timed.astype(np.int8)
-    consumer, consumers = dense_ids(found.message, timed, found.consumer, found.has_consumer)
+    sightings = _Sightings(*(column[order] for column in sightings))
+    timed = sightings.timed.astype(np.int8)
+    consumer, consumers = dense_ids(
+        sightings.message, timed, sightings.consumer, sightings.has_consumer
+    )
     count = len(order)
     ordinal, follows = np.empty(count, np.int32), np.full(count, -1, np.int64)
     _follow_hops(
-        starts, found.kind, timed, consumer, _FOLLOWED, _WHOLE,
+        starts, sightings.kind, timed, consumer, _FOLLOWED, _WHOLE,
         np.full((len(_KINDS), consumers), -1, np.int64), ordinal, follows,
     )  # fmt: skip
     before = np.maximum(follows, 0)
-    known = (follows >= 0) & found.timed
-    took = found.ns - found.ns[before] if count else found.ns
-    unknown = np.where(found.timed, np.where(follows < 0, 0, -1), 1)
-    nobody = pc.index(ends, "").as_py()
-    zeros, untimed = np.zeros(count, np.int64), ~found.timed
+    known = (follows >= 0) & sightings.timed
+    took = sightings.ns - sightings.ns[before] if count else sightings.ns
+    unknown = np.where(sightings.timed, np.where(follows < 0, 0, -1), 1)
+    no_endpoint = pc.index(ends, "").as_py()
+    zeros, untimed = np.zeros(count, np.int64), ~sightings.timed
     return as_fact_table(
         "hops",
         {
-            "message_key": decode_texts(found.message, keys),
+            "message_key": decode_texts(sightings.message, keys),
             "hop": ordinal,
-            "kind": decode_texts(found.kind, pa.array(_KINDS)),
-            "sender": decode_texts(np.where(found.sender == nobody, -1, found.sender), ends),
-            "receiver": decode_texts(np.where(found.receiver == nobody, -1, found.receiver), ends),
-            "consumer_id": pa.array(found.consumer, mask=~found.has_consumer),
-            "captured_ns": pa.array(found.ns, mask=untimed),
-            "frame": pa.array(found.frame, mask=~found.has_frame),
+            "kind": decode_texts(sightings.kind, pa.array(_KINDS)),
+            "sender": decode_texts(
+                np.where(sightings.sender == no_endpoint, -1, sightings.sender), ends
+            ),
+            "receiver": decode_texts(
+                np.where(sightings.receiver == no_endpoint, -1, sightings.receiver), ends
+            ),
+            "consumer_id": pa.array(sightings.consumer, mask=~sightings.has_consumer),
+            "captured_ns": pa.array(sightings.ns, mask=untimed),
+            "frame": pa.array(sightings.frame, mask=~sightings.has_frame),
             "follows": pa.array(ordinal[before] if count else ordinal, mask=follows < 0),
             "took_ns": pa.array(took, mask=~known),
             "took_error_ns": pa.array(zeros, mask=~known),
             "unknown": decode_texts(unknown, pa.array(["first", "untimed"])),
             "clock_ahead_ns": pa.array(zeros, mask=untimed),
             "clock_error_ns": pa.array(zeros, mask=untimed),
-            "source": decode_texts(found.source, sources),
-            "stream": decode_texts(found.stream, streams),
-            "offset": found.offset,
+            "source": decode_texts(sightings.source, sources),
+            "stream": decode_texts(sightings.stream, streams),
+            "offset": sightings.offset,
         },
     )
 
@@ -265,10 +279,10 @@ def _follow_hops(
     starts: Any, kind: Any, timed: Any, consumer: Any, followed: Any, whole: Any, latest: Any,
     ordinal: Any, follows: Any,
 ) -> None:  # fmt: skip
-    """Count the hops of each message, and find the one that each follows from."""
+    """Assign numbers to the hops of each message, and find the one that each follows from."""
     kinds = len(whole)
     for group in range(len(starts) - 1):
-        # Of the message, untimed and timed: the latest sending and its answer.
+        # The latest "sent" and "accepted" of the message, separately for untimed and timed ones.
         sent = _long(-1)
         accepted = _long(-1)
         was_timed = _long(-1)
@@ -298,10 +312,11 @@ def _follow_hops(
 
 
 def stand_for_messages(sendings: pa.Table, deliveries: pa.Table, relays: pa.Table) -> pa.Table:
-    """Return the packet that stands for each message, whatever the source.
+    """Return the packet that represents each message, one for all sources.
 
-    Sendings go before deliveries, those not flagged I or R before those that are, then source and
-    time decide. Who sent it is what its connection had shown by then.
+    It is a sending rather than a delivery, one without flag I or R rather than one with it, then
+    the first by source and time. Client, client id and user are those of its connection at the
+    time.
 
     Returns
     -------
@@ -347,7 +362,7 @@ _OF_SENDER: Final = {"client": "producer", "producer_client_id": "client_id", "u
 
 
 def producers_of(sendings: pa.Table, deliveries: pa.Table, relays: pa.Table) -> pa.Table:
-    """Return the producers of messages by source, with the span of what each has sent."""
+    """Return the producers of messages by source, with the times of their first and last one."""
     keys = pa.concat_tables(
         [
             pa.table({name: table[name].cast(pa.string()) for name in ("source", "message_key")})
@@ -358,7 +373,7 @@ def producers_of(sendings: pa.Table, deliveries: pa.Table, relays: pa.Table) -> 
 
 
 def producers_of_keys(keys: pa.Table) -> pa.Table:
-    """Return the producers of messages by `source` and `message_key`: see `producers_of`."""
+    """Return the producers of messages from the columns `source` and `message_key` alone."""
     parts = pc.extract_regex(keys["message_key"], KEY_PATTERN)
     rows = pa.table(
         {
@@ -367,21 +382,21 @@ def producers_of_keys(keys: pa.Table) -> pa.Table:
             "ms": pc.struct_field(parts, "ms").cast(pa.int64()),
         }
     )
-    found = rows.group_by(["source", "producer"], use_threads=False).aggregate(
+    spans = rows.group_by(["source", "producer"], use_threads=False).aggregate(
         [("ms", "min"), ("ms", "max")]
     )
     columns = {
-        "source": found["source"],
-        "producer": found["producer"],
-        "first_ms": found["ms_min"],
-        "last_ms": found["ms_max"],
+        "source": spans["source"],
+        "producer": spans["producer"],
+        "first_ms": spans["ms_min"],
+        "last_ms": spans["ms_max"],
     }
     return as_fact_table("producers", {name: column.combine_chunks() for name, column in
                                     columns.items()})  # fmt: skip
 
 
 KEY_PATTERN: Final = r"^(?P<sequence>-?\d+)-(?P<producer>[^-]*--?\d+)-(?P<ms>-?\d+)$"
-"""A SysMessageID as text: sequence, address, port, time."""
+"""The text form of a SysMessageID: sequence, address, port, time."""
 
 
 _POSITION: Final = ("stream", "offset", "frame", "ns")
@@ -392,7 +407,7 @@ _POSITION: Final = ("stream", "offset", "frame", "ns")
 def records_of(
     sendings: pa.Table, deliveries: pa.Table, relays: pa.Table
 ) -> Iterator[Sending | Delivery | Relay]:
-    """Yield records as the scalar stages take them, few at a time in memory."""
+    """Yield records for the scalar stages, few at a time in memory."""
     for table, make in ((sendings, _sending), (deliveries, _delivery), (relays, _relay)):
         for batch in table.to_batches(max_chunksize=4096):
             yield from map(make, batch.to_pylist())

@@ -1,15 +1,15 @@
-"""Where the time of a message went: each time that it was seen, in order.
+"""The hops of a message: every packet that shows it, in order, with the time since the hop before.
 
-The wire has no room for timestamps (open issue 2 of the specification, errata 37); captures have
-them. A message that several captures show, taken at different points, is one message: its hops are
-put in one order, once it is known how far the clocks of the points differ (``clocks.py``). These
-are the stages, each with its key:
+Packets have no field for timestamps of hops (open issue 2 of the specification, errata 37);
+captures have them. A message in several captures, taken at different points, is one message: its
+hops get one order once the clock offsets between the points are estimated (``clocks.py``). The
+stages, each with its key:
 
-1. ``hops``, key: message, of all sources. What one clock has timed makes rows at once.
-2. ``spans``, key: capture points and window. How much the times of packets differ that two saw.
-3. ``clocks``, key: capture points. Bounds of all windows become clocks.
-4. ``windows``, key: capture points and window. Each sighting gets its clocks.
-5. ``paths``, key: message. Rows of what several clocks have timed.
+1. ``hops``, key: message, across all sources. Messages with times of one clock become rows at once.
+2. ``spans``, key: capture points and window. The differences of the times of the same packets.
+3. ``clocks``, key: capture points. Clock offsets from the bounds of all windows.
+4. ``windows``, key: capture points and window. Each sighting gets the clocks of its window.
+5. ``paths``, key: message. The rows of messages with times of several clocks.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
     "MAX_SIGHTINGS",
     "OF_MESSAGE",
     "UNKNOWN",
-    "seen",
+    "hop_record",
 ]
 
 HOPS: Final[Mapping[str, str]] = MappingProxyType(
@@ -72,7 +72,7 @@ FOLLOWS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "relay_acknowledged": ("relay_acknowledged", "acknowledged", "delivered", "relayed"),
     }
 )
-"""The kinds of hop that one follows from: the latest before it, of the same consumer."""
+"""The kinds of hops that a hop may follow from: it follows the latest one of its consumer."""
 
 UNKNOWN: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -84,29 +84,29 @@ UNKNOWN: Final[Mapping[str, str]] = MappingProxyType(
         " other: a clock was set, or a timestamp is wrong",
     }
 )
-"""Why it is not known what a hop took."""
+"""The reasons why the time of a hop is unknown."""
 
 MAX_SIGHTINGS: Final = 1 << 16
-"""Sightings of one message that are put in order: a topic with ten thousand consumers has some."""
+"""The most sightings of one message: enough for a topic with ten thousand consumers."""
 MAX_POINTS: Final = 8
-"""Capture points of one message whose clocks are compared: the first ones by name."""
+"""The most capture points of one message whose clocks are compared: the first ones by name."""
 MAX_WINDOWS: Final = 1 << 17
-"""Windows of a set of capture points that get clocks: three days without a pause at one point, some
-100 MB for two points."""
+"""The most windows of a set of capture points that get clocks: three days without a pause at one
+point, some 100 MB for two points."""
 MAX_SPANS: Final = 1 << 18
-"""Spans of a set of capture points that are considered, some 50 MB."""
+"""The most spans of a set of capture points that are used, some 50 MB."""
 
 OF_MESSAGE: Final = ("sent", "accepted")
-"""Kinds that no consumer has to do with."""
+"""Kinds of hops that belong to no consumer."""
 _TOWARDS_BROKER: Final = ("sent", "acknowledged")
 _RANK: Final = {kind: rank for rank, kind in enumerate(HOPS)}
 _ONE_CLOCK: Final = separate_clocks(1)
 _CLOCKS, _SIGHTING = range(2)
-"""What is known of clocks goes before the sightings that need it."""
+"""Order in ``windows``: the clocks, then the sightings that need them."""
 
 
 class Sighting(NamedTuple):
-    """A message seen once."""
+    """One packet that shows a message."""
 
     kind: str
     consumer_id: int | None
@@ -126,7 +126,7 @@ class Timed(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """A sighting whose clocks are not known yet."""
+    """A sighting that waits for the clocks of its window."""
 
     message_key: str
     sighting: Sighting
@@ -134,7 +134,7 @@ class Waiting(NamedTuple):
 
 
 class PointWindow(NamedTuple):
-    """A window of the clock of one capture point, among those that saw the same messages."""
+    """A window of the clock of one capture point, in a set of points with the same messages."""
 
     points: tuple[str, ...]
     point: int
@@ -142,15 +142,15 @@ class PointWindow(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """The window as the key of a stage."""
+        """The window as a partition key."""
         return (*self.points, self.point, self.number)
 
 
 # --- one message ----------------------------------------------------------------------------
 
 
-def seen(record: Sending | Relay | Delivery) -> KeyedRecord:
-    """Leave a record for the hops of its message."""
+def hop_record(record: Sending | Relay | Delivery) -> KeyedRecord:
+    """Return a record for stage ``hops``."""
     at = record.at
     consumer_id = 0 if isinstance(record, Sending) else record.consumer_id
     order = at.source, *at.order, consumer_id
@@ -158,43 +158,43 @@ def seen(record: Sending | Relay | Delivery) -> KeyedRecord:
 
 
 def _hops(records: Iterator[Sending | Relay | Delivery]) -> Iterator[Found]:
-    """Yield the rows of a message that one source shows; pass on the sightings of any other."""
-    seen: list[Sighting] = []
+    """Yield the rows of a message with times of one source; pass on the sightings of any other."""
+    sightings: list[Sighting] = []
     message_key, dropped = "", 0
     for record in records:
         message_key = record.message_key
-        found = list(_sightings(record))
-        if len(seen) < MAX_SIGHTINGS:
-            seen += found
+        new = list(_sightings(record))
+        if len(sightings) < MAX_SIGHTINGS:
+            sightings += new
         else:
-            dropped += len(found)
+            dropped += len(new)
     if dropped:
         yield Dropped("MAX_SIGHTINGS", dropped)
-    points = tuple(sorted({one.at.source for one in seen if one.at.ns is not None}))
+    points = tuple(sorted({seen.at.source for seen in sightings if seen.at.ns is not None}))
     if len(points) > MAX_POINTS:
         points = points[:MAX_POINTS]
-        yield Dropped("MAX_POINTS", sum(one.at.source not in points for one in seen))
-        seen = [one for one in seen if one.at.source in points]
+        yield Dropped("MAX_POINTS", sum(seen.at.source not in points for seen in sightings))
+        sightings = [seen for seen in sightings if seen.at.source in points]
     if len(points) > 1:
-        yield from _pass_on(message_key, seen, points)
+        yield from _to_windows(message_key, sightings, points)
     else:
-        yield from _rows([Timed(message_key, one, 0, _ONE_CLOCK) for one in seen])
+        yield from _rows([Timed(message_key, seen, 0, _ONE_CLOCK) for seen in sightings])
 
 
-def _pass_on(
-    message_key: str, seen: Sequence[Sighting], points: tuple[str, ...]
+def _to_windows(
+    message_key: str, sightings: Sequence[Sighting], points: tuple[str, ...]
 ) -> Iterator[Found]:
     """Pass sightings on to their windows, and those without a time to the last stage."""
-    differences = _differences(points, seen)
-    for ordinal, one in enumerate(seen):
-        if one.at.ns is None:
-            timed = Timed(message_key, one, 0, _ONE_CLOCK)
+    differences = _differences(points, sightings)
+    for ordinal, seen in enumerate(sightings):
+        if seen.at.ns is None:
+            timed = Timed(message_key, seen, 0, _ONE_CLOCK)
             yield KeyedRecord("paths", (message_key,), (ordinal,), timed)
             continue
-        point = points.index(one.at.source)
-        window = PointWindow(points, point, one.at.ns // WINDOW_NS)
-        yield KeyedRecord("spans", window.key, (), (window, differences.get(one, {})))
-        waiting = Waiting(message_key, one, point)
+        point = points.index(seen.at.source)
+        window = PointWindow(points, point, seen.at.ns // WINDOW_NS)
+        yield KeyedRecord("spans", window.key, (), (window, differences.get(seen, {})))
+        waiting = Waiting(message_key, seen, point)
         yield KeyedRecord("windows", window.key, (_SIGHTING, message_key, ordinal), waiting)
 
 
@@ -217,109 +217,110 @@ def _sightings(record: Sending | Relay | Delivery) -> Iterator[Sighting]:
 
 
 def _differences(points: Sequence[str], seen: Iterable[Sighting]) -> Mapping[Sighting, Spans]:
-    """Return how much later or earlier than one point others saw the same packet.
+    """Return the time differences between points of the same packet.
 
-    A packet is the same where kind, consumer and delivery count are; of several, the first is the
-    first, if two points saw equally many. Otherwise one of them missed some, and which is unknown.
+    Packets with the same kind, consumer and delivery count are the same packet. If two points have
+    equally many of them, they correspond in order; otherwise one point missed some, and it is
+    unknown which, so they are not compared.
     """
     packets: defaultdict[tuple[object, ...], list[list[Sighting]]]
     packets = defaultdict(lambda: [[] for _ in points])
-    for one in sorted(seen, key=lambda one: one.at.order):
-        if one.at.ns is not None:
-            packet = one.kind, one.consumer_id, one.delivery_count
-            packets[packet][points.index(one.at.source)].append(one)
-    found: dict[Sighting, dict[Track, tuple[int, int]]] = {}
+    for sighting in sorted(seen, key=lambda sighting: sighting.at.order):
+        if sighting.at.ns is not None:
+            packet = sighting.kind, sighting.consumer_id, sighting.delivery_count
+            packets[packet][points.index(sighting.at.source)].append(sighting)
+    differences: dict[Sighting, dict[Track, tuple[int, int]]] = {}
     for at_points in packets.values():
         for i, j in combinations(range(len(points)), 2):
             if len(at_points[i]) == len(at_points[j]):
-                for one, other in zip(at_points[i], at_points[j], strict=True):
-                    difference = (other.at.ns or 0) - (one.at.ns or 0)
-                    tracks = found.setdefault(one, {})
-                    tracks[Track(i, j, *_link(one))] = difference, difference
-    return found
+                for at_i, at_j in zip(at_points[i], at_points[j], strict=True):
+                    difference = (at_j.at.ns or 0) - (at_i.at.ns or 0)
+                    tracks = differences.setdefault(at_i, {})
+                    tracks[Track(i, j, *_link(at_i))] = difference, difference
+    return differences
 
 
-def _link(one: Sighting) -> tuple[tuple[str, str], bool]:
-    """Return the two ends that a packet goes between, and whether it goes to the second.
+def _link(sighting: Sighting) -> tuple[tuple[str, str], bool]:
+    """Return the two ends of a packet's link, and whether it is sent to the second.
 
-    The ends are hosts: a client and its broker; of brokers, which are equals, endpoints.
+    The ends are the hosts of a client and its broker, or the endpoints of two brokers.
     """
-    if one.kind in ("relayed", "relay_acknowledged"):
-        first, second = sorted((one.sender, one.receiver))
-        return (first, second), one.sender == first
-    forward = one.kind in _TOWARDS_BROKER
-    ends = (one.sender, one.receiver) if forward else (one.receiver, one.sender)
+    sender, receiver = sighting.sender, sighting.receiver
+    if sighting.kind in ("relayed", "relay_acknowledged"):
+        first, second = sorted((sender, receiver))
+        return (first, second), sender == first
+    forward = sighting.kind in _TOWARDS_BROKER
+    ends = (sender, receiver) if forward else (receiver, sender)
     client, broker = (end.rpartition(":")[0] for end in ends)
     return (client, broker), forward
 
 
 def _spans(records: Iterator[tuple[PointWindow, Spans]]) -> Iterator[Found]:
-    """Put the differences of a window together."""
-    found: dict[Track, tuple[int, int]] = {}
-    of_key = None
+    """Combine the time differences of a window to spans."""
+    combined: dict[Track, tuple[int, int]] = {}
+    key: PointWindow | None = None
     for window, spans in records:
-        of_key = window
+        key = window
         for track, span in spans.items():
-            found[track] = widened(found.get(track), span)
-    if of_key is not None:
-        order = of_key.number, of_key.point
-        yield KeyedRecord("clocks", of_key.points, order, (of_key, found))
+            combined[track] = widened(combined.get(track), span)
+    if key is not None:
+        yield KeyedRecord("clocks", key.points, (key.number, key.point), (key, combined))
 
 
 def _clocks(records: Iterator[tuple[PointWindow, Spans]]) -> Iterator[Found]:
-    """Yield for every window how far the clocks of its capture points are ahead of each other."""
+    """Yield the clock offsets of every window."""
     windows: dict[Window, Spans] = {}
     points: tuple[str, ...] = ()
-    spans = 0
+    total = 0
     dropped: Counter[str] = Counter()
-    for window, found in records:
+    for window, spans in records:
         points = window.points
         if len(windows) == MAX_WINDOWS:
             dropped["MAX_WINDOWS"] += 1
             unknown = separate_clocks(len(points), ONE_WAY)
             yield KeyedRecord("windows", window.key, (_CLOCKS, "", 0), unknown)
             continue
-        spans += len(found)
-        if spans > MAX_SPANS:
-            dropped["MAX_SPANS"] += len(found)
-            found = {}
-        windows[window.point, window.number] = found
+        total += len(spans)
+        if total > MAX_SPANS:
+            dropped["MAX_SPANS"] += len(spans)
+            spans = {}
+        windows[window.point, window.number] = spans
     for cap, things in dropped.items():
         yield Dropped(cap, things)
-    for (point, number), known in clocks(len(points), windows).items():
+    for (point, number), of_window in clocks(len(points), windows).items():
         key = PointWindow(points, point, number).key
-        yield KeyedRecord("windows", key, (_CLOCKS, "", 0), known)
+        yield KeyedRecord("windows", key, (_CLOCKS, "", 0), of_window)
 
 
 def _windows(records: Iterator[Clocks | Waiting]) -> Iterator[Found]:
-    """Pass the sightings of a window on to their messages, with its clocks."""
-    known = next(records, None)
-    assert known is None or isinstance(known, Clocks), "clocks come first"
+    """Pass the sightings of a window on to their messages, with the clocks of the window."""
+    clocks = next(records, None)
+    assert clocks is None or isinstance(clocks, Clocks), "clocks come first"
     for ordinal, waiting in enumerate(records):
-        if known is not None and isinstance(waiting, Waiting):
-            yield KeyedRecord("paths", (waiting.message_key,), (ordinal,), Timed(*waiting, known))
+        if clocks is not None and isinstance(waiting, Waiting):
+            yield KeyedRecord("paths", (waiting.message_key,), (ordinal,), Timed(*waiting, clocks))
 
 
 # --- rows -----------------------------------------------------------------------------------
 
 
 class Hop(NamedTuple):
-    """A sighting in the order of all of its message."""
+    """A sighting with its place in the order of its message."""
 
     order: tuple[bool, int, int, int, int, int, int, str, int, int]
     ns: int
-    """When it was, by the clock of the reference."""
+    """Its time by the clock of the reference."""
     reference: int | None
     timed: Timed
 
     @property
     def ahead_ns(self) -> int:
-        """How far the clock of its point is taken to be ahead."""
+        """The offset of the clock of its point from that of the reference."""
         return (self.timed.sighting.at.ns or 0) - self.ns
 
 
 def _rows(seen: Iterable[Timed]) -> Iterator[Found]:
-    """Yield the rows of one message: in the order of time, those of each reference together."""
+    """Yield the rows of one message, reference by reference in the order of time."""
     hops = sorted(_on_one_clock(seen), key=itemgetter(0))
     comparable = len({hop.reference for hop in hops} - {None}) < 2
     latest: dict[tuple[int | None, str, int | None], tuple[int, Hop]] = {}
@@ -328,9 +329,9 @@ def _rows(seen: Iterable[Timed]) -> Iterator[Found]:
         before = None
         for followed in FOLLOWS[kind]:
             of = None if followed in OF_MESSAGE else consumer_id
-            found = latest.get((hop.reference, followed, of))
-            if found is not None and (before is None or found[0] > before[0]):
-                before = found
+            candidate = latest.get((hop.reference, followed, of))
+            if candidate is not None and (before is None or candidate[0] > before[0]):
+                before = candidate
         latest[hop.reference, kind, consumer_id] = ordinal, hop
         unknown = None
         if hop.reference is None:
@@ -341,23 +342,24 @@ def _rows(seen: Iterable[Timed]) -> Iterator[Found]:
 
 
 def _on_one_clock(seen: Iterable[Timed]) -> Iterator[Hop]:
-    """Yield sightings with times of their references.
+    """Yield sightings with times by the clock of their reference.
 
-    The offset of a clock is one of each window; where it changes, the time of a point stands still
-    rather than going back.
+    Each window has its own clock offset. Where the offset changes, the time of a point stands still
+    instead of going back.
     """
     latest: dict[tuple[int | None, int], int] = {}
-    for one in sorted(seen, key=lambda one: one.sighting.at.order):
-        at, point = one.sighting.at, one.point
-        reference = None if at.ns is None else one.clocks.reference[point]
-        shown = at.ns or 0
-        ns = shown - one.clocks.ahead_ns[point]
+    for timed in sorted(seen, key=lambda timed: timed.sighting.at.order):
+        sighting, point = timed.sighting, timed.point
+        at = sighting.at
+        reference = None if at.ns is None else timed.clocks.reference[point]
+        captured = at.ns or 0
+        ns = captured - timed.clocks.ahead_ns[point]
         latest[reference, point] = ns = max(ns, latest.get((reference, point), ns))
         order = (
-            reference is None, reference or 0, ns, shown, _RANK[one.sighting.kind], point,
-            at.frame or 0, at.stream, at.offset, one.sighting.consumer_id or 0,
+            reference is None, reference or 0, ns, captured, _RANK[sighting.kind], point,
+            at.frame or 0, at.stream, at.offset, sighting.consumer_id or 0,
         )  # fmt: skip
-        yield Hop(order, ns, reference, one)
+        yield Hop(order, ns, reference, timed)
 
 
 def _row(ordinal: int, hop: Hop, before: tuple[int, Hop] | None, unknown: str | None) -> Row:
@@ -395,4 +397,4 @@ def _row(ordinal: int, hop: Hop, before: tuple[int, Hop] | None, unknown: str | 
 HOP_STAGES: Final[Mapping[str, Stage]] = MappingProxyType(
     {"hops": _hops, "spans": _spans, "clocks": _clocks, "windows": _windows, "paths": _rows}
 )
-"""The stages, which end the chain of JMQ packets."""
+"""The stages by name, the last ones of the chain of JMQ packets."""

@@ -1,7 +1,7 @@
-"""The phases behind transactions: messages, conversations and missing numbers.
+"""The phases after transactions: messages, conversations and missing sequence numbers.
 
-Each is a function of tables of records, and its key is that of the chain's stage of the same name.
-Any partition by that key gives the same rows.
+Each is a function of tables of records, with the key of the chain's stage of the same name. Any
+partition by that key gives the same rows.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from wireyard.layers.jmq import conversations as scalar
 from wireyard.layers.jmq.conversations import TEMPORARY
 from wireyard.layers.jmq.delivery import OUTCOMES
 from wireyard.layers.jmq.record_columns import (
+    empty_to_null,
     join_codes,
-    never_empty,
     nullable,
     positions_of,
-    take_rows,
+    take_or_null,
     texts_of,
     whole,
 )
@@ -38,7 +38,7 @@ from wireyard.layers.jmq.requests import OK
 from wireyard.layers.tables import as_fact_table
 
 __all__ = [
-    "Joined",
+    "MessageResult",
     "find_gaps",
     "join_messages",
     "match_replies",
@@ -52,25 +52,25 @@ _NS_PER_MS: Final = 1_000_000
 # --- messages -------------------------------------------------------------------------------
 
 
-class Joined(NamedTuple):
-    """What a partition of messages says.
+class MessageResult(NamedTuple):
+    """The result of `join_messages`.
 
     Attributes
     ----------
     deliveries
-        Rows of the table.
+        Rows of the table ``deliveries``.
     messages
-        Messages that ask for answers or may be one, to be partitioned by source and `at`.
+        Messages that are requests or may be replies, to be partitioned by source and `at`.
     """
 
     deliveries: pa.Table
     messages: pa.Table
 
 
-def join_messages(sendings: pa.Table, deliveries: pa.Table, relays: pa.Table) -> Joined:
-    """Add to deliveries who sent their message, and what brought it.
+def join_messages(sendings: pa.Table, deliveries: pa.Table, relays: pa.Table) -> MessageResult:
+    """Add to deliveries the sender of their message, and the broker that relayed it.
 
-    Key: source and message. Of several packets the first in the order of time counts.
+    Key: source and message. If several packets show a message sent or relayed, the first counts.
     """
     relayed = relays.filter(pc.equal(relays["kind"].cast(pa.string()), "relayed"))
     tables = sendings, deliveries, relayed
@@ -83,23 +83,23 @@ def join_messages(sendings: pa.Table, deliveries: pa.Table, relays: pa.Table) ->
     sent = first_of_groups(of_sending, count, *positions[0])
     delivered = first_of_groups(of_delivery, count, *positions[1])
 
-    brought = np.full(deliveries.num_rows, -1, np.int64)
+    relay = np.full(deliveries.num_rows, -1, np.int64)
     if relayed.num_rows:
         consumers = [nullable(table["consumer_id"])[0] for table in (deliveries, relayed)]
         both, many = dense_ids(np.concatenate([of_delivery, of_relay]), np.concatenate(consumers))
         first = first_of_groups(both[len(of_delivery) :], many, *positions[2])
-        brought = first[both[: len(of_delivery)]]
-    rows = _delivery_rows(sendings, deliveries, relayed, sent[of_delivery], brought)
+        relay = first[both[: len(of_delivery)]]
+    rows = _delivery_rows(sendings, deliveries, relayed, sent[of_delivery], relay)
     alone = np.where(sent < 0, delivered, -1)
-    messages = _of_conversations(sendings, deliveries, sent[sent >= 0], alone[alone >= 0])
-    return Joined(rows, messages)
+    messages = _conversation_messages(sendings, deliveries, sent[sent >= 0], alone[alone >= 0])
+    return MessageResult(rows, messages)
 
 
 def _delivery_rows(
-    sendings: pa.Table, deliveries: pa.Table, relays: pa.Table, sent: Any, brought: Any
+    sendings: pa.Table, deliveries: pa.Table, relays: pa.Table, sent: Any, relay: Any
 ) -> pa.Table:
     def of(table: pa.Table, name: str, rows: Any) -> pa.Array:
-        return take_rows(table[name], np.maximum(rows, 0), rows >= 0)
+        return take_or_null(table[name], np.maximum(rows, 0), rows >= 0)
 
     own = {name: whole(deliveries[name]) for name in deliveries.column_names}
     state, states = text_codes(deliveries["state"])
@@ -134,30 +134,43 @@ def _delivery_rows(
             "delivered_frame": own["frame"],
             "outcome": texts_of(outcomes, outcome),
             "verdict": decode_texts(state, states),
-            "via_broker": of(relays, "broker", brought),
-            "relayed_frame": of(relays, "frame", brought),
+            "via_broker": of(relays, "broker", relay),
+            "relayed_frame": of(relays, "frame", relay),
         },
     )  # fmt: skip
 
 
-_LETTER: Final = ("message_key", "producer", "destination", "reply_to", "correlation_id",
-                  "message_id", "source", "stream", "offset", "frame", "ns")  # fmt: skip
+_MESSAGE: Final = ("message_key", "producer", "destination", "reply_to", "correlation_id",
+                   "message_id", "source", "stream", "offset", "frame", "ns")  # fmt: skip
 
 
-def _of_conversations(sendings: pa.Table, deliveries: pa.Table, sent: Any, alone: Any) -> pa.Table:
-    """Return the messages that ask for answers, and those that may be answers, one row each."""
+def _conversation_messages(
+    sendings: pa.Table, deliveries: pa.Table, sent: Any, alone: Any
+) -> pa.Table:
+    """Return a row for each message that is a request, and one for each that may be a reply.
+
+    Parameters
+    ----------
+    sent
+        Rows of `sendings`, one for each message.
+    alone
+        Rows of `deliveries`, one for each message whose sending was not captured.
+    """
     status, has_status = nullable(sendings["status"])
     rolled_back = sendings["rolled_back"].to_numpy()
     counts = ~rolled_back & (~has_status | (status == OK))
     parts = []
     for table, rows in ((sendings, sent[counts[sent]]), (deliveries, alone)):
-        asks = table["reply_to"].is_valid().to_numpy()[rows]
-        answers = _may_answer(table)[rows]
-        for chosen, at, is_asking in ((asks, "reply_to", True), (answers, "destination", False)):
-            found = table.select(_LETTER).take(pa.array(rows[chosen]))
-            found = pa.table({name: found[name].cast(_plain(found[name])) for name in _LETTER})
-            found = found.append_column("at", found[at])
-            parts.append(found.append_column("asks", pa.array(np.full(len(found), is_asking))))
+        is_request = table["reply_to"].is_valid().to_numpy()[rows]
+        may_answer = _may_answer(table)[rows]
+        for chosen, at, as_request in (
+            (is_request, "reply_to", True),
+            (may_answer, "destination", False),
+        ):
+            part = table.select(_MESSAGE).take(pa.array(rows[chosen]))
+            part = pa.table({name: part[name].cast(_plain(part[name])) for name in _MESSAGE})
+            part = part.append_column("at", part[at])
+            parts.append(part.append_column("is_request", pa.array(np.full(len(part), as_request))))
     return pa.concat_tables(parts)
 
 
@@ -167,7 +180,7 @@ def _plain(column: pa.ChunkedArray) -> pa.DataType:
 
 
 def _may_answer(table: pa.Table) -> Any:
-    """Return which messages can be the reply to another: `may_answer`."""
+    """Return which messages can be the reply to another, like `may_answer`."""
     codes, names = text_codes(table["destination"])
     temporary = [name.startswith(TEMPORARY) for name in names.to_pylist()]
     correlates = table["correlation_id"].is_valid().to_numpy()
@@ -178,29 +191,29 @@ def _may_answer(table: pa.Table) -> Any:
 
 
 def match_replies(messages: pa.Table) -> tuple[pa.Table, Counter[str]]:
-    """Return requests with each of their replies; those without one alone: `conversations`.
+    """Return the rows of requests and their replies, like stage `conversations`.
 
-    Key: source and `at`, where the replies go.
+    Key: source and `at`, the destination of the replies.
     """
     sources, _ = text_codes(messages["source"])
     places, names = text_codes(messages["at"])
     of, count = dense_ids(sources, places)
     (positions,) = positions_of(messages)
-    asks = messages["asks"].to_numpy().astype(np.int8)
-    order, starts = order_groups(of, count, *positions, asks)
+    is_request = messages["is_request"].to_numpy().astype(np.int8)
+    order, starts = order_groups(of, count, *positions, is_request)
     is_temporary = np.array([*(name.startswith(TEMPORARY) for name in names.to_pylist()), False])
     key, chosen, own = _correlations(messages, of)
     slots = int(max(key.max(initial=-1), chosen.max(initial=-1), own.max(initial=-1))) + 1
-    answered = np.full(len(of), -1, np.int64)
+    request_of = np.full(len(of), -1, np.int64)
     replied = np.zeros(len(of), np.int64)
     dropped = _match(
-        order, starts, asks, is_temporary[places].astype(np.int8), key, chosen, own,
-        np.full(slots, -1, np.int64), answered, replied, np.zeros(len(of), np.int64),
+        order, starts, is_request, is_temporary[places].astype(np.int8), key, chosen, own,
+        np.full(slots, -1, np.int64), request_of, replied, np.zeros(len(of), np.int64),
         scalar.MAX_REMEMBERED,
     )  # fmt: skip
-    replies = np.flatnonzero(answered >= 0)
-    alone = np.flatnonzero((asks != 0) & (replied == 0))
-    requests = np.concatenate([answered[replies], alone])
+    replies = np.flatnonzero(request_of >= 0)
+    alone = np.flatnonzero((is_request != 0) & (replied == 0))
+    requests = np.concatenate([request_of[replies], alone])
     replies = np.concatenate([replies, np.full(len(alone), -1)])
     return _conversation_rows(messages, requests, replies), Counter(
         {"MAX_REMEMBERED": dropped} if dropped else {}
@@ -208,68 +221,69 @@ def match_replies(messages: pa.Table) -> tuple[pa.Table, Counter[str]]:
 
 
 def _correlations(messages: pa.Table, of: Any) -> tuple[Any, Any, Any]:
-    """Return the correlation ids of messages as numbers, each within its destination.
+    """Return the correlation ids of messages as numbers, numbered within their destination.
 
     Returns
     -------
     key
-        JMSCorrelationID of each, -1 of none.
+        The JMSCorrelationID of each message, -1 for none.
     chosen, own
-        Of requests, what a reply may name: the id, and the same as `key`.
+        The ids that a reply may name, of requests only: the JMSMessageID, and the JMSCorrelationID.
     """
     ids = pc.coalesce(messages["message_id"], messages["message_key"])
     named = pc.binary_join_element_wise(pa.scalar("ID:"), ids, "")
     (correlation, name), _ = join_codes(messages["correlation_id"], named)
-    asks = messages["asks"].to_numpy()
-    name = np.where(asks, name, -1)
+    is_request = messages["is_request"].to_numpy()
+    name = np.where(is_request, name, -1)
     both = np.concatenate([correlation, name])
     numbers, _ = dense_ids(np.concatenate([of, of]), both)
     numbers = np.where(both >= 0, numbers, -1).astype(np.int64)
     key, chosen = numbers[: len(of)].copy(), numbers[len(of) :].copy()
-    return key, chosen, np.where(asks, key, -1)
+    return key, chosen, np.where(is_request, key, -1)
 
 
 @kernel(
     I64(_I64S, _I64S, _I8S, _I8S, _I64S, _I64S, _I64S, _I64S, _I64S, _I64S, _I64S, I64),
 )  # fmt: skip
 def _match(
-    order: Any, starts: Any, asks: Any, temporary: Any, key: Any, chosen: Any, own: Any,
-    latest: Any, answered: Any, replied: Any, requests: Any, most: int,
+    order: Any, starts: Any, is_request: Any, temporary: Any, key: Any, chosen: Any, own: Any,
+    latest: Any, request_of: Any, replied: Any, requests: Any, most: int,
 ) -> int:  # fmt: skip
-    """Give each reply its request: `_Requests`.
+    """Find the request of each reply, like `_Requests`.
 
-    `latest` is the latest request by correlation id, `requests` those of a destination in order.
+    `latest` has the latest request of each correlation id, `requests` those of a destination in
+    order.
     """
     dropped = 0
     for group in range(len(starts) - 1):
-        count, oldest, waiting, remembered = 0, 0, 0, 0
+        count, oldest, waiting, held = 0, 0, 0, 0
         for at in range(starts[group], starts[group + 1]):
             row = order[at]
-            if asks[row]:
+            if is_request[row]:
                 requests[count] = row
                 count += 1
-                remembered += 1
+                held += 1
                 latest[chosen[row]] = row
                 if own[row] >= 0:
                     latest[own[row]] = row
             else:
-                found = _long(-1)
+                request = _long(-1)
                 if key[row] >= 0:
-                    found = latest[key[row]]
+                    request = latest[key[row]]
                 elif temporary[row]:
-                    while waiting < count and found < 0:
+                    while waiting < count and request < 0:
                         if replied[requests[waiting]] == 0:
-                            found = requests[waiting]
+                            request = requests[waiting]
                         waiting += 1
-                if found >= 0:
-                    answered[row] = found
-                    replied[found] += 1
-                    remembered += 1
-            while remembered > most:
+                if request >= 0:
+                    request_of[row] = request
+                    replied[request] += 1
+                    held += 1
+            while held > most:
                 gone = requests[oldest]
                 oldest += 1
                 waiting = max(waiting, oldest)
-                remembered -= 1 + replied[gone]
+                held -= 1 + replied[gone]
                 dropped += replied[gone] == 0
                 if latest[chosen[gone]] == gone:
                     latest[chosen[gone]] = -1
@@ -279,34 +293,34 @@ def _match(
 
 
 def _conversation_rows(messages: pa.Table, requests: Any, replies: Any) -> pa.Table:
-    there = replies >= 0
+    is_replied = replies >= 0
 
     def of_reply(name: str) -> pa.Array:
-        return take_rows(messages[name], np.maximum(replies, 0), there)
+        return take_or_null(messages[name], np.maximum(replies, 0), is_replied)
 
-    asked = messages.take(pa.array(requests))
-    requested, timed = nullable(asked["ns"])
+    requested_rows = messages.take(pa.array(requests))
+    requested, timed = nullable(requested_rows["ns"])
     replied, reply_timed = nullable(messages["ns"])
     at = np.maximum(replies, 0)
     latency = requested
     if len(requests):
-        timed = timed & there & reply_timed[at]
+        timed = timed & is_replied & reply_timed[at]
         latency = (replied[at] - requested) // _NS_PER_MS
     return as_fact_table(
         "conversations",
         {
             "kind": texts_of(["jms"], np.zeros(len(requests))),
-            "request_key": whole(asked["message_key"]),
+            "request_key": whole(requested_rows["message_key"]),
             "reply_key": of_reply("message_key"),
-            "requester": never_empty(whole(asked["producer"])),
-            "responder": never_empty(of_reply("producer")),
-            "requested_ns": whole(asked["ns"]),
+            "requester": empty_to_null(whole(requested_rows["producer"])),
+            "responder": empty_to_null(of_reply("producer")),
+            "requested_ns": whole(requested_rows["ns"]),
             "replied_ns": of_reply("ns"),
             "latency_ms": pa.array(latency, mask=~timed),
-            "request": pc.fill_null(whole(asked["destination"]), ""),
-            "requested_frame": whole(asked["frame"]),
+            "request": pc.fill_null(whole(requested_rows["destination"]), ""),
+            "requested_frame": whole(requested_rows["frame"]),
             "replied_frame": of_reply("frame"),
-            **{name: whole(asked[name]) for name in ("source", "stream", "offset")},
+            **{name: whole(requested_rows[name]) for name in ("source", "stream", "offset")},
         },
     )
 
@@ -315,7 +329,7 @@ def _conversation_rows(messages: pa.Table, requests: Any, replies: Any) -> pa.Ta
 
 
 def find_gaps(runs: pa.Table) -> pa.Table:
-    """Return violations for numbers that are missing: `gaps`.
+    """Return violations for missing sequence numbers, like `gaps`.
 
     Key: source, host and `from_client`.
     """
@@ -332,7 +346,7 @@ def find_gaps(runs: pa.Table) -> pa.Table:
     broken = np.zeros(len(of), np.int8)
     _find_gaps(order, starts, start, stop, span, missing, broken)
     at = np.flatnonzero(broken)
-    found = runs.take(pa.array(at))
+    after_gap = runs.take(pa.array(at))
     texts = [
         f"numbers {f'{first} to {last - 1}' if last > first + 1 else first}"
         " of this sender are in no packet that was seen"
@@ -343,11 +357,11 @@ def find_gaps(runs: pa.Table) -> pa.Table:
         {
             "protocol": texts_of(["jms"], np.zeros(len(at))),
             "rule": texts_of(["sequence_gap"], np.zeros(len(at))),
-            "client": never_empty(whole(found["sender"].cast(pa.string()))),
+            "client": empty_to_null(whole(after_gap["sender"].cast(pa.string()))),
             "text": pa.array(texts, pa.string()),
-            "captured_ns": whole(found["ns"]),
-            "frame": whole(found["frame"]),
-            **{name: whole(found[name]) for name in ("source", "stream", "offset")},
+            "captured_ns": whole(after_gap["ns"]),
+            "frame": whole(after_gap["frame"]),
+            **{name: whole(after_gap[name]) for name in ("source", "stream", "offset")},
         },
     )
 
@@ -357,14 +371,14 @@ def _find_gaps(
     order: Any, starts: Any, start: Any, stop: Any, span: Any, missing: Any, broken: Any
 ) -> None:
     for group in range(len(starts) - 1):
-        begun, seen, reach = False, _long(0), _long(0)
+        begun, runs_stop, spans_stop = False, _long(0), _long(0)
         for at in range(starts[group], starts[group + 1]):
             run = order[at]
             if span[run]:
-                reach = max(reach, stop[run])
+                spans_stop = max(spans_stop, stop[run])
                 continue
             if not begun:
-                begun, seen, reach = True, start[run], start[run]
-            if start[run] > seen and reach > start[run]:
-                missing[run], broken[run] = seen, 1
-            seen = max(seen, stop[run])
+                begun, runs_stop, spans_stop = True, start[run], start[run]
+            if start[run] > runs_stop and spans_stop > start[run]:
+                missing[run], broken[run] = runs_stop, 1
+            runs_stop = max(runs_stop, stop[run])

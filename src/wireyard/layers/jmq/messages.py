@@ -1,10 +1,10 @@
-"""JMS messages as rows of the table of messages: what the packet that stands for each says.
+"""JMS messages as rows of the table ``messages``, from the packet that represents each message.
 
-Which packets those are is what `stand_for_messages` finds. A message is what its SysMessageID says
-(timestamp, address, port, sequence), so a resend, flagged I or R, is the same message, and so is
-what a broker delivers of it. One that is seen in deliveries or between brokers only was sent all
-the same, where nobody listened: it counts, and `first_seen` says so. Of what only GPackets show
-there is no more than that.
+`stand_for_messages` selects that packet. Packets with the same SysMessageID (timestamp, address,
+port, sequence) are the same message, so resends, flagged I or R, and deliveries are no further
+messages. A message that was captured only when it was delivered or relayed between brokers has a
+row too; `first_seen` is the kind of its packet. The row of a message that only GPackets show has no
+fields of the JMQ packet.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ NEEDED: Final = (
     "destination", "priority", "expiration", "delivery_time", "correlation_id", "reply_to",
     "message_type", "transaction_id", "body_size", "body", "properties", "producer_id",
 )  # fmt: skip
-"""Columns of JMQ packets that a message is made of; of GPackets the first few."""
-_SAME: Final = {
+"""The columns of JMQ packets that are read; GPackets have only the first ones."""
+_PACKET_COLUMNS: Final = {
     "sent_ms": "timestamp",
     "expiration_ms": "expiration",
     "delivery_time_ms": "delivery_time",
@@ -41,37 +41,37 @@ _SAME: Final = {
         )
     },
 }  # fmt: skip
-"""By the column of a message, the column of its packet."""
-_MARKED: Final = ("message_key", "first_seen", "producer_client_id", "user")
+"""The columns of a message that are columns of its packet."""
+_MARK_COLUMNS: Final = ("message_key", "first_seen", "producer_client_id", "user")
 _TEMPORARY: Final = "temporary_destination://"
 _KINDS: Final = ("topic", "queue", "temporary_topic", "temporary_queue")
 
 
 def message_table(packets: pa.Table, marks: pa.Table) -> pa.Table:
-    """Return messages as a part of the table.
+    """Return messages as a part of the table ``messages``.
 
     Parameters
     ----------
     packets
-        The rows that stand for them, all of one format, with the columns of `NEEDED` that it has.
+        Their packets, all of one format, with the columns of `NEEDED` that the format has.
     marks
-        What is known of each from other packets, as `stand_for_messages` returns it.
+        The row of each packet in the result of `stand_for_messages`.
     """
     is_sent = pc.equal(marks["first_seen"].cast(pa.string()), "sent")
-    known: dict[str, Any] = {
+    columns: dict[str, Any] = {
         **{name: packets[name] for name in _ROW},
-        **{name: marks[name] for name in _MARKED},
+        **{name: marks[name] for name in _MARK_COLUMNS},
         "protocol": decode_texts(np.zeros(packets.num_rows), pa.array(["jms"])),
         "sent_ns": pc.if_else(is_sent, packets["captured_ns"], None),
         "client": pc.if_else(packets["src_addr"].is_valid(), marks["client"], None),
     }
     if "source_ip_text" in packets.column_names:
-        known |= _said(packets)
-    return as_fact_table("messages", known)
+        columns |= _packet_fields(packets)
+    return as_fact_table("messages", columns)
 
 
-def _said(packets: pa.Table) -> dict[str, Any]:
-    """Return what a JMQ packet says of its message."""
+def _packet_fields(packets: pa.Table) -> dict[str, Any]:
+    """Return the columns of messages that follow from fields of JMQ packets."""
     flags = packets["bit_flags"].to_numpy()
 
     def flag(letter: str) -> Any:
@@ -81,7 +81,7 @@ def _said(packets: pa.Table) -> dict[str, Any]:
     of_kind = np.full(max(kinds) + 1, -1)
     of_kind[list(kinds)] = list(kinds.values())
     return {
-        **{name: packets[column] for name, column in _SAME.items()},
+        **{name: packets[column] for name, column in _PACKET_COLUMNS.items()},
         "producer": _producers(packets["source_ip_text"], packets["source_port"]),
         "destination_kind": _destination_kinds(packets["destination"], flags),
         "persistent": flag("P"),
@@ -93,7 +93,7 @@ def _said(packets: pa.Table) -> dict[str, Any]:
 
 
 def _producers(hosts: pa.ChunkedArray, ports: pa.ChunkedArray) -> pa.Array:
-    """Return ``address:port``; stock clients send a MAC address too, in parentheses."""
+    """Return ``address:port`` without the MAC address in parentheses that stock clients add."""
     codes, texts = text_codes(hosts)
     plain = pc.replace_substring_regex(texts, r"\(.*", "")
     bracketed = pc.binary_join_element_wise("[", plain, "]", "")

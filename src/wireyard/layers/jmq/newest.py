@@ -1,9 +1,10 @@
-"""What the newest JMS messages follow from, their deliveries and hops: `wireyard.layers.newest`.
+"""The rules of JMS for rows of the newest messages, with their deliveries and hops.
 
-A message is what its SysMessageID says, so it is certain which message a delivery or an
-acknowledgement is about. What is not certain is whether one that nobody was seen to send, or that
-was sent again, is in the gap. It is not if its id is greater than those of its producer in the gap;
-else it comes with the whole. So do transactions that began before.
+See `wireyard.layers.newest`. The SysMessageID identifies the message of a delivery or an
+acknowledgement, whatever a gap hides. A message that was sent again, or whose sending was not
+captured, may also be in the gap. It is not if its id is greater than all ids of its producer in the
+gap; else its rows are left to the next run over all packets, and so are transactions that began
+before.
 """
 
 from __future__ import annotations
@@ -41,19 +42,20 @@ _RARE_WORDS: Final = (
 _RARE: Final = [
     code for code, name in PACKET_TYPES.items() if any(word in name for word in _RARE_WORDS)
 ]
-"""Types of the packets that show who is connected, and what consumers there are."""
-_OF_NUMBERS: Final = "sequence_gap"
-"""The rule that is broken where numbers of a sender are missing."""
+"""Types of the packets that show clients, sessions and consumers."""
+_SEQUENCE_GAP: Final = "sequence_gap"
+"""The rule about missing numbers, which may be in the gap."""
 _PRODUCER: Final = ("source_ip_text", "source_port")
 _ID: Final = (*_PRODUCER, "timestamp", "sequence", "packet_type")
-_BETWEEN: Final = "-"
+_SEPARATOR: Final = "-"
+"""Between the address and the port of a producer in message keys."""
 _RESENT: Final = FLAGS["I"] | FLAGS["R"]
 
 
 def _is_rare(format: str, packets: pa.Table) -> Bools:
-    """Return which packets show who is connected and consumes, and which rows are no packets.
+    """Return which rows are packets of the types `_RARE`, no packets, or the first of a stream.
 
-    The first packet of a stream is remembered to show that no rare one of it is gone.
+    The first packet of a stream is kept to show that all its rare packets are.
     """
     types = _RARE if format == JMQ else ()
     is_rare = np.isin(packets["packet_type"].fill_null(0).to_numpy(), types)
@@ -64,15 +66,15 @@ def _is_rare(format: str, packets: pa.Table) -> Bools:
 
 
 def _is_counted(format: str, packets: pa.Table) -> Bools:
-    """Return which are packets of clients."""
-    found: Bools = pc.equal(packets["status"].cast(pa.string()), "ok").to_numpy()
-    return found & (format == JMQ)
+    """Return which rows are packets between clients and brokers."""
+    is_packet: Bools = pc.equal(packets["status"].cast(pa.string()), "ok").to_numpy()
+    return is_packet & (format == JMQ)
 
 
 def _derive(packets: Packets, shown: Sequence[Row], source: str) -> Iterable[tuple[str, pa.Table]]:
     files = [
-        PacketFile(number, format, partial(_batches, some))
-        for number, (format, some) in enumerate(packets.items())
+        PacketFile(number, format, partial(_batches, table))
+        for number, (format, table) in enumerate(packets.items())
     ]
     ended = ((row["source"], row["stream"]) for row in shown if row["ended"] is not None)
     return derive_files(files, [source], ended).tables
@@ -83,17 +85,17 @@ def _batches(packets: pa.Table, columns: Sequence[str]) -> list[pa.Table]:
 
 
 def _last_ids(format: str, packets: pa.Table) -> LastIds | None:
-    """Return the greatest id of each producer; what GPackets have inside is not looked at."""
+    """Return the greatest message id of each producer; None for GPackets, which are not read."""
     if format != JMQ:
         return None
     is_message = pc.is_in(packets["packet_type"], pa.array(MESSAGE_TYPES, pa.int32()))
-    some = packets.select(_ID).filter(is_message).unify_dictionaries()
-    ordered = some.sort_by([("timestamp", "ascending"), ("sequence", "ascending")])
+    messages = packets.select(_ID).filter(is_message).unify_dictionaries()
+    ordered = messages.sort_by([("timestamp", "ascending"), ("sequence", "ascending")])
     last = ordered.group_by(list(_PRODUCER), use_threads=False).aggregate(
         [("timestamp", "last"), ("sequence", "last")]
     )
     return {
-        _BETWEEN.join((row["source_ip_text"], str(row["source_port"]))): (
+        _SEPARATOR.join((row["source_ip_text"], str(row["source_port"]))): (
             row["timestamp_last"],
             row["sequence_last"],
         )
@@ -102,7 +104,7 @@ def _last_ids(format: str, packets: pa.Table) -> LastIds | None:
 
 
 def _is_after(keys: pa.Array, last_ids: LastIds) -> pa.Array:
-    """Return which messages have an id that is greater than the last one of their producer."""
+    """Return which messages have an id greater than the last one of their producer."""
     parts = pc.extract_regex(keys.cast(pa.string()), KEY_PATTERN)
     producer, *numbers = (pc.struct_field(parts, name) for name in ("producer", "ms", "sequence"))
     ms, sequence = (each.cast(pa.int64()) for each in numbers)
@@ -110,34 +112,34 @@ def _is_after(keys: pa.Array, last_ids: LastIds) -> pa.Array:
     last = np.array([*last_ids.values()], np.int64).reshape(-1, 2)
     last_ms, last_sequence = (pa.array(column).take(place) for column in last.T)
     is_later = pc.greater(sequence, last_sequence)
-    found = pc.or_(pc.greater(ms, last_ms), pc.and_(pc.equal(ms, last_ms), is_later))
-    return pc.if_else(place.is_valid(), found, parts.is_valid())
+    is_after = pc.or_(pc.greater(ms, last_ms), pc.and_(pc.equal(ms, last_ms), is_later))
+    return pc.if_else(place.is_valid(), is_after, parts.is_valid())
 
 
 def _sure_rows(packets: Packets, last_ids: LastIds | None) -> SureRows:
-    """Return what finds rows of connections whose rare packets are all there.
+    """Return a function that selects rows of connections with all their rare packets.
 
-    Of messages, those besides that a client was seen to send, and not to send again, and those that
-    were delivered without that, and have later ids than any in the gap.
+    Of these it selects the messages whose first sending was captured, and those that were only
+    delivered and have a greater id than all of their producer in the gap.
     """
-    some = packets.get(JMQ)
-    if some is None:
+    jmq = packets.get(JMQ)
+    if jmq is None:
         return lambda table, rows: pa.array(np.zeros(rows.num_rows, np.bool_))
-    torn = torn_streams(some)
-    flags = pc.fill_null(pc.bit_wise_and(some["bit_flags"], _RESENT), 0)
-    again = some.filter(pc.not_equal(flags, 0))
-    resends = packet_keys(again["stream"], again["offset"])
+    torn = torn_streams(jmq)
+    flags = pc.fill_null(pc.bit_wise_and(jmq["bit_flags"], _RESENT), 0)
+    resent = jmq.filter(pc.not_equal(flags, 0))
+    resends = packet_keys(resent["stream"], resent["offset"])
 
     def is_sure(table: str, rows: pa.Table) -> pa.Array:
         is_whole = pc.invert(pc.is_in(rows["stream"].cast(pa.string()), torn))
         if table == "violations":
-            # The numbers that are missing may be in the gap.
-            return pc.and_(is_whole, pc.not_equal(rows["rule"].cast(pa.string()), _OF_NUMBERS))
+            rules = rows["rule"].cast(pa.string())
+            return pc.and_(is_whole, pc.not_equal(rules, _SEQUENCE_GAP))
         if table != "messages":
             return is_whole
-        is_again = pc.is_in(packet_keys(rows["stream"], rows["offset"]), resends)
+        is_resend = pc.is_in(packet_keys(rows["stream"], rows["offset"]), resends)
         first_seen = rows["first_seen"].cast(pa.string())
-        is_sure = pc.and_not(pc.equal(first_seen, "sent"), is_again)
+        is_sure = pc.and_not(pc.equal(first_seen, "sent"), is_resend)
         if last_ids is not None:
             is_new = pc.and_(
                 pc.equal(first_seen, "delivered"), _is_after(rows["message_key"], last_ids)

@@ -1,7 +1,7 @@
-"""Bronze columns of JMQ packets and GPackets as the integers that kernels follow.
+"""Bronze columns of JMQ packets and GPackets as integers for kernels.
 
-Text becomes dictionary codes here, and packets stand in the order of time within each connection.
-What only control packets have (properties, bodies) is read of those alone.
+Text becomes dictionary codes, and packets are sorted by time within each connection. Properties and
+bodies are read for control packets only.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from wireyard.accelerate import array, kernel
 from wireyard.formats.base import Row
 from wireyard.layers.endpoints import connection_of
 from wireyard.layers.grouping import Int32s, Int64s, by_group, dense_ids, order_groups, text_codes
+from wireyard.layers.jmq.observer import MOST_ITEM_BYTES
 from wireyard.layers.jmq.records import MAX_TEXT
-from wireyard.layers.jmq.walk import MOST_ITEM_BYTES
 
 __all__ = [
     "GPACKET",
     "JMQ",
     "NONE",
     "ROW_NUMBER",
-    "Frame",
-    "Numbers",
+    "NumericProperties",
+    "PacketColumns",
     "rank_of",
     "read_addresses",
     "read_blocks",
@@ -38,9 +38,9 @@ __all__ = [
 
 JMQ, GPACKET = "jmq", "gpacket"
 ROW_NUMBER: Final = "row_number"
-"""Column of packets by which a caller finds a row again."""
+"""A column of packets with the caller's number of each row."""
 NONE: Final = np.iinfo(np.int64).min
-"""A time that is not there, before all others."""
+"""A missing time, which sorts before all others."""
 _STREAM_COLUMNS: Final = (
     "source", "stream", "src_addr", "src_port", "dst_addr", "dst_port",
 )  # fmt: skip
@@ -52,29 +52,29 @@ _I32S, _I64S = array("int32"), array("int64")
 Bytes = npt.NDArray[np.uint8]
 
 
-class Frame:
-    """The rows of both formats, in the order of time within each connection.
+class PacketColumns:
+    """The packets of both formats as columns, sorted by time within each connection.
 
     Parameters
     ----------
     tables
-        By format, the bronze columns of its packets, and perhaps `ROW_NUMBER`.
+        The bronze columns of the packets of each format, with or without `ROW_NUMBER`.
 
     Attributes
     ----------
     rows
-        Of the packet at each place: its row in the tables, those of GPackets behind those of JMQ.
+        The row of each packet in the tables, counting those of GPackets after those of JMQ.
     row_number
-        By what callers find that row again: `ROW_NUMBER`, or `rows` where there is none.
+        The caller's number of that row: `ROW_NUMBER`, or `rows` without that column.
     stream
-        Code of its stream, an index into `streams`.
+        The code of the packet's stream, an index into `streams`.
     """
 
     def __init__(self, tables: Mapping[str, pa.Table]) -> None:
         self.tables = {name: tables[name] for name in (JMQ, GPACKET) if name in tables}
         self.sizes = [table.num_rows for table in self.tables.values()]
         self.streams: list[Row] = []
-        """First row of each: its source and name, and between whom it is."""
+        """The first row of each stream, with its source, name and endpoints."""
         stream = self._stream_codes()
         self.connection_of_stream, self.connections = self._connections()
         ns, frame, offset = (
@@ -122,7 +122,8 @@ class Frame:
     def _in_order(self, stream: Int32s, ns: Int64s, frame: Int64s, offset: Int64s) -> Int64s:
         """Return the rows connection by connection, each in the order of time.
 
-        A receiver reads a stream in order, so what was complete early waits for what is before it.
+        A receiver reads a stream in order, so a packet that was complete early arrives when all
+        before it have.
         """
         if len(stream) == 0:
             return np.empty(0, np.int64)
@@ -143,11 +144,11 @@ class Frame:
     # --- columns ------------------------------------------------------------------------------
 
     def ints(self, name: str, kind: Any = np.int64) -> Any:
-        """Return a column of numbers at all places, 0 for null and where a format has none."""
+        """Return a column of numbers, with 0 for null and where a format does not have it."""
         return np.ascontiguousarray(self._all(name, 0, kind)[self.rows])
 
     def valid(self, name: str) -> Any:
-        """Return where a column is not null."""
+        """Return which values of a column are not null."""
         parts = [
             table[name].is_valid().to_numpy()
             if name in table.column_names and table[name].null_count
@@ -166,7 +167,7 @@ class Frame:
         return np.concatenate(parts) if parts else np.empty(0, kind)
 
     def mapped(self, name: str, value_of: Callable[[str | None], int]) -> Any:
-        """Return a small number for each text of a column with few different ones."""
+        """Return `value_of` of each text of a column with few distinct ones, as an int8."""
         parts = []
         for table in self.tables.values():
             codes, texts = text_codes(table[name])
@@ -175,20 +176,20 @@ class Frame:
         return np.concatenate(parts)[self.rows] if parts else np.empty(0, np.int8)
 
     def jmq(self, name: str, places: Any) -> pa.Array:
-        """Return values of a column of JMQ packets, null where it is not there."""
+        """Return values of a column of JMQ packets; all null without that column."""
         table = self.tables.get(JMQ)
         if table is None or name not in table.column_names:
             return pa.nulls(len(places), pa.string())
         return take_rows(table[name], self.rows[places])
 
     def texts(self, name: str, places: Any) -> pa.Array:
-        """Return names and ids of JMQ packets, as long as they are kept."""
-        found = self.jmq(name, places)
+        """Return names and ids of JMQ packets, truncated to `MAX_TEXT` characters."""
+        values = self.jmq(name, places)
         if name in _ROW_TEXTS and self._has_long_items():
-            cut = pc.utf8_slice_codeunits(found.cast(pa.string()), 0, MAX_TEXT)
+            truncated = pc.utf8_slice_codeunits(values.cast(pa.string()), 0, MAX_TEXT)
             long = self.ints("property_offset")[places] > MOST_ITEM_BYTES
-            return pc.if_else(pa.array(long), cut, found.cast(pa.string()))
-        return found
+            return pc.if_else(pa.array(long), truncated, values.cast(pa.string()))
+        return values
 
     def _has_long_items(self) -> bool:
         table = self.tables.get(JMQ)
@@ -196,21 +197,21 @@ class Frame:
         return most is not None and bool(most > MOST_ITEM_BYTES)
 
     def python_rows(self, format: str, places: Any, names: tuple[str, ...]) -> Iterator[Row]:
-        """Yield rows as the scalar classes take them, a few at a time in memory."""
+        """Yield rows for the scalar classes, a few at a time in memory."""
         if len(places) == 0:
             return
         table = self.tables[format]
         first = 0 if format == JMQ else self.tables[JMQ].num_rows if JMQ in self.tables else 0
-        there = [name for name in names if name in table.column_names]
+        present = [name for name in names if name in table.column_names]
         for part in rows_in_parts(self.rows[places] - first):
-            chosen = pa.table({name: take_rows(table[name], part) for name in there})
+            chosen = pa.table({name: take_rows(table[name], part) for name in present})
             yield from chosen.to_pylist(maps_as_pydicts="lossy")
 
 
 def take_rows(column: pa.ChunkedArray, rows: Any) -> pa.Array:
-    """Return the values of some rows of a column; only those are copied.
+    """Return the values of some rows of a column without copying others.
 
-    Arrow's own `take` puts the chunks of a column of binary values together first.
+    Arrow's own `take` concatenates the chunks of a column of binary values first.
     """
     if column.num_chunks < 2:
         return _chunk_of(column).take(pa.array(rows))
@@ -242,16 +243,16 @@ def _chunk_of(column: pa.ChunkedArray) -> pa.Array:
 
 
 def rows_in_parts(rows: Any) -> Iterator[Any]:
-    """Yield some rows at a time."""
+    """Yield the rows in slices of up to `_PART`."""
     for start in range(0, len(rows), _PART):
         yield rows[start : start + _PART]
 
 
 def rank_of(texts: list[str]) -> Int64s:
-    """Return the place of each text in their order."""
-    found = np.empty(len(texts), np.int64)
-    found[sorted(range(len(texts)), key=texts.__getitem__)] = np.arange(len(texts))
-    return found
+    """Return the rank of each text in sorted order."""
+    ranks = np.empty(len(texts), np.int64)
+    ranks[sorted(range(len(texts)), key=texts.__getitem__)] = np.arange(len(texts))
+    return ranks
 
 
 def _filled(column: pa.ChunkedArray, missing: int) -> Any:
@@ -260,7 +261,7 @@ def _filled(column: pa.ChunkedArray, missing: int) -> Any:
 
 @kernel((_I32S, _I64S, _I64S))
 def _reach(streams: Any, ns: Any, frame: Any) -> None:
-    """Raise every time and frame to the latest before it in its stream."""
+    """Raise every time and frame to the latest one before it in its stream."""
     for i in range(1, len(streams)):
         if streams[i] == streams[i - 1] and (
             ns[i] < ns[i - 1] or (ns[i] == ns[i - 1] and frame[i] < frame[i - 1])
@@ -272,7 +273,7 @@ def _reach(streams: Any, ns: Any, frame: Any) -> None:
 
 
 def _binary(column: pa.Array) -> tuple[Bytes, Int64s, Int64s]:
-    """Return the bytes of a column of binary values, and where each begins and ends."""
+    """Return the bytes of a column of binary values, and the start and stop of each value."""
     _, offsets, data = column.buffers()
     ends = np.frombuffer(offsets, np.int32, len(column) + 1, 4 * column.offset).astype(np.int64)
     octets = np.zeros(1, np.uint8) if data is None else np.frombuffer(data, np.uint8)
@@ -283,26 +284,26 @@ def _binary(column: pa.Array) -> tuple[Bytes, Int64s, Int64s]:
 
 
 def read_addresses(column: pa.ChunkedArray) -> tuple[Int64s, Int64s]:
-    """Return addresses of 16 bytes as two numbers each, 0 where there is none."""
+    """Return addresses of 16 bytes as two numbers each, 0 for a missing one."""
     parts = []
     for chunk in column.chunks:
         octets, starts, stops = _binary(chunk)
-        found = np.zeros((2, len(chunk)), np.int64)
-        _addresses(octets, starts, stops, found)
-        parts.append(found)
+        halves = np.zeros((2, len(chunk)), np.int64)
+        _addresses(octets, starts, stops, halves)
+        parts.append(halves)
     whole = np.concatenate(parts, axis=1) if parts else np.empty((2, 0), np.int64)
     return whole[0].copy(), whole[1].copy()
 
 
 @kernel((array("uint8", readonly=True), _I64S, _I64S, array("int64", 2)))
-def _addresses(octets: Any, starts: Any, stops: Any, found: Any) -> None:
+def _addresses(octets: Any, starts: Any, stops: Any, halves: Any) -> None:
     for i in range(len(starts)):
         if stops[i] - starts[i] == 16:
             for half in range(2):
                 word = _long(0)
                 for at in range(starts[i] + 8 * half, starts[i] + 8 * half + 8):
                     word = (word & 0xFFFFFFFFFFFFFF) << 8 | _long(octets[at])
-                found[half, i] = word
+                halves[half, i] = word
 
 
 class Blocks(NamedTuple):
@@ -311,9 +312,9 @@ class Blocks(NamedTuple):
     Attributes
     ----------
     starts
-        Where the blocks of each body begin; one entry more.
+        The first block of each body, then the end of the last.
     malformed
-        Bodies that are no list of blocks.
+        Whether a body is no list of blocks.
     words
         ``[consumer id, timestamp, address, address, port, sequence]`` by block.
     """
@@ -324,7 +325,7 @@ class Blocks(NamedTuple):
 
 
 def read_blocks(bodies: pa.Array, id_bytes: Any) -> Blocks:
-    """Read lists of blocks: a consumer id of so many bytes (0, 4 or 8), then a SysMessageID."""
+    """Read lists of blocks: a consumer id of `id_bytes` (0, 4 or 8) bytes, then a SysMessageID."""
     octets, begins, stops = _binary(bodies)
     sizes, wide = stops - begins, np.asarray(id_bytes, np.int64)
     block = wide + 32
@@ -360,8 +361,8 @@ def _blocks(octets: Any, begins: Any, wide: Any, starts: Any, words: Any) -> Non
 # --- properties -----------------------------------------------------------------------------
 
 
-class Numbers(NamedTuple):
-    """Numeric properties of packets by name: whether each is there, and its value or 0."""
+class NumericProperties(NamedTuple):
+    """Numeric properties of packets by name: whether each is present, and its value or 0."""
 
     present: Mapping[str, Any]
     values: Mapping[str, Any]
@@ -372,21 +373,21 @@ _KINDS: Final = {"byte": _WHOLE, "short": _WHOLE, "integer": _WHOLE, "long": _WH
                  "boolean": _TRUTH}  # fmt: skip
 
 
-def read_numbers(maps: pa.Array, names: Mapping[str, str]) -> Numbers:
-    """Return integer and boolean properties of packets, as `number` does one by one.
+def read_numbers(maps: pa.Array, names: Mapping[str, str]) -> NumericProperties:
+    """Return integer and boolean properties of packets, like `number` for a single one.
 
     Parameters
     ----------
     maps
-        The property columns of the packets.
+        The properties of the packets.
     names
-        The property by the name that is wanted for it.
+        The names of properties, by their names in the result.
     """
     rows = len(maps)
-    zeros = {name: np.zeros(rows, np.int64) for name in names}
-    there = {name: np.zeros(rows, bool) for name in names}
+    numbers = {name: np.zeros(rows, np.int64) for name in names}
+    present = {name: np.zeros(rows, bool) for name in names}
     if maps.null_count == rows or not pa.types.is_map(maps.type):
-        return Numbers(there, zeros)
+        return NumericProperties(present, numbers)
     ends = maps.offsets.to_numpy()
     first, stop = int(ends[0]), int(ends[-1])
     keys = maps.keys.slice(first, stop - first)
@@ -395,7 +396,7 @@ def read_numbers(maps: pa.Array, names: Mapping[str, str]) -> Numbers:
     codes = of_name.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
     wanted = np.flatnonzero(codes >= 0)
     if len(wanted) == 0:
-        return Numbers(there, zeros)
+        return NumericProperties(present, numbers)
     owner = np.repeat(np.arange(rows), np.diff(ends))[wanted]
     codes = codes[wanted]
     chosen = items.take(pa.array(wanted))
@@ -408,14 +409,14 @@ def read_numbers(maps: pa.Array, names: Mapping[str, str]) -> Numbers:
     _numbers(octets, begins, stops, how, values, ok)
     for code, name in enumerate(names):
         of = codes == code
-        there[name][owner[of]] = ok[of] != 0
-        zeros[name][owner[of]] = np.where(ok[of] != 0, values[of], 0)
-    return Numbers(there, zeros)
+        present[name][owner[of]] = ok[of] != 0
+        numbers[name][owner[of]] = np.where(ok[of] != 0, values[of], 0)
+    return NumericProperties(present, numbers)
 
 
 @kernel((array("uint8", readonly=True), _I64S, _I64S, _I32S, _I64S, _I32S))
 def _numbers(octets: Any, begins: Any, stops: Any, how: Any, values: Any, ok: Any) -> None:
-    """Read numbers as columns spell them: a sign, digits; or ``true`` and ``false``."""
+    """Parse the text of properties: an optional sign and digits, or ``true`` and ``false``."""
     for i in range(len(begins)):
         at, stop = begins[i], stops[i]
         if how[i] == _TRUTH:

@@ -1,7 +1,7 @@
-"""The rows that the first stage takes, as a type: JMQ packets and GPackets.
+"""The type of the first stage's input rows: JMQ packets and GPackets.
 
-A row is a plain dictionary, as readers give it; here is which names it has. A field that is null
-counts as one that is not there, and is read by ``get``.
+A row is a plain dictionary from a reader. A field that is null is treated like a missing one, and
+is read by ``get``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["PacketRow", "as_packet"]
 
 
 class PacketRow(TypedDict, total=False):
-    """A packet of either format; `NEEDED` of ``walk.py`` are the columns."""
+    """A packet of either format, with the columns `NEEDED` of ``observer.py``."""
 
     source: Required[str]
     stream: Required[str]
@@ -23,7 +23,7 @@ class PacketRow(TypedDict, total=False):
     format: str
     status: str
     parent_offset: int
-    """Of a packet inside another."""
+    """The offset of the outer packet, of a packet inside another."""
     captured_ns: int
     frame: int
     src_addr: str
@@ -52,11 +52,11 @@ class PacketRow(TypedDict, total=False):
     correlation_id: str
     reply_to: str
     properties: Mapping[str, Any]
-    """As packets have them, or as columns do."""
+    """In the form of packets, or in that of columns."""
     body: bytes
     payload: bytes
 
 
 def as_packet(row: Row) -> PacketRow:
-    """Return the row of a packet as one."""
+    """Return a row as a `PacketRow`, unchecked."""
     return cast("PacketRow", row)

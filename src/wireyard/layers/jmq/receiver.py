@@ -1,4 +1,4 @@
-"""Receiving: consumers, what is delivered to them, and how they acknowledge it."""
+"""The receiving half of a connection: consumers, deliveries and acknowledgements."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ __all__ = [
 ]
 
 NO_ACKNOWLEDGE: Final = 32768
-"""The ack mode in which nothing is acknowledged."""
+"""The ack mode without acknowledgements."""
 DEAD_MESSAGE_QUEUE = "mq.sys.dmq"
 DEAD_REASON = "JMS_SUN_DMQ_UNDELIVERED_REASON"
-"""The one property of a message that says something here."""
+"""The only property of messages that is read: why a message is dead."""
 DEAD, UNDELIVERABLE = 2, 1
 EXPIRED: Final = 1
 _REDELIVERED: Final = FLAGS["R"]
@@ -41,7 +41,7 @@ _BLOCKS: Final = {
     version: struct.Struct(f">{header['consumer_id'].code}{MESSAGE_ID_CODES}")
     for version, header in HEADERS.items()
 }
-"""A consumer id, as wide as that of the version's header, and a SysMessageID."""
+"""A consumer id, which has the width of the version's header field, and a SysMessageID."""
 
 _MESSAGE_ID: Final = itemgetter(*SYS_MESSAGE_ID)
 
@@ -54,9 +54,9 @@ class Receiver:
     Parameters
     ----------
     report
-        Where deliveries go.
+        The output of deliveries.
     requests
-        Those of the client.
+        The requests of the client.
     """
 
     def __init__(self, report: Report, requests: Requests) -> None:
@@ -75,14 +75,14 @@ class Receiver:
             session_id=number(properties, "JMQSessionID"),
             subscription=text(properties, "JMQDurableName")
             or text(properties, "JMQSharedSubscriptionName"),
-            begins="no_ack_wanted" if ack_mode == NO_ACKNOWLEDGE else "held",
-            of_dead=text(properties, "JMQDestination") == DEAD_MESSAGE_QUEUE,
+            initial_state="no_ack_wanted" if ack_mode == NO_ACKNOWLEDGE else "held",
+            from_dead_queue=text(properties, "JMQDestination") == DEAD_MESSAGE_QUEUE,
         )
-        self._requests.ask(row, at, partial(self._added, consumer))
+        self._requests.add_request(row, at, partial(self._added, consumer))
 
     def browse(self, row: PacketRow, at: Position) -> None:
         """Observe a BROWSE: its reply names a consumer that gets copies."""
-        self._requests.ask(row, at, partial(self._added, Consumer(begins="browsed")))
+        self._requests.add_request(row, at, partial(self._added, Consumer(initial_state="browsed")))
 
     def _added(
         self, consumer: Consumer, reply: PacketRow | None, accepted: bool, at: Position
@@ -96,7 +96,7 @@ class Receiver:
         consumer_id = number(properties_of(row), "JMQConsumerID")
         body = row.get("body") or b""
         last_seen = _ID.unpack(body) if len(body) == _ID.size else None
-        self._requests.ask(row, at, partial(self._deleted, consumer_id, last_seen))
+        self._requests.add_request(row, at, partial(self._deleted, consumer_id, last_seen))
 
     def _deleted(
         self,
@@ -108,12 +108,12 @@ class Receiver:
     ) -> None:
         if accepted and consumer_id is not None:
             self.consumers.delete(consumer_id, last_seen)
-            self.flow.forget(consumer_id, at)
+            self.flow.end_pause(consumer_id, at)
 
     def destroy_session(self, row: PacketRow, at: Position) -> None:
         """Observe a DESTROY_SESSION."""
         session_id = number(properties_of(row), "JMQSessionID")
-        self._requests.ask(row, at, partial(self._session_destroyed, session_id))
+        self._requests.add_request(row, at, partial(self._session_destroyed, session_id))
 
     def _session_destroyed(
         self, session_id: int | None, reply: PacketRow | None, accepted: bool, at: Position
@@ -128,7 +128,7 @@ class Receiver:
         consumer_id = row["consumer_id"]
         consumer = self.consumers.get(consumer_id)
         if consumer is None or consumer.deleted:
-            self._report.breach("unknown_consumer", row, at, row["sys_message_id"])
+            self._report.add_violation("unknown_consumer", row, at, row["sys_message_id"])
             if consumer is None:
                 consumer = Consumer()
                 self.consumers.add(consumer_id, consumer)
@@ -144,27 +144,27 @@ class Receiver:
             bool(row["bit_flags"] & _REDELIVERED),
             row.get("delivery_count"),
             at,
-            consumer.begins,
-            text(properties_of(row), DEAD_REASON) if consumer.of_dead else None,
+            consumer.initial_state,
+            text(properties_of(row), DEAD_REASON) if consumer.from_dead_queue else None,
             row.get("reply_to"),
             row.get("correlation_id"),
             row.get("message_id"),
         )
         if not self.consumers.deliver(consumer_id, _MESSAGE_ID(row), delivery):
-            self._report.breach("handed_over_twice", row, at, row["sys_message_id"])
+            self._report.add_violation("handed_over_twice", row, at, row["sys_message_id"])
         self.flow.send(consumer_id, row, at)
 
     def resume(self, row: PacketRow, at: Position) -> None:
         """Observe a RESUME_FLOW of the client."""
         self.flow.resume(number(properties_of(row), "JMQConsumerID"), row, at)
 
-    # --- what consumers say -----------------------------------------------------------------
+    # --- acknowledgements -------------------------------------------------------------------
 
     def acknowledge(self, row: PacketRow, at: Position) -> None:
         """Observe an ACKNOWLEDGE."""
         properties = properties_of(row)
         if number(properties, "JMSXDeliveryCountUpdateOnly"):
-            self._requests.ask(row, at)
+            self._requests.add_request(row, at)
             return
         transaction_id = row.get("transaction_id") or None  # 103 has it in every header.
         event = "acknowledge_in_transaction" if transaction_id else "acknowledge"
@@ -174,24 +174,24 @@ class Receiver:
         elif ack_type == DEAD:
             event = "expire" if number(properties, "JMQDeadReason") == EXPIRED else "bury"
         pending: list[_Block] = []
-        strange: MessageId | None = None
+        not_held: MessageId | None = None
         blocks = 0
         for consumer_id, message in self._blocks(row, at):
             blocks += 1
-            delivery = self.consumers.step(consumer_id, message, event)
+            delivery = self.consumers.apply(consumer_id, message, event)
             if delivery is None:
-                strange = strange or message
+                not_held = not_held or message
                 continue
             delivery.acknowledged = at
             delivery.transaction_id = transaction_id
             pending.append((consumer_id, message))
-        if strange is not None:
-            key = message_id_text(*strange)
-            self._report.breach("acknowledged_nothing", row, at, key, blocks - len(pending))
+        if not_held is not None:
+            key = message_id_text(*not_held)
+            self._report.add_violation("acknowledged_nothing", row, at, key, blocks - len(pending))
         if transaction_id:
             self._report.use(transaction_id, "acknowledge", at, blocks)
         settle = partial(self._acknowledged, pending, transaction_id, blocks)
-        self._requests.ask(row, at, settle)
+        self._requests.add_request(row, at, settle)
 
     def _acknowledged(
         self,
@@ -203,7 +203,7 @@ class Receiver:
         at: Position,
     ) -> None:
         for consumer_id, message in pending:
-            delivery = self.consumers.step(
+            delivery = self.consumers.apply(
                 consumer_id, message, "confirmed" if accepted else "denied"
             )
             if delivery is not None and not accepted:
@@ -212,17 +212,17 @@ class Receiver:
             self._report.use(transaction_id, "deny_acknowledge", at, blocks)
 
     def redeliver(self, row: PacketRow, at: Position) -> None:
-        """Observe a REDELIVER: messages come again, as new unless the application saw them."""
+        """Observe a REDELIVER of messages, which are new again unless the application saw them."""
         seen = number(properties_of(row), "JMQSetRedelivered")
         event = "redeliver_seen" if seen else "redeliver_unseen"
         for consumer_id, message in self._blocks(row, at):
-            self.consumers.step(consumer_id, message, event)
+            self.consumers.apply(consumer_id, message, event)
 
     def _blocks(self, row: PacketRow, at: Position) -> Iterator[_Block]:
         body = row.get("body") or b""
         block = _BLOCKS[row["version"]]
         if len(body) % block.size:
-            self._report.breach("malformed_records", row, at)
+            self._report.add_violation("malformed_records", row, at)
             return
-        for found in block.iter_unpack(body):
-            yield found[0], found[1:]
+        for fields in block.iter_unpack(body):
+            yield fields[0], fields[1:]

@@ -1,4 +1,4 @@
-"""Columns of records, as the phases behind the first share them."""
+"""Functions on columns of records that the phases after the first share."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from wireyard.layers.jmq.packet_columns import rank_of
 
 __all__ = [
     "Positions",
+    "empty_to_null",
     "join_codes",
-    "never_empty",
     "nullable",
     "positions_of",
-    "take_rows",
+    "take_or_null",
     "texts_of",
     "whole",
 ]
 
 
 def join_codes(*columns: pa.ChunkedArray) -> tuple[list[Any], pa.Array]:
-    """Return the codes of several columns of text, with the same texts for all."""
+    """Return the dictionary codes of several columns of text, and their common dictionary."""
     coded = []
     for column in columns:
         codes, texts = text_codes(column)
         coded.append(decode_texts(codes, texts))
     first = coded[0].dictionary
-    if any(not one.dictionary.equals(first) for one in coded[1:]):
-        whole = pa.chunked_array(coded).unify_dictionaries()
-        coded, first = whole.chunks, whole.chunk(0).dictionary
-    return [one.indices.fill_null(-1).to_numpy(zero_copy_only=False) for one in coded], first
+    if any(not column.dictionary.equals(first) for column in coded[1:]):
+        unified = pa.chunked_array(coded).unify_dictionaries()
+        coded, first = unified.chunks, unified.chunk(0).dictionary
+    return [codes.indices.fill_null(-1).to_numpy(zero_copy_only=False) for codes in coded], first
 
 
 def nullable(column: pa.ChunkedArray) -> tuple[Int64s, Any]:
-    """Return numbers, 0 for null, and which are not null."""
-    there = column.is_valid().to_numpy() if column.null_count else np.ones(len(column), bool)
+    """Return the numbers of a column, 0 for null, and which are not null."""
+    is_valid = column.is_valid().to_numpy() if column.null_count else np.ones(len(column), bool)
     filled = column.fill_null(0) if column.null_count else column
-    return np.require(filled.to_numpy(), np.int64, ["C", "W"]), there
+    return np.require(filled.to_numpy(), np.int64, ["C", "W"]), is_valid
 
 
 class Positions(NamedTuple):
-    """Positions of records; axis: record. They sort as `Position.order` does."""
+    """Positions of records as columns that sort like `Position.order`; axis: record."""
 
     ns: Int64s
     frame: Int64s
@@ -54,7 +54,7 @@ class Positions(NamedTuple):
 
 
 def positions_of(*tables: pa.Table) -> list[Positions]:
-    """Return the positions of records; ranks of streams are those of all tables together."""
+    """Return the positions of the records of each table, with ranks of streams over all tables."""
     codes, names = join_codes(*(table["stream"] for table in tables))
     rank = np.append(rank_of(names.to_pylist()), 0)
     return [
@@ -68,26 +68,26 @@ def positions_of(*tables: pa.Table) -> list[Positions]:
     ]
 
 
-def take_rows(column: pa.ChunkedArray, rows: Any, there: Any | None = None) -> pa.Array:
-    """Return values of some rows; null where `there` is not."""
-    if there is not None and not there.any():
+def take_or_null(column: pa.ChunkedArray, rows: Any, is_valid: Any) -> pa.Array:
+    """Return the values of some rows of a column, null where `is_valid` is false."""
+    if not is_valid.any():
         return pa.nulls(len(rows), column.type)
-    at = pa.array(rows) if there is None else pa.array(rows, mask=~there)
-    found = column.take(at).combine_chunks()
-    return pa.concat_arrays(found.chunks) if isinstance(found, pa.ChunkedArray) else found
+    return whole(column.take(pa.array(rows, mask=~is_valid)))
 
 
 def texts_of(values: list[str], codes: Any) -> pa.Array:
-    """Return texts by their codes, null for -1."""
+    """Return a dictionary column of texts by their codes, null for -1."""
     return decode_texts(codes, pa.array(values, pa.string()))
 
 
 def whole(column: Any) -> pa.Array:
     """Return a column as one array."""
-    found = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    return pa.concat_arrays(found.chunks) if isinstance(found, pa.ChunkedArray) else found
+    combined = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(combined, pa.ChunkedArray):  # of more than 2 GB
+        return pa.concat_arrays(combined.chunks)
+    return combined
 
 
-def never_empty(texts: pa.Array) -> pa.Array:
-    """Return texts, null for empty ones."""
+def empty_to_null(texts: pa.Array) -> pa.Array:
+    """Replace empty texts by null."""
     return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)

@@ -1,7 +1,7 @@
-"""Records of JMQ connections: what a walk finds, and stages put together.
+"""Records of JMQ connections: the output of the first stage, and the input of the others.
 
-A walk (``connection.py``) gives them in the order in which they became certain. None of them holds
-a packet: where one came from is its `Position`.
+The first stage passes them on in the order in which they become final. No record holds a packet,
+only its `Position`.
 """
 
 from __future__ import annotations
@@ -39,33 +39,33 @@ __all__ = [
 
 RULES: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "before_login": "a client asked for something before the broker had accepted its login",
+        "before_login": "a client sent a request before the broker had accepted its login",
         "second_login": "a login, or an answer to one, on a connection that was logged in",
-        "after_goodbye": "a packet from a client that had said GOODBYE",
+        "after_goodbye": "a packet from a client after its GOODBYE",
         "reply_without_request": "a reply with an id that no request waited with",
         "request_id_reused": "a request with an id that another one still waited with",
         "unknown_consumer": "a message for a consumer that the connection never had, or no longer",
         "handed_over_twice": "a message for a consumer that still held it",
         "acknowledged_nothing": "an acknowledgement of a message that the consumer did not hold",
         "malformed_records": "a body that is no list of message ids, in a packet that needs one",
-        "sent_while_paused": "a message behind flag F or C, before the flow was resumed",
+        "sent_while_paused": "a message after flag F or C, before the flow was resumed",
         "transaction_over": "a transaction was used or ended after its end",
-        "sequence_gap": "numbers of a sender are missing from all it was seen to send",
+        "sequence_gap": "numbers of a sender are missing from its captured packets",
         "sequence_back": "a new packet has a lower number than its sender had used",
         "sequence_reused": "a new packet has a number that another one of its sender has",
         "transaction_id_missing": "flag T, and no transaction id",
     }
 )
-"""Rules that a row of `violations` can name, and what was done."""
+"""The rules that a row of `violations` may have, and the text of a violation of each."""
 
 
 MAX_TEXT: Final = 1024
-"""Characters of a name or an id that are kept: the wire allows 65535 bytes, and what is held would
-be as long as a peer likes. Names in use are far shorter."""
+"""The most characters of a name or an id that are kept: the wire allows 65535 bytes, and a peer
+must not determine how much memory is held. Names in use are far shorter."""
 
 
 def properties_of(row: PacketRow) -> Mapping[str, Any]:
-    """Return a row's properties, as packets have them or as columns do."""
+    """Return a row's properties, in the form of packets or in that of columns."""
     return row.get("properties") or _NONE
 
 
@@ -73,13 +73,13 @@ _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 def number(properties: Mapping[str, Any], name: str) -> int | None:
-    """Return an integer or boolean property, None if there is none of that name."""
+    """Return an integer or boolean property, None if there is none with this name."""
     value = _value(properties, name)
     return value if isinstance(value, int) else None
 
 
 def text(properties: Mapping[str, Any], name: str) -> str | None:
-    """Return a string property, None if there is none of that name."""
+    """Return a string property, None if there is none with this name."""
     value = _value(properties, name)
     return value[:MAX_TEXT] if isinstance(value, str) else None
 
@@ -96,25 +96,25 @@ def _value(properties: Mapping[str, Any], name: str) -> Any:
 
 @dataclass(slots=True)
 class Exchange:
-    """A request, and its reply if there was one."""
+    """A request, and its reply if there is one."""
 
     request: str
     """Name of the packet type, or the destination of a JMS message."""
     requester: str
     responder: str
-    asked: Position
-    answered: Position | None = None
+    requested: Position
+    replied: Position | None = None
     status: int | None = None
     request_message: str | None = None
     reply_message: str | None = None
-    """The messages, where it is one of JMS."""
+    """The message keys of a JMS request and its reply."""
 
 
 @dataclass(slots=True)
 class Sending(Record):
-    """A message that a client sent, and what the broker said to it.
+    """A message that a client sent, and the broker's reply to it.
 
-    One that was only seen when it was delivered counts too, from where it was.
+    A message whose sending was not captured has one too, made of its first delivery.
     """
 
     message_key: str
@@ -130,12 +130,12 @@ class Sending(Record):
     accepted: Position | None = None
     status: int | None = None
     rolled_back: bool = False
-    """Whether the transaction was that it was sent in."""
+    """Whether the transaction that it was sent in was rolled back."""
 
 
 @dataclass(slots=True)
 class Delivery(Record):
-    """A delivery attempt: a message delivered to a consumer once; `state` is one of `DELIVERY`."""
+    """A delivery attempt of a message to a consumer; `state` is a state of `DELIVERY`."""
 
     message_key: str
     producer: str
@@ -158,13 +158,13 @@ class Delivery(Record):
 
 
 class Use(NamedTuple):
-    """Something that happened to a transaction: an event of `TRANSACTION`."""
+    """An event of a transaction; `event` is an event of `TRANSACTION`."""
 
     server: str
     transaction_id: int
     event: str
     messages: int
-    """How many were sent or acknowledged."""
+    """The number of messages sent or acknowledged."""
     client: str
     client_id: str | None
     at: Position
@@ -172,7 +172,7 @@ class Use(NamedTuple):
 
 @dataclass(slots=True)
 class ConnectionRecord:
-    """A connection, from its login to its end; `state` is one of `SESSION`."""
+    """A connection, from its login to its end; `state` is a state of `SESSION`."""
 
     client: str
     server: str
@@ -180,7 +180,7 @@ class ConnectionRecord:
     last: Position
     state: str = "new"
     known: bool = False
-    """Whether its HELLO was seen; if not, it was there before the capture."""
+    """Whether its HELLO was captured; if not, the connection is older than the capture."""
     client_id: str | None = None
     user: str | None = None
     status: int | None = None
@@ -200,19 +200,19 @@ class Relay(NamedTuple):
     message_key: str
     consumer_id: int
     broker: str | None
-    """Where the port mapper of the broker that sent it listens."""
+    """Endpoint of the port mapper of the broker that relays it."""
     at: Position
     sender: str
     receiver: str
     """Endpoints of both brokers."""
     kind: str = "relayed"
-    """Or ``relay_acknowledged``: that broker returns the acknowledgement of the consumer."""
+    """``relayed``, or ``relay_acknowledged`` for the consumer's acknowledgement on its way back."""
 
 
 class Run(NamedTuple):
-    """Numbers ``[start, stop)`` that a stream has without a gap: a ``run``.
+    """Sequence numbers ``[start, stop)`` of a stream.
 
-    Its ``span`` is from the first number to the last.
+    A ``run`` has no gaps; the ``span`` of a stream is from its first number to its last.
     """
 
     kind: str
@@ -222,15 +222,15 @@ class Run(NamedTuple):
     start: int
     stop: int
     at: Position
-    """The packet with the first number of the run, or of the last run."""
+    """The packet with the first number of the run; for a span, of the stream's last run."""
 
 
 @dataclass(slots=True)
 class Output:
-    """What the walks of connections found, as far as it is final.
+    """Buffers for final records of all connections, and the counts of open items.
 
-    Whoever takes it away holds no more than what is under way. Caps are for all connections
-    together, or whoever opens many would have many times as much.
+    The caller empties the buffers as packets are observed. Caps are for all connections together,
+    so a peer that opens many connections cannot multiply them.
     """
 
     deliveries: list[Delivery] = field(default_factory=list)
@@ -242,11 +242,11 @@ class Output:
     runs: list[Run] = field(default_factory=list)
     relays: list[Relay] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
-    """What was forgotten, by the name of the cap."""
+    """The number of dropped items, by the name of the cap."""
     _open: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def admit(self, cap: str, most: int) -> bool:
-        """Count one more thing that is open, or dropped; return whether there is room."""
+        """Count an item as open, or as dropped above the cap; return whether there was room."""
         if self._open[cap] < most:
             self._open[cap] += 1
             return True
@@ -254,12 +254,12 @@ class Output:
         return False
 
     def release(self, cap: str, things: int = 1) -> None:
-        """Count things that are open no longer."""
+        """Count items as no longer open."""
         self._open[cap] -= things
 
     def clear(self) -> None:
-        """Empty the buffers: what was in them is passed on."""
-        for found in (
+        """Empty the buffers."""
+        for buffer in (
             self.deliveries,
             self.sendings,
             self.uses,
@@ -269,7 +269,7 @@ class Output:
             self.runs,
             self.relays,
         ):
-            found.clear()
+            buffer.clear()
 
 
 NEEDS_ALL: Final = frozenset(
@@ -281,17 +281,18 @@ NEEDS_ALL: Final = frozenset(
         "acknowledged_nothing",
     }
 )
+"""The rules whose violation may be explained by lost packets."""
 
 
 class Report:
-    """What the parts of a connection's walk share.
+    """The facts about a connection that its parts share, and their access to the output.
 
     Parameters
     ----------
     client, server
         The connection's endpoints.
     output
-        Where everything goes.
+        Buffers for final records.
     """
 
     def __init__(self, client: str, server: str, output: Output) -> None:
@@ -300,9 +301,9 @@ class Report:
         self.output = output
         self.client_id: str | None = None
         self.known = False
-        """Whether all packets were seen, from the first on: what is unknown then was not there."""
+        """Whether all packets were captured, from the first on: then unknown means nonexistent."""
 
-    def breach(
+    def add_violation(
         self,
         rule: str,
         row: PacketRow,
@@ -310,10 +311,7 @@ class Report:
         message_key: str | None = None,
         times: int = 1,
     ) -> None:
-        """Record that a packet breaks a rule, if what was not seen cannot explain it.
-
-        Its sender broke it.
-        """
+        """Record a violation by the sender of a packet, unless lost packets may explain it."""
         if rule in NEEDS_ALL and not self.known:
             return
         name = row.get("packet_type_name") or f"packet type {row['packet_type']}"
@@ -323,7 +321,7 @@ class Report:
         )
 
     def use(self, transaction_id: int, event: str, at: Position, messages: int = 0) -> None:
-        """Record that something happened to a transaction."""
+        """Record an event of a transaction."""
         self.output.uses.append(
             Use(self.server, transaction_id, event, messages, self.client, self.client_id, at)
         )

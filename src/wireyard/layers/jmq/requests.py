@@ -1,7 +1,7 @@
-"""Requests and their replies: flag A, and the id in the place of the consumer id.
+"""Requests and their replies: packets with flag A and an id in the field of the consumer id.
 
-The two directions of a connection are two such books: an id is one of the side that chose it. Ids
-of consumers are another name space, so only packet types show which of them a packet has.
+Each side of a connection chooses the ids of its own requests. Ids of consumers are another name
+space, so only the packet type shows which of the two a packet has.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ __all__ = [
 ]
 
 MAX_WAITING: Final = 1 << 16
-"""Requests of all connections that may wait at once; the shipped client has one for each session,
-and some more where it sends asynchronously."""
+"""The most requests of all connections that wait at once; the shipped client has one for each
+session, and some more where it sends asynchronously."""
 
 OK: Final = 200
-"""The status of a reply that says yes."""
+"""The status of a reply that accepts its request."""
 SEND_REPLY: Final = 9
 REPLIES: Final = frozenset(code for code, name in PACKET_TYPES.items() if name.endswith("_REPLY"))
 """Packet types that answer a request."""
@@ -41,7 +41,8 @@ REPLY_OF: Final = {code: code + 1 for code in PACKET_TYPES if code + 1 in REPLIE
 _WANTED: Final = FLAGS["A"]
 
 Settle = Callable[[PacketRow | None, bool, Position], None]
-"""What a request decides: its reply (None if it wanted none), whether that says yes, and when."""
+"""The effect of a request: a function of its reply (None if it wanted none), whether the request
+was accepted, and the position of the packet that settles it."""
 
 
 class _Waiting(NamedTuple):
@@ -52,7 +53,7 @@ class _Waiting(NamedTuple):
 
 
 _waiting_of = partial(tuple.__new__, _Waiting)
-"""`_Waiting` of its values, in a third less time."""
+"""A faster constructor of `_Waiting` from a tuple: it takes a third less time."""
 
 
 class Requests:
@@ -61,9 +62,9 @@ class Requests:
     Parameters
     ----------
     report
-        Where exchanges go when they are over.
+        The output of exchanges and of messages that were sent.
     requester, responder
-        Endpoints of the side that asks, and of the other.
+        Endpoints of the side that sends the requests, and of the other side.
     """
 
     def __init__(self, report: Report, requester: str, responder: str) -> None:
@@ -74,19 +75,19 @@ class Requests:
 
     @property
     def messages(self) -> int:
-        """How many of those that wait are messages."""
+        """The number of waiting requests that are messages."""
         return sum(waiting.packet_type in MESSAGE_TYPES for waiting in self._waiting.values())
 
-    def ask(
+    def add_request(
         self,
         row: PacketRow,
         at: Position,
         settle: Settle | None = None,
         sending: Sending | None = None,
     ) -> None:
-        """Observe a request, and its message; one that wants no reply takes effect at once.
+        """Observe a request, which may be a message; without flag A it takes effect at once.
 
-        A message is in the report as soon as the broker has said all that it will say to it.
+        A message is passed to the output when its reply is known, or will not come.
         """
         if not row["bit_flags"] & _WANTED:
             if settle is not None:
@@ -96,7 +97,7 @@ class Requests:
             return
         ack_id, packet_type = row["consumer_id"], row["packet_type"]
         if (reused := self._waiting.pop(ack_id, None)) is not None:
-            self._report.breach("request_id_reused", row, at)
+            self._report.add_violation("request_id_reused", row, at)
             self._end(reused)
         name = row.get("packet_type_name") or str(packet_type)
         exchange = Exchange(name, self._requester, self._responder, at)
@@ -108,18 +109,18 @@ class Requests:
             self._end(self._waiting.popitem(last=False)[1])
         self._waiting[ack_id] = waiting
 
-    def answer(self, row: PacketRow, at: Position) -> None:
+    def add_reply(self, row: PacketRow, at: Position) -> None:
         """Observe a reply."""
         ack_id, packet_type = row["consumer_id"], row["packet_type"]
         waiting = self._waiting.get(ack_id)
-        # SEND_REPLY also answers what is too large for the broker to read its type.
+        # SEND_REPLY also answers packets that are too large for the broker to read their type.
         if waiting is None or packet_type not in (REPLY_OF.get(waiting.packet_type), SEND_REPLY):
-            self._report.breach("reply_without_request", row, at)
+            self._report.add_violation("reply_without_request", row, at)
             return
         del self._waiting[ack_id]
         self._report.output.release("MAX_WAITING")
         exchange, sending = waiting.exchange, waiting.sending
-        exchange.answered = at
+        exchange.replied = at
         exchange.status = status = number(properties_of(row), "JMQStatus")
         if sending is not None:
             sending.status = status
@@ -129,7 +130,7 @@ class Requests:
         self._end(waiting)
 
     def close(self) -> None:
-        """Record that the connection is over: what waits was never answered."""
+        """Pass on the requests that were not answered before the connection ended."""
         for waiting in self._waiting.values():
             self._end(waiting)
         self._report.output.release("MAX_WAITING", len(self._waiting))

@@ -1,4 +1,4 @@
-"""What was found out about connections, as rows of tables."""
+"""Records of connections as rows of tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NS_PER_MS = 1_000_000
 
 
 def delivery_row(delivery: Delivery, sending: Sending | None, relay: Relay | None) -> Row:
-    """Return the row of a delivery; who sent the message, and what brought it, if that was seen."""
+    """Return the row of a delivery, with the sending and the relay of its message if captured."""
     at, acknowledged = delivery.at, delivery.acknowledged
     sent = sending.at if sending else None
     accepted = sending.accepted if sending else None
@@ -71,25 +71,25 @@ def transaction_row(transaction: Transaction) -> Row:
 
 
 def conversation_row(kind: str, exchange: Exchange) -> Row:
-    """Return the row of a request and its reply; `kind` as in the table."""
-    asked, answered = exchange.asked, exchange.answered
+    """Return the row of a request and its reply; `kind` is a column of the table."""
+    requested, replied = exchange.requested, exchange.replied
     latency_ms = None
-    if answered is not None and answered.ns is not None and asked.ns is not None:
-        latency_ms = (answered.ns - asked.ns) // _NS_PER_MS
+    if replied is not None and replied.ns is not None and requested.ns is not None:
+        latency_ms = (replied.ns - requested.ns) // _NS_PER_MS
     return {
-        "requested_ns": asked.ns,
-        "requested_frame": asked.frame,
-        "replied_ns": answered and answered.ns,
-        "replied_frame": answered and answered.frame,
+        "requested_ns": requested.ns,
+        "requested_frame": requested.frame,
+        "replied_ns": replied and replied.ns,
+        "replied_frame": replied and replied.frame,
         "kind": kind,
-        "request_key": exchange.request_message or asked.key,
-        "reply_key": exchange.reply_message or (answered.key if answered else None),
+        "request_key": exchange.request_message or requested.key,
+        "reply_key": exchange.reply_message or (replied.key if replied else None),
         "requester": exchange.requester or None,
         "responder": exchange.responder or None,
         "latency_ms": latency_ms,
         "status": exchange.status,
         "request": exchange.request,
-        **asked.lead,
+        **requested.lead,
     }
 
 

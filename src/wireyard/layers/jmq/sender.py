@@ -1,4 +1,4 @@
-"""Sending: messages, producers, and the transactions that a client begins and ends."""
+"""The sending half of a connection: messages, producers, and the client's transactions."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from wireyard.layers.records import Position
 __all__ = ["MAX_TRANSACTIONS", "Sender"]
 
 MAX_TRANSACTIONS: Final = 1 << 16
-"""Transactions of all connections that may be open at once; the shipped client has one for each
-session."""
+"""The most transactions of all connections that are open at once; the shipped client has one for
+each session."""
 
 _ID, _NEXT_ID = "JMQTransactionID", "JMQNextTransactionID"
 
@@ -26,9 +26,9 @@ class Sender:
     Parameters
     ----------
     report
-        Where messages and what happens to transactions go.
+        The output of messages and events of transactions.
     requests
-        Those of the client.
+        The requests of the client.
     """
 
     def __init__(self, report: Report, requests: Requests) -> None:
@@ -58,7 +58,7 @@ class Sender:
         if transaction_id:
             self._report.use(transaction_id, "send", at, 1)
         settle = partial(self._sent, transaction_id) if transaction_id else None
-        self._requests.ask(row, at, settle, sending)
+        self._requests.add_request(row, at, settle, sending)
 
     def _sent(
         self, transaction_id: int, reply: PacketRow | None, accepted: bool, at: Position
@@ -75,18 +75,18 @@ class Sender:
     def delete_producer(self, row: PacketRow, at: Position) -> None:
         """Observe a DELETE_PRODUCER."""
         producer_id = number(properties_of(row), "JMQProducerID")
-        self._requests.ask(row, at, partial(self._producer_deleted, producer_id))
+        self._requests.add_request(row, at, partial(self._producer_deleted, producer_id))
 
     def _producer_deleted(
         self, producer_id: int | None, reply: PacketRow | None, accepted: bool, at: Position
     ) -> None:
         if accepted and producer_id is not None:
-            self.flow.forget(producer_id, at)
+            self.flow.end_pause(producer_id, at)
 
     def set_client_id(self, row: PacketRow, at: Position) -> None:
-        """Observe a SET_CLIENTID; one without an id takes it back."""
+        """Observe a SET_CLIENTID; one without an id removes the client id."""
         client_id = text(properties_of(row), "JMQClientID")
-        self._requests.ask(row, at, partial(self._client_id_set, client_id))
+        self._requests.add_request(row, at, partial(self._client_id_set, client_id))
 
     def _client_id_set(
         self, client_id: str | None, reply: PacketRow | None, accepted: bool, at: Position
@@ -98,7 +98,7 @@ class Sender:
 
     def start(self, row: PacketRow, at: Position) -> None:
         """Observe a START_TRANSACTION."""
-        self._requests.ask(row, at, self._started)
+        self._requests.add_request(row, at, self._started)
 
     def _started(self, reply: PacketRow | None, accepted: bool, at: Position) -> None:
         if reply is not None and accepted:
@@ -115,19 +115,19 @@ class Sender:
 
     def end(self, row: PacketRow, at: Position) -> None:
         """Observe an END_TRANSACTION."""
-        self._ask_for(row, at, "end")
+        self._request(row, at, "end")
 
     def prepare(self, row: PacketRow, at: Position) -> None:
         """Observe a PREPARE_TRANSACTION."""
-        self._ask_for(row, at, "prepare")
+        self._request(row, at, "prepare")
 
     def roll_back(self, row: PacketRow, at: Position) -> None:
         """Observe a ROLLBACK_TRANSACTION."""
-        self._ask_for(row, at, "roll_back")
+        self._request(row, at, "roll_back")
 
-    def _ask_for(self, row: PacketRow, at: Position, event: str) -> None:
+    def _request(self, row: PacketRow, at: Position, event: str) -> None:
         transaction_id = number(properties_of(row), _ID)
-        self._requests.ask(row, at, partial(self._done, transaction_id, event))
+        self._requests.add_request(row, at, partial(self._done, transaction_id, event))
 
     def _done(
         self,
@@ -137,13 +137,13 @@ class Sender:
         accepted: bool,
         at: Position,
     ) -> None:
-        """Record that a request took effect; an XA one may have its transaction in the reply."""
+        """Apply a request; an XA one may have its transaction id in the reply."""
         if transaction_id is None and reply is not None:
             transaction_id = number(properties_of(reply), _ID)
         if accepted and transaction_id is not None:
-            self._over(transaction_id, event, at)
+            self._apply(transaction_id, event, at)
 
-    def _over(self, transaction_id: int, event: str, at: Position) -> None:
+    def _apply(self, transaction_id: int, event: str, at: Position) -> None:
         self._report.use(transaction_id, event, at)
         if event in ("commit", "roll_back") and transaction_id in self._begun:
             self._begun.remove(transaction_id)
@@ -154,7 +154,7 @@ class Sender:
         transaction_id = number(properties_of(row), _ID)
         if transaction_id is not None:
             self._report.use(transaction_id, "ask_commit", at)
-        self._requests.ask(row, at, partial(self._committed, transaction_id))
+        self._requests.add_request(row, at, partial(self._committed, transaction_id))
 
     def _committed(
         self, transaction_id: int | None, reply: PacketRow | None, accepted: bool, at: Position
@@ -165,14 +165,14 @@ class Sender:
             if transaction_id is None:
                 return
             self._report.use(transaction_id, "ask_commit", at)
-        self._over(transaction_id, "commit" if accepted else "deny_commit", at)
+        self._apply(transaction_id, "commit" if accepted else "deny_commit", at)
         if accepted:
             self._begin(number(properties, _NEXT_ID), at)
 
     def close(self, at: Position, left: bool) -> None:
-        """Record that there are no more packets; `left` means that the connection is over.
+        """Observe the end of the packets; `left` means that the connection ended too.
 
-        Then what it began and did not end is left behind.
+        Transactions that it began and did not end then get the event ``leave``.
         """
         for transaction_id in sorted(self._begun if left else ()):
             self._report.use(transaction_id, "leave", at)

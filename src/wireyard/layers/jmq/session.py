@@ -1,4 +1,4 @@
-"""What a connection may do when: from HELLO to GOODBYE."""
+"""The states of a connection, from HELLO to GOODBYE."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ SESSION_EVENTS: Final[Mapping[str, str]] = MappingProxyType(
         "server_packet": "any other packet from the broker but PING",
     }
 )
-"""What each event is."""
+"""The events, and what each of them is."""
 
 SESSION: Final[StateTable[str, str, str]] = StateTable(
     {
-        # A capture may begin in the middle: then the first packet shows that a login went before.
+        # A capture may begin in the middle: then the first packet shows that there was a login.
         "new": {
             "hello": "greeting",
             "hello_accepted": "greeting",
@@ -64,7 +64,7 @@ SESSION: Final[StateTable[str, str, str]] = StateTable(
             "client_packet": "open",
             "server_packet": "open",
         },
-        # Replies with an error answer what the client should not have asked.
+        # An error reply answers a request that the client should not have sent.
         "greeting": {
             "hello_accepted": "greeting",
             "hello_refused": "refused",
@@ -94,20 +94,20 @@ SESSION: Final[StateTable[str, str, str]] = StateTable(
             "client_packet": "open",
             "server_packet": "open",
         },
-        # Both may say GOODBYE when a login is refused.
+        # Both may send GOODBYE when a login is refused.
         "refused": {
             "client_goodbye": "refused",
             "server_goodbye": "refused",
             "goodbye_reply": "refused",
             "server_packet": "refused",
         },
-        # Messages and replies may be under way when a client says GOODBYE.
+        # Messages and replies may be in transit when a client sends GOODBYE.
         "closing": {
             "server_goodbye": "closed",
             "goodbye_reply": "closed",
             "server_packet": "closing",
         },
-        # A client may be writing while the broker says GOODBYE; it says it twice.
+        # A client may be writing while the broker sends GOODBYE, which it does twice.
         "closed": {
             "client_goodbye": "closed",
             "server_goodbye": "closed",
@@ -130,14 +130,14 @@ SESSION: Final[StateTable[str, str, str]] = StateTable(
 
 ENDED_BY: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "client": "the client said GOODBYE",
-        "server": "the broker said GOODBYE first",
-        "dropped": "the connection ended, and nobody had said GOODBYE",
+        "client": "the client sent GOODBYE",
+        "server": "the broker sent GOODBYE first",
+        "dropped": "the connection ended without GOODBYE",
         "refused": "the broker refused the login",
-        "open": "it was there when the capture ended, as far as that shows",
+        "open": "it was open when the capture ended, as far as that shows",
     }
 )
-"""What `ended_by` says."""
+"""The values of `ended_by`, and the meaning of each."""
 
 LOGGING_IN: Final = frozenset({"greeting", "challenged", "authenticating"})
 PINGS: Final = frozenset({54, 55})
@@ -155,7 +155,7 @@ STEADY: Final = frozenset(
     for state in SESSION.states
     if all(SESSION.get((state, event)) == Cell(state) for event in _OTHER)
 )
-"""States in which packets without an event of their own change nothing, as nearly all are."""
+"""States in which packets without an event of their own, which are nearly all, change nothing."""
 
 
 class Session:
@@ -164,7 +164,7 @@ class Session:
     Parameters
     ----------
     report
-        Where broken rules go.
+        The output of violations.
     """
 
     def __init__(self, report: Report) -> None:
@@ -185,18 +185,18 @@ class Session:
         event = self._event(row, packet_type, from_client)
         following, _, rule = SESSION.lookup(login.state, event)
         if rule is not None:
-            self._report.breach(rule, row, at)
+            self._report.add_violation(rule, row, at)
         elif following != login.state:
-            self._learn(login, event, row)
+            self._record_fields(login, event, row)
             login.state = following
 
     def miss(self) -> None:
-        """Record that packets are missing: they may have been those of the login."""
+        """Observe that packets are missing, which may have been those of the login."""
         if self.login is not None and self.login.state in LOGGING_IN:
             self.login.state = "new"
 
     def finish(self, ended: bool) -> str | None:
-        """Return who ended the connection; `ended` is whether the capture shows that it did."""
+        """Return the value of `ended_by`; `ended` is whether the capture shows the end."""
         login = self.login
         if login is None:
             return None
@@ -213,11 +213,11 @@ class Session:
             return _BY_STATUS[packet_type][_status(row) != OK]
         return _BY_SIDE.get(packet_type, _OTHER)[not from_client]
 
-    def _learn(self, login: ConnectionRecord, event: str, row: PacketRow) -> None:
+    def _record_fields(self, login: ConnectionRecord, event: str, row: PacketRow) -> None:
         """Keep the fields of a packet that changes the state."""
         match event:
             case "hello":
-                # Behind a gap a HELLO is not the first packet.
+                # After a gap a HELLO is not the first packet.
                 self._report.known = login.known = login.packets == 1
                 login.protocol_level = number(properties_of(row), "JMQProtocolLevel")
             case "login":
@@ -233,9 +233,9 @@ def _status(row: PacketRow) -> int | None:
 
 
 def user_of(row: PacketRow) -> str | None:
-    """Return who logs in, None where the body was left out with the password in it."""
+    """Return the user of a login, None if the body with the password in it was left out."""
     try:
-        found = body_value(row)
+        login = body_value(row)
     except DecodeError:
         return None
-    return found["user"][:MAX_TEXT] if found else None
+    return login["user"][:MAX_TEXT] if login else None

@@ -1,4 +1,4 @@
-"""Logins, and the numbers of senders, in columns: `Session` and `Runs`."""
+"""`Session` and `Runs` on columns: logins, and the sequence numbers of senders."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any
 
 from wireyard.accelerate import piece
 from wireyard.layers.jmq import codes as k
-from wireyard.layers.jmq.consumer_kernels import breach, by_type, forget_pause
+from wireyard.layers.jmq.consumer_kernels import add_violation, by_type, unlink_pause
 
 __all__ = ["log_in", "miss_packets", "number_packet"]
 
 
 @piece
 def number_packet(
-    p: Any, tables: Any, streams: Any, connections: Any, found: Any, c: int, s: int, row: int
+    p: Any, tables: Any, streams: Any, connections: Any, out: Any, c: int, s: int, row: int
 ) -> None:
-    """Observe the number of a packet: `Runs`."""
+    """Observe the sequence number of a packet, like `Runs`."""
     if not streams.from_client[s]:
         if p.packet_type[row] < 1 or p.packet_type[row] > k.LAST_MESSAGE_TYPE:
             streams.address[s] = row
@@ -46,21 +46,21 @@ def number_packet(
                 )
             if new:
                 rule = k.SEQUENCE_REUSED if sequence >= streams.start[s] else k.SEQUENCE_BACK
-                breach(tables, connections, found, c, rule, row, -1, 1)
+                add_violation(tables, connections, out, c, rule, row, -1, 1)
             return
-        at = found.counts[2]
-        found.run_stream[at], found.run_place[at] = s, streams.place[s]
-        found.run_start[at], found.run_stop[at] = streams.start[s], streams.stop[s]
-        found.counts[2] = at + 1
+        at = out.counts[2]
+        out.run_stream[at], out.run_place[at] = s, streams.place[s]
+        out.run_start[at], out.run_stop[at] = streams.start[s], streams.stop[s]
+        out.counts[2] = at + 1
     streams.start[s], streams.stop[s] = sequence, sequence + 1
     streams.place[s] = streams.highest[s] = row
 
 
 @piece
 def log_in(
-    p: Any, q: Any, tables: Any, connections: Any, found: Any, c: int, from_client: bool, row: int
+    p: Any, q: Any, tables: Any, connections: Any, out: Any, c: int, from_client: bool, row: int
 ) -> None:
-    """Observe a packet of either side: `Session`."""
+    """Observe a packet of either side, like `Session`."""
     if connections.opened[c] < 0:
         connections.opened[c] = row
     connections.packets[c] += 1
@@ -83,8 +83,8 @@ def log_in(
             event = k.LOGIN_OK if accepted else k.LOGIN_REFUSED
     following = tables.login[state * k.L_WIDTH + event]
     if following < 0:
-        breach(
-            tables, connections, found, c, tables.login_rules[state * k.L_WIDTH + event], row, -2, 1
+        add_violation(
+            tables, connections, out, c, tables.login_rules[state * k.L_WIDTH + event], row, -2, 1
         )
     elif following != state:
         if event == k.HELLO:
@@ -101,10 +101,10 @@ def log_in(
 
 @piece
 def miss_packets(tables: Any, connections: Any, pauses: Any, c: int) -> None:
-    """Record that packets are missing, or damaged."""
+    """Observe that packets are missing, or damaged."""
     connections.known[c] = 0
     if connections.opened[c] >= 0 and tables.logging_in[connections.state[c]]:
         connections.state[c] = k.NEW
     for flow in range(2 * c, 2 * c + 2):
         while connections.first_paused[flow] >= 0:
-            forget_pause(connections, pauses, c, flow, connections.first_paused[flow])
+            unlink_pause(connections, pauses, c, flow, connections.first_paused[flow])

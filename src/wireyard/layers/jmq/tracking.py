@@ -1,8 +1,9 @@
-"""JMQ connections tracked in columns: the input of the kernel, and the state that it leaves.
+"""JMQ connections tracked on columns: the input of the kernel, and its final state.
 
-The columns of packets (``packet_columns.py``) get numbers for what packets name: requests,
-consumers, messages, transactions, sessions. Then the kernel (``connection_kernels.py``) runs over
-them, and what is still under way at the end is ended. ``connection_columns.py`` makes tables of it.
+Requests, consumers, messages, transactions and sessions in the columns of packets
+(``packet_columns.py``) get slots. Then the kernel (``connection_kernels.py``) runs over the
+packets, and items that are still open at the end are ended. ``connection_columns.py`` makes tables
+of the results.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from wireyard.layers.jmq import codes as k
 from wireyard.layers.jmq import connection_state as records
 from wireyard.layers.jmq.connection_kernels import track_packets
 from wireyard.layers.jmq.delivery import DELIVERY
+from wireyard.layers.jmq.observer import BY_BROKER, BY_CLIENT
 from wireyard.layers.jmq.packet_columns import (
     GPACKET,
     JMQ,
-    Frame,
+    PacketColumns,
     read_addresses,
     read_blocks,
     read_numbers,
@@ -32,7 +34,6 @@ from wireyard.layers.jmq.packet_row import as_packet
 from wireyard.layers.jmq.receiver import DEAD_MESSAGE_QUEUE
 from wireyard.layers.jmq.records import properties_of, text
 from wireyard.layers.jmq.session import SESSION
-from wireyard.layers.jmq.walk import BY_BROKER, BY_CLIENT
 
 __all__ = ["Tracking"]
 
@@ -62,21 +63,21 @@ _CLOSED: Final = np.array(
 
 
 class Tracking:
-    """The packets of some connections, their keys, and what the kernel found, step after step.
+    """The packets of connections, the slots of their keys, and the results of the kernel.
 
     Parameters
     ----------
-    frame
+    columns
         The packets, in order.
     ended
         Source and name of the streams that end with a FIN or a reset.
     """
 
-    def __init__(self, frame: Frame, ended: frozenset[tuple[str, str]]) -> None:
-        self.frame = frame
-        self.rows = len(frame.rows)
-        sources, streams = ([row[name] for row in frame.streams] for name in ("source", "stream"))
-        ends = [endpoints_of(row) for row in frame.streams]
+    def __init__(self, columns: PacketColumns, ended: frozenset[tuple[str, str]]) -> None:
+        self.columns = columns
+        self.rows = len(columns.rows)
+        sources, streams = ([row[name] for row in columns.streams] for name in ("source", "stream"))
+        ends = [endpoints_of(row) for row in columns.streams]
         self.endpoints: list[str] = []
         known: dict[str, int] = {}
         for end in (end for pair in ends for end in pair):
@@ -94,30 +95,30 @@ class Tracking:
         self.subscriptions: list[str] = []
 
     def _jmq_rows(self) -> int:
-        table = self.frame.tables.get(JMQ)
+        table = self.columns.tables.get(JMQ)
         return 0 if table is None else int(table.num_rows)
 
     # --- columns of packets -------------------------------------------------------------------
 
-    def follow(self) -> None:
-        """Read the columns, give numbers to what packets name, and follow the packets."""
-        self._take_packets()
-        self._take_keys()
-        self._follow()
+    def track(self) -> None:
+        """Read the columns, assign slots to the keys of packets, and track the packets."""
+        self._read_packets()
+        self._assign_slots()
+        self._run_kernel()
 
-    def _take_packets(self) -> None:
-        frame = self.frame
-        self.connection = frame.connection_of_stream[frame.stream]
-        kind = frame.mapped("format", _kind_of_format)
-        ok = frame.mapped("status", lambda status: status in (None, "ok"))
+    def _read_packets(self) -> None:
+        columns = self.columns
+        self.connection = columns.connection_of_stream[columns.stream]
+        kind = columns.mapped("format", _kind_of_format)
+        ok = columns.mapped("status", lambda status: status in (None, "ok"))
         kind[(kind > 0) & (ok == 0)] = k.MISSED
         self.kind = np.ascontiguousarray(kind)
-        self.packet_type = frame.ints("packet_type", np.int32)
-        self.flags = frame.ints("bit_flags").astype(np.int32)
+        self.packet_type = columns.ints("packet_type", np.int32)
+        self.flags = columns.ints("bit_flags").astype(np.int32)
         self._find_clients()
         cells = self.packet_type.copy()
         cells[(cells < 0) | (cells >= k.TYPES)] = k.TYPES - 1
-        from_client = self.from_client[frame.stream] != 0
+        from_client = self.from_client[columns.stream] != 0
         self.handler = np.where(from_client, k.FROM_CLIENT[cells], k.FROM_SERVER[cells])
         packets = self.kind == k.PACKET
         self.sent = np.flatnonzero(packets & (self.handler == k.SENDS))
@@ -126,31 +127,31 @@ class Tracking:
         self.control = np.flatnonzero(packets & ~messages)
 
     def _find_clients(self) -> None:
-        """Find which end of each connection is the client's, and from which packet on it shows."""
-        frame = self.frame
-        says = np.full(k.TYPES, -1, np.int8)
+        """Find the client's end of each connection, and the first packet that shows it."""
+        columns = self.columns
+        by_type = np.full(k.TYPES, -1, np.int8)
         for by, types in ((1, BY_CLIENT), (0, BY_BROKER), (2, MESSAGE_TYPES)):
-            says[[code for code in types if 0 <= code < k.TYPES]] = by
+            by_type[[code for code in types if 0 <= code < k.TYPES]] = by
         known = (self.packet_type >= 0) & (self.packet_type < k.TYPES)
-        by_client = says[np.where(known, self.packet_type, k.TYPES - 1)]
-        by_client = np.where(by_client == 2, ~frame.valid("delivery_count"), by_client)
+        by_client = by_type[np.where(known, self.packet_type, k.TYPES - 1)]
+        by_client = np.where(by_client == 2, ~columns.valid("delivery_count"), by_client)
         shows = np.flatnonzero((self.kind == k.PACKET) & (by_client >= 0))
-        first = np.full(frame.connections, self.rows, np.int64)
+        first = np.full(columns.connections, self.rows, np.int64)
         first[self.connection[shows][::-1]] = shows[::-1]
-        self.client = np.full(frame.connections, -1, np.int32)
-        self.server = np.full(frame.connections, -1, np.int32)
+        self.client = np.full(columns.connections, -1, np.int32)
+        self.server = np.full(columns.connections, -1, np.int32)
         active = np.flatnonzero(first < self.rows)
         at = first[active]
-        streams, is_client = frame.stream[at], by_client[at] == 1
+        streams, is_client = columns.stream[at], by_client[at] == 1
         self.client[active] = np.where(is_client, self.src[streams], self.dst[streams])
         self.server[active] = np.where(is_client, self.dst[streams], self.src[streams])
-        self.from_client = (self.src == self.client[frame.connection_of_stream]).astype(np.int8)
+        self.from_client = (self.src == self.client[columns.connection_of_stream]).astype(np.int8)
         early = (self.kind == k.PACKET) & (np.arange(self.rows) < first[self.connection])
         self.kind[early] = k.SEEN
 
-    def _take_properties(self) -> records.Properties:
+    def _read_properties(self) -> records.Properties:
         """Read the properties of control packets."""
-        maps = self.frame.jmq("properties", self.control)
+        maps = self.columns.jmq("properties", self.control)
         numbers = read_numbers(maps, _NUMBERED)
         self.property = np.full(self.rows, -1, np.int32)
         self.property[self.control] = np.arange(len(self.control))
@@ -175,7 +176,7 @@ class Tracking:
         chosen = np.flatnonzero((types == _ADD_CONSUMER) | (types == _SET_CLIENTID))
         ids: dict[str, int] = {}
         names: dict[str, int] = {}
-        rows = self.frame.python_rows(JMQ, self.control[chosen], ("packet_type", "properties"))
+        rows = self.columns.python_rows(JMQ, self.control[chosen], ("packet_type", "properties"))
         for at, row in zip(chosen.tolist(), map(as_packet, rows), strict=True):
             properties = properties_of(row)
             if row["packet_type"] == _SET_CLIENTID:
@@ -188,106 +189,123 @@ class Tracking:
             )
             if subscription is not None:
                 q.subscription[at] = names.setdefault(subscription, len(names))
-            q.of_dead[at] = text(properties, "JMQDestination") == DEAD_MESSAGE_QUEUE
+            q.from_dead_queue[at] = text(properties, "JMQDestination") == DEAD_MESSAGE_QUEUE
         self.client_ids, self.subscriptions = list(ids), list(names)
 
     # --- keys ---------------------------------------------------------------------------------
 
-    def _take_keys(self) -> None:
-        """Give numbers to requests, consumers, messages, transactions and sessions."""
-        frame, q = self.frame, self._take_properties()
-        self.q = q
-        of = self.connection
-        self.consumer_id = frame.ints("consumer_id")
-        control = self.control
+    def _assign_slots(self) -> None:
+        """Assign slots to requests, transactions, sessions, consumers, messages and pauses."""
+        self.q = self._read_properties()
+        self.consumer_id = self.columns.ints("consumer_id")
+        self.blocks = self._read_blocks()
+        self._assign_request_slots()
+        self._assign_transaction_slots()
+        consumer_of_block = self._assign_consumer_slots(self._assign_session_slots())
+        self._assign_message_slots(consumer_of_block)
+        self._assign_pause_slots()
 
-        # Requests: the side that asks and the id that it chose.
+    def _assign_request_slots(self) -> None:
+        """Assign slots to requests by the side that sends them and their id."""
         handler = self.handler
-        answers = (handler == k.ANSWERS) | (handler == k.ANSWERS_BACK)
-        wants = (self.flags & FLAGS["A"]) != 0
-        asking = np.flatnonzero((self.kind == k.PACKET) & (wants | answers))
-        by_broker = (self.from_client[frame.stream[asking]] == 0) != answers[asking]
-        slots, requests = dense_ids(2 * of[asking] + by_broker, self.consumer_id[asking])
+        is_reply = (handler == k.REPLIES) | (handler == k.CLIENT_REPLIES)
+        is_request = (self.flags & FLAGS["A"]) != 0
+        rows = np.flatnonzero((self.kind == k.PACKET) & (is_request | is_reply))
+        by_broker = (self.from_client[self.columns.stream[rows]] == 0) != is_reply[rows]
+        slots, requests = dense_ids(2 * self.connection[rows] + by_broker, self.consumer_id[rows])
         self.request = np.full(self.rows, -1, np.int32)
-        self.request[asking] = slots
+        self.request[rows] = slots
         self.waiting = records.blank(records.Waiting, requests)
 
-        # Transactions and sessions.
-        number, there = self.numbers.values, self.numbers.present
-        named = np.flatnonzero(there["transaction"])
-        following = np.flatnonzero(there["next_transaction"])
+    def _assign_transaction_slots(self) -> None:
+        number, present = self.numbers.values, self.numbers.present
+        named = np.flatnonzero(present["transaction"])
+        following = np.flatnonzero(present["next_transaction"])
         slots, self.transactions = dense_ids(
-            of[control[np.concatenate([named, following])]],
+            self.connection[self.control[np.concatenate([named, following])]],
             np.concatenate([number["transaction"][named], number["next_transaction"][following]]),
         )
-        q.transaction_slot[named] = slots[: len(named)]
-        q.next_slot[following] = slots[len(named) :]
+        self.q.transaction_slot[named] = slots[: len(named)]
+        self.q.next_slot[following] = slots[len(named) :]
         self.transaction_key = (named, following, slots)
-        sessions = np.flatnonzero(there["session"])
-        slots, session_count = dense_ids(of[control[sessions]], number["session"][sessions])
-        q.session_slot[sessions] = slots
 
-        # Consumers, and the messages that they hold.
-        blocks = self._take_blocks()
-        owner = np.repeat(self.block_rows, np.diff(blocks.starts))
-        named = np.flatnonzero(there["consumer"])
+    def _assign_session_slots(self) -> int:
+        """Assign slots to sessions; return the number of sessions."""
+        named = np.flatnonzero(self.numbers.present["session"])
+        slots, sessions = dense_ids(
+            self.connection[self.control[named]], self.numbers.values["session"][named]
+        )
+        self.q.session_slot[named] = slots
+        return sessions
+
+    def _assign_consumer_slots(self, sessions: int) -> Any:
+        """Assign slots to consumers; return the slot of the consumer of each block."""
+        of = self.connection
+        named = np.flatnonzero(self.numbers.present["consumer"])
+        owner = np.repeat(self.block_rows, np.diff(self.blocks.starts))
         slots, consumers = dense_ids(
-            np.concatenate([of[self.delivered], of[control[named]], of[owner]]),
+            np.concatenate([of[self.delivered], of[self.control[named]], of[owner]]),
             np.concatenate(
-                [self.consumer_id[self.delivered], number["consumer"][named], blocks.words[0]]
+                [
+                    self.consumer_id[self.delivered],
+                    self.numbers.values["consumer"][named],
+                    self.blocks.words[0],
+                ]
             ),
         )
         first, second = len(self.delivered), len(self.delivered) + len(named)
         self.consumer = np.full(self.rows, -1, np.int32)
         self.consumer[self.delivered] = slots[:first]
-        q.consumer_slot[named] = slots[first:second]
-        consumer_of_block = slots[second:]
-        self.consumers = records.blank(records.Consumers, max(consumers, session_count))
+        self.q.consumer_slot[named] = slots[first:second]
+        self.consumers = records.blank(records.Consumers, max(consumers, sessions))
+        return slots[second:]
 
-        seen_last = self._last_seen(there["consumer"])
+    def _assign_message_slots(self, consumer_of_block: Any) -> None:
+        """Assign slots to the messages of consumers: delivered, in blocks, or seen last."""
+        columns, words = self.columns, self.blocks.words
+        seen_last = self._last_seen(self.numbers.present["consumer"])
         last_words = self.last_blocks.words
-        address = read_addresses(frame.tables[JMQ]["source_ip"]) if JMQ in frame.tables else None
+        jmq = columns.tables.get(JMQ)
+        address = None if jmq is None else read_addresses(jmq["source_ip"])
         pad = np.zeros(self.rows - self._jmq_rows(), np.int64)
-        self.ip = [np.concatenate([half, pad])[frame.rows] for half in address or (pad, pad)]
-        self.port = frame.ints("source_port", np.int32)
-        self.sequence, self.timestamp = frame.ints("sequence"), frame.ints("timestamp")
+        self.ip = [np.concatenate([half, pad])[columns.rows] for half in address or (pad, pad)]
+        self.port = columns.ints("source_port", np.int32)
+        self.sequence, self.timestamp = columns.ints("sequence"), columns.ints("timestamp")
         at = self.delivered
         message = [self.timestamp[at], self.ip[0][at], self.ip[1][at], self.port[at],
                    self.sequence[at]]  # fmt: skip
         slots, held = dense_ids(
             np.concatenate([self.consumer[at], consumer_of_block,
-                            q.consumer_slot[self.property[seen_last]]]),
-            *(np.concatenate([column, blocks.words[1 + word], last_words[1 + word]])
+                            self.q.consumer_slot[self.property[seen_last]]]),
+            *(np.concatenate([column, words[1 + word], last_words[1 + word]])
               for word, column in enumerate(message)),
         )  # fmt: skip
+        blocks_end = len(at) + len(consumer_of_block)
         self.message = np.full(self.rows, -1, np.int32)
         self.message[at] = slots[: len(at)]
-        behind = len(at) + len(owner)
-        self.message[seen_last] = slots[behind:]
+        self.message[seen_last] = slots[blocks_end:]
         self.held = records.blank(
             records.Held,
             held,
-            block_message=slots[len(at) : behind].copy(),
-            pending=np.zeros(len(owner), np.int8),
+            block_message=slots[len(at) : blocks_end].copy(),
+            pending=np.zeros(len(consumer_of_block), np.int8),
             begun=np.zeros(self.transactions, np.int8),
         )
-        self.blocks = blocks
-        self._take_pauses()
 
-    def _take_blocks(self) -> Any:
-        """Read the blocks of packets that clients send about messages."""
+    def _read_blocks(self) -> Any:
+        """Read the blocks of ACKNOWLEDGE and REDELIVER packets of clients."""
         listed = np.flatnonzero(
             (self.kind == k.PACKET)
             & ((self.packet_type == _ACKNOWLEDGE) | (self.packet_type == _REDELIVER))
-            & (self.from_client[self.frame.stream] != 0)
+            & (self.from_client[self.columns.stream] != 0)
         )
         self.block_rows = listed
-        self.version = self.frame.ints("version", np.int32)
+        self.version = self.columns.ints("version", np.int32)
         widths = np.array(
             [{"i": 4, "q": 8}[HEADERS[v]["consumer_id"].code] for v in sorted(HEADERS)], np.int64
         )
         wide = widths[np.searchsorted(sorted(HEADERS), self.version[listed])]
-        blocks = read_blocks(_octets(self.frame.jmq("body", listed)), wide)
+        blocks = read_blocks(_octets(self.columns.jmq("body", listed)), wide)
         self.block_start = np.zeros(self.rows + 1, np.int64)
         counts = np.zeros(self.rows, np.int64)
         counts[listed] = np.diff(blocks.starts)
@@ -297,85 +315,85 @@ class Tracking:
         return blocks
 
     def _last_seen(self, has_consumer: Any) -> Any:
-        """Return the DELETE_CONSUMER packets that name the last message seen, and read those."""
+        """Return the DELETE_CONSUMER packets with the id of the last message seen; read that id."""
         chosen = np.flatnonzero(
             (self.packet_type[self.control] == _DELETE_CONSUMER)
-            & (self.from_client[self.frame.stream[self.control]] != 0)
+            & (self.from_client[self.columns.stream[self.control]] != 0)
             & has_consumer
         )
         rows = self.control[chosen]
-        bodies = _octets(self.frame.jmq("body", rows))
-        found = read_blocks(bodies, np.zeros(len(rows), np.int64))
-        one = np.diff(found.starts) == 1
-        self.last_blocks = found._replace(words=found.words[:, found.starts[:-1][one]])
-        return rows[one]
+        bodies = _octets(self.columns.jmq("body", rows))
+        blocks = read_blocks(bodies, np.zeros(len(rows), np.int64))
+        is_single = np.diff(blocks.starts) == 1
+        self.last_blocks = blocks._replace(words=blocks.words[:, blocks.starts[:-1][is_single]])
+        return rows[is_single]
 
-    def _take_pauses(self) -> None:
-        """Give numbers to consumers, producers and connections where something may be paused."""
-        of, frame = self.connection, self.frame
-        from_client = self.from_client[frame.stream] != 0
+    def _assign_pause_slots(self) -> None:
+        """Assign slots to consumers, producers and connections of flows that may be paused."""
+        of, columns = self.connection, self.columns
+        from_client = self.from_client[columns.stream] != 0
         packets = self.kind == k.PACKET
         messages = packets & ((self.handler == k.SENDS) | (self.handler == k.DELIVERS))
         resumes = packets & (self.packet_type == _RESUME_FLOW)
-        # Those to consumers are flow 0: messages from the broker, RESUME_FLOW from the client.
+        # Flow 0 is to the consumers: messages from the broker, RESUME_FLOW from the client.
         flow = 2 * of + np.where(messages | (self.packet_type == _DELETE_PRODUCER),
                                  from_client, ~from_client)  # fmt: skip
         flow = np.where(self.packet_type == _DELETE_CONSUMER, 2 * of, flow)
-        paused = np.zeros(2 * frame.connections, bool)
+        paused = np.zeros(2 * columns.connections, bool)
         paused[flow[messages & ((self.flags & _MARKS) != 0)]] = True
         paused[flow[resumes]] = True
         self.pause = np.full(self.rows, -1, np.int32)
         flows = np.flatnonzero(paused)
-        whole = np.full(2 * frame.connections, -1, np.int32)
-        values, there = self.numbers.values, self.numbers.present
-        rows, who = [], []
+        whole = np.full(2 * columns.connections, -1, np.int32)
+        values, present = self.numbers.values, self.numbers.present
+        rows, targets = [], []
         sent = np.flatnonzero(messages & from_client & paused[flow])
-        sent = sent[frame.valid("producer_id")[sent]]
+        sent = sent[columns.valid("producer_id")[sent]]
         rows.append(sent)
-        who.append(frame.ints("producer_id")[sent])
+        targets.append(columns.ints("producer_id")[sent])
         delivered = np.flatnonzero(messages & ~from_client & paused[flow])
         rows.append(delivered)
-        who.append(self.consumer_id[delivered])
+        targets.append(self.consumer_id[delivered])
         types, client = self.packet_type[self.control], from_client[self.control]
         of_consumer = ((types == _RESUME_FLOW) | (types == _DELETE_CONSUMER)) & client
         of_producer = ((types == _RESUME_FLOW) & ~client) | ((types == _DELETE_PRODUCER) & client)
         for name, which in (("consumer", of_consumer), ("producer", of_producer)):
-            chosen = np.flatnonzero(which & there[name] & paused[flow[self.control]])
+            chosen = np.flatnonzero(which & present[name] & paused[flow[self.control]])
             rows.append(self.control[chosen])
-            who.append(values[name][chosen])
-        found = np.concatenate(rows)
+            targets.append(values[name][chosen])
+        named = np.concatenate(rows)
         slots, count = dense_ids(
-            np.concatenate([flows, flow[found]]),
-            np.concatenate([np.zeros(len(flows), np.int64), np.ones(len(found), np.int64)]),
-            np.concatenate([np.zeros(len(flows), np.int64), *who]),
+            np.concatenate([flows, flow[named]]),
+            np.concatenate([np.zeros(len(flows), np.int64), np.ones(len(named), np.int64)]),
+            np.concatenate([np.zeros(len(flows), np.int64), *targets]),
         )
         whole[flows] = slots[: len(flows)]
-        self.pause[found] = slots[len(flows) :]
+        self.pause[named] = slots[len(flows) :]
         self.whole = whole
         self.pauses = records.blank(records.Pauses, count)
 
-    # --- following ----------------------------------------------------------------------------
+    # --- tracking -----------------------------------------------------------------------------
 
-    def _follow(self) -> None:
-        frame = self.frame
+    def _run_kernel(self) -> None:
+        columns = self.columns
         self.p = p = records.blank(
             records.Packets,
             self.rows,
             kind=self.kind,
             handler=np.ascontiguousarray(self.handler, np.int8),
-            stream=frame.stream,
+            stream=columns.stream,
             packet_type=self.packet_type,
             flags=self.flags,
             version=self.version,
-            size=frame.ints("size"),
+            size=columns.ints("size"),
             sequence=self.sequence,
             timestamp=self.timestamp,
             ip_high=self.ip[0],
             ip_low=self.ip[1],
             port=self.port,
-            ns=frame.ns,
-            timed=frame.timed.astype(np.int8),
-            transaction=frame.ints("transaction_id"),
+            ns=columns.ns,
+            timed=columns.timed.astype(np.int8),
+            transaction=columns.ints("transaction_id"),
             properties=self.property,
             request=self.request,
             consumer=self.consumer,
@@ -386,11 +404,11 @@ class Tracking:
         )
         self.streams = records.blank(
             records.Streams,
-            len(frame.streams),
-            connection=frame.connection_of_stream,
+            len(columns.streams),
+            connection=columns.connection_of_stream,
             from_client=self.from_client,
         )
-        count = frame.connections
+        count = columns.connections
         lists = ("first_waiting", "last_waiting", "first_paused", "last_paused")
         self.connections = records.blank(
             records.Connections,
@@ -400,8 +418,8 @@ class Tracking:
             pause=self.whole,
             **{name: np.full(2 * count, -1, np.int32) for name in lists},
         )
-        found = records.blank(
-            records.Found,
+        buffers = records.blank(
+            records.Buffers,
             _ROOM,
             counts=np.zeros(3, np.int64),
             dropped=np.zeros(len(k.CAPS), np.int64),
@@ -412,26 +430,26 @@ class Tracking:
         while row < self.rows:
             row = track_packets(
                 row, tables, p, self.q, self.streams, self.connections, self.waiting,
-                self.consumers, self.held, self.pauses, found, _ROOM,
+                self.consumers, self.held, self.pauses, buffers, _ROOM,
             )  # fmt: skip
             for which, (first, stop) in enumerate(((2, 7), (7, 12), (12, 16))):
-                count = int(found.counts[which])
-                kept[which].append([column[:count].copy() for column in found[first:stop]])
-            found.counts[:] = 0
-        self.breaches, self.used, self.ran = (
-            [np.concatenate(parts) for parts in zip(*found_of, strict=True)] if found_of else None
-            for found_of in kept
+                count = int(buffers.counts[which])
+                kept[which].append([column[:count].copy() for column in buffers[first:stop]])
+            buffers.counts[:] = 0
+        self.violations, self.used, self.ran = (
+            [np.concatenate(parts) for parts in zip(*parts_of, strict=True)] if parts_of else None
+            for parts_of in kept
         )
         self.dropped = Counter(
-            {cap: int(many) for cap, many in zip(k.CAPS, found.dropped, strict=True) if many}
+            {cap: int(many) for cap, many in zip(k.CAPS, buffers.dropped, strict=True) if many}
         )
         self._finish()
 
     def _finish(self) -> None:
-        """Record that there are no more packets."""
-        connections, frame = self.connections, self.frame
-        seen_ended = np.zeros(frame.connections, bool)
-        seen_ended[frame.connection_of_stream[(self.streams.seen != 0) & self.ended]] = True
+        """End what is still open at the end of the packets."""
+        connections, columns = self.connections, self.columns
+        seen_ended = np.zeros(columns.connections, bool)
+        seen_ended[columns.connection_of_stream[(self.streams.seen != 0) & self.ended]] = True
         states = SESSION.states
         refused = connections.state == states.index("refused")
         names = np.array(["refused", "client", "server", "dropped", "open"])
@@ -441,9 +459,9 @@ class Tracking:
         self.is_open = by == 4
         waiting = self.waiting.row[self.waiting.row >= 0]
         messages = waiting[self.handler[waiting] == k.SENDS]
-        self.in_flight_sent = np.bincount(self.connection[messages], minlength=frame.connections)
+        self.in_flight_sent = np.bincount(self.connection[messages], minlength=columns.connections)
         held = self.held.row[self.held.row >= 0]
-        self.in_flight_received = np.bincount(self.connection[held], minlength=frame.connections)
+        self.in_flight_received = np.bincount(self.connection[held], minlength=columns.connections)
         gone = held[~self.is_open[self.connection[held]]]
         self.p.state[gone] = _CLOSED[self.p.state[gone]]
         for flow in range(2):
@@ -452,12 +470,12 @@ class Tracking:
     def _end_pauses(self, flow: int) -> None:
         connections = self.connections
         for c in np.flatnonzero(connections.first_paused[flow::2] >= 0).tolist():
-            who, last = int(connections.first_paused[2 * c + flow]), int(connections.last[c])
-            while who >= 0:
-                since = int(self.pauses.since[who])
+            targets, last = int(connections.first_paused[2 * c + flow]), int(connections.last[c])
+            while targets >= 0:
+                since = int(self.pauses.since[targets])
                 if self.p.timed[since] and self.p.timed[last]:
                     connections.paused_ns[c] += max(int(self.p.ns[last]) - int(self.p.ns[since]), 0)
-                who = int(self.pauses.after[who])
+                targets = int(self.pauses.after[targets])
 
 
 def _kind_of_format(format: str | None) -> int:

@@ -1,4 +1,4 @@
-"""What a transaction may do when, and what became of it."""
+"""The states of a transaction, and its outcome."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ TRANSACTION_EVENTS: Final[Mapping[str, str]] = MappingProxyType(
         "leave": "the connection that began it ended",
     }
 )
-"""What each event is."""
+"""The events, and what each of them is."""
 
 TRANSACTION: Final[StateTable[str, str, str]] = StateTable(
     {
-        # What was begun before the capture, or on a connection that is not in it, is met later.
+        # A transaction may have begun before the capture, or on a connection that is not in it.
         "unseen": {
             "start": "active",
             "send": "active",
@@ -76,7 +76,7 @@ TRANSACTION: Final[StateTable[str, str, str]] = StateTable(
             "roll_back": "rolled_back",
             "leave": "prepared",
         },
-        # Who does not wait for replies has those to its sends between COMMIT and its reply.
+        # A client that does not wait gets replies to its messages between COMMIT and its reply.
         "committing": {
             "deny_send": "committing",
             "deny_acknowledge": "committing",
@@ -90,7 +90,7 @@ TRANSACTION: Final[StateTable[str, str, str]] = StateTable(
             "leave": "committing_prepared",
         },
         "committed": {"leave": "committed"},
-        # Without a reply, ROLLBACK may overtake those to what went before.
+        # A ROLLBACK without a reply may overtake replies to earlier packets.
         "rolled_back": {
             "deny_send": "rolled_back",
             "deny_acknowledge": "rolled_back",
@@ -100,7 +100,7 @@ TRANSACTION: Final[StateTable[str, str, str]] = StateTable(
     TRANSACTION_EVENTS,
     event_rules=dict.fromkeys(TRANSACTION_EVENTS, "transaction_over"),
 )
-"""A transaction, whatever connections take part in it."""
+"""A transaction, across all connections that take part in it."""
 
 TRANSACTION_OUTCOMES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -114,12 +114,12 @@ TRANSACTION_OUTCOMES: Final[Mapping[str, str]] = MappingProxyType(
         "rolled_back": "rolled_back",
     }
 )
-"""The `outcome` of a row by the last state; whether an unanswered COMMIT counted is unknown."""
+"""The `outcome` of a row by the last state; the effect of an unanswered COMMIT is unknown."""
 
 
 @dataclass(slots=True)
 class Transaction:
-    """A transaction, from what was done with it on any connection, in the order of time."""
+    """A transaction; its events on all connections are applied in the order of time."""
 
     first: Use
     state: str = "unseen"

@@ -1,4 +1,4 @@
-"""The second phase: transactions, and what was sent and acknowledged in them.
+"""The second phase: transactions, and the messages sent and acknowledged in them.
 
 Its key is that of the chain's stage of the same name; any partition by it gives the same rows.
 """
@@ -20,11 +20,11 @@ from wireyard.layers.grouping import (
 from wireyard.layers.jmq.codes import DELIVERY_STATES, USE_EVENTS
 from wireyard.layers.jmq.delivery import DELIVERY
 from wireyard.layers.jmq.record_columns import (
+    empty_to_null,
     join_codes,
-    never_empty,
     nullable,
     positions_of,
-    take_rows,
+    take_or_null,
     texts_of,
     whole,
 )
@@ -33,7 +33,7 @@ from wireyard.layers.jmq.transaction import TRANSACTION, TRANSACTION_OUTCOMES
 from wireyard.layers.state_arrays import NEXT, transitions
 from wireyard.layers.tables import as_fact_table
 
-__all__ = ["Ended", "follow_transactions"]
+__all__ = ["TransactionResult", "follow_transactions"]
 
 _long: Final[Any] = np.int64
 _I32S, _I64S, _I8S = array("int32"), array("int64"), array("int8")
@@ -63,18 +63,20 @@ _AFTER: Final = np.array(
 )
 
 
-class Ended(NamedTuple):
-    """What a partition of transactions says: rows, and what was in them with how they ended."""
+class TransactionResult(NamedTuple):
+    """The result of `follow_transactions`: facts, and the records of messages with outcomes."""
 
     facts: dict[str, pa.Table]
     sendings: pa.Table
     deliveries: pa.Table
 
 
-def follow_transactions(uses: pa.Table, sendings: pa.Table, deliveries: pa.Table) -> Ended:
-    """Follow transactions; what was in them gets their ends.
+def follow_transactions(
+    uses: pa.Table, sendings: pa.Table, deliveries: pa.Table
+) -> TransactionResult:
+    """Track transactions; records of messages in them get their outcomes.
 
-    Key: source, server and transaction id. Records without a transaction are returned as they are.
+    Key: source, server and transaction id. Records without a transaction are returned unchanged.
 
     Returns
     -------
@@ -105,7 +107,7 @@ def follow_transactions(uses: pa.Table, sendings: pa.Table, deliveries: pa.Table
     rolled_back = np.zeros(len(of_sending), bool)
     inside = of_sending >= 0
     rolled_back[inside] = outcome[of_sending[inside]] == _ROLLED_BACK
-    return Ended(
+    return TransactionResult(
         facts,
         sendings.append_column("rolled_back", pa.array(rolled_back)),
         _ended_deliveries(deliveries, of_delivery, outcome),
@@ -113,12 +115,12 @@ def follow_transactions(uses: pa.Table, sendings: pa.Table, deliveries: pa.Table
 
 
 def _transactions(*tables: pa.Table) -> tuple[list[Any], int]:
-    """Return the transaction of each record as a number, -1 of none, and how many there are."""
+    """Return the transaction of each record as a number, -1 for none, and the number of them."""
     sources, _ = join_codes(*(table["source"] for table in tables))
     servers, _ = join_codes(*(table["server"] for table in tables))
     numbers = [nullable(table["transaction_id"]) for table in tables]
-    chosen = [np.flatnonzero(there) for _, there in numbers]
-    found, count = dense_ids(
+    chosen = [np.flatnonzero(is_valid) for _, is_valid in numbers]
+    dense, count = dense_ids(
         np.concatenate([code[rows] for code, rows in zip(sources, chosen, strict=True)]),
         np.concatenate([code[rows] for code, rows in zip(servers, chosen, strict=True)]),
         np.concatenate([value[rows] for (value, _), rows in zip(numbers, chosen, strict=True)]),
@@ -126,7 +128,7 @@ def _transactions(*tables: pa.Table) -> tuple[list[Any], int]:
     parts, at = [], 0
     for table, rows in zip(tables, chosen, strict=True):
         ids = np.full(table.num_rows, -1, np.int32)
-        ids[rows] = found[at : at + len(rows)]
+        ids[rows] = dense[at : at + len(rows)]
         at += len(rows)
         parts.append(ids)
     return parts, count
@@ -145,7 +147,7 @@ def _transaction_rows(
     uses: pa.Table, first: Any, outcome: Any, begun: Any, ended: Any, counted: Any
 ) -> pa.Table:
     def of(name: str, rows: Any) -> pa.Array:
-        return take_rows(uses[name], np.maximum(rows, 0), rows >= 0)
+        return take_or_null(uses[name], np.maximum(rows, 0), rows >= 0)
 
     return as_fact_table(
         "transactions",
@@ -167,11 +169,11 @@ def _transaction_rows(
 
 
 def _over_rows(uses: pa.Table, rows: Any) -> pa.Table:
-    """Return uses of transactions behind their ends as violations."""
+    """Return events of transactions after their ends as violations."""
     over = uses.take(pa.array(rows))
-    event, of_server = over["event"].cast(pa.string()), pa.scalar("start")
-    # What happens to a transaction its client asked for, but the broker chooses its id.
-    by_server = pc.equal(event, of_server)
+    event = over["event"].cast(pa.string())
+    # The client causes all events but the start: there the broker chooses the id.
+    by_server = pc.equal(event, "start")
     ends = [over[name].cast(pa.string()) for name in ("server", "client")]
     texts = pc.binary_join_element_wise(
         event, pa.scalar(" of "), over["transaction_id"].cast(pa.string()),
@@ -183,7 +185,7 @@ def _over_rows(uses: pa.Table, rows: Any) -> pa.Table:
         {
             "protocol": texts_of(["jms"], np.zeros(len(rows))),
             "rule": texts_of(["transaction_over"], np.zeros(len(rows))),
-            "client": never_empty(whole(client)),
+            "client": empty_to_null(whole(client)),
             "text": whole(texts),
             "client_id": whole(over["client_id"]),
             "captured_ns": whole(over["ns"]),
@@ -201,7 +203,7 @@ def _follow_uses(
     order: Any, starts: Any, event: Any, messages: Any, cells: Any, outcome_of: Any, counts: Any,
     state: Any, begun: Any, ended: Any, counted: Any, refused: Any,
 ) -> None:  # fmt: skip
-    """Apply the uses of each transaction in the order of time: `Transaction`."""
+    """Apply the events of each transaction in the order of time, like `Transaction`."""
     for group in range(len(starts) - 1):
         for at in range(starts[group], starts[group + 1]):
             use = order[at]

@@ -1,7 +1,7 @@
-"""The RMP messaging layer: what is above packets, sans-IO.
+"""The RMP messaging layer above packets, sans-IO.
 
-`MessagingLayer` is the interface; `Limits` bounds it, `events` are its output. `sim.SimRing` is a
-ring to try it on.
+`MessagingLayer` is the interface, `Limits` its bounds, `events` its output. `sim.SimRing` is a
+simulated ring to try it on.
 """
 
 from wireyard.layers.rmp.counters import Drop

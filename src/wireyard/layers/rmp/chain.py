@@ -1,13 +1,14 @@
-"""From the packets of captures to the rows of tables: the stages, each with its key.
+"""The chain of stages from RMP packets to the rows of tables, each with its key.
 
-1. ``senders``, key: source and stream. Messages put together, and rules that were broken.
-2. ``conversations``, key: source, group and process. What a process asked, and what named it.
+1. ``senders``, key: source and stream. Reassembled messages, and violations.
+2. ``conversations``, key: source, group and process. The messages of a process, and replies to
+   them.
 
-A process is called by where it sends from, as rings over UDP call their members. What nobody
-captured has no endpoints, and so no conversations.
+A process is identified by the endpoint that it sends from, like the members of rings over UDP. A
+raw stream has no endpoints, and so no conversations.
 
-A request does not say how many replies it wants nor how long it waits, and a reply not whether it
-was the last: a row says that there was one, and its status is null.
+The wire does not show how many replies a request wants, how long it waits, or whether a reply was
+the last one: a row shows that there was a reply, and its status is null.
 """
 
 from __future__ import annotations
@@ -33,30 +34,30 @@ _NS_PER_MS: Final = 1_000_000
 
 
 class ConversationMessage(NamedTuple):
-    """A message that can be replied to, or that replies to one."""
+    """A message that a reply may name, or a reply."""
 
     at: Position
     sender: str
     layer: int | None
     number: int | None
-    """The number a reply would name; None in a message seen as a reply."""
+    """The number by which replies name it; None in the record of a reply."""
     is_request: bool
     replies_to: int | None
-    """The number it names; None in a message seen as a request."""
+    """The number of the message that it replies to; None in the record of another message."""
 
 
 def key_of(row: Row) -> Key:
-    """Return the partition key of packets: the sender and its group are one stream."""
+    """Return the partition key of packets: a sender's packets to a group are one stream."""
     return row["source"], row["stream"]
 
 
 def derive_tables(rows: Iterable[Row]) -> Derived[list[Row]]:
-    """Return what follows from RMP packets: rows of `messages`, `conversations`, `violations`.
+    """Return the tables that follow from RMP packets: `messages`, `conversations`, `violations`.
 
     Parameters
     ----------
     rows
-        As they are read, those of a stream in order, with the columns ``observer.NEEDED``.
+        Rows of a reader with the columns ``observer.NEEDED``, those of a stream in order.
     """
     return run_chain(CHAIN, ((key_of(row), row) for row in rows))
 
@@ -65,24 +66,24 @@ def derive_tables(rows: Iterable[Row]) -> Derived[list[Row]]:
 
 
 def _senders(rows: Iterator[Row]) -> Iterator[Found]:
-    """Put the packets of a sender together; what is known of its stream besides says nothing."""
+    """Reassemble the packets of a sender; rows about its stream are skipped."""
     packets = dropwhile(lambda row: row.get("offset") is None, rows)
     first = next(packets, None)
     if first is None:
         return
     observer, stream = Observer(), as_packet(first)
-    for found in observe(chain([first], packets), observer):
-        if isinstance(found, Violation):
-            yield Fact("violations", violation_row(_PROTOCOL, found))
+    for observed in observe(chain([first], packets), observer):
+        if isinstance(observed, Violation):
+            yield Fact("violations", violation_row(_PROTOCOL, observed))
             continue
-        yield Fact("messages", message_row(found, stream))
-        yield from _conversation_messages(found, stream)
-    for bound, messages in observer.forgotten.items():
+        yield Fact("messages", message_row(observed, stream))
+        yield from _conversation_messages(observed, stream)
+    for bound, messages in observer.over_bound.items():
         yield Dropped(bound, messages)
 
 
 def _conversation_messages(message: Seen, row: PacketRow) -> Iterator[KeyedRecord]:
-    """Yield a message as one of its sender, as one for whom it replies to, or as both."""
+    """Yield records of a message for its sender, and for the process that it replies to."""
     if row["src_addr"] is None:
         return
     fields, last = message.fields, message.packets[-1]
@@ -101,9 +102,9 @@ def _conversation_messages(message: Seen, row: PacketRow) -> Iterator[KeyedRecor
 
 
 def _conversations(messages: Iterator[ConversationMessage]) -> Iterator[Found]:
-    """Match replies with the latest message before them that has the number they name.
+    """Match replies with the latest earlier message that has the number they name.
 
-    Of a process 65,536 messages are known at a time at most: numbers have 16 bits.
+    At most 65,536 messages of a process are held at a time: numbers have 16 bits.
     """
     open_: dict[int, ConversationMessage] = {}
     answered: set[int] = set()
@@ -146,4 +147,4 @@ def _conversation(asked: ConversationMessage, reply: ConversationMessage | None)
 
 
 CHAIN: Final[Chain] = MappingProxyType({"senders": _senders, _CONVERSATIONS: _conversations})
-"""RMP packets to `messages`, `conversations` and `violations`."""
+"""The stages by name, in their order."""

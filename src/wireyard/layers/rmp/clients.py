@@ -1,4 +1,4 @@
-"""Clients of one ring in this process, and which messages are theirs."""
+"""The clients of one ring in this process, and their domains."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from wireyard.errors import UsageError
 __all__ = ["ALL_DOMAINS", "Clients"]
 
 ALL_DOMAINS = 0
-"""What a client says that is in every domain."""
+"""The domain number of a client that is in every domain."""
 _LARGEST = 0xFFFF
-_KNOWN = 4096
-"""Answers remembered: peers choose the domains, so there can be as many as there are numbers."""
+_MAX_CACHED = 4096
+"""The most cached results: peers choose the domains, which could be as many as there are numbers.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +26,13 @@ class _Client:
 class Clients:
     """The clients, in the order in which they registered.
 
-    Registering is local, and counts from the call on: messages are filtered when they are
-    delivered, not when they arrive.
+    Registering is local and takes effect at once: messages are filtered when they are delivered,
+    not when they arrive.
     """
 
     def __init__(self) -> None:
         self._clients: dict[int, _Client] = {}
-        self._known: dict[tuple[int | None, int | None], tuple[int, ...]] = {}
+        self._cache: dict[tuple[int | None, int | None], tuple[int, ...]] = {}
 
     def __contains__(self, client: object) -> bool:
         return client in self._clients
@@ -47,30 +48,30 @@ class Clients:
             Its number, from 1; 0 would be the process itself.
         domains
             The domains it is in; `ALL_DOMAINS` is every one. A message without a domain is for
-            every client, also for one that is in none.
+            every client, also for one that is in no domain.
         own
-            Whether it gets what it has sent itself.
+            Whether it receives its own messages.
 
         Raises
         ------
         UsageError
-            The number is taken or out of range, or a domain is.
+            The number is taken or out of range, or a domain is out of range.
         """
         if client in self._clients:
             raise UsageError(f"client {client} is registered already")
         if not 1 <= client <= _LARGEST:
             raise UsageError(f"client {client} is not from 1 to {_LARGEST}")
-        self._put(client, domains, own)
+        self._set(client, domains, own)
 
     def set_domains(self, client: int, domains: Iterable[int]) -> None:
-        """Change the domains of a client, which keeps its place.
+        """Change the domains of a client, which keeps its place in the order.
 
         Raises
         ------
         UsageError
             There is no such client, or a domain is out of range.
         """
-        self._put(client, domains, self._get(client).own)
+        self._set(client, domains, self._get(client).own)
 
     def unregister(self, client: int) -> None:
         """Remove a client.
@@ -82,7 +83,7 @@ class Clients:
         """
         self._get(client)
         del self._clients[client]
-        self._known.clear()
+        self._cache.clear()
 
     def destinations(self, domain: int | None, sender: int | None) -> tuple[int, ...] | None:
         """Return the clients that a message is for, None if there are none for any message.
@@ -94,12 +95,12 @@ class Clients:
         sender
             The client that sent it, None if that is not one of this process.
         """
-        found = self._known.get((domain, sender))
-        if found is None and self._clients:
-            if len(self._known) > _KNOWN:
-                self._known.clear()
-            found = self._known[domain, sender] = self._matching(domain or None, sender)
-        return found
+        clients = self._cache.get((domain, sender))
+        if clients is None and self._clients:
+            if len(self._cache) > _MAX_CACHED:
+                self._cache.clear()
+            clients = self._cache[domain, sender] = self._matching(domain or None, sender)
+        return clients
 
     def _matching(self, domain: int | None, sender: int | None) -> tuple[int, ...]:
         return tuple(
@@ -114,10 +115,10 @@ class Clients:
             raise UsageError(f"client {client} is not registered")
         return self._clients[client]
 
-    def _put(self, client: int, domains: Iterable[int], own: bool) -> None:
+    def _set(self, client: int, domains: Iterable[int], own: bool) -> None:
         chosen = frozenset(domains)
         for domain in chosen:
             if not 0 <= domain <= _LARGEST:
                 raise UsageError(f"domain {domain} is not from 0 to {_LARGEST}")
         self._clients[client] = _Client(chosen, own)
-        self._known.clear()
+        self._cache.clear()

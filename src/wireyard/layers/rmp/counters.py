@@ -1,4 +1,4 @@
-"""What was not delivered, counted by reason: nothing is dropped in silence."""
+"""Counts of dropped packets and messages by reason: nothing is dropped in silence."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ __all__ = ["Drop", "Drops"]
 
 
 class Drop(StrEnum):
-    """Why something was dropped, and what is counted."""
+    """The reasons for dropping something; each value says what is counted."""
 
     MALFORMED = "malformed packets"
     ORPHAN = "packets without the first of their message"
-    REPEAT = "packets that were there already"
+    REPEAT = "repeated packets"
     ABORTED = "packets of aborted messages"
     TOO_BIG = "messages over their bound"
     TOO_MANY = "messages over the bound of their source"
     UNKNOWN_LAYER = "messages for layers that are not registered"
-    NO_DESTINATION = "messages for domains that no client here is in"
+    NO_DESTINATION = "messages for domains without clients here"
     LATE_REPLY = "replies to requests that were done or unknown"
-    REPEATED_REPLY = "replies of who had replied"
+    REPEATED_REPLY = "further replies of a client that had replied"
 
 
 class Drops:
     """The counts of one process.
 
-    `LATE_REPLY` and `REPEATED_REPLY` were delivered as messages, but counted for no request.
+    Replies counted as `LATE_REPLY` or `REPEATED_REPLY` were delivered as messages, but counted for
+    no request.
     """
 
     def __init__(self, max_counted_sources: int) -> None:
         self.counts: Counter[Drop] = Counter()
         self.malformed_of: Counter[str | None] = Counter()
-        """Malformed packets by their source; None has those of sources over the bound."""
+        """Malformed packets by their source; None for the sources over the bound together."""
         self._max_counted_sources = max_counted_sources
 
     def malformed(self, source: str) -> None:

@@ -1,7 +1,7 @@
-"""The receiving side of a process: packets of its rings to events, each at its place.
+"""The receiving side of a process: packets of its rings to events, in the order of messages.
 
-Which destination layers and clients are registered, and how, counts when a message is delivered,
-not when it arrives: a bound must not depend on it, for it is the same at all members.
+Registrations of destination layers and clients take effect when a message is delivered, not when it
+arrives: bounds must not depend on them, because bounds are the same at all members.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ from wireyard.layers.rmp.states import ABORT_REASONS, Arrival
 __all__ = ["MESSAGING", "Delivery", "Handler"]
 
 MESSAGING = 0
-"""The layer of messages that are for no other; registered unless it is unregistered."""
+"""The layer of messages for no other layer; it is registered from the start."""
 _TYPING_WORDS = range(FOREIGN, 0x10000)
 
 Handler = Callable[[Delivered | Piece | Foreign], None]
-"""What is called with each message of a destination layer, or of another protocol's typing word."""
+"""A callback for the messages of a destination layer, or of another protocol's typing word."""
 
 _NO_ROOM = ABORT_REASONS[Arrival.OVERFLOW]
 _delivered = partial(tuple.__new__, Delivered)
-"""`Delivered` of its values, in a third less time."""
+"""A faster constructor of `Delivered` from a tuple: it takes a third less time."""
 
 
 class Delivery:
-    """Packets that arrive, on all rings of one process, and what is registered for their messages.
+    """The packets that arrive on all rings of one process, and the receivers of their messages.
 
     Parameters
     ----------
     report_every_s
-        Shortest time between two reports of the same layer that is not there.
+        Shortest time between two reports of the same unregistered layer.
     events
-        Where events are put.
+        The queue of events.
     requests
         The requests that wait for replies.
     consume_replies
-        Whether a reply that a request waits for is no message besides.
+        Whether a reply that a request waits for is not delivered as a message as well.
     """
 
     def __init__(
@@ -75,14 +75,14 @@ class Delivery:
         self._consume_replies = consume_replies
         self._layers = {MESSAGING}
         self._handlers: dict[int, Handler] = {}
-        """By destination layer, and by typing word of another protocol: all of those are above."""
+        """By destination layer, and by typing word of other protocols, which is always larger."""
         self._in_pieces: set[int] = set()
         self._unknown: dict[tuple[str, int], tuple[float, int]] = {}
 
-    # --- what is registered -----------------------------------------------------------------
+    # --- registration -----------------------------------------------------------------------
 
     def register_layer(self, layer: int, handler: Handler | None, in_pieces: bool) -> None:
-        """Have messages for a destination layer delivered; see `MessagingLayer`."""
+        """Register a destination layer; see `MessagingLayer`."""
         if not 0 <= layer <= LAYER_MASK:
             raise UsageError(f"layer {layer} is not from 0 to {LAYER_MASK}")
         if handler is not None:
@@ -94,20 +94,20 @@ class Delivery:
             self._in_pieces.discard(layer)
 
     def unregister_layer(self, layer: int) -> None:
-        """Have messages for a destination layer dropped, and remove its handler."""
+        """Unregister a destination layer: its messages are dropped, and its handler is removed."""
         self._layers.discard(layer)
         self._in_pieces.discard(layer)
         self._handlers.pop(layer, None)
 
     def register_foreign(self, typing: int, handler: Handler) -> None:
-        """Have messages of another protocol handled; see `MessagingLayer`."""
+        """Register a handler of another protocol's messages; see `MessagingLayer`."""
         if typing not in _TYPING_WORDS:
             limits = f"{_TYPING_WORDS[0]} to {_TYPING_WORDS[-1]}"
             raise UsageError(f"typing word {typing} is not from {limits}")
         self._set_handler(typing, f"typing word {typing}", handler)
 
     def unregister_foreign(self, typing: int) -> None:
-        """Have messages of another protocol be events again."""
+        """Remove a handler of another protocol's messages, which are events again."""
         self._handlers.pop(typing, None)
 
     def _set_handler(self, key: int, name: str, handler: Handler) -> None:
@@ -116,11 +116,11 @@ class Delivery:
         self._handlers[key] = handler
 
     def wants_pieces(self, fields: Fields) -> bool:
-        """Return whether a message is delivered while it arrives; a reply never is (R31)."""
+        """Return whether a message is delivered in pieces as it arrives; a reply never is (R31)."""
         return fields.layer in self._in_pieces and fields.reply_source is None
 
     def next_event(self) -> Event | None:
-        """Return the next event that is no handler's, None if there is none."""
+        """Call the handlers of events up to the next one without a handler; return that or None."""
         events = self._events
         while events:
             event = events.popleft()
@@ -132,10 +132,10 @@ class Delivery:
             self._handlers[key](event)
         return None
 
-    # --- what arrives -----------------------------------------------------------------------
+    # --- arrivals ---------------------------------------------------------------------------
 
     def receive(self, at: Ring, source: str, packet: bytes, qos: QoS, now: float) -> None:
-        """Deliver what is complete with a packet of a ring."""
+        """Add a packet of a ring, and deliver the messages that are complete with it."""
         try:
             runs = parse_packet(packet)
         except DecodeError as error:
@@ -156,7 +156,7 @@ class Delivery:
             self._collect(at, reassembly, now)
 
     def view(self, at: Ring, members: tuple[str, ...], now: float) -> None:
-        """Cut what is unfinished, deliver what is complete, and then the view."""
+        """Abort unfinished messages, deliver complete ones, and then the view."""
         before, at.members = at.members or (), members
         at.outgoing.flush()
         for reassembly in at.reassemblies:
@@ -169,7 +169,7 @@ class Delivery:
         at.outgoing.view()
 
     def handle_timer(self, at: Ring, now: float) -> None:
-        """Flush what was packed, abort or report what takes too long."""
+        """Flush packed messages, and abort or report messages that take too long."""
         if at.outgoing.flush_at is not None and at.outgoing.flush_at <= now:
             at.outgoing.flush()
         for reassembly in at.reassemblies:
@@ -177,9 +177,9 @@ class Delivery:
             self._collect(at, reassembly, now)
 
     def _collect(self, at: Ring, reassembly: Reassembly, now: float) -> None:
-        """Deliver what has become ready."""
-        while reassembly.found:
-            match reassembly.found.popleft():
+        """Deliver the output of a reassembly."""
+        while reassembly.output:
+            match reassembly.output.popleft():
                 case Whole(source, qos, fields, data):
                     self._deliver(at, source, qos, fields, (data,), now)
                 case Part() as part:
@@ -210,17 +210,17 @@ class Delivery:
         reply_to = None
         if reply_number is not None and reply_source is not None:
             reply_to = MessageId(reply_source, reply_number)
-        said = at.name, source, qos, layer, client, domain, number, reply_to, requested
-        found = [_delivered((*said, data, destinations or ())) for data in run]
+        common = at.name, source, qos, layer, client, domain, number, reply_to, requested
+        messages = [_delivered((*common, data, destinations or ())) for data in run]
         if reply_to is not None and reply_to.source == at.process_id:
-            (reply,) = found
-            waited_for = self._requests.reply(reply_to.number, reply, now)
-            if waited_for and self._consume_replies:
+            (reply,) = messages
+            is_awaited = self._requests.reply(reply_to.number, reply, now)
+            if is_awaited and self._consume_replies:
                 return
         if destinations == ():
             self._drops.counts[Drop.NO_DESTINATION] += len(run)
             return
-        self._events += found
+        self._events += messages
 
     def _deliver_part(self, at: Ring, order: Order, part: Part, now: float) -> None:
         """Deliver data of a message that is still arriving, if its first piece was delivered."""
@@ -247,10 +247,10 @@ class Delivery:
             fields.message_number, fields.reply_requested, 0, b"", False, destinations or (),
         )  # fmt: skip
 
-    def _count_unknown(self, ring: str, source: str, layer: int, more: int, now: float) -> None:
-        self._drops.counts[Drop.UNKNOWN_LAYER] += more
+    def _count_unknown(self, ring: str, source: str, layer: int, messages: int, now: float) -> None:
+        self._drops.counts[Drop.UNKNOWN_LAYER] += messages
         reported_at, count = self._unknown.get((ring, layer), (None, 0))
-        count += more
+        count += messages
         if reported_at is not None and now < reported_at + self._report_every_s:
             self._unknown[ring, layer] = reported_at, count
             return

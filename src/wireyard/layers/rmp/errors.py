@@ -1,4 +1,4 @@
-"""Why a message was not taken: nothing of it was sent, and nothing of it is kept."""
+"""Errors of sending: no part of a refused message is sent or kept."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class SendRefused(WireError):
 
 
 class MessageTooBig(SendRefused):
-    """A message of more packets than have numbers, or over the bound of its receivers."""
+    """A message of more packets than can be numbered, or over the bound of its receivers."""
 
 
 class NotWritable(SendRefused):
-    """The ring is behind: what it has not taken yet leaves no room. Later there is."""
+    """The queue of the ring is full; there is room again once the ring has accepted packets."""
 
 
 class NumbersExhausted(SendRefused):
-    """Every message number is in use. Later some are not."""
+    """Every message number is in use; some become free with time."""

@@ -24,7 +24,7 @@ __all__ = [
 
 
 class MessageId(NamedTuple):
-    """A message as a reply names it."""
+    """The identity of a message, by which replies name it."""
 
     source: str
     """Process that sent the message, as ``address:port``."""
@@ -32,7 +32,7 @@ class MessageId(NamedTuple):
 
 
 class Delivered(NamedTuple):
-    """A whole message, at its place."""
+    """A whole message, in the order of messages."""
 
     ring: str
     source: str
@@ -40,26 +40,26 @@ class Delivered(NamedTuple):
     qos: QoS
     layer: int
     client: int | None
-    """Client of the source that sent it."""
+    """The sending client of the source process."""
     domain: int | None
     number: int | None
     reply_to: MessageId | None
     reply_requested: bool
     data: bytes
     destinations: tuple[int, ...]
-    """Clients of this process that it is for; empty where the ring has no clients here."""
+    """Clients of this process that it is for; empty if the ring has no clients here."""
 
     @property
     def message_id(self) -> MessageId | None:
-        """The name of this message in a reply; None where none can name it (errata R21)."""
+        """The identity of this message for replies; None if it has none (errata R21)."""
         return None if self.number is None else MessageId(self.source, self.number)
 
 
 class Piece(NamedTuple):
-    """Data of a message that is still arriving, at its place; see `MessagingLayer.register_layer`.
+    """Data of a message that is still arriving; see `MessagingLayer.register_layer`.
 
-    The pieces of a message follow each other without a gap. Where an `Aborted` of its number comes
-    before the last of them, they were no message: its sender may send it again, from the beginning.
+    The pieces of a message come in order, without gaps. If an `Aborted` of its number comes before
+    the last piece, the message is void: its sender may send it again from the beginning.
     """
 
     ring: str
@@ -75,18 +75,18 @@ class Piece(NamedTuple):
     """Bytes of the message before this piece."""
     data: bytes
     last: bool
-    """Whether the message ends with it."""
+    """Whether the message ends with this piece."""
     destinations: tuple[int, ...]
-    """Clients that the message is for; those of its first piece."""
+    """Clients that the message was for when its first piece was delivered."""
 
     @property
     def message_id(self) -> MessageId:
-        """The name of its message in a reply."""
+        """The identity of its message for replies."""
         return MessageId(self.source, self.number)
 
 
 class Foreign(NamedTuple):
-    """A message of another protocol, at its place; its data begins with the typing word."""
+    """A message of another protocol, in the order of messages; data begins with the typing word."""
 
     ring: str
     source: str
@@ -99,7 +99,7 @@ class Foreign(NamedTuple):
 
 
 class UnknownLayer(NamedTuple):
-    """Messages for a layer that is not registered here were dropped; `dropped` since the last."""
+    """Messages for an unregistered layer were dropped; `dropped` counts since the last report."""
 
     ring: str
     source: str
@@ -108,7 +108,7 @@ class UnknownLayer(NamedTuple):
 
 
 class MalformedPacket(NamedTuple):
-    """A packet was dropped whole."""
+    """A packet was dropped as a whole because it is malformed."""
 
     ring: str
     source: str
@@ -116,20 +116,20 @@ class MalformedPacket(NamedTuple):
 
 
 class Aborted(NamedTuple):
-    """A message that will not be delivered: what arrived of it was dropped."""
+    """A message that will not be delivered; its packets so far were dropped."""
 
     ring: str
     source: str
     number: int
     reason: str
     packets: int
-    """Packets that were dropped with it."""
+    """The number of packets that were dropped with it."""
     place: Any = None
-    """Where its first packet was seen, where its receiver was given that."""
+    """The `place` of its first packet, if `Reassembly.receive` was called with one."""
 
 
 class Stalled(NamedTuple):
-    """An unfinished message holds back others, which ends when the ring expels its source."""
+    """An unfinished message holds back others, until the ring expels its source."""
 
     ring: str
     source: str
@@ -137,7 +137,7 @@ class Stalled(NamedTuple):
 
 
 class ViewChanged(NamedTuple):
-    """The members of a ring, from this place in the order of messages on."""
+    """The members of a ring from this point in the order of messages on."""
 
     ring: str
     members: tuple[str, ...]
@@ -153,7 +153,7 @@ class Replied(NamedTuple):
 
 
 class RequestDone(NamedTuple):
-    """A request has ended, and why."""
+    """The end of a request, with its reason."""
 
     request: int
     reason: str

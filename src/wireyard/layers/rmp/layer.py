@@ -1,8 +1,8 @@
 """The messaging layer of one process: messages to packets, and packets to events.
 
-No sockets, clocks, threads or randomness. Its caller passes it packets and views as the rings
-deliver them, sends what `next_packet` returns, and calls `handle_timer` when `get_timer` is due;
-`now` is any clock in seconds that does not go back.
+It uses no sockets, clocks, threads or randomness. Its caller passes it packets and views as the
+rings deliver them, sends the packets that `next_packet` returns, and calls `handle_timer` when
+`get_timer` is due; `now` is any clock in seconds that never goes back.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class MessagingLayer:
     Parameters
     ----------
     process_id
-        This process as its rings know it, ``address:port``: the source that replies name.
+        The id of this process on its rings, ``address:port``: the source that replies name.
     first_number
-        First message number; random where the process may be started again.
+        First message number; random if the process may be restarted.
     limits
         Bounds and delays, the same at all members.
     consume_replies
@@ -71,12 +71,12 @@ class MessagingLayer:
         Parameters
         ----------
         process_id
-            The name of this process on that ring, where it has another one there.
+            The id of this process on that ring, if it has another one there.
 
         Raises
         ------
         UsageError
-            It is known already, its packets are too short, or this process has no name there.
+            The ring is known already, its packets are too short, or this process has no id there.
         """
         if ring in self._rings:
             raise UsageError(f"ring {ring} is known already")
@@ -89,7 +89,7 @@ class MessagingLayer:
         )  # fmt: skip
 
     def remove_ring(self, ring: str, *, now: float) -> None:
-        """Leave a ring: its requests end, and what waits for it is dropped."""
+        """Leave a ring: its requests end, and packets that wait for it are dropped."""
         left = self._ring(ring)
         self._requests.close(ring, now)
         left.outgoing.close(now + 2 * self._limits.reassembly_timeout_s)
@@ -98,13 +98,13 @@ class MessagingLayer:
     def register_layer(
         self, layer: int, handler: Handler | None = None, *, in_pieces: bool = False
     ) -> None:
-        """Have messages for a destination layer delivered, on all rings.
+        """Register a destination layer on all rings, so that its messages are delivered.
 
         Parameters
         ----------
         handler
-            Is called with each message of the layer, at its place among the events: `next_event`
-            passes it on instead of returning it. Without one, messages are events.
+            A callback for the messages of the layer. `next_event` calls it in the order of events
+            instead of returning the message. Without a handler, messages are events.
         in_pieces
             Whether a message that is still arriving when its turn comes is delivered as it arrives,
             as `Piece` events, rather than atomically. Replies are always whole.
@@ -112,34 +112,34 @@ class MessagingLayer:
         Raises
         ------
         UsageError
-            No typing word has room for it, or it has a handler.
+            The layer is out of range, or has a handler already.
         """
         self._delivery.register_layer(layer, handler, in_pieces)
 
     def unregister_layer(self, layer: int) -> None:
-        """Have messages for a destination layer dropped from now on; its handler is removed."""
+        """Unregister a destination layer: its messages are dropped, and its handler is removed."""
         self._delivery.unregister_layer(layer)
 
     def register_foreign(self, typing: int, handler: Handler) -> None:
-        """Have a handler called with each `Foreign` message that begins with a typing word.
+        """Register a handler of the `Foreign` messages that begin with a typing word.
 
         Raises
         ------
         UsageError
-            The word is of this protocol, from 0 to 4095, or has a handler.
+            The word belongs to this protocol, from 0 to 4095, or has a handler already.
         """
         self._delivery.register_foreign(typing, handler)
 
     def unregister_foreign(self, typing: int) -> None:
-        """Have messages that begin with a typing word be events again."""
+        """Remove the handler of a typing word, whose messages are events again."""
         self._delivery.unregister_foreign(typing)
 
     def process_id(self, ring: str) -> str:
-        """Return the name of this process on a ring, as replies give it."""
+        """Return the id of this process on a ring, by which replies name it."""
         return self._ring(ring).process_id
 
     def clients(self, ring: str) -> Clients:
-        """Return the clients of this process in a ring, to register more or other domains."""
+        """Return the clients of this process on a ring, to register clients and change domains."""
         return self._ring(ring).clients
 
     def members(self, ring: str) -> tuple[str, ...] | None:
@@ -172,14 +172,14 @@ class MessagingLayer:
         reply_to
             The message it replies to. A reply ends its packet, so it is sent at once.
         urgent
-            Whether to send it at once, with whatever waits before it.
+            Whether to send it at once, together with the messages that wait before it.
 
         Raises
         ------
         SendRefused
-            It is too big, or there is no room for it or no number. Nothing of it is sent.
+            It is too big, or there is no room or no number for it. No part of it is sent.
         EncodeError
-            A value that has no form on the wire.
+            A value cannot be written.
         """
         to = self._room_for(ring, data)
         if reply_to is None:
@@ -201,15 +201,15 @@ class MessagingLayer:
         Parameters
         ----------
         data
-            Its typing word, 4096 or above, and all that follows.
+            Its typing word, 4096 or above, and the rest of the message.
 
         Raises
         ------
         SendRefused
-            There is no room for it, or it does not fit one packet: no field of this layer can be
-            put in front of its parts (errata R33).
+            There is no room for it, or it does not fit one packet: this layer cannot put segment
+            fields in front of its parts (errata R33).
         EncodeError
-            It begins with no typing word of another protocol.
+            It does not begin with a typing word of another protocol.
         """
         to = self._room_for(ring, data)
         encode(Message(foreign=True, data=data))
@@ -233,12 +233,12 @@ class MessagingLayer:
     ) -> int:
         """Send messages while there is room; return how many were sent.
 
-        As `send` one after the other, at half the cost where they are small.
+        This is `send` for one message after the other, at half the cost if they are small.
 
         Raises
         ------
         SendRefused, EncodeError
-            As of `send`, except for want of room. Those before it are sent.
+            As in `send`, except for lack of room. The messages before are sent.
         """
         to = self._ring(ring)
         head = head_of(layer, domain or None, client or None)
@@ -271,25 +271,25 @@ class MessagingLayer:
         client: int | None = None,
         domain: int | None = None,
     ) -> int:
-        """Send a message that asks for replies, at once; return the id of the request.
+        """Send a message that requests replies, at once; return the id of the request.
 
         Parameters
         ----------
         want
-            How many replies: a number, all members that it can reach now, or a stream.
+            The replies that are wanted: a number, one of each member reached now, or a stream.
         timeout_s
-            How long to wait for all of them.
+            Time to wait for all replies.
         stall_s
-            How long to wait for another one after each.
+            Time to wait for another reply after each.
         sentinel
-            Returns of a reply's data whether it is the last one.
+            A function of a reply's data that returns whether it is the last one.
 
         Raises
         ------
         SendRefused, EncodeError
-            As of `send`.
+            As in `send`.
         UsageError
-            All members are wanted where they are not known, or less than one reply.
+            All members are wanted but not known, or less than one reply is wanted.
         """
         to = self._room_for(ring, data)
         if want is Want.ALL and to.members is None:
@@ -307,36 +307,36 @@ class MessagingLayer:
         self._requests.cancel(request, now)
 
     def flush(self, ring: str | None = None) -> None:
-        """Put all that was packed into the queues of the rings, or of one ring."""
+        """Put packed messages into the queues of all rings, or of one ring."""
         for to in self._rings.values() if ring is None else (self._ring(ring),):
             to.outgoing.flush()
 
     def waiting_bytes(self, ring: str) -> int:
-        """Return the bytes that a ring has not accepted, or not brought back and may need again."""
+        """Return the bytes that wait to be sent to a ring, or that may have to be sent again."""
         return self._ring(ring).outgoing.waiting_bytes
 
     def next_packet(self, ring: str) -> tuple[QoS, bytes] | None:
         """Return the next packet for a ring, None if there is none.
 
-        None too behind a message of several packets that are not all back (errata R28): ask again
-        after `receive`.
+        It is also None while a message of several packets has not come back completely (errata
+        R28): try again after `receive`.
         """
         return self._ring(ring).outgoing.next_packet()
 
     # --- receiving --------------------------------------------------------------------------
 
     def receive(self, ring: str, source: str, packet: bytes, *, qos: QoS, now: float) -> None:
-        """Add a packet as the ring delivers it, those of this process too."""
+        """Add a packet that the ring delivers, which may be one of this process."""
         self._delivery.receive(self._ring(ring), source, packet, qos, now)
 
     def view(self, ring: str, members: Iterable[str], *, now: float) -> None:
-        """Add a view: the members of a ring from this place in the order of packets on."""
+        """Add a view: the members of a ring from this point in the order of packets on."""
         self._delivery.view(self._ring(ring), tuple(members), now)
 
     # --- time and events --------------------------------------------------------------------
 
     def get_timer(self) -> float | None:
-        """Return when `handle_timer` is due, None if nothing waits for time to pass."""
+        """Return the time at which `handle_timer` is due, None if nothing has a deadline."""
         times = [self._requests.get_timer()]
         for ring in self._rings.values():
             times.append(ring.outgoing.flush_at)
@@ -344,23 +344,23 @@ class MessagingLayer:
         return min((time for time in times if time is not None), default=None)
 
     def handle_timer(self, now: float) -> None:
-        """Do what is due: flush what was packed, end requests, abort or report what takes long."""
+        """Do what is due: flush packed messages, end requests, abort or report late messages."""
         for ring in self._rings.values():
             self._delivery.handle_timer(ring, now)
         self._requests.handle_timer(now)
 
     def next_event(self) -> Event | None:
-        """Return the next event, None if there is none; messages of handlers go to these."""
+        """Return the next event or None; messages with a handler are passed to it instead."""
         return self._delivery.next_event()
 
     @property
     def dropped(self) -> Counter[Drop]:
-        """How much was dropped so far, by reason."""
+        """Counts of dropped packets and messages so far, by reason."""
         return self._drops.counts
 
     @property
     def malformed_of(self) -> Counter[str | None]:
-        """Malformed packets by source; None has those of sources over the bound."""
+        """Malformed packets by source; None for the sources over the bound together."""
         return self._drops.malformed_of
 
     # --- inside -----------------------------------------------------------------------------
@@ -372,7 +372,7 @@ class MessagingLayer:
             raise UsageError(f"ring {name} is not known") from None
 
     def _room_for(self, ring: str, data: bytes) -> Ring:
-        """Return the ring if it has room for a message."""
+        """Return the ring if it has room for a message, else raise `NotWritable`."""
         to = self._ring(ring)
         if type(data) is not bytes:
             raise EncodeError("data", data, "data is bytes")
@@ -382,20 +382,21 @@ class MessagingLayer:
         return to
 
     def _pack(self, to: Ring, qos: QoS, head: Head, data: bytes, now: float, urgent: bool) -> None:
-        """Send a message that fits one packet, with others or at once."""
+        """Send a message that fits one packet, packed with others or at once."""
         to.outgoing.pack(qos, head, (data,), 0, now + self._limits.max_delay_s)
         if urgent or not self._limits.max_delay_s:
             to.outgoing.flush()
 
     def _send_numbered(self, to: Ring, draft: Draft, qos: QoS, now: float, hold: int) -> int:
-        """Send a message that has to have a number; return it."""
+        """Send a message that needs a number; return the number."""
         count = draft.packet_count(to.max_packet_bytes, self._limits)
         if count > 1 and qos is QoS.UNORDERED:
-            qos = QoS.SOURCE_ORDERED  # or a packet that overtakes the first is lost (errata R28)
+            # Else a packet that overtakes the first one would be lost (errata R28).
+            qos = QoS.SOURCE_ORDERED
         number = self._numbers.allocate(hold, now)
         to.outgoing.send(OwnMessage(number, draft, qos, count))
         if not qos.reliable:
-            # Its packets do not come back; after this time no receiver keeps any.
+            # Its packets do not come back; after this time no receiver holds any of them.
             until = now + 2 * self._limits.reassembly_timeout_s
             self._numbers.rest(number, Hold.ON_THE_WAY, until)
         return number

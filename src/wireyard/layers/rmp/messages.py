@@ -1,8 +1,8 @@
-"""RMP messages as rows of the table of messages.
+"""RMP messages as rows of the table ``messages``.
 
-The row is that of the message's first packet; `length` has the bytes of all of them, and the
-property `frames` their frames. A request and its replies have the same `correlation_id`: the
-process that asks, and the number of its message.
+The position in a row is that of the message's first packet; `length` has the bytes of all packets,
+and the property `frames` their frames. A request and its replies have the same `correlation_id`:
+the requesting process and the number of its message.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def message_row(message: Seen, packet: PacketRow) -> Row:
     Parameters
     ----------
     packet
-        Any packet of its stream, for where that is.
+        Any packet of its stream, for the addresses.
     """
     fields, data, packets, length = message
     first = packets[0]
@@ -34,20 +34,20 @@ def message_row(message: Seen, packet: PacketRow) -> Row:
         producer = endpoint(packet["src_addr"], packet["src_port"])
         group = endpoint(packet["dst_addr"], packet["dst_port"])
     asks = fields.reply_requested
-    correlation = _called(fields.reply_source, fields.reply_message_number) or (
-        _called(producer, fields.message_number) if asks else None
+    correlation = _correlation_id(fields.reply_source, fields.reply_message_number) or (
+        _correlation_id(producer, fields.message_number) if asks else None
     )
-    said = {
+    typed = {
         "layer": ("integer", fields.layer),
         "domain": ("integer", fields.domain),
         "message_number": ("integer", fields.message_number),
         "reply_requested": ("boolean", None if asks is None else str(asks).lower()),
         "packets": ("integer", len(packets)),
-        "frames": ("string", _ranges(one.frame for one in packets if one.frame is not None)),
+        "frames": ("string", _ranges(at.frame for at in packets if at.frame is not None)),
     }
     properties = {
         name: {"type": kind, "value": str(value)}
-        for name, (kind, value) in said.items()
+        for name, (kind, value) in typed.items()
         if value is not None
     }
     return {
@@ -74,17 +74,17 @@ def message_row(message: Seen, packet: PacketRow) -> Row:
 
 
 def layer_name(layer: int | None) -> str:
-    """Return what the layer that a message is for is called."""
+    """Return the name of a destination layer; None is another protocol."""
     return "foreign" if layer is None else LAYERS.get(layer, f"layer {layer}")
 
 
-def _called(process: str | None, number: Any) -> str | None:
-    """Return what a reply calls a message by; null if it has no number."""
+def _correlation_id(process: str | None, number: Any) -> str | None:
+    """Return the identity of a message for replies as text; None if it has no number."""
     return None if process is None or number is None else f"{process}/{number}"
 
 
 def _ranges(numbers: Iterable[int]) -> str | None:
-    """Return numbers as text, those that follow each other as the first and the last: 3-7, 9."""
+    """Return numbers as text, consecutive ones as a range: 3-7, 9."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][-1] + 1:

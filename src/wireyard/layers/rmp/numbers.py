@@ -1,6 +1,6 @@
-"""Message numbers of one process: 16 bits, so none is given out that somebody may still know.
+"""Message numbers of one process: a number is not reused while it may still name another message.
 
-At 15 000 messages a second all numbers have been used after 4.4 seconds.
+Numbers have 16 bits. At 15 000 messages a second all have been used after 4.4 seconds.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ __all__ = ["Hold", "Numbers"]
 
 
 class Hold:
-    """Why a number is not free: bits, for there may be several reasons."""
+    """The reasons why a number is not free, as bits, because there may be several."""
 
     ON_THE_WAY: Final = 1
-    """Packets of its message are not back, or may still arrive somewhere."""
+    """Packets of its message have not come back, or may still arrive at a receiver."""
     PENDING: Final = 2
     """A request waits for replies that name it."""
     RESTING: Final = 4
@@ -26,13 +26,13 @@ class Hold:
 
 
 class Numbers:
-    """The numbers, from `first` on and around.
+    """The message numbers, used in turn from `first` on.
 
     Parameters
     ----------
     first
-        Where to begin: random where a process may be started again, so that it does not repeat
-        what its forerunner said.
+        The first number: random if a process may be restarted, so that it does not reuse recent
+        numbers of its former self.
     """
 
     def __init__(self, first: int) -> None:
@@ -42,18 +42,18 @@ class Numbers:
         self._resting: list[tuple[float, int]] = []
 
     def __len__(self) -> int:
-        """Return how many numbers are not free."""
+        """Return the number of message numbers that are not free."""
         return len(self._holds)
 
     def allocate(self, hold: int, now: float) -> int:
-        """Return a number that is free, and hold it.
+        """Return a free number, and hold it.
 
         Raises
         ------
         NumbersExhausted
-            None is free.
+            No number is free.
         """
-        self._wake(now)
+        self._end_rests(now)
         if len(self._holds) == NUMBERS:
             raise NumbersExhausted(f"all {NUMBERS} message numbers are in use")
         number = self._next
@@ -72,14 +72,14 @@ class Numbers:
             del self._holds[number]
 
     def rest(self, number: int, hold: int, until: float) -> None:
-        """End one hold of a number, but keep it from being used until then."""
+        """End one hold of a number, but do not reuse the number before `until`."""
         until = max(until, self._resting_until.get(number, until))
         self._holds[number] |= Hold.RESTING
         self._resting_until[number] = until
         heapq.heappush(self._resting, (until, number))
         self.release(number, hold)
 
-    def _wake(self, now: float) -> None:
+    def _end_rests(self, now: float) -> None:
         while self._resting and self._resting[0][0] <= now:
             until, number = heapq.heappop(self._resting)
             if self._resting_until.get(number) == until:

@@ -1,15 +1,16 @@
-"""Captured packets of one sender to messages, as a receiver on the same wire puts them together.
+"""Captured packets of one sender to messages, reassembled as by a receiver on the same wire.
 
 Rules of this file:
 
-1. A sender is a stream: what one endpoint sent to one group, in the order of capture.
-2. `Reassembly` decides, as it does for packets without order. Nothing on the wire shows a quality
-   of service, and the transport of captures, UDP, keeps none: a message is whole with the last of
-   its packets, whatever is unfinished before it.
-3. No view is on the wire. What is unfinished is given up when its time is over or the capture ends.
-4. A packet that came again is one packet; see `Repeats`. So are those of a message that its sender
-   sends again, for that has its number still (errata R29): the message is there once.
-5. A packet of which the capture has only the beginning counts for nothing.
+1. A sender is a stream: the packets from one endpoint to one group, in the order of capture.
+2. `Reassembly` reassembles them as packets without order. The wire does not show a quality of
+   service, and UDP, the transport of captures, keeps no order: a message is whole with the last of
+   its packets, even if earlier messages are unfinished.
+3. Views are not on the wire. An unfinished message is aborted after a timeout, or at the end of the
+   capture.
+4. A repeated packet counts once; see `Repeats`. A message that its sender sends again has the same
+   number (errata R29), so its packets are repeats too.
+5. A truncated packet, whose end was not captured, is not used.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from wireyard.layers.rmp.parsing import Fields
 from wireyard.layers.rmp.qos import Order, QoS
 from wireyard.layers.rmp.reassembly import Reassembly, Whole
 from wireyard.layers.rmp.repeats import Repeats
-from wireyard.layers.rmp.violations import RULES, TELLING, broken_by
+from wireyard.layers.rmp.violations import CHECKED_FLAGS, RULES, violated_rules
 
 __all__ = ["NEEDED", "Observer", "Seen", "observe"]
 
@@ -40,11 +41,11 @@ NEEDED: Final = (
     "src_addr", "src_port", "dst_addr", "dst_port", "packet_offset", "message_in_packet",
     "typing", *Fields._fields, "more_follows", "data",
 )  # fmt: skip
-"""The columns of RMP packets that are looked at."""
+"""The columns of RMP packets that are read."""
 
 _OK, _GAP, _BROKEN = "ok", "gap", ("malformed", "garbage")
 _ANY_PACKET_BYTES: Final = 1
-"""How long packets of a ring may be is not on the wire: messages are bounded by their bytes."""
+"""The longest packet of a ring is not on the wire, so only the bytes of a message bound it."""
 _BOUNDS: Final = MappingProxyType(
     {
         "too_big": "max_message_bytes",
@@ -52,7 +53,7 @@ _BOUNDS: Final = MappingProxyType(
         "overflow": "max_held_bytes",
     }
 )
-"""Which of the `Limits` a message is over, by why it was given up."""
+"""The field of `Limits` that a message exceeds, by the reason why it was aborted."""
 _NS_PER_S: Final = 1e9
 _fields_of = itemgetter(*Fields._fields)
 
@@ -61,16 +62,16 @@ class Seen(NamedTuple):
     """A whole message."""
 
     fields: Fields
-    """What its first packet says."""
+    """The fields of its first packet."""
     data: bytes
     packets: tuple[Position, ...]
-    """As they came; the first is packet 1."""
+    """Its packets in the order of capture; the first is packet 1."""
     length: int
-    """Bytes of all of them."""
+    """Bytes of all its packets."""
 
 
 class _Part(NamedTuple):
-    """What is remembered of a packet that is part of a message."""
+    """A packet of a message of several packets."""
 
     at: Position
     length: int
@@ -78,7 +79,7 @@ class _Part(NamedTuple):
 
 
 class _Orphans(NamedTuple):
-    """Packets of one message that follow each other, without its first."""
+    """Consecutive packets of one message without its first packet."""
 
     number: int | None
     first: Position
@@ -86,12 +87,12 @@ class _Orphans(NamedTuple):
 
 
 class Observer:
-    """Puts the packets of one sender together.
+    """Reassembles the packets of one sender.
 
     Parameters
     ----------
     limits
-        Those of a receiver.
+        The limits of a receiver.
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
@@ -103,46 +104,46 @@ class Observer:
         self._now = 0.0
         self._ns: int | None = None
         self._sender: str | None = None
-        """Null in a raw stream."""
-        self.forgotten: Counter[str] = Counter()
-        """How many messages were over a bound, by its name among `Limits`."""
+        """None in a raw stream."""
+        self.over_bound: Counter[str] = Counter()
+        """The number of messages that exceeded a bound, by the name of the field of `Limits`."""
 
     @property
     def dropped(self) -> Counter[Drop]:
-        """How much counts for nothing, by reason; a receiver has the same reasons."""
+        """Counts of dropped packets and messages, by the reasons that a receiver has too."""
         return self._drops.counts
 
     def receive(self, packet: Sequence[PacketRow]) -> list[Seen | Violation]:
-        """Observe a packet: the rows of its messages, or the one row of a packet that is broken."""
+        """Observe a packet: the rows of its messages, or the one row of a malformed packet."""
         first = packet[0]
         self._sender = _endpoint(first)
-        found = self._pass(first["captured_ns"])
+        found = self._advance(first["captured_ns"])
         if first["status"] != _OK:
             self._drops.counts[Drop.MALFORMED] += 1
-            said = first["error"]["message"] if first["error"] else RULES["malformed_packet"]
-            return [*found, self._violation("malformed_packet", said, Position.of(first))]
+            text = first["error"]["message"] if first["error"] else RULES["malformed_packet"]
+            return [*found, self._violation("malformed_packet", text, Position.of(first))]
         messages = [(Fields._make(_fields_of(row)), row["data"]) for row in packet]
         size = sum(row["length"] for row in packet)
         now = None if first["captured_ns"] is None else self._now
-        if self._repeats.again(messages, size, now):
+        if self._repeats.is_repeat(messages, size, now):
             self._drops.counts[Drop.REPEAT] += len(packet)
-            return [*found, self._broken("repeated_packet", first)]
+            return [*found, self._rule_violation("repeated_packet", first)]
         for row, (fields, data) in zip(packet, messages, strict=True):
-            if row["typing"] & TELLING:
-                found += (self._broken(rule, row) for rule in broken_by(row, fields))
-            if fields.message_number is None:  # it waits for nothing
+            if row["typing"] & CHECKED_FLAGS:
+                found += (self._rule_violation(rule, row) for rule in violated_rules(row, fields))
+            if fields.message_number is None:  # a message of one packet
                 found.append(Seen(fields, data, (Position.of(row),), row["length"]))
             else:
                 found += self._part(_Part(Position.of(row), row["length"], fields), data)
         return found
 
-    def cut(self, packet: Sequence[PacketRow]) -> Violation:
-        """Observe a packet of which the end was not captured: what it says cannot be known."""
+    def receive_truncated(self, packet: Sequence[PacketRow]) -> Violation:
+        """Observe a packet whose end was not captured, and whose content is unknown therefore."""
         self._sender = _endpoint(packet[0])
-        return self._broken("cut_packet", packet[0])
+        return self._rule_violation("cut_packet", packet[0])
 
-    def _broken(self, rule: str, row: PacketRow) -> Violation:
-        """Return that a packet breaks a rule by itself."""
+    def _rule_violation(self, rule: str, row: PacketRow) -> Violation:
+        """Return the violation of a rule by a packet alone."""
         return self._violation(rule, RULES[rule], Position.of(row))
 
     def _violation(
@@ -151,16 +152,16 @@ class Observer:
         return Violation(rule, text, at, self._sender, None, message_key)
 
     def finish(self) -> list[Seen | Violation]:
-        """Give up what is unfinished: the capture ends."""
+        """Abort unfinished messages at the end of the capture."""
         found = self._end_orphans()
         self._reassembly.view()
         return found + self._collect(None)
 
-    def _pass(self, ns: int | None) -> list[Seen | Violation]:
-        """Let time pass until a packet comes."""
+    def _advance(self, ns: int | None) -> list[Seen | Violation]:
+        """Advance the time to that of a packet, and return what times out before."""
         if ns is None:
             return []
-        if self._ns is not None:  # a clock may be set back, and goes on from there
+        if self._ns is not None:  # if the clock was set back, no time has passed
             self._now += max(ns - self._ns, 0) / _NS_PER_S
         self._ns = ns
         if not self._reassembly:
@@ -172,25 +173,26 @@ class Observer:
         """Observe a packet of a message that has a number."""
         number, orphans = part.fields.message_number, self._drops.counts[Drop.ORPHAN]
         self._reassembly.receive("", QoS.UNRELIABLE, part.fields, data, self._now, part)
-        stray = self._drops.counts[Drop.ORPHAN] > orphans and not self._reassembly.found
+        is_orphan = self._drops.counts[Drop.ORPHAN] > orphans and not self._reassembly.output
         found: list[Seen | Violation] = []
-        if self._orphans and not (stray and self._orphans.number == number):
+        if self._orphans and not (is_orphan and self._orphans.number == number):
             found = self._end_orphans()
-        if stray:
-            known = self._orphans or _Orphans(number, part.at, 0)
-            self._orphans = known._replace(packets=known.packets + 1)
+        if is_orphan:
+            run = self._orphans or _Orphans(number, part.at, 0)
+            self._orphans = run._replace(packets=run.packets + 1)
         return found + self._collect(part)
 
     def _collect(self, part: _Part | None) -> list[Seen | Violation]:
-        """Return what follows from the last packet, or from time."""
+        """Return the output of the reassembly after a packet, or after time has passed."""
         found: list[Seen | Violation] = []
-        while self._reassembly.found:
-            match self._reassembly.found.popleft():
+        while self._reassembly.output:
+            match self._reassembly.output.popleft():
                 case Aborted() as event:
-                    found.append(self._given_up(event, part))
-                case Whole(_, _, fields, data, places):
-                    packets = tuple(one.at for one in places)
-                    found.append(Seen(fields, data, packets, sum(one.length for one in places)))
+                    found.append(self._abort_violation(event, part))
+                case Whole(_, _, fields, data, parts):
+                    positions = tuple(each.at for each in parts)
+                    length = sum(each.length for each in parts)
+                    found.append(Seen(fields, data, positions, length))
         return found
 
     def _end_orphans(self) -> list[Seen | Violation]:
@@ -198,12 +200,12 @@ class Observer:
             return []
         number, at, packets = self._orphans
         self._orphans = None
-        many = f"{packets} packet{'s' * (packets != 1)}"
-        text = f"message {number}: {many}, and its first was not seen before"
+        count = f"{packets} packet{'s' * (packets != 1)}"
+        text = f"message {number}: {count}, and its first was not seen before"
         return [self._violation("orphan", text, at)]
 
-    def _given_up(self, event: Aborted, part: _Part | None) -> Violation:
-        """Return what a message is that will not be whole; `part` is the packet that ended it."""
+    def _abort_violation(self, event: Aborted, part: _Part | None) -> Violation:
+        """Return the violation for an aborted message; `part` is the packet that aborted it."""
         first: _Part = event.place
         name = f"message {event.number}"
         seen = f"{name}: {event.packets} of {first.fields.packet_count} packets"
@@ -219,20 +221,20 @@ class Observer:
                 rule, text = _contradiction(name, first.fields, part.fields)
             case reason:
                 bound = _BOUNDS[reason]
-                self.forgotten[bound] += 1
+                self.over_bound[bound] += 1
                 rule, text = "over_bound", f"{seen}, and it was over {bound}"
         return self._violation(rule, text, first.at, first.at.key)
 
 
 def observe(rows: Iterable[Row], observer: Observer) -> Iterator[Seen | Violation]:
-    """Yield what the rows of one sender's stream show, in the order in which it is known.
+    """Yield the messages and violations in one sender's stream, in the order of their ends.
 
     Parameters
     ----------
     rows
         All rows of RMP packets of a stream in order, those of gaps too, with the columns `NEEDED`.
     observer
-        A new one.
+        A new observer.
     """
     packet: list[PacketRow] = []
     for row in map(as_packet, rows):
@@ -240,7 +242,7 @@ def observe(rows: Iterable[Row], observer: Observer) -> Iterator[Seen | Violatio
             packet.append(row)
             continue
         if row["status"] == _GAP and packet:
-            yield observer.cut(packet)
+            yield observer.receive_truncated(packet)
         elif packet:
             yield from observer.receive(packet)
         packet = [row] if row["status"] in (_OK, *_BROKEN) else []
@@ -262,10 +264,10 @@ def _belongs(row: PacketRow, packet: Sequence[PacketRow]) -> bool:
 
 
 def _contradiction(name: str, first: Fields, other: Fields) -> tuple[str, str]:
-    """Return which rule a packet breaks that contradicts the first of its message, and how."""
+    """Return the rule and the text for a packet that contradicts the first of its message."""
     if other.packet_count != first.packet_count:
-        said = f"{first.packet_count} packets, then {other.packet_count}"
-        return "count_changed", f"{name}: says that it has {said}"
+        counts = f"{first.packet_count} packets, then {other.packet_count}"
+        return "count_changed", f"{name}: says that it has {counts}"
     if other.layer != first.layer:
         return "layer_changed", f"{name}: is for layer {first.layer}, then for {other.layer}"
     return "packet_changed", f"{name}: packet {other.packet_number} came again with other data"

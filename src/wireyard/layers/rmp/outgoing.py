@@ -1,18 +1,19 @@
-"""Outgoing packets of one process on one ring, in the order in which it sent the messages.
+"""The outgoing packets of one process on one ring, in the order in which it sent the messages.
 
 Rules of this file (errata R28, R29):
 
-1. Messages leave in the order in which they were sent: small ones by way of the packet being
-   filled, which a larger one or another quality of service flushes.
-2. A message of several packets that the ring brings back stays first in the queue until all of them
-   are back. Nothing behind it is given to the ring before. A packet behind it would be ordered
-   before the message if a view cuts that, and a member that joins later cannot know.
-3. A cut message is sent again from its first packet, under its own number, once none of its packets
-   is on the way. So no member has packets of both times under the number.
+1. Messages leave in the order in which they were sent. Small ones share a packet, which is flushed
+   before a larger message or another quality of service.
+2. On a ring that delivers packets to their sender too, a message of several packets stays first in
+   the queue until all of them have come back, and no later packet is sent before. If a view split
+   the message, a later packet would be ordered before it, and a member that joins later could not
+   know.
+3. A split message is sent again from its first packet, under the same number, once none of its
+   packets is on the way. So no member has packets of both attempts under the number.
 
-A message is cut where some of its packets were ordered before a view, and some were not; its
-receivers drop it there, and so they do where they have no room left. All see the same packets in
-the same order, the sender too, so all agree.
+A message is split if some of its packets were ordered before a view and some were not. Its
+receivers then drop it, as they do if they have no room left. All members, the sender too, see the
+same packets in the same order, so all agree.
 """
 
 from __future__ import annotations
@@ -38,23 +39,23 @@ class OwnMessage:
     draft: Draft
     qos: QoS
     count: int
-    """How many packets it has."""
+    """The number of its packets."""
     packets: Iterator[bytes] = field(default_factory=lambda: iter(()))
-    """Those that the ring has not been given."""
-    given: int = 0
-    """How many of them the ring was given."""
+    """The packets that were not passed to the ring yet."""
+    sent: int = 0
+    """The number of packets that were passed to the ring."""
     back: set[int] = field(default_factory=set)
-    """Which of them are back."""
+    """The numbers of the packets that have come back."""
     state: Own = Own.SENT
 
     @property
     def waits(self) -> bool:
-        """Whether it has to wait for its packets, and what was sent after it for it."""
-        return self.state is Own.TAIL or self.given == self.count
+        """Whether it waits for its packets to come back, so that later messages wait for it."""
+        return self.state is Own.TAIL or self.sent == self.count
 
 
 class Outgoing:
-    """The messages and packets that wait for a ring, or to come back from it.
+    """The messages and packets that wait to be sent to a ring, or to come back from it.
 
     Parameters
     ----------
@@ -66,9 +67,9 @@ class Outgoing:
 
     def __init__(self, max_packet_bytes: int, numbers: Numbers) -> None:
         self.flush_at: float | None = None
-        """When the packet being filled is sent at the latest."""
+        """The latest time at which the packet being filled is sent."""
         self.waiting_bytes = 0
-        """Bytes that the ring has not accepted, or not brought back and may be given again."""
+        """Bytes that wait to be sent, or that may have to be sent again."""
         self._max_packet_bytes = max_packet_bytes
         self._numbers = numbers
         self._packing = Packing(max_packet_bytes)
@@ -81,9 +82,9 @@ class Outgoing:
     def pack(
         self, qos: QoS, head: Head, messages: Sequence[bytes], at: int, flush_at: float
     ) -> int:
-        """Put the messages from `at` on into one packet; return the index of the first left out.
+        """Pack messages from index `at` on into one packet; return the index of the first left out.
 
-        The one at `at` never is: a full packet is flushed before it.
+        At least one is packed, because a full packet is flushed before.
         """
         if self._packing_qos is not qos:
             self.flush()
@@ -94,7 +95,7 @@ class Outgoing:
             stop = self._packing.add_all(head, messages, at)
         if self.flush_at is None:
             self.flush_at = flush_at
-        if stop < len(messages):  # full, and counted as waiting from now on
+        if stop < len(messages):  # the packet is full
             self.flush()
         return stop
 
@@ -107,7 +108,7 @@ class Outgoing:
         self.flush_at = None
 
     def send(self, message: OwnMessage) -> None:
-        """Put a message with a number into the queue, behind all that was packed."""
+        """Put a message with a number into the queue, after all packed messages."""
         self.flush()
         self._begin(message)
         self._queue.append(message)
@@ -116,7 +117,7 @@ class Outgoing:
             self._own[message.number] = message
 
     def next_packet(self) -> tuple[QoS, bytes] | None:
-        """Return the next packet for the ring, None if there is none, or it has to wait."""
+        """Return the next packet for the ring, None if there is none or it has to wait."""
         if not self._queue:
             return None
         first = self._queue[0]
@@ -126,50 +127,50 @@ class Outgoing:
             return first
         if first.waits:
             return None
-        first.given += 1
+        first.sent += 1
         packet = next(first.packets)
-        if first.given == first.count and not (first.qos.reliable and first.count > 1):
+        if first.sent == first.count and not (first.qos.reliable and first.count > 1):
             self._queue.popleft()
             if not first.qos.reliable:
                 self.waiting_bytes -= len(first.draft.data)
         return first.qos, packet
 
-    # --- what became of it ------------------------------------------------------------------
+    # --- packets that came back, and views --------------------------------------------------
 
     def packet_back(self, number: int, packet_number: int) -> None:
-        """Count a packet that the ring brought back."""
+        """Count a packet that has come back from the ring."""
         message = self._own.get(number)
-        if message is None or packet_number > message.given:
-            return  # of a process that had this id before
+        if message is None or packet_number > message.sent:
+            return  # from an earlier process with this id
         message.back.add(packet_number)
         last = message.state is not Own.TAIL and len(message.back) == message.count
-        self._happen(message, OwnEvent.LAST if last else OwnEvent.PACKET)
+        self._apply(message, OwnEvent.LAST if last else OwnEvent.PACKET)
 
     def view(self) -> None:
-        """Send again what a new view cuts."""
+        """Send messages again that a new view splits."""
         for message in list(self._own.values()):
-            self._happen(message, OwnEvent.VIEW)
+            self._apply(message, OwnEvent.VIEW)
 
     def no_room(self, number: int) -> None:
-        """Send a message again that its receivers dropped for want of room."""
+        """Send a message again that its receivers dropped for lack of room."""
         message = self._own.get(number)
         if message is not None and message.state is Own.PARTLY:
-            self._happen(message, OwnEvent.NO_ROOM)
+            self._apply(message, OwnEvent.NO_ROOM)
 
     def close(self, until: float) -> None:
-        """Forget everything; the numbers rest until then."""
+        """Release the numbers of all messages, which are not reused before `until`."""
         for number in self._own:
             self._numbers.rest(number, Hold.ON_THE_WAY, until)
 
     def _begin(self, message: OwnMessage) -> None:
-        """Have the ring given all of a message."""
+        """Prepare all packets of a message for sending."""
         message.packets = message.draft.packets(
             message.number, message.count, self._max_packet_bytes
         )
-        message.given = 0
+        message.sent = 0
         message.back.clear()
 
-    def _happen(self, message: OwnMessage, event: OwnEvent) -> None:
+    def _apply(self, message: OwnMessage, event: OwnEvent) -> None:
         message.state, effect, _ = OWN[message.state, event]
         match effect:
             case Effect.FREE:
@@ -180,5 +181,5 @@ class Outgoing:
                     self._queue.popleft()
             case Effect.RESEND:
                 self._begin(message)
-        if message.state is Own.TAIL and len(message.back) == message.given:
-            self._happen(message, OwnEvent.DRAINED)
+        if message.state is Own.TAIL and len(message.back) == message.sent:
+            self._apply(message, OwnEvent.DRAINED)

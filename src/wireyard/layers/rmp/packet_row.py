@@ -1,6 +1,6 @@
-"""The rows that the first stage takes, as a type: messages in RMP packets, and bytes that are none.
+"""The type of the first stage's input rows: messages in RMP packets, malformed packets, gaps.
 
-A row is a plain dictionary, as readers give it; here is which names it has.
+A row is a plain dictionary from a reader.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["PacketRow", "as_packet"]
 
 
 class PacketRow(TypedDict, total=False):
-    """A message in a packet; the columns are `NEEDED` of ``observer.py``."""
+    """A message in a packet, with the columns `NEEDED` of ``observer.py``."""
 
     source: Required[str]
     stream: Required[str]
@@ -21,7 +21,7 @@ class PacketRow(TypedDict, total=False):
     length: Required[int]
     status: Required[str]
     error: Required[Any]
-    """A code and a sentence by name; null of a message that keeps the rules."""
+    """The code and the message of an error; None for a well-formed message."""
     captured_ns: Required[int | None]
     frame: Required[int | None]
     src_addr: Required[str | None]
@@ -36,5 +36,5 @@ class PacketRow(TypedDict, total=False):
 
 
 def as_packet(row: Row) -> PacketRow:
-    """Return the row of a message as one."""
+    """Return a row as a `PacketRow`, unchecked."""
     return cast("PacketRow", row)

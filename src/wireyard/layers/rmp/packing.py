@@ -1,4 +1,4 @@
-"""Small messages that share a packet: each but the last says how long it is."""
+"""Packing: small messages that share a packet, each but the last with its length."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ __all__ = ["Head", "Packing", "head_of"]
 
 _write_length = LENGTH.struct.pack
 _HEADS = 1024
-"""Heads remembered: layers, domains and clients in use at a time, 20 kB of them."""
+"""The most cached heads, 20 kB of them: for the layers, domains and clients in use at a time."""
 
 
 class Head(NamedTuple):
-    """What stands in front of a message's data, in both places it can have in a packet."""
+    """The header fields of a message, as the last one in a packet and as any other."""
 
     last: bytes
     followed: bytes
-    """Without the length at its end."""
+    """Without the length, which follows."""
 
 
 @lru_cache(_HEADS)
@@ -31,7 +31,7 @@ def head_of(layer: int, domain: int | None, client: int | None) -> Head:
     Raises
     ------
     EncodeError
-        A value that has no form on the wire.
+        A value cannot be written.
     """
     last = encode(Message(layer=layer, domain=domain, client=client))
     followed = encode(Message(layer=layer, domain=domain, client=client, more_follows=True))
@@ -57,7 +57,7 @@ class Packing:
         return self._last is not None
 
     def add_all(self, head: Head, messages: Sequence[bytes], at: int) -> int:
-        """Add the messages from `at` on, while they fit; return which is the first that does not.
+        """Add the messages from index `at` on that fit; return the index of the first left out.
 
         All have the same head.
         """

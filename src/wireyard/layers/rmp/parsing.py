@@ -1,9 +1,9 @@
-"""A packet as its messages, for the layer: all of them, or the first rule that it breaks.
+"""A fast parser of packets for the layer: the messages of a packet, or the first error.
 
-The format's `decode_packet` is the reference. Here are its well-formed messages read several times
-as fast: the head of each run of messages that say the same is read once, by `struct` from the
-format's own tables. Whatever is out of the ordinary is left to the reference, which says what is
-wrong with it.
+The format's `decode_packet` is the reference. This parser reads well-formed messages several times
+as fast: it reads the head of a run of messages with the same fields once, with `struct` formats
+made from the format's own tables. Any other packet is decoded by the reference, which raises the
+error.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ __all__ = ["Fields", "Run", "parse_packet"]
 
 
 class Fields(NamedTuple):
-    """What one message of a packet says beside its data; what its flags do not announce is None."""
+    """The header fields of a message; fields without their flag are None."""
 
     layer: int | None
-    """None of other protocols, whose data begins with the typing word."""
+    """None for other protocols, whose data begins with the typing word."""
     message_number: int | None
     packet_number: int | None
     packet_count: int | None
@@ -46,9 +46,9 @@ class Fields(NamedTuple):
 
 
 _fields = partial(tuple.__new__, Fields)
-"""`Fields` of their values, in half the time."""
+"""A faster constructor of `Fields` from a tuple: it takes half the time."""
 Run = tuple[Fields, list[bytes]]
-"""What some messages say, and the data of each."""
+"""The common fields of consecutive messages, and the data of each."""
 
 _OPTIONAL = (*SEGMENT.names, *DOMAIN.names, *CLIENTS.names, *REPLY_TO.names, *LENGTH.names)
 _LAYER_BITS = LAYER_MASK.bit_length()
@@ -59,14 +59,14 @@ Values = tuple[Any, ...]
 
 
 class _Shape(NamedTuple):
-    """How messages with the same flags are read."""
+    """The layout of messages with the same flags."""
 
     unpack_from: Callable[[bytes, int], Values]
     size: int
     pick: Callable[[Values], Values]
-    """Puts the fields that are there to their places in `_OPTIONAL`, None to the others."""
+    """Returns the values in the order of `_OPTIONAL`, with None for missing fields."""
     plain: bool
-    """Whether nothing of it needs a second look."""
+    """Whether the values need no check or conversion."""
     more_follows: bool
     reply_requested: bool
 
@@ -88,34 +88,34 @@ def _shape(flags: int) -> _Shape:
 
 
 _SHAPES = tuple(_shape(flags << _LAYER_BITS) for flags in range(1 << len(FLAGS)))
-"""By the flags of the typing word; words of other protocols are beyond the last."""
+"""The shape for each value of the flags; typing words of other protocols are beyond the last."""
 _ABSENT = (None,)
 _SOURCES = 1024
-"""Processes whose names are remembered: more than rings have, 150 kB of them."""
+"""The most cached names of processes, 150 kB of them: more than rings have members."""
 _word_at = TYPING.struct.unpack_from
 
 
-class _LeftToTheReference(Exception):
-    """The packet is out of the ordinary."""
+class _NeedsReference(Exception):
+    """The packet has to be decoded by the reference."""
 
 
 def parse_packet(packet: bytes) -> list[Run]:
-    """Return the messages of a packet, whole ones and segments, in runs that say the same.
+    """Return the messages of a packet, whole ones and segments, in runs with the same fields.
 
     A segment or a reply is a run of its own.
 
     Raises
     ------
     DecodeError
-        The first rule the packet breaks. Nothing of it counts (errata R19).
+        The first rule that the packet violates; none of its messages counts (errata R19).
     """
     try:
-        return _parse_ordinary(packet)
-    except (_LeftToTheReference, struct.error, IndexError):
+        return _parse_fast(packet)
+    except (_NeedsReference, struct.error, IndexError):
         return [(_fields_of(message), [message.data]) for message in decode_packet(packet)]
 
 
-def _parse_ordinary(packet: bytes) -> list[Run]:
+def _parse_fast(packet: bytes) -> list[Run]:
     runs = []
     at, stop, more = 0, len(packet), True
     while more:
@@ -123,7 +123,7 @@ def _parse_ordinary(packet: bytes) -> list[Run]:
         unpack_from, size, pick, plain, more, requested = _SHAPES[word >> _LAYER_BITS]
         values = pick(unpack_from(packet, at) + _ABSENT)
         if not plain:
-            values = _looked_at(values)
+            values = _checked(values)
         start = at + size
         if not more:
             run = [packet[start:]]
@@ -137,16 +137,16 @@ def _parse_ordinary(packet: bytes) -> list[Run]:
                 at = start + (packet[start - 2] << 8 | packet[start - 1])
                 run.append(packet[start:at])
         if at > stop:
-            raise _LeftToTheReference
+            raise _NeedsReference
         runs.append((_fields((word & LAYER_MASK, *values[:_LENGTH_AT], requested)), run))
     return runs
 
 
-def _looked_at(values: Values) -> Values:
-    """Return the fields of a segment or a reply, if they say what they may say."""
+def _checked(values: Values) -> Values:
+    """Return the fields of a segment or a reply, checked and with the source as text."""
     number, count = values[_NUMBER_AT], values[_COUNT_AT]
     if number is not None and count is not None and not 1 <= number <= count:
-        raise _LeftToTheReference
+        raise _NeedsReference
     source = values[_SOURCE_AT]
     if source is None:
         return values

@@ -1,4 +1,4 @@
-"""Qualities of service: what the ring promises of a packet, and so what the layer may promise."""
+"""Qualities of service: the guarantees of the ring for a packet, and so of the layer."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ __all__ = ["Order", "QoS"]
 
 
 class Order(StrEnum):
-    """Which messages wait for each other at a receiver."""
+    """The order in which a receiver delivers messages."""
 
     NONE = "none"
-    """Each is delivered when it is complete."""
+    """Each message is delivered when it is complete."""
     SOURCE = "source"
-    """Those of one source, in the order of their first packets."""
+    """The messages of one source are delivered in the order of their first packets."""
     TOTAL = "total"
-    """All of a ring, in the order of their first packets."""
+    """All messages of a ring are delivered in the order of their first packets."""
 
 
 class QoS(Enum):
     """Quality of service of a packet, chosen by its sender.
 
-    K-resilience and beyond is the ring's business: it holds a packet back until enough members
-    have it. Above the ring such packets are totally ordered ones.
+    K-resilience and beyond is implemented by the ring, which holds a packet back until enough
+    members have it. To the layer such packets are totally ordered.
     """
 
     UNRELIABLE = "unreliable", Order.NONE, False
@@ -37,4 +37,4 @@ class QoS(Enum):
         self.label = label
         self.order = order
         self.reliable = reliable
-        """Whether every member of the view gets it, the sender too."""
+        """Whether every member of the view receives it, the sender too."""

@@ -1,19 +1,19 @@
-"""Reassembly of messages from their packets, each at the place of its first packet.
+"""Reassembly of messages from their packets, in the order of their first packets.
 
 Rules of this file:
 
-1. A message's place is that of its first packet. It is delivered when it is complete and nothing
-   unfinished is before it; where there is no order, when it is complete.
-2. A view is the cut: what is unfinished then is dropped, of all sources, what is complete is
-   delivered before the view, and the numbers mean nothing afterwards. All members see the view at
-   the same place, so all do the same.
-3. Where there is an order, nothing here depends on time or on what this process alone has: every
-   bound is a function of the packets in that order. What stalls is reported only (errata R30).
-4. Where there is no room left, an order aborts the message that began last: its source sends it
-   again, and the one before all others is still completed. Without order nothing is sent again, and
-   the oldest is aborted, as most of it is likely to be lost.
-5. A message may be delivered in pieces while it is first in the order. That changes what is
-   delivered early, and nothing of what is kept, counted or aborted (errata R31).
+1. A message has the place of its first packet in the order. It is delivered when it is complete and
+   no unfinished message is before it; without order, when it is complete.
+2. At a view all unfinished messages are dropped, complete ones are delivered before the view, and
+   message numbers start to mean new messages. All members see the view at the same point in the
+   order, so all do the same.
+3. With an order, nothing here depends on time or on state of this process alone: every bound is a
+   function of the packets in that order. A stalled message is only reported (errata R30).
+4. If there is no room left, with an order the message that began last is aborted: its source sends
+   it again, and the first one can still be completed. Without order messages are not sent again,
+   and the oldest is aborted, because most of it is likely to be lost.
+5. A message may be delivered in pieces while it is first in the order. This makes its delivery
+   earlier, but does not change what is held, counted or aborted (errata R31).
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ __all__ = ["Part", "Reassembly", "Whole"]
 
 
 class Whole(NamedTuple):
-    """A message with all its data, at its place."""
+    """A message with all its data, in the order of messages."""
 
     source: str
     qos: QoS
     fields: Fields
-    """Those of its first packet."""
+    """The fields of its first packet."""
     data: bytes
     places: tuple[Any, ...]
-    """Where its packets were seen, as they came; the first is that of its first packet."""
+    """The `place` of each packet as passed to `receive`, in the order of arrival."""
 
 
 class Part(NamedTuple):
@@ -50,14 +50,14 @@ class Part(NamedTuple):
     source: str
     qos: QoS
     fields: Fields
-    """Those of its first packet."""
+    """The fields of its first packet."""
     offset: int
     data: bytes
     last: bool
 
 
 class _Entry:
-    """A message at its place."""
+    """A message in the order of messages, complete or not."""
 
     __slots__ = (
         "data",
@@ -91,7 +91,7 @@ class _Entry:
         self.reported = False
         self.in_pieces = False
         self.delivered_packets = 0
-        """How many packets were delivered in pieces already, and their bytes."""
+        """The number of packets that were delivered in pieces already, and their bytes."""
         self.delivered_bytes = 0
 
 
@@ -103,20 +103,20 @@ def _never(_fields: Fields) -> bool:
 
 
 class Reassembly:
-    """Messages that wait for each other: those of one ring, or of one of its sources.
+    """The messages that wait for each other: those of one ring, or of one of its sources.
 
     Parameters
     ----------
     order
-        Which messages wait for each other; of `Order.SOURCE` only those of one source come here.
+        The order of delivery; with `Order.SOURCE` all packets are of one source.
     ring
         Name of the ring, for events.
     max_packet_bytes
         Longest packet of the ring, the same at all members.
     drops
-        Where dropped packets and messages are counted.
+        The counts of dropped packets and messages.
     wants_pieces
-        Whether a message with these fields is delivered in pieces.
+        Returns whether a message with these fields is delivered in pieces.
     """
 
     def __init__(
@@ -128,8 +128,8 @@ class Reassembly:
         drops: Drops,
         wants_pieces: Callable[[Fields], bool] = _never,
     ) -> None:
-        self.found: deque[Whole | Part | Aborted | Stalled] = deque()
-        """What follows from the packets, views and timers so far, in this order."""
+        self.output: deque[Whole | Part | Aborted | Stalled] = deque()
+        """The output that follows from packets, views and timers, in their order."""
         self.order = order
         self._ring = ring
         self._max_packets = limits.max_message_bytes // max_packet_bytes
@@ -138,30 +138,30 @@ class Reassembly:
         self._wants_pieces = wants_pieces
         self._open: OrderedDict[_Key, _Entry] = OrderedDict()
         self._open_of: Counter[str] = Counter()
-        self._line: OrderedDict[_Entry, None] = OrderedDict()
-        """Messages in their order, from the first unfinished one on; none without order."""
+        self._ordered: OrderedDict[_Entry, None] = OrderedDict()
+        """Messages in their order, from the first unfinished one on; empty without order."""
         self._held_bytes = 0
 
     def __len__(self) -> int:
-        """Return how many messages are unfinished."""
+        """Return the number of unfinished messages."""
         return len(self._open)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of what is kept, with what keeping it costs."""
+        """Bytes of the messages that are held, with their overhead."""
         return self._held_bytes
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is kept, so that a whole message is delivered at once."""
+        """Whether no messages are held, so that a whole message is delivered at once."""
         return not self._held_bytes
 
-    # --- what happens -----------------------------------------------------------------------
+    # --- input ------------------------------------------------------------------------------
 
     def receive(
         self, source: str, qos: QoS, fields: Fields, data: bytes, now: float, place: Any = None
     ) -> None:
-        """Add a whole message or a packet of one; `place` is where it was seen."""
+        """Add a packet: a whole message or a part of one; `place` is returned with the message."""
         if fields.message_number is None:
             self._whole(source, qos, fields, data, place)
             return
@@ -191,12 +191,12 @@ class Reassembly:
         self._make_room()
 
     def view(self) -> None:
-        """Cut: abort what is unfinished, release what is complete."""
+        """Abort unfinished messages at a view, and release complete ones."""
         for key in list(self._open):
             self._abort(key, Arrival.VIEW)
 
     def get_timer(self) -> float | None:
-        """Return when something will have taken too long, None if nothing can."""
+        """Return the time at which a message will have taken too long, None if there is none."""
         if not self._open:
             return None
         oldest = next(iter(self._open.values()))
@@ -205,16 +205,16 @@ class Reassembly:
         return None if oldest.reported else oldest.since + self._limits.stall_after_s
 
     def handle_timer(self, now: float) -> None:
-        """Abort what has taken too long; where there is an order, report it."""
+        """Abort messages that have taken too long; with an order, report them."""
         while (due := self.get_timer()) is not None and due <= now:
             key, entry = next(iter(self._open.items()))
             if self.order is Order.NONE:
                 self._abort(key, Arrival.EXPIRY)
             else:
                 entry.reported = True
-                self.found.append(Stalled(self._ring, *key))
+                self.output.append(Stalled(self._ring, *key))
 
-    # --- what a packet is -------------------------------------------------------------------
+    # --- kinds of packets -------------------------------------------------------------------
 
     def _arrival(
         self, entry: _Entry | None, source: str, qos: QoS, fields: Fields, data: bytes
@@ -242,9 +242,9 @@ class Reassembly:
         return Arrival.LAST if len(entry.parts) + 1 == count else Arrival.NEXT
 
     def _is_repeat_of_first(self, entry: _Entry, fields: Fields, data: bytes) -> bool:
-        """Return whether a first packet comes again because the network doubled it.
+        """Return whether the network duplicated a first packet.
 
-        A ring that keeps an order does not double packets, so there its sender began anew.
+        A ring that keeps an order does not duplicate packets: there the sender began anew.
         """
         return self.order is Order.NONE and fields == entry.fields and data == entry.parts[1]
 
@@ -257,9 +257,9 @@ class Reassembly:
         too_big = fields.packet_count > self._max_packets
         self._drops.counts[Drop.TOO_BIG if too_big else Drop.TOO_MANY] += 1
         reason = "too_big" if too_big else "too_many"
-        self.found.append(Aborted(self._ring, source, fields.message_number, reason, 1, place))
+        self.output.append(Aborted(self._ring, source, fields.message_number, reason, 1, place))
 
-    # --- keeping ----------------------------------------------------------------------------
+    # --- holding ----------------------------------------------------------------------------
 
     def _begin(self, key: _Key, entry: _Entry) -> None:
         self._open[key] = entry
@@ -267,7 +267,7 @@ class Reassembly:
         self._held_bytes += entry.size
         entry.in_pieces = self._wants_pieces(entry.fields)
         if self.order is not Order.NONE:
-            self._line[entry] = None
+            self._ordered[entry] = None
         self._deliver_early(entry)
 
     def _keep(self, entry: _Entry, fields: Fields, data: bytes, place: Any) -> None:
@@ -281,13 +281,13 @@ class Reassembly:
             self._deliver_early(entry)
 
     def _whole(self, source: str, qos: QoS, fields: Fields, data: bytes, place: Any) -> None:
-        if not self._line:
-            self.found.append(Whole(source, qos, fields, data, (place,)))
+        if not self._ordered:
+            self.output.append(Whole(source, qos, fields, data, (place,)))
             return
         entry = _Entry(source, qos, fields, data, 0.0, place)
         entry.data = data
         self._held_bytes += entry.size
-        self._line[entry] = None
+        self._ordered[entry] = None
         self._make_room()
 
     def _complete(self, key: _Key) -> None:
@@ -307,10 +307,10 @@ class Reassembly:
         packets = len(entry.parts)
         self._drops.counts[Drop.ABORTED] += packets
         reason = ABORT_REASONS[arrival]
-        self.found.append(Aborted(self._ring, *key, reason, packets, entry.places[0]))
+        self.output.append(Aborted(self._ring, *key, reason, packets, entry.places[0]))
         self._held_bytes -= entry.size
         if self.order is not Order.NONE:
-            del self._line[entry]
+            del self._ordered[entry]
             self._advance()
 
     def _close(self, key: _Key) -> _Entry:
@@ -323,28 +323,28 @@ class Reassembly:
     # --- releasing --------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Release what nothing unfinished is before any more."""
-        while self._line:
-            first = next(iter(self._line))
+        """Release the messages that no unfinished one is before."""
+        while self._ordered:
+            first = next(iter(self._ordered))
             if first.data is None:
                 self._deliver_early(first)
                 return
-            del self._line[first]
+            del self._ordered[first]
             self._release(first)
 
     def _release(self, entry: _Entry) -> None:
         assert entry.data is not None
         self._held_bytes -= entry.size
-        said = entry.source, entry.qos, entry.fields
+        common = entry.source, entry.qos, entry.fields
         if entry.delivered_bytes:
             rest = entry.data[entry.delivered_bytes :]
-            self.found.append(Part(*said, entry.delivered_bytes, rest, True))
+            self.output.append(Part(*common, entry.delivered_bytes, rest, True))
         else:
-            self.found.append(Whole(*said, entry.data, tuple(entry.places)))
+            self.output.append(Whole(*common, entry.data, tuple(entry.places)))
 
     def _deliver_early(self, entry: _Entry) -> None:
-        """Deliver what has arrived of an unfinished message without a gap, if it may be now."""
-        if not entry.in_pieces or (self._line and next(iter(self._line)) is not entry):
+        """Deliver the contiguous data of an unfinished message, if it is the first in order."""
+        if not entry.in_pieces or (self._ordered and next(iter(self._ordered)) is not entry):
             return
         packets = []
         while (data := entry.parts.get(entry.delivered_packets + 1)) is not None:
@@ -352,12 +352,13 @@ class Reassembly:
             entry.delivered_packets += 1
         data = b"".join(packets)
         if data:
-            said = entry.source, entry.qos, entry.fields
-            self.found.append(Part(*said, entry.delivered_bytes, data, False))
+            self.output.append(
+                Part(entry.source, entry.qos, entry.fields, entry.delivered_bytes, data, False)
+            )
             entry.delivered_bytes += len(data)
 
     def _make_room(self) -> None:
-        """Abort unfinished messages until what is kept is under its bounds."""
+        """Abort unfinished messages until those that are held are within the bounds."""
         limits = self._limits
         while self._held_bytes > limits.max_held_bytes or len(self._open) > limits.max_unfinished:
             oldest_first = self.order is Order.NONE

@@ -1,4 +1,4 @@
-"""Packets of one sender that come again, as networks and captures double them."""
+"""Repeated packets of one sender, duplicated by networks and captures."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from wireyard.layers.rmp.parsing import Fields
 __all__ = ["Repeats"]
 
 _ROOM_BYTES: Final = 1400
-"""Of a packet, as the ring over UDP has it: more does not fit an Ethernet frame."""
+"""The longest packet of the ring over UDP: a longer one does not fit into an Ethernet frame."""
 
 
 class Repeats:
-    """What the last packets of a sender were.
+    """The last packets of a sender.
 
     Rules of this class (errata R27):
 
-    1. An equal packet with a message number is the same, while its sender may not use the number
-       again: twice the time that receivers wait for the rest of a message.
-    2. A number is used again after all the others were, so no more than `NUMBERS` are remembered.
-    3. Packets without a number say nothing by which one could know them. Two that are equal are one
-       if they are no further apart than a sender waits for messages to share a packet, and if one
-       packet had had room for both: it would have been one.
-    4. Without times only numbers decide.
+    1. An equal packet with a message number is a repeat while its sender may not reuse the number:
+       twice the time that receivers wait for the rest of a message.
+    2. A number is reused after all others, so no more than `NUMBERS` packets are held.
+    3. Packets without a number have no identity. Of two equal ones, the second is a repeat if it
+       comes within the time that a sender waits for messages to share a packet, and both would have
+       fitted into one packet: their sender would have packed them.
+    4. Without times only packets with numbers can be repeats.
 
-    A packet is remembered by a hash of 64 bits. Another one that has the same is taken for it: with
-    all that is remembered, one in 2**48.
+    A packet is held as a hash of 64 bits. A different packet with the same hash counts as a repeat:
+    with all held packets, the chance is one in 2**48.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -37,17 +37,19 @@ class Repeats:
         self._packing_s = limits.max_delay_s
         self._seen: OrderedDict[int, float] = OrderedDict()
 
-    def again(self, packet: Sequence[tuple[Fields, bytes]], size: int, now: float | None) -> bool:
-        """Observe a packet; say whether it came before.
+    def is_repeat(
+        self, packet: Sequence[tuple[Fields, bytes]], size: int, now: float | None
+    ) -> bool:
+        """Observe a packet; return whether it is a repeat.
 
         Parameters
         ----------
         packet
-            What its messages say, and their data.
+            The fields and data of its messages.
         size
-            Its bytes.
+            Its length in bytes.
         now
-            When it came; None where that is unknown.
+            The time in seconds; None if it is unknown.
         """
         numbered = any(fields.message_number is not None for fields, _ in packet)
         if not numbered and (now is None or 2 * size > _ROOM_BYTES):

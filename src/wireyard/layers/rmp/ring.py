@@ -1,4 +1,4 @@
-"""One token ring as the layer keeps it: members, clients, what arrives, what waits to be sent."""
+"""The state of one token ring in the layer: members, clients, incoming and outgoing messages."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from wireyard.layers.rmp.reassembly import Reassembly
 
 __all__ = ["Ring"]
 
-_LEAST_PACKET_BYTES = 64
-"""Shortest packets of a ring: a third of that may be heads already."""
-_SOURCES = 1024
-"""Sources of source ordered messages kept though nothing of theirs is unfinished."""
+_MIN_PACKET_BYTES = 64
+"""The smallest limit on packets of a ring: a third of that may be header fields already."""
+_MAX_SOURCES = 1024
+"""The most sources of source-ordered messages whose empty reassemblies are kept."""
 
 
 class Ring:
@@ -32,9 +32,9 @@ class Ring:
     name
         Its name in this process.
     process_id
-        The name of this process on the ring.
+        The id of this process on the ring.
     wants_pieces
-        Whether a message with these fields is delivered in pieces.
+        Returns whether a message with these fields is delivered in pieces.
     """
 
     def __init__(
@@ -47,14 +47,14 @@ class Ring:
         drops: Drops,
         wants_pieces: Callable[[Fields], bool],
     ) -> None:
-        if max_packet_bytes < _LEAST_PACKET_BYTES:
-            raise UsageError(f"packets of {max_packet_bytes} bytes, {_LEAST_PACKET_BYTES} at least")
+        if max_packet_bytes < _MIN_PACKET_BYTES:
+            raise UsageError(f"packets of {max_packet_bytes} bytes, {_MIN_PACKET_BYTES} at least")
         self.name = name
         self.process_id = process_id
         self.max_packet_bytes = max_packet_bytes
         self.clients = Clients()
         self.members: tuple[str, ...] | None = None
-        """None until the first view, so on a ring without views."""
+        """None before the first view, and on a ring without views."""
         self.outgoing = Outgoing(max_packet_bytes, numbers)
         self.first_pieces: dict[tuple[Order, str, int], Piece | None] = {}
         """The first piece of each message that is delivered in pieces, by its order, source and
@@ -67,36 +67,36 @@ class Ring:
 
     @property
     def reassemblies(self) -> Iterable[Reassembly]:
-        """All messages that are being put together."""
+        """All reassemblies of the ring."""
         return chain(self._shared.values(), self._of_source.values())
 
     def reassembly(self, order: Order, source: str) -> Reassembly:
-        """Return the messages that those of a source wait for.
+        """Return the reassembly for packets of a source.
 
-        Where the order is that of the source, the packets of others decide nothing for it, for
-        members see them at other places (errata R30).
+        With `Order.SOURCE` each source has its own: packets of others must not affect it, because
+        members see them at different points (errata R30).
         """
         if order is not Order.SOURCE:
             return self._shared[order]
-        found = self._of_source.get(source)
-        if found is None:
-            if len(self._of_source) >= _SOURCES:
-                kept = {name: one for name, one in self._of_source.items() if not one.idle}
-                self._of_source = kept
-            found = self._of_source[source] = self._new(order)
-        return found
+        reassembly = self._of_source.get(source)
+        if reassembly is None:
+            if len(self._of_source) >= _MAX_SOURCES:
+                busy = {name: other for name, other in self._of_source.items() if not other.idle}
+                self._of_source = busy
+            reassembly = self._of_source[source] = self._new(order)
+        return reassembly
 
     def destinations(
         self, source: str, domain: int | None, client: int | None
     ) -> tuple[int, ...] | None:
-        """Return the clients here that a message of `source` is for, None if there are none."""
+        """Return the clients here that a message of `source` is for; None if none is registered."""
         sender = client if source == self.process_id else None
         return self.clients.destinations(domain, sender)
 
     def members_reached(self, domain: int | None, client: int | None) -> frozenset[str] | None:
         """Return the members that a message of this process reaches, None if they are not known.
 
-        This process is one of them if another of its clients gets the message.
+        This process is one of them if another of its clients receives the message.
         """
         if self.members is None:
             return None

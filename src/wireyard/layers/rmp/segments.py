@@ -23,7 +23,7 @@ __all__ = ["Draft"]
 _LATER_HEAD_BYTES = TYPING.size + SEGMENT.size
 _write_segment = SEGMENT.struct.pack
 _HEADS = 1024
-"""Heads remembered: layers, domains and clients in use at a time, 200 kB of them."""
+"""The most cached heads, 200 kB of them: for the layers, domains and clients in use at a time."""
 
 
 @lru_cache(_HEADS)
@@ -35,21 +35,23 @@ def _around_segment(
     reply_requested: bool,
     is_segment: bool,
 ) -> tuple[bytes, bytes]:
-    """Return the typing word of a head, and what is behind the place where segments have theirs."""
+    """Return the header fields before and after those of a segment."""
     segment = (0, 1, 1) if is_segment else (None,) * 3
     reply = (None, None) if reply_to is None else (reply_to.number, reply_to.source)
-    said: dict[str, Any] = dict(
+    values: dict[str, Any] = dict(
         zip((*SEGMENT.names, *REPLY_TO.names), (*segment, *reply), strict=True)
     )
     head = encode(
-        Message(layer=layer, domain=domain, client=client, reply_requested=reply_requested, **said)
+        Message(
+            layer=layer, domain=domain, client=client, reply_requested=reply_requested, **values
+        )
     )
     return head[: TYPING.size], head[_LATER_HEAD_BYTES if is_segment else TYPING.size :]
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A message to send, all but its number."""
+    """A message to send, without its number."""
 
     data: bytes
     layer: int = 0
@@ -59,27 +61,27 @@ class Draft:
     reply_requested: bool = False
 
     def head(self, number: int | None = None, count: int = 1) -> bytes:
-        """Return what stands in front of the data of its first packet.
+        """Return the header fields of its first packet.
 
         Raises
         ------
         EncodeError
-            A value that has no form on the wire.
+            A value cannot be written.
         """
         is_segment = number is not None
         typing, rest = _around_segment(
             self.layer, self.domain, self.client, self.reply_to, self.reply_requested, is_segment
         )
-        place = b"" if number is None else _write_segment(number, 1, count)
-        return typing + place + rest
+        segment = b"" if number is None else _write_segment(number, 1, count)
+        return typing + segment + rest
 
     def packet_count(self, max_packet_bytes: int, limits: Limits) -> int:
-        """Return how many packets it has when it has a number.
+        """Return the number of its packets, all with a message number.
 
         Raises
         ------
         MessageTooBig
-            More than can be counted, or than receivers keep: they judge by the count.
+            More than the wire can count, or than receivers accept: they check the count.
         """
         later = len(self.data) - (max_packet_bytes - len(self.head(0)))
         room = max_packet_bytes - _LATER_HEAD_BYTES
@@ -99,13 +101,13 @@ class Draft:
         return count
 
     def packets(self, number: int, count: int, max_packet_bytes: int) -> Iterator[bytes]:
-        """Yield its packets. Fields of the first one are in no other (errata R9)."""
+        """Yield its packets. Only the first has the fields of the message (errata R9)."""
         head = self.head(number, count)
         at = max_packet_bytes - len(head)
         yield head + self.data[:at]
         typing, _ = _around_segment(self.layer, None, None, None, False, True)
         room = max_packet_bytes - _LATER_HEAD_BYTES
         for packet_number in range(2, count + 1):
-            place = _write_segment(number, packet_number, count)
-            yield typing + place + self.data[at : at + room]
+            segment = _write_segment(number, packet_number, count)
+            yield typing + segment + self.data[at : at + room]
             at += room

@@ -1,6 +1,6 @@
-"""A simulated ring: one order, views, and everything that goes wrong, repeatable by its seed.
+"""A simulated ring with one order, views, and faults, repeatable by its seed.
 
-For trying the layer, and what is built on it, where nothing else has to run::
+It is for trying the layer, and programs on top of it, without a network::
 
     ring = SimRing(seed=7)
     anna, bert = ring.join("10.0.0.1:7001"), ring.join("10.0.0.2:7001")
@@ -8,8 +8,9 @@ For trying the layer, and what is built on it, where nothing else has to run::
     ring.run()
     [event.data for event in bert.events if isinstance(event, Delivered)]
 
-What a member has sent waits until the ring orders it; what is ordered waits until a member takes
-it. `run` does such steps in random order, `order` and `deliver` do chosen ones.
+A packet that a member has sent waits until the ring orders it; an ordered packet waits in the inbox
+of each member until it is delivered. `run` does these steps in random order, `order` and `deliver`
+do chosen ones.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from wireyard.layers.rmp.qos import Order, QoS
 __all__ = ["RING", "SimMember", "SimRing"]
 
 RING = "sim"
-"""Name of the ring to its members."""
+"""The name of the ring at its members."""
 _STEP_S = 0.0001
-"""Time that a step takes."""
+"""The simulated time of a step, in seconds."""
 
 
 class _View(NamedTuple):
@@ -51,16 +52,16 @@ class SimMember:
         self.events: list[Event] = []
         """All events of its layer."""
         self.views: list[int] = []
-        """Numbers of the views it has taken; the same number is the same view."""
+        """Numbers of the views delivered to it; the same number is the same view."""
         self.paused = False
-        """Whether it takes nothing for now; the others go on."""
+        """Whether `step` delivers nothing to it for now."""
         self._ring = ring
         self._part = 0
         self._inbox: deque[_View | _Packet] = deque()
 
     @property
     def process_id(self) -> str:
-        """Who it is."""
+        """Its process id."""
         return self.layer.process_id(RING)
 
     def send(self, data: bytes, **named: Any) -> None:
@@ -71,8 +72,8 @@ class SimMember:
         """Send a request now; the options are those of `MessagingLayer.request`."""
         return self.layer.request(RING, data, now=self._ring.now, **named)
 
-    def _take(self) -> None:
-        """Take what is first in the inbox."""
+    def _deliver_next(self) -> None:
+        """Deliver the first item of the inbox."""
         item = self._inbox.popleft()
         now = self._ring.now
         if isinstance(item, _View):
@@ -86,8 +87,8 @@ class SimMember:
         while (event := self.layer.next_event()) is not None:
             self.events.append(event)
 
-    def _put(self, item: _View | _Packet, rng: Random) -> None:
-        """Put an item into the inbox, at any place that its quality of service allows."""
+    def _enqueue(self, item: _View | _Packet, rng: Random) -> None:
+        """Put an item into the inbox at a random place that its quality of service allows."""
         place = len(self._inbox)
         if isinstance(item, _Packet) and item.qos.order is not Order.TOTAL:
             earliest = place
@@ -104,7 +105,7 @@ def _waits_for(item: _Packet, before: _View | _Packet) -> bool:
 
 
 class SimRing:
-    """The ring.
+    """The simulated ring.
 
     Parameters
     ----------
@@ -115,9 +116,9 @@ class SimRing:
     limits
         Bounds and delays of every member.
     loss, duplication
-        How likely a packet is lost or doubled: an unreliable one, for each member apart.
+        The probability that an unreliable packet is lost or duplicated, for each member separately.
     ordered_duplication
-        How likely any other packet is doubled, for all members. No ring should do that.
+        The probability that any other packet is duplicated, for all members. No real ring does so.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class SimRing:
         self.now = 0.0
         """Seconds since the simulation began."""
         self.members: dict[str, SimMember] = {}
-        """Who is alive, by process id."""
+        """The members by process id, without those that have crashed."""
         self._views = 0
         self._rng = Random(seed)
         self._max_packet_bytes = max_packet_bytes
@@ -147,12 +148,12 @@ class SimRing:
     def join(
         self, process_id: str, *, first_number: int | None = None, consume_replies: bool = False
     ) -> SimMember:
-        """Have a process join; one that crashed may come back as a new one.
+        """Add a member; a process that crashed may join again as a new one.
 
         Raises
         ------
         UsageError
-            Its old self is still there.
+            A member with this process id exists.
         """
         if process_id in self.members:
             raise UsageError(f"{process_id} is a member already")
@@ -166,21 +167,21 @@ class SimRing:
         )
         layer.add_ring(RING, self._max_packet_bytes)
         member = self.members[process_id] = SimMember(self, layer)
-        self._tell_view(member._part)
+        self._send_view(member._part)
         return member
 
     def crash(self, process_id: str) -> None:
-        """End a process: what the ring has not ordered of its packets is lost."""
+        """Remove a process; its packets that the ring has not ordered are lost."""
         member = self.members.pop(process_id)
-        self._tell_view(member._part)
+        self._send_view(member._part)
 
     def partition(self, *parts: tuple[str, ...]) -> None:
-        """Split the ring: each part, and those that are in none, go on by themselves."""
+        """Split the ring: each part, and the members in none of them, become rings of their own."""
         for member in self.members.values():
             places = [n for n, part in enumerate(parts, 1) if member.process_id in part]
             member._part = places[0] if places else 0
         for number in range(len(parts) + 1):
-            self._tell_view(number)
+            self._send_view(number)
 
     def heal(self) -> None:
         """Join all parts again."""
@@ -189,26 +190,26 @@ class SimRing:
     # --- steps ------------------------------------------------------------------------------
 
     def order(self, process_id: str, packets: int = 1) -> int:
-        """Order packets of a member; return how many there were, up to as many as are asked for."""
+        """Order up to `packets` packets of a member; return how many there were."""
         member = self.members[process_id]
         for done in range(packets):
-            found = member.layer.next_packet(RING)
-            if found is None:
+            packet = member.layer.next_packet(RING)
+            if packet is None:
                 return done
-            self._order(member, *found)
+            self._order(member, *packet)
         return packets
 
     def deliver(self, process_id: str, items: int = 1) -> int:
-        """Have a member take packets and views; return how many, up to as many as are asked for."""
+        """Deliver up to `items` packets and views to a member; return how many there were."""
         member = self.members[process_id]
         for done in range(items):
             if not member._inbox:
                 return done
-            member._take()
+            member._deliver_next()
         return items
 
     def step(self) -> bool:
-        """Order a packet, have a member take one, or let time pass; say whether there was any."""
+        """Order a packet, deliver an item, or advance the time; return whether one was possible."""
         self.now += _STEP_S
         members = list(self.members.values())
         self._rng.shuffle(members)
@@ -218,17 +219,17 @@ class SimRing:
             if orders and self.order(member.process_id):
                 return True
             if takes:
-                member._take()
+                member._deliver_next()
                 return True
         return self._wait(members)
 
     def run(self, steps: int = 1_000_000) -> None:
-        """Do steps until nothing is left to do.
+        """Do steps until none is possible.
 
         Raises
         ------
         RuntimeError
-            Something was left after so many steps.
+            Steps were still possible after `steps` steps.
         """
         for _ in range(steps):
             if not self.step():
@@ -236,7 +237,7 @@ class SimRing:
         raise RuntimeError(f"not done after {steps} steps")
 
     def _wait(self, members: list[SimMember]) -> bool:
-        """Let time pass until something is due."""
+        """Advance the time to the next timer of a member."""
         times = [(member.layer.get_timer(), member) for member in members]
         due = [time for time, _ in times if time is not None]
         if not due:
@@ -248,7 +249,7 @@ class SimRing:
                 member._collect()
         return True
 
-    # --- what the network does --------------------------------------------------------------
+    # --- the network ------------------------------------------------------------------------
 
     def _order(self, member: SimMember, qos: QoS, data: bytes) -> None:
         packet = _Packet(member.process_id, qos, data)
@@ -257,16 +258,16 @@ class SimRing:
             copies = 1 + (self._rng.random() < self._ordered_duplication)
             for other in reached:
                 for _ in range(copies):
-                    other._put(packet, self._rng)
+                    other._enqueue(packet, self._rng)
             return
         for other in reached:
             if self._rng.random() >= self._loss:
                 for _ in range(1 + (self._rng.random() < self._duplication)):
-                    other._put(packet, self._rng)
+                    other._enqueue(packet, self._rng)
 
-    def _tell_view(self, part: int) -> None:
+    def _send_view(self, part: int) -> None:
         members = [member for member in self.members.values() if member._part == part]
         self._views += 1
         view = _View(self._views, tuple(member.process_id for member in members))
         for member in members:
-            member._put(view, self._rng)
+            member._enqueue(view, self._rng)

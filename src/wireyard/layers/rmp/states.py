@@ -1,7 +1,6 @@
-"""The states of the layer as tables, no logic: messages that arrive, own messages, requests.
+"""The states of the layer as tables without logic: incoming messages, own messages, requests.
 
-A pair of state and event that is not in its table cannot happen, and looking it up is an error of
-ours.
+A pair of state and event that is not in its table cannot happen; looking it up is a bug.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ __all__ = [
 
 
 class Arriving(StrEnum):
-    """What a receiver has under a message number of a source."""
+    """The state of a message number of a source at a receiver."""
 
     ABSENT = "absent"
     OPEN = "open"
-    """Some of its packets. A message that has all of them is known by its place alone: its number
-    may be used again while it waits for the messages before it."""
+    """Some packets of the message have arrived. A message with all its packets has left this table:
+    its number may be reused while it waits for the messages before it."""
 
 
 class Arrival(StrEnum):
-    """What can happen to it."""
+    """The events of a message number."""
 
     ONLY = "packet 1 of 1"
     FIRST = "packet 1"
@@ -57,7 +56,7 @@ class Arrival(StrEnum):
 
 
 class Step(StrEnum):
-    """What is done then."""
+    """The actions of a transition."""
 
     ABORT = "abort the old message"
     BEGIN = "begin at the tail"
@@ -75,11 +74,11 @@ ARRIVING: Final[StateTable[Arriving, Arrival, tuple[Step, ...]]] = StateTable(
             Arrival.ONLY: Cell(Arriving.ABSENT, (Step.WHOLE,)),
             Arrival.FIRST: Cell(Arriving.OPEN, (Step.BEGIN,)),
             Arrival.REFUSED: Cell(Arriving.ABSENT, (Step.REFUSE,)),
-            # A late joiner has no first packet, and nobody has the first ones of before the view.
+            # A late joiner lacks first packets, and all members lack those from before the view.
             Arrival.LATER: Cell(Arriving.ABSENT, (Step.ORPHAN,)),
         },
         Arriving.OPEN: {
-            # Packet 1 again: its sender was interrupted and began anew.
+            # Packet 1 again: the sender was interrupted and began anew.
             Arrival.ONLY: Cell(Arriving.ABSENT, (Step.ABORT, Step.WHOLE)),
             Arrival.FIRST: Cell(Arriving.OPEN, (Step.ABORT, Step.BEGIN)),
             Arrival.REFUSED: Cell(Arriving.ABSENT, (Step.ABORT, Step.REFUSE)),
@@ -111,23 +110,23 @@ ABORT_REASONS: Final = MappingProxyType(
         Arrival.EXPIRY: "timeout",
     }
 )
-"""Why a message is aborted, by what happened."""
+"""The reason why a message is aborted, by event."""
 
 
 class Own(StrEnum):
-    """How far an own message with a number has come back to its sender."""
+    """The state of an own message with a number, whose packets come back to the sender."""
 
     SENT = "sent"
-    """None of its packets is back."""
+    """None of its packets has come back."""
     PARTLY = "partly back"
     TAIL = "cut, its tail on the way"
-    """Every member has dropped what it had of it, and will drop the packets on the way."""
+    """Every member has dropped its packets so far, and will drop the packets on the way."""
     BACK = "back"
-    """All of it; the number is free."""
+    """All packets have come back; the number is free."""
 
 
 class OwnEvent(StrEnum):
-    """What can happen to it."""
+    """The events of an own message."""
 
     PACKET = "a packet of it"
     LAST = "the last one missing"
@@ -137,7 +136,7 @@ class OwnEvent(StrEnum):
 
 
 class Effect(StrEnum):
-    """What is done then."""
+    """The action of a transition."""
 
     NOTHING = "nothing"
     STOP = "give the ring no more of it"
@@ -150,46 +149,46 @@ OWN: Final[StateTable[Own, OwnEvent, Effect]] = StateTable(
         Own.SENT: {
             OwnEvent.PACKET: Cell(Own.PARTLY, Effect.NOTHING),
             OwnEvent.LAST: Cell(Own.BACK, Effect.FREE),  # packet 1 of 1
-            # The ring will order all of it in the new view: sent again, it would be there twice.
+            # The ring will order all of it in the new view; sent again, it would arrive twice.
             OwnEvent.VIEW: Cell(Own.SENT, Effect.NOTHING),
         },
         Own.PARTLY: {
             OwnEvent.PACKET: Cell(Own.PARTLY, Effect.NOTHING),
             OwnEvent.LAST: Cell(Own.BACK, Effect.FREE),
-            # Every member dropped what it had of it, at the same packet.
+            # Every member has dropped its packets so far, at the same packet.
             OwnEvent.VIEW: Cell(Own.TAIL, Effect.STOP),
             OwnEvent.NO_ROOM: Cell(Own.TAIL, Effect.STOP),
         },
         Own.TAIL: {
             OwnEvent.PACKET: Cell(Own.TAIL, Effect.NOTHING),
             OwnEvent.VIEW: Cell(Own.TAIL, Effect.NOTHING),
-            # Now no packet of it can be mistaken for one of the second time.
+            # Now no packet can be mistaken for one of the second attempt.
             OwnEvent.DRAINED: Cell(Own.SENT, Effect.RESEND),
         },
     },
     OwnEvent,
 )
-"""An own message that has a number, on a ring that gives its sender every packet back."""
+"""An own message with a number, on a ring that delivers every packet to its sender too."""
 
 
 class Asking(StrEnum):
-    """How far a request has come."""
+    """The state of a request."""
 
     ASKED = "asked"
     ANSWERED = "answered"
-    """Somebody has replied, others still may."""
+    """A reply has come, and others may follow."""
     DONE = "done"
 
 
 class RequestEvent(StrEnum):
-    """What can happen to it."""
+    """The events of a request."""
 
     REPLY = "a reply, more wanted"
     ENOUGH = "the last reply wanted"
     ALL = "the last member's reply"
     SENTINEL = "the reply that ends a stream"
     TOO_MANY = "a reply over the bound"
-    DEPARTURE = "nobody left who could"
+    DEPARTURE = "no member left that could reply"
     TIMEOUT = "its time is over"
     STALL = "no reply for too long"
     CANCEL = "cancelled"
@@ -207,7 +206,7 @@ _ENDS = (
 REQUESTS: Final[StateTable[Asking, RequestEvent, str]] = StateTable(
     {
         Asking.ASKED: {RequestEvent.REPLY: Asking.ANSWERED, **dict.fromkeys(_ENDS, Asking.DONE)},
-        # A stall is silence after a reply, and one reply is under every bound.
+        # A stall needs a reply before it, and one reply never exceeds the bound.
         Asking.ANSWERED: {
             RequestEvent.REPLY: Asking.ANSWERED,
             **dict.fromkeys((*_ENDS, RequestEvent.TOO_MANY, RequestEvent.STALL), Asking.DONE),
@@ -215,7 +214,7 @@ REQUESTS: Final[StateTable[Asking, RequestEvent, str]] = StateTable(
     },
     RequestEvent,
 )
-"""A request. One that is done is forgotten, and a reply to it is a message like any other."""
+"""A request. It is removed when it is done; then a reply to it is a message like any other."""
 
 DONE_REASONS: Final = MappingProxyType(
     {
@@ -229,4 +228,4 @@ DONE_REASONS: Final = MappingProxyType(
         RequestEvent.CANCEL: "cancelled",
     }
 )
-"""Why a request is done, by what happened."""
+"""The reason why a request is done, by event."""

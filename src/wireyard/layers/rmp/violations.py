@@ -1,8 +1,8 @@
-"""What a capture can show to be wrong: rules as one table, and what is said of one that was broken.
+"""The rules whose violation a capture can show, and the text of each violation.
 
-What a capture cannot show is not here: what receivers had registered, whom a request waited for and
-how long, which members a ring had. A packet that is missing may have been lost before the place of
-the capture, or never been sent; the text of such a row says no more than what was seen.
+A capture does not show which layers and clients receivers had registered, which members a request
+waited for and how long, and which members a ring had. A missing packet may have been lost before
+the capture point, or never sent; the text of its violation describes only what was captured.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from wireyard.formats.rmp.layout import FLAGS
 from wireyard.layers.rmp.packet_row import PacketRow
 from wireyard.layers.rmp.parsing import Fields
 
-__all__ = ["RULES", "TELLING", "broken_by"]
+__all__ = ["CHECKED_FLAGS", "RULES", "violated_rules"]
 
 RULES: Final[Mapping[str, str]] = MappingProxyType(
     {
         # --- a packet alone
         "malformed_packet": "a packet that breaks a rule of the format; receivers drop all of it",
-        "cut_packet": "a packet of which the capture has only the beginning; it counts for nothing",
+        "cut_packet": "a packet of which the capture has only the beginning; it is not used",
         "repeated_packet": "a packet that came again; its messages count once",
-        "later_fields": "a later packet of a message says what only the first one should",
-        "segment_followed": "a message behind a part of another, in one packet",
-        "reply_followed": "a message behind a reply, where readings of the format differ",
-        "reply_not_addressable": "a reply is asked for, without a number that it could name",
+        "later_fields": "a later packet of a message with fields that only the first should have",
+        "segment_followed": "a message after a part of another, in one packet",
+        "reply_followed": "a message after a reply, where readings of the format differ",
+        "reply_not_addressable": "a reply is requested, without a number that it could name",
         "domain_zero": "domain 0, which is written by leaving the domain out",
         "client_zero": "client 0, which is written by leaving the client out",
         # --- a message of several packets
@@ -40,19 +40,19 @@ RULES: Final[Mapping[str, str]] = MappingProxyType(
         "over_bound": "a message over a bound of receivers",
     }
 )
-"""Rules that a row of `violations` can name, and what was done."""
+"""The rules that a row of `violations` may have, and the text of a violation of each."""
 
 _FIRST_ONLY: Final = sum(
     FLAGS[flag] for flag in ("domain", "client", "reply_to", "reply_requested")
 )
-TELLING: Final = FLAGS["segmentation"] | _FIRST_ONLY
-"""Flags without which a message breaks no rule by what it says."""
+CHECKED_FLAGS: Final = FLAGS["segmentation"] | _FIRST_ONLY
+"""Only messages with one of these flags need `violated_rules`."""
 
 
-def broken_by(row: PacketRow, fields: Fields) -> list[str]:
-    """Return the rules that a well-formed message breaks by itself.
+def violated_rules(row: PacketRow, fields: Fields) -> list[str]:
+    """Return the rules that a well-formed message violates by itself.
 
-    One whose typing word has nothing of `TELLING` says nothing of the kind.
+    There are none if its typing word has none of `CHECKED_FLAGS`.
     """
     rules: list[str] = []
     if fields.packet_number is None:

@@ -1,6 +1,7 @@
-"""A ring's order and views by a sequencer that may die: what `net.tcp` runs, sans-IO.
+"""The order and views of a ring by a sequencer that may fail, sans-IO; `net.tcp` runs it.
 
-`RingMember` is the face; `states` has its tables, `contacts` the rules against two rings.
+`RingMember` is the interface, `states` has its state tables, `contacts` the rules that prevent two
+rings.
 """
 
 from wireyard.layers.sequencer.frames import Member

@@ -1,16 +1,16 @@
-"""How members of a view decide on the next one: a single value of Paxos, with failure detection.
+"""The decision of a view's members on the next view: single-value Paxos with failure detection.
 
 The first member that is not suspected begins a ballot. Its voters are all members that it does not
-suspect; each promises to hold nothing more of the view, and to vote in no lesser ballot, if it
-suspects the others too. When all voters have promised, the proposer sends what one of them accepted
-in the greatest ballot before, for that may have been decided; if there is nothing of the kind, the
-voters and those that join, and as the cut the last packet that all voters hold. When all voters
-have accepted, it is decided. A ballot whose voters change, or that takes too long, is dropped for
-another one.
+suspect. Each voter that suspects the other members too promises to hold no more packets of the
+view, and to vote in no lesser ballot. When all voters have promised, the proposer sends its
+proposal. It is the one that a voter accepted in the greatest earlier ballot, because that may have
+been decided; if there is none, it is the voters and the joining processes, with the last packet
+that all voters hold as the cut. When all voters have accepted, the proposal is decided. A ballot
+whose voters change, or that takes too long, is dropped, and another one begins.
 
-All voters are needed, not a majority of them, so that whoever is outside was outside for everybody:
-then nobody has a lease of theirs (`contacts`), and two ballots without a common voter cannot both
-be decided.
+All voters must agree, not a majority of them. So a member outside is suspected by all of them: no
+voter has a lease from it (`contacts`), and two ballots without a common voter cannot both be
+decided.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from wireyard.layers.sequencer.states import (
 __all__ = ["Addressed", "Changes", "Decision"]
 
 Addressed = list[tuple[Member, Frame]]
-"""Frames, and the members they are for."""
+"""Frames with their receivers."""
 
 
 class Decision(NamedTuple):
-    """The next view, and where this one ends."""
+    """The members of the next view, and the last packet of this one."""
 
     members: tuple[Member, ...]
     cut: int
@@ -68,16 +68,16 @@ class _OwnBallot:
 
 
 class Changes:
-    """The change of one view at one member: what it promised and accepted, and its own ballot.
+    """The change of one view at one member: its promise, its acceptance, and its own ballot.
 
     Parameters
     ----------
     me
         This process.
     contacts
-        Who is suspected, and who may decide.
+        The failure detector.
     ballot_s
-        How long a ballot may take.
+        The longest time of a ballot.
     """
 
     def __init__(self, me: Member, contacts: Contacts, ballot_s: float) -> None:
@@ -87,11 +87,11 @@ class Changes:
         self.begin(0, ())
 
     def begin(self, view: int, members: tuple[Member, ...]) -> None:
-        """Begin a view: nothing is promised."""
+        """Begin a view without promises."""
         self.decision: Decision | None = None
-        """What this member's ballot has decided."""
+        """The decision of this member's ballot."""
         self.renounced = False
-        """Whether a member has promised to exclude this one, and that ballot came to nothing."""
+        """Whether a member has promised to exclude this one in a ballot that was not decided."""
         self._view = view
         self._members = members
         self._promised = Ballot(0, 0)
@@ -102,27 +102,28 @@ class Changes:
         self._own: _OwnBallot | None = None
 
     def review(self, phase: Phase, joiners: tuple[Member, ...], now: float) -> Addressed:
-        """Begin a ballot if the view has to change and this member is the one to propose it."""
+        """Begin a ballot if the view has to change and this member has to propose it."""
         self._joiners = joiners
-        voters = tuple(one for one in self._members if not self._suspected(one, now))
+        voters = tuple(member for member in self._members if not self._suspected(member, now))
         if self._own is not None:
             if self._own.voters == voters and now < self._own.until:
                 return []
-            self._event(self._own, BallotEvent.OVER)
-        stuck = phase is not Phase.MEMBER
-        changes = bool(joiners) or self.renounced or stuck or len(voters) < len(self._members)
-        anothers = stuck and self._promised.place != self._me.place
+            self._apply(self._own, BallotEvent.OVER)
+        has_promised = phase is not Phase.MEMBER
+        is_smaller = len(voters) < len(self._members)
+        has_change = bool(joiners) or self.renounced or has_promised or is_smaller
+        awaits_other = has_promised and self._promised.place != self._me.place
         if (
             voters[0] != self._me
-            or not changes
-            or (anothers and now < self._promised_at + self._ballot_s)
+            or not has_change
+            or (awaits_other and now < self._promised_at + self._ballot_s)
             or not self._contacts.may_decide(self._members, voters)
         ):
             return []
         self._round = max(self._round, self._promised.round) + 1
         ballot = Ballot(self._round, self._me.place)
         self._own = _OwnBallot(ballot, voters, now + self._ballot_s)
-        return self._event(self._own, BallotEvent.CALL)
+        return self._apply(self._own, BallotEvent.CALL)
 
     def _suspected(self, member: Member, now: float) -> bool:
         return member != self._me and self._contacts.suspected(member, now)
@@ -130,7 +131,7 @@ class Changes:
     def receive(
         self, phase: Phase, sender: Member, frame: ChangeFrame, held: int, now: float
     ) -> tuple[Phase, Addressed]:
-        """Take a frame of a ballot; return the phase then, and answers.
+        """Handle a frame of a ballot; return the new phase, and the answers.
 
         Parameters
         ----------
@@ -147,16 +148,16 @@ class Changes:
         if isinstance(frame, Refuse):
             self._round = max(self._round, frame.round)
             if (frame.round, frame.place) > own.ballot:
-                return phase, self._event(own, BallotEvent.OVER)
+                return phase, self._apply(own, BallotEvent.OVER)
         elif isinstance(frame, Promise | Accepted) and (frame.round, frame.place) == own.ballot:
             if isinstance(frame, Promise) and own.stage is Stage.PREPARING:
                 own.promises[sender] = frame
                 if len(own.promises) == len(own.voters):
-                    return phase, self._event(own, BallotEvent.ALL)
+                    return phase, self._apply(own, BallotEvent.ALL)
             elif isinstance(frame, Accepted) and own.stage is Stage.ACCEPTING:
                 own.accepted.add(sender)
                 if len(own.accepted) == len(own.voters):
-                    return phase, self._event(own, BallotEvent.ALL)
+                    return phase, self._apply(own, BallotEvent.ALL)
         return phase, []
 
     # --- this member as a voter -------------------------------------------------------------
@@ -169,10 +170,10 @@ class Changes:
             return phase, [(sender, Refuse(self._view, *self._promised))]
         if self._me not in frame.members or sender not in frame.members:
             return phase, []
-        outside = [one for one in self._members if one not in frame.members]
-        if not all(self._suspected(one, now) for one in outside):
-            first = next(one for one in self._members if not self._suspected(one, now))
-            if sender == first:  # its word counts: in `patience` from now the others are suspected
+        outside = [member for member in self._members if member not in frame.members]
+        if not all(self._suspected(member, now) for member in outside):
+            first = next(member for member in self._members if not self._suspected(member, now))
+            if sender == first:  # the rightful proposer: suspect the others too, after `patience`
                 self._contacts.renounce(outside)
             return phase, []
         self._contacts.renounce(outside)
@@ -194,7 +195,7 @@ class Changes:
 
     # --- this member as a proposer ----------------------------------------------------------
 
-    def _event(self, own: _OwnBallot, event: BallotEvent) -> Addressed:
+    def _apply(self, own: _OwnBallot, event: BallotEvent) -> Addressed:
         own.stage, action, _ = BALLOTS[own.stage, event]
         if action is BallotAction.PREPARE:
             prepare = Prepare(self._view, *own.ballot, own.voters)
@@ -211,7 +212,7 @@ class Changes:
 
     def _proposal(self, own: _OwnBallot) -> Decision:
         promises: Sequence[Promise] = list(own.promises.values())
-        last = max(promises, key=lambda one: (one.accepted_round, one.accepted_place))
+        last = max(promises, key=lambda promise: (promise.accepted_round, promise.accepted_place))
         if last.accepted_round:
             return Decision(last.members, last.cut)
-        return Decision(own.voters + self._joiners, min(one.held for one in promises))
+        return Decision(own.voters + self._joiners, min(promise.held for promise in promises))

@@ -1,17 +1,17 @@
-"""Failure detection: who is suspected, and who may decide on a view without the others.
+"""Failure detection: suspected members, and the members that may decide on a view without others.
 
-The rules against two rings where there was one:
+The rules that prevent a ring from becoming two:
 
-- A member may vote for a view without another one only if that is dead, or `patience` after the
-  last beat of it that this member has echoed. So an echo is a promise to the one who sent the beat:
-  until then it is not excluded. The promise is its lease.
-- A process is dead when its address refuses connections, or another process answers there.
-- A view is decided by more than half of the members of the view before; of exactly half if the
-  first of them is among them. Members that are dead do not count, if their death was seen before
-  the lease that they had given ended: until then they cannot have excluded anyone.
+- A member may vote for a view without another member only if that one is dead, or `patience` after
+  the last heartbeat of it that this member has echoed. So an echo is a promise to the sender of the
+  heartbeat not to exclude it before that time. The promise is the sender's lease.
+- A process is dead if its address refuses connections, or if another process answers there.
+- A view is decided by more than half of the members of the previous view, or by exactly half if the
+  first member is among them. Dead members do not count if they were found dead before the lease
+  that they had granted ended, because then they cannot have excluded anyone.
 
-A process that was stopped wakes up with all leases over. It can go on with the others if they have
-not excluded it, or with a majority of all; alone with the dead it cannot.
+When a process that was stopped continues, all its leases have ended. It can go on with the others
+if they have not excluded it, or with a majority of all members; alone with dead ones it cannot.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ __all__ = ["Contacts"]
 
 _MICROSECONDS = 1_000_000
 _LEASE = 0.9
-"""Of `patience`: the rest is for clocks of different speed."""
+"""The length of a lease as a part of `patience`; the rest allows for clocks of different speed."""
 
 
 class Contacts:
-    """What one process has heard of the others, and what it has promised them.
+    """The heartbeats that one process has received, and the leases between it and the others.
 
     Parameters
     ----------
     patience_s
-        After this time without a beat a process is suspected.
+        The time without a heartbeat after which a process is suspected.
     """
 
     def __init__(self, patience_s: float) -> None:
@@ -47,7 +47,7 @@ class Contacts:
         self._discounted: set[Member] = set()
 
     def beat(self, sender: Member, beat: Beat, now: float, grant: bool) -> None:
-        """Take note of a beat; with `grant` it will be echoed."""
+        """Observe a heartbeat; with `grant` it will be echoed."""
         self._beats[sender] = now, beat
         if beat.echo:
             lease = beat.echo / _MICROSECONDS + self._patience_s * _LEASE
@@ -57,15 +57,15 @@ class Contacts:
             self._echoes[sender] = beat.sent
 
     def stamp(self, now: float) -> int:
-        """Return `now` as beats have it; never 0."""
+        """Return `now` in the form of heartbeats, never 0."""
         return int(now * _MICROSECONDS) + 1
 
     def echo(self, member: Member) -> int:
-        """Return what to echo to a process: 0 is no promise."""
+        """Return the echo for a process; 0 is no promise."""
         return self._echoes.get(member, 0)
 
     def heard(self, now: float) -> dict[Member, Beat]:
-        """Return the last beats of the processes that are alive."""
+        """Return the last heartbeat of each process that is alive."""
         return {
             member: beat
             for member, (time, beat) in self._beats.items()
@@ -73,11 +73,11 @@ class Contacts:
         }
 
     def has_lease(self, member: Member, now: float) -> bool:
-        """Return whether a member cannot have excluded this process yet."""
+        """Return whether this process has a lease from a member, which has not excluded it then."""
         return now < self._leases.get(member, 0.0)
 
     def had_lease(self, member: Member) -> bool:
-        """Return whether a member ever promised anything to this process."""
+        """Return whether a member ever granted this process a lease."""
         return member in self._leases
 
     def suspected(self, member: Member, now: float) -> bool:
@@ -89,44 +89,44 @@ class Contacts:
         return member in self._dead
 
     def died(self, member: Member, now: float) -> None:
-        """Take note that a process has ended."""
+        """Record that a process has ended."""
         if member not in self._dead:
             self._dead.add(member)
             if self.has_lease(member, now):
                 self._discounted.add(member)
 
     def renounce(self, members: Sequence[Member]) -> None:
-        """Promise nothing more to members; `patience` later they are suspected."""
+        """Grant members no more leases; they are suspected after `patience`."""
         for member in members:
             self._renounced.add(member)
             self._echoes.pop(member, None)
 
     def may_decide(self, view: Sequence[Member], voters: Sequence[Member]) -> bool:
-        """Return whether some members of a view may decide on the next one."""
+        """Return whether `voters` may decide on the view after `view`."""
         counted = [member for member in view if member not in self._discounted]
         if 2 * len(voters) == len(counted):
             return counted[0] in voters
         return 2 * len(voters) > len(counted)
 
     def installed(self, view: Sequence[Member], now: float) -> None:
-        """Begin a view: promises start anew."""
+        """Begin a view, with new leases."""
         self._renounced.clear()
         for member in view:
             self._granted[member] = max(now, self._granted.get(member, now))
         self.forget(view, now)
 
     def forget(self, view: Sequence[Member], now: float) -> None:
-        """Forget processes that are not in the view and silent."""
+        """Remove processes that are silent and not in the view."""
         kept = set(view).union(
             member for member, (time, _) in self._beats.items() if now <= time + self._patience_s
         )
-        for known in (self._beats, self._granted, self._echoes, self._leases):
-            for member in set(known) - kept:
-                del known[member]
+        for by_member in (self._beats, self._granted, self._echoes, self._leases):
+            for member in set(by_member) - kept:
+                del by_member[member]
         self._dead &= kept
         self._discounted &= kept
 
     def resumed(self, now: float) -> None:
-        """Suspect nobody for the time in which this process itself did not run."""
+        """Do not count the time in which this process itself did not run as silence of others."""
         for member in self._granted:
             self._granted[member] = now

@@ -1,8 +1,8 @@
-"""The frames between the members of a ring: their layouts as one table, read and written by it.
+"""The frames between the members of a ring, with one table of layouts for reading and writing.
 
-A frame is its length (4 bytes, without themselves), its type (1 byte) and its fields, big-endian,
-without padding. The last field of some is a list of members or the bytes of a packet, up to the end
-of the frame. Every connection begins with a Hello.
+A frame is its length (4 bytes, which do not count), its type (1 byte) and its fields, big-endian,
+without padding. The last field of some frames is a list of members or the bytes of a packet, up to
+the end of the frame. Every connection begins with a Hello.
 """
 
 from __future__ import annotations
@@ -42,53 +42,53 @@ __all__ = [
 ]
 
 MAGIC: Final = b"WYR1"
-"""First bytes of a Hello; the digit is the version of these frames."""
+"""The first bytes of a Hello; the digit is the version of the frames."""
 MAX_PLACES: Final = 64
-"""Addresses of a ring: every member has a connection to every other."""
+"""The most addresses of a ring, because every member has a connection to every other."""
 _SPEC = "docs/layers/rmp.md, over TCP"
 _LENGTH: Final = Struct(">I")
 _MEMBER: Final = Struct(">BQ")
 
 
 class Member(NamedTuple):
-    """One run of a process: the place of its address in the ring's list, and a random number."""
+    """One run of a process: the index of its address in the ring's list, and a random number."""
 
     place: int
     incarnation: int
 
 
 class Ballot(NamedTuple):
-    """An attempt to change the view; of two the greater one counts."""
+    """An attempt to change the view; a greater one supersedes a lesser one."""
 
     round: int
     place: int
-    """The proposer's."""
+    """The place of the proposer."""
 
 
 class Hello(NamedTuple):
-    """The sender of a connection; the first frame on it."""
+    """The first frame on a connection, which identifies its sender."""
 
     magic: bytes
     digest: int
-    """Of the ring's addresses and settings, which are the same at all members."""
+    """Digest of the ring's addresses and settings, which are the same at all members."""
     place: int
     incarnation: int
 
 
 class Beat(NamedTuple):
-    """A sign of life, and the sender's state."""
+    """A heartbeat with the sender's state."""
 
     sent: int
     """Time in microseconds of the sender's clock."""
     echo: int
-    """`sent` of the receiver's last beat; 0 if the sender promises it nothing."""
+    """`sent` of the receiver's last beat; 0 if the sender grants it no lease."""
     ring: int
     view: int
     """Number of the sender's view; 0 before its first."""
     within: bool
-    """Whether the receiver is a member of it."""
+    """Whether the receiver is a member of that view."""
     held: int
-    """How many packets of the view the sender holds."""
+    """The number of packets of the view that the sender holds."""
 
 
 class Submit(NamedTuple):
@@ -96,16 +96,16 @@ class Submit(NamedTuple):
 
     view: int
     serial: int
-    """Counts the sender's packets."""
+    """The number of the packet among the sender's packets."""
     data: bytes
 
 
 class Order(NamedTuple):
-    """A packet at its place in the order, from the sequencer to every member."""
+    """A packet with its number in the order, from the sequencer to every member."""
 
     view: int
     number: int
-    """Counts the packets of the view, from 1."""
+    """The number of the packet in the view, from 1."""
     source: int
     """The place of the packet's sender."""
     serial: int
@@ -113,21 +113,21 @@ class Order(NamedTuple):
 
 
 class Held(NamedTuple):
-    """The sender holds all packets up to a number; to the sequencer."""
+    """An acknowledgement to the sequencer: the sender holds all packets up to a number."""
 
     view: int
     number: int
 
 
 class Commit(NamedTuple):
-    """All members hold all packets up to a number; from the sequencer."""
+    """From the sequencer: all members hold all packets up to a number."""
 
     view: int
     number: int
 
 
 class Prepare(NamedTuple):
-    """A ballot begins: asks the voters to hold nothing more of the view."""
+    """The begin of a ballot: a request to the voters to hold no more packets of the view."""
 
     view: int
     round: int
@@ -137,21 +137,21 @@ class Prepare(NamedTuple):
 
 
 class Promise(NamedTuple):
-    """The answer to Prepare: what the voter holds and what it accepted before."""
+    """The answer to Prepare: the packets that the voter holds, and its earlier acceptance."""
 
     view: int
     round: int
     place: int
     held: int
     accepted_round: int
-    """0 if it accepted nothing."""
+    """0 if it has accepted nothing."""
     accepted_place: int
     cut: int
     members: tuple[Member, ...]
 
 
 class Refuse(NamedTuple):
-    """The voter has promised itself to a greater ballot, which this names."""
+    """The refusal of a voter that has promised a greater ballot, with that ballot."""
 
     view: int
     round: int
@@ -182,7 +182,7 @@ class Install(NamedTuple):
     ring: int
     view: int
     cut: int
-    """Last packet of the view before it."""
+    """Last packet of the previous view."""
     members: tuple[Member, ...]
 
 
@@ -192,7 +192,7 @@ Frame = Hello | Beat | PacketFrame | ChangeFrame | Install
 
 
 class Tail(Enum):
-    """What the last field of a frame is."""
+    """The kind of the last field of a frame."""
 
     NONE = "of a fixed size"
     PACKET = "a packet"
@@ -221,7 +221,7 @@ FORMS: Final = MappingProxyType(
         12: _Form(Install, Struct(">QIQ"), Tail.MEMBERS),
     }
 )
-"""Frames by type."""
+"""The layouts of frames by type."""
 _TYPES: Final[dict[object, tuple[int, _Form]]] = {
     form.frame: (kind, form) for kind, form in FORMS.items()
 }
@@ -230,7 +230,7 @@ _MEMBERS_BYTES: Final = MAX_PLACES * _MEMBER.size
 
 
 def encode(frame: Frame) -> bytes:
-    """Return a frame's bytes."""
+    """Return the bytes of a frame."""
     kind, form = _TYPES[type(frame)]
     if form.tail is Tail.NONE:
         body = form.fixed.pack(*frame)
@@ -238,18 +238,18 @@ def encode(frame: Frame) -> bytes:
         fields: tuple[Any, ...] = frame
         *fixed, tail = fields
         if form.tail is Tail.MEMBERS:
-            tail = b"".join(_MEMBER.pack(*one) for one in tail)
+            tail = b"".join(_MEMBER.pack(*member) for member in tail)
         body = form.fixed.pack(*fixed) + tail
     return b"%b%c%b" % (_LENGTH.pack(1 + len(body)), kind, body)
 
 
 class FrameReader:
-    """Frames out of the bytes of one connection.
+    """An incremental decoder of the frames of one connection.
 
     Parameters
     ----------
     max_packet_bytes
-        Longest packet; what claims to be longer than a frame with it is never waited for.
+        Longest packet; a frame with a greater length than that of such a packet is an error.
     """
 
     def __init__(self, max_packet_bytes: int) -> None:
@@ -257,12 +257,12 @@ class FrameReader:
         self._buffer = bytearray()
 
     def receive(self, data: bytes) -> Iterator[Frame]:
-        """Add bytes and yield the frames that are whole.
+        """Add bytes and yield the frames that are complete.
 
         Raises
         ------
         DecodeError
-            The bytes are no frames; nothing behind them can be read.
+            The bytes are no frames; nothing after them can be read.
         """
         self._buffer += data
         start = 0
@@ -297,7 +297,7 @@ def _decode(body: bytes) -> Frame:
     if form.tail is Tail.MEMBERS:
         if len(rest) % _MEMBER.size or len(rest) > _MEMBERS_BYTES:
             raise Malformed("ring", f"{name} members", 5, f"have {len(rest)} bytes", _SPEC)
-        members = tuple(Member(*one) for one in _MEMBER.iter_unpack(rest))
+        members = tuple(Member(*values) for values in _MEMBER.iter_unpack(rest))
         return form.frame(*fields, members)
     if rest:
         raise Malformed("ring", name, 5, f"has {len(rest)} bytes too many", _SPEC)

@@ -1,9 +1,9 @@
 """The connections of one member: one that it opened to each other address, and those it accepted.
 
-A process sends on the connections that it opened, and reads from those it accepted; on the first
-kind only a Hello comes back, which shows who has the address now. So no two processes can open the
-same connection at once, and a connection that is lost in one direction does not take the other with
-it.
+A process sends on the connections that it opened, and reads from those it accepted. On a connection
+that it opened it reads only a Hello, which identifies the process at that address. So two processes
+never open the same connection at once, and the loss of a connection does not affect the other
+direction.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from wireyard.layers.sequencer.frames import Frame, FrameReader, Member, encode
 __all__ = ["Answer", "Command", "Dial", "Drop", "HangUp", "Incoming", "Link", "Links", "Write"]
 
 _MAX_STRANGERS = 64
-"""Accepted connections without a Hello: as many as a ring has members."""
+"""The most accepted connections without a Hello: as many as a ring has members."""
 
 
 class Dial(NamedTuple):
-    """Open a connection to an address; one that is open or being opened is dropped before."""
+    """Open a connection to an address, after dropping the one that is open or being opened."""
 
     place: int
 
@@ -48,7 +48,7 @@ class Drop(NamedTuple):
 
 
 class HangUp(NamedTuple):
-    """Close an accepted connection; `reason` is for people, None if nothing is wrong."""
+    """Close an accepted connection; `reason` is a message for the log, None if nothing is wrong."""
 
     connection: int
     reason: str | None
@@ -65,13 +65,13 @@ class Link:
     reader: FrameReader
     dialing: bool = False
     target: Member | None = None
-    """The member of the view that was expected there when it was dialled."""
+    """The member of the view that was expected at the address when it was dialled."""
     member: Member | None = None
-    """Who answered; None until the connection is up."""
+    """The process that answered; None until the connection is up."""
     up_at: float = 0.0
     redial_at: float = 0.0
     streaming: bool = False
-    """Whether packets, or their order, are sent on it as they come."""
+    """Whether new packets, or their order, are sent on it."""
 
 
 @dataclass(slots=True)
@@ -80,17 +80,17 @@ class Incoming:
 
     reader: FrameReader
     until: float
-    """When it is closed if no Hello came."""
+    """The time at which it is closed if no Hello has come."""
     member: Member | None = None
 
 
 class Links:
-    """All connections of a process, and what has to be done with them.
+    """All connections of a process, and the commands for them.
 
     Parameters
     ----------
     places
-        How many addresses the ring has.
+        The number of addresses of the ring.
     me
         This process.
     max_packet_bytes
@@ -113,7 +113,7 @@ class Links:
         return iter(self._links.values())
 
     def next_command(self) -> Command | None:
-        """Return what the shell has to do next, None if that is all."""
+        """Return the next command for the shell, None if there is none."""
         return self._commands.popleft() if self._commands else None
 
     # --- connections that this process opens ------------------------------------------------
@@ -126,11 +126,11 @@ class Links:
         self._commands.append(Dial(link.place))
 
     def up(self, link: Link, member: Member, now: float) -> None:
-        """Take note of who answered."""
+        """Record that a member has answered on a connection."""
         link.dialing, link.member, link.up_at = False, member, now
 
     def failed(self, link: Link, redial_at: float) -> None:
-        """Take note that a connection is not there, or not any more."""
+        """Record that a connection could not be opened, or was lost."""
         self._down(link)
         link.redial_at = redial_at
 
@@ -155,8 +155,8 @@ class Links:
     # --- connections that it accepts --------------------------------------------------------
 
     def accept(self, connection: int, until: float) -> None:
-        """Take an accepted connection, unless too many others have not said who they are."""
-        strangers = sum(one.member is None for one in self._incoming.values())
+        """Add an accepted connection, or close it if too many others have sent no Hello."""
+        strangers = sum(incoming.member is None for incoming in self._incoming.values())
         self._incoming[connection] = Incoming(self._reader(), until)
         if strangers >= _MAX_STRANGERS:
             self.hang_up(connection, f"{strangers} connections before it have sent no Hello")
@@ -166,18 +166,18 @@ class Links:
         return self._incoming.get(connection)
 
     def identified(self, connection: int, member: Member) -> None:
-        """Take note of whose connection it is; it replaces an older one of the same process."""
+        """Record the sender of a connection, which replaces an older one of the same process."""
         for other, incoming in list(self._incoming.items()):
             if incoming.member == member:
                 self.hang_up(other, None)
         self._incoming[connection].member = member
 
     def answer(self, connection: int, frame: Frame) -> None:
-        """Send a frame back."""
+        """Send a frame back on an accepted connection."""
         self._commands.append(Answer(connection, encode(frame)))
 
     def closed(self, connection: int) -> None:
-        """Forget an accepted connection that was closed by the other side."""
+        """Remove an accepted connection that was closed by the other side."""
         self._incoming.pop(connection, None)
 
     def hang_up(self, connection: int, reason: str | None) -> None:
@@ -192,7 +192,7 @@ class Links:
                 self.hang_up(connection, "no Hello came")
 
     def close(self) -> None:
-        """Close everything."""
+        """Close all connections."""
         for link in self:
             self.drop(link)
         for connection in list(self._incoming):

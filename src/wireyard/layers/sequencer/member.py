@@ -1,14 +1,14 @@
 """A member of a ring that is ordered by a sequencer: one process, sans-IO.
 
-The first member of a view is its sequencer. Every member has a connection to every other, so each
-finds out by itself who is silent, and the first one that is not suspected proposes the next view:
-without those that are suspected, with those that join. Views are decided as single values of Paxos
-are, by the members of the view before: promises, then acceptances, of all that are not suspected
-(`changes`); by how many of them it takes `contacts` has the rules.
+The first member of a view is its sequencer. Every member has a connection to every other and
+detects silent members by itself. The first member that is not suspected proposes the next view,
+without the suspected members and with the processes that join. A view is decided by single-value
+Paxos among the members of the previous view: promises, then acceptances, of all that are not
+suspected (`changes`). `contacts` has the rules for how many they must be.
 
-No sockets, clocks, threads or randomness. The shell does what `next_command` returns, reports what
-came of it, calls `handle_timer` when `get_timer` is due, and takes events when the application
-reads; `now` is any clock in seconds that does not go back.
+It uses no sockets, clocks, threads or randomness. The shell executes the commands of
+`next_command`, reports their results, calls `handle_timer` when `get_timer` is due, and takes
+events when the application reads; `now` is any clock in seconds that never goes back.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from wireyard.layers.sequencer.traffic import Traffic
 __all__ = ["Event", "Failed", "NewView", "Packet", "RingMember"]
 
 _BEAT_TICKS = 4
-"""A beat each sixth of `patience_s`: five may be late."""
+"""Ticks between beats. A beat is sent each sixth of `patience_s`, so five may be late."""
 _EXCLUDED = "the others have excluded this process"
 
 
 class Packet(NamedTuple):
-    """A packet, at its place in the order."""
+    """A packet, in the order of packets."""
 
     source: str
     data: bytes
 
 
 class NewView(NamedTuple):
-    """A view, at its place among the packets."""
+    """A view, in the order of packets."""
 
     ring: int
-    """A random number of the ring; with `number` it names the view."""
+    """A random number of the ring, which identifies the view together with `number`."""
     number: int
     members: tuple[str, ...]
 
 
 class Failed(NamedTuple):
-    """The end: the process is not in the ring, and will not be."""
+    """The last event: the process has failed to join the ring, or to stay in it."""
 
     reason: str
 
@@ -65,13 +65,13 @@ class RingMember:
     Parameters
     ----------
     addresses
-        Of the ring, as ``address:port``; the same list at all members.
+        The addresses of the ring, as ``address:port``; the same list at all members.
     place
-        Which of them this process listens on.
+        The index of the address that this process listens on.
     incarnation
-        A random number of 64 bits: who is started again is another member.
+        A random number of 64 bits, because a restarted process is another member.
     now
-        The time.
+        The time in seconds.
     settings
         Bounds and delays, the same at all members.
     """
@@ -89,7 +89,7 @@ class RingMember:
         self._me = Member(place, incarnation)
         self._phase = Phase.JOINING
         self._view = Install(0, 0, 0, ())
-        """The last one that was installed."""
+        """The last view that was installed."""
         self._events: deque[Event] = deque()
         self._links = Links(len(addresses), self._me, self._settings.max_packet_bytes)
         self._contacts = Contacts(self._settings.patience_s)
@@ -104,12 +104,12 @@ class RingMember:
 
     @property
     def process_id(self) -> str:
-        """The process, as the others name it."""
+        """The address of this process, which is its id at all members."""
         return self._addresses[self._me.place]
 
     @property
     def phase(self) -> Phase:
-        """How far it is in the ring."""
+        """The phase of this member."""
         return self._phase
 
     @property
@@ -119,12 +119,12 @@ class RingMember:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of own packets that are not delivered."""
+        """Bytes of own packets that are not delivered yet."""
         return self._traffic.outgoing.waiting_bytes
 
     @property
     def writable(self) -> bool:
-        """Whether `send` takes a packet."""
+        """Whether `send` has room for a packet."""
         return not self._traffic.outgoing.full
 
     def send(self, data: bytes, now: float) -> bool:
@@ -132,16 +132,16 @@ class RingMember:
         if self.gone:
             return False
         self._wake(now)
-        taken = self._traffic.send(data)
+        is_sent = self._traffic.send(data)
         self._collect()
-        return taken
+        return is_sent
 
     def pause(self) -> None:
-        """Acknowledge nothing for now; so all members come to wait for this one."""
+        """Stop acknowledging packets, so that in time all members wait for this one."""
         self._traffic.paused = True
 
     def resume(self, now: float) -> None:
-        """Acknowledge what has come, and go on."""
+        """Acknowledge the packets that have come, and go on."""
         self._wake(now)
         self._read_at = now
         self._traffic.paused = False
@@ -154,23 +154,23 @@ class RingMember:
             self._step(PhaseEvent.LEAVE)
 
     def next_event(self) -> Event | None:
-        """Return what happened next, None if that is all."""
+        """Return the next event, None if there is none."""
         return self._events.popleft() if self._events else None
 
     def next_command(self) -> Command | None:
-        """Return what the shell has to do next, None if that is all."""
+        """Return the next command for the shell, None if there is none."""
         return self._links.next_command()
 
     # --- connections ------------------------------------------------------------------------
 
     def connected(self, place: int, now: float) -> None:
-        """Take note that an address accepted the connection that was dialled."""
+        """Handle that an address has accepted the connection that was dialled."""
         self._wake(now)
         if not self.gone:
             self._peers.connected(self._links[place])
 
     def answered(self, place: int, data: bytes, now: float) -> None:
-        """Take bytes that came back on a connection that was dialled."""
+        """Handle bytes that came back on a connection that was dialled."""
         self._wake(now)
         if not self.gone:
             if self._peers.answered(self._links[place], data, now):
@@ -178,31 +178,31 @@ class RingMember:
             self._review()
 
     def refused(self, place: int, now: float) -> None:
-        """Take note that nobody listens at an address that was dialled."""
+        """Handle that no process listens at an address that was dialled."""
         self._wake(now)
         if not self.gone:
             self._peers.refused(self._links[place], now)
             self._review()
 
     def lost(self, place: int, now: float) -> None:
-        """Take note that a connection ended, or could not be opened for another reason."""
+        """Handle that a connection has ended, or could not be opened for another reason."""
         self._wake(now)
         if not self.gone:
             self._peers.lost(self._links[place], now)
             self._review()
 
     def accepted(self, connection: int, now: float) -> None:
-        """Take a connection that another process opened; `connection` is the shell's number."""
+        """Add a connection that another process opened; `connection` is the shell's number."""
         self._wake(now)
         self._links.accept(connection, now + self._settings.patience_s)
 
     def closed(self, connection: int, now: float) -> None:
-        """Take note that the other side closed a connection."""
+        """Handle that the other side has closed an accepted connection."""
         self._wake(now)
         self._links.closed(connection)
 
     def receive(self, connection: int, data: bytes, now: float) -> None:
-        """Take bytes from an accepted connection."""
+        """Handle bytes from an accepted connection."""
         self._wake(now)
         incoming = self._links.incoming(connection)
         if incoming is None or self.gone:
@@ -221,7 +221,7 @@ class RingMember:
         self._collect()
 
     def _on_frame(self, sender: Member, frame: Frame) -> None:
-        """Take a frame from a process that has said who it is."""
+        """Handle a frame from an identified process."""
         if isinstance(frame, Beat):
             self._on_beat(sender, frame)
         elif isinstance(frame, Install):
@@ -229,7 +229,7 @@ class RingMember:
         elif isinstance(frame, Hello):
             pass
         elif frame.view != self._view.view or sender not in self._view.members:
-            pass  # what is of use of it will be sent again
+            pass  # frames of another view are sent again if they are still needed
         elif isinstance(frame, PacketFrame):
             self._traffic.receive(sender, frame)
             self._collect()
@@ -252,11 +252,11 @@ class RingMember:
     # --- time -------------------------------------------------------------------------------
 
     def get_timer(self) -> float | None:
-        """Return when `handle_timer` is due, None if nothing waits for time to pass."""
+        """Return the time at which `handle_timer` is due, None if this member is gone."""
         return None if self.gone else self._tick_at
 
     def handle_timer(self, now: float) -> None:
-        """Send beats, and look at what takes too long."""
+        """Send beats, and check for what takes too long."""
         if self.gone:
             return
         self._wake(now)
@@ -271,7 +271,7 @@ class RingMember:
             self._step(PhaseEvent.EXPIRE, reason)
 
     def _wake(self, now: float) -> None:
-        """Set the time; if this process has not run for long, the others' silence means nothing."""
+        """Set the time; after a long time without running, the others' silence does not count."""
         gap = now - self._now
         if gap > self._settings.patience_s / 2:
             self._contacts.resumed(now)
@@ -280,20 +280,20 @@ class RingMember:
         self._now = now
 
     def _overdue(self) -> str | None:
-        """Return why this member cannot go on, None if it can."""
+        """Return the reason why this member has to give up, None if it can go on."""
         if self.gone:
             return None
         give_up_s = self._settings.give_up_s
-        waits = self._now - self._progress_at > give_up_s
+        is_late = self._now - self._progress_at > give_up_s
         if self._phase is Phase.JOINING:
             silent = [self._addresses[place] for place in self._peers.silent]
             what = f"no answer from {', '.join(silent)}" if silent else "no member let it in"
-            return f"{what} in {give_up_s:g} s" if waits else None
-        missing = [one for one in self._view.members if self._suspected(one)]
+            return f"{what} in {give_up_s:g} s" if is_late else None
+        missing = [member for member in self._view.members if self._suspected(member)]
         if not missing and self._phase is Phase.MEMBER:
             self._progress_at = self._now
-        elif waits:
-            names = ", ".join(self._addresses[one.place] for one in missing) or "the others"
+        elif is_late:
+            names = ", ".join(self._addresses[member.place] for member in missing) or "the others"
             return f"no majority without {names} in {give_up_s:g} s"
         if not self._traffic.unread:
             self._read_at = self._now
@@ -327,16 +327,16 @@ class RingMember:
             self._changes.renounced = True
         self._contacts.beat(sender, beat, self._now, grant=same or joins or joining)
         event = AddressEvent.JOINER if joins else AddressEvent.MEMBER
-        self._peers.learn(sender.place, event)
+        self._peers.apply(sender.place, event)
         if joining or not (joins or beat.ring == view.ring):
-            pass  # waits to be let in; or the beat of what is left of another ring
+            pass  # this process waits to be let in, or the beat is from another ring
         elif beat.view > view.view:
             if not beat.within:
                 self._step(PhaseEvent.EXCLUDED, _EXCLUDED)
         elif same:
             self._traffic.start(sender, beat.held)
         elif self._links[sender.place].member == sender:
-            # It is behind. If it is not in the view, a beat shows that.
+            # The sender has an older view. If it is not in this one, a beat shows that.
             if sender in view.members:
                 self._links.write(self._links[sender.place], view)
             else:
@@ -346,7 +346,7 @@ class RingMember:
     # --- views ------------------------------------------------------------------------------
 
     def _review(self) -> None:
-        """Form a ring if there is none; propose another view if this one has to change."""
+        """Form a ring if there is none; propose the next view if this one has to change."""
         if self._phase is Phase.JOINING and self._peers.alone:
             self._step(PhaseEvent.ALONE)
         if self.gone:
@@ -356,7 +356,7 @@ class RingMember:
             self._send_frames(self._changes.review(self._phase, self._joiners(), self._now))
 
     def _joiners(self) -> tuple[Member, ...]:
-        """Return the processes that the next view can take in."""
+        """Return the processes that can join in the next view."""
         taken = {member.place for member in self._view.members}
         return tuple(
             member
@@ -367,7 +367,7 @@ class RingMember:
         )
 
     def _send_frames(self, frames: Addressed) -> None:
-        """Send frames of a ballot; those to this process itself last, for they may end it."""
+        """Send frames of a ballot; those to this process itself last, because they may end it."""
         for member, frame in frames:
             if member != self._me and self._links[member.place].member == member:
                 self._links.write(self._links[member.place], frame)
@@ -376,7 +376,7 @@ class RingMember:
                 self._on_frame(member, frame)
 
     def _decided(self, decision: Decision) -> None:
-        """Have a view that was decided installed by all its members."""
+        """Send a decided view to all its members."""
         view = self._view
         install = Install(view.ring, view.view + 1, decision.cut, decision.members)
         self._send_frames([(member, install) for member in decision.members])
@@ -405,7 +405,7 @@ class RingMember:
         self._enter(self._view)
 
     def _enter(self, view: Install) -> None:
-        """Deliver a view, and go on in it."""
+        """Deliver a view, and begin it."""
         names = tuple(self._addresses[member.place] for member in view.members)
         self._events.append(NewView(view.ring, view.view, names))
         self._progress_at = self._now

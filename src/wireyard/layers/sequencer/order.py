@@ -1,10 +1,11 @@
-"""The order of one view's packets, and the own packets that have no place in an order yet.
+"""The order of one view's packets, and own packets that are not ordered yet.
 
-The sequencer gives each packet a number and sends it to all members. A member acknowledges what it
-holds. What all members hold is committed, and only that is delivered: so a packet that any member
-delivered, dead ones included, is held by all, and no packets have to be fetched when the sequencer
-dies. The survivors deliver what each of them holds, and submit the rest of their own packets again
-in the next view. A packet is kept until it is delivered, no longer.
+The sequencer gives each packet a number and sends it to all members. A member acknowledges the
+packets that it holds. A packet that all members hold is committed, and only committed packets are
+delivered. So a packet that any member has delivered, even a dead one, is held by all, and no
+packets have to be fetched when the sequencer dies. The survivors deliver the packets that all of
+them hold, and submit the rest of their own packets again in the next view. A packet is held until
+it is delivered, no longer.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ __all__ = ["Holding", "Outgoing", "Own", "Sequencer"]
 
 _SPEC = "docs/layers/rmp.md, over TCP"
 PACKET_OVERHEAD_BYTES = 128
-"""What a packet that is kept costs beside its data; counted with it, so that empty packets fill a
-bound as well."""
+"""The memory of a held packet besides its data. It counts towards bounds, so that empty packets
+fill them as well."""
 
 
 class Own(NamedTuple):
@@ -32,7 +33,7 @@ class Own(NamedTuple):
 
 
 def cost(data: bytes) -> int:
-    """Return what a packet takes of a window."""
+    """Return the bytes that a packet takes of a window."""
     return len(data) + PACKET_OVERHEAD_BYTES
 
 
@@ -42,7 +43,7 @@ class Outgoing:
     Parameters
     ----------
     window_bytes
-        How much of them there may be before no more are taken.
+        The bytes above which no more packets are accepted.
     """
 
     def __init__(self, window_bytes: int) -> None:
@@ -53,7 +54,7 @@ class Outgoing:
 
     @property
     def full(self) -> bool:
-        """Whether no more are taken."""
+        """Whether no more packets are accepted."""
         return self.waiting_bytes >= self._window_bytes
 
     def add(self, data: bytes) -> Own:
@@ -65,7 +66,7 @@ class Outgoing:
         return own
 
     def delivered(self, serial: int) -> None:
-        """Drop the packet that came back: the first one."""
+        """Remove the first packet, which has come back."""
         own = self.packets.popleft()
         assert own.serial == serial, "own packets come back in order"
         self.waiting_bytes -= cost(own.data)
@@ -77,7 +78,7 @@ class Holding:
     Parameters
     ----------
     max_bytes
-        How much the windows of all members let there be.
+        The sum of the windows of all members.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -89,12 +90,12 @@ class Holding:
         self._packets: deque[Order] = deque()
 
     def hold(self, order: Order) -> None:
-        """Keep the next packet; one that was sent again changes nothing.
+        """Hold the next packet; one that was sent again is ignored.
 
         Raises
         ------
         DecodeError
-            A packet is missing, or there are more than windows allow.
+            A packet is missing, or the packets exceed the windows.
         """
         if order.number <= self.held:
             return
@@ -109,7 +110,7 @@ class Holding:
         self._packets.append(order)
 
     def deliver(self, number: int) -> Iterator[Order]:
-        """Yield the packets up to a number, which are kept no longer."""
+        """Remove and yield the packets up to a number."""
         while self.delivered < min(number, self.held):
             order = self._packets.popleft()
             self.delivered = order.number
@@ -117,21 +118,21 @@ class Holding:
             yield order
 
     def after(self, number: int) -> Iterator[Order]:
-        """Yield the packets behind a number that are kept."""
+        """Yield the held packets after a number."""
         return (order for order in self._packets if order.number > number)
 
 
 class Sequencer:
-    """Numbers for the packets of one view, and acknowledgements of its members.
+    """The numbering of one view's packets, and the acknowledgements of its members.
 
     Parameters
     ----------
     view
-        Its number.
+        The number of the view.
     members
         All members, this one too.
     window_bytes
-        How much of one member may wait.
+        The bytes of one member's packets that may wait.
     """
 
     def __init__(self, view: int, members: Sequence[Member], window_bytes: int) -> None:
@@ -143,12 +144,12 @@ class Sequencer:
         self._acknowledged = dict.fromkeys(members, 0)
 
     def order(self, source: Member, serial: int, data: bytes) -> Order | None:
-        """Return a packet at its place; None if it has one, and was sent again.
+        """Return a packet with its number; None if it was sent again and has one already.
 
         Raises
         ------
         DecodeError
-            A packet before it is missing, or its sender has more waiting than its window.
+            A packet before it is missing, or its sender exceeds its window.
         """
         last = self._serials.get(source, serial - 1)
         if serial <= last:
@@ -165,7 +166,7 @@ class Sequencer:
         return Order(self._view, self._number, source.place, serial, data)
 
     def acknowledge(self, member: Member, number: int) -> int:
-        """Take an acknowledgement; return how far all members have acknowledged.
+        """Handle an acknowledgement; return the number up to which all have acknowledged.
 
         Raises
         ------
@@ -179,5 +180,5 @@ class Sequencer:
         return min(self._acknowledged.values())
 
     def delivered(self, order: Order) -> None:
-        """Give a packet's share of its sender's window back."""
+        """Release a packet's bytes of its sender's window."""
         self._waiting[order.source] -= cost(order.data)

@@ -1,4 +1,4 @@
-"""The other processes of a ring's addresses: who they are, and the connections to them."""
+"""The processes at the other addresses of a ring, and the connections to them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ __all__ = ["Peers"]
 
 
 class Peers:
-    """The other addresses, as far as they are known here, and the connections to them.
+    """The states of the other addresses, and the connections to them.
 
     Parameters
     ----------
     addresses
-        Of the ring.
+        The addresses of the ring.
     me
         This process.
     links
         Its connections.
     contacts
-        Who is alive.
+        The failure detector.
     settings
         Bounds and delays.
     """
@@ -38,43 +38,43 @@ class Peers:
         settings: Settings,
     ) -> None:
         self.members: tuple[Member, ...] = ()
-        """Of the view; connections to all of them are needed."""
+        """The members of the view; connections to all of them are needed."""
         self._me = me
         self._links = links
         self._contacts = contacts
         self._settings = settings
-        self._known = {link.place: Address.UNKNOWN for link in links}
+        self._states = {link.place: Address.UNKNOWN for link in links}
         self._hello = Hello(MAGIC, settings.digest(addresses), *me)
 
     @property
     def alone(self) -> bool:
-        """Whether no other process can have a ring, and none before this one will form it."""
-        joining = [place for place, one in self._known.items() if one is Address.JOINING]
-        others = set(self._known.values())
+        """Whether no other process can be in a ring, and none with a lower place will form one."""
+        joining = [place for place, state in self._states.items() if state is Address.JOINING]
+        others = set(self._states.values())
         return others <= {Address.FREE, Address.JOINING} and all(
             place > self._me.place for place in joining
         )
 
     @property
     def silent(self) -> list[int]:
-        """Places of processes that accept connections, and no more."""
-        return [place for place, one in self._known.items() if one is Address.UNKNOWN]
+        """Places whose state is unknown, such as those that only accept connections."""
+        return [place for place, state in self._states.items() if state is Address.UNKNOWN]
 
-    def learn(self, place: int, event: AddressEvent) -> None:
-        """Take note of what became known of an address."""
-        self._known[place] = ADDRESSES[self._known[place], event].state
+    def apply(self, place: int, event: AddressEvent) -> None:
+        """Apply an event to the state of an address."""
+        self._states[place] = ADDRESSES[self._states[place], event].state
 
     # --- connections that this process opens ------------------------------------------------
 
     def connected(self, link: Link) -> None:
-        """Take note that an address accepted a connection, and greet whoever has it."""
-        self.learn(link.place, AddressEvent.CONNECTED)
+        """Handle that an address has accepted a connection, and send a Hello."""
+        self.apply(link.place, AddressEvent.CONNECTED)
         self._links.write(link, self._hello)
 
     def answered(self, link: Link, data: bytes, now: float) -> bool:
-        """Take an answer; return whether the connection is up now.
+        """Handle an answer; return whether the connection is up now.
 
-        If it is from another process than was expected, that one has ended.
+        If another process than expected answers, the expected one has ended.
         """
         try:
             for frame in link.reader.receive(data):
@@ -90,18 +90,18 @@ class Peers:
         return link.member is not None
 
     def _close(self, link: Link, now: float) -> None:
-        """Close a connection to what is no member, and leave it alone for a while."""
+        """Close a connection to a process that is no member, and do not dial it for a while."""
         self._links.drop(link)
         self._links.failed(link, now + self._settings.patience_s)
 
     def refused(self, link: Link, now: float) -> None:
-        """Take note that nobody listens at an address: who had it has ended."""
-        self.learn(link.place, AddressEvent.REFUSED)
+        """Handle that no process listens at an address: the one expected there has ended."""
+        self.apply(link.place, AddressEvent.REFUSED)
         self._died(link.target, now)
         self._links.failed(link, now + self._settings.tick_s)
 
     def lost(self, link: Link, now: float) -> None:
-        """Take note that a connection ended, or could not be opened for another reason."""
+        """Handle that a connection has ended, or could not be opened for another reason."""
         was_up = link.member is not None
         self._links.failed(link, now if was_up else now + self._settings.tick_s)
 
@@ -110,7 +110,7 @@ class Peers:
             self._contacts.died(member, now)
 
     def check(self, now: float, joining: bool) -> None:
-        """Close what nobody needs or what does not get through, and open what is missing.
+        """Close connections that are not needed or do not get through, and open missing ones.
 
         Parameters
         ----------
@@ -118,7 +118,7 @@ class Peers:
             Whether this process has no view yet, and so needs connections to all addresses.
         """
         heard = (*self.members, *self._contacts.heard(now))
-        wanted = {one.place for one in heard if not self._contacts.is_dead(one)}
+        wanted = {member.place for member in heard if not self._contacts.is_dead(member)}
         for link in self._links:
             if not joining and link.place not in wanted:
                 self._links.drop(link)
@@ -130,30 +130,30 @@ class Peers:
                 self._dial(link)
 
     def _dial(self, link: Link) -> None:
-        target = next((one for one in self.members if one.place == link.place), None)
+        target = next((member for member in self.members if member.place == link.place), None)
         self._links.dial(link, target)
 
     # --- connections that it accepts --------------------------------------------------------
 
     def identify(self, connection: int, frame: Frame) -> None:
-        """Take the first frame of an accepted connection, and answer it."""
+        """Handle the first frame of an accepted connection, and answer it."""
         member = self._sender_of(frame)
         if isinstance(member, str):
             self._links.hang_up(connection, member)
             return
         self._links.identified(connection, member)
         self._links.answer(connection, self._hello)
-        self.learn(member.place, AddressEvent.CONNECTED)
+        self.apply(member.place, AddressEvent.CONNECTED)
         link = self._links[member.place]
         if link.member is None and not link.dialing:
             self._dial(link)
 
     def _sender_of(self, frame: Frame) -> Member | str:
-        """Return the sender of a connection's first frame, or why it is no member."""
+        """Return the sender of a connection's first frame, or the reason why it is no member."""
         if not isinstance(frame, Hello) or frame.magic != MAGIC:
             return "the first frame is no Hello of this version"
         if frame.digest != self._hello.digest:
             return "its ring has other addresses or settings"
-        if frame.place not in self._known:
+        if frame.place not in self._states:
             return "its address is this process' own, or not in the ring"
         return Member(frame.place, frame.incarnation)

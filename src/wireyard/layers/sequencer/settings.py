@@ -1,4 +1,4 @@
-"""A ring's addresses and settings, the same at all members, and the text that names them."""
+"""The settings and addresses of a ring, the same at all members, and the text form of addresses."""
 
 from __future__ import annotations
 
@@ -17,51 +17,51 @@ _PORTS = range(1, 1 << 16)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Bounds and delays of a ring; members with others are refused."""
+    """Bounds and delays of a ring; a process with other ones cannot join."""
 
     max_packet_bytes: int = 32 << 10
     """Longest packet: as over corosync, some 1,600 of the smallest messages."""
     window_bytes: int = 1 << 20
-    """Packets of one sender that not all members hold: 32 of the longest. A member keeps at most
-    this much of each other one, and packets that wait for its application once more."""
+    """Packets of one sender that not all members hold: 32 of the longest. A member holds at most
+    this much of each other member, and the same again of packets that wait for its application."""
     patience_s: float = 3.0
-    """How long a member may be silent before the others may exclude it: corosync's default. A
-    process that does not run its event loop for so long is silent."""
+    """Time that a member may be silent before the others may exclude it: corosync's default. A
+    process whose event loop does not run is silent."""
     give_up_s: float = 15.0
-    """How long a member goes without a ring to join, without a majority, or without reading, before
-    it fails: five times `patience_s`."""
+    """Time after which a member without a ring to join, without a majority, or without reading
+    fails: five times `patience_s`."""
 
     @property
     def tick_s(self) -> float:
-        """How often a member looks at what is due."""
+        """The interval of a member's timer."""
         return self.patience_s / 24
 
     def digest(self, addresses: tuple[str, ...]) -> int:
-        """Return a number that two rings of other addresses or settings do not share."""
-        known = repr((addresses, self.max_packet_bytes, self.window_bytes, self.patience_s))
-        return int.from_bytes(hashlib.sha256(known.encode()).digest()[:8], "big")
+        """Return a digest of addresses and settings, which differs between different rings."""
+        text = repr((addresses, self.max_packet_bytes, self.window_bytes, self.patience_s))
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
 def read_addresses(text: str) -> tuple[str, ...]:
-    """Return the addresses of a ring, as ``address:port`` each.
+    """Return the addresses of a ring, each as ``address:port``.
 
     Parameters
     ----------
     text
-        Parts with commas between them: ``127.0.0.1:7077`` or, for several ports of one address,
+        Parts separated by commas: ``127.0.0.1:7077`` or, for several ports of one address,
         ``127.0.0.1:7077-7092``.
 
     Raises
     ------
     UsageError
-        A part is neither, an address is there twice, or there are too many.
+        A part is neither, an address is repeated, or there are too many.
     """
-    found = tuple(address for part in text.split(",") for address in _part(part))
-    if len(set(found)) < len(found):
+    addresses = tuple(address for part in text.split(",") for address in _part(part))
+    if len(set(addresses)) < len(addresses):
         raise UsageError(f"'{text}' has an address twice")
-    if len(found) > MAX_PLACES:
-        raise UsageError(f"'{text}' has {len(found)} addresses, {MAX_PLACES} are the most")
-    return found
+    if len(addresses) > MAX_PLACES:
+        raise UsageError(f"'{text}' has {len(addresses)} addresses, {MAX_PLACES} are the most")
+    return addresses
 
 
 def _part(part: str) -> Iterator[str]:

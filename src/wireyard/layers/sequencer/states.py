@@ -1,7 +1,6 @@
-"""The states of a ring's member as tables, no logic: its own phase, its ballot, an address.
+"""The states of a ring's member as tables without logic: its phase, its ballot, an address.
 
-A pair of state and event that is not in its table cannot happen, and looking it up is an error of
-ours.
+A pair of state and event that is not in its table cannot happen; looking it up is a bug.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ __all__ = [
 
 
 class Phase(StrEnum):
-    """How far a member is in the ring and in a change of its view."""
+    """The phase of a member in the ring and in a change of its view."""
 
     JOINING = "joining"
     MEMBER = "member"
-    """In a view; packets are held, acknowledged and delivered."""
+    """It is in a view; packets are held, acknowledged and delivered."""
     PROMISED = "promised"
-    """To a ballot: of this view nothing more is held or acknowledged."""
+    """It has promised a ballot; no more packets of the view are held or acknowledged."""
     ACCEPTED = "accepted"
-    """Of that ballot, the next view."""
+    """It has accepted the next view in that ballot."""
     GONE = "gone"
 
 
 class PhaseEvent(StrEnum):
-    """What can happen to a member."""
+    """The events of a member."""
 
     ALONE = "no other address has a ring"
     PREPARE = "a ballot it may promise to"
@@ -52,11 +51,11 @@ class PhaseEvent(StrEnum):
 
 
 class Action(StrEnum):
-    """What a member does then."""
+    """The action of a member in a transition."""
 
     FOUND = "form a view of its own"
     PROMISE = "promise, and send what it holds"
-    ACCEPT = "remember the proposal"
+    ACCEPT = "keep the proposal"
     ENTER = "deliver the view"
     CHANGE = "deliver up to the cut, then the view"
     FAIL = "fail with the reason"
@@ -84,16 +83,16 @@ PHASES: Final[StateTable[Phase, PhaseEvent, Action]] = StateTable(
             PhaseEvent.ACCEPT: Cell(Phase.ACCEPTED, Action.ACCEPT),
             **_CHANGING,
         },
-        # What it accepted goes with the new promise, for it may have been decided.
+        # The new promise contains the accepted view, because that may have been decided.
         Phase.ACCEPTED: {PhaseEvent.PREPARE: Cell(Phase.PROMISED, Action.PROMISE), **_CHANGING},
     },
     PhaseEvent,
 )
-"""A member. Nothing leads out of a promise but a view: what was not held then never will be."""
+"""A member. Only a view or the end leads out of a promise: later packets are never held."""
 
 
 class Stage(StrEnum):
-    """How far a ballot of this member's own is."""
+    """The stage of this member's own ballot."""
 
     IDLE = "no ballot"
     PREPARING = "waiting for promises"
@@ -101,7 +100,7 @@ class Stage(StrEnum):
 
 
 class BallotEvent(StrEnum):
-    """What can happen to it."""
+    """The events of a ballot."""
 
     CALL = "the view has to change"
     ALL = "every voter has answered"
@@ -109,12 +108,12 @@ class BallotEvent(StrEnum):
 
 
 class BallotAction(StrEnum):
-    """What the proposer does then."""
+    """The action of the proposer in a transition."""
 
     PREPARE = "ask the voters for promises"
     PROPOSE = "send what was accepted before, or a new view"
     DECIDE = "install the view at all its members"
-    DROP = "forget the ballot"
+    DROP = "drop the ballot"
 
 
 BALLOTS: Final[StateTable[Stage, BallotEvent, BallotAction]] = StateTable(
@@ -133,21 +132,21 @@ BALLOTS: Final[StateTable[Stage, BallotEvent, BallotAction]] = StateTable(
     },
     BallotEvent,
 )
-"""A ballot of this member. Its voters never change: with others it is another ballot."""
+"""A ballot of this member. Its voters never change: other voters need another ballot."""
 
 
 class Address(StrEnum):
-    """Another address of the ring, as a joining process sees it."""
+    """The state of another address of the ring, as known to a joining process."""
 
     UNKNOWN = "unknown"
     FREE = "free"
-    """Connections are refused: no process has it."""
+    """Connections are refused, so no process has the address."""
     JOINING = "joining"
     RING = "in a ring"
 
 
 class AddressEvent(StrEnum):
-    """What can be learned of it."""
+    """The events of an address."""
 
     REFUSED = "a connection was refused"
     CONNECTED = "a connection was accepted"
@@ -159,7 +158,7 @@ ADDRESSES: Final[StateTable[Address, AddressEvent, str]] = StateTable(
     {
         state: {
             AddressEvent.REFUSED: Address.FREE,
-            # Somebody came since; nothing is known of a process that only accepts.
+            # A process has come; the state of one that only accepts connections is unknown.
             AddressEvent.CONNECTED: Address.UNKNOWN if state is Address.FREE else state,
             AddressEvent.JOINER: Address.JOINING,
             AddressEvent.MEMBER: Address.RING,
@@ -168,4 +167,4 @@ ADDRESSES: Final[StateTable[Address, AddressEvent, str]] = StateTable(
     },
     AddressEvent,
 )
-"""Another address. The first of the joining ones forms the ring, once none is unknown."""
+"""Another address. Once none is unknown, the first of the joining processes forms the ring."""

@@ -1,8 +1,8 @@
 """The packets of one member: to the sequencer, into their order, and to the application.
 
-What is sent on a connection goes to a member that has the same view only. It begins with what that
-member may not have, because the connection or the view is new, and goes on with what comes. So what
-was lost with a connection is sent again, and receivers drop by its number what they have.
+Packets are sent only to members with the same view. When a connection or a view is new, the packets
+that the member may lack are sent first, and new ones follow as they come. So packets that were lost
+with a connection are sent again, and receivers drop duplicates by number.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Traffic"]
 
 
 class Traffic:
-    """Packets, while this member is in one view after the other.
+    """The packets of this member in its successive views.
 
     Parameters
     ----------
@@ -44,13 +44,13 @@ class Traffic:
         self._window_bytes = settings.window_bytes + cost(bytes(settings.max_packet_bytes))
         self.outgoing = Outgoing(settings.window_bytes)
         self.delivered: list[Order] = []
-        """Packets at their places, for the application."""
+        """Ordered packets for the application."""
         self.paused = False
-        """Whether the application reads nothing for now, so nothing is acknowledged."""
+        """Whether the application does not read for now, so that nothing is acknowledged."""
         self.begin(0, ())
 
     def begin(self, view: int, members: tuple[Member, ...]) -> None:
-        """Begin a view; own packets that are not delivered go into its order."""
+        """Begin a view; own packets that are not delivered are submitted to its order."""
         self._view = view
         self._members = members
         self._acknowledged = 0
@@ -66,7 +66,7 @@ class Traffic:
             self.acknowledge()
 
     def close(self) -> None:
-        """Hold and acknowledge nothing more of this view."""
+        """Hold and acknowledge no more packets of this view."""
         self._open = False
 
     @property
@@ -93,13 +93,13 @@ class Traffic:
         return True
 
     def start(self, peer: Member, held: int) -> None:
-        """Begin to send to a member that has this view and holds so many of its packets."""
+        """Begin to send to a member that has this view and holds its packets up to `held`."""
         link = self._links[peer.place]
         if link.member != peer or link.streaming or peer not in self._members:
             return
         if self._sequencer is not None:
             link.streaming = True
-            # First, so that there is room for what follows.
+            # The commit comes first, so that there is room for the packets after it.
             self._links.write(link, Commit(self._view, self._holding.delivered))
             for order in self._holding.after(held):
                 self._links.write(link, order)
@@ -110,15 +110,15 @@ class Traffic:
             self._links.write(link, Held(self._view, self._acknowledged))
 
     def receive(self, sender: Member, frame: PacketFrame) -> None:
-        """Take a frame of this view from one of its members.
+        """Handle a frame of this view from one of its members.
 
         Raises
         ------
         DecodeError
-            It does not fit what came before.
+            It contradicts earlier frames.
         """
         if not self._open:
-            return  # after a promise nothing of the view may change
+            return  # after a promise the packets held of the view must not change
         if isinstance(frame, Submit):
             self._on_submit(sender, frame)
         elif isinstance(frame, Held):
@@ -131,7 +131,7 @@ class Traffic:
                 self.deliver(frame.number)
 
     def acknowledge(self) -> None:
-        """Acknowledge what is held, unless the application does not read."""
+        """Acknowledge the packets held, unless the application does not read."""
         held = self._holding.held
         if self.paused or not self._open or held == self._acknowledged:
             return
@@ -154,7 +154,7 @@ class Traffic:
     # --- inside -----------------------------------------------------------------------------
 
     def _to_sequencer(self) -> Link | None:
-        """Return the connection to another member that is the sequencer, if it is in use."""
+        """Return the connection to the sequencer, None if it is this member or not in use."""
         if not self._open or self._members[0] == self._me:
             return None
         link = self._links[self._members[0].place]
@@ -176,7 +176,7 @@ class Traffic:
             self._links.write_bytes(link, encoded)
 
     def _advance(self, number: int) -> None:
-        """Deliver what all members hold, here and at the others."""
+        """Deliver the packets that all members hold, here and at the others."""
         if number > self._holding.delivered:
             self.deliver(number)
             commit = Commit(self._view, number)

@@ -1,4 +1,4 @@
-"""Chains of steps: what comes to which step, in which order."""
+"""Chains of stages: the input of each stage, and its order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wireyard.layers.stages import Chain, Dropped, Fact, Found, KeyedRecord, run
 
 
 def split(rows: Iterator[dict[str, Any]]) -> Iterator[Found]:
-    """Leave each number for its remainder, the largest first, and how many there are."""
+    """Pass each number to the stage of its remainder, the largest first, and to the last stage."""
     many = 0
     for row in rows:
         many += 1
@@ -57,18 +57,18 @@ def test_packets_of_a_key_come_to_one_call() -> None:
     assert calls == [[f"{name}{number}" for number in range(6)] for name in "ab"]
 
 
-@pytest.mark.parametrize("step", ["split", "count", "other"])
-def test_notes_are_for_steps_behind(step: str) -> None:
-    def leave(rows: Iterator[Any]) -> Iterator[Found]:
-        yield KeyedRecord(step, (), (), None)
+@pytest.mark.parametrize("stage", ["split", "count", "other"])
+def test_records_are_for_later_stages(stage: str) -> None:
+    def record(rows: Iterator[Any]) -> Iterator[Found]:
+        yield KeyedRecord(stage, (), (), None)
 
     with pytest.raises(KeyError):
-        run_chain({"split": split, "count": leave}, ROWS)
+        run_chain({"split": split, "count": record}, ROWS)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_order_of_keys_says_nothing(seed: int) -> None:
-    chain = {name: step for name, step in THREE.items() if name != "split"}
+def test_the_order_of_keys_makes_no_difference(seed: int) -> None:
+    chain = {name: stage for name, stage in THREE.items() if name != "split"}
     of_tasks = run_partitioned({"split": _quiet, **chain}, ROWS, seed)
     assert sorted(row["numbers"] for row in of_tasks["counts"]) == COUNTS
     assert sorted(row["numbers"] for row in of_tasks["ends"]) == ENDS
@@ -81,5 +81,5 @@ def _quiet(rows: Iterator[dict[str, Any]]) -> Iterator[Found]:
 @pytest.mark.parametrize("chain", [JMS, MQTT], ids=["jms", "mqtt"])
 def test_nothing_gives_nothing(chain: Chain) -> None:
     assert run_chain(chain, ()) == ({}, {})
-    for step in chain.values():
-        assert not [found for found in step(iter(())) if not isinstance(found, Dropped)]
+    for stage in chain.values():
+        assert not [found for found in stage(iter(())) if not isinstance(found, Dropped)]

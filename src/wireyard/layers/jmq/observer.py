@@ -1,4 +1,4 @@
-"""The packets of captures, sorted to their connections; and the messages that brokers relay."""
+"""The observer of packets: connections by their packets, and the messages that brokers relay."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from wireyard.layers.jmq.connection import Connection
 from wireyard.layers.jmq.packet_row import PacketRow, as_packet
 from wireyard.layers.jmq.records import MAX_TEXT, RULES, Output, Relay, number, properties_of, text
 from wireyard.layers.jmq.requests import REPLIES
-from wireyard.layers.jmq.sequences import Numbers, Runs
+from wireyard.layers.jmq.sequences import GPacketNumbers, Runs
 from wireyard.layers.records import Position, Violation
 
 __all__ = [
@@ -35,14 +35,14 @@ __all__ = [
     "MESSAGE_DATA",
     "MOST_ITEM_BYTES",
     "NEEDED",
-    "Walk",
+    "Observer",
     "relays",
     "sent_by_client",
 ]
 
 MAX_CONNECTIONS: Final = 1 << 14
-"""Connections that are followed at once, where brokers take a thousand as shipped; with one more,
-the one that was met first is over."""
+"""The most connections that are tracked at once, above which the oldest is closed; a broker accepts
+a thousand by default."""
 
 NEEDED: Final = (
     "source",
@@ -78,20 +78,20 @@ NEEDED: Final = (
     "body",
     "payload",
 )
-"""Columns of JMQ packets and GPackets that say something here; of messages the body does not."""
+"""The columns of JMQ packets and GPackets that are read; bodies of messages are not."""
 
 _TEXTS: Final = ("destination", "reply_to", "correlation_id", "message_id")
 MOST_ITEM_BYTES: Final = HEADER_BYTES + MAX_TEXT
-"""Where the properties of a packet begin whose items are no longer than the longest text kept."""
+"""The largest property offset of packets whose header items all fit in `MAX_TEXT`."""
 _PING_REPLY: Final = 55
 BY_CLIENT: Final = frozenset(CLIENT_TYPES) | {code - 1 for code in REPLIES - {_PING_REPLY}}
 BY_BROKER: Final = frozenset(BROKER_TYPES)
 
 
 def sent_by_client(row: PacketRow) -> bool | None:
-    """Return whether a client sent a packet, None if both sides send its like.
+    """Return whether a client sent a packet, None if both sides send packets of its type.
 
-    Only brokers count deliveries.
+    Only messages from brokers have a delivery count.
     """
     packet_type = row["packet_type"]
     if packet_type in MESSAGE_TYPES:
@@ -103,7 +103,7 @@ def sent_by_client(row: PacketRow) -> bool | None:
 
 @dataclass(slots=True)
 class _Pair:
-    """The two directions of a connection; which end is the client's shows in time."""
+    """The two directions of a connection, whose client is known from a later packet on."""
 
     connection: Connection | None = None
     client: str = ""
@@ -119,15 +119,15 @@ class _Direction:
     dst: str
     host: str
     runs: Runs | None = None
-    numbers: Numbers | None = None
-    """Of GPackets."""
+    numbers: GPacketNumbers | None = None
+    """The sequence numbers of GPackets."""
 
 
-class Walk:
-    """All connections of some captures; packets come in the order of time.
+class Observer:
+    """All connections of captures; packets are observed in the order of time.
 
-    Of a raw stream, which has no endpoints, only one direction is there: its name stands for the
-    end that sent it.
+    A raw stream has no endpoints and only one direction: its name takes the place of the sender's
+    endpoint.
     """
 
     def __init__(self) -> None:
@@ -137,13 +137,13 @@ class Walk:
         self._streams: dict[tuple[str, ...], list[tuple[str, str]]] = {}
 
     def observe(self, row: Row) -> None:
-        """Observe the next row; one of a packet inside another says nothing.
+        """Observe the next row; packets inside others are skipped.
 
-        What is damaged, or was not captured, leaves doubt about what follows it.
+        After damaged or missing packets the state of the connection is uncertain (`miss`).
 
-        The row needs `source`, `stream`, `offset`, `status` and the columns of its format; of
-        captures also `captured_ns`, `frame` and the addresses. `NEEDED` has all that are looked at;
-        properties are a mapping, also where they come from columns.
+        The row needs `source`, `stream`, `offset`, `status` and the columns of its format; rows of
+        captures also `captured_ns`, `frame` and the addresses. `NEEDED` has all columns that are
+        read. Properties are a mapping, in the form of packets or in that of columns.
         """
         format = row.get("format", "jmq").partition("/")[0]
         if format not in ("jmq", "gpacket") or row.get("parent_offset") is not None:
@@ -163,12 +163,12 @@ class Walk:
     def _observe_gpacket(self, row: Row) -> None:
         direction = self._direction_of(row)
         if direction.numbers is None:
-            direction.numbers = Numbers()
+            direction.numbers = GPacketNumbers()
         rule = direction.numbers.observe(as_packet(row))
         if rule is not None:
             text = f"GPacket {row['sequence']}: {RULES[rule]}"
-            found = Violation(rule, text, Position.of(row), direction.src)
-            self.output.violations.append(found)
+            violation = Violation(rule, text, Position.of(row), direction.src)
+            self.output.violations.append(violation)
         self.output.relays.extend(relays(row))
 
     def _direction_of(self, row: Row) -> _Direction:
@@ -195,11 +195,11 @@ class Walk:
         packet = as_packet(row)
         rule = direction.runs.observe(packet)
         if rule is not None:
-            pair.connection.breach(rule, packet)
+            pair.connection.add_violation(rule, packet)
         pair.connection.observe(packet, from_client)
 
     def finish(self, ended: Collection[tuple[str, str]] = ()) -> None:
-        """Record that there are no more packets.
+        """Close all connections at the end of the packets.
 
         Parameters
         ----------
@@ -241,10 +241,7 @@ _CONSUMED, _PREPARED = 3, 9
 
 
 def relays(row: Row) -> Iterator[Relay]:
-    """Yield what the row of a GPacket relays: a message, or acknowledgements of messages.
-
-    Nothing if it is neither, or damaged.
-    """
+    """Yield the messages that a GPacket relays or acknowledges; none if it is damaged."""
     packet = as_packet(row)
     packet_type = packet["packet_type"]
     if packet_type not in (MESSAGE_DATA, MESSAGE_ACK) or packet["version"] == LINK_VERSION:
@@ -261,17 +258,17 @@ def relays(row: Row) -> Iterator[Relay]:
     broker = None if host is None or port is None else endpoint(host, port)
     sender, receiver = endpoints_of(row)
     at = Position.of(row)
-    for message_key, consumer_id in _about(kind, payload):
+    for message_key, consumer_id in _message_consumers(kind, payload):
         yield Relay(message_key, consumer_id, broker, at, sender, receiver, kind)
 
 
-def _about(kind: str, payload: Any) -> Iterator[tuple[str, int]]:
-    """Yield the messages of a payload, and the consumers that they are for."""
+def _message_consumers(kind: str, payload: Any) -> Iterator[tuple[str, int]]:
+    """Yield each message of a payload with each consumer that it is for."""
     if payload is None:
         return
     if kind == "relay_acknowledged":
-        for one in payload:
-            yield one["sys_message_id"], one["consumer"]["consumer_id"]
+        for entry in payload:
+            yield entry["sys_message_id"], entry["consumer"]["consumer_id"]
         return
     message, error = read_row(payload["packet"], 0)
     if error is None:
