@@ -41,7 +41,7 @@ def annotate(view: View, context: int = 0) -> list[Annotation]:
         _mark_payload(marks, len(view), row)
     elif error:
         marks.unreadable(len(view), error)
-    return marks.made
+    return marks.annotations
 
 
 def _mark_header(marks: Marks, view: View, layout: Layout, row: Row) -> None:

@@ -17,13 +17,13 @@ from wireyard.formats.gpacket.layout import HEADER_BYTES, SHIPPED
 from wireyard.formats.property_columns import (
     PROPERTY_ENDS,
     Scratch,
+    add_texts,
     buffer_of,
     columns_of,
     row_sources,
-    take_texts,
 )
 from wireyard.formats.property_kernels import ENTRIES, STOP, Frames
-from wireyard.formats.row_columns import fill_places, lay_out
+from wireyard.formats.row_columns import batch_layout, fill_positions
 from wireyard.layout import Column
 
 __all__ = ["ColumnDecoder", "scan_frames"]
@@ -90,7 +90,9 @@ class ColumnDecoder:
     def __init__(
         self, columns: Sequence[Column], validate: bool, repeated: Mapping[str, str]
     ) -> None:
-        self._layout = lay_out(columns, _SHAPES, _SOURCES, {**repeated, "header_order": SHIPPED})
+        self._layout = batch_layout(
+            columns, _SHAPES, _SOURCES, {**repeated, "header_order": SHIPPED}
+        )
         self._texts = self._layout.numbers_of((*kernels.TEXTS, *PROPERTY_ENDS, "payload"))
         groups = {_GROUPS[column.name] for column in columns if column.name in _GROUPS}
         groups |= {"properties"} if validate else set()
@@ -115,7 +117,7 @@ class ColumnDecoder:
         columns, buffer = columns_of(arena, rows), buffer_of(arena, self._texts)
         frames = Frames(stop, starts, sizes)
         odd = kernels.fill_rows(data, frames, self._wanted, columns, texts, buffer)
-        fill_places(arena, offsets, sizes)
+        fill_positions(arena, offsets, sizes)
         found = np.flatnonzero(columns.rejected) if odd else _NONE
-        take_texts(arena, texts, buffer, int(texts.used[STOP]))
+        add_texts(arena, texts, buffer, int(texts.used[STOP]))
         return arena.batch(int(texts.used[ENTRIES])), found

@@ -52,7 +52,7 @@ from wireyard.formats.properties import (
     encode_properties,
     plain_properties,
 )
-from wireyard.formats.property_rows import raw_section, section_if_said, typed_properties
+from wireyard.formats.property_rows import matching_section, raw_section, typed_properties
 from wireyard.layout import Layout
 
 __all__ = ["LinkPacket", "Packet", "decode", "encode", "header_of", "packet_of", "read_row"]
@@ -303,5 +303,5 @@ def packet_of(row: Mapping[str, Any], context: int = 0) -> Packet | LinkPacket:
     if "properties" in values:
         said = typed_properties(values["properties"])
         read = partial(_decode_section, short_objects=bool(context))
-        values["properties"] = section_if_said(said, row.get("raw_properties"), read)
+        values["properties"] = matching_section(said, row.get("raw_properties"), read)
     return Packet(**values, short_objects=bool(context))

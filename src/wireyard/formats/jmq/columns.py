@@ -17,13 +17,13 @@ from wireyard.formats.jmq.layout import HEADER_BYTES, ITEMS
 from wireyard.formats.property_columns import (
     PROPERTY_ENDS,
     Scratch,
+    add_texts,
     buffer_of,
     columns_of,
     row_sources,
-    take_texts,
 )
 from wireyard.formats.property_kernels import ENTRIES, STOP, Frames
-from wireyard.formats.row_columns import fill_places, lay_out
+from wireyard.formats.row_columns import batch_layout, fill_positions
 from wireyard.layout import Column
 
 __all__ = ["ColumnDecoder", "scan_frames"]
@@ -108,7 +108,7 @@ class ColumnDecoder:
     def __init__(
         self, columns: Sequence[Column], validate: bool, repeated: Mapping[str, str]
     ) -> None:
-        self._layout = lay_out(columns, _SHAPES, _SOURCES, repeated)
+        self._layout = batch_layout(columns, _SHAPES, _SOURCES, repeated)
         self._texts = self._layout.numbers_of((*kernel_columns.TEXTS, *PROPERTY_ENDS, "body"))
         groups = {_GROUPS[column.name] for column in columns if column.name in _GROUPS}
         groups |= {"items", "properties"} if validate else set()
@@ -137,10 +137,10 @@ class ColumnDecoder:
             data, Frames(stop, starts, sizes), self._wanted, columns, a["addresses"][0], a["seen"],
             texts, buffer,
         )  # fmt: skip
-        fill_places(arena, offsets, sizes)
+        fill_positions(arena, offsets, sizes)
         if arena.has("addresses"):
             ends = a["address_offsets"][0]
             np.multiply(np.arange(len(ends), dtype=np.int32), _ADDRESS_BYTES, out=ends)
         found = np.flatnonzero(columns.rejected) if odd else _NONE
-        take_texts(arena, texts, buffer, int(texts.used[STOP]))
+        add_texts(arena, texts, buffer, int(texts.used[STOP]))
         return arena.batch(int(texts.used[ENTRIES])), found

@@ -58,7 +58,7 @@ from wireyard.formats.properties import (
     encode_properties,
     plain_properties,
 )
-from wireyard.formats.property_rows import raw_section, section_if_said, typed_properties
+from wireyard.formats.property_rows import matching_section, raw_section, typed_properties
 
 __all__ = [
     "Packet",
@@ -449,7 +449,7 @@ def packet_of(row: Mapping[str, Any], context: int = 0) -> Packet:
         said = typed_properties(values["properties"])
         version = values.get("version", VERSIONS[-1])
         read = partial(read_properties, version, start=0, short_objects=bool(context))
-        values["properties"] = section_if_said(said, row.get("raw_properties"), read)
+        values["properties"] = matching_section(said, row.get("raw_properties"), read)
     if "unknown_items" in values:
         values["unknown_items"] = tuple(
             (item["type"], item["value"]) for item in values["unknown_items"]

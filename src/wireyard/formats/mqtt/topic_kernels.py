@@ -1,4 +1,4 @@
-"""Looking through topics by words; a piece of ``wireyard.formats.mqtt.kernels``."""
+"""A search for forbidden characters in topics, eight bytes at a time, for kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PLUS_FROM_HASH: Final = 0x0808080808080808
 def has_forbidden(text: Bytes, at: int, stop: int) -> bool:
     """Return whether +, # or U+0000 is in ``text[at:stop]``.
 
-    A word less one at each byte borrows from the high bit of those that are 0, and only then.
+    The high bit of a byte of ``(word - _ONES) & ~word`` is set first at a byte that is 0.
     """
     found = 0
     for word_at in range(at, stop - 7, 8):

@@ -48,7 +48,7 @@ def annotate(view: View, context: int = 0) -> list[Annotation]:
         pass
     if error is not None:
         marks.unreadable(len(view), error)
-    return marks.made
+    return marks.annotations
 
 
 def _mark_message(marks: Marks, view: View, list_order: bool) -> bool:

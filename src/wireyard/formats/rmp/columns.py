@@ -14,7 +14,7 @@ import pyarrow as pa
 from wireyard.arena import Arena, Shape, Source
 from wireyard.formats.rmp import kernels
 from wireyard.formats.rmp.layout import FOREIGN, LAYERS, PREFIX_BYTES, SEGMENT, TYPING
-from wireyard.formats.row_columns import fill_places, lay_out
+from wireyard.formats.row_columns import batch_layout, fill_positions
 from wireyard.layout import Column
 from wireyard.memory import SLACK
 
@@ -100,7 +100,7 @@ class ColumnDecoder:
     def __init__(
         self, columns: Sequence[Column], validate: bool, repeated: Mapping[str, str]
     ) -> None:
-        self._layout = lay_out(columns, _SHAPES, _SOURCES, repeated)
+        self._layout = batch_layout(columns, _SHAPES, _SOURCES, repeated)
         names = [column.name for column in columns]
         self._wants_sources, self._wants_data = "reply_source" in names, "data" in names
         self._name_place = names.index("layer_name") if "layer_name" in names else None
@@ -135,7 +135,7 @@ class ColumnDecoder:
             rejected,
         )
         kernels.fill_rows(data, kernels.Frames(starts, sizes, contexts), columns)
-        fill_places(arena, offsets, sizes)
+        fill_positions(arena, offsets, sizes)
         a["packet_offset"][0, :rows] += offsets
         found = np.flatnonzero(rejected)
         if self._wants_data:
