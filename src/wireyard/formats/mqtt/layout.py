@@ -155,8 +155,8 @@ _NOT_ZERO = (1, None)
 
 PROPERTIES: Final[Mapping[int, PropertyType]] = MappingProxyType(
     {
-        one.code: one
-        for one in (
+        known.code: known
+        for known in (
             _property(1, "payload_format_indicator", "byte", _MESSAGE, "3.3.2.3.2", _TRUTH),
             _property(2, "message_expiry_interval", "four", _MESSAGE, "3.3.2.3.3"),
             _property(3, "content_type", "text", _MESSAGE, "3.3.2.3.9"),
@@ -201,7 +201,7 @@ PROPERTIES: Final[Mapping[int, PropertyType]] = MappingProxyType(
     }
 )  # fmt: skip
 """Properties by identifier (MQTT 5.0, 2.2.2.2)."""
-PROPERTIES_BY_NAME: Final = MappingProxyType({one.name: one for one in PROPERTIES.values()})
+PROPERTIES_BY_NAME: Final = MappingProxyType({known.name: known for known in PROPERTIES.values()})
 
 # --- reason codes ---------------------------------------------------------------------------
 
@@ -232,38 +232,36 @@ _FIXED, _CONNECT, _WILL = "fixed header", "CONNECT", "CONNECT, Will"
 COLUMNS: Final = (
     Column("packet_type", "int32", "type of the control packet", _FIXED),
     Column("packet_type_name", "string", "name of the type, null for 0", _FIXED),
-    Column(
-        "dup", "bool", "sent before; of PUBLISH, before 3.1.1 of what carries QoS 1 too", _FIXED
-    ),
-    Column("qos", "int32", "quality of service, of the same packets", _FIXED),
-    Column("retain", "bool", "to be kept, or was kept, for new subscribers; of PUBLISH", _FIXED),
+    Column("dup", "bool", "DUP of PUBLISH; before 3.1.1 also of PUBREL and (UN)SUBSCRIBE", _FIXED),
+    Column("qos", "int32", "quality of service of the same packets", _FIXED),
+    Column("retain", "bool", "RETAIN of PUBLISH: to be retained, or was retained", _FIXED),
     Column("flags", "int32", "the low nibble as sent", _FIXED),
-    Column("remaining_length", "int64", "length of what follows it", _FIXED, "bytes"),
-    Column("remaining_length_bytes", "int32", "how many bytes say it", _FIXED, "bytes"),
+    Column("remaining_length", "int64", "length of the packet after this field", _FIXED, "bytes"),
+    Column("remaining_length_bytes", "int32", "size of that field", _FIXED, "bytes"),
     Column("protocol_name", "string", "MQIpdp, MQIsdp or MQTT", _CONNECT),
     Column("protocol_version", "int32", "protocol level: 2 to 5", _CONNECT),
-    Column("client_id", "string", "name of the client", _CONNECT),
-    Column("clean_start", "bool", "forget the session there was (Clean Session)", _CONNECT),
-    Column("keep_alive", "int32", "longest silence of the client", _CONNECT, "s"),
-    Column("will_topic", "string", "where the will goes", _WILL),
-    Column("will_payload", "binary", "the will", _WILL),
-    Column("will_qos", "int32", "its quality of service", _WILL),
-    Column("will_retain", "bool", "whether it is kept", _WILL),
-    Column("username", "string", "who logs in", _CONNECT),
-    Column("has_password", "bool", "whether a password is there", _CONNECT),
+    Column("client_id", "string", "client identifier", _CONNECT),
+    Column("clean_start", "bool", "discard an existing session (Clean Session)", _CONNECT),
+    Column("keep_alive", "int32", "longest time between packets of the client", _CONNECT, "s"),
+    Column("will_topic", "string", "topic of the will", _WILL),
+    Column("will_payload", "binary", "payload of the will", _WILL),
+    Column("will_qos", "int32", "QoS of the will", _WILL),
+    Column("will_retain", "bool", "whether the will is retained", _WILL),
+    Column("username", "string", "user name", _CONNECT),
+    Column("has_password", "bool", "whether there is a password", _CONNECT),
     Column("password", "binary", "the password, null unless secrets are asked for", _CONNECT),
     Column("session_present", "bool", "the broker has the session; from 3.1.1 on", "CONNACK"),
     Column("return_code", "int32", "return code, from 5.0 on reason code, null if left out"),
     Column("return_codes", "int32s", "one for each filter", "SUBACK, UNSUBACK"),
-    Column("topic", "string", "topic name as sent: empty where an alias stands for it", "PUBLISH"),
+    Column("topic", "string", "topic name as sent: empty if replaced by an alias", "PUBLISH"),
     Column("packet_id", "int32", "packet identifier"),
-    Column("payload_size", "int64", "length of the message", "PUBLISH", "bytes"),
-    Column("payload", "binary", "the message", "PUBLISH"),
-    Column("filters", "filters", "topic filters, each with what was asked for", "SUBSCRIBE"),
+    Column("payload_size", "int64", "length of the payload", "PUBLISH", "bytes"),
+    Column("payload", "binary", "the payload", "PUBLISH"),
+    Column("filters", "filters", "topic filters with subscription options", "SUBSCRIBE"),
     Column("properties", "name_values", "properties in wire order; 5.0 only"),
     Column("will_properties", "name_values", "properties of the will; 5.0 only", _WILL),
-    Column("version_in_force", "int32", "protocol level it was read by, null if not known"),
-    Column("verdict", "string", "the rule that the packet breaks, null if it keeps all"),
+    Column("version_in_force", "int32", "protocol level it was decoded by, null if unknown"),
+    Column("verdict", "string", "the rule that the packet breaks, null if it is valid"),
     Column(
         "header_flags",
         "int32",

@@ -59,10 +59,12 @@ _FLAG_RULES = {
 _WITH_SECRETS = (CONNECT, CONNACK, AUTH)
 
 
-_FIELDS = {kind: tuple(item.name for item in fields(one)) for kind, one in CONTROL_PACKETS.items()}
+_FIELDS = {
+    code: tuple(item.name for item in fields(packet)) for code, packet in CONTROL_PACKETS.items()
+}
 _REQUIRED = {
-    kind: tuple(item.name for item in fields(one) if item.default is MISSING)
-    for kind, one in CONTROL_PACKETS.items()
+    code: tuple(item.name for item in fields(packet) if item.default is MISSING)
+    for code, packet in CONTROL_PACKETS.items()
 }
 _ALL_FIELDS = frozenset().union(*_FIELDS.values())
 _OPTIONS = ("no_local", "retain_as_published", "retain_handling")
@@ -104,22 +106,22 @@ def read_row(view: View, context: int = 0) -> tuple[Row, DecodeError | None]:
         if name in values:
             values[name] = property_rows(values[name])
     if "filters" in values:
-        values["filters"] = [_filter_row(one, version) for one in values["filters"]]
+        values["filters"] = [_filter_row(filter, version) for filter in values["filters"]]
     del values["msb_first"]
     return values, error
 
 
-def _filter_row(one: Filter, version: int | None) -> Row:
-    row: Row = {"filter": one.filter, "qos": one.qos}
+def _filter_row(filter: Filter, version: int | None) -> Row:
+    row: Row = {"filter": filter.filter, "qos": filter.qos}
     row |= dict.fromkeys((*_OPTIONS, "ignored_bits"))
-    if one.options is None:
+    if filter.options is None:
         return row
     if version != 5:
-        row["ignored_bits"] = one.options & ~3 or None
+        row["ignored_bits"] = filter.options & ~3 or None
     else:
-        row["no_local"] = bool(one.options & 4)
-        row["retain_as_published"] = bool(one.options & 8)
-        row["retain_handling"] = one.options >> 4 & 3
+        row["no_local"] = bool(filter.options & 4)
+        row["retain_as_published"] = bool(filter.options & 8)
+        row["retain_handling"] = filter.options >> 4 & 3
     return row
 
 
@@ -205,7 +207,7 @@ def packet_of(row: Mapping[str, Any], context: int = 0) -> Packet:
             values[name] = properties_of(name, values[name])
     if "filters" in values:
         version = values["version_in_force"]
-        values["filters"] = tuple(_filter_of(one, version) for one in values["filters"])
+        values["filters"] = tuple(_filter_of(entry, version) for entry in values["filters"])
     if missing := [name for name in _REQUIRED[kind] if name not in values]:
         raise EncodeError(missing[0], None, f"{PACKET_TYPES[kind]} needs one")
     return CONTROL_PACKETS[kind](**values)
@@ -244,9 +246,10 @@ def redact(row: Row) -> Row:
     if row.get("password") is not None:
         shown = {**shown, "password": None}
     properties = row.get("properties")
-    if properties and any(one["name"] == SECRET_PROPERTY for one in properties):
+    if properties and any(entry["name"] == SECRET_PROPERTY for entry in properties):
         hidden = [
-            {**one, "value": None} if one["name"] == SECRET_PROPERTY else one for one in properties
+            {**entry, "value": None} if entry["name"] == SECRET_PROPERTY else entry
+            for entry in properties
         ]
         shown = {**shown, "properties": hidden}
     return shown

@@ -32,8 +32,8 @@ SECRET_PROPERTY = "authentication_data"
 """The property whose value is secret."""
 
 VALUE_KINDS = {
-    one.name: one.kind if one.kind in ("text", "binary", "pair") else "number"
-    for one in PROPERTIES.values()
+    known.name: known.kind if known.kind in ("text", "binary", "pair") else "number"
+    for known in PROPERTIES.values()
 }
 """Kind of each property's value, as `Format.named_values` has it."""
 

@@ -54,12 +54,12 @@ def _kinds() -> tuple[int, ...]:
     """Return the kind and the rules of each property by packet type, as bits; 0 if not allowed."""
     order = ("byte", "two", "four", "variable", "text", "binary", "pair")
     kinds = [0] * (16 * _CODES)
-    for code, one in PROPERTIES.items():
-        for packet in one.packets & PACKET_TYPES.keys():
-            once = 0 if packet in one.repeats else _ONCE
-            rules = (_NOT_ZERO if one.low else 0) | (_TRUTH if one.high == 1 else 0)
-            topic = _TOPIC if one.name == "response_topic" else 0
-            kind = (order.index(one.kind) + 1) | once | rules | topic
+    for code, known in PROPERTIES.items():
+        for packet in known.packets & PACKET_TYPES.keys():
+            once = 0 if packet in known.repeats else _ONCE
+            rules = (_NOT_ZERO if known.low else 0) | (_TRUTH if known.high == 1 else 0)
+            topic = _TOPIC if known.name == "response_topic" else 0
+            kind = (order.index(known.kind) + 1) | once | rules | topic
             kinds[packet * _CODES + code] = kind
     # It must not be without a method; that rule is left to the scalar reader.
     kinds[CONNECT * _CODES + PROPERTIES_BY_NAME["authentication_data"].code] = 0
@@ -149,10 +149,10 @@ def decode_properties(
     packet_type: int,
     unnamed: bool,
 ) -> int:
-    """Read the properties of one packet; return the number of the entry after its last.
+    """Decode the properties of one packet; return the number of entries then, -1 to reject.
 
-    -1 for what is left to the scalar reader. `unnamed` is whether the topic is empty, which an
-    alias has to stand for.
+    `entry` is the number of entries before. `unnamed` is whether the topic is empty, so that a
+    topic alias is required.
     """
     seen = 0
     while at < end:

@@ -286,7 +286,7 @@ def check_codes(data: Bytes, at: int, stop: int, version: int, codes: tuple[int,
 
 @piece
 def check_reason(data: Bytes, start: int, at: int, stop: int, codes: tuple[int, int]) -> int:
-    """Check a reason code of 5.0 at `at` and the properties after it; return as `check_packet`."""
+    """Check a reason code of 5.0 at `at` and properties after it; results as of `check_packet`."""
     if at >= stop or not is_listed(load_u8(data, at), codes):
         return 0
     if at + 1 == stop:

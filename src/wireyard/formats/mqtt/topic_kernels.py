@@ -21,12 +21,12 @@ def has_forbidden(text: Bytes, at: int, stop: int) -> bool:
 
     The high bit of a byte of ``(word - _ONES) & ~word`` is set first at a byte that is 0.
     """
-    found = 0
+    flags = 0
     for word_at in range(at, stop - 7, 8):
         word = load_word(text, word_at)
         wild = (word | _PLUS_FROM_HASH) ^ _PLUS
-        found |= ((word - _ONES) & ~word | (wild - _ONES) & ~wild) & HIGH_BITS
-    odd = found != 0
+        flags |= ((word - _ONES) & ~word | (wild - _ONES) & ~wild) & HIGH_BITS
+    odd = flags != 0
     for place in range(stop - (stop - at) % 8, stop):
         char = load_u8(text, place)
         odd |= (char == 0x2B) | (char == 0x23) | (char == 0)
